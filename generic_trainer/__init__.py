@@ -1,0 +1,29 @@
+"""GenericTrainer: a drop-in `tfx.components.Trainer` that publishes only models that work.
+
+::
+
+    from generic_trainer import GenericTrainer
+
+    trainer = GenericTrainer(
+        module_file="my_model.py",
+        examples=transform.outputs["transformed_examples"],
+        transform_graph=transform.outputs["transform_graph"],
+        schema=schema_gen.outputs["schema"],
+    )
+
+Importing this package imports neither TensorFlow nor TFX; each public name loads on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from generic_trainer._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from generic_trainer.components import GenericTrainer
+
+__version__ = "0.1.0"
+__all__ = ["GenericTrainer", "__version__"]
+
+__getattr__, __dir__ = lazy_names(__name__, {"GenericTrainer": "generic_trainer.components"})
