@@ -1,0 +1,79 @@
+"""The plain case: a small Keras classifier of penguins, trained with `fit`, ready for a Tuner.
+
+One file serves three components: Transform calls `preprocessing_fn`, Tuner `tuner_fn`,
+GenericTrainer `run_fn`. It runs unchanged under Keras 2 and Keras 3.
+"""
+
+from __future__ import annotations
+
+import keras_tuner
+import tensorflow as tf
+from penguin_features import FEATURE_WIDTHS, SPECIES, preprocessing_fn, read_batches
+from penguin_serving import export_for_serving
+from tfx import v1 as tfx
+
+__all__ = ["preprocessing_fn", "run_fn", "tuner_fn"]
+
+EPOCHS = 10
+
+
+def run_fn(fn_args: tfx.components.FnArgs) -> None:
+    """Trains for `fn_args.train_steps` batches, split into epochs, and exports the model."""
+    hyperparameters = _search_space()
+    if fn_args.hyperparameters:
+        hyperparameters = keras_tuner.HyperParameters.from_config(fn_args.hyperparameters)
+    model = _build_model(hyperparameters)
+    model.fit(
+        read_batches(fn_args, fn_args.train_files),
+        epochs=EPOCHS,
+        steps_per_epoch=max(1, fn_args.train_steps // EPOCHS),
+        validation_data=read_batches(fn_args, fn_args.eval_files),
+        validation_steps=fn_args.eval_steps,
+        callbacks=[tf.keras.callbacks.TensorBoard(fn_args.model_run_dir, write_graph=False)],
+        verbose=2,
+    )
+    export_for_serving(model, fn_args)
+
+
+def tuner_fn(fn_args: tfx.components.FnArgs) -> tfx.components.TunerFnResult:
+    """Describes the search that TFX's Tuner runs: three random trials over `_search_space`."""
+    tuner = keras_tuner.RandomSearch(
+        _build_model,
+        objective="val_accuracy",
+        max_trials=3,
+        hyperparameters=_search_space(),
+        directory=fn_args.working_dir,
+        project_name="penguin",
+        seed=1,
+    )
+    fit_kwargs = {
+        "x": read_batches(fn_args, fn_args.train_files),
+        "steps_per_epoch": fn_args.train_steps,
+        "validation_data": read_batches(fn_args, fn_args.eval_files),
+        "validation_steps": fn_args.eval_steps,
+    }
+    return tfx.components.TunerFnResult(tuner=tuner, fit_kwargs=fit_kwargs)
+
+
+def _search_space() -> keras_tuner.HyperParameters:
+    space = keras_tuner.HyperParameters()
+    space.Choice("learning_rate", [1e-2, 1e-3], default=1e-2)
+    space.Int("hidden_layers", 1, 2, default=1)
+    return space
+
+
+def _build_model(hyperparameters: keras_tuner.HyperParameters) -> tf.keras.Model:
+    inputs = {
+        name: tf.keras.Input((width,), name=name) for name, width in FEATURE_WIDTHS.items()
+    }
+    hidden = tf.keras.layers.Concatenate()(list(inputs.values()))
+    for _ in range(hyperparameters.get("hidden_layers")):
+        hidden = tf.keras.layers.Dense(16, activation="relu")(hidden)
+    probabilities = tf.keras.layers.Dense(len(SPECIES), activation="softmax")(hidden)
+    model = tf.keras.Model(inputs, probabilities)
+    model.compile(
+        optimizer=tf.keras.optimizers.Adam(hyperparameters.get("learning_rate")),
+        loss="sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+    )
+    return model

@@ -1,0 +1,1 @@
+"""Example pipelines, one module per DAG, and one small runner per orchestrator."""
