@@ -67,9 +67,7 @@ class ModelValidationError(ExportError):
     """The exported model failed the checks that stand before publishing."""
 
 
-def raise_problems(
-    error: type[GenericTrainerError], subject: str, problems: Sequence[str]
-) -> None:
+def raise_problems(error: type[GenericTrainerError], subject: str, problems: Sequence[str]) -> None:
     """Raises one `error` that lists all `problems`; does nothing when there are none.
 
     Args:

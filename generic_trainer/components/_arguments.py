@@ -1,0 +1,162 @@
+"""Checks the arguments of the component and names every problem at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from tfx import types
+from tfx.dsl.components.base.executor_spec import ExecutorSpec
+from tfx.dsl.placeholder.placeholder import Placeholder
+from tfx.orchestration.data_types import RuntimeParameter
+from tfx.proto import trainer_pb2
+from tfx.utils import json_utils, proto_utils
+
+from generic_trainer.components._spec import GenericTrainerSpec
+from generic_trainer.errors import ConfigurationError, raise_problems
+from generic_trainer.executors import _keys as keys
+
+__all__ = ["PER_RUN_VALUES", "check_arguments"]
+
+# Their value is known only when the pipeline runs.
+PER_RUN_VALUES = (RuntimeParameter, Placeholder)
+_STEPS_ARGS = {keys.TRAIN_ARGS: trainer_pb2.TrainArgs, keys.EVAL_ARGS: trainer_pb2.EvalArgs}
+# Arguments of the public signature that belong to rooms which are not built yet.
+_NOT_YET = ("eval_config", "contract", "distribution")
+
+
+def check_arguments(arguments: Mapping[str, Any]) -> None:
+    """Raises one error that lists everything that is wrong with the component's arguments.
+
+    Args:
+        arguments: argument name → value, as given to `GenericTrainer`.
+
+    Raises:
+        ConfigurationError: at least one argument is wrong.
+    """
+    checks: tuple[Callable[[Mapping[str, Any]], Iterator[str]], ...] = (
+        _examples,
+        _user_code,
+        _channels,
+        _extra_inputs,
+        _steps,
+        _custom_config,
+        _executor_spec,
+        _not_yet,
+    )
+    problems = [problem for check in checks for problem in check(arguments)]
+    raise_problems(ConfigurationError, "GenericTrainer got wrong arguments", problems)
+
+
+def _examples(arguments: Mapping[str, Any]) -> Iterator[str]:
+    examples, transformed = arguments["examples"], arguments["transformed_examples"]
+    if (examples is None) == (transformed is None):
+        found = "neither" if examples is None else "both"
+        yield f"give exactly one of `examples` and `transformed_examples` (old), not {found}."
+    if transformed is not None and arguments["transform_graph"] is None:
+        yield "`transformed_examples` needs `transform_graph` beside it."
+
+
+def _user_code(arguments: Mapping[str, Any]) -> Iterator[str]:
+    module_file, run_fn = arguments["module_file"], arguments["run_fn"]
+    if bool(module_file) == bool(run_fn):
+        found = "both" if module_file else "neither"
+        yield (
+            "give exactly one of `module_file` (path of a .py file) and `run_fn` "
+            f'("package.module.function"), not {found}.'
+        )
+    for name in ("module_file", "run_fn"):
+        value = arguments[name]
+        if value and not isinstance(value, (str, *PER_RUN_VALUES)):
+            yield f"`{name}` must be a string or a RuntimeParameter, but got {_describe(value)}."
+    if isinstance(run_fn, str) and run_fn and "." not in run_fn:
+        yield f'`run_fn` must be the import path "package.module.function", but got {run_fn!r}.'
+
+
+def _channels(arguments: Mapping[str, Any]) -> Iterator[str]:
+    inputs = GenericTrainerSpec.INPUTS
+    for name, parameter in {**inputs, "transformed_examples": inputs[keys.EXAMPLES]}.items():
+        value = arguments[name]
+        if value is None:
+            continue
+        expected = f"`{name}` must be a channel of {parameter.type.TYPE_NAME} artifacts"
+        if not isinstance(value, types.BaseChannel):
+            yield f'{expected}, such as `component.outputs["{name}"]`, but got {_describe(value)}.'
+            continue
+        try:
+            parameter.type_check(name, value)
+        except TypeError:
+            yield f"{expected}, but its artifacts are of type {value.type.TYPE_NAME}."
+
+
+def _extra_inputs(arguments: Mapping[str, Any]) -> Iterator[str]:
+    extra_inputs = arguments["extra_inputs"]
+    if extra_inputs is None:
+        return
+    if not isinstance(extra_inputs, Mapping):
+        yield f"`extra_inputs` must be a dict of name → channel, but got {_describe(extra_inputs)}."
+        return
+    for name, channel in extra_inputs.items():
+        if not (isinstance(name, str) and name.isidentifier()):
+            yield f"the names in `extra_inputs` must be Python identifiers, but one is {name!r}."
+        if not isinstance(channel, types.BaseChannel):
+            yield f"`extra_inputs[{name!r}]` must be a channel, but got {_describe(channel)}."
+
+
+def _steps(arguments: Mapping[str, Any]) -> Iterator[str]:
+    for name, proto_class in _STEPS_ARGS.items():
+        value = arguments[name]
+        if value is None or isinstance(value, PER_RUN_VALUES):
+            continue
+        try:
+            num_steps = _as_proto(value, proto_class()).num_steps
+        except (TypeError, ValueError) as error:
+            yield f"`{name}` must be a tfx.proto.{proto_class.__name__}: {error}"
+            continue
+        if num_steps < 0:
+            yield f"`{name}.num_steps` must be 0 (no limit) or more, but got {num_steps}."
+
+
+def _as_proto(value: Any, proto: Any) -> Any:
+    if isinstance(value, type(proto)):
+        return value
+    if isinstance(value, dict):
+        known = {key: item for key, item in value.items() if not isinstance(item, PER_RUN_VALUES)}
+        return proto_utils.dict_to_proto(known, proto)
+    if isinstance(value, str):
+        return proto_utils.json_to_proto(value, proto)
+    raise TypeError(f"got {_describe(value)}.")
+
+
+def _custom_config(arguments: Mapping[str, Any]) -> Iterator[str]:
+    value = arguments["custom_config"]
+    if value is None or isinstance(value, PER_RUN_VALUES):
+        return
+    if not isinstance(value, dict):
+        yield f"`custom_config` must be a dict or a RuntimeParameter, but got {_describe(value)}."
+        return
+    try:
+        json_utils.dumps(value)
+    except (TypeError, ValueError) as error:
+        yield f"`custom_config` must hold only what JSON can hold: {error}."
+
+
+def _executor_spec(arguments: Mapping[str, Any]) -> Iterator[str]:
+    value = arguments["custom_executor_spec"]
+    if value is not None and not isinstance(value, ExecutorSpec):
+        yield f"`custom_executor_spec` must be an ExecutorSpec, but got {_describe(value)}."
+
+
+def _not_yet(arguments: Mapping[str, Any]) -> Iterator[str]:
+    for name in _NOT_YET:
+        if arguments[name] is not None:
+            yield (
+                f"`{name}` has no effect in this release and is refused rather than ignored; "
+                "leave it out."
+            )
+
+
+def _describe(value: Any) -> str:
+    text = repr(value)
+    shown = text if len(text) <= 60 else f"{text[:57]}..."
+    return f"{shown} of type {type(value).__name__}"

@@ -1,0 +1,156 @@
+"""The pipeline component."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from tfx import types
+from tfx.dsl.components.base.base_component import BaseComponent
+from tfx.dsl.components.base.executor_spec import ExecutorClassSpec, ExecutorSpec
+from tfx.orchestration.data_types import RuntimeParameter
+from tfx.proto import trainer_pb2
+from tfx.types import standard_artifacts
+from tfx.utils import json_utils
+
+from generic_trainer.components._arguments import PER_RUN_VALUES, check_arguments
+from generic_trainer.components._module_path import bundle_user_code
+from generic_trainer.components._spec import GenericTrainerSpec, spec_with_extra_inputs
+from generic_trainer.executors import GenericTrainerExecutor
+from generic_trainer.executors import _keys as keys
+
+__all__ = ["GenericTrainer"]
+
+_logger = logging.getLogger(__name__)
+
+
+class GenericTrainer(BaseComponent):
+    """Trains a model with the user's `run_fn` and publishes it.
+
+    Takes the place of `tfx.components.Trainer`, with the same arguments and the same module files::
+
+        trainer = GenericTrainer(
+            module_file="penguin_keras.py",
+            examples=transform.outputs["transformed_examples"],
+            transform_graph=transform.outputs["transform_graph"],
+            schema=schema_gen.outputs["schema"],
+            train_args=proto.TrainArgs(num_steps=1000),
+            eval_args=proto.EvalArgs(num_steps=50),
+        )
+
+    Component `outputs`:
+        - `model`: a channel of `standard_artifacts.Model`, the exported model.
+        - `model_run`: a channel of `standard_artifacts.ModelRun`, logs and checkpoints.
+    """
+
+    SPEC_CLASS = GenericTrainerSpec
+    EXECUTOR_SPEC = ExecutorClassSpec(GenericTrainerExecutor)
+
+    def __init__(
+        self,
+        examples: types.BaseChannel | None = None,
+        transformed_examples: types.BaseChannel | None = None,
+        transform_graph: types.BaseChannel | None = None,
+        schema: types.BaseChannel | None = None,
+        base_model: types.BaseChannel | None = None,
+        hyperparameters: types.BaseChannel | None = None,
+        statistics: types.BaseChannel | None = None,
+        module_file: str | RuntimeParameter | None = None,
+        run_fn: str | RuntimeParameter | None = None,
+        train_args: trainer_pb2.TrainArgs | RuntimeParameter | None = None,
+        eval_args: trainer_pb2.EvalArgs | RuntimeParameter | None = None,
+        custom_config: dict[str, Any] | RuntimeParameter | None = None,
+        custom_executor_spec: ExecutorSpec | None = None,
+        *,
+        extra_inputs: Mapping[str, types.BaseChannel] | None = None,
+        eval_config: Any = None,
+        contract: Any = None,
+        distribution: Any = None,
+    ) -> None:
+        """Constructs the component.
+
+        Args:
+            examples: Examples to train and evaluate on, raw or transformed.
+            transformed_examples: deprecated, use `examples`.
+            transform_graph: the TransformGraph that produced the examples.
+            schema: the Schema of the examples; a transform graph carries one as well.
+            base_model: a Model to start from; `fn_args.base_model` is the SavedModel's directory.
+            hyperparameters: HyperParameters, such as a Tuner's best ones.
+            statistics: ExampleStatistics of the examples; `fn_args.num_examples[split]` comes
+                from them.
+            module_file: path of a .py file with `run_fn(fn_args)`, local or remote. It travels
+                with exactly what it imports from its own folder. Exactly one of `module_file` and
+                `run_fn` must be given.
+            run_fn: import path "package.module.function" of such a function.
+            train_args: splits and number of steps to train on; by default the split `train`.
+            eval_args: splits and number of steps to evaluate on; by default the split `eval`.
+            custom_config: what else `run_fn` shall find, as `fn_args.custom_config`. Must be
+                JSON-serialisable.
+            custom_executor_spec: deprecated, runs another executor.
+            extra_inputs: further inputs by name; their artifacts' URIs arrive as the list
+                `fn_args.extra_inputs[name]`.
+            eval_config: refused in this release.
+            contract: refused in this release.
+            distribution: refused in this release.
+
+        Raises:
+            ConfigurationError: arguments are wrong or missing; the message lists all of them.
+        """
+        arguments = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
+        check_arguments(arguments)
+        _warn_of_deprecated(arguments)
+        self._module_file = module_file
+        self._run_fn = run_fn
+        extra_inputs = extra_inputs or {}
+        spec = spec_with_extra_inputs(extra_inputs)(
+            examples=examples if examples is not None else transformed_examples,
+            transform_graph=transform_graph,
+            schema=schema,
+            base_model=base_model,
+            hyperparameters=hyperparameters,
+            statistics=statistics,
+            train_args=train_args or trainer_pb2.TrainArgs(),
+            eval_args=eval_args or trainer_pb2.EvalArgs(),
+            module_file=module_file,
+            run_fn=run_fn,
+            custom_config=_as_json(custom_config),
+            model=types.Channel(type=standard_artifacts.Model),
+            model_run=types.Channel(type=standard_artifacts.ModelRun),
+            **{keys.EXTRA_INPUT_PREFIX + name: channel for name, channel in extra_inputs.items()},
+        )
+        super().__init__(spec=spec, custom_executor_spec=custom_executor_spec)
+        if not self._reads_bundles():
+            _package_as_tfx_does(self)
+
+    def _resolve_pip_dependencies(self, pipeline_root: str) -> None:
+        # TFX calls this whenever a pipeline is compiled and before each run in a notebook: the
+        # only moments at which the pipeline root is known and the user's files are at hand.
+        super()._resolve_pip_dependencies(pipeline_root)
+        if self._reads_bundles():
+            code = bundle_user_code(self._module_file, self._run_fn, pipeline_root)
+            self.spec.exec_properties.update(code)
+
+    def _reads_bundles(self) -> bool:
+        executor_class = getattr(self.executor_spec, "executor_class", None)
+        return executor_class is not None and issubclass(executor_class, GenericTrainerExecutor)
+
+
+def _warn_of_deprecated(arguments: Mapping[str, Any]) -> None:
+    if arguments["custom_executor_spec"]:
+        _logger.warning("`custom_executor_spec` is deprecated; customise the component instead.")
+    if arguments["transformed_examples"]:
+        _logger.warning("`transformed_examples` is deprecated; use `examples` instead.")
+
+
+def _as_json(custom_config: Any) -> Any:
+    known_per_run = isinstance(custom_config, PER_RUN_VALUES)
+    return custom_config if known_per_run else json_utils.dumps(custom_config)
+
+
+def _package_as_tfx_does(component: BaseComponent) -> None:
+    """Gives another executor the wheel that TFX's own executors expect."""
+    from tfx.components.util import udf_utils
+
+    if udf_utils.should_package_user_modules():
+        udf_utils.add_user_module_dependency(component, keys.MODULE_FILE, keys.MODULE_PATH)

@@ -1,0 +1,73 @@
+"""What the event files under a ModelRun say at the end."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["last_scalars"]
+
+_logger = logging.getLogger(__name__)
+
+_SCALARS_PLUGIN = "scalars"
+
+
+def last_scalars(log_dir: str) -> dict[str, float]:
+    """Returns the last value of each scalar that was written for TensorBoard.
+
+    Reads the summaries of TF1 (`simple_value`) and of TF2 (a tensor of the plugin `scalars`). A
+    file that ends in the middle of a record counts up to there.
+
+    Args:
+        log_dir: directory tree with `events.out.tfevents.*` files.
+
+    Returns:
+        "run/tag" → value, where run is the file's directory relative to `log_dir`; "tag" alone for
+        files that lie in `log_dir` itself.
+    """
+    last: dict[str, tuple[int, float]] = {}
+    for path in _event_files(log_dir):
+        run = os.path.relpath(os.path.dirname(path), log_dir)
+        for step, tag, value in _scalars(path):
+            name = tag if run == "." else f"{run}/{tag}"
+            if name not in last or step >= last[name][0]:
+                last[name] = (step, value)
+    return {name: value for name, (_, value) in sorted(last.items())}
+
+
+def _event_files(log_dir: str) -> list[str]:
+    import tensorflow as tf
+
+    return sorted(
+        os.path.join(directory, file)
+        for directory, _, files in tf.io.gfile.walk(log_dir)
+        for file in files
+        if "events.out.tfevents." in file
+    )
+
+
+def _scalars(path: str) -> Iterator[tuple[int, str, float]]:
+    import tensorflow as tf
+
+    plugins: dict[str, str] = {}  # a tag's plugin is written with its first value only
+    try:
+        for event in tf.compat.v1.train.summary_iterator(path):
+            for value in event.summary.value:
+                plugin = plugins.setdefault(value.tag, value.metadata.plugin_data.plugin_name)
+                scalar = _scalar(value, plugin)
+                if scalar is not None:
+                    yield event.step, value.tag, scalar
+    except tf.errors.DataLossError:
+        _logger.warning("%s ends in the middle of a record; what comes before it counts.", path)
+
+
+def _scalar(value: Any, plugin: str) -> float | None:
+    import tensorflow as tf
+
+    if value.WhichOneof("value") == "simple_value":
+        return float(value.simple_value)
+    if value.WhichOneof("value") == "tensor" and plugin == _SCALARS_PLUGIN:
+        return float(tf.make_ndarray(value.tensor))
+    return None

@@ -1,0 +1,101 @@
+"""Reads the Examples and ExampleStatistics artifacts: splits, files, formats, counts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from tensorflow_metadata.proto.v0 import statistics_pb2
+from tfx import types
+from tfx.dsl.io import fileio
+from tfx.types import artifact_utils
+from tfx.utils import io_utils
+
+from generic_trainer.errors import DataError
+from generic_trainer.request import ExamplesFormat
+
+__all__ = ["examples_format", "num_examples", "split_files"]
+
+_STATISTICS_FILE = "FeatureStats.pb"
+
+
+def split_files(examples: Sequence[types.Artifact], splits: Sequence[str]) -> tuple[str, ...]:
+    """Returns one file pattern for each split of each artifact.
+
+    Raises:
+        DataError: there is no artifact, one has not all of the splits, or a split has no file.
+    """
+    if not examples:
+        raise DataError("The input examples holds no artifact: there is nothing to train on.")
+    directories = [uri for split in splits for uri in _split_uris(examples, split)]
+    empty = [directory for directory in directories if not _has_files(directory)]
+    if empty:
+        raise DataError(f"These splits of the input examples have no files: {', '.join(empty)}.")
+    return tuple(io_utils.all_files_pattern(directory) for directory in directories)
+
+
+def _split_uris(examples: Sequence[types.Artifact], split: str) -> list[str]:
+    try:
+        return artifact_utils.get_split_uris(list(examples), split)
+    except ValueError as error:
+        found = {
+            artifact.uri: artifact_utils.decode_split_names(artifact.split_names)
+            for artifact in examples
+        }
+        raise DataError(
+            f"Every artifact of the input examples must have the split {split!r}, but the splits "
+            f"are {found}. Name others with train_args=TrainArgs(splits=[...]) and "
+            "eval_args=EvalArgs(splits=[...])."
+        ) from error
+
+
+def _has_files(directory: str) -> bool:
+    return fileio.exists(directory) and bool(fileio.listdir(directory))
+
+
+def examples_format(examples: Sequence[types.Artifact]) -> ExamplesFormat:
+    """Returns how the records of all the artifacts are encoded.
+
+    Raises:
+        DataError: the artifacts differ in format, or only some have a DataView.
+    """
+    # Imports TensorFlow Model Analysis and Beam, hence not before a run.
+    from tfx.components.util import tfxio_utils
+
+    try:
+        resolved = tfxio_utils.resolve_payload_format_and_data_view_uri(list(examples))
+    except ValueError as error:
+        raise DataError(
+            f"The artifacts of the input examples do not go together: {error}"
+        ) from error
+    return ExamplesFormat(*resolved)
+
+
+def num_examples(statistics: Sequence[types.Artifact] | None) -> dict[str, int] | None:
+    """Returns split name → number of examples, or None without a statistics artifact.
+
+    Raises:
+        DataError: a statistics file is missing or broken.
+    """
+    if not statistics:
+        return None
+    counts: dict[str, int] = {}
+    for artifact in statistics:
+        for split in artifact_utils.decode_split_names(artifact.split_names):
+            uri = artifact_utils.get_split_uri([artifact], split)
+            path = os.path.join(uri, _STATISTICS_FILE)
+            counts[split] = counts.get(split, 0) + _count(path)
+    return counts
+
+
+def _count(path: str) -> int:
+    statistics = statistics_pb2.DatasetFeatureStatisticsList()
+    try:
+        with fileio.open(path, "rb") as file:
+            statistics.ParseFromString(file.read())
+    except Exception as error:  # what a missing or broken file raises depends on the file system
+        raise DataError(
+            f"The input statistics cannot be read: expected DatasetFeatureStatisticsList in {path} "
+            f"({error})."
+        ) from error
+    return sum(dataset.num_examples for dataset in statistics.datasets[:1])

@@ -1,0 +1,90 @@
+"""From TFX's dictionaries to a published model."""
+
+from __future__ import annotations
+
+import logging
+import math
+import tempfile
+from typing import Any
+
+from tfx import types
+from tfx.dsl.components.base.base_executor import BaseExecutor
+from tfx.types import artifact_utils
+
+from generic_trainer import worker
+from generic_trainer.event_files import last_scalars
+from generic_trainer.executors import _keys as keys
+from generic_trainer.executors._request import request_from_artifacts
+from generic_trainer.publishing import keep_failed_run, publish
+from generic_trainer.request import TrainingRequest
+from generic_trainer.training import is_chief
+
+__all__ = ["GenericTrainerExecutor"]
+
+_logger = logging.getLogger(__name__)
+
+
+class GenericTrainerExecutor(BaseExecutor):
+    """Runs the user's `run_fn` and publishes the model that it exports.
+
+    Works without a `Context`, as TFX's own executor does.
+    """
+
+    def Do(
+        self,
+        input_dict: dict[str, list[types.Artifact]],
+        output_dict: dict[str, list[types.Artifact]],
+        exec_properties: dict[str, Any],
+    ) -> None:
+        """Trains, then publishes the export into the Model artifact.
+
+        In a cluster described by `TF_CONFIG` every worker may call this; the chief alone publishes.
+
+        Args:
+            input_dict: input name → artifacts.
+            output_dict: `model` and `model_run`, one artifact each.
+            exec_properties: the component's execution properties.
+
+        Raises:
+            ConfigurationError: the execution properties cannot be understood.
+            DataError: an input artifact is missing, empty or unreadable.
+            ModuleFileError: the user's module cannot be loaded.
+            TrainingError: `run_fn` raised.
+            ExportError: `run_fn` exported no model, or one that cannot be used.
+        """
+        self._log_startup(input_dict, output_dict, exec_properties)
+        with tempfile.TemporaryDirectory(prefix="generic-trainer-") as scratch_dir:
+            request = request_from_artifacts(
+                input_dict, output_dict, exec_properties, scratch_dir=scratch_dir
+            )
+            try:
+                worker.run(request, make_fn_args=_make_fn_args)
+                if is_chief():
+                    publish(request)
+            except Exception:
+                _logger.error("What the failed run left is in %s", keep_failed_run(request))
+                raise
+        if is_chief():
+            model = artifact_utils.get_single_instance(output_dict[keys.MODEL])
+            _record_metrics(model, request.model_run_dir)
+
+
+# The public import path: what a compiled pipeline carries must not name a private module.
+GenericTrainerExecutor.__module__ = "generic_trainer.executors"
+
+
+def _make_fn_args(request: TrainingRequest, export_dir: str) -> Any:
+    # TFX's FnArgs brings Beam and TensorFlow Model Analysis with it, which whoever only builds a
+    # pipeline does not need.
+    from generic_trainer.executors._fn_args import make_fn_args
+
+    return make_fn_args(request, export_dir)
+
+
+def _record_metrics(model: types.Artifact, model_run_dir: str) -> None:
+    """Makes the last value of each scalar in the event files a custom property of the model."""
+    for name, value in last_scalars(model_run_dir).items():
+        if math.isfinite(value):
+            model.set_float_custom_property(name, value)
+        else:  # neither the metadata store nor JSON can hold a number that is not finite
+            model.set_string_custom_property(name, str(value))

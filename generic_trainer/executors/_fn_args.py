@@ -1,0 +1,98 @@
+"""The argument of `run_fn`."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import attr
+from tfx.components.trainer import fn_args_utils
+from tfx.components.util import examples_utils, tfxio_utils
+from tfx.types import standard_artifacts
+
+from generic_trainer.request import (
+    EVAL_MODEL_DIR,
+    SERVING_MODEL_DIR,
+    ExamplesFormat,
+    TrainingRequest,
+)
+
+__all__ = ["FnArgs", "make_fn_args"]
+
+_TELEMETRY = ["GenericTrainer"]
+
+
+@attr.s
+class FnArgs(fn_args_utils.FnArgs):
+    """TFX's `FnArgs`, with what GenericTrainer adds.
+
+    Attributes:
+        num_examples: split name → number of examples, where a statistics artifact was given.
+        extra_inputs: input name → URIs of its artifacts.
+        checkpoint_dir: directory for checkpoints; it stays with the ModelRun artifact.
+    """
+
+    num_examples: dict[str, int] | None = attr.ib(default=None)
+    extra_inputs: dict[str, list[str]] = attr.ib(factory=dict)
+    checkpoint_dir: str | None = attr.ib(default=None)
+
+
+def make_fn_args(request: TrainingRequest, export_dir: str) -> FnArgs:
+    """Builds what `run_fn` is called with.
+
+    Args:
+        request: the run.
+        export_dir: directory that the model directories of this worker go into.
+    """
+    num_examples = None if request.num_examples is None else dict(request.num_examples)
+    return FnArgs(
+        train_files=list(request.train_files),
+        eval_files=list(request.eval_files),
+        train_steps=request.train_steps,
+        eval_steps=request.eval_steps,
+        schema_path=request.schema_path,
+        schema_file=request.schema_path,
+        transform_graph_path=request.transform_graph_path,
+        transform_output=request.transform_graph_path,
+        data_accessor=_data_accessor(request.examples_format),
+        serving_model_dir=os.path.join(export_dir, SERVING_MODEL_DIR),
+        eval_model_dir=os.path.join(export_dir, EVAL_MODEL_DIR),
+        model_run_dir=request.model_run_dir,
+        base_model=request.base_model,
+        hyperparameters=_copy(request.hyperparameters),
+        custom_config=_copy(request.custom_config),
+        num_examples=num_examples,
+        extra_inputs={name: list(uris) for name, uris in request.extra_inputs.items()},
+        checkpoint_dir=request.checkpoint_dir,
+    )
+
+
+def _copy(mapping: Any) -> dict[str, Any] | None:
+    # `run_fn` may change what it is given, the request must not change with it.
+    return None if mapping is None else dict(mapping)
+
+
+def _data_accessor(examples_format: ExamplesFormat) -> fn_args_utils.DataAccessor:
+    examples = [_like_original(examples_format)]
+    return fn_args_utils.DataAccessor(
+        tf_dataset_factory=tfxio_utils.get_tf_dataset_factory_from_artifact(examples, _TELEMETRY),
+        record_batch_factory=tfxio_utils.get_record_batch_factory_from_artifact(
+            examples, _TELEMETRY
+        ),
+        data_view_decode_fn=tfxio_utils.get_data_view_decode_fn_from_artifact(examples, _TELEMETRY),
+    )
+
+
+def _like_original(examples_format: ExamplesFormat) -> standard_artifacts.Examples:
+    """Returns an artifact from which TFX's factories read the same format."""
+    from tfx.components.experimental.data_view import constants
+
+    examples = standard_artifacts.Examples()
+    examples_utils.set_payload_format(examples, examples_format.payload_format)
+    if examples_format.data_view_uri is not None:
+        examples.set_string_custom_property(
+            constants.DATA_VIEW_URI_PROPERTY_KEY, examples_format.data_view_uri
+        )
+        # TFX picks the newest of several DataViews; this is already the one it picked.
+        examples.set_string_custom_property(constants.DATA_VIEW_CREATE_TIME_KEY, "0")
+    return examples

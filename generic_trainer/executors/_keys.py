@@ -1,0 +1,30 @@
+"""The names of the component's inputs, outputs and execution properties.
+
+The same strings as in `tfx.types.standard_component_specs`, which is not imported because it loads
+Beam and TensorFlow Model Analysis.
+"""
+
+from __future__ import annotations
+
+# Inputs.
+EXAMPLES = "examples"
+TRANSFORM_GRAPH = "transform_graph"
+SCHEMA = "schema"
+BASE_MODEL = "base_model"
+HYPERPARAMETERS = "hyperparameters"
+STATISTICS = "statistics"
+# The component's `extra_inputs={"embeddings": ...}` is the input `extra_input_embeddings`.
+EXTRA_INPUT_PREFIX = "extra_input_"
+
+# Outputs.
+MODEL = "model"
+MODEL_RUN = "model_run"
+
+# Execution properties.
+TRAIN_ARGS = "train_args"
+EVAL_ARGS = "eval_args"
+MODULE_FILE = "module_file"
+MODULE_PATH = "module_path"
+MODULE_HASH = "module_hash"
+RUN_FN = "run_fn"
+CUSTOM_CONFIG = "custom_config"

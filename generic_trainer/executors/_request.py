@@ -1,0 +1,163 @@
+"""Turns TFX's dictionaries of artifacts into one `TrainingRequest`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfx import types
+from tfx.dsl.io import fileio
+from tfx.proto import trainer_pb2
+from tfx.types import artifact_utils
+from tfx.utils import io_utils, json_utils, path_utils, proto_utils
+
+from generic_trainer.errors import ConfigurationError, DataError
+from generic_trainer.executors import _keys as keys
+from generic_trainer.executors._examples import examples_format, num_examples, split_files
+from generic_trainer.request import TrainingRequest
+from generic_trainer.user_code import UserCode, bundle_function, bundle_module_file
+
+__all__ = ["request_from_artifacts"]
+
+_Artifacts = Mapping[str, Sequence[types.Artifact]]
+
+
+def request_from_artifacts(
+    input_dict: _Artifacts,
+    output_dict: _Artifacts,
+    exec_properties: Mapping[str, Any],
+    *,
+    scratch_dir: str,
+) -> TrainingRequest:
+    """Reads what an executor is given.
+
+    Args:
+        input_dict: input name → artifacts.
+        output_dict: output name → artifacts.
+        exec_properties: the component's execution properties.
+        scratch_dir: a local directory that outlives the run and nothing else.
+
+    Raises:
+        ConfigurationError: an execution property cannot be understood.
+        DataError: an input artifact is missing, empty or unreadable.
+        ModuleFileError: a module file that was not bundled at compile time cannot be bundled now.
+    """
+    train_args = _proto(exec_properties, keys.TRAIN_ARGS, trainer_pb2.TrainArgs())
+    eval_args = _proto(exec_properties, keys.EVAL_ARGS, trainer_pb2.EvalArgs())
+    examples = input_dict.get(keys.EXAMPLES) or []
+    return TrainingRequest(
+        user_code=_user_code(exec_properties, scratch_dir),
+        train_files=split_files(examples, list(train_args.splits) or ["train"]),
+        eval_files=split_files(examples, list(eval_args.splits) or ["eval"]),
+        examples_format=examples_format(examples),
+        model_dir=artifact_utils.get_single_uri(output_dict[keys.MODEL]),
+        model_run_dir=artifact_utils.get_single_uri(output_dict[keys.MODEL_RUN]),
+        scratch_dir=scratch_dir,
+        # A proto cannot tell 0 from "not set"; TensorFlow refuses 0 steps.
+        train_steps=train_args.num_steps or None,
+        eval_steps=eval_args.num_steps or None,
+        schema_path=_only_file(input_dict, keys.SCHEMA),
+        transform_graph_path=_only_uri(input_dict, keys.TRANSFORM_GRAPH),
+        base_model=_base_model(input_dict),
+        hyperparameters=_hyperparameters(input_dict),
+        custom_config=_custom_config(exec_properties),
+        num_examples=num_examples(input_dict.get(keys.STATISTICS)),
+        extra_inputs=_extra_inputs(input_dict),
+    )
+
+
+def _user_code(exec_properties: Mapping[str, Any], scratch_dir: str) -> UserCode:
+    module_path = exec_properties.get(keys.MODULE_PATH)
+    module_file = exec_properties.get(keys.MODULE_FILE)
+    run_fn = exec_properties.get(keys.RUN_FN)
+    if module_path:
+        module, _, bundle = module_path.partition("@")
+        function = run_fn.rpartition(".")[2] if run_fn else keys.RUN_FN
+        digest = exec_properties.get(keys.MODULE_HASH)
+        return UserCode(module, function, bundle=bundle or None, digest=digest)
+    if module_file:
+        return bundle_module_file(module_file, scratch_dir)
+    if run_fn:
+        return bundle_function(run_fn, scratch_dir)
+    raise ConfigurationError(
+        "The execution properties name no user code: one of module_file, module_path and run_fn "
+        f"must be set, but the properties set are {sorted(exec_properties)}."
+    )
+
+
+def _proto(exec_properties: Mapping[str, Any], name: str, proto: Any) -> Any:
+    text = exec_properties.get(name) or "{}"
+    try:
+        return proto_utils.json_to_proto(text, proto)
+    except (TypeError, ValueError) as error:  # json_format.ParseError is a ValueError
+        raise ConfigurationError(
+            f"The execution property {name} must be JSON of {type(proto).__name__}, "
+            f"but got {text!r} ({error})."
+        ) from error
+
+
+def _custom_config(exec_properties: Mapping[str, Any]) -> dict[str, Any] | None:
+    text = exec_properties.get(keys.CUSTOM_CONFIG) or "null"
+    try:
+        value = json_utils.loads(text)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"The execution property custom_config must be JSON, but got {text!r} ({error})."
+        ) from error
+    if value is not None and not isinstance(value, dict):
+        raise ConfigurationError(
+            f"custom_config must be a dict, but got {value!r} of type {type(value).__name__}."
+        )
+    return value
+
+
+def _only_uri(input_dict: _Artifacts, name: str) -> str | None:
+    artifacts = input_dict.get(name)
+    if not artifacts:
+        return None
+    if len(artifacts) > 1:
+        raise DataError(
+            f"The input {name} must be one artifact, but there are {len(artifacts)}: "
+            f"{[artifact.uri for artifact in artifacts]}."
+        )
+    return artifacts[0].uri
+
+
+def _only_file(input_dict: _Artifacts, name: str) -> str | None:
+    directory = _only_uri(input_dict, name)
+    if directory is None:
+        return None
+    try:
+        return io_utils.get_only_uri_in_dir(directory)
+    except Exception as error:  # what it raises depends on the file system
+        raise DataError(
+            f"The input {name} must be a directory with exactly one file, but {directory} is not."
+        ) from error
+
+
+def _base_model(input_dict: _Artifacts) -> str | None:
+    uri = _only_uri(input_dict, keys.BASE_MODEL)
+    if uri is None:
+        return None
+    artifact = input_dict[keys.BASE_MODEL][0]
+    return path_utils.serving_model_path(uri, path_utils.is_old_model_artifact(artifact))
+
+
+def _hyperparameters(input_dict: _Artifacts) -> dict[str, Any] | None:
+    path = _only_file(input_dict, keys.HYPERPARAMETERS)
+    if path is None:
+        return None
+    try:
+        with fileio.open(path) as file:
+            return json.loads(file.read())
+    except ValueError as error:
+        raise DataError(f"Hyperparameters must be JSON, but {path} is not: {error}.") from error
+
+
+def _extra_inputs(input_dict: _Artifacts) -> dict[str, tuple[str, ...]]:
+    return {
+        name.removeprefix(keys.EXTRA_INPUT_PREFIX): tuple(artifact.uri for artifact in artifacts)
+        for name, artifacts in input_dict.items()
+        if name.startswith(keys.EXTRA_INPUT_PREFIX)
+    }

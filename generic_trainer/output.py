@@ -1,0 +1,182 @@
+"""What `run_fn` prints and logs is seen live, at its right level, and kept in a file.
+
+The file descriptors 1 and 2 are led through `tee(1)` while training runs. That catches what Python
+cannot see (`tf.print`, TensorFlow's C++ log, child processes), holds on to the last line before a
+crash, and needs no thread, which could be starved by C++ code that writes with the GIL held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+from generic_trainer.files import is_remote
+
+__all__ = ["kept_output"]
+
+# These loggers attach handlers of their own that write everything to stderr.
+_LOGGERS_WITH_HANDLERS = ("", "absl", "tensorflow")
+_FORMAT = "%(levelname).1s %(asctime)s %(name)s: %(message)s"
+_TEE_EXIT_TIMEOUT_S = 2.0
+
+
+@contextlib.contextmanager
+def kept_output(path: str) -> Iterator[None]:
+    """Keeps all output of this process and its children in a file, and still shows it.
+
+    1. Log records below WARNING go to stdout and the rest to stderr: where a container's stderr is
+       shown as errors, progress is not.
+    2. INFO is shown unless the program has chosen a level other than Python's default.
+    3. A remote file is written at the end, from a local copy.
+
+    Args:
+        path: the file; what it holds already is kept.
+    """
+    with contextlib.ExitStack() as stack:
+        local = stack.enter_context(_local_file(path))
+        for descriptor in (1, 2):
+            stack.enter_context(_teed_descriptor(descriptor, local))
+        for name in ("stdout", "stderr"):
+            stack.enter_context(_teed_stream(name, local))
+        stack.enter_context(_levels_apart())
+        yield
+
+
+@contextlib.contextmanager
+def _local_file(path: str) -> Iterator[str]:
+    if not is_remote(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        yield path
+        return
+    import tensorflow as tf
+
+    with tempfile.TemporaryDirectory(prefix="generic-trainer-log-") as directory:
+        local = os.path.join(directory, os.path.basename(path))
+        try:
+            yield local
+        finally:
+            tf.io.gfile.copy(local, path, overwrite=True)
+
+
+@contextlib.contextmanager
+def _teed_descriptor(descriptor: int, path: str) -> Iterator[None]:
+    original = os.dup(descriptor)
+    try:
+        # -i: Ctrl-C is for the training, whose last words must still be written.
+        tee = subprocess.Popen(
+            ["tee", "-i", "-a", path], stdin=subprocess.PIPE, stdout=original, stderr=original
+        )
+        assert tee.stdin is not None
+        _flush()
+        os.dup2(tee.stdin.fileno(), descriptor)
+        tee.stdin.close()
+        try:
+            yield
+        finally:
+            _flush()
+            os.dup2(original, descriptor)
+            # A process that `run_fn` left behind may hold the pipe open; it keeps its tee.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                tee.wait(_TEE_EXIT_TIMEOUT_S)
+    finally:
+        os.close(original)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):  # None or closed
+            stream.flush()
+
+
+class _Tee(io.TextIOBase):
+    """A text stream that shows what is written to it and keeps it in a file."""
+
+    def __init__(self, shown: TextIO, kept: TextIO) -> None:
+        self._shown = shown
+        self._kept = kept
+
+    def write(self, text: str) -> int:
+        self._kept.write(text)
+        return self._shown.write(text)
+
+    def flush(self) -> None:
+        self._kept.flush()
+        self._shown.flush()
+
+    def __getattr__(self, name: str) -> Any:  # `isatty`, `encoding`, a notebook's own extras
+        return getattr(self._shown, name)
+
+
+@contextlib.contextmanager
+def _teed_stream(name: str, path: str) -> Iterator[None]:
+    """Keeps what a stream shows that is not the file descriptor of its name, as in a notebook."""
+    stream = getattr(sys, name)
+    if stream is None or _descriptor(stream) == {"stdout": 1, "stderr": 2}[name]:
+        yield
+        return
+    with open(path, "a", encoding="utf-8", errors="replace", buffering=1) as kept:
+        setattr(sys, name, _Tee(stream, kept))
+        try:
+            yield
+        finally:
+            setattr(sys, name, stream)
+
+
+def _descriptor(stream: TextIO) -> int | None:
+    try:
+        return stream.fileno()
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+@contextlib.contextmanager
+def _levels_apart() -> Iterator[None]:
+    """Shows each log record on the stream of its level."""
+    root = logging.getLogger()
+    levels_before = {name: logging.getLogger(name).level for name in _LOGGERS_WITH_HANDLERS}
+    set_aside = [
+        (logger, handler)
+        for logger in map(logging.getLogger, _LOGGERS_WITH_HANDLERS)
+        for handler in logger.handlers
+        if _writes_to_stderr(handler)
+    ]
+    for logger, handler in set_aside:
+        logger.removeHandler(handler)
+    handlers = _stream_handlers()
+    for handler in handlers:
+        root.addHandler(handler)
+    for name, level in levels_before.items():
+        if level == logging.WARNING:
+            logging.getLogger(name).setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            root.removeHandler(handler)
+        for logger, handler in set_aside:
+            logger.addHandler(handler)
+        for name, level in levels_before.items():
+            logging.getLogger(name).setLevel(level)
+
+
+def _writes_to_stderr(handler: logging.Handler) -> bool:
+    handler = getattr(handler, "python_handler", handler)  # absl wraps its own
+    stream = getattr(handler, "stream", None)
+    return stream is not None and stream in (sys.stderr, sys.__stderr__)
+
+
+def _stream_handlers() -> list[logging.Handler]:
+    progress = logging.StreamHandler(sys.stdout)
+    progress.addFilter(lambda record: record.levelno < logging.WARNING)
+    problems = logging.StreamHandler(sys.stderr)
+    problems.setLevel(logging.WARNING)
+    for handler in (progress, problems):
+        handler.setFormatter(logging.Formatter(_FORMAT))
+    return [progress, problems]

@@ -1,0 +1,77 @@
+"""Makes a finished export visible to the components downstream, whole or not at all.
+
+`run_fn` writes into a staging directory inside the Model artifact, on the same file system as the
+place where consumers look. Publishing is one rename from there; until then the artifact has no
+`Format-Serving`, whatever was killed or ran out of disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+from generic_trainer.errors import ExportError
+from generic_trainer.files import move_aside, publish_tree
+from generic_trainer.request import SERVING_MODEL_DIR, TrainingRequest
+
+__all__ = ["FAILED_SUFFIX", "keep_failed_run", "publish", "staging_dir"]
+
+FAILED_SUFFIX = ".failed"
+
+_STAGING_DIR = ".staging"
+_REJECTED_DIR = "rejected_export"
+
+_logger = logging.getLogger(__name__)
+
+
+def staging_dir(request: TrainingRequest) -> str:
+    """The directory where the export waits until it is published."""
+    return os.path.join(request.model_dir, _STAGING_DIR)
+
+
+def publish(request: TrainingRequest) -> None:
+    """Moves what `run_fn` exported to where consumers look for it.
+
+    Everything in the staging directory moves, `Format-Serving` last: it is what makes the artifact
+    a model.
+
+    Raises:
+        ExportError: nothing was exported.
+        ModelValidationError: the export cannot be used.
+    """
+    gfile = _gfile()
+    staging = staging_dir(request)
+    staged = os.path.join(staging, SERVING_MODEL_DIR)
+    if not gfile.exists(staged):
+        raise ExportError(
+            "run_fn returned and exported no model: expected a SavedModel in "
+            f"fn_args.serving_model_dir ({staged}), found nothing there. Save one with "
+            "`model.export(fn_args.serving_model_dir)` or `tf.saved_model.save`."
+        )
+    names = sorted(name.rstrip("/") for name in gfile.listdir(staging))
+    for name in sorted(names, key=lambda name: name == SERVING_MODEL_DIR):
+        publish_tree(os.path.join(staging, name), os.path.join(request.model_dir, name))
+    gfile.rmtree(staging)
+    _logger.info("Published the model in %s", os.path.join(request.model_dir, SERVING_MODEL_DIR))
+
+
+def keep_failed_run(request: TrainingRequest) -> str:
+    """Saves log, checkpoints and export of a failed run, and returns the directory they are in.
+
+    TFX's local orchestrators delete the output directories of a failed step, and with them what
+    tells why it failed. The directory is the ModelRun's URI with the suffix `.failed`.
+    """
+    gfile = _gfile()
+    kept = request.model_run_dir.rstrip("/") + FAILED_SUFFIX
+    move_aside(request.model_run_dir, kept)
+    if gfile.exists(staging_dir(request)):
+        move_aside(staging_dir(request), os.path.join(kept, _REJECTED_DIR))
+        gfile.rmtree(staging_dir(request))
+    return kept
+
+
+def _gfile() -> Any:
+    import tensorflow as tf
+
+    return tf.io.gfile

@@ -1,0 +1,88 @@
+"""One training run, as plain data: what every room below the executor is told.
+
+The executor turns TFX's dictionaries of artifacts into one `TrainingRequest`; nothing below it
+knows what an artifact is. A request is frozen and holds only plain values, so it can be logged,
+compared and sent to another process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from generic_trainer.user_code import UserCode
+
+__all__ = ["EVAL_MODEL_DIR", "LOG_FILE", "SERVING_MODEL_DIR", "ExamplesFormat", "TrainingRequest"]
+
+# Where consumers of a TFX Model artifact look for the model (`tfx.utils.path_constants`).
+SERVING_MODEL_DIR = "Format-Serving"
+EVAL_MODEL_DIR = "Format-TFMA"
+# Inside the ModelRun artifact.
+LOG_FILE = "training.log"
+_CHECKPOINT_DIR = "checkpoints"
+
+
+@dataclasses.dataclass(frozen=True)
+class ExamplesFormat:
+    """How the records of the Examples artifacts are encoded.
+
+    Attributes:
+        payload_format: a value of `tfx.proto.example_gen_pb2.PayloadFormat`.
+        data_view_uri: the DataView that decodes `FORMAT_PROTO` records, where one is attached.
+    """
+
+    payload_format: int
+    data_view_uri: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingRequest:
+    """Everything that one training run needs to know.
+
+    Attributes:
+        user_code: where `run_fn` is found.
+        train_files: file patterns of the splits to train on.
+        eval_files: file patterns of the splits to evaluate on.
+        examples_format: how the records in these files are encoded.
+        model_dir: URI of the Model artifact.
+        model_run_dir: URI of the ModelRun artifact.
+        scratch_dir: a local directory that is deleted after the run.
+        train_steps: number of batches to train on; None leaves it to `run_fn`.
+        eval_steps: number of batches to evaluate on; None means all.
+        schema_path: file of the Schema artifact.
+        transform_graph_path: directory of the TransformGraph artifact.
+        base_model: directory of the SavedModel to start from.
+        hyperparameters: a `keras_tuner.HyperParameters` config.
+        custom_config: the dictionary given to the component.
+        num_examples: split name → number of examples, where a statistics artifact tells.
+        extra_inputs: input name → URIs of its artifacts.
+    """
+
+    user_code: UserCode
+    train_files: tuple[str, ...]
+    eval_files: tuple[str, ...]
+    examples_format: ExamplesFormat
+    model_dir: str
+    model_run_dir: str
+    scratch_dir: str
+    train_steps: int | None = None
+    eval_steps: int | None = None
+    schema_path: str | None = None
+    transform_graph_path: str | None = None
+    base_model: str | None = None
+    hyperparameters: Mapping[str, Any] | None = None
+    custom_config: Mapping[str, Any] | None = None
+    num_examples: Mapping[str, int] | None = None
+    extra_inputs: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def checkpoint_dir(self) -> str:
+        """Where `run_fn` keeps its checkpoints; stays with the ModelRun artifact."""
+        return os.path.join(self.model_run_dir, _CHECKPOINT_DIR)
+
+    @property
+    def log_path(self) -> str:
+        """Where the output of `run_fn` is kept."""
+        return os.path.join(self.model_run_dir, LOG_FILE)

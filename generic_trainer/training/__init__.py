@@ -1,0 +1,29 @@
+"""What the author of a `run_fn` may call.
+
+::
+
+    from generic_trainer import training
+
+    def run_fn(fn_args):
+        model = train(...)
+        if training.is_chief():
+            write_summary(fn_args.model_run_dir)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from generic_trainer._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from generic_trainer.training._cluster import is_chief
+
+__all__ = ["is_chief"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "is_chief": "generic_trainer.training._cluster",
+    },
+)
