@@ -1,0 +1,94 @@
+"""Imports from the unpacked bundle, under the user's own paths."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import linecache
+import os
+import sys
+from collections.abc import Iterator
+from importlib.machinery import (
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    SourceFileLoader,
+)
+from importlib.util import decode_source
+from pathlib import Path
+from typing import Any
+
+from generic_trainer.user_code._nodes import join
+
+__all__ = ["BundleLoader", "importable"]
+
+
+class BundleLoader(SourceFileLoader):
+    """Loads from the unpacked bundle what tracebacks, debuggers and warnings show as the user's.
+
+    `__file__` is the unpacked file, beside which the data files are. The code object carries the
+    path of the user's own file. Its lines are pinned in `linecache`, because AutoGraph reads them
+    while training and the user may have edited the file since it was packed.
+    """
+
+    def __init__(self, name: str, path: str, folder: Path, origin: str) -> None:
+        super().__init__(name, path)
+        self.user_path = join(origin, Path(path).relative_to(folder).as_posix())
+
+    def path_stats(self, path: str) -> Any:
+        """Declines, which keeps bytecode out of the folder: it would be used only once."""
+        raise OSError("no bytecode is kept for a bundle")
+
+    def source_to_code(self, data: Any, path: Any, **options: Any) -> Any:
+        """Compiles `data` as the user's own file."""
+        compiled = super().source_to_code(data, self.user_path, **options)
+        text = decode_source(data)
+        pinned = (len(text), None, text.splitlines(keepends=True), self.user_path)
+        linecache.cache[self.user_path] = pinned
+        return compiled
+
+
+@contextlib.contextmanager
+def importable(folder: Path, origin: str) -> Iterator[None]:
+    """Puts `folder` first on the import path of this process and of its children.
+
+    On exit `sys.path`, `PYTHONPATH` and `sys.path_hooks` are what they were, whatever the user's
+    code did to them.
+    """
+    hook = functools.partial(_finder, folder, origin)
+    path, hooks, inherited = list(sys.path), list(sys.path_hooks), os.environ.get("PYTHONPATH")
+    sys.path_hooks.insert(0, hook)
+    sys.path.insert(0, str(folder))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), inherited)))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path[:], sys.path_hooks[:] = path, hooks
+        _restore_environment("PYTHONPATH", inherited)
+        _forget(folder, origin)
+
+
+def _finder(folder: Path, origin: str, path: str) -> FileFinder:
+    if not Path(path).is_relative_to(folder):
+        raise ImportError(f"{path} is not in a bundle")
+    source = functools.partial(BundleLoader, folder=folder, origin=origin)
+    return FileFinder(path, (ExtensionFileLoader, EXTENSION_SUFFIXES), (source, SOURCE_SUFFIXES))
+
+
+def _restore_environment(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+
+
+def _forget(folder: Path, origin: str) -> None:
+    for path in [path for path in sys.path_importer_cache if Path(path).is_relative_to(folder)]:
+        del sys.path_importer_cache[path]
+    # Where the user's files are not on this machine, a later traceback has only the pinned lines.
+    for path in [path for path in linecache.cache if path.startswith(join(origin, ""))]:
+        if Path(path).exists():
+            del linecache.cache[path]
