@@ -1,0 +1,47 @@
+# `make` lists the commands. Each one builds .venv first if it has to (scripts/bootstrap).
+# STACK=baseline|current, PYTHON=..., VENV=... and ARGS="..." can be given to any of them.
+VENV ?= .venv
+PY := $(VENV)/bin/python
+export VENV STACK PYTHON
+
+.DEFAULT_GOAL := help
+.PHONY: help setup pipeline test test-slow test-all lint types format ci constraints clean
+
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## build or update the virtual environment
+	@scripts/bootstrap
+
+pipeline: setup ## run the penguin pipeline end to end on this machine
+	$(PY) -m pipelines.run_local $(ARGS)
+
+test: setup ## run the default tests (ARGS="tests/user_code -k lazy" chooses)
+	$(PY) -m pytest -m "not slow" $(ARGS)
+
+test-slow: setup ## run the slow tests, which `make test` leaves out
+	$(PY) -m pytest -m slow $(ARGS)
+
+test-all: setup ## run every test
+	$(PY) -m pytest $(ARGS)
+
+lint: setup ## check style and formatting
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+types: setup ## check types
+	$(PY) -m mypy
+
+format: setup ## rewrite what the linter can fix
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+ci: ## all that CI runs (.ci/run STAGE... chooses)
+	.ci/run
+
+constraints: ## pin the newest versions that fit together (needs uv)
+	scripts/lock
+
+clean: ## delete the environment and what the runs left
+	[ ! -e $(VENV)/.generic-trainer ] || rm -rf $(VENV)
+	rm -rf runs .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,77 @@
+"""The distribution `generic-trainer`; what the tools read is in pyproject.toml."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+
+
+def read_version() -> str:
+    """Returns `generic_trainer.__version__` without importing the package."""
+    source = (ROOT / "generic_trainer" / "__init__.py").read_text(encoding="utf-8")
+    match = re.search(r'^__version__ = "([^"]+)"$', source, re.MULTILINE)
+    if match is None:
+        raise RuntimeError('generic_trainer/__init__.py has no line `__version__ = "..."`')
+    return match[1]
+
+
+def read_long_description() -> str:
+    """Returns the README, or nothing in a checkout that has none yet."""
+    readme = ROOT / "README.md"
+    return readme.read_text(encoding="utf-8") if readme.exists() else ""
+
+
+# No environment marker can express the C library, and none has to: TFX 1.17 and later exist only
+# as wheels for glibc >= 2.39 (through ml-metadata and tfx-bsl), so that pip and uv fall back to
+# TFX 1.16, and with it to Python 3.10, wherever the newest cannot run.
+INSTALL_REQUIRES = [
+    "tfx>=1.16,<1.22",
+    # TFX imports the following and does not ask for them.
+    "dill>=0.3.1.1",  # tfx_bsl; Apache Beam brought it until 2.73
+    "tensorboard>=2.16,<2.22",  # tf.summary; TensorFlow brought it until 2.20
+    # `TF_USE_LEGACY_KERAS=1`: the module files of TFX 1.16 save as only Keras 2 can.
+    "tf-keras>=2.16,<2.22",
+    # Transform and Tuner pack their module files with `python -m pip` at run time.
+    "pip",
+    "wheel",
+    # tensorflow_hub and TensorBoard 2.16 import pkg_resources, which 82 dropped and 80.9 warns of.
+    "setuptools>=65,<80.9",
+]
+
+KFP = ["kfp>=2.5,<2.17"]  # 2.5 beside TFX 1.16 (protobuf 3), 2.16 beside TFX 1.21 (protobuf 6)
+RAY = ["ray>=2.40,<3"]
+EXAMPLES = ["palmerpenguins>=0.1.4"]  # carries the CSV that `make pipeline` trains on
+NOTEBOOK = [
+    "ipykernel>=6",
+    "matplotlib>=3.7",
+    "nbclient>=0.8",
+    "nbformat>=5",  # InteractiveContext imports it, TFX does not ask for it
+    "notebook>=6.5",
+]
+TEST = [*EXAMPLES, *KFP, *NOTEBOOK, "hypothesis>=6.100", "pytest>=8"]
+DEV = [*TEST, *RAY, "mypy>=1.11", "ruff>=0.9", "types-PyYAML"]
+
+setup(
+    name="generic-trainer",
+    version=read_version(),
+    description="A drop-in replacement of the TFX Trainer that publishes only models that work",
+    long_description=read_long_description(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.10,<3.14",
+    packages=find_packages(include=["generic_trainer", "generic_trainer.*"]),
+    package_data={"": ["py.typed"]},
+    install_requires=INSTALL_REQUIRES,
+    extras_require={
+        "kfp": KFP,
+        "ray": RAY,
+        "notebook": NOTEBOOK,
+        "examples": EXAMPLES,
+        "test": TEST,
+        "dev": DEV,
+    },
+)
