@@ -5,7 +5,7 @@
     from generic_trainer.user_code import bundle_module_file, call_user_function, user_function
 
     code = bundle_module_file("penguin/trainer.py", "gs://bucket/pipeline_root/_bundles")
-    # UserCode(module="trainer", function="run_fn", bundle="gs://.../trainer-4be1….zip", digest="4be1…")
+    # UserCode("trainer", "run_fn", bundle="gs://…/trainer-4be1….zip", digest="4be1…")
 
     with user_function(code) as run_fn:  # any machine, any number of times
         call_user_function(run_fn, fn_args, code)

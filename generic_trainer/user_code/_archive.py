@@ -2,90 +2,103 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import json
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.user_code._code import UserCode
 from generic_trainer.user_code._nodes import open_node
 
-__all__ = ["digest_of", "pack", "unpack"]
+__all__ = ["Bundle", "read_bundle", "top_level"]
 
 _EARLIEST_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
-_ORIGIN = "folder"
+_ORIGIN_KEY = "folder"
 
 
-def digest_of(files: Mapping[str, bytes]) -> str:
-    """Returns the SHA-256 in hex over names and contents, each preceded by its length."""
-    digest = hashlib.sha256()
-    for name in sorted(files):
-        for part in (name.encode(), files[name]):
-            digest.update(struct.pack(">Q", len(part)))
-            digest.update(part)
-    return digest.hexdigest()
+@dataclasses.dataclass(frozen=True)
+class Bundle:
+    """The user's files.
+
+    Attributes:
+        files: path relative to the user's folder, with forward slashes → contents.
+        origin: the user's folder on the machine where the bundle was made, for messages.
+    """
+
+    files: Mapping[str, bytes]
+    origin: str
+
+    @property
+    def modules(self) -> set[str]:
+        """The top-level modules and packages in it."""
+        return {top_level(path) for path in self.files}
+
+    def digest(self) -> str:
+        """Returns the SHA-256 in hex over paths and contents, each preceded by its length."""
+        digest = hashlib.sha256()
+        for path in sorted(self.files):
+            for part in (path.encode(), self.files[path]):
+                digest.update(struct.pack(">Q", len(part)))
+                digest.update(part)
+        return digest.hexdigest()
+
+    def to_zip(self) -> bytes:
+        """Returns a zip without time stamps; `origin` goes into its comment."""
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            archive.comment = json.dumps({_ORIGIN_KEY: self.origin}).encode()
+            for path in sorted(self.files):
+                entry = zipfile.ZipInfo(path, _EARLIEST_ZIP_TIME)
+                entry.external_attr = 0o644 << 16
+                archive.writestr(entry, self.files[path], zipfile.ZIP_DEFLATED)
+        return buffer.getvalue()
+
+    def unpack(self, folder: Path, modules: Collection[str]) -> None:
+        """Writes the files of `modules` into `folder`."""
+        for path, content in self.files.items():
+            if top_level(path) in modules:
+                target = folder / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content)
 
 
-def pack(files: Mapping[str, bytes], origin: str) -> bytes:
-    """Returns a zip of `files`; `origin`, the user's own folder, goes into its comment."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.comment = json.dumps({_ORIGIN: origin}).encode()
-        for name in sorted(files):
-            entry = zipfile.ZipInfo(name, _EARLIEST_ZIP_TIME)
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            entry.external_attr = 0o644 << 16
-            archive.writestr(entry, files[name])
-    return buffer.getvalue()
-
-
-def unpack(code: UserCode, folder: Path, wanted: Callable[[str], bool]) -> str:
-    """Writes those files of the bundle into `folder` whose top-level module name is `wanted`.
-
-    Returns:
-        The user's own folder, as it was where the bundle was made.
+def read_bundle(code: UserCode) -> Bundle:
+    """Reads the bundle of `code`.
 
     Raises:
-        ModuleFileError: the bundle is missing, damaged, or not the one that was packed.
+        ModuleFileError: it is missing, damaged, or not the one that was packed.
     """
+    subject = f"The bundle of module {code.module!r}, {code.bundle},"
+    remedy = "Run the pipeline definition again to write it anew."
     try:
-        with zipfile.ZipFile(io.BytesIO(open_node(code.bundle or "").read_bytes())) as archive:
-            files = {name: archive.read(name) for name in archive.namelist()}
-            origin = json.loads(archive.comment or b"{}").get(_ORIGIN, code.bundle)
-    except (OSError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        raise ModuleFileError(
-            f"The bundle of module {code.module!r} cannot be read: {code.bundle} ({error}). "
-            "Run the pipeline definition again to write it anew."
-        ) from error
-    _check(code, digest_of(files))
-    for name, content in files.items():
-        if wanted(top_level(name)):
-            _write(folder, name, content)
-    return str(origin)
-
-
-def top_level(name: str) -> str:
-    """Returns the module name that a file of the bundle belongs to."""
-    return name.partition("/")[0].partition(".")[0]
-
-
-def _check(code: UserCode, digest: str) -> None:
+        bundle = _parse(open_node(code.bundle or "").read_bytes(), code.bundle or "")
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise ModuleFileError(f"{subject} cannot be read: {error}. {remedy}") from error
+    digest = bundle.digest()
     if code.digest not in (None, digest):
         raise ModuleFileError(
-            f"The bundle of module {code.module!r} is not the one that was packed: {code.bundle} "
-            f"has the digest {digest}, expected {code.digest}. "
-            "Run the pipeline definition again to write it anew."
+            f"{subject} is not the one that was packed: expected the digest {code.digest}, found "
+            f"{digest}. {remedy}"
         )
+    return bundle
 
 
-def _write(folder: Path, name: str, content: bytes) -> None:
-    target = folder / name
-    if not target.resolve().is_relative_to(folder.resolve()):
-        raise ModuleFileError(f"The bundle names a file outside of itself: {name}")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(content)
+def top_level(path: str) -> str:
+    """Returns the top-level module or package that a path or a dotted name belongs to."""
+    return path.partition("/")[0].partition(".")[0]
+
+
+def _parse(content: bytes, path: str) -> Bundle:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+        comment = json.loads(archive.comment or b"{}")
+    outside = [name for name in files if name.startswith("/") or ".." in name.split("/")]
+    if outside:
+        raise ValueError(f"it names files outside of itself: {outside}")
+    return Bundle(files, comment.get(_ORIGIN_KEY, path))

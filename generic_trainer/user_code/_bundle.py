@@ -6,18 +6,19 @@ import importlib.util
 import logging
 import os
 
-from generic_trainer.errors import ModuleFileError, raise_problems
-from generic_trainer.user_code._archive import digest_of, pack
+from generic_trainer.errors import ModuleFileError
+from generic_trainer.user_code._archive import Bundle
 from generic_trainer.user_code._code import UserCode
 from generic_trainer.user_code._collect import collect
 from generic_trainer.user_code._environment import OWN_PACKAGE, is_standard, lies_in_environment
-from generic_trainer.user_code._nodes import Node, absolute, join, open_node, split, write_file
+from generic_trainer.user_code._module_file import check_module_file
+from generic_trainer.user_code._nodes import absolute, join, split, write_file
 
 __all__ = ["bundle_function", "bundle_module_file"]
 
-_LARGE_BUNDLE_BYTES = 50 * 2**20  # Above this the packing alone is felt at every compilation.
+_LARGE_BUNDLE_BYTES = 50 * 2**20  # packing and hashing it is felt whenever a pipeline is compiled
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 def bundle_module_file(module_file: str, destination: str) -> UserCode:
@@ -31,13 +32,13 @@ def bundle_module_file(module_file: str, destination: str) -> UserCode:
         Where the bundle is. Equal contents give an equal digest and one file.
 
     Raises:
-        ModuleFileError: the file is not there or is no module; it or a module that it imports
-            cannot be read or has a syntax error; the bundle cannot be written.
+        ModuleFileError: the file is not there or is no module; it cannot define `run_fn`; it or a
+            module that it imports cannot be read or has a syntax error; the bundle cannot be
+            written.
     """
     path = absolute(os.fspath(module_file))
-    folder, name = split(path)
-    _check_module_file(path, name)
-    return _bundle(folder, name.removesuffix(".py"), name.removesuffix(".py"), "run_fn", destination)
+    check_module_file(path, "run_fn")
+    return _pack(path, split(path)[1].removesuffix(".py"), "run_fn", destination)
 
 
 def bundle_function(dotted: str, destination: str) -> UserCode:
@@ -52,10 +53,11 @@ def bundle_function(dotted: str, destination: str) -> UserCode:
         destination: folder for the bundle, local or remote; made if it is not there.
 
     Raises:
-        ModuleFileError: as `bundle_module_file`; or the name has no module in it.
+        ModuleFileError: the name has no module in it; files cannot be read; the bundle cannot be
+            written.
     """
     module, _, function = dotted.rpartition(".")
-    if not all(part.isidentifier() for part in dotted.split(".")) or not module:
+    if not module or not all(part.isidentifier() for part in dotted.split(".")):
         raise ModuleFileError(
             f'run_fn must be written "package.module.function", found {dotted!r}.'
         )
@@ -65,79 +67,47 @@ def bundle_function(dotted: str, destination: str) -> UserCode:
             f"{dotted!r} lies in the main script or notebook, which a worker cannot import: write "
             "the function into a file of its own and pass module_file."
         )
-    folder = _source_folder(top)
-    if folder is None:
+    source = _own_source(top)
+    if source is None:
         return UserCode(module, function)
-    return _bundle(folder, top, module, function, destination)
+    return _pack(source, module, function, destination)
 
 
-def _check_module_file(path: str, name: str) -> None:
-    subject = f"Module file {path}"
-    stem = name.removesuffix(".py")
-    try:
-        node = open_node(path)
-        is_file, is_folder = node.is_file(), node.is_dir()
-    except OSError as error:
-        raise ModuleFileError(f"{subject} cannot be read: {error}") from error
-    problems = []
-    if not is_file:
-        found = "is a folder" if is_folder else "does not exist"
-        problems.append(f"it {found}; expected a Python file.")
-    elif stem == name:
-        problems.append('expected a name that ends in ".py".')
-    elif "." in stem:
-        problems.append(f'a module name has no dots; rename it to {stem.replace(".", "_")}.py.')
-    elif stem == "__init__":
-        problems.append('this is a package; pass run_fn="package.function" instead of module_file.')
-    elif is_standard(stem):
-        problems.append(f"{stem!r} is a module of Python's standard library; rename the file.")
-    raise_problems(ModuleFileError, subject, problems)
-
-
-def _source_folder(top: str) -> str | None:
-    """Returns the folder in which the user's own module or package `top` lies."""
+def _own_source(top: str) -> str | None:
+    """Returns the path of the user's own module or package `top`; None if it is installed."""
     try:
         spec = importlib.util.find_spec(top)
-    except ValueError:  # A module that some code has made by hand.
+    except ValueError:  # a module that some code has made by hand
         return None
     if spec is None or top == OWN_PACKAGE or is_standard(top):
         return None
-    places = list(spec.submodule_search_locations or [spec.origin or ""])
-    own = [place for place in places if place and not lies_in_environment(place)]
-    return split(absolute(own[0]))[0] if own else None
+    # A namespace package may lie in several folders; the first of the user's is taken.
+    for place in spec.submodule_search_locations or [spec.origin or ""]:
+        if place and not lies_in_environment(place):
+            return absolute(place)
+    return None
 
 
-def _bundle(folder: str, root: str, module: str, function: str, destination: str) -> UserCode:
+def _pack(source: str, module: str, function: str, destination: str) -> UserCode:
+    folder, root = split(source)
     try:
-        files = _read(folder, collect(folder, open_node(folder), root))
-        digest = digest_of(files)
-        bundle = join(absolute(os.fspath(destination)), f"{module}-{digest[:16]}.zip")
-        write_file(bundle, pack(files, folder))
+        bundle = Bundle(collect(folder, root), folder)
+        digest = bundle.digest()
+        path = join(absolute(os.fspath(destination)), f"{module}-{digest[:16]}.zip")
+        write_file(path, bundle.to_zip())
     except OSError as error:
-        raise ModuleFileError(f"Cannot pack module {module!r} of {folder}: {error}") from error
-    return UserCode(module, function, bundle, digest)
+        raise ModuleFileError(f"Cannot pack {source} into {destination}: {error}") from error
+    _warn_if_large(bundle)
+    return UserCode(module, function, path, digest)
 
 
-def _read(folder: str, nodes: dict[str, Node]) -> dict[str, bytes]:
-    files, problems = {}, []
-    for name, node in nodes.items():
-        try:
-            files[name] = node.read_bytes()
-        except OSError as error:
-            problems.append(f"{join(folder, name)} cannot be read: {error}")
-    raise_problems(ModuleFileError, f"Cannot pack {folder}", problems)
-    _warn_if_large(folder, files)
-    return files
-
-
-def _warn_if_large(folder: str, files: dict[str, bytes]) -> None:
-    total = sum(map(len, files.values()))
-    if total > _LARGE_BUNDLE_BYTES:
-        largest = max(files, key=lambda name: len(files[name]))
-        _log.warning(
-            "The user code of %s has %d MB; it is packed, hashed and sent to each worker. The "
-            "largest file is %s: data of this size is better given as an input artifact.",
-            folder,
-            total // 2**20,
-            join(folder, largest),
+def _warn_if_large(bundle: Bundle) -> None:
+    sizes = {path: len(content) for path, content in bundle.files.items()}
+    if sum(sizes.values()) > _LARGE_BUNDLE_BYTES:
+        _logger.warning(
+            "The user code of %s has %d MiB, which each worker fetches. Its largest file is %s: "
+            "data of this size is better given to the trainer as an input artifact.",
+            bundle.origin,
+            sum(sizes.values()) // 2**20,
+            max(sizes, key=lambda path: sizes[path]),
         )

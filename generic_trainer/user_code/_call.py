@@ -7,6 +7,7 @@ from typing import Any
 
 from generic_trainer.errors import GenericTrainerError, TrainingError
 from generic_trainer.user_code._code import UserCode
+from generic_trainer.user_code._hints import hint
 from generic_trainer.user_code._quote import quote_error
 
 __all__ = ["call_user_function"]
@@ -32,5 +33,7 @@ def call_user_function(function: Callable[..., Any], fn_args: Any, code: UserCod
     except GenericTrainerError:
         raise
     except (Exception, SystemExit) as error:
-        subject = f"{code.function} of module {code.module!r} failed"
-        raise TrainingError(f"{subject}.\n{quote_error(error, code)}") from error
+        quoted = quote_error(error, code) + hint(error, code)
+        raise TrainingError(
+            f"{code.function} of module {code.module!r} failed.\n{quoted}"
+        ) from error

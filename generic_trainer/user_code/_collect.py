@@ -10,63 +10,66 @@ from pathlib import Path
 from generic_trainer.errors import ModuleFileError, raise_problems
 from generic_trainer.user_code._environment import OWN_PACKAGE, installed_at, is_standard
 from generic_trainer.user_code._imports import imported_names
-from generic_trainer.user_code._nodes import Node, join
+from generic_trainer.user_code._nodes import Node, join, open_folder
 from generic_trainer.user_code._quote import quote_syntax_error
 
 __all__ = ["collect"]
 
 
-def collect(folder: str, node: Node, module: str) -> dict[str, Node]:
-    """Returns the files that importing `module` may need, by their path relative to `folder`.
+def collect(folder: str, root: str) -> dict[str, bytes]:
+    """Reads the files that importing `root` may need.
 
     Args:
-        folder: the user's own path of the folder, for messages.
-        node: the same folder, to read from.
-        module: top-level module or package in it.
+        folder: where the user's code lies.
+        root: the entry of the folder to start from, `trainer.py` or a package's folder.
+
+    Returns:
+        Path relative to `folder`, with forward slashes → contents.
 
     Raises:
-        ModuleFileError: a file cannot be read, or a module has a syntax error; lists all of them.
+        ModuleFileError: files cannot be read or have a syntax error; lists all of them.
+        OSError: the folder cannot be listed.
     """
-    collector = _Collector(folder, node)
-    collector.add(module)
-    raise_problems(ModuleFileError, f"Cannot pack {join(folder, module)}", collector.problems)
+    collector = _Collector(folder)
+    collector.follow(root)
+    raise_problems(ModuleFileError, f"Cannot pack {join(folder, root)}", collector.problems)
     return collector.files
 
 
 class _Collector:
-    def __init__(self, folder: str, node: Node) -> None:
-        self.files: dict[str, Node] = {}
+    def __init__(self, folder: str) -> None:
+        self.files: dict[str, bytes] = {}
         self.problems: list[str] = []
         self._folder = folder
-        self._entries = {entry.name: entry for entry in node.iterdir()}
-        self._seen = {OWN_PACKAGE}
+        self._entries = {entry.name: entry for entry in open_folder(folder).iterdir()}
 
-    def add(self, module: str) -> None:
-        pending = [module]
+    def follow(self, root: str) -> None:
+        entry = self._entries[root]
+        pending = self._add(self._walk(root, entry) if entry.is_dir() else {root: entry})
+        seen = {OWN_PACKAGE, root.partition(".")[0]}
         while pending:
             name = pending.pop()
-            if name in self._seen or is_standard(name):
-                continue
-            self._seen.add(name)
-            for path, node in self._find(name).items():
-                self.files[path] = node
-                if path.endswith(".py"):
-                    pending += self._imports(path, node)
+            if name not in seen and not is_standard(name):
+                seen.add(name)
+                pending |= self._add(self._find(name))
 
     def _find(self, name: str) -> dict[str, Node]:
         """Looks in the order of Python's own finder: package, module, namespace package."""
         entry = self._entries.get(name)
-        is_folder = entry is not None and entry.is_dir()
-        if entry and is_folder and entry.joinpath("__init__.py").is_file():
-            return self._walk(name, entry)
+        folder = entry if entry is not None and entry.is_dir() else None
+        if folder and folder.joinpath("__init__.py").is_file():
+            return self._walk(name, folder)
         for suffix in (*EXTENSION_SUFFIXES, ".py"):
             file = self._entries.get(name + suffix)
             if file is not None and file.is_file():
                 return {name + suffix: file}
-        if entry and is_folder and installed_at(name) is None:
-            files = self._walk(name, entry)
-            return files if any(path.endswith(".py") for path in files) else {}
-        return {}
+        return self._find_namespace(name, folder) if folder else {}
+
+    def _find_namespace(self, name: str, folder: Node) -> dict[str, Node]:
+        if installed_at(name) is not None:
+            return {}
+        files = self._walk(name, folder)
+        return files if any(path.endswith(".py") for path in files) else {}
 
     def _walk(self, path: str, folder: Node) -> dict[str, Node]:
         try:
@@ -75,12 +78,22 @@ class _Collector:
             self.problems.append(f"{join(self._folder, path)} cannot be listed: {error}")
             return {}
 
-    def _imports(self, path: str, node: Node) -> set[str]:
+    def _add(self, nodes: dict[str, Node]) -> set[str]:
+        """Reads the files and returns the names that they import."""
+        names: set[str] = set()
+        for path, node in nodes.items():
+            try:
+                self.files[path] = node.read_bytes()
+            except OSError as error:
+                self.problems.append(f"{join(self._folder, path)} cannot be read: {error}")
+            else:
+                names |= self._imports(path) if path.endswith(".py") else set()
+        return names
+
+    def _imports(self, path: str) -> set[str]:
         where = join(self._folder, path)
         try:
-            return imported_names(ast.parse(node.read_bytes(), where))
-        except OSError as error:
-            self.problems.append(f"{where} cannot be read: {error}")
+            return imported_names(ast.parse(self.files[path], where))
         except (SyntaxError, ValueError) as error:
             # A package may carry templates and files for other Pythons that nobody imports.
             if "/" not in path:

@@ -24,9 +24,7 @@ def lies_in_environment(path: str) -> bool:
     place = Path(path)
     if {"site-packages", "dist-packages"}.intersection(place.parts):
         return True
-    return any(
-        place.is_relative_to(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib")
-    )
+    return any(place.is_relative_to(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib"))
 
 
 def installed_at(name: str) -> str | None:

@@ -22,7 +22,9 @@ from typing import Any
 
 from generic_trainer.user_code._nodes import join
 
-__all__ = ["BundleLoader", "importable"]
+__all__ = ["UNPACKED_PREFIX", "BundleLoader", "importable"]
+
+UNPACKED_PREFIX = "generic-trainer-code-"
 
 
 class BundleLoader(SourceFileLoader):
@@ -31,17 +33,20 @@ class BundleLoader(SourceFileLoader):
     `__file__` is the unpacked file, beside which the data files are. The code object carries the
     path of the user's own file. Its lines are pinned in `linecache`, because AutoGraph reads them
     while training and the user may have edited the file since it was packed.
+
+    Attributes:
+        user_path: path of the user's own file.
     """
 
     def __init__(self, name: str, path: str, folder: Path, origin: str) -> None:
         super().__init__(name, path)
         self.user_path = join(origin, Path(path).relative_to(folder).as_posix())
 
-    def path_stats(self, path: str) -> Any:
+    def path_stats(self, path: str) -> Any:  # type: ignore[override]
         """Declines, which keeps bytecode out of the folder: it would be used only once."""
         raise OSError("no bytecode is kept for a bundle")
 
-    def source_to_code(self, data: Any, path: Any, **options: Any) -> Any:
+    def source_to_code(self, data: Any, path: Any, **options: Any) -> Any:  # type: ignore[override]
         """Compiles `data` as the user's own file."""
         compiled = super().source_to_code(data, self.user_path, **options)
         text = decode_source(data)
@@ -57,9 +62,8 @@ def importable(folder: Path, origin: str) -> Iterator[None]:
     On exit `sys.path`, `PYTHONPATH` and `sys.path_hooks` are what they were, whatever the user's
     code did to them.
     """
-    hook = functools.partial(_finder, folder, origin)
     path, hooks, inherited = list(sys.path), list(sys.path_hooks), os.environ.get("PYTHONPATH")
-    sys.path_hooks.insert(0, hook)
+    sys.path_hooks.insert(0, functools.partial(_finder, folder, origin))
     sys.path.insert(0, str(folder))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), inherited)))
     importlib.invalidate_caches()
@@ -74,7 +78,7 @@ def importable(folder: Path, origin: str) -> Iterator[None]:
 def _finder(folder: Path, origin: str, path: str) -> FileFinder:
     if not Path(path).is_relative_to(folder):
         raise ImportError(f"{path} is not in a bundle")
-    source = functools.partial(BundleLoader, folder=folder, origin=origin)
+    source: Any = functools.partial(BundleLoader, folder=folder, origin=origin)
     return FileFinder(path, (ExtensionFileLoader, EXTENSION_SUFFIXES), (source, SOURCE_SUFFIXES))
 
 

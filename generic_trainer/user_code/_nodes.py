@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["Node", "absolute", "is_remote", "join", "open_node", "split", "write_file"]
+from generic_trainer.files import is_remote
+
+__all__ = ["Node", "absolute", "join", "open_folder", "open_node", "split", "write_file"]
 
 
 class Node(Protocol):
@@ -41,11 +43,6 @@ class Node(Protocol):
         """Returns the contents of the file."""
 
 
-def is_remote(path: str) -> bool:
-    """Whether `path` has a scheme, such as `gs://`."""
-    return "://" in path
-
-
 def absolute(path: str) -> str:
     """Returns a local path as an absolute one with forward slashes; a remote one as it is."""
     return path if is_remote(path) else Path(os.path.abspath(path)).as_posix()
@@ -68,6 +65,12 @@ def open_node(path: str) -> Node:
     if node.is_file() or node.is_dir():
         return node
     return _inside_zip(path) or node
+
+
+def open_folder(path: str) -> Node:
+    """Returns the folder at `path`, which may be a zip file or lie in one."""
+    node = _plain(path)
+    return node if node.is_dir() else _inside_zip(f"{path}/") or node
 
 
 def write_file(path: str, content: bytes) -> None:
@@ -159,7 +162,8 @@ def _zip_member(archive: Node, member: str) -> Node | None:
     content = io.BytesIO(archive.read_bytes())
     if not zipfile.is_zipfile(content):
         return None
-    return zipfile.Path(zipfile.ZipFile(content)).joinpath(member)
+    root = zipfile.Path(zipfile.ZipFile(content))
+    return root.joinpath(member.rstrip("/")) if member else root
 
 
 def _write_remote(path: str, temporary: str, content: bytes) -> None:

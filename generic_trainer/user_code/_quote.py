@@ -21,38 +21,31 @@ _LONGEST_MESSAGE = 2000
 def quote_syntax_error(error: SyntaxError | ValueError, path: str) -> str:
     """Returns file, line, source and reason of a file which is not Python."""
     if isinstance(error, SyntaxError) and error.filename:
-        return "".join(traceback.format_exception_only(error)).rstrip()
-    return f'{type(error).__name__}: {error}\n  File "{path}"'
+        return _text(error)
+    return f'  File "{path}"\n{_text(error)}'
 
 
 def quote_error(error: BaseException, code: UserCode) -> str:
     """Returns an exception's type and text, and the innermost line of the user's that it passed."""
-    if isinstance(error, SyntaxError):
-        return quote_syntax_error(error, code.module)
-    text = "".join(traceback.format_exception_only(error)).strip()
+    text = _text(error)
     if len(text) > _LONGEST_MESSAGE:
         text = text[:_LONGEST_MESSAGE] + " …"
-    return text + _innermost_line(error, code)
-
-
-def quote_function(function: Callable[..., Any]) -> str:
-    """Returns where a function is defined, "" for one that is not written in Python."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    if code is None:
-        return ""
-    return _quote_line(code.co_filename, code.co_firstlineno, None, None)
-
-
-def _innermost_line(error: BaseException, code: UserCode) -> str:
     frames = [
         (frame, line)
         for frame, line in traceback.walk_tb(error.__traceback__)
         if _is_users(frame, code)
     ]
-    if not frames:
-        return ""
-    frame, line = frames[-1]
-    return _quote_line(frame.f_code.co_filename, line, frame.f_code.co_name, frame.f_globals)
+    return text + _quote_frame(*frames[-1]) if frames else text
+
+
+def quote_function(function: Callable[..., Any]) -> str:
+    """Returns where a function is defined, "" for one that is not written in Python."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return _quote_line(code.co_filename, code.co_firstlineno) if code else ""
+
+
+def _text(error: BaseException) -> str:
+    return "".join(traceback.format_exception_only(error)).rstrip()
 
 
 def _is_users(frame: FrameType, code: UserCode) -> bool:
@@ -62,9 +55,14 @@ def _is_users(frame: FrameType, code: UserCode) -> bool:
     return name.partition(".")[0] == code.module.partition(".")[0]
 
 
+def _quote_frame(frame: FrameType, line: int) -> str:
+    function = frame.f_code
+    place = f", in {function.co_name}"
+    return _quote_line(function.co_filename, line, place, frame.f_globals)
+
+
 def _quote_line(
-    path: str, line: int, function: str | None, variables: dict[str, Any] | None
+    path: str, line: int, place: str = "", variables: dict[str, Any] | None = None
 ) -> str:
-    place = f'\n  File "{path}", line {line}' + (f", in {function}" if function else "")
     source = linecache.getline(path, line, variables).strip()
-    return place + (f"\n    {source}" if source else "")
+    return f'\n  File "{path}", line {line}{place}' + (f"\n    {source}" if source else "")

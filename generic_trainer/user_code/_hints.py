@@ -1,0 +1,50 @@
+"""What the user can do about an error, where the error itself does not say."""
+
+from __future__ import annotations
+
+from generic_trainer.user_code._archive import top_level
+from generic_trainer.user_code._code import UserCode
+from generic_trainer.user_code._environment import installed_at
+from generic_trainer.user_code._loader import UNPACKED_PREFIX
+
+__all__ = ["hint"]
+
+
+def hint(error: BaseException, code: UserCode) -> str:
+    """Returns a remedy on a line of its own, or ""."""
+    advice = _advice(error, code)
+    return f"\n{advice}" if advice else ""
+
+
+def _advice(error: BaseException, code: UserCode) -> str:
+    if isinstance(error, SystemExit):
+        return "A module that ends the process trains nothing: return from the function instead."
+    if (
+        isinstance(error, ImportError)
+        and "relative import" in str(error)
+        and "." not in code.module
+    ):
+        return (
+            "A module file is imported by its own name, outside of any package: write "
+            '"import helper" instead of "from . import helper", or pass '
+            'run_fn="package.module.run_fn" instead of module_file.'
+        )
+    name = top_level(code.module)
+    place = installed_at(name) if code.bundle and f"'{name}'" in str(error) else None
+    if place and isinstance(error, (AttributeError, ImportError)):
+        return f"The module hides an installed one of the same name ({place}); rename it."
+    if isinstance(error, ModuleNotFoundError):
+        return _advice_on_missing(error.name or "")
+    if UNPACKED_PREFIX in str(error):
+        return (
+            "A data file travels with the code only inside a package that the module imports: put "
+            "it there and open it relative to the package's __file__, or pass it as an input."
+        )
+    return ""
+
+
+def _advice_on_missing(name: str) -> str:
+    return (
+        f"If {top_level(name)!r} is a package, install it where the trainer runs. If it lies "
+        "beside the module file, import it by a constant name, so that it is packed."
+    )
