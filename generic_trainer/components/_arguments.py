@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from google.protobuf import json_format
 from tfx import types
 from tfx.dsl.components.base.executor_spec import ExecutorSpec
 from tfx.dsl.placeholder.placeholder import Placeholder
@@ -110,7 +111,7 @@ def _steps(arguments: Mapping[str, Any]) -> Iterator[str]:
             continue
         try:
             num_steps = _as_proto(value, proto_class()).num_steps
-        except (TypeError, ValueError) as error:
+        except (TypeError, json_format.ParseError) as error:
             yield f"`{name}` must be a tfx.proto.{proto_class.__name__}: {error}"
             continue
         if num_steps < 0:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from google.protobuf import json_format
 from tfx import types
 from tfx.dsl.io import fileio
 from tfx.proto import trainer_pb2
@@ -90,7 +91,7 @@ def _proto(exec_properties: Mapping[str, Any], name: str, proto: Any) -> Any:
     text = exec_properties.get(name) or "{}"
     try:
         return proto_utils.json_to_proto(text, proto)
-    except (TypeError, ValueError) as error:  # json_format.ParseError is a ValueError
+    except (TypeError, json_format.ParseError) as error:
         raise ConfigurationError(
             f"The execution property {name} must be JSON of {type(proto).__name__}, "
             f"but got {text!r} ({error})."
