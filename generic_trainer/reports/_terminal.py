@@ -1,0 +1,52 @@
+"""A validation as a table on the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from generic_trainer.reports._facts import describe
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from generic_trainer.validation import ValidationReport
+
+__all__ = ["print_report"]
+
+_STYLES = {"pass": "green", "fail": "bold red", "warn": "yellow", "skip": "dim"}
+
+
+def print_report(report: ValidationReport, console: Console | None = None) -> None:
+    """Prints one line per check, the remedies below what needs one, and the verdict last.
+
+    Args:
+        report: what to print.
+        console: where to; None for standard output.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = console or Console()
+    table = Table(box=None, pad_edge=False, show_header=False, expand=False)
+    table.add_column("status", no_wrap=True)
+    table.add_column("check", no_wrap=True)
+    table.add_column("what was found", overflow="fold")
+    for result in report.results:
+        style = _STYLES[result.status]
+        told = Text(result.message, style="dim" if result.status in ("pass", "skip") else "")
+        if result.remedy:
+            told.append(f"\n→ {result.remedy}", style="cyan")
+        table.add_row(Text(result.status.upper(), style=style), Text(result.name), told)
+    console.print(table)
+    console.print()
+    for label, value in describe(report.facts):
+        console.print(Text.assemble((f"{label}: ", "dim"), value))
+    console.print(_verdict(report))
+
+
+def _verdict(report: ValidationReport) -> str:
+    failed, warned = len(report.failures), len(report.warnings)
+    if report.passed:
+        return f"[bold green]PASSED[/] with {warned} warning{'s' * (warned != 1)}"
+    return f"[bold red]FAILED[/] {failed} check{'s' * (failed != 1)}"

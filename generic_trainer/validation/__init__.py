@@ -1,0 +1,53 @@
+"""Checks an exported model before anybody downstream has to rely on it.
+
+::
+
+    from generic_trainer.validation import ServingContract, validate_saved_model
+
+    report = validate_saved_model("export/1", ServingContract(examples="eval/*.gz"))
+    if not report.passed:
+        print(report.summary())
+
+The checks run in a process of their own, without the user's code and with the model at another
+path. Neither TensorFlow nor TFX is imported here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from generic_trainer._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from generic_trainer.validation._checker import (
+        Checker,
+        start_checker,
+        validate_saved_model,
+    )
+    from generic_trainer.validation._contract import ServingContract, SignatureSpec
+    from generic_trainer.validation._report import ValidationReport
+    from generic_trainer.validation._result import Result
+
+__all__ = [
+    "Checker",
+    "Result",
+    "ServingContract",
+    "SignatureSpec",
+    "ValidationReport",
+    "start_checker",
+    "validate_saved_model",
+]
+
+_HERE = "generic_trainer.validation"
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Checker": f"{_HERE}._checker",
+        "Result": f"{_HERE}._result",
+        "ServingContract": f"{_HERE}._contract",
+        "SignatureSpec": f"{_HERE}._contract",
+        "ValidationReport": f"{_HERE}._report",
+        "start_checker": f"{_HERE}._checker",
+        "validate_saved_model": f"{_HERE}._checker",
+    },
+)

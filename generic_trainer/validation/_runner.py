@@ -1,0 +1,78 @@
+"""Runs the checks on one model, in the process forked for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from generic_trainer.validation import _isolation, _limits
+from generic_trainer.validation._catalogue import checks_for
+from generic_trainer.validation._check import Check
+from generic_trainer.validation._contract import ServingContract
+from generic_trainer.validation._model import ModelUnderTest
+from generic_trainer.validation._result import Result
+
+if TYPE_CHECKING:
+    from generic_trainer.validation._server import Events
+
+__all__ = ["Request", "run"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What to check, and what has been checked already by a process that died.
+
+    Attributes:
+        model_dir: the exported directory.
+        contract: `ServingContract.to_json()`.
+        scratch: an empty directory for this process.
+        memory_limit_mb: MiB that the checks may allocate; None for what is free.
+        done: check name → its outcome: a status, or `"blocked"` by a check that it needs.
+    """
+
+    model_dir: str
+    contract: str
+    scratch: str
+    memory_limit_mb: float | None
+    done: dict[str, str]
+
+
+def run(request_file: str, events: Events, hide: bool) -> None:
+    """Runs every check that the request does not list as done and sends an event for each."""
+    request = Request(**json.loads(Path(request_file).read_text(encoding="utf-8")))
+    contract = ServingContract.from_json(request.contract)
+    _limits.limit_memory(request.memory_limit_mb)
+    target = Path(tempfile.mkdtemp(dir=request.scratch)) / "moved"
+    hidden = _isolation.move(request.model_dir, target, hide)
+    os.chdir(request.scratch)
+    model = ModelUnderTest(target, contract, request.model_dir)
+    model.facts["original_hidden"] = hidden
+    done = dict(request.done)
+    for check in checks_for(contract):
+        if check.name not in done:
+            events.send(event="start", check=check.name)
+            result, outcome = _run_one(check, model, done)
+            done[check.name] = outcome
+            events.send(
+                event="result",
+                result=dataclasses.asdict(result),
+                outcome=outcome,
+                facts=model.facts,
+            )
+    events.send(event="complete")
+
+
+def _run_one(check: Check, model: ModelUnderTest, done: dict[str, str]) -> tuple[Result, str]:
+    """Returns the result, and the outcome on which other checks depend."""
+    if model.contract.severities.get(check.name) == "skip":
+        return Result(check.name, "skip", "switched off by the contract"), "skip"
+    failed = [name for name in check.needs if done.get(name) in ("fail", "blocked")]
+    if failed:
+        reason = f"not possible, because {failed[0]!r} did not pass"
+        return Result(check.name, "skip", reason), "blocked"
+    result = check.run(model)
+    return result, result.status

@@ -1,0 +1,1 @@
+"""Checks that load the model and call it."""

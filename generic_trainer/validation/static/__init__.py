@@ -1,0 +1,1 @@
+"""Checks that read the files of a model and load nothing."""

@@ -1,0 +1,68 @@
+"""The checking process: what it reports, and what it survives."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from generic_trainer.validation import Checker, ServingContract, ValidationReport, start_checker
+
+
+def test_a_good_model_passes(checker: Checker, good_model: Path) -> None:
+    report = checker.validate(str(good_model))
+    assert report.passed, report.summary()
+    assert not report.warnings, report.warnings
+    assert ValidationReport.from_json(report.to_json()) == report
+    assert report.facts["signatures"] == ["serving_default"]
+
+
+def test_the_original_is_left_as_it_was(checker: Checker, good_model: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in good_model.rglob("*")}
+    checker.validate(str(good_model))
+    assert {path: path.stat().st_mtime_ns for path in good_model.rglob("*")} == before
+
+
+def test_missing_and_empty_directories(checker: Checker, tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "absent"):
+        assert checker.validate(str(folder))["presence"].status == "fail"
+
+
+def test_another_format_is_refused_and_the_way_out_is_named(
+    checker: Checker, tmp_path: Path
+) -> None:
+    (tmp_path / "model.pkl").write_bytes(b"sklearn")
+    refused = checker.validate(str(tmp_path), ServingContract())["presence"]
+    assert refused.status == "fail"
+    assert 'format="any"' in refused.remedy
+    accepted = checker.validate(str(tmp_path), ServingContract(format="any"))
+    assert accepted.passed
+    assert [result.name for result in accepted.results] == ["presence"]
+
+
+def test_severities(checker: Checker, good_model: Path, tmp_path: Path) -> None:
+    wanted = {"signatures": ("predict",)}
+    for severity, status in (("warn", "warn"), ("skip", "skip"), ("fail", "fail")):
+        contract = ServingContract(**wanted, severities={"signatures_exist": severity})
+        assert checker.validate(str(good_model), contract)["signatures_exist"].status == status
+
+
+def test_the_users_code_is_out_of_reach(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good_model: Path
+) -> None:
+    (tmp_path / "tensorflow.py").write_text("raise RuntimeError('the user shadows TensorFlow')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.delitem(sys.modules, "tensorflow")
+    with start_checker() as fresh:
+        assert fresh.validate(str(good_model)).passed
+
+
+def test_a_process_killed_from_outside_is_replaced(good_model: Path) -> None:
+    with start_checker() as fragile:
+        assert fragile.validate(str(good_model)).passed
+        os.killpg(fragile._process._process.pid, 9)
+        fragile._process._process.wait()
+        assert fragile.validate(str(good_model)).passed

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.validation import ServingContract, SignatureSpec
+
+FULL = ServingContract(
+    examples=(b"\x00\xff", b"record"),
+    schema="schema.pbtxt",
+    signatures=("predict", SignatureSpec("serving_default", {"examples": "string[None]"})),
+    label_keys=("tips",),
+    max_latency_ms=20.0,
+    denied_ops=("Print",),
+    severities={"latency": "warn"},
+    rehearse=True,
+)
+
+
+def test_json_and_back() -> None:
+    assert ServingContract.from_json(FULL.to_json()) == FULL
+
+
+def test_yaml_and_back(tmp_path: Path) -> None:
+    FULL.to_yaml(tmp_path / "contract.yaml")
+    assert ServingContract.from_yaml(tmp_path / "contract.yaml") == FULL
+
+
+def test_protos_survive_json() -> None:
+    from tensorflow_metadata.proto.v0 import schema_pb2
+
+    contract = ServingContract(schema=schema_pb2.Schema(feature=[{"name": "miles"}]))
+    assert ServingContract.from_json(contract.to_json()) == contract
+
+
+def test_yaml_by_hand(tmp_path: Path) -> None:
+    file = tmp_path / "contract.yaml"
+    file.write_text(
+        "signatures:\n- name: serving_default\n  inputs: {examples: 'string[None]'}\n"
+        "label_keys: tips\nmax_latency_ms: 5\n"
+    )
+    contract = ServingContract.from_yaml(file)
+    assert contract.label_keys == ("tips",)
+    assert contract.signature_specs == (
+        SignatureSpec("serving_default", {"examples": "string[None]"}),
+    )
+
+
+def test_empty_yaml_is_the_default_contract(tmp_path: Path) -> None:
+    file = tmp_path / "contract.yaml"
+    file.touch()
+    assert ServingContract.from_yaml(file) == ServingContract()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("label_key: tips", "unknown fields ['label_key']"),
+        ("- a", "expected a mapping"),
+        ("format: pickle", "format must be one of"),
+        ("signatures: [{nme: x}]", "nme"),
+        (": : :", "cannot be read"),
+        ("max_latency_ms: fast", "max_latency_ms"),
+    ],
+)
+def test_wrong_yaml_is_explained(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "contract.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError) as caught:
+        ServingContract.from_yaml(file)
+    assert told in str(caught.value)
+
+
+def test_all_wrong_values_are_listed_at_once() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        ServingContract(max_latency_ms=-1, max_memory_mb=0, severities={"latency": "loud"})
+    message = str(caught.value)
+    assert all(name in message for name in ("max_latency_ms", "max_memory_mb", "latency"))
