@@ -1,0 +1,286 @@
+"""The component in a DAG definition: its arguments, its compiled form, its errors."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tfx import types
+from tfx.components import Trainer
+from tfx.components.trainer.executor import GenericExecutor
+from tfx.dsl.compiler.compiler import Compiler
+from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
+from tfx.orchestration.data_types import RuntimeParameter
+from tfx.orchestration.pipeline import Pipeline
+from tfx.proto import trainer_pb2
+from tfx.types import channel, standard_artifacts, standard_component_specs
+from tfx.types.system_executions import Train
+
+from generic_trainer import GenericTrainer
+from generic_trainer.components import GenericTrainerSpec
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.executors import GenericTrainerExecutor
+from generic_trainer.executors import _keys as keys
+from tests import helpers
+
+
+def channel_of(artifact_type: type[types.Artifact]) -> types.Channel:
+    return channel.Channel(type=artifact_type)
+
+
+@pytest.fixture
+def examples() -> types.Channel:
+    return channel_of(standard_artifacts.Examples)
+
+
+@pytest.fixture
+def module_file(tmp_path: Path) -> str:
+    return helpers.write_module(tmp_path / "code", "def run_fn(fn_args): ...")
+
+
+def compiled(component: GenericTrainer, root: Path) -> dict[str, Any]:
+    """Returns the execution properties that the compiled pipeline carries."""
+    component._resolve_pip_dependencies(str(root))
+    pipeline = Pipeline("p", pipeline_root=str(root), components=[component])
+    proto = Compiler().compile(pipeline)
+    parameters = proto.nodes[0].pipeline_node.parameters.parameters
+    return {name: value.field_value.string_value for name, value in parameters.items()}
+
+
+def test_takes_every_argument_of_tfx() -> None:
+    ours = inspect.signature(GenericTrainer.__init__).parameters
+    theirs = inspect.signature(Trainer.__init__).parameters
+    assert not theirs.keys() - ours.keys()
+    positional = [name for name in ours if name in theirs]
+    assert positional == list(theirs)
+
+
+def test_keys_are_those_of_tfx() -> None:
+    spec = standard_component_specs.TrainerSpec
+    assert not spec.INPUTS.keys() - GenericTrainerSpec.INPUTS.keys()
+    assert not spec.PARAMETERS.keys() - GenericTrainerSpec.PARAMETERS.keys()
+    assert spec.OUTPUTS.keys() <= GenericTrainerSpec.OUTPUTS.keys()
+    assert keys.STATISTICS == standard_component_specs.STATISTICS_KEY
+
+
+def test_public_surface_of_a_tfx_component(examples: types.Channel, module_file: str) -> None:
+    component = GenericTrainer(examples=examples, module_file=module_file)
+    assert component.id == "GenericTrainer"
+    assert isinstance(component.spec, GenericTrainer.SPEC_CLASS)
+    assert component.outputs["model"].type is standard_artifacts.Model
+    assert component.outputs["model_run"].type is standard_artifacts.ModelRun
+    assert component.type_annotation is Train
+    executor_spec = GenericTrainer.EXECUTOR_SPEC
+    assert executor_spec.class_path == "generic_trainer.executors.GenericTrainerExecutor"
+
+
+def test_all_inputs_reach_the_specification(module_file: str) -> None:
+    inputs = {
+        "examples": standard_artifacts.Examples,
+        "transform_graph": standard_artifacts.TransformGraph,
+        "schema": standard_artifacts.Schema,
+        "base_model": standard_artifacts.Model,
+        "hyperparameters": standard_artifacts.HyperParameters,
+        "statistics": standard_artifacts.ExampleStatistics,
+    }
+    channels = {name: channel_of(artifact_type) for name, artifact_type in inputs.items()}
+    component = GenericTrainer(**channels, module_file=module_file)
+    assert dict(component.inputs) == channels
+
+
+def test_transformed_examples_still_work(
+    examples: types.Channel, module_file: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    component = GenericTrainer(
+        transformed_examples=examples,
+        transform_graph=channel_of(standard_artifacts.TransformGraph),
+        module_file=module_file,
+    )
+    assert component.inputs["examples"] is examples
+    assert "`transformed_examples` is deprecated" in caplog.text
+
+
+def test_extra_inputs_become_inputs(examples: types.Channel, module_file: str) -> None:
+    embeddings = channel_of(standard_artifacts.Model)
+    component = GenericTrainer(
+        examples=examples, module_file=module_file, extra_inputs={"embeddings": embeddings}
+    )
+    assert component.inputs["extra_input_embeddings"] is embeddings
+    # One component's inputs are not another's.
+    assert "extra_input_embeddings" not in GenericTrainerSpec.INPUTS
+
+
+def test_arguments_in_the_compiled_pipeline(
+    examples: types.Channel, module_file: str, tmp_path: Path
+) -> None:
+    component = GenericTrainer(
+        examples=examples,
+        module_file=module_file,
+        train_args=trainer_pb2.TrainArgs(splits=["train"], num_steps=5),
+        eval_args={"num_steps": 2},
+        custom_config={"epochs": 3},
+    )
+    properties = compiled(component, tmp_path / "root")
+    assert json.loads(properties["train_args"]) == {"splits": ["train"], "num_steps": 5}
+    assert json.loads(properties["eval_args"]) == {"num_steps": 2}
+    assert json.loads(properties["custom_config"]) == {"epochs": 3}
+    assert "module_file" not in properties
+    module, _, bundle = properties["module_path"].partition("@")
+    assert module == "trainer"
+    assert Path(bundle).parent == tmp_path / "root" / "_bundles"
+    assert properties["module_hash"][:16] in bundle
+
+
+def test_edited_helper_changes_the_hash_and_a_neighbour_does_not(
+    examples: types.Channel, tmp_path: Path
+) -> None:
+    code = tmp_path / "code"
+    helper, neighbour = code / "my_helper.py", code / "my_neighbour.py"
+    source = "def run_fn(fn_args):\n    import my_helper"
+    module_file = helpers.write_module(code, source)
+    helper.write_text("A = 1")
+    neighbour.write_text("B = 1")
+
+    def properties() -> dict[str, Any]:
+        component = GenericTrainer(examples=examples, module_file=module_file)
+        return compiled(component, tmp_path / "root")
+
+    first = properties()
+    neighbour.write_text("B = 2")
+    assert properties() == first
+    helper.write_text("A = 2")
+    edited = properties()
+    assert edited["module_hash"] != first["module_hash"]
+
+
+def test_an_edit_between_two_runs_of_one_component_is_seen(
+    examples: types.Channel, module_file: str, tmp_path: Path
+) -> None:
+    component = GenericTrainer(examples=examples, module_file=module_file)
+    component._resolve_pip_dependencies(str(tmp_path / "root"))
+    first = component.exec_properties["module_hash"]
+    helpers.write_module(tmp_path / "code", "def run_fn(fn_args): print()")
+    component._resolve_pip_dependencies(str(tmp_path / "root"))
+    assert component.exec_properties["module_hash"] != first
+
+
+def test_run_fn_of_an_installed_package_is_not_bundled(
+    examples: types.Channel, tmp_path: Path
+) -> None:
+    run_fn = "tfx.examples.penguin.penguin_utils_keras.run_fn"
+    component = GenericTrainer(examples=examples, run_fn=run_fn)
+    properties = compiled(component, tmp_path / "root")
+    assert properties["run_fn"] == run_fn
+    assert not {"module_path", "module_file"} & properties.keys()
+
+
+def test_runtime_parameters_stay_open_until_the_run(
+    examples: types.Channel, tmp_path: Path
+) -> None:
+    component = GenericTrainer(
+        examples=examples,
+        module_file=RuntimeParameter(name="module", ptype=str),
+        train_args=RuntimeParameter(name="train-args", ptype=str),
+        eval_args={"num_steps": RuntimeParameter(name="eval-steps", ptype=int)},
+        custom_config=RuntimeParameter(name="custom-config", ptype=str),
+    )
+    component._resolve_pip_dependencies(str(tmp_path / "root"))
+    pipeline = Pipeline("p", pipeline_root=str(tmp_path / "root"), components=[component])
+    parameters = Compiler().compile(pipeline).nodes[0].pipeline_node.parameters.parameters
+    for name, parameter in (("module_file", "module"), ("train_args", "train-args")):
+        assert parameters[name].runtime_parameter.name == parameter
+    assert parameters["custom_config"].runtime_parameter.name == "custom-config"
+
+
+def test_without_a_pipeline_root_the_module_file_stays(
+    examples: types.Channel, module_file: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    component = GenericTrainer(examples=examples, module_file=module_file)
+    component._resolve_pip_dependencies("")
+    assert component.exec_properties["module_file"] == module_file
+    assert "must exist where the step runs" in caplog.text
+
+
+def test_another_executor_gets_the_wheel_of_tfx(
+    examples: types.Channel, module_file: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    component = GenericTrainer(
+        examples=examples,
+        module_file=module_file,
+        custom_executor_spec=ExecutorClassSpec(GenericExecutor),
+    )
+    component._resolve_pip_dependencies(str(tmp_path / "root"))
+    assert component.exec_properties["module_path"].endswith(".whl")
+    assert "`custom_executor_spec` is deprecated" in caplog.text
+
+
+class Subclassed(GenericTrainerExecutor):
+    """An executor that a user derives from ours."""
+
+
+def test_a_derived_executor_gets_a_bundle(
+    examples: types.Channel, module_file: str, tmp_path: Path
+) -> None:
+    component = GenericTrainer(
+        examples=examples,
+        module_file=module_file,
+        custom_executor_spec=ExecutorClassSpec(Subclassed),
+    )
+    component._resolve_pip_dependencies(str(tmp_path / "root"))
+    assert component.exec_properties["module_path"].endswith(".zip")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"module_file": None}, "exactly one of `module_file` .* and `run_fn` .*, not neither"),
+        ({"run_fn": "package.run_fn"}, "exactly one of `module_file` .*, not both"),
+        ({"module_file": None, "run_fn": "run_fn"}, "must be the import path .* got 'run_fn'"),
+        ({"module_file": 3}, "`module_file` must be a string or a RuntimeParameter, but got 3"),
+        ({"examples": None}, "exactly one of `examples` and `transformed_examples`.*, not neither"),
+        (
+            {"examples": "data"},
+            "`examples` must be a channel of Examples .* got 'data'",
+        ),
+        ({"schema": channel_of(standard_artifacts.Model)}, "Schema artifacts, but .* type Model"),
+        ({"statistics": 1}, "`statistics` must be a channel of ExampleStatistics artifacts"),
+        ({"base_model": 1}, "`base_model` must be a channel of Model artifacts"),
+        ({"hyperparameters": 1}, "`hyperparameters` must be a channel of HyperParameters"),
+        ({"transform_graph": 1}, "`transform_graph` must be a channel of TransformGraph"),
+        ({"train_args": 5}, r"`train_args` must be a tfx.proto.TrainArgs: got 5 of type int"),
+        ({"train_args": {"num_steps": "many"}}, "`train_args` must be a tfx.proto.TrainArgs"),
+        ({"eval_args": trainer_pb2.EvalArgs(num_steps=-1)}, "or more, but got -1"),
+        ({"custom_config": [1]}, r"`custom_config` must be a dict .* got \[1\] of type list"),
+        ({"custom_config": {"f": object()}}, "`custom_config` must hold only what JSON can hold"),
+        ({"custom_executor_spec": "x"}, "`custom_executor_spec` must be an ExecutorSpec"),
+        ({"extra_inputs": [1]}, "`extra_inputs` must be a dict of name → channel"),
+        ({"extra_inputs": {"a b": 1}}, r"must be Python identifiers, but one is 'a b'"),
+        ({"extra_inputs": {"a": 1}}, r"`extra_inputs\['a'\]` must be a channel, but got 1"),
+        ({"eval_config": 1}, "`eval_config` has no effect in this release and is refused"),
+        ({"contract": 1}, "`contract` has no effect in this release and is refused"),
+        ({"distribution": 1}, "`distribution` has no effect in this release and is refused"),
+    ],
+)
+def test_wrong_argument(arguments: Any, message: str, examples: types.Channel) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        GenericTrainer(**{"examples": examples, "module_file": "trainer.py", **arguments})
+
+
+def test_wrong_arguments_are_reported_together(examples: types.Channel) -> None:
+    with pytest.raises(ValueError) as caught:
+        GenericTrainer(transformed_examples=examples, schema=1, train_args=2)
+    message = str(caught.value)
+    assert message.startswith("GenericTrainer got wrong arguments: 4 problems\n")
+    for text in ("`transform_graph`", "`module_file`", "`schema`", "`train_args`"):
+        assert text in message
+
+
+def test_missing_module_file(examples: types.Channel, tmp_path: Path) -> None:
+    from generic_trainer.errors import ModuleFileError
+
+    component = GenericTrainer(examples=examples, module_file=str(tmp_path / "none.py"))
+    with pytest.raises(ModuleFileError, match=r"none\.py"):
+        component._resolve_pip_dependencies(str(tmp_path / "root"))

@@ -1,0 +1,236 @@
+"""A run of the executor, from the dictionaries to the published model."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from tfx import types
+from tfx.utils import import_utils, name_utils
+
+from generic_trainer.errors import ExportError, ModuleFileError, TrainingError
+from generic_trainer.executors import GenericTrainerExecutor
+from tests import helpers
+
+PLAIN = "def run_fn(fn_args): export(fn_args.serving_model_dir)"
+
+
+def test_publishes_what_run_fn_exports(
+    examples: types.Artifact, outputs: Any, tmp_path: Path
+) -> None:
+    helpers.train(helpers.write_module(tmp_path, PLAIN), examples, outputs)
+    serve = tf.saved_model.load(helpers.published_model(outputs)).signatures["serving_default"]
+    outputs_of_two = serve(examples=tf.constant([helpers.example(3.0), helpers.example(5.0)]))
+    assert outputs_of_two["outputs"].numpy().tolist() == [[6.0], [10.0]]
+    assert os.listdir(outputs["model"][0].uri) == ["Format-Serving"]
+
+
+def test_publishes_the_eval_model_too(
+    examples: types.Artifact, outputs: Any, tmp_path: Path
+) -> None:
+    source = """
+    def run_fn(fn_args):
+        export(fn_args.serving_model_dir)
+        export(fn_args.eval_model_dir)
+    """
+    helpers.train(helpers.write_module(tmp_path, source), examples, outputs)
+    assert sorted(os.listdir(outputs["model"][0].uri)) == ["Format-Serving", "Format-TFMA"]
+
+
+def test_publishes_to_a_remote_file_system(examples: types.Artifact, tmp_path: Path) -> None:
+    outputs = helpers.output_artifacts("ram://remote-outputs")
+    source = """
+    def run_fn(fn_args):
+        print("trained far away")
+        export(fn_args.serving_model_dir)
+    """
+    helpers.train(helpers.write_module(tmp_path, source), examples, outputs)
+    assert tf.io.gfile.exists(helpers.published_model(outputs) + "/saved_model.pb")
+    assert not tf.io.gfile.exists(outputs["model"][0].uri + "/.staging")
+    with tf.io.gfile.GFile(outputs["model_run"][0].uri + "/training.log") as log:
+        assert "trained far away" in log.read()
+
+
+def test_replaces_what_an_earlier_attempt_left(
+    examples: types.Artifact, outputs: Any, tmp_path: Path
+) -> None:
+    model_dir = Path(outputs["model"][0].uri)
+    for leftover in (".staging/Format-Serving/half", "Format-Serving/old"):
+        (model_dir / leftover).mkdir(parents=True)
+    helpers.train(helpers.write_module(tmp_path, PLAIN), examples, outputs)
+    assert sorted(os.listdir(helpers.published_model(outputs))) == sorted(
+        name for name in os.listdir(helpers.published_model(outputs)) if name not in ("half", "old")
+    )
+    assert (model_dir / "Format-Serving" / "saved_model.pb").exists()
+    assert os.listdir(model_dir) == ["Format-Serving"]
+
+
+def test_no_export_is_an_error_that_says_where(
+    examples: types.Artifact, outputs: Any, tmp_path: Path
+) -> None:
+    module_file = helpers.write_module(tmp_path, "def run_fn(fn_args): ...")
+    with pytest.raises(ExportError, match=r"exported no model: expected a SavedModel in fn_args\."):
+        helpers.train(module_file, examples, outputs)
+    assert os.listdir(outputs["model"][0].uri) == []
+
+
+def test_failing_run_fn_publishes_nothing_and_keeps_its_traces(
+    examples: types.Artifact, outputs: Any, tmp_path: Path
+) -> None:
+    source = """
+    def run_fn(fn_args):
+        export(fn_args.serving_model_dir)
+        print("about to fail")
+        raise ValueError("loss is not finite")
+    """
+    module_file = helpers.write_module(tmp_path, source)
+    with pytest.raises(TrainingError, match="loss is not finite") as caught:
+        helpers.train(module_file, examples, outputs)
+    assert module_file in str(caught.value)
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert os.listdir(outputs["model"][0].uri) == []
+    # An orchestrator that cleans up after a failed step removes both, so both must exist.
+    assert os.listdir(outputs["model_run"][0].uri) == []
+    kept = Path(outputs["model_run"][0].uri + ".failed")
+    assert "about to fail" in (kept / "training.log").read_text()
+    assert (kept / "rejected_export" / "Format-Serving" / "saved_model.pb").exists()
+
+
+def test_module_file_that_is_no_python(
+    examples: types.Artifact, outputs: Any, tmp_path: Path
+) -> None:
+    module_file = helpers.write_module(tmp_path, "def run_fn(fn_args:\n    ...")
+    with pytest.raises(ModuleFileError, match=r"trainer\.py"):
+        helpers.train(module_file, examples, outputs)
+
+
+def test_run_fn_by_import_path(
+    examples: types.Artifact, outputs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helpers.write_module(tmp_path / "my_models", PLAIN, name="doubler.py")
+    (tmp_path / "my_models" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    GenericTrainerExecutor().Do(
+        {"examples": [examples]},
+        outputs,
+        helpers.exec_properties(run_fn="my_models.doubler.run_fn"),
+    )
+    assert os.path.exists(helpers.published_model(outputs))
+
+
+def test_import_path_is_public() -> None:
+    path = name_utils.get_full_name(GenericTrainerExecutor)
+    assert path == "generic_trainer.executors.GenericTrainerExecutor"
+    assert import_utils.import_class_by_path(path) is GenericTrainerExecutor
+
+
+def test_output_is_kept_and_shown_at_its_level(
+    examples: types.Artifact, outputs: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = """
+    import logging
+    import os
+    import absl.logging
+
+    def run_fn(fn_args):
+        print("printed")
+        tf.print("printed by a graph")
+        os.system("echo printed by a child process")
+        logging.info("logged as info")
+        absl.logging.info("logged through absl")
+        logging.warning("logged as warning")
+        export(fn_args.serving_model_dir)
+    """
+    helpers.train(helpers.write_module(tmp_path, source), examples, outputs)
+    shown = capfd.readouterr()
+    log = helpers.kept_log(outputs)
+    for line in ("printed", "printed by a child process"):
+        assert f"\n{line}\n" in f"\n{shown.out}"
+    for text in ("logged as info", "logged through absl"):
+        assert text in shown.out
+        assert text not in shown.err
+    assert "logged as warning" in shown.err
+    assert "logged as warning" not in shown.out
+    for text in ("printed\n", "by a graph", "by a child", "as info", "through absl", "as warning"):
+        assert log.count(text) == 1, log
+
+
+def test_logging_is_put_back(examples: types.Artifact, outputs: Any, tmp_path: Path) -> None:
+    loggers = [logging.getLogger(name) for name in ("", "absl", "tensorflow")]
+    before = [(logger.level, list(logger.handlers)) for logger in loggers]
+    helpers.train(helpers.write_module(tmp_path, PLAIN), examples, outputs)
+    assert [(logger.level, list(logger.handlers)) for logger in loggers] == before
+
+
+def test_tensorboard_is_announced_before_training(
+    examples: types.Artifact, outputs: Any, tmp_path: Path
+) -> None:
+    source = """
+    def run_fn(fn_args):
+        print("training starts")
+        export(fn_args.serving_model_dir)
+    """
+    helpers.train(helpers.write_module(tmp_path, source), examples, outputs)
+    log = helpers.kept_log(outputs)
+    announcement = f"tensorboard --logdir {outputs['model_run'][0].uri}"
+    assert log.index(announcement) < log.index("training starts")
+
+
+def test_scalars_become_properties_of_the_model(
+    examples: types.Artifact, outputs: Any, tmp_path: Path
+) -> None:
+    source = """
+    def run_fn(fn_args):
+        with tf.summary.create_file_writer(fn_args.model_run_dir + "/train").as_default():
+            for step, loss in enumerate([3.0, 2.0, 1.0]):
+                tf.summary.scalar("loss", loss, step=step)
+            tf.summary.scalar("broken", float("nan"), step=0)
+            tf.summary.histogram("weights", [1.0, 2.0], step=0)
+        with tf.compat.v1.Graph().as_default():
+            with tf.compat.v1.summary.FileWriter(fn_args.model_run_dir) as writer:
+                value = tf.compat.v1.Summary.Value(tag="steps_per_s", simple_value=8.0)
+                writer.add_summary(tf.compat.v1.Summary(value=[value]), 1)
+        export(fn_args.serving_model_dir)
+    """
+    helpers.train(helpers.write_module(tmp_path, source), examples, outputs)
+    model = outputs["model"][0]
+    assert model.get_float_custom_property("train/loss") == 1.0
+    assert model.get_float_custom_property("steps_per_s") == 8.0
+    assert model.get_string_custom_property("train/broken") == "nan"
+    assert not model.has_custom_property("train/weights")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "task", "publishes"),
+    [
+        ({"chief": ["a:1"], "worker": ["b:1"]}, ("chief", 0), True),
+        ({"chief": ["a:1"], "worker": ["b:1"]}, ("worker", 0), False),
+        ({"worker": ["a:1", "b:1"]}, ("worker", 0), True),
+        ({"worker": ["a:1", "b:1"]}, ("worker", 1), False),
+    ],
+)
+def test_only_the_chief_publishes(
+    cluster: Any,
+    task: tuple[str, int],
+    publishes: bool,
+    examples: types.Artifact,
+    outputs: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = {"cluster": cluster, "task": {"type": task[0], "index": task[1]}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    source = """
+    def run_fn(fn_args):
+        print("exports to", fn_args.serving_model_dir)
+        export(fn_args.serving_model_dir)
+    """
+    helpers.train(helpers.write_module(tmp_path, source), examples, outputs)
+    assert os.listdir(outputs["model"][0].uri) == (["Format-Serving"] if publishes else [])
+    in_artifact = f"exports to {outputs['model'][0].uri}" in helpers.kept_log(outputs)
+    assert in_artifact == publishes

@@ -1,0 +1,193 @@
+"""What `run_fn` finds in its argument."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tfx import types
+from tfx.components.trainer import fn_args_utils
+from tfx.types import standard_artifacts
+from tfx_bsl.public import tfxio
+
+from generic_trainer.errors import ConfigurationError, DataError
+from generic_trainer.executors._fn_args import FnArgs, make_fn_args
+from generic_trainer.executors._request import request_from_artifacts
+from tests import helpers
+
+
+@pytest.fixture
+def fn_args_for(examples: types.Artifact, outputs: Any, tmp_path: Path) -> Any:
+    module_file = helpers.write_module(tmp_path, "def run_fn(fn_args): ...")
+
+    def build(inputs: dict[str, Any] | None = None, **properties: Any) -> FnArgs:
+        request = request_from_artifacts(
+            {"examples": [examples], **(inputs or {})},
+            outputs,
+            helpers.exec_properties(**{"module_file": module_file, **properties}),
+            scratch_dir=str(tmp_path),
+        )
+        return make_fn_args(request, export_dir=str(tmp_path / "export"))
+
+    return build
+
+
+def test_is_the_fn_args_of_tfx(fn_args_for: Any) -> None:
+    assert isinstance(fn_args_for(), fn_args_utils.FnArgs)
+
+
+def test_paths_and_defaults(fn_args_for: Any, examples: types.Artifact, outputs: Any) -> None:
+    fn_args = fn_args_for()
+    assert fn_args.train_files == [f"{examples.uri}/Split-train/*"]
+    assert fn_args.eval_files == [f"{examples.uri}/Split-eval/*"]
+    assert fn_args.serving_model_dir.endswith("/export/Format-Serving")
+    assert fn_args.eval_model_dir.endswith("/export/Format-TFMA")
+    assert fn_args.model_run_dir == outputs["model_run"][0].uri
+    assert fn_args.checkpoint_dir == f"{fn_args.model_run_dir}/checkpoints"
+    for name in ("schema_path", "schema_file", "transform_graph_path", "transform_output"):
+        assert getattr(fn_args, name) is None
+    for name in ("base_model", "hyperparameters", "custom_config", "num_examples"):
+        assert getattr(fn_args, name) is None
+    assert fn_args.extra_inputs == {}
+
+
+def test_directory_names_are_those_of_tfx(fn_args_for: Any) -> None:
+    from tfx.utils import path_utils
+
+    fn_args = fn_args_for()
+    export_dir = fn_args.serving_model_dir.rpartition("/")[0]
+    assert fn_args.serving_model_dir == path_utils.serving_model_dir(export_dir)
+    assert fn_args.eval_model_dir == path_utils.eval_model_dir(export_dir)
+
+
+def test_no_steps_means_no_limit(fn_args_for: Any) -> None:
+    fn_args = fn_args_for(train_args='{"num_steps": 0}', eval_args="{}")
+    assert (fn_args.train_steps, fn_args.eval_steps) == (None, None)
+    fn_args = fn_args_for(train_args='{"num_steps": 7}', eval_args='{"num_steps": 3}')
+    assert (fn_args.train_steps, fn_args.eval_steps) == (7, 3)
+
+
+def test_splits_of_several_spans(
+    fn_args_for: Any, examples: types.Artifact, tmp_path: Path
+) -> None:
+    second = helpers.write_examples(tmp_path / "second")
+    fn_args = fn_args_for(
+        {"examples": [examples, second]},
+        train_args='{"splits": ["train", "eval"]}',
+        eval_args='{"splits": ["eval"]}',
+    )
+    assert fn_args.train_files == [
+        f"{artifact.uri}/Split-{split}/*"
+        for split in ("train", "eval")
+        for artifact in (examples, second)
+    ]
+    assert len(fn_args.eval_files) == 2
+
+
+def test_optional_inputs(fn_args_for: Any, tmp_path: Path) -> None:
+    hyperparameters = {"space": [], "values": {"learning_rate": 0.1}}
+    (tmp_path / "hparams").mkdir()
+    (tmp_path / "hparams" / "best.txt").write_text(json.dumps(hyperparameters))
+    fn_args = fn_args_for(
+        {
+            "schema": [helpers.write_schema(tmp_path / "schema")],
+            "transform_graph": [helpers.artifact_at(standard_artifacts.TransformGraph, "/graph")],
+            "base_model": [helpers.artifact_at(standard_artifacts.Model, "/base")],
+            "hyperparameters": [
+                helpers.artifact_at(standard_artifacts.HyperParameters, tmp_path / "hparams")
+            ],
+            "statistics": [
+                helpers.write_statistics(tmp_path / "statistics", {"train": 32, "eval": 8})
+            ],
+            "extra_input_embeddings": [
+                helpers.artifact_at(standard_artifacts.Examples, "/a"),
+                helpers.artifact_at(standard_artifacts.Examples, "/b"),
+            ],
+        },
+        custom_config={"epochs": 3},
+    )
+    assert fn_args.schema_path == fn_args.schema_file == f"{tmp_path}/schema/schema.pbtxt"
+    assert fn_args.transform_graph_path == fn_args.transform_output == "/graph"
+    assert fn_args.base_model == "/base/Format-Serving"
+    assert fn_args.hyperparameters == hyperparameters
+    assert fn_args.num_examples == {"train": 32, "eval": 8}
+    assert fn_args.extra_inputs == {"embeddings": ["/a", "/b"]}
+    assert fn_args.custom_config == {"epochs": 3}
+
+
+def test_data_accessor_reads_the_examples(fn_args_for: Any) -> None:
+    fn_args = fn_args_for()
+    options = tfxio.TensorFlowDatasetOptions(batch_size=8, num_epochs=1, label_key="y")
+    batches = fn_args.data_accessor.tf_dataset_factory(
+        fn_args.train_files, options, helpers.read_schema()
+    )
+    features, labels = next(iter(batches))
+    assert features["x"].shape == (8, 1)
+    assert (labels.numpy() == 2 * features["x"].numpy()).all()
+    record_batches = fn_args.data_accessor.record_batch_factory(
+        fn_args.eval_files,
+        tfxio.RecordBatchesOptions(batch_size=8, num_epochs=1),
+        helpers.read_schema(),
+    )
+    assert sum(batch.num_rows for batch in record_batches) == 8
+    assert fn_args.data_accessor.data_view_decode_fn is None
+
+
+def test_changing_fn_args_leaves_the_request_alone(fn_args_for: Any) -> None:
+    fn_args = fn_args_for(custom_config={"epochs": 3})
+    fn_args.custom_config["epochs"] = 4
+    assert fn_args_for(custom_config={"epochs": 3}).custom_config == {"epochs": 3}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "properties", "error", "message"),
+    [
+        ({"examples": []}, {}, DataError, "holds no artifact"),
+        ({}, {"train_args": '{"splits": ["test"]}'}, DataError, "must have the split 'test'"),
+        ({}, {"train_args": "{"}, ConfigurationError, "train_args must be JSON of TrainArgs"),
+        ({}, {"custom_config": [1]}, ConfigurationError, r"must be a dict, but got \[1\]"),
+        ({}, {"module_file": None}, ConfigurationError, "name no user code"),
+        (
+            {"schema": [helpers.artifact_at(standard_artifacts.Schema, "/nowhere")]},
+            {},
+            DataError,
+            "The input schema must be a directory with exactly one file, but /nowhere is not",
+        ),
+        (
+            {"base_model": [helpers.artifact_at(standard_artifacts.Model, uri) for uri in "ab"]},
+            {},
+            DataError,
+            r"base_model must be one artifact, but there are 2: \['a', 'b'\]",
+        ),
+    ],
+)
+def test_bad_inputs(
+    fn_args_for: Any, inputs: Any, properties: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        fn_args_for(inputs, **properties)
+
+
+def test_empty_split(fn_args_for: Any, tmp_path: Path) -> None:
+    empty = helpers.write_examples(tmp_path / "empty")
+    for path in (tmp_path / "empty" / "Split-eval").iterdir():
+        path.unlink()
+    with pytest.raises(DataError, match=r"have no files: .*/empty/Split-eval"):
+        fn_args_for({"examples": [empty]})
+
+
+def test_corrupt_statistics(fn_args_for: Any, tmp_path: Path) -> None:
+    statistics = helpers.write_statistics(tmp_path / "statistics", {"train": 1})
+    (tmp_path / "statistics" / "Split-train" / "FeatureStats.pb").write_bytes(b"\xff\xff")
+    with pytest.raises(DataError, match="input statistics cannot be read"):
+        fn_args_for({"statistics": [statistics]})
+
+
+def test_corrupt_hyperparameters(fn_args_for: Any, tmp_path: Path) -> None:
+    (tmp_path / "hparams").mkdir()
+    (tmp_path / "hparams" / "best.txt").write_text("{")
+    artifact = helpers.artifact_at(standard_artifacts.HyperParameters, tmp_path / "hparams")
+    with pytest.raises(DataError, match=r"must be JSON, but .*/best.txt is not"):
+        fn_args_for({"hyperparameters": [artifact]})

@@ -1,0 +1,51 @@
+"""Who is the chief."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.training import is_chief
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (None, True),
+        ({}, True),
+        ({"cluster": {}}, True),
+        ({"task": {"type": "worker", "index": 3}}, True),
+        ({"cluster": {"chief": ["a"]}, "task": {"type": "chief", "index": 0}}, True),
+        ({"cluster": {"master": ["a"]}, "task": {"type": "master", "index": 0}}, True),
+        ({"cluster": {"chief": ["a"]}, "task": {"type": "worker", "index": 0}}, False),
+        ({"cluster": {"master": ["a"]}, "task": {"type": "worker", "index": 0}}, False),
+        ({"cluster": {"worker": ["a", "b"]}, "task": {"type": "worker", "index": 0}}, True),
+        ({"cluster": {"worker": ["a", "b"]}, "task": {"type": "worker", "index": 1}}, False),
+        ({"cluster": {"worker": ["a"], "ps": ["b"]}, "task": {"type": "ps", "index": 0}}, False),
+        ({"cluster": {"chief": ["a"]}, "task": {"type": "evaluator", "index": 0}}, False),
+        # Some launchers write the index as a string.
+        ({"cluster": {"worker": ["a"]}, "task": {"type": "worker", "index": "0"}}, True),
+    ],
+)
+def test_is_chief(config: Any, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    if config is not None:
+        monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    assert is_chief() is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "must be JSON, but got '{'"),
+        ("[]", "must be a JSON object"),
+        ('{"cluster": {"worker": ["a"]}}', 'must also name this process as "task"'),
+    ],
+)
+def test_unreadable_tf_config(text: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", text)
+    with pytest.raises(ConfigurationError, match=message):
+        is_chief()
