@@ -50,7 +50,6 @@ class GenericTrainer(BaseComponent):
     def __init__(
         self,
         examples: types.BaseChannel | None = None,
-        transformed_examples: types.BaseChannel | None = None,
         transform_graph: types.BaseChannel | None = None,
         schema: types.BaseChannel | None = None,
         base_model: types.BaseChannel | None = None,
@@ -62,7 +61,7 @@ class GenericTrainer(BaseComponent):
         eval_args: trainer_pb2.EvalArgs | RuntimeParameter | None = None,
         custom_config: dict[str, Any] | RuntimeParameter | None = None,
         custom_executor_spec: ExecutorSpec | None = None,
-        *,
+        transformed_examples: types.BaseChannel | None = None,
         extra_inputs: Mapping[str, types.BaseChannel] | None = None,
         eval_config: Any = None,
         contract: Any = None,
@@ -72,7 +71,6 @@ class GenericTrainer(BaseComponent):
 
         Args:
             examples: Examples to train and evaluate on, raw or transformed.
-            transformed_examples: deprecated, use `examples`.
             transform_graph: the TransformGraph that produced the examples.
             schema: the Schema of the examples; a transform graph carries one as well.
             base_model: a Model to start from; `fn_args.base_model` is the SavedModel's directory.
@@ -88,6 +86,7 @@ class GenericTrainer(BaseComponent):
             custom_config: what else `run_fn` shall find, as `fn_args.custom_config`. Must be
                 JSON-serialisable.
             custom_executor_spec: deprecated, runs another executor.
+            transformed_examples: deprecated, use `examples`.
             extra_inputs: further inputs by name; their artifacts' URIs arrive as the list
                 `fn_args.extra_inputs[name]`.
             eval_config: refused in this release.
