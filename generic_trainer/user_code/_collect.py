@@ -97,7 +97,8 @@ class _Collector:
         except (SyntaxError, ValueError) as error:
             # A package may carry templates and files for other Pythons that nobody imports.
             if "/" not in path:
-                self.problems.append(quote_syntax_error(error, where))
+                quoted = quote_syntax_error(error, where)
+                self.problems.append(f"{where} is not valid Python.\n{quoted}")
         return set()
 
 

@@ -1,0 +1,175 @@
+"""run_fn="package.module.function": what is packed, and what is left to the worker."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from generic_trainer.errors import ModuleFileError, TrainingError
+from generic_trainer.user_code import UserCode, bundle_function, bundle_module_file
+from tests.user_code.conftest import run
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A folder with a package, a module and a helper of both."""
+    folder = tmp_path / "source"
+    files = {
+        "userpackage/__init__.py": "",
+        "userpackage/models/__init__.py": "",
+        "userpackage/models/dense.py": """
+from ..sizes import read
+from userhelper import VALUE
+
+def train(fn_args):
+    return read(), VALUE
+
+def fail(fn_args):
+    raise RuntimeError("no")
+""",
+        "userpackage/sizes.py": """
+from importlib.resources import files
+
+def read():
+    return files("userpackage").joinpath("sizes.txt").read_text()
+""",
+        "userpackage/sizes.txt": "3",
+        "userhelper.py": "VALUE = 4\n",
+        "usermodule.py": "import userhelper\ndef train(fn_args):\n    return userhelper.VALUE\n",
+        "neighbour.py": "",
+    }
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def zipped(source: Path) -> Path:
+    archive = source.with_name("code.zip")
+    with zipfile.ZipFile(archive, "w") as file:
+        for path in sorted(source.rglob("*.*")):
+            file.write(path, path.relative_to(source).as_posix())
+    return archive
+
+
+def names(code: UserCode) -> list[str]:
+    with zipfile.ZipFile(code.bundle) as archive:
+        return archive.namelist()
+
+
+PACKAGE_FILES = [
+    "userhelper.py",
+    "userpackage/__init__.py",
+    "userpackage/models/__init__.py",
+    "userpackage/models/dense.py",
+    "userpackage/sizes.py",
+    "userpackage/sizes.txt",
+]
+
+
+@pytest.mark.parametrize("place", ["folder", "zip"])
+def test_package(source, import_path, tmp_path, place):
+    import_path(source if place == "folder" else zipped(source))
+    code = bundle_function("userpackage.models.dense.train", str(tmp_path / "bundles"))
+    assert (code.module, code.function) == ("userpackage.models.dense", "train")
+    assert names(code) == PACKAGE_FILES
+    assert run(code) == ("3", 4)
+
+
+@pytest.mark.parametrize("place", ["folder", "zip"])
+def test_plain_module(source, import_path, tmp_path, place):
+    import_path(source if place == "folder" else zipped(source))
+    code = bundle_function("usermodule.train", str(tmp_path / "bundles"))
+    assert names(code) == ["userhelper.py", "usermodule.py"]
+    assert run(code) == 4
+
+
+def test_zip_and_folder_have_the_same_digest(source, import_path, tmp_path):
+    arguments = ("userpackage.models.dense.train", str(tmp_path / "bundles"))
+    import_path(source)
+    from_folder = bundle_function(*arguments)
+    import_path(zipped(source))
+    assert bundle_function(*arguments) == from_folder
+
+
+def test_edited_package_is_seen(source, import_path, tmp_path):
+    import_path(source)
+    arguments = ("userpackage.models.dense.train", str(tmp_path / "bundles"))
+    assert run(bundle_function(*arguments)) == ("3", 4)
+    (source / "userpackage" / "sizes.txt").write_text("5")
+    (source / "userhelper.py").write_text("VALUE = 6\n")
+    assert run(bundle_function(*arguments)) == ("5", 6)
+
+
+def test_namespace_package(source, import_path, tmp_path):
+    for name in ("userpackage/__init__.py", "userpackage/models/__init__.py"):
+        (source / name).unlink()
+    import_path(source)
+    code = bundle_function("userpackage.models.dense.train", str(tmp_path / "bundles"))
+    assert run(code) == ("3", 4)
+
+
+def test_errors_quote_the_path_in_the_zip(source, import_path, tmp_path):
+    archive = zipped(source)
+    import_path(archive)
+    code = bundle_function("userpackage.models.dense.fail", str(tmp_path / "bundles"))
+    with pytest.raises(TrainingError) as error:
+        run(code)
+    place = f'File "{archive}/userpackage/models/dense.py", line 9, in fail'
+    assert f'{place}\n    raise RuntimeError("no")' in str(error.value)
+
+
+def test_missing_function(source, import_path, tmp_path):
+    import_path(source)
+    code = bundle_function("usermodule.trian", str(tmp_path / "bundles"))
+    with pytest.raises(ModuleFileError) as error:
+        run(code)
+    assert f"{source}/usermodule.py does not define 'trian'" in str(error.value)
+    assert "Did you mean 'train'?" in str(error.value)
+
+
+@pytest.mark.parametrize("dotted", ["pluggy.HookspecMarker", "json.loads", "not_there.module.fn"])
+def test_what_is_installed_or_elsewhere_is_not_packed(tmp_path, dotted):
+    code = bundle_function(dotted, str(tmp_path / "bundles"))
+    module, _, function = dotted.rpartition(".")
+    assert code == UserCode(module, function)
+    assert not (tmp_path / "bundles").exists()
+
+
+@pytest.mark.parametrize("dotted", ["run_fn", "", "a..b", "package/module.run_fn", ".run_fn"])
+def test_not_a_dotted_name(tmp_path, dotted):
+    with pytest.raises(ModuleFileError) as error:
+        bundle_function(dotted, str(tmp_path))
+    assert (
+        str(error.value) == f'run_fn must be written "package.module.function", found {dotted!r}.'
+    )
+
+
+def test_function_of_the_main_script(tmp_path):
+    with pytest.raises(ModuleFileError, match="main script or notebook, which a worker cannot"):
+        bundle_function("__main__.run_fn", str(tmp_path))
+
+
+def test_module_file_in_a_zip(source, tmp_path):
+    archive = zipped(source)
+    with zipfile.ZipFile(archive, "a") as file:
+        file.writestr("deep/trainer.py", "import near\ndef run_fn(fn_args):\n    return near.VALUE")
+        file.writestr("deep/near.py", "VALUE = 8")
+    code = bundle_module_file(f"{archive}/deep/trainer.py", str(tmp_path / "bundles"))
+    assert names(code) == ["near.py", "trainer.py"]
+    assert run(code) == 8
+
+
+def test_module_file_missing_in_a_zip(source, tmp_path):
+    path = f"{zipped(source)}/deep/trainer.py"
+    with pytest.raises(ModuleFileError, match=f"Module file {path}: it does not exist"):
+        bundle_module_file(path, str(tmp_path))
+
+
+def test_module_file_in_what_is_not_a_zip(source, tmp_path):
+    path = f"{source}/usermodule.py/trainer.py"
+    with pytest.raises(ModuleFileError, match="it does not exist"):
+        bundle_module_file(path, str(tmp_path))

@@ -1,0 +1,170 @@
+"""Remote paths, and what TensorFlow asks of the user's module while it trains."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+
+import pytest
+import tensorflow as tf
+
+from generic_trainer.errors import ModuleFileError, TrainingError
+from generic_trainer.user_code import UserCode, bundle_module_file
+from tests.user_code.conftest import run
+
+MODULE = """
+import layers
+def run_fn(fn_args):
+    import helper
+    if fn_args == "fail":
+        raise ValueError
+    return helper.VALUE, layers.read()
+"""
+FILES = {
+    "trainer.py": MODULE,
+    "helper.py": "VALUE = 1",
+    "layers/__init__.py": """
+import pathlib
+def read():
+    return pathlib.Path(__file__).with_name("data.txt").read_text()
+""",
+    "layers/data.txt": "text",
+    "neighbour.py": "",
+}
+
+
+def put(uri: str, text: str | bytes) -> None:
+    tf.io.gfile.makedirs(uri.rpartition("/")[0])
+    if tf.io.gfile.exists(uri):
+        tf.io.gfile.remove(uri)  # this file system appends to what is there
+    with tf.io.gfile.GFile(uri, "wb") as file:
+        file.write(text)
+
+
+@pytest.fixture
+def remote(tmp_path) -> str:
+    """A remote folder with user code, in TensorFlow's in-memory file system."""
+    folder = f"ram://{tmp_path.name}"
+    for name, text in FILES.items():
+        put(f"{folder}/source/{name}", text)
+    return folder
+
+
+def test_module_file_and_bundle_are_remote(remote):
+    code = bundle_module_file(f"{remote}/source/trainer.py", f"{remote}/bundles")
+    assert code.bundle == f"{remote}/bundles/trainer-{code.digest[:16]}.zip"
+    assert tf.io.gfile.listdir(f"{remote}/bundles") == [code.bundle.rpartition("/")[2]]
+    assert run(code) == (1, "text")
+    assert bundle_module_file(f"{remote}/source/trainer.py", f"{remote}/bundles") == code
+
+
+def test_digest_is_the_same_as_on_disk(remote, project):
+    for name, text in FILES.items():
+        project.write(name, text)
+    local = project.bundle()
+    assert bundle_module_file(f"{remote}/source/trainer.py", f"{remote}/b").digest == local.digest
+
+
+def test_remote_edit_is_seen(remote):
+    path = f"{remote}/source/trainer.py"
+    first = bundle_module_file(path, f"{remote}/bundles")
+    put(f"{remote}/source/helper.py", "VALUE = 2")
+    second = bundle_module_file(path, f"{remote}/bundles")
+    assert first.digest != second.digest
+    assert [run(first), run(second)] == [(1, "text"), (2, "text")]
+
+
+def test_errors_quote_the_remote_path(remote):
+    put(f"{remote}/source/helper.py", "VALUE = 1 / 0")
+    code = bundle_module_file(f"{remote}/source/trainer.py", f"{remote}/bundles")
+    with pytest.raises(TrainingError) as error:
+        run(code)
+    line = f'File "{remote}/source/helper.py", line 1, in <module>\n    VALUE = 1 / 0'
+    assert line in str(error.value)
+
+
+def test_zip_on_a_remote_file_system(remote):
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, text in FILES.items():
+            archive.writestr(f"inside/{name}", text)
+    put(f"{remote}/code.zip", content.getvalue())
+    path = f"{remote}/code.zip/inside/trainer.py"
+    assert run(bundle_module_file(path, f"{remote}/bundles")) == (1, "text")
+
+
+@pytest.mark.parametrize("path", ["nowhere/trainer.py", "source/missing.py"])
+def test_missing_remote_module_file(remote, path):
+    with pytest.raises(ModuleFileError, match=f"Module file {remote}/{path}: it does not exist"):
+        bundle_module_file(f"{remote}/{path}", f"{remote}/bundles")
+
+
+def test_unknown_file_system(project):
+    with pytest.raises(ModuleFileError, match="nosuchscheme"):
+        bundle_module_file("nosuchscheme://bucket/trainer.py", str(project.destination))
+
+
+def test_missing_remote_bundle(remote):
+    with pytest.raises(ModuleFileError, match="cannot be read"):
+        run(UserCode("trainer", bundle=f"{remote}/none.zip"))
+
+
+AUTOGRAPH = """
+import tensorflow as tf
+
+@tf.function
+def total(values):
+    result = 0
+    for value in values:
+        if value > 1:
+            result += value
+    return result
+
+def run_fn(fn_args):
+    return int(total(tf.constant([1, 2, 3])))
+"""
+
+
+@pytest.mark.parametrize("then", ["left", "edited", "removed"])
+def test_autograph_reads_what_was_packed(project, then):
+    # AutoGraph takes a conversion from its cache if the bytecode is the same: hence the new name.
+    path = project.write("trainer.py", AUTOGRAPH.replace("result", f"result_{then}"))
+    code = project.bundle()
+    if then == "edited":
+        path.write_text("# moved down\n" * 3 + AUTOGRAPH.replace("> 1", "> 100"))
+    elif then == "removed":
+        path.unlink()
+    assert run(code) == 5
+
+
+def test_error_in_a_graph_function_quotes_the_users_line(project):
+    project.write("trainer.py", AUTOGRAPH.replace("result += value", "result += value.missing"))
+    with pytest.raises(TrainingError) as error:
+        project.run()
+    message = str(error.value)
+    assert f'File "{project.folder}/trainer.py", line 9, in total' in message
+    assert "result += value.missing" in message
+
+
+def test_keras_registration_survives_a_second_run(project):
+    project.write(
+        "trainer.py",
+        """
+        import tensorflow as tf
+
+        @tf.keras.utils.register_keras_serializable(package="user")
+        class Scale(tf.keras.layers.Layer):
+            def call(self, inputs):
+                return inputs * 2.0
+
+        def run_fn(fn_args):
+            inputs = tf.keras.Input((1,))
+            model = tf.keras.Model(inputs, Scale()(inputs))
+            copy = tf.keras.models.clone_model(model)
+            again = tf.keras.Model.from_config(model.get_config())
+            assert type(copy.layers[-1]) is type(again.layers[-1]) is Scale
+            return float(tf.reduce_sum(again(tf.ones((1, 1)))))
+        """,
+    )
+    code = project.bundle()
+    assert [run(code), run(code)] == [2.0, 2.0]
