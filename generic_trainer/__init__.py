@@ -22,8 +22,15 @@ from generic_trainer._lazy import lazy_names
 
 if TYPE_CHECKING:
     from generic_trainer.components import GenericTrainer
+    from generic_trainer.validation import ServingContract
 
 __version__ = "0.1.0"
-__all__ = ["GenericTrainer", "__version__"]
+__all__ = ["GenericTrainer", "ServingContract", "__version__"]
 
-__getattr__, __dir__ = lazy_names(__name__, {"GenericTrainer": "generic_trainer.components"})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "GenericTrainer": "generic_trainer.components",
+        "ServingContract": "generic_trainer.validation",
+    },
+)

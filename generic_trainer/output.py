@@ -24,6 +24,7 @@ __all__ = ["kept_output"]
 # These loggers attach handlers of their own that write everything to stderr.
 _LOGGERS_WITH_HANDLERS = ("", "absl", "tensorflow")
 _FORMAT = "%(levelname).1s %(asctime)s %(name)s: %(message)s"
+_STDERR_NAMES = ("<stderr>", "stderr")  # Python's own, a notebook's
 _TEE_EXIT_TIMEOUT_S = 2.0
 
 
@@ -168,8 +169,8 @@ def _levels_apart() -> Iterator[None]:
 
 def _writes_to_stderr(handler: logging.Handler) -> bool:
     handler = getattr(handler, "python_handler", handler)  # absl wraps its own
-    stream = getattr(handler, "stream", None)
-    return stream is not None and stream in (sys.stderr, sys.__stderr__)
+    # Not by identity: a handler keeps the stream that was stderr when it was made.
+    return getattr(getattr(handler, "stream", None), "name", None) in _STDERR_NAMES
 
 
 def _stream_handlers() -> list[logging.Handler]:

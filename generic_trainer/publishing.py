@@ -11,9 +11,10 @@ import logging
 import os
 from typing import Any
 
-from generic_trainer.errors import ExportError
+from generic_trainer.errors import ExportError, ModelValidationError
 from generic_trainer.files import move_aside, publish_tree
 from generic_trainer.request import SERVING_MODEL_DIR, TrainingRequest
+from generic_trainer.validation import Checker
 
 __all__ = ["FAILED_SUFFIX", "keep_failed_run", "publish", "staging_dir"]
 
@@ -30,15 +31,19 @@ def staging_dir(request: TrainingRequest) -> str:
     return os.path.join(request.model_dir, _STAGING_DIR)
 
 
-def publish(request: TrainingRequest) -> None:
-    """Moves what `run_fn` exported to where consumers look for it.
+def publish(request: TrainingRequest, checker: Checker) -> None:
+    """Checks what `run_fn` exported and moves it to where consumers look for it.
 
     Everything in the staging directory moves, `Format-Serving` last: it is what makes the artifact
     a model.
 
+    Args:
+        request: the run.
+        checker: the process that the checks run in.
+
     Raises:
         ExportError: nothing was exported.
-        ModelValidationError: the export cannot be used.
+        ModelValidationError: the export failed the checks; their report is in the ModelRun.
     """
     gfile = _gfile()
     staging = staging_dir(request)
@@ -49,11 +54,25 @@ def publish(request: TrainingRequest) -> None:
             f"fn_args.serving_model_dir ({staged}), found nothing there. Save one with "
             "`model.export(fn_args.serving_model_dir)` or `tf.saved_model.save`."
         )
+    _check(staged, request, checker)
     names = sorted(name.rstrip("/") for name in gfile.listdir(staging))
     for name in sorted(names, key=lambda name: name == SERVING_MODEL_DIR):
         publish_tree(os.path.join(staging, name), os.path.join(request.model_dir, name))
     gfile.rmtree(staging)
     _logger.info("Published the model in %s", os.path.join(request.model_dir, SERVING_MODEL_DIR))
+
+
+def _check(staged: str, request: TrainingRequest, checker: Checker) -> None:
+    report = checker.validate(staged, request.contract)
+    for name, text in (("report.json", report.to_json()), ("report.html", report.to_html())):
+        with _gfile().GFile(os.path.join(request.model_run_dir, name), "w") as file:
+            file.write(text)
+    for warning in report.warnings:
+        _logger.warning("%s: %s → %s", warning.name, warning.message, warning.remedy)
+    if not report.passed:
+        raise ModelValidationError(
+            f"The exported model failed its checks and is not published.\n{report.summary()}"
+        )
 
 
 def keep_failed_run(request: TrainingRequest) -> str:

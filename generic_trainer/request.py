@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from generic_trainer.user_code import UserCode
+from generic_trainer.validation import ServingContract
 
 __all__ = ["EVAL_MODEL_DIR", "LOG_FILE", "SERVING_MODEL_DIR", "ExamplesFormat", "TrainingRequest"]
 
@@ -58,6 +59,7 @@ class TrainingRequest:
         custom_config: the dictionary given to the component.
         num_examples: split name → number of examples, where a statistics artifact tells.
         extra_inputs: input name → URIs of its artifacts.
+        contract: what the export must fulfil; None requires what any consumer needs.
     """
 
     user_code: UserCode
@@ -76,6 +78,7 @@ class TrainingRequest:
     custom_config: Mapping[str, Any] | None = None
     num_examples: Mapping[str, int] | None = None
     extra_inputs: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    contract: ServingContract | None = None
 
     @property
     def checkpoint_dir(self) -> str:

@@ -16,6 +16,7 @@ from tfx.utils import json_utils, proto_utils
 from generic_trainer.components._spec import GenericTrainerSpec
 from generic_trainer.errors import ConfigurationError, raise_problems
 from generic_trainer.executors import _keys as keys
+from generic_trainer.validation import ServingContract
 
 __all__ = ["PER_RUN_VALUES", "check_arguments"]
 
@@ -23,7 +24,7 @@ __all__ = ["PER_RUN_VALUES", "check_arguments"]
 PER_RUN_VALUES = (RuntimeParameter, Placeholder)
 _STEPS_ARGS = {keys.TRAIN_ARGS: trainer_pb2.TrainArgs, keys.EVAL_ARGS: trainer_pb2.EvalArgs}
 # Arguments of the public signature that belong to rooms which are not built yet.
-_NOT_YET = ("eval_config", "contract", "distribution")
+_NOT_YET = ("eval_config", "distribution")
 
 
 def check_arguments(arguments: Mapping[str, Any]) -> None:
@@ -43,6 +44,7 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
         _steps,
         _custom_config,
         _executor_spec,
+        _contract,
         _not_yet,
     )
     problems = [problem for check in checks for problem in check(arguments)]
@@ -146,6 +148,12 @@ def _executor_spec(arguments: Mapping[str, Any]) -> Iterator[str]:
     value = arguments["custom_executor_spec"]
     if value is not None and not isinstance(value, ExecutorSpec):
         yield f"`custom_executor_spec` must be an ExecutorSpec, but got {_describe(value)}."
+
+
+def _contract(arguments: Mapping[str, Any]) -> Iterator[str]:
+    value = arguments["contract"]
+    if value is not None and not isinstance(value, ServingContract):
+        yield f"`contract` must be a ServingContract, but got {_describe(value)}."
 
 
 def _not_yet(arguments: Mapping[str, Any]) -> Iterator[str]:

@@ -19,6 +19,7 @@ from generic_trainer.components._module_path import bundle_user_code
 from generic_trainer.components._spec import GenericTrainerSpec, spec_with_extra_inputs
 from generic_trainer.executors import GenericTrainerExecutor
 from generic_trainer.executors import _keys as keys
+from generic_trainer.validation import ServingContract
 
 __all__ = ["GenericTrainer"]
 
@@ -64,7 +65,7 @@ class GenericTrainer(BaseComponent):
         transformed_examples: types.BaseChannel | None = None,
         extra_inputs: Mapping[str, types.BaseChannel] | None = None,
         eval_config: Any = None,
-        contract: Any = None,
+        contract: ServingContract | None = None,
         distribution: Any = None,
     ) -> None:
         """Constructs the component.
@@ -90,7 +91,8 @@ class GenericTrainer(BaseComponent):
             extra_inputs: further inputs by name; their artifacts' URIs arrive as the list
                 `fn_args.extra_inputs[name]`.
             eval_config: refused in this release.
-            contract: refused in this release.
+            contract: what the exported model must fulfil before it is published, beyond being
+                a SavedModel that works.
             distribution: refused in this release.
 
         Raises:
@@ -114,6 +116,7 @@ class GenericTrainer(BaseComponent):
             module_file=module_file,
             run_fn=run_fn,
             custom_config=_as_json(custom_config),
+            contract=contract.to_json() if contract else None,
             model=types.Channel(type=standard_artifacts.Model),
             model_run=types.Channel(type=standard_artifacts.ModelRun),
             **{keys.EXTRA_INPUT_PREFIX + name: channel for name, channel in extra_inputs.items()},

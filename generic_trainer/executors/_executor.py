@@ -18,6 +18,7 @@ from generic_trainer.executors._request import request_from_artifacts
 from generic_trainer.publishing import keep_failed_run, publish
 from generic_trainer.request import TrainingRequest
 from generic_trainer.training import is_chief
+from generic_trainer.validation import start_checker
 
 __all__ = ["GenericTrainerExecutor"]
 
@@ -50,7 +51,8 @@ class GenericTrainerExecutor(BaseExecutor):
             DataError: an input artifact is missing, empty or unreadable.
             ModuleFileError: the user's module cannot be loaded.
             TrainingError: `run_fn` raised.
-            ExportError: `run_fn` exported no model, or one that cannot be used.
+            ExportError: `run_fn` exported no model.
+            ModelValidationError: it exported one that a consumer downstream could not use.
         """
         self._log_startup(input_dict, output_dict, exec_properties)
         with tempfile.TemporaryDirectory(prefix="generic-trainer-") as scratch_dir:
@@ -58,11 +60,9 @@ class GenericTrainerExecutor(BaseExecutor):
                 input_dict, output_dict, exec_properties, scratch_dir=scratch_dir
             )
             try:
-                worker.run(request, make_fn_args=_make_fn_args)
-                if is_chief():
-                    publish(request)
+                _train_and_publish(request)
             except Exception:
-                _logger.error("What the failed run left is in %s", keep_failed_run(request))
+                _keep_failed_run(request)
                 raise
         if is_chief():
             model = artifact_utils.get_single_instance(output_dict[keys.MODEL])
@@ -71,6 +71,23 @@ class GenericTrainerExecutor(BaseExecutor):
 
 # The public import path: what a compiled pipeline carries must not name a private module.
 GenericTrainerExecutor.__module__ = "generic_trainer.executors"
+
+
+def _train_and_publish(request: TrainingRequest) -> None:
+    if not is_chief():
+        worker.run(request, _make_fn_args)
+        return
+    # The checks need a process with TensorFlow; it starts up while the model trains.
+    with start_checker() as checker:
+        worker.run(request, _make_fn_args)
+        publish(request, checker)
+
+
+def _keep_failed_run(request: TrainingRequest) -> None:
+    try:
+        _logger.error("What the failed run left is in %s", keep_failed_run(request))
+    except Exception:  # a full disk, say: the error of the run itself matters more
+        _logger.exception("What the failed run left could not be kept")
 
 
 def _make_fn_args(request: TrainingRequest, export_dir: str) -> Any:

@@ -18,6 +18,7 @@ from generic_trainer.executors import _keys as keys
 from generic_trainer.executors._examples import examples_format, num_examples, split_files
 from generic_trainer.request import TrainingRequest
 from generic_trainer.user_code import UserCode, bundle_function, bundle_module_file
+from generic_trainer.validation import ServingContract
 
 __all__ = ["request_from_artifacts"]
 
@@ -65,6 +66,7 @@ def request_from_artifacts(
         custom_config=_custom_config(exec_properties),
         num_examples=num_examples(input_dict.get(keys.STATISTICS)),
         extra_inputs=_extra_inputs(input_dict),
+        contract=_contract(exec_properties),
     )
 
 
@@ -111,6 +113,11 @@ def _custom_config(exec_properties: Mapping[str, Any]) -> dict[str, Any] | None:
             f"custom_config must be a dict, but got {value!r} of type {type(value).__name__}."
         )
     return value
+
+
+def _contract(exec_properties: Mapping[str, Any]) -> ServingContract | None:
+    text = exec_properties.get(keys.CONTRACT)
+    return ServingContract.from_json(text) if text else None
 
 
 def _only_uri(input_dict: _Artifacts, name: str) -> str | None:

@@ -19,7 +19,7 @@ from tfx.proto import trainer_pb2
 from tfx.types import channel, standard_artifacts, standard_component_specs
 from tfx.types.system_executions import Train
 
-from generic_trainer import GenericTrainer
+from generic_trainer import GenericTrainer, ServingContract
 from generic_trainer.components import GenericTrainerSpec
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.executors import GenericTrainerExecutor
@@ -130,6 +130,13 @@ def test_arguments_in_the_compiled_pipeline(
     assert module == "trainer"
     assert Path(bundle).parent == tmp_path / "root" / "_bundles"
     assert properties["module_hash"][:16] in bundle
+
+
+def test_contract_travels(examples: types.Channel, module_file: str, tmp_path: Path) -> None:
+    contract = ServingContract(max_latency_ms=20, severities={"latency": "warn"})
+    component = GenericTrainer(examples=examples, module_file=module_file, contract=contract)
+    properties = compiled(component, tmp_path / "root")
+    assert ServingContract.from_json(properties["contract"]) == contract
 
 
 def test_edited_helper_changes_the_hash_and_a_neighbour_does_not(
@@ -258,7 +265,7 @@ def test_a_derived_executor_gets_a_bundle(
         ({"extra_inputs": {"a b": 1}}, r"must be Python identifiers, but one is 'a b'"),
         ({"extra_inputs": {"a": 1}}, r"`extra_inputs\['a'\]` must be a channel, but got 1"),
         ({"eval_config": 1}, "`eval_config` has no effect in this release and is refused"),
-        ({"contract": 1}, "`contract` has no effect in this release and is refused"),
+        ({"contract": 1}, "`contract` must be a ServingContract, but got 1 of type int"),
         ({"distribution": 1}, "`distribution` has no effect in this release and is refused"),
     ],
 )

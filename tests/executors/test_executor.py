@@ -43,7 +43,8 @@ def test_publishes_the_eval_model_too(
 
 
 def test_publishes_to_a_remote_file_system(examples: types.Artifact, tmp_path: Path) -> None:
-    outputs = helpers.output_artifacts("ram://remote-outputs")
+    # A scheme makes a path remote: no `os` function takes it, only TensorFlow's file systems do.
+    outputs = helpers.output_artifacts(f"file://{tmp_path}/outputs")
     source = """
     def run_fn(fn_args):
         print("trained far away")
@@ -143,6 +144,7 @@ def test_output_is_kept_and_shown_at_its_level(
         os.system("echo printed by a child process")
         logging.info("logged as info")
         absl.logging.info("logged through absl")
+        tf.get_logger().info("logged through tensorflow")
         logging.warning("logged as warning")
         export(fn_args.serving_model_dir)
     """
@@ -151,12 +153,20 @@ def test_output_is_kept_and_shown_at_its_level(
     log = helpers.kept_log(outputs)
     for line in ("printed", "printed by a child process"):
         assert f"\n{line}\n" in f"\n{shown.out}"
-    for text in ("logged as info", "logged through absl"):
+    for text in ("logged as info", "logged through absl", "logged through tensorflow"):
         assert text in shown.out
         assert text not in shown.err
     assert "logged as warning" in shown.err
     assert "logged as warning" not in shown.out
-    for text in ("printed\n", "by a graph", "by a child", "as info", "through absl", "as warning"):
+    for text in (
+        "printed\n",
+        "by a graph",
+        "by a child",
+        "as info",
+        "h absl",
+        "h tensorflow",
+        "as warning",
+    ):
         assert log.count(text) == 1, log
 
 
