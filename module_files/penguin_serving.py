@@ -1,7 +1,8 @@
 """How every penguin module file writes its model: raw penguins in, a species out.
 
-`tf.saved_model.save` on a Keras 3 model writes variables that Python finds again and the C++
-servers and BulkInferrer do not. `ExportArchive` tracks them properly under Keras 2 and Keras 3.
+`tf.saved_model.save` on a Keras 3 model writes variables that Python finds again and that
+BulkInferrer and the C++ servers do not. Here a `tf.Module` holds TensorFlow's own variables, which
+every loader finds, under Keras 2 and Keras 3 alike.
 """
 
 from __future__ import annotations
@@ -11,40 +12,69 @@ import tensorflow_transform as tft
 from penguin_features import FEATURE_WIDTHS, LABEL, SPECIES
 from tfx import v1 as tfx
 
-WEIGHTS = "model_weights"
+EXAMPLES = tf.TensorSpec([None], tf.string, name="examples")
 
 
-def export_for_serving(model: tf.keras.Model, fn_args: tfx.components.FnArgs) -> None:
-    """Writes `model` to `fn_args.serving_model_dir`.
+class PenguinServer(tf.Module):
+    """What is saved: the transform graph, the model, and two signatures over serialized Examples.
 
-    Both signatures take serialized tf.Examples with raw features, a string tensor `examples` [N].
-    ``serving_default`` gives ``probabilities`` float32 [N, 3] in the order of `SPECIES` and
-    ``species`` string [N]; ``transform_features`` gives the transformed features, the label among
-    them, for the Evaluator. The weights can be had back under `WEIGHTS` after loading.
-
-    Args:
-        model: Maps the transformed features (a dict) to probabilities float32 [N, 3].
-        fn_args: What TFX hands to `run_fn`.
+    Attributes:
+        model_weights: The model's variables, in the order of `model.weights`; there again after
+            `tf.saved_model.load`.
     """
-    graph = tft.TFTransformOutput(fn_args.transform_graph_path)
-    transform = graph.transform_features_layer()
-    eval_spec = graph.raw_feature_spec()
-    serving_spec = {key: spec for key, spec in eval_spec.items() if key != LABEL}
 
-    def transform_features(examples: tf.Tensor) -> dict[str, tf.Tensor]:
-        return transform(tf.io.parse_example(examples, eval_spec))
+    def __init__(self, model: tf.keras.Model, graph: tft.TFTransformOutput) -> None:
+        """Joins them.
 
-    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
-        features = transform(tf.io.parse_example(examples, serving_spec))
-        probabilities = model({name: features[name] for name in FEATURE_WIDTHS}, training=False)
+        Args:
+            model: Maps the transformed features (a dict) to probabilities float32 [N, 3].
+            graph: The transform graph that made those features.
+        """
+        super().__init__()
+        self.model_weights = [_tf_variable(weight) for weight in model.weights]
+        self._transform = graph.transform_features_layer()
+        self._feature_spec = graph.raw_feature_spec()
+        self._predict = lambda features: model(features, training=False)
+
+    @tf.function(input_signature=[EXAMPLES])
+    def serve(self, examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Classifies penguins; their label is neither needed nor looked at.
+
+        Args:
+            examples: Serialized tf.Examples with raw features, string [N].
+
+        Returns:
+            ``probabilities`` float32 [N, 3] in the order of `SPECIES`, ``species`` string [N].
+        """
+        unlabelled = {key: spec for key, spec in self._feature_spec.items() if key != LABEL}
+        features = self._transform(tf.io.parse_example(examples, unlabelled))
+        probabilities = self._predict({name: features[name] for name in FEATURE_WIDTHS})
         species = tf.gather(tf.constant(SPECIES), tf.argmax(probabilities, axis=1))
         return {"probabilities": probabilities, "species": species}
 
-    signature = [tf.TensorSpec([None], tf.string, name="examples")]
-    archive = tf.keras.export.ExportArchive()
-    archive.track(model)
-    archive.track(transform)
-    archive.add_endpoint("serving_default", serve, signature)
-    archive.add_endpoint("transform_features", transform_features, signature)
-    archive.add_variable_collection(WEIGHTS, model.weights)
-    archive.write_out(fn_args.serving_model_dir)
+    @tf.function(input_signature=[EXAMPLES])
+    def transform_features(self, examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Transforms features and label, for the Evaluator.
+
+        Args:
+            examples: Serialized tf.Examples with raw features, string [N].
+
+        Returns:
+            What `penguin_features.preprocessing_fn` returns.
+        """
+        return self._transform(tf.io.parse_example(examples, self._feature_spec))
+
+
+def export_for_serving(model: tf.keras.Model, fn_args: tfx.components.FnArgs) -> None:
+    """Writes `model` as a SavedModel with both signatures to `fn_args.serving_model_dir`."""
+    server = PenguinServer(model, tft.TFTransformOutput(fn_args.transform_graph_path))
+    signatures = {
+        "serving_default": server.serve,
+        "transform_features": server.transform_features,
+    }
+    tf.saved_model.save(server, fn_args.serving_model_dir, signatures)
+
+
+def _tf_variable(weight: object) -> tf.Variable:
+    # A Keras 3 weight wraps TensorFlow's variable, a Keras 2 weight is one.
+    return weight if isinstance(weight, tf.Variable) else weight.value

@@ -1,0 +1,94 @@
+"""The few lines that a run of the penguin pipeline ends with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_model_analysis as tfma
+
+from pipelines._results import RunResults
+
+
+def summarize(results: RunResults) -> str:
+    """Says where the pushed model lies, how good it is, and what it makes of one penguin."""
+    lines = {
+        "Pushed model": results.pushed_to or "none: the Evaluator did not bless it",
+        "Verdict": _verdict(results),
+        "Evaluation": _evaluation(results.uri("evaluation")),
+        "Training": _numbers(results.training_metrics()),
+    }
+    if results.pushed_to:
+        penguin = first_penguin(results.uri("examples"))
+        lines["Prediction"] = _prediction(results.pushed_to, penguin)
+    return "\n".join(_block(title, text) for title, text in lines.items())
+
+
+def predict(model_dir: str, examples: Iterable[tf.train.Example]) -> dict[str, tf.Tensor]:
+    """Runs the default signature of a SavedModel over N tf.Examples."""
+    model = tf.saved_model.load(model_dir)
+    serialized = [example.SerializeToString() for example in examples]
+    return model.signatures["serving_default"](examples=tf.constant(serialized))
+
+
+def first_penguin(examples_uri: str) -> tf.train.Example:
+    """Returns the first raw example of the eval split, which was not trained on."""
+    files = sorted(str(path) for path in Path(examples_uri, "Split-eval").iterdir())
+    records = tf.data.TFRecordDataset(files, compression_type="GZIP")
+    return tf.train.Example.FromString(next(iter(records)).numpy())
+
+
+def _block(title: str, text: str) -> str:
+    first, *others = text.splitlines()
+    return "\n".join([f"{title:<14}{first}", *(" " * 14 + line for line in others)])
+
+
+def _verdict(results: RunResults) -> str:
+    verdict = "blessed" if results.blessed else "not blessed"
+    if results.baseline is None:
+        return f"{verdict}; no blessed model to compare with yet"
+    return f"{verdict}; compared with the blessed model {results.baseline.id}"
+
+
+def _evaluation(evaluation_uri: str) -> str:
+    result = tfma.load_eval_result(evaluation_uri, model_name=_candidate(evaluation_uri))
+    slices = sorted(result.slicing_metrics, key=lambda item: item[0])
+    return "\n".join(_slice_line(key, metrics) for key, metrics in slices)
+
+
+def _candidate(evaluation_uri: str) -> str | None:
+    specs = tfma.load_eval_result(evaluation_uri).config.model_specs
+    return next((spec.name for spec in specs if not spec.is_baseline and spec.name), None)
+
+
+def _slice_line(key: tuple[tuple[str, Any], ...], metrics: Mapping[str, Any]) -> str:
+    values = metrics[""][""]
+    name = ", ".join(str(value) for _, value in key) or "all penguins"
+    accuracy = values["sparse_categorical_accuracy"]["doubleValue"]
+    return f"{name:<14}accuracy {accuracy:.3f}  of {values['example_count']['doubleValue']:.0f}"
+
+
+def _numbers(metrics: Mapping[str, float]) -> str:
+    return "\n".join(f"{name:<36}{value:.4g}" for name, value in sorted(metrics.items())) or "none"
+
+
+def _prediction(model_dir: str, penguin: tf.train.Example) -> str:
+    outputs = predict(model_dir, [penguin])
+    species = outputs["species"].numpy()[0].decode()
+    probability = outputs["probabilities"].numpy()[0].max()
+    return f"{describe(penguin)}\n→ {species}, {probability:.1%}"
+
+
+def describe(penguin: tf.train.Example) -> str:
+    """Returns a raw example as one readable line."""
+    features = sorted(penguin.features.feature.items())
+    return ", ".join(f"{name} {_value(feature)}" for name, feature in features)
+
+
+def _value(feature: Any) -> str:
+    kind = feature.WhichOneof("kind")
+    values = getattr(feature, kind).value if kind else []
+    texts = [value.decode() if isinstance(value, bytes) else f"{value:g}" for value in values]
+    return " ".join(texts) or "unknown"
