@@ -10,7 +10,7 @@ from generic_trainer.errors import ModuleFileError
 from generic_trainer.user_code._archive import Bundle
 from generic_trainer.user_code._code import UserCode
 from generic_trainer.user_code._collect import collect
-from generic_trainer.user_code._environment import OWN_PACKAGE, is_standard, lies_in_environment
+from generic_trainer.user_code._environment import OWN_PACKAGE, STANDARD_NAMES, lies_in_environment
 from generic_trainer.user_code._module_file import check_module_file
 from generic_trainer.user_code._nodes import absolute, join, split, write_file
 
@@ -79,7 +79,7 @@ def _own_source(top: str) -> str | None:
         spec = importlib.util.find_spec(top)
     except ValueError:  # a module that some code has made by hand
         return None
-    if spec is None or top == OWN_PACKAGE or is_standard(top):
+    if spec is None or top in STANDARD_NAMES | {OWN_PACKAGE}:
         return None
     # A namespace package may lie in several folders; the first of the user's is taken.
     for place in spec.submodule_search_locations or [spec.origin or ""]:

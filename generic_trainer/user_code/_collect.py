@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import textwrap
 from collections.abc import Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from generic_trainer.errors import ModuleFileError, raise_problems
-from generic_trainer.user_code._environment import OWN_PACKAGE, installed_at, is_standard
+from generic_trainer.user_code._environment import OWN_PACKAGE, STANDARD_NAMES, installed_at
 from generic_trainer.user_code._imports import imported_names
 from generic_trainer.user_code._nodes import Node, join, open_folder
 from generic_trainer.user_code._quote import quote_syntax_error
@@ -45,13 +46,12 @@ class _Collector:
 
     def follow(self, root: str) -> None:
         entry = self._entries[root]
-        pending = self._add(self._walk(root, entry) if entry.is_dir() else {root: entry})
-        seen = {OWN_PACKAGE, root.partition(".")[0]}
-        while pending:
-            name = pending.pop()
-            if name not in seen and not is_standard(name):
-                seen.add(name)
-                pending |= self._add(self._find(name))
+        seen = STANDARD_NAMES | {OWN_PACKAGE, root.partition(".")[0]}
+        names = self._add(self._walk(root, entry) if entry.is_dir() else {root: entry}) - seen
+        while names:
+            seen |= names
+            imported = [self._add(self._find(name)) for name in sorted(names)]
+            names = set().union(*imported) - seen
 
     def _find(self, name: str) -> dict[str, Node]:
         """Looks in the order of Python's own finder: package, module, namespace package."""
@@ -97,7 +97,7 @@ class _Collector:
         except (SyntaxError, ValueError) as error:
             # A package may carry templates and files for other Pythons that nobody imports.
             if "/" not in path:
-                quoted = quote_syntax_error(error, where)
+                quoted = textwrap.indent(quote_syntax_error(error, where), "   ")
                 self.problems.append(f"{where} is not valid Python.\n{quoted}")
         return set()
 

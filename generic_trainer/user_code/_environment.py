@@ -7,16 +7,14 @@ import sysconfig
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-__all__ = ["OWN_PACKAGE", "installed_at", "is_standard", "lies_in_environment"]
+__all__ = ["OWN_PACKAGE", "STANDARD_NAMES", "installed_at", "lies_in_environment"]
 
 # Two copies of this package in one process would not recognise each other's classes, so a checkout
 # of it that lies beside a module file is never packed.
 OWN_PACKAGE = __name__.partition(".")[0]
 
-
-def is_standard(name: str) -> bool:
-    """Whether `name` is a top-level module of the standard library."""
-    return name in sys.stdlib_module_names or name in sys.builtin_module_names
+# Top-level names that mean the standard library, or the running script, whoever imports them.
+STANDARD_NAMES = sys.stdlib_module_names | {"__main__"}
 
 
 def lies_in_environment(path: str) -> bool:
@@ -32,7 +30,7 @@ def installed_at(name: str) -> str | None:
 
     Folders without `__init__.py` do not count: to Python they are nothing if a real one exists.
     """
-    if is_standard(name):
+    if name in STANDARD_NAMES:
         return "the standard library"
     spec = PathFinder.find_spec(name, [path for path in sys.path if lies_in_environment(path)])
     return spec.origin if spec else None

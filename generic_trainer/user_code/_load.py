@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import logging
 import shutil
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from generic_trainer.user_code._code import UserCode
 from generic_trainer.user_code._environment import installed_at
 from generic_trainer.user_code._hints import hint
 from generic_trainer.user_code._loader import UNPACKED_PREFIX, importable
+from generic_trainer.user_code._modules import fresh_modules
 from generic_trainer.user_code._quote import quote_error
 
 __all__ = ["user_function"]
@@ -68,7 +68,7 @@ def _unpacked(code: UserCode, bundle: Bundle) -> Iterator[None]:
     folder = Path(tempfile.mkdtemp(prefix=UNPACKED_PREFIX)).resolve()
     try:
         bundle.unpack(folder, modules)
-        with importable(folder, bundle.origin), _fresh(modules):
+        with importable(folder, bundle.origin), fresh_modules(modules, folder):
             yield
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -85,21 +85,6 @@ def _is_taken(name: str, code: UserCode) -> bool:
         place,
     )
     return False
-
-
-@contextlib.contextmanager
-def _fresh(modules: set[str]) -> Iterator[None]:
-    displaced = _pop(modules)
-    try:
-        yield
-    finally:
-        _pop(modules)
-        sys.modules.update(displaced)
-
-
-def _pop(modules: set[str]) -> dict[str, ModuleType]:
-    names = [name for name in sys.modules if top_level(name) in modules]
-    return {name: sys.modules.pop(name) for name in names}
 
 
 def _import(code: UserCode) -> ModuleType:

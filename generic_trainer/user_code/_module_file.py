@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from generic_trainer.errors import ModuleFileError, raise_problems
 from generic_trainer.user_code._definitions import defined_names, lacks
-from generic_trainer.user_code._environment import is_standard
+from generic_trainer.user_code._environment import STANDARD_NAMES
 from generic_trainer.user_code._missing import explain_missing
 from generic_trainer.user_code._nodes import Node, open_node, split
 from generic_trainer.user_code._quote import quote_syntax_error
@@ -45,7 +45,7 @@ def _problems(node: Node, path: str) -> Iterator[str]:
         yield 'expected a name that ends in ".py".'
     elif stem == "__init__":
         yield 'this is a package; pass run_fn="package.function" instead of module_file.'
-    elif is_standard(stem):
+    elif stem in STANDARD_NAMES:
         yield f"{stem!r} is a module of Python's standard library; rename the file."
     elif re.search("[.@]", stem):
         better = re.sub("[.@]", "_", stem)

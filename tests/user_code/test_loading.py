@@ -75,6 +75,26 @@ def test_second_run_sees_an_edited_helper(project):
     assert project.run() == 2
 
 
+def test_second_run_sees_what_is_imported_from_a_folder_of_the_bundle(project):
+    project.write(
+        "trainer.py",
+        """
+        import os, sys
+        import layers
+        sys.path.insert(0, os.path.join(os.path.dirname(layers.__file__), "vendored"))
+        def run_fn(fn_args):
+            import vendored_module
+            return vendored_module.V
+        """,
+    )
+    project.write("layers/__init__.py")
+    project.write("layers/vendored/vendored_module.py", "V = 1")
+    assert project.run() == 1
+    assert "vendored_module" not in sys.modules
+    project.write("layers/vendored/vendored_module.py", "V = 2")
+    assert project.run() == 2
+
+
 def test_the_bundle_runs_and_not_what_was_edited_since(project, import_path):
     project.write("trainer.py", "import helper\ndef run_fn(a):\n    return helper.V")
     project.write("helper.py", "V = 1")
