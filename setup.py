@@ -64,7 +64,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10,<3.14",
     packages=find_packages(include=["generic_trainer", "generic_trainer.*"]),
-    package_data={"": ["py.typed"]},
+    package_data={"": ["py.typed", "templates/*"]},
     install_requires=INSTALL_REQUIRES,
     extras_require={
         "kfp": KFP,

@@ -1,0 +1,55 @@
+"""`import generic_trainer` is cheap, and the component costs no more than TFX's own DSL."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+REPORT_IMPORTS = """
+import json, sys, time
+
+def third_party():
+    tops = {name.partition(".")[0] for name in sys.modules}
+    return tops - set(sys.stdlib_module_names)
+
+before, started = third_party(), time.perf_counter()
+for name in sys.argv[1:]:
+    __import__(name)
+seconds = time.perf_counter() - started
+print(json.dumps({"seconds": seconds, "modules": sorted(third_party() - before)}))
+"""
+
+
+def import_in_new_process(*modules: str, options: tuple[str, ...] = ()) -> set[str]:
+    """Returns the top-level packages outside the standard library that `modules` load."""
+    done = subprocess.run(
+        [sys.executable, *options, "-c", REPORT_IMPORTS, *modules],
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    report = json.loads(done.stdout.splitlines()[-1])
+    print(f"import {', '.join(modules)}: {report['seconds']:.3f} s")
+    return set(report["modules"])
+
+
+def test_bare_package_needs_nothing_but_the_standard_library() -> None:
+    # -S: without site-packages, as in an environment where nothing else is installed.
+    assert import_in_new_process("generic_trainer", options=("-S",)) == {"generic_trainer"}
+
+
+def test_errors_and_version_need_nothing_but_the_standard_library() -> None:
+    loaded = import_in_new_process("generic_trainer.errors", options=("-S",))
+    assert loaded == {"generic_trainer"}
+
+
+def test_component_loads_nothing_that_the_dsl_of_tfx_does_not() -> None:
+    dsl = "tfx.dsl.components.base.base_component", "tfx.types.standard_component_specs"
+    component = import_in_new_process(*dsl, "generic_trainer.components")
+    added = component - import_in_new_process(*dsl)
+    assert added == {"generic_trainer"}

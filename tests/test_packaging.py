@@ -1,0 +1,109 @@
+"""The distribution holds the whole package, and the constraints hold the whole distribution."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+import generic_trainer
+
+ROOT = Path(__file__).parent.parent
+EXTRAS = {"dev", "examples", "kfp", "notebook", "ray", "test"}
+STACKS = {"baseline": ["3.10"], "current": ["3.10", "3.11", "3.12", "3.13"]}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """The wheel that `pip install .` makes of this checkout."""
+    # From a copy: setuptools builds in place and would pack what an earlier build left there.
+    folder = tmp_path_factory.mktemp("wheel")
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "generic_trainer", folder / "src" / "generic_trainer", ignore=ignored)
+    for name in ("setup.py", "pyproject.toml", "LICENSE"):
+        shutil.copy(ROOT / name, folder / "src")
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "--wheel-dir", folder, folder / "src"], check=True)
+    return zipfile.ZipFile(next(folder.glob("*.whl")))
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: zipfile.ZipFile) -> Message:
+    name = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+    return Parser().parsestr(wheel.read(name).decode())
+
+
+def test_wheel_holds_every_file_of_the_package(wheel: zipfile.ZipFile) -> None:
+    written = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "generic_trainer").rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
+    assert written - set(wheel.namelist()) == set()
+
+
+def test_wheel_puts_one_package_into_site_packages(wheel: zipfile.ZipFile) -> None:
+    tops = {name.split("/")[0] for name in wheel.namelist()}
+    version = generic_trainer.__version__
+    assert tops == {"generic_trainer", f"generic_trainer-{version}.dist-info"}
+
+
+def test_metadata_names_the_version_the_extras_and_the_pythons(metadata: Message) -> None:
+    assert metadata["Name"] == "generic-trainer"
+    assert metadata["Version"] == generic_trainer.__version__
+    assert set(metadata.get_all("Provides-Extra", [])) == EXTRAS
+    assert SpecifierSet(metadata["Requires-Python"]) == SpecifierSet(">=3.10,<3.14")
+
+
+def pins(stack: str, python: str) -> dict[str, str]:
+    """Returns distribution → pinned version in `constraints/<stack>.txt` on that Python."""
+    text = (ROOT / "constraints" / f"{stack}.txt").read_text(encoding="utf-8")
+    lines = [Requirement(line) for line in re.findall(r"^[^#\s].*$", text, re.MULTILINE)]
+    environment = environment_of(python)
+    return {
+        canonicalize_name(line.name): str(line.specifier).removeprefix("==")
+        for line in lines
+        if line.marker is None or line.marker.evaluate(environment)
+    }
+
+
+def environment_of(python: str, extra: str = "") -> dict[str, str]:
+    """Returns the environment that markers are evaluated in: Linux, the given Python."""
+    found = {name: str(value) for name, value in default_environment().items()}
+    return found | {
+        "python_version": python,
+        "python_full_version": f"{python}.9",
+        "extra": extra,
+    }
+
+
+@pytest.mark.parametrize(
+    ("stack", "python"), [(stack, python) for stack in STACKS for python in STACKS[stack]]
+)
+def test_constraints_pin_what_the_distribution_asks_for(
+    stack: str, python: str, metadata: Message
+) -> None:
+    pinned = pins(stack, python)
+    for extra in ("", *EXTRAS):
+        environment = environment_of(python, extra)
+        for requirement in map(Requirement, metadata.get_all("Requires-Dist", [])):
+            if requirement.marker is None or requirement.marker.evaluate(environment):
+                version = pinned.get(canonicalize_name(requirement.name))
+                assert version is not None, f"{requirement} is not pinned: make constraints"
+                assert requirement.specifier.contains(version), f"{requirement}: {version} pinned"
+
+
+def test_constraints_are_the_two_supported_stacks() -> None:
+    assert pins("baseline", "3.10")["tfx"] == "1.16.0"
+    assert {pins("current", python)["tfx"] for python in STACKS["current"]} == {"1.21.0"}
