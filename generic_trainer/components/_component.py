@@ -138,6 +138,10 @@ class GenericTrainer(BaseComponent):
         return executor_class is not None and issubclass(executor_class, GenericTrainerExecutor)
 
 
+# The type of its executions in the metadata store, which must not name a private module.
+GenericTrainer.__module__ = "generic_trainer.components"
+
+
 def _warn_of_deprecated(arguments: Mapping[str, Any]) -> None:
     if arguments["custom_executor_spec"]:
         _logger.warning("`custom_executor_spec` is deprecated; customise the component instead.")

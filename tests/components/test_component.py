@@ -289,3 +289,8 @@ def test_missing_module_file(examples: types.Channel, tmp_path: Path) -> None:
     component = GenericTrainer(examples=examples, module_file=str(tmp_path / "none.py"))
     with pytest.raises(ModuleFileError, match=r"none\.py"):
         component._resolve_pip_dependencies(str(tmp_path / "root"))
+
+
+def test_execution_type_is_public(examples: types.Channel, module_file: str) -> None:
+    trainer = GenericTrainer(examples=examples, module_file=module_file)
+    assert trainer.type == "generic_trainer.components.GenericTrainer"
