@@ -23,7 +23,7 @@ def describe(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Memory to load and score", _number(facts, "memory_mb", "MiB")),
         ("Saved by TensorFlow", facts.get("saved_by_tensorflow", "")),
         ("Checked with TensorFlow", facts.get("tensorflow_version", "")),
-        ("Original directory hidden", {True: "yes", False: "no"}.get(facts.get("original_hidden"))),
+        ("Original directory hidden", _yes_or_no(facts, "original_hidden")),
         ("Time taken", _number(facts, "seconds", "s")),
     ]
     return [(label, value) for label, value in rows if value]
@@ -31,6 +31,10 @@ def describe(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _number(facts: Mapping[str, Any], key: str, unit: str) -> str:
     return f"{facts[key]:.4g} {unit}" if key in facts else ""
+
+
+def _yes_or_no(facts: Mapping[str, Any], key: str) -> str:
+    return ("yes" if facts[key] else "no") if key in facts else ""
 
 
 def _size(facts: Mapping[str, Any]) -> str:

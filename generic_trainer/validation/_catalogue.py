@@ -5,19 +5,55 @@ from __future__ import annotations
 from generic_trainer.validation._check import Check
 from generic_trainer.validation._contract import ServingContract
 from generic_trainer.validation.dynamic._loads import loads
+from generic_trainer.validation.static._absolute_paths import absolute_paths
+from generic_trainer.validation.static._assets import assets
+from generic_trainer.validation.static._batch_dimension import batch_dimension
+from generic_trainer.validation.static._compiled_functions import compiled_functions
+from generic_trainer.validation.static._composite_tensors import composite_tensors
+from generic_trainer.validation.static._denied_ops import denied_ops
+from generic_trainer.validation.static._devices import devices
+from generic_trainer.validation.static._file_ops import file_ops
+from generic_trainer.validation.static._fingerprint import fingerprint
+from generic_trainer.validation.static._leftovers import leftovers
+from generic_trainer.validation.static._output_shape import output_shape
 from generic_trainer.validation.static._parses import parses
 from generic_trainer.validation.static._presence import presence
+from generic_trainer.validation.static._python_ops import python_ops
+from generic_trainer.validation.static._serialized_input import serialized_input
 from generic_trainer.validation.static._serve_tag import serve_tag
+from generic_trainer.validation.static._signature_specs import signature_specs
 from generic_trainer.validation.static._signatures import signatures_exist
+from generic_trainer.validation.static._tensorflow_version import tensorflow_version
+from generic_trainer.validation.static._unregistered_ops import unregistered_ops
+from generic_trainer.validation.static._variables_finite import variables_finite
+from generic_trainer.validation.static._variables_read import variables_read
 
 __all__ = ["ANY_FORMAT", "DYNAMIC", "STATIC", "checks_for"]
 
 ANY_FORMAT: tuple[Check, ...] = (presence,)
 STATIC: tuple[Check, ...] = (
     presence,
+    leftovers,
     parses,
+    fingerprint,
     serve_tag,
+    tensorflow_version,
     signatures_exist,
+    signature_specs,
+    serialized_input,
+    batch_dimension,
+    output_shape,
+    composite_tensors,
+    unregistered_ops,
+    denied_ops,
+    python_ops,
+    file_ops,
+    absolute_paths,
+    devices,
+    compiled_functions,
+    assets,
+    variables_read,
+    variables_finite,
 )
 DYNAMIC: tuple[Check, ...] = (loads,)
 

@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import gc
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from generic_trainer.validation import _graph
 from generic_trainer.validation._contract import ServingContract
+from generic_trainer.validation._graph import Node
+from generic_trainer.validation._variables import VariableScan, scan
 
-__all__ = ["ModelUnderTest", "Node"]
+__all__ = ["ModelUnderTest"]
 
 INIT_OP_SIGNATURE = "__saved_model_init_op"
-
-
-@dataclasses.dataclass(frozen=True)
-class Node:
-    """A node of the graph or of a function in its library.
-
-    Attributes:
-        function: the function's name, empty for the graph itself.
-        proto: the `NodeDef`.
-    """
-
-    function: str
-    proto: Any
-
-    @property
-    def where(self) -> str:
-        """The node's place in words, for messages."""
-        home = f"function {self.function!r}" if self.function else "the main graph"
-        return f"{self.proto.name!r} in {home}"
 
 
 class ModelUnderTest:
@@ -80,7 +62,23 @@ class ModelUnderTest:
     @functools.cached_property
     def nodes(self) -> list[Node]:
         """Every node: the graph's own, and those inside each library function."""
-        return list(self._walk())
+        return _graph.walk(self.meta_graph.graph_def)
+
+    @functools.cached_property
+    def variable_scan(self) -> VariableScan:
+        """What reading every variable has shown; raises when there is no readable index."""
+        return scan(self.directory / "variables" / "variables")
+
+    @property
+    def has_contract(self) -> bool:
+        """Whether somebody said which signatures the consumers use."""
+        return bool(self.contract.signatures)
+
+    @property
+    def serving_signatures(self) -> dict[str, Any]:
+        """The signatures that consumers use: those of the contract, or all when it names none."""
+        names = [spec.name for spec in self.contract.signature_specs] or list(self.signatures)
+        return {name: self.signatures[name] for name in names if name in self.signatures}
 
     @functools.cached_property
     def loaded(self) -> Any:
@@ -93,11 +91,3 @@ class ModelUnderTest:
         """Drops the loaded model, so that the next loader does not hold a second copy."""
         self.__dict__.pop("loaded", None)
         gc.collect()
-
-    def _walk(self) -> Iterator[Node]:
-        graph = self.meta_graph.graph_def
-        for proto in graph.node:
-            yield Node("", proto)
-        for function in graph.library.function:
-            for proto in function.node_def:
-                yield Node(function.signature.name, proto)

@@ -63,7 +63,8 @@ def note(message: str) -> Finding:
 def merge(name: str, findings: Iterable[Finding], seconds: float = 0.0) -> Result:
     """Makes one `Result` of all that a check found: the worst status wins, none means pass."""
     listed = list(findings)
-    status = next((s for s in _WORST_FIRST if any(f.status == s for f in listed)), "pass")
+    found = {finding.status for finding in listed}
+    status: Status = next((status for status in _WORST_FIRST if status in found), "pass")
     told = [f for f in listed if f.status in ("fail", "warn")] or listed
     return Result(
         name=name,

@@ -104,11 +104,15 @@ def broken_copy(model: Path, folder: Path, edit: Callable[[Path], None]) -> Path
     return folder
 
 
-def edit_proto(folder: Path, edit: Callable[[Any], None]) -> None:
-    """Applies `edit` to the SavedModel proto in `folder`."""
+def edit_proto(
+    folder: Path, edit: Callable[[Any], None], *, keep_fingerprint: bool = False
+) -> None:
+    """Applies `edit` to the SavedModel proto in `folder`, and deletes the fingerprint."""
     from tensorflow.core.protobuf import saved_model_pb2
 
     file = folder / "saved_model.pb"
     proto = saved_model_pb2.SavedModel.FromString(file.read_bytes())
     edit(proto)
     file.write_bytes(proto.SerializeToString())
+    if not keep_fingerprint:
+        (folder / "fingerprint.pb").unlink(missing_ok=True)

@@ -1,0 +1,423 @@
+"""Recipes for broken models, each with the check that must find it.
+
+A recipe gets a good model and a folder that does not exist yet, and puts a broken model there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
+
+from generic_trainer.validation import ServingContract, SignatureSpec
+from tests.validation import models
+from tests.validation.models import SERIALIZED, broken_copy, edit_proto, save, serving
+
+Make = Callable[[Path, Path], Any]
+ROWS = tf.TensorSpec([None, 2], tf.float32, name="x")
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """A way to break a model.
+
+    Attributes:
+        make: puts the model into the second path.
+        check: the check that must find it.
+        status: what that check must say.
+        told: a part of its message.
+        contract: what the model is checked against.
+    """
+
+    make: Make
+    check: str
+    status: str
+    told: str
+    contract: ServingContract | None
+
+
+RECIPES: dict[str, Recipe] = {}
+
+
+def recipe(
+    check: str, told: str = "", *, status: str = "fail", contract: ServingContract | None = None
+) -> Callable[[Make], Make]:
+    """Registers a recipe under its function's name."""
+
+    def register(make: Make) -> Make:
+        RECIPES[make.__name__] = Recipe(make, check, status, told, contract)
+        return make
+
+    return register
+
+
+# Files.
+
+
+@recipe("presence", "no file")
+def empty_directory(good: Path, folder: Path) -> None:
+    folder.mkdir()
+
+
+@recipe("presence", "model.pkl")
+def pickle_instead_of_saved_model(good: Path, folder: Path) -> None:
+    folder.mkdir()
+    (folder / "model.pkl").write_bytes(b"\x80\x04.")
+
+
+@recipe("presence", "below it, in 1")
+def model_one_folder_too_deep(good: Path, folder: Path) -> None:
+    shutil.copytree(good, folder / "1")
+
+
+@recipe("parses", "does not parse")
+def truncated_pb(good: Path, folder: Path) -> None:
+    broken_copy(good, folder, lambda f: _truncate(f / "saved_model.pb", 0.6))
+
+
+@recipe("parses", "holds no graph")
+def empty_pb(good: Path, folder: Path) -> None:
+    broken_copy(good, folder, lambda f: (f / "saved_model.pb").write_bytes(b""))
+
+
+@recipe("fingerprint", "saved_model_checksum")
+def edited_pb(good: Path, folder: Path) -> None:
+    def edit(proto: Any) -> None:
+        proto.meta_graphs[0].graph_def.node[0].name += "_edited"
+
+    broken_copy(good, folder, lambda f: edit_proto(f, edit, keep_fingerprint=True))
+
+
+@recipe("fingerprint", "checkpoint_hash")
+def variables_of_another_model(good: Path, folder: Path) -> None:
+    shutil.copytree(good, folder)
+    other = serving(lambda x: {"y": x @ w}, ROWS, w=(w := tf.Variable(tf.ones([2, 1]))))
+    save(other, folder.parent / "other")
+    shutil.rmtree(folder / "variables")
+    shutil.copytree(folder.parent / "other" / "variables", folder / "variables")
+
+
+@recipe("fingerprint", "does not parse")
+def garbage_fingerprint(good: Path, folder: Path) -> None:
+    broken_copy(good, folder, lambda f: (f / "fingerprint.pb").write_bytes(b"\xff\xff\xff"))
+
+
+@recipe("variables_read", "cannot be read")
+def flipped_byte_in_a_shard(good: Path, folder: Path) -> None:
+    broken_copy(good, folder, lambda f: _flip(f / "variables/variables.data-00000-of-00001", 2))
+
+
+@recipe("variables_read")
+def truncated_shard(good: Path, folder: Path) -> None:
+    name = "variables/variables.data-00000-of-00001"
+    broken_copy(good, folder, lambda f: _truncate(f / name, 0.1))
+
+
+@recipe("variables_read")
+def missing_shard(good: Path, folder: Path) -> None:
+    broken_copy(good, folder, lambda f: (f / "variables/variables.data-00000-of-00001").unlink())
+
+
+@recipe("variables_read", "no variables/variables.index")
+def missing_variables_index(good: Path, folder: Path) -> None:
+    broken_copy(good, folder, lambda f: shutil.rmtree(f / "variables"))
+
+
+@recipe("variables_finite", "NaN in 1 variables: 'weight'")
+def nan_weights(good: Path, folder: Path) -> None:
+    _with_weight(folder, np.nan)
+
+
+@recipe("variables_finite", "infinite", status="warn")
+def infinite_weights(good: Path, folder: Path) -> None:
+    _with_weight(folder, np.inf)
+
+
+@recipe("assets", "is missing")
+def missing_asset(good: Path, folder: Path) -> None:
+    broken_copy(good, folder, lambda f: next((f / "assets").iterdir()).unlink())
+
+
+@recipe("assets", "is empty", status="warn")
+def empty_asset(good: Path, folder: Path) -> None:
+    (folder.parent / "notes.txt").touch()
+    asset = tf.saved_model.Asset(str(folder.parent / "notes.txt"))
+    save(serving(lambda x: {"y": x * 2.0}, ROWS, notes=asset), folder)
+
+
+@recipe("loads", "tf.saved_model.load raises")
+def empty_vocabulary(good: Path, folder: Path) -> None:
+    broken_copy(good, folder, lambda f: next((f / "assets").iterdir()).write_bytes(b""))
+
+
+@recipe("leftovers", "variables_temp", status="warn")
+def leftover_of_an_interrupted_save(good: Path, folder: Path) -> None:
+    def leave(copied: Path) -> None:
+        (copied / "variables/variables_temp").mkdir()
+        (copied / "variables/variables_temp/part-00000-of-00001.data").write_bytes(b"x")
+
+    broken_copy(good, folder, leave)
+
+
+@recipe("leftovers", "two saves", status="warn")
+def shards_of_two_saves(good: Path, folder: Path) -> None:
+    shard = "variables/variables.data-00000-of-00002"
+    broken_copy(good, folder, lambda f: (f / shard).write_bytes(b"x"))
+
+
+# Tags and signatures.
+
+
+@recipe("serve_tag", "{serve, train}")
+def wrong_tags(good: Path, folder: Path) -> None:
+    def edit(proto: Any) -> None:
+        proto.meta_graphs[0].meta_info_def.tags.append("train")
+
+    broken_copy(good, folder, lambda f: edit_proto(f, edit))
+
+
+@recipe("signatures_exist", "has no signature")
+def no_signature(good: Path, folder: Path) -> None:
+    save(models.linear(folder), folder, signatures={})
+
+
+@recipe("signatures_exist", "['serving_default']", contract=ServingContract())
+def misnamed_signature(good: Path, folder: Path) -> None:
+    module = models.linear(folder)
+    save(module, folder, signatures={"serve": module.serve})
+
+
+@recipe(
+    "signature_specs",
+    "expected float32[None, 1], found float64[None, 1]",
+    contract=ServingContract(
+        signatures=(SignatureSpec("serving_default", outputs={"score": "float32[None, 1]"}),)
+    ),
+)
+def wrong_output_dtype(good: Path, folder: Path) -> None:
+    save(serving(lambda x: {"score": tf.cast(x[:, :1], tf.float64)}, ROWS), folder)
+
+
+@recipe(
+    "signature_specs",
+    "expected the inputs ['examples'], found ['x']",
+    contract=ServingContract(
+        signatures=(SignatureSpec("serving_default", inputs={"examples": "string[None]"}),)
+    ),
+)
+def wrong_inputs(good: Path, folder: Path) -> None:
+    save(serving(lambda x: {"score": x[:, :1]}, ROWS), folder)
+
+
+@recipe(
+    "signature_specs",
+    "expected the outputs ['probability'], found ['score']",
+    contract=ServingContract(
+        signatures=(SignatureSpec("serving_default", outputs={"probability": "float32"}),)
+    ),
+)
+def wrong_output_name(good: Path, folder: Path) -> None:
+    save(models.linear(folder), folder)
+
+
+@recipe("batch_dimension", "found float32[4, 2]")
+def fixed_batch(good: Path, folder: Path) -> None:
+    save(serving(lambda x: {"y": x * 2.0}, tf.TensorSpec([4, 2], name="x")), folder)
+
+
+@recipe("output_shape", "found float32[]")
+def scalar_output(good: Path, folder: Path) -> None:
+    save(serving(lambda x: {"loss": tf.reduce_mean(x)}, ROWS), folder)
+
+
+@recipe("serialized_input", "BulkInferrer", status="warn", contract=ServingContract())
+def no_serialized_input(good: Path, folder: Path) -> None:
+    save(serving(lambda x: {"y": x * 2.0}, ROWS), folder)
+
+
+@recipe("serialized_input", "string[None, 1]", status="warn", contract=ServingContract())
+def column_of_strings_as_input(good: Path, folder: Path) -> None:
+    module = models.linear(folder)
+    column = tf.TensorSpec([None, 1], tf.string, name="examples")
+    serve = tf.function(lambda examples: module.serve(examples[:, 0]), input_signature=[column])
+    save(module, folder, signatures={"serving_default": serve})
+
+
+@recipe("composite_tensors", "not a dense tensor", status="warn")
+def ragged_output(good: Path, folder: Path) -> None:
+    def split(examples: tf.Tensor) -> dict[str, Any]:
+        return {"words": tf.strings.split(examples)}
+
+    save(serving(split, SERIALIZED), folder)
+
+
+# Ops.
+
+
+@recipe("python_ops", "EagerPyFunc")
+def python_function(good: Path, folder: Path) -> None:
+    def double(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"y": tf.ensure_shape(tf.py_function(lambda v: v * 2, [x], tf.float32), [None, 2])}
+
+    save(serving(double, ROWS), folder)
+
+
+@recipe("python_ops", "PyFunc")
+def numpy_function_in_a_branch(good: Path, folder: Path) -> None:
+    def hidden(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        def slow() -> tf.Tensor:
+            return tf.ensure_shape(tf.numpy_function(lambda v: v, [x], tf.float32), [None, 2])
+
+        return {"y": tf.cond(tf.reduce_sum(x) > 1e9, slow, lambda: x)}
+
+    save(serving(hidden, ROWS), folder)
+
+
+@recipe("denied_ops", "Cosh", contract=ServingContract(denied_ops=("Cosh",)))
+def denied_op_inside_a_loop(good: Path, folder: Path) -> None:
+    def loop(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        (y,) = tf.while_loop(lambda v: tf.reduce_max(v) < 9.0, lambda v: (tf.cosh(v) + 1.0,), (x,))
+        return {"y": y}
+
+    save(serving(loop, ROWS), folder)
+
+
+@recipe("file_ops", "ReadFile")
+def reads_files_named_by_the_client(good: Path, folder: Path) -> None:
+    save(serving(lambda x: {"y": tf.map_fn(tf.io.read_file, x)}, SERIALIZED), folder)
+
+
+@recipe("file_ops", "WriteFile")
+def writes_files_in_a_branch(good: Path, folder: Path) -> None:
+    def write(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        def leak() -> tf.Tensor:
+            with tf.control_dependencies([tf.io.write_file("leak", x[0])]):
+                return tf.identity(x)
+
+        return {"y": tf.cond(tf.size(x) > 10**6, leak, lambda: x)}
+
+    save(serving(write, SERIALIZED), folder)
+
+
+@recipe("file_ops", "prints", status="warn")
+def prints(good: Path, folder: Path) -> None:
+    def chatty(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        tf.print("rows", tf.shape(x)[0])
+        return {"y": x * 2.0}
+
+    save(serving(chatty, ROWS), folder)
+
+
+@recipe("file_ops", "PrintV2")
+def prints_into_a_file(good: Path, folder: Path) -> None:
+    def leak(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        tf.print(x, output_stream=f"file://{folder.parent}/leak")
+        return {"y": x * 2.0}
+
+    save(serving(leak, ROWS), folder)
+
+
+@recipe("file_ops", "TFRecordDataset")
+def reads_records(good: Path, folder: Path) -> None:
+    def count(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"n": x + tf.data.TFRecordDataset("records").reduce(0.0, lambda n, _: n + 1.0)}
+
+    save(serving(count, ROWS), folder)
+
+
+@recipe("unregistered_ops", "Addons>Gelu")
+def custom_op(good: Path, folder: Path) -> None:
+    def edit(proto: Any) -> None:
+        for function in proto.meta_graphs[0].graph_def.library.function:
+            for node in function.node_def:
+                if node.op == "MatMul":
+                    node.op = "Addons>Gelu"
+
+    assert op_def_registry.get("Addons>Gelu") is None
+    broken_copy(good, folder, lambda f: edit_proto(f, edit))
+
+
+@recipe("absolute_paths", "vocabulary.txt")
+def absolute_asset_path(good: Path, folder: Path) -> None:
+    vocabulary = folder.parent / "vocabulary.txt"
+    vocabulary.write_text("a\nb\n")
+
+    def lookup(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        words = tf.strings.split(tf.io.read_file(str(vocabulary)), "\n")
+        return {"known": tf.reduce_any(x[:, None] == words[None], axis=1)}
+
+    save(serving(lookup, SERIALIZED), folder)
+
+
+@recipe("absolute_paths", "models/words.txt", status="warn")
+def path_of_another_machine(good: Path, folder: Path) -> None:
+    save(serving(lambda x: {"y": x + "/models/words.txt"}, SERIALIZED), folder)
+
+
+@recipe("devices", "/job:worker")
+def worker_device(good: Path, folder: Path) -> None:
+    def edit(proto: Any) -> None:
+        for function in proto.meta_graphs[0].graph_def.library.function:
+            for node in function.node_def:
+                if node.op == "MatMul":
+                    node.device = "/job:worker/replica:0/task:1/device:CPU:0"
+
+    broken_copy(good, folder, lambda f: edit_proto(f, edit))
+
+
+@recipe("devices", "pinned", status="warn")
+def gpu_device(good: Path, folder: Path) -> None:
+    def pinned(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        with tf.device("/GPU:0"):
+            return {"y": tf.exp(x)}
+
+    save(serving(pinned, ROWS), folder)
+
+
+@recipe("devices", "CollectiveReduce")
+def collective(good: Path, folder: Path) -> None:
+    def reduced(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        y = tf.raw_ops.CollectiveReduce(
+            input=x, group_size=2, group_key=1, instance_key=1, merge_op="Add", final_op="Id",
+            subdiv_offsets=[0],
+        )  # fmt: skip
+        return {"y": y}
+
+    save(serving(reduced, ROWS), folder)
+
+
+@recipe("compiled_functions", "XLA", status="warn")
+def compiled_with_xla(good: Path, folder: Path) -> None:
+    fast = tf.function(lambda x: x * 2.0 + 1.0, jit_compile=True)
+    save(serving(lambda x: {"y": fast(x)}, ROWS, fast=fast), folder)
+
+
+@recipe("tensorflow_version", "99.0", status="warn")
+def saved_by_a_newer_tensorflow(good: Path, folder: Path) -> None:
+    def edit(proto: Any) -> None:
+        proto.meta_graphs[0].meta_info_def.tensorflow_version = "99.0.0"
+
+    broken_copy(good, folder, lambda f: edit_proto(f, edit))
+
+
+def _truncate(file: Path, share: float) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[: int(len(content) * share)])
+
+
+def _flip(file: Path, position: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[position] ^= 0x40
+    file.write_bytes(bytes(content))
+
+
+def _with_weight(folder: Path, value: float) -> None:
+    module = models.linear(folder)
+    module.weight.assign([[value]])
+    save(module, folder)
