@@ -1,0 +1,142 @@
+"""What the component costs outside `run_fn`: TFX's Trainer against GenericTrainer.
+
+    python -m benchmarks.bench_overhead [--runs 5] [--train-seconds 0 15]
+
+Both run the same module file on the same examples in this process, in turn: packing the user's code
+(compile time), then the executor. `run_fn` writes down its own wall time, which is taken off. It
+trains a small Keras model for about the given time; the process that checks GenericTrainer's export
+starts up meanwhile, so short runs have to wait for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import logging
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+MODULE = """
+import json, os, time
+import numpy as np
+import tensorflow as tf
+
+def run_fn(fn_args):
+    started = time.perf_counter()
+    seconds = fn_args.custom_config["train_seconds"]
+    inputs = tf.keras.Input((8,), name="x")
+    hidden = tf.keras.layers.Dense(256, activation="relu")(inputs)
+    model = tf.keras.Model(inputs, tf.keras.layers.Dense(1)(hidden))
+    model.compile(optimizer="adam", loss="mse")
+    x = np.random.default_rng(0).normal(size=(4096, 8)).astype("float32")
+    while time.perf_counter() - started < seconds:
+        model.fit(x, x[:, :1], batch_size=64, epochs=1, verbose=0)
+    model.export(fn_args.serving_model_dir, verbose=False)
+    with open(os.path.join(fn_args.model_run_dir, "seconds.json"), "w") as file:
+        json.dump(time.perf_counter() - started, file)
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """One run of one component; all in seconds."""
+
+    packing: float
+    executor: float
+
+    @property
+    def total(self) -> float:
+        return self.packing + self.executor
+
+
+def main() -> None:
+    """Prints one table and its JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--train-seconds", type=float, nargs="+", default=[0.0, 15.0])
+    options = parser.parse_args()
+    logging.disable(logging.INFO)
+    rows = [row for seconds in options.train_seconds for row in _compare(seconds, options.runs)]
+    _print(rows)
+
+
+def _compare(train_seconds: float, runs: int) -> list[dict[str, Any]]:
+    from tfx.components import Trainer
+
+    from generic_trainer import GenericTrainer
+
+    components = {"tfx.components.Trainer": Trainer, "GenericTrainer": GenericTrainer}
+    samples: dict[str, list[Sample]] = {name: [] for name in components}
+    with tempfile.TemporaryDirectory() as folder:
+        module_file = Path(folder, "code", "bench_module.py")
+        module_file.parent.mkdir()
+        module_file.write_text(MODULE)
+        for run, (name, component) in itertools.product(range(runs + 1), components.items()):
+            root = Path(folder, name, str(run))
+            # What is packed differs from run to run, or a later one would find it done.
+            module_file.write_text(f"{MODULE}\nRUN = {run}\n")
+            sample = _run(component, str(module_file), root, train_seconds)
+            if run > 0:  # the first run of each warms up imports and caches
+                samples[name].append(sample)
+    return _rows(samples, train_seconds)
+
+
+def _run(component_class: Any, module_file: str, root: Path, train_seconds: float) -> Sample:
+    from tfx.types import Channel, standard_artifacts
+
+    from tests import helpers
+
+    root.mkdir(parents=True)
+    examples = helpers.write_examples(root / "examples")
+    started = time.perf_counter()
+    component = component_class(
+        examples=Channel(type=standard_artifacts.Examples),
+        module_file=module_file,
+        custom_config={"train_seconds": train_seconds},
+    )
+    component._resolve_pip_dependencies(str(root))
+    packed = time.perf_counter()
+    outputs = helpers.output_artifacts(root)
+    properties = {k: v for k, v in component.exec_properties.items() if v is not None}
+    component.executor_spec.executor_class().Do({"examples": [examples]}, outputs, properties)
+    done = time.perf_counter()
+    run_fn_seconds = json.loads(Path(outputs["model_run"][0].uri, "seconds.json").read_text())
+    return Sample(packing=packed - started, executor=done - packed - run_fn_seconds)
+
+
+def _rows(samples: dict[str, list[Sample]], train_seconds: float) -> list[dict[str, Any]]:
+    reference = statistics.median(sample.total for sample in samples["tfx.components.Trainer"])
+    return [
+        {
+            "run_fn_s": train_seconds,
+            "component": name,
+            "packing_s": statistics.median(sample.packing for sample in taken),
+            "executor_s": statistics.median(sample.executor for sample in taken),
+            "total_s": statistics.median(sample.total for sample in taken),
+            "ratio": statistics.median(sample.total for sample in taken) / reference,
+        }
+        for name, taken in samples.items()
+    ]
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    print("Wall time outside run_fn, seconds, median")
+    print(f"{'run_fn':>7} {'component':24}{'packing':>9}{'executor':>10}{'total':>8}{'ratio':>8}")
+    for row in rows:
+        print(
+            f"{row['run_fn_s']:>6.0f}s {row['component']:24}{row['packing_s']:>9.2f}"
+            f"{row['executor_s']:>10.2f}{row['total_s']:>8.2f}{row['ratio']:>8.2f}"
+        )
+    print(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()
