@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import linecache
 import os
 import sys
@@ -66,7 +65,6 @@ def importable(folder: Path, origin: str) -> Iterator[None]:
     sys.path_hooks.insert(0, functools.partial(_finder, folder, origin))
     sys.path.insert(0, str(folder))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), inherited)))
-    importlib.invalidate_caches()
     try:
         yield
     finally:
@@ -90,7 +88,7 @@ def _restore_environment(name: str, value: str | None) -> None:
 
 
 def _forget(folder: Path, origin: str) -> None:
-    for path in [path for path in sys.path_importer_cache if Path(path).is_relative_to(folder)]:
+    for path in [path for path in sys.path_importer_cache if path.startswith(str(folder))]:
         del sys.path_importer_cache[path]
     # Where the user's files are not on this machine, a later traceback has only the pinned lines.
     for path in [path for path in linecache.cache if path.startswith(join(origin, ""))]:
