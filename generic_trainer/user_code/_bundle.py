@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import logging
 import os
@@ -10,6 +11,7 @@ from generic_trainer.errors import ModuleFileError
 from generic_trainer.user_code._archive import Bundle
 from generic_trainer.user_code._code import UserCode
 from generic_trainer.user_code._collect import collect
+from generic_trainer.user_code._definitions import check_definition
 from generic_trainer.user_code._environment import OWN_PACKAGE, STANDARD_NAMES, lies_in_environment
 from generic_trainer.user_code._module_file import check_module_file
 from generic_trainer.user_code._nodes import absolute, join, split, write_file
@@ -37,7 +39,7 @@ def bundle_module_file(module_file: str, destination: str) -> UserCode:
             written.
     """
     path = absolute(os.fspath(module_file))
-    check_module_file(path, "run_fn")
+    check_module_file(path)
     return _pack(path, split(path)[1].removesuffix(".py"), "run_fn", destination)
 
 
@@ -53,8 +55,8 @@ def bundle_function(dotted: str, destination: str) -> UserCode:
         destination: folder for the bundle, local or remote; made if it is not there.
 
     Raises:
-        ModuleFileError: the name has no module in it; files cannot be read; the bundle cannot be
-            written.
+        ModuleFileError: the name has no module in it; its module cannot define the function;
+            files cannot be read; the bundle cannot be written.
     """
     module, _, function = dotted.rpartition(".")
     if not module or not all(part.isidentifier() for part in dotted.split(".")):
@@ -75,11 +77,15 @@ def bundle_function(dotted: str, destination: str) -> UserCode:
 
 def _own_source(top: str) -> str | None:
     """Returns the path of the user's own module or package `top`; None if it is installed."""
+    importlib.invalidate_caches()  # a notebook may have written it a moment ago
     try:
         spec = importlib.util.find_spec(top)
     except ValueError:  # a module that some code has made by hand
         return None
-    if spec is None or top in STANDARD_NAMES | {OWN_PACKAGE}:
+    if spec is None:
+        _logger.warning("%r is not on this machine: the trainer will look for it at run time.", top)
+        return None
+    if top in STANDARD_NAMES | {OWN_PACKAGE}:
         return None
     # A namespace package may lie in several folders; the first of the user's is taken.
     for place in spec.submodule_search_locations or [spec.origin or ""]:
@@ -92,6 +98,7 @@ def _pack(source: str, module: str, function: str, destination: str) -> UserCode
     folder, root = split(source)
     try:
         bundle = Bundle(collect(folder, root), folder)
+        check_definition(bundle, module, function)
         digest = bundle.digest()
         path = join(absolute(os.fspath(destination)), f"{module}-{digest[:16]}.zip")
         write_file(path, bundle.to_zip())

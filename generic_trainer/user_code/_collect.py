@@ -33,7 +33,7 @@ def collect(folder: str, root: str) -> dict[str, bytes]:
     """
     collector = _Collector(folder)
     collector.follow(root)
-    raise_problems(ModuleFileError, f"Cannot pack {join(folder, root)}", collector.problems)
+    raise_problems(ModuleFileError, f"Cannot pack the code in {folder}", collector.problems)
     return collector.files
 
 

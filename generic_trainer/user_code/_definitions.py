@@ -1,4 +1,4 @@
-"""Whether a module defines a name, as far as its source tells."""
+"""Whether a module defines the function, as far as its source tells."""
 
 from __future__ import annotations
 
@@ -6,31 +6,41 @@ import ast
 import symtable
 from importlib.util import decode_source
 
-__all__ = ["defined_names", "lacks"]
+from generic_trainer.errors import ModuleFileError
+from generic_trainer.user_code._archive import Bundle
+from generic_trainer.user_code._missing import explain_missing
+from generic_trainer.user_code._nodes import join
+from generic_trainer.user_code._quote import quote_syntax_error
+
+__all__ = ["check_definition"]
 
 # A module that uses one of these can define names that its source does not show.
 _MAKERS_OF_NAMES = frozenset({"__getattr__", "exec", "globals", "modules", "setattr", "vars"})
 
 
-def lacks(source: bytes, path: str, name: str) -> bool:
-    """Whether importing the module can surely not define `name`.
+def check_definition(bundle: Bundle, module: str, function: str) -> None:
+    """Raises `ModuleFileError` if importing `module` can surely not give `function`.
 
-    Args:
-        source: the module.
-        path: for the message of a syntax error.
-        name: of a function.
-
-    Raises:
-        SyntaxError, ValueError: the source is not Python.
+    A pipeline would otherwise find out after the components before the trainer have run.
     """
-    tree = ast.parse(source, path)
-    return name not in defined_names(source, path) and not any(
-        _may_define(node, name) for node in ast.walk(tree)
-    )
+    stem = module.replace(".", "/")
+    for file in (f"{stem}/__init__.py", f"{stem}.py"):
+        if file in bundle.files:
+            _check(bundle.files[file], join(bundle.origin, file), function)
 
 
-def defined_names(source: bytes, path: str) -> set[str]:
-    """Returns the names that the module assigns, defines or imports at its top level."""
+def _check(source: bytes, path: str, function: str) -> None:
+    try:
+        names = _defined_names(source, path)
+        tree = ast.parse(source, path)
+    except (SyntaxError, ValueError) as error:
+        quoted = quote_syntax_error(error, path)
+        raise ModuleFileError(f"{path} is not valid Python.\n{quoted}") from error
+    if function not in names and not any(_may_define(node, function) for node in ast.walk(tree)):
+        raise ModuleFileError(explain_missing(function, path, names))
+
+
+def _defined_names(source: bytes, path: str) -> set[str]:
     symbols = symtable.symtable(decode_source(source), path, "exec").get_symbols()
     return {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
 

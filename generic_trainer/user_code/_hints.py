@@ -34,7 +34,7 @@ def _advice(error: BaseException, code: UserCode) -> str:
     if place and isinstance(error, (AttributeError, ImportError)):
         return f"The module hides an installed one of the same name ({place}); rename it."
     if isinstance(error, ModuleNotFoundError):
-        return _advice_on_missing(error.name or "")
+        return _advice_on_missing(top_level(error.name or ""), code)
     if UNPACKED_PREFIX in str(error):
         return (
             "A data file travels with the code only inside a package that the module imports: put "
@@ -43,8 +43,10 @@ def _advice(error: BaseException, code: UserCode) -> str:
     return ""
 
 
-def _advice_on_missing(name: str) -> str:
+def _advice_on_missing(name: str, code: UserCode) -> str:
+    if code.bundle and name == top_level(code.module):
+        return f"{name!r} was packed as it was found, and has no such module: check the spelling."
     return (
-        f"If {top_level(name)!r} is a package, install it where the trainer runs. If it lies "
-        "beside the module file, import it by a constant name, so that it is packed."
+        f"If {name!r} is a package, install it where the trainer runs. If it lies beside the "
+        "module file, import it by a constant name, so that it is packed."
     )

@@ -1,4 +1,4 @@
-"""What can be told of a module file before anything runs."""
+"""Whether a path can be a module file."""
 
 from __future__ import annotations
 
@@ -6,32 +6,19 @@ import re
 from collections.abc import Iterator
 
 from generic_trainer.errors import ModuleFileError, raise_problems
-from generic_trainer.user_code._definitions import defined_names, lacks
 from generic_trainer.user_code._environment import STANDARD_NAMES
-from generic_trainer.user_code._missing import explain_missing
 from generic_trainer.user_code._nodes import Node, open_node, split
-from generic_trainer.user_code._quote import quote_syntax_error
 
 __all__ = ["check_module_file"]
 
 
-def check_module_file(path: str, function: str) -> None:
-    """Raises `ModuleFileError` if importing `path` can surely not give `function`.
-
-    A pipeline would otherwise find out after the components before the trainer have run.
-    """
+def check_module_file(path: str) -> None:
+    """Raises `ModuleFileError` if `path` cannot be imported by the name of the file."""
     try:
-        node = open_node(path)
-        raise_problems(ModuleFileError, f"Module file {path}", list(_problems(node, path)))
-        source = node.read_bytes()
+        problems = list(_problems(open_node(path), path))
     except OSError as error:
         raise ModuleFileError(f"Module file {path} cannot be read: {error}") from error
-    try:
-        if lacks(source, path, function):
-            raise ModuleFileError(explain_missing(function, path, defined_names(source, path)))
-    except (SyntaxError, ValueError) as error:
-        text = quote_syntax_error(error, path)
-        raise ModuleFileError(f"Module file {path} is not valid Python.\n{text}") from error
+    raise_problems(ModuleFileError, f"Module file {path}", problems)
 
 
 def _problems(node: Node, path: str) -> Iterator[str]:

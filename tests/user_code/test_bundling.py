@@ -265,9 +265,8 @@ def test_syntax_error_is_quoted(project):
     with pytest.raises(ModuleFileError) as error:
         project.bundle()
     assert "is not valid Python" in str(error.value)
-    assert f'File "{project.folder}/trainer.py", line 3\n    def run_fn(fn_args:' in str(
-        error.value
-    )
+    place = f'File "{project.folder}/trainer.py", line 3'
+    assert f"{place}\n       def run_fn(fn_args:" in str(error.value)
 
 
 def test_all_broken_helpers_are_told_at_once(project):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import zipfile
 from pathlib import Path
 
@@ -122,13 +124,53 @@ def test_errors_quote_the_path_in_the_zip(source, import_path, tmp_path):
     assert f'{place}\n    raise RuntimeError("no")' in str(error.value)
 
 
-def test_missing_function(source, import_path, tmp_path):
+@pytest.mark.parametrize("module", ["usermodule", "userpackage.models.dense"])
+def test_missing_function(source, import_path, tmp_path, module):
     import_path(source)
-    code = bundle_function("usermodule.trian", str(tmp_path / "bundles"))
+    with pytest.raises(ModuleFileError) as error:
+        bundle_function(f"{module}.trian", str(tmp_path / "bundles"))
+    path = module.replace(".", "/")
+    assert f"{source}/{path}.py does not define 'trian'" in str(error.value)
+    assert "Did you mean 'train'?" in str(error.value)
+
+
+def test_missing_module(source, import_path, tmp_path):
+    import_path(source)
+    code = bundle_function("userpackage.models.desne.train", str(tmp_path / "bundles"))
     with pytest.raises(ModuleFileError) as error:
         run(code)
-    assert f"{source}/usermodule.py does not define 'trian'" in str(error.value)
-    assert "Did you mean 'train'?" in str(error.value)
+    assert "No module named 'userpackage.models.desne'" in str(error.value)
+    assert "has no such module: check the spelling" in str(error.value)
+
+
+def test_syntax_error_in_the_module_of_the_function(source, import_path, tmp_path):
+    import_path(source)
+    path = source / "userpackage" / "models" / "dense.py"
+    path.write_text("x = = 1")
+    with pytest.raises(ModuleFileError) as error:
+        bundle_function("userpackage.models.dense.train", str(tmp_path / "bundles"))
+    assert f'{path} is not valid Python.\n  File "{path}", line 1\n    x = = 1' in str(error.value)
+
+
+def test_function_that_the_package_imports_for_others(source, import_path, tmp_path):
+    (source / "userpackage" / "__init__.py").write_text("from .models.dense import train")
+    import_path(source)
+    assert run(bundle_function("userpackage.train", str(tmp_path / "bundles"))) == ("3", 4)
+
+
+def test_module_written_a_moment_ago(source, import_path, tmp_path):
+    import_path(source)
+    assert importlib.util.find_spec("userlate") is None  # Python now remembers the folder's content
+    time_of_folder = source.stat().st_mtime_ns
+    (source / "userlate.py").write_text("def train(fn_args):\n    return 9")
+    os.utime(source, ns=(time_of_folder, time_of_folder))
+    assert run(bundle_function("userlate.train", str(tmp_path / "bundles"))) == 9
+
+
+def test_what_is_only_on_the_worker_is_said(tmp_path, caplog):
+    bundle_function("not_there.module.train", str(tmp_path))
+    (record,) = caplog.records
+    assert "'not_there' is not on this machine" in record.getMessage()
 
 
 @pytest.mark.parametrize("dotted", ["pluggy.HookspecMarker", "json.loads", "not_there.module.fn"])
