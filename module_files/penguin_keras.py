@@ -8,30 +8,21 @@ from __future__ import annotations
 
 import keras_tuner
 import tensorflow as tf
-from penguin_features import FEATURE_WIDTHS, SPECIES, preprocessing_fn, read_batches
+from penguin_features import preprocessing_fn, read_batches
+from penguin_model import build_model, train
 from penguin_serving import export_for_serving
 from tfx import v1 as tfx
 
 __all__ = ["preprocessing_fn", "run_fn", "tuner_fn"]
 
-EPOCHS = 10
-
 
 def run_fn(fn_args: tfx.components.FnArgs) -> None:
-    """Trains for `fn_args.train_steps` batches, split into epochs, and exports the model."""
+    """Trains with the hyperparameters that a Tuner found, if any, and exports the model."""
     hyperparameters = _search_space()
     if fn_args.hyperparameters:
         hyperparameters = keras_tuner.HyperParameters.from_config(fn_args.hyperparameters)
     model = _build_model(hyperparameters)
-    model.fit(
-        read_batches(fn_args, fn_args.train_files),
-        epochs=EPOCHS,
-        steps_per_epoch=max(1, fn_args.train_steps // EPOCHS),
-        validation_data=read_batches(fn_args, fn_args.eval_files),
-        validation_steps=fn_args.eval_steps,
-        callbacks=[tf.keras.callbacks.TensorBoard(fn_args.model_run_dir, write_graph=False)],
-        verbose=2,
-    )
+    train(model, fn_args)
     export_for_serving(model, fn_args)
 
 
@@ -63,17 +54,4 @@ def _search_space() -> keras_tuner.HyperParameters:
 
 
 def _build_model(hyperparameters: keras_tuner.HyperParameters) -> tf.keras.Model:
-    inputs = {
-        name: tf.keras.Input((width,), name=name) for name, width in FEATURE_WIDTHS.items()
-    }
-    hidden = tf.keras.layers.Concatenate()(list(inputs.values()))
-    for _ in range(hyperparameters.get("hidden_layers")):
-        hidden = tf.keras.layers.Dense(16, activation="relu")(hidden)
-    probabilities = tf.keras.layers.Dense(len(SPECIES), activation="softmax")(hidden)
-    model = tf.keras.Model(inputs, probabilities)
-    model.compile(
-        optimizer=tf.keras.optimizers.Adam(hyperparameters.get("learning_rate")),
-        loss="sparse_categorical_crossentropy",
-        metrics=["accuracy"],
-    )
-    return model
+    return build_model(hyperparameters.get("hidden_layers"), hyperparameters.get("learning_rate"))

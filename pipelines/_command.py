@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,6 +32,12 @@ def parse_options(description: str, argv: Sequence[str] | None) -> argparse.Name
     add("--train-steps", type=int, default=200, help="training batches (default: %(default)s)")
     add("--tune", action="store_true", help="search hyperparameters first")
     add("--warm-start", action="store_true", help="start from the latest blessed model")
+    add(
+        "--cpu-devices",
+        type=int,
+        default=1,
+        help="split the CPU into so many devices, to try a distribution strategy without GPUs",
+    )
     return parser.parse_args(argv)
 
 
@@ -53,7 +58,6 @@ def run_penguin(make_runner: Callable[[], Any], options: argparse.Namespace) -> 
         with stage_console(log_path) as console:
             results, summary = _run(make_runner, options, folder, console)
     except Exception as error:
-        logging.getLogger(__name__).debug("The pipeline failed", exc_info=True)
         print(f"\n{error}\n\nThe pipeline stopped here. The full log: {log_path}", file=sys.stderr)
         return 1
     print(f"\n{summary}")
@@ -72,6 +76,7 @@ def _run(
     from pipelines.penguin import create_pipeline
     from pipelines.penguin_data import write_penguin_csv
 
+    _split_cpu(options.cpu_devices)
     console.finish("importing TFX")
     metadata_path = str(folder / "metadata.db")
     pipeline = create_pipeline(
@@ -87,3 +92,11 @@ def _run(
     make_runner().run(pipeline)
     results = last_run(metadata_path)
     return results, summarize(results)
+
+
+def _split_cpu(num_devices: int) -> None:
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    device = tf.config.LogicalDeviceConfiguration()
+    tf.config.set_logical_device_configuration(cpu, [device] * num_devices)

@@ -15,6 +15,7 @@ from typing import TextIO
 # The stages whose own output a user wants to see: their training, their search.
 TALKATIVE_STAGES = ("GenericTrainer", "Tuner")
 
+_LIBRARY_LOGGERS = ("absl", "tensorflow", "py.warnings")
 _STARTED = re.compile(r"(?:Component|node) (\S+) is running\.")
 _FINISHED = re.compile(r"(?:Component|node) (\S+) is finished\.")
 _CACHED = re.compile(r"A cached execution \d+ is used")
@@ -103,24 +104,34 @@ def stage_console(log_path: Path) -> Iterator[StageConsole]:
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         descriptors = (os.dup(1), os.dup(2))
-        stack.callback(lambda: [os.close(descriptor) for descriptor in descriptors])
+        for descriptor in descriptors:
+            stack.callback(os.close, descriptor)
         log = stack.enter_context(log_path.open("a"))
         terminal = stack.enter_context(os.fdopen(os.dup(1), "w"))
         console = StageConsole(terminal, descriptors, log.fileno())
         stack.enter_context(_logging_to(log, console))
         console.lead_to(log.fileno(), log.fileno())
         stack.callback(console.close)
-        yield console
+        try:
+            yield console
+        except Exception:
+            logging.getLogger(__name__).exception("The pipeline failed")
+            raise
 
 
-class _StageHandler(logging.Handler):
-    """Reads from TFX's own log where the orchestrator is: it offers no other hook."""
+class _LibraryFilter(logging.Filter):
+    """Reads TFX's log lines to know where the orchestrator is: it offers no other hook.
 
-    def __init__(self, console: StageConsole) -> None:
+    What libraries say while a talkative stage runs goes to the log file only; what the user's own
+    module says passes.
+    """
+
+    def __init__(self, console: StageConsole, log: logging.Handler) -> None:
         super().__init__()
         self._console = console
+        self._log = log
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def filter(self, record: logging.LogRecord) -> bool:
         message = record.getMessage()
         if started := _STARTED.match(message):
             self._console.start(started[1])
@@ -128,6 +139,11 @@ class _StageHandler(logging.Handler):
             self._console.finish(finished[1])
         elif _CACHED.match(message):
             self._console.note_cached()
+        origin = message if record.name == "py.warnings" else record.pathname
+        is_chatter = record.levelno < logging.ERROR and "site-packages" in origin
+        if is_chatter:
+            self._log.handle(record)
+        return not is_chatter
 
 
 @contextlib.contextmanager
@@ -135,16 +151,22 @@ def _logging_to(log: TextIO, console: StageConsole) -> Iterator[None]:
     from absl import logging as absl_logging
 
     root = logging.getLogger()
-    handlers: list[logging.Handler] = [logging.StreamHandler(log), _StageHandler(console)]
-    handlers[0].setFormatter(logging.Formatter("%(asctime)s %(levelname).1s %(name)s: %(message)s"))
+    to_file = logging.StreamHandler(log)
+    to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname).1s %(name)s: %(message)s"))
+    library_filter = _LibraryFilter(console, to_file)
+    library_loggers = [logging.getLogger(name) for name in _LIBRARY_LOGGERS]
     level_before, handlers_before = root.level, root.handlers
     verbosity_before = absl_logging.get_verbosity()
-    root.handlers, root.level = handlers, logging.INFO
+    root.handlers, root.level = [to_file], logging.INFO
     absl_logging.set_verbosity(absl_logging.INFO)
+    for logger in library_loggers:
+        logger.addFilter(library_filter)
     logging.captureWarnings(True)
     try:
         yield
     finally:
         logging.captureWarnings(False)
+        for logger in library_loggers:
+            logger.removeFilter(library_filter)
         absl_logging.set_verbosity(verbosity_before)
         root.handlers, root.level = handlers_before, level_before

@@ -71,7 +71,9 @@ def _slice_line(key: tuple[tuple[str, Any], ...], metrics: Mapping[str, Any]) ->
 
 
 def _numbers(metrics: Mapping[str, float]) -> str:
-    return "\n".join(f"{name:<36}{value:.4g}" for name, value in sorted(metrics.items())) or "none"
+    # Keras records each validation result a second time, against the steps.
+    shown = {name: metrics[name] for name in sorted(metrics) if "_vs_iterations" not in name}
+    return "\n".join(f"{name:<30}{value:.4g}" for name, value in shown.items()) or "none"
 
 
 def _prediction(model_dir: str, penguin: tf.train.Example) -> str:
