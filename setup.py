@@ -25,21 +25,24 @@ def read_long_description() -> str:
     return readme.read_text(encoding="utf-8") if readme.exists() else ""
 
 
-# No environment marker can express the C library, and none has to: TFX 1.17 and later exist only
-# as wheels for glibc >= 2.39 (through ml-metadata and tfx-bsl), so that pip and uv fall back to
+# No environment marker can express the C library, and none has to: TFX 1.17 and later need wheels
+# for glibc >= 2.39 (of ml-metadata and tensorflow-data-validation), so that pip and uv fall back to
 # TFX 1.16, and with it to Python 3.10, wherever the newest cannot run.
 INSTALL_REQUIRES = [
     "tfx>=1.16,<1.22",
-    # TFX imports the following and does not ask for them.
-    "dill>=0.3.1.1",  # tfx_bsl; Apache Beam brought it until 2.73
+    # TFX imports these without asking for them.
+    "dill>=0.3.1.1",  # tfx_bsl 1.16; Apache Beam brought it until 2.73
     "tensorboard>=2.16,<2.22",  # tf.summary; TensorFlow brought it until 2.20
-    # `TF_USE_LEGACY_KERAS=1`: the module files of TFX 1.16 save as only Keras 2 can.
-    "tf-keras>=2.16,<2.22",
+    "tf-keras>=2.16,<2.22",  # Transform and Model Analysis, whatever tf.keras is
     # Transform and Tuner pack their module files with `python -m pip` at run time.
     "pip",
     "wheel",
     # tensorflow_hub and TensorBoard 2.16 import pkg_resources, which 82 dropped and 80.9 warns of.
     "setuptools>=65,<80.9",
+    # Python 3.10 can have either stack. TFX 1.16 ends at protobuf 3.20 and Beam 2.74, TFX 1.21
+    # starts at protobuf 6: without these two lines pip loses itself among what lies between.
+    'apache-beam[gcp]>=2.47,<2.75; python_version < "3.11"',
+    'protobuf>=3.20.3,!=4.*,!=5.*,<7; python_version < "3.11"',
 ]
 
 KFP = ["kfp>=2.5,<2.17"]  # 2.5 beside TFX 1.16 (protobuf 3), 2.16 beside TFX 1.21 (protobuf 6)
