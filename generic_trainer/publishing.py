@@ -16,19 +16,11 @@ from generic_trainer.files import move_aside, publish_tree
 from generic_trainer.request import SERVING_MODEL_DIR, TrainingRequest
 from generic_trainer.validation import Checker
 
-__all__ = ["FAILED_SUFFIX", "keep_failed_run", "publish", "staging_dir"]
+__all__ = ["keep_failed_run", "publish"]
 
-FAILED_SUFFIX = ".failed"
-
-_STAGING_DIR = ".staging"
 _REJECTED_DIR = "rejected_export"
 
 _logger = logging.getLogger(__name__)
-
-
-def staging_dir(request: TrainingRequest) -> str:
-    """The directory where the export waits until it is published."""
-    return os.path.join(request.model_dir, _STAGING_DIR)
 
 
 def publish(request: TrainingRequest, checker: Checker) -> None:
@@ -46,7 +38,7 @@ def publish(request: TrainingRequest, checker: Checker) -> None:
         ModelValidationError: the export failed the checks; their report is in the ModelRun.
     """
     gfile = _gfile()
-    staging = staging_dir(request)
+    staging = request.staging_dir
     staged = os.path.join(staging, SERVING_MODEL_DIR)
     if not gfile.exists(staged):
         raise ExportError(
@@ -79,14 +71,14 @@ def keep_failed_run(request: TrainingRequest) -> str:
     """Saves log, checkpoints and export of a failed run, and returns the directory they are in.
 
     TFX's local orchestrators delete the output directories of a failed step, and with them what
-    tells why it failed. The directory is the ModelRun's URI with the suffix `.failed`.
+    tells why it failed.
     """
     gfile = _gfile()
-    kept = request.model_run_dir.rstrip("/") + FAILED_SUFFIX
+    kept = request.failed_run_dir
     move_aside(request.model_run_dir, kept)
-    if gfile.exists(staging_dir(request)):
-        move_aside(staging_dir(request), os.path.join(kept, _REJECTED_DIR))
-        gfile.rmtree(staging_dir(request))
+    if gfile.exists(request.staging_dir):
+        move_aside(request.staging_dir, os.path.join(kept, _REJECTED_DIR))
+        gfile.rmtree(request.staging_dir)
     return kept
 
 

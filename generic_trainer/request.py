@@ -20,9 +20,13 @@ __all__ = ["EVAL_MODEL_DIR", "LOG_FILE", "SERVING_MODEL_DIR", "ExamplesFormat", 
 # Where consumers of a TFX Model artifact look for the model (`tfx.utils.path_constants`).
 SERVING_MODEL_DIR = "Format-Serving"
 EVAL_MODEL_DIR = "Format-TFMA"
+# Inside the Model artifact.
+_STAGING_DIR = ".staging"
 # Inside the ModelRun artifact.
 LOG_FILE = "training.log"
 _CHECKPOINT_DIR = "checkpoints"
+# Beside the ModelRun artifact.
+_FAILED_SUFFIX = ".failed"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +83,16 @@ class TrainingRequest:
     num_examples: Mapping[str, int] | None = None
     extra_inputs: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     contract: ServingContract | None = None
+
+    @property
+    def staging_dir(self) -> str:
+        """Where the export waits until it is published, on the file system of its destination."""
+        return os.path.join(self.model_dir, _STAGING_DIR)
+
+    @property
+    def failed_run_dir(self) -> str:
+        """Where the traces of a failed run are kept, beside the ModelRun artifact."""
+        return self.model_run_dir.rstrip("/") + _FAILED_SUFFIX
 
     @property
     def checkpoint_dir(self) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 from generic_trainer.output import kept_output
-from generic_trainer.publishing import staging_dir
 from generic_trainer.request import TrainingRequest
 from generic_trainer.training import is_chief
 from generic_trainer.user_code import call_user_function, user_function
@@ -48,8 +47,7 @@ def _export_dir(request: TrainingRequest) -> str:
         return os.path.join(request.scratch_dir, _SCRATCH_EXPORT_DIR)
     import tensorflow as tf
 
-    staging = staging_dir(request)
-    if tf.io.gfile.exists(staging):  # a killed run left it
-        tf.io.gfile.rmtree(staging)
-    tf.io.gfile.makedirs(staging)
-    return staging
+    if tf.io.gfile.exists(request.staging_dir):  # a killed run left it
+        tf.io.gfile.rmtree(request.staging_dir)
+    tf.io.gfile.makedirs(request.staging_dir)
+    return request.staging_dir
