@@ -21,6 +21,8 @@ syntax trees (imports inside functions and constant `importlib.import_module` ca
 4. The digest is over names and contents, so it changes when a helper is edited and stays when an
    unrelated neighbour is. It does not depend on where the folder lies or on time stamps.
 
+Packing finds syntax errors and a function that is surely not defined, before any pipeline runs.
+
 While `user_function` is open the bundle's modules are importable, lazily and in child processes,
 under the names that they have beside the module file. Three rules say which code a name means:
 

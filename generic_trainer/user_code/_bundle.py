@@ -14,7 +14,8 @@ from generic_trainer.user_code._collect import collect
 from generic_trainer.user_code._definitions import check_definition
 from generic_trainer.user_code._environment import OWN_PACKAGE, STANDARD_NAMES, lies_in_environment
 from generic_trainer.user_code._module_file import check_module_file
-from generic_trainer.user_code._nodes import absolute, join, split, write_file
+from generic_trainer.user_code._nodes import write_file
+from generic_trainer.user_code._paths import absolute, join, split
 
 __all__ = ["bundle_function", "bundle_module_file"]
 

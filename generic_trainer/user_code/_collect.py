@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import textwrap
 from collections.abc import Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -11,7 +10,9 @@ from pathlib import Path
 from generic_trainer.errors import ModuleFileError, raise_problems
 from generic_trainer.user_code._environment import OWN_PACKAGE, STANDARD_NAMES, installed_at
 from generic_trainer.user_code._imports import imported_names
-from generic_trainer.user_code._nodes import Node, join, open_folder
+from generic_trainer.user_code._nodes import Node, open_folder
+from generic_trainer.user_code._parse import parse
+from generic_trainer.user_code._paths import join
 from generic_trainer.user_code._quote import quote_syntax_error
 
 __all__ = ["collect"]
@@ -93,7 +94,7 @@ class _Collector:
     def _imports(self, path: str) -> set[str]:
         where = join(self._folder, path)
         try:
-            return imported_names(ast.parse(self.files[path], where))
+            return imported_names(parse(self.files[path], where))
         except (SyntaxError, ValueError) as error:
             # A package may carry templates and files for other Pythons that nobody imports.
             if "/" not in path:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-import symtable
-from importlib.util import decode_source
 
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.user_code._archive import Bundle
 from generic_trainer.user_code._missing import explain_missing
-from generic_trainer.user_code._nodes import join
+from generic_trainer.user_code._parse import defined_names, parse
+from generic_trainer.user_code._paths import join
 from generic_trainer.user_code._quote import quote_syntax_error
 
 __all__ = ["check_definition"]
@@ -24,25 +23,20 @@ def check_definition(bundle: Bundle, module: str, function: str) -> None:
     A pipeline would otherwise find out after the components before the trainer have run.
     """
     stem = module.replace(".", "/")
-    for file in (f"{stem}/__init__.py", f"{stem}.py"):
-        if file in bundle.files:
-            _check(bundle.files[file], join(bundle.origin, file), function)
+    candidates = (f"{stem}/__init__.py", f"{stem}.py")
+    file = next((file for file in candidates if file in bundle.files), None)
+    if file is not None:
+        _check(bundle.files[file], join(bundle.origin, file), function)
 
 
 def _check(source: bytes, path: str, function: str) -> None:
     try:
-        names = _defined_names(source, path)
-        tree = ast.parse(source, path)
+        tree, names = parse(source, path), defined_names(source, path)
     except (SyntaxError, ValueError) as error:
         quoted = quote_syntax_error(error, path)
         raise ModuleFileError(f"{path} is not valid Python.\n{quoted}") from error
     if function not in names and not any(_may_define(node, function) for node in ast.walk(tree)):
         raise ModuleFileError(explain_missing(function, path, names))
-
-
-def _defined_names(source: bytes, path: str) -> set[str]:
-    symbols = symtable.symtable(decode_source(source), path, "exec").get_symbols()
-    return {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
 
 
 def _may_define(node: ast.AST, name: str) -> bool:

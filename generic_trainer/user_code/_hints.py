@@ -9,6 +9,8 @@ from generic_trainer.user_code._loader import UNPACKED_PREFIX
 
 __all__ = ["hint"]
 
+_MISSING_FILE = ("FileNotFoundError", "NotFoundError")  # Python's and TensorFlow's
+
 
 def hint(error: BaseException, code: UserCode) -> str:
     """Returns a remedy on a line of its own, or ""."""
@@ -35,7 +37,7 @@ def _advice(error: BaseException, code: UserCode) -> str:
         return f"The module hides an installed one of the same name ({place}); rename it."
     if isinstance(error, ModuleNotFoundError):
         return _advice_on_missing(top_level(error.name or ""), code)
-    if UNPACKED_PREFIX in str(error):
+    if type(error).__name__ in _MISSING_FILE and UNPACKED_PREFIX in str(error):
         return (
             "A data file travels with the code only inside a package that the module imports: put "
             "it there and open it relative to the package's __file__, or pass it as an input."

@@ -19,7 +19,7 @@ from importlib.util import decode_source
 from pathlib import Path
 from typing import Any
 
-from generic_trainer.user_code._nodes import join
+from generic_trainer.user_code._paths import join
 
 __all__ = ["UNPACKED_PREFIX", "BundleLoader", "importable"]
 
@@ -39,7 +39,12 @@ class BundleLoader(SourceFileLoader):
 
     def __init__(self, name: str, path: str, folder: Path, origin: str) -> None:
         super().__init__(name, path)
+        self._folder, self._origin = folder, origin
         self.user_path = join(origin, Path(path).relative_to(folder).as_posix())
+
+    def as_users(self, text: str) -> str:
+        """Returns `text` with the user's own folder instead of the one that is unpacked."""
+        return text.replace(str(self._folder), self._origin)
 
     def path_stats(self, path: str) -> Any:  # type: ignore[override]
         """Declines, which keeps bytecode out of the folder: it would be used only once."""

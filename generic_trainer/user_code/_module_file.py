@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from generic_trainer.errors import ModuleFileError, raise_problems
 from generic_trainer.user_code._environment import STANDARD_NAMES
-from generic_trainer.user_code._nodes import Node, open_node, split
+from generic_trainer.user_code._nodes import Node, open_node
+from generic_trainer.user_code._paths import split
 
 __all__ = ["check_module_file"]
 

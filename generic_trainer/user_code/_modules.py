@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -33,7 +34,7 @@ def _named(names: Collection[str]) -> list[str]:
 
 
 def _from(folder: Path) -> list[str]:
-    start = f"{folder}/"
+    start = f"{folder}{os.sep}"
     return [name for name, module in sys.modules.items() if _file(module).startswith(start)]
 
 

@@ -6,18 +6,18 @@ same ones over `tf.io.gfile`. TensorFlow is imported only for paths with a schem
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import io
 import os
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from generic_trainer.files import is_remote
+from generic_trainer.user_code._paths import split
+from generic_trainer.user_code._remote import RemoteNode, write_remote
 
-__all__ = ["Node", "absolute", "join", "open_folder", "open_node", "split", "write_file"]
+__all__ = ["Node", "open_folder", "open_node", "write_file"]
 
 
 class Node(Protocol):
@@ -41,22 +41,6 @@ class Node(Protocol):
 
     def read_bytes(self) -> bytes:
         """Returns the contents of the file."""
-
-
-def absolute(path: str) -> str:
-    """Returns a local path as an absolute one with forward slashes; a remote one as it is."""
-    return path if is_remote(path) else Path(os.path.abspath(path)).as_posix()
-
-
-def join(folder: str, name: str) -> str:
-    """Joins with one slash, which every file system takes."""
-    return f"{folder.rstrip('/')}/{name}"
-
-
-def split(path: str) -> tuple[str, str]:
-    """Returns the folder and the last part of an absolute path."""
-    folder, _, name = path.rpartition("/")
-    return folder or "/", name
 
 
 def open_node(path: str) -> Node:
@@ -84,64 +68,9 @@ def write_file(path: str, content: bytes) -> None:
         return
     temporary = f"{path}.{os.getpid()}-{os.urandom(4).hex()}.tmp"
     if is_remote(path):
-        _write_remote(path, temporary, content)
+        write_remote(path, temporary, content)
     else:
         _write_local(path, temporary, content)
-
-
-@dataclasses.dataclass(frozen=True)
-class RemoteNode:
-    """A path of any file system that TensorFlow knows."""
-
-    path: str
-
-    @property
-    def name(self) -> str:
-        """The last part of the path."""
-        return split(self.path)[1]
-
-    def is_file(self) -> bool:
-        """Whether it is there and is a file."""
-        with _as_os_errors():
-            return bool(_gfile().exists(self.path)) and not self.is_dir()
-
-    def is_dir(self) -> bool:
-        """Whether it is there and is a folder."""
-        with _as_os_errors():
-            return bool(_gfile().isdir(self.path))
-
-    def iterdir(self) -> Iterator[RemoteNode]:
-        """Yields what lies in the folder."""
-        with _as_os_errors():
-            names = _gfile().listdir(self.path)
-        # Object stores list folders with a slash at the end.
-        yield from (self.joinpath(name.rstrip("/")) for name in names)
-
-    def joinpath(self, name: str, /) -> RemoteNode:
-        """Returns what is called `name` in the folder."""
-        return RemoteNode(join(self.path, name))
-
-    def read_bytes(self) -> bytes:
-        """Returns the contents of the file."""
-        with _as_os_errors(), _gfile().GFile(self.path, "rb") as file:
-            content: bytes = file.read()
-            return content
-
-
-def _gfile() -> Any:
-    import tensorflow as tf
-
-    return tf.io.gfile
-
-
-@contextlib.contextmanager
-def _as_os_errors() -> Iterator[None]:
-    import tensorflow as tf
-
-    try:
-        yield
-    except tf.errors.OpError as error:
-        raise OSError(error.message) from error
 
 
 def _plain(path: str) -> Node:
@@ -164,14 +93,6 @@ def _zip_member(archive: Node, member: str) -> Node | None:
         return None
     root = zipfile.Path(zipfile.ZipFile(content))
     return root.joinpath(member.rstrip("/")) if member else root
-
-
-def _write_remote(path: str, temporary: str, content: bytes) -> None:
-    with _as_os_errors():
-        _gfile().makedirs(split(path)[0])
-        with _gfile().GFile(temporary, "wb") as file:
-            file.write(content)
-        _gfile().rename(temporary, path, overwrite=True)
 
 
 def _write_local(path: str, temporary: str, content: bytes) -> None:

@@ -35,7 +35,13 @@ def quote_error(error: BaseException, code: UserCode) -> str:
         for frame, line in traceback.walk_tb(error.__traceback__)
         if _is_users(frame, code)
     ]
-    return text + _quote_frame(*frames[-1]) if frames else text
+    if not frames:
+        return text
+    loader = frames[-1][0].f_globals.get("__loader__")
+    # Python's import errors say which file lacks the name.
+    if isinstance(error, ImportError) and isinstance(loader, BundleLoader):
+        text = loader.as_users(text)
+    return text + _quote_frame(*frames[-1])
 
 
 def quote_function(function: Callable[..., Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -290,6 +291,13 @@ def test_missing_run_fn_is_found_without_running(project):
     assert f"{project.folder}/trainer.py does not define 'run_fn'" in str(error.value)
     assert "`def run_fn(fn_args)`" in str(error.value)
     assert "Did you mean 'runfn'?" in str(error.value)
+
+
+def test_warnings_of_the_compiler_are_left_to_the_import(project):
+    project.write("trainer.py", "PATTERN = '\\d'\n" + RUN_FN)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        project.bundle()
 
 
 @pytest.mark.parametrize(

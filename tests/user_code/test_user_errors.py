@@ -133,6 +133,16 @@ def test_missing_package_in_training(project):
         project.run()
 
 
+def test_missing_name_in_a_helper(project):
+    project.write("trainer.py", "from helper import missing\ndef run_fn(fn_args): pass\n")
+    project.write("helper.py")
+    with pytest.raises(ModuleFileError) as error:
+        project.run()
+    message = str(error.value)
+    assert f"cannot import name 'missing' from 'helper' ({project.folder}/helper.py)" in message
+    assert message.endswith("    from helper import missing")
+
+
 def test_relative_import_in_a_module_file(project):
     project.write("trainer.py", "from . import helper\ndef run_fn(fn_args): pass\n")
     project.write("helper.py")
