@@ -1,0 +1,14 @@
+"""Inputs of small pipelines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import helpers
+
+
+@pytest.fixture(scope="session")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return helpers.write_examples(tmp_path_factory.mktemp("inputs") / "examples").uri

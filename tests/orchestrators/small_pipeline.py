@@ -1,0 +1,108 @@
+"""The smallest pipelines with a GenericTrainer, and what their metadata store says afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_metadata.metadata_store import metadata_store
+from ml_metadata.proto import metadata_store_pb2
+from tfx import types
+from tfx import v1 as tfx
+from tfx.types import standard_artifacts
+
+from generic_trainer import GenericTrainer
+
+PLAIN = "def run_fn(fn_args): export(fn_args.serving_model_dir)"
+
+_SPLITS = '["train", "eval"]'
+
+
+def imported(
+    name: str, artifact_type: type[types.Artifact], uri: object, **properties: Any
+) -> tfx.dsl.Importer:
+    """Returns a node whose output `result` is an artifact that lies outside of the pipeline."""
+    importer = tfx.dsl.Importer(
+        source_uri=str(uri), artifact_type=artifact_type, properties=properties or None
+    )
+    return importer.with_id(name)
+
+
+def imported_examples(uri: object) -> tfx.dsl.Importer:
+    """Returns the node `Examples`, with the splits train and eval."""
+    return imported("Examples", standard_artifacts.Examples, uri, split_names=_SPLITS)
+
+
+def imported_statistics(uri: object) -> tfx.dsl.Importer:
+    """Returns the node `Statistics`, of the splits train and eval."""
+    kind = standard_artifacts.ExampleStatistics
+    return imported("Statistics", kind, uri, split_names=_SPLITS)
+
+
+def pusher(trainer: GenericTrainer, directory: Path) -> tfx.components.Pusher:
+    """Returns a node that copies each model into a numbered folder of `directory`."""
+    filesystem = tfx.proto.PushDestination.Filesystem(base_directory=str(directory))
+    return tfx.components.Pusher(
+        model=trainer.outputs["model"],
+        push_destination=tfx.proto.PushDestination(filesystem=filesystem),
+    )
+
+
+def of_nodes(root: Path, nodes: Sequence[Any], name: str = "small") -> tfx.dsl.Pipeline:
+    """Returns the pipeline of some nodes, which caches and keeps its metadata below `root`."""
+    (root / "metadata").mkdir(parents=True, exist_ok=True)
+    connection = tfx.orchestration.metadata.sqlite_metadata_connection_config
+    return tfx.dsl.Pipeline(
+        pipeline_name=name,
+        pipeline_root=str(root / name),
+        components=list(nodes),
+        enable_cache=True,
+        metadata_connection_config=connection(str(root / "metadata" / "metadata.sqlite")),
+    )
+
+
+def build(
+    root: Path, examples: object, *, name: str = "small", **trainer_arguments: Any
+) -> tfx.dsl.Pipeline:
+    """Returns the pipeline Examples → GenericTrainer.
+
+    Args:
+        root: folder of the artifacts and of the metadata store, which pipelines may share.
+        examples: folder with the examples.
+        name: name of the pipeline.
+        trainer_arguments: further arguments of `GenericTrainer`.
+    """
+    source = imported_examples(examples)
+    trainer = GenericTrainer(examples=source.outputs["result"], **trainer_arguments)
+    return of_nodes(root, [source, trainer], name)
+
+
+def run_local(root: Path, examples: object, **arguments: Any) -> None:
+    """Runs `build(root, examples, **arguments)` under LocalDagRunner."""
+    tfx.orchestration.LocalDagRunner().run(build(root, examples, **arguments))
+
+
+class Store:
+    """What the metadata store of `of_nodes(root, ...)` says."""
+
+    def __init__(self, root: Path) -> None:
+        config = metadata_store_pb2.ConnectionConfig()
+        config.sqlite.filename_uri = str(root / "metadata" / "metadata.sqlite")
+        self._store = metadata_store.MetadataStore(config)
+
+    def models(self) -> list[metadata_store_pb2.Artifact]:
+        """Returns the models that a downstream component can be given, oldest first."""
+        return [
+            artifact
+            for artifact in self._store.get_artifacts_by_type("Model")
+            if artifact.state == metadata_store_pb2.Artifact.LIVE
+        ]
+
+    def trainer_runs(self) -> list[str]:
+        """Returns the last known state of each execution of the trainer, oldest first."""
+        trainer_type = "generic_trainer.components.GenericTrainer"
+        return [
+            metadata_store_pb2.Execution.State.Name(execution.last_known_state)
+            for execution in self._store.get_executions_by_type(trainer_type)
+        ]

@@ -1,0 +1,170 @@
+"""Runs that end too early: nothing that looks like a model stays, and the next run publishes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from generic_trainer.errors import TrainingError
+from tests import helpers
+from tests.orchestrators import processes
+from tests.orchestrators.small_pipeline import Store, run_local
+
+WAITS_IN_TRAINING = """
+def run_fn(fn_args):
+    print("training goes on")
+    wait_at_gate()
+    export(fn_args.serving_model_dir)
+"""
+WAITS_IN_EXPORT = """
+def run_fn(fn_args):
+    export(fn_args.eval_model_dir)
+    export(fn_args.serving_model_dir)
+    path = fn_args.serving_model_dir + "/saved_model.pb"
+    with open(path, "rb") as file:
+        whole = file.read()
+    os.truncate(path, len(whole) // 2)
+    wait_at_gate()
+    with open(path, "wb") as file:
+        file.write(whole)
+"""
+WAITS_IN_PUBLISHING = """
+rename = os.rename
+
+def wait_and_rename(source, target):
+    if target.endswith("/Format-Serving"):
+        wait_at_gate()
+    rename(source, target)
+
+def run_fn(fn_args):
+    os.rename = wait_and_rename
+    export(fn_args.eval_model_dir)
+    export(fn_args.serving_model_dir)
+"""
+EXPORTS_4_MIB = """
+def run_fn(fn_args):
+    model = Doubler()
+    model.large = tf.Variable(tf.random.uniform([2**20]))
+    tf.saved_model.save(
+        model, fn_args.serving_model_dir, signatures={"serving_default": model.serve}
+    )
+"""
+
+
+def write_module(folder: Path, source: str) -> str:
+    return helpers.write_module(folder, processes.GATE + source)
+
+
+def published(root: Path) -> list[Path]:
+    return list(root.glob("small/GenericTrainer/model/*/Format-Serving"))
+
+
+def run_and_report_interrupt(root: Path, examples: str, module_file: str) -> None:
+    with contextlib.suppress(KeyboardInterrupt):
+        run_local(root, examples, module_file=module_file)
+    os.write(1, b"standard output is back\n")
+    os.write(2, b"standard error is back\n")
+    print("and so is sys.stdout")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """The pipeline root of `tmp_path`, on a disk of 1 MiB."""
+    root = tmp_path / "small"
+    root.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(root)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("mounting a small disk needs root")
+    yield root
+    subprocess.run(["umount", str(root)], check=True)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(WAITS_IN_TRAINING, id="training"),
+        pytest.param(WAITS_IN_EXPORT, id="export"),
+        pytest.param(WAITS_IN_PUBLISHING, id="publishing"),
+    ],
+)
+def test_killed_run_leaves_no_model_and_the_next_one_publishes(
+    source: str, examples: str, tmp_path: Path
+) -> None:
+    module_file = write_module(tmp_path, source)
+    arguments = (tmp_path, examples, module_file)
+    with processes.Gate() as gate:
+        run = processes.start(
+            run_and_report_interrupt, *arguments, output_file=tmp_path / "output", gate=gate
+        )
+        gate.wait_for(run)
+        assert run.kill() == -signal.SIGKILL
+    assert published(tmp_path) == []
+    assert Store(tmp_path).models() == []
+    run_local(tmp_path, examples, module_file=module_file)
+    store = Store(tmp_path)
+    assert [str(path.parent) for path in published(tmp_path)] == [m.uri for m in store.models()]
+    assert store.trainer_runs()[-1] == "COMPLETE"
+
+
+def test_termination_leaves_no_model(examples: str, tmp_path: Path) -> None:
+    arguments = (tmp_path, examples, write_module(tmp_path, WAITS_IN_TRAINING))
+    with processes.Gate() as gate:
+        run = processes.start(
+            run_and_report_interrupt, *arguments, output_file=tmp_path / "output", gate=gate
+        )
+        gate.wait_for(run)
+        assert run.kill(signal.SIGTERM) == -signal.SIGTERM
+    assert published(tmp_path) == []
+    assert Store(tmp_path).models() == []
+    assert "training goes on" in run.output()
+
+
+def test_interrupt_leaves_no_model_and_gives_the_terminal_back(
+    examples: str, tmp_path: Path
+) -> None:
+    arguments = (tmp_path, examples, write_module(tmp_path, WAITS_IN_TRAINING))
+    with processes.Gate() as gate:
+        run = processes.start(
+            run_and_report_interrupt, *arguments, output_file=tmp_path / "output", gate=gate
+        )
+        gate.wait_for(run)
+        assert run.kill(signal.SIGINT) == 0
+    assert published(tmp_path) == []
+    assert Store(tmp_path).models() == []
+    (log,) = tmp_path.glob("small/GenericTrainer/model_run/**/training.log")
+    assert "training goes on" in log.read_text()
+    for line in ("standard output is back", "standard error is back", "and so is sys.stdout"):
+        assert line in run.output()
+        assert line not in log.read_text()
+
+
+def test_full_disk_leaves_no_model(examples: str, tmp_path: Path, small_disk: Path) -> None:
+    module_file = helpers.write_module(tmp_path, EXPORTS_4_MIB)
+    with pytest.raises(TrainingError, match="No space left on device"):
+        run_local(tmp_path, examples, module_file=module_file)
+    assert published(tmp_path) == []
+    assert Store(tmp_path).models() == []
+    subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
+    run_local(tmp_path, examples, module_file=module_file)
+    assert len(published(tmp_path)) == len(Store(tmp_path).models()) == 1
+
+
+def test_file_that_cannot_grow_leaves_no_model(examples: str, tmp_path: Path) -> None:
+    arguments = (tmp_path, examples, helpers.write_module(tmp_path, EXPORTS_4_MIB))
+    run = processes.start(
+        run_and_report_interrupt,
+        *arguments,
+        output_file=tmp_path / "output",
+        max_file_bytes=2**20,
+    )
+    assert run.exit_code() == 1
+    assert "File too large" in run.output()
+    assert published(tmp_path) == []
+    assert Store(tmp_path).models() == []

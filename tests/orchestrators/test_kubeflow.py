@@ -1,0 +1,139 @@
+"""The path from a compiled Kubeflow v2 pipeline to a pushed model, walked as a cluster would."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from tfx import v1 as tfx
+
+from generic_trainer import GenericTrainer
+from tests import helpers
+from tests.orchestrators import small_pipeline
+
+pytest.importorskip("kfp", reason="needs the extra kfp")
+
+from tests.orchestrators.kubeflow_cluster import Cluster, StepFailed  # noqa: E402
+
+SOURCE = """
+import helper
+
+def run_fn(fn_args):
+    from package import late
+    with tf.summary.create_file_writer(fn_args.model_run_dir + "/train").as_default():
+        tf.summary.scalar("loss", helper.LOSS, step=fn_args.train_steps)
+        tf.summary.scalar("gradient", float("nan"), step=fn_args.train_steps)
+    print("units:", fn_args.custom_config["units"], "late:", late.read())
+    print("rows:", fn_args.num_examples["train"], "seen:", next(iter(dataset(fn_args))))
+    export(fn_args.serving_model_dir)
+
+def dataset(fn_args):
+    from tfx_bsl.public.tfxio import RecordBatchesOptions
+
+    options = RecordBatchesOptions(batch_size=4, num_epochs=1)
+    for batch in fn_args.data_accessor.record_batch_factory(fn_args.train_files, options, None):
+        yield batch.num_rows
+"""
+
+
+def write_code(folder: Path) -> str:
+    (folder / "package").mkdir(parents=True)
+    (folder / "helper.py").write_text("LOSS = 0.5\n")
+    (folder / "package" / "__init__.py").touch()
+    (folder / "package" / "words.txt").write_text("a data file")
+    (folder / "package" / "late.py").write_text(
+        "from pathlib import Path\n"
+        "def read(): return (Path(__file__).parent / 'words.txt').read_text()\n"
+    )
+    return helpers.write_module(folder, SOURCE)
+
+
+def compile_job(
+    pipeline: tfx.dsl.Pipeline, folder: Path, *, schema_2_1: bool, **parameter_values: str
+) -> dict[str, Any]:
+    """Compiles to a file, as a user does, and reads that."""
+    runner = tfx.orchestration.experimental.KubeflowV2DagRunner(
+        config=tfx.orchestration.experimental.KubeflowV2DagRunnerConfig(
+            default_image="registry/image:1", use_pipeline_spec_2_1=schema_2_1
+        ),
+        output_dir=str(folder),
+        output_filename="pipeline.json",
+    )
+    runner.run(pipeline, parameter_values=parameter_values)
+    return json.loads((folder / "pipeline.json").read_text())
+
+
+def build(root: Path, examples: str, serving: Path) -> tfx.dsl.Pipeline:
+    """Examples, Statistics → GenericTrainer → Pusher, with two runtime parameters."""
+
+    def parameter(name: str) -> Any:
+        return tfx.dsl.experimental.RuntimeParameter(name=name, ptype=str)
+
+    helpers.write_statistics(root / "statistics", {"train": 32, "eval": 8})
+    source = small_pipeline.imported_examples(examples)
+    statistics = small_pipeline.imported_statistics(root / "statistics")
+    trainer = GenericTrainer(
+        examples=source.outputs["result"],
+        statistics=statistics.outputs["result"],
+        module_file=write_code(root / "code"),
+        train_args=parameter("train-args"),
+        custom_config=parameter("custom-config"),
+    )
+    pusher = small_pipeline.pusher(trainer, serving)
+    return small_pipeline.of_nodes(root, [source, statistics, trainer, pusher])
+
+
+@pytest.mark.parametrize(
+    "schema_2_1",
+    [
+        pytest.param(False, id="schema-2.0"),
+        pytest.param(True, id="schema-2.1", marks=pytest.mark.slow),
+    ],
+)
+def test_walks_from_the_compiled_file_to_a_pushed_model(
+    schema_2_1: bool, examples: str, tmp_path: Path
+) -> None:
+    serving = tmp_path / "serving"
+    job = compile_job(
+        build(tmp_path, examples, serving),
+        tmp_path,
+        schema_2_1=schema_2_1,
+        **{"train-args": '{"num_steps": 3}', "custom-config": '{"units": 16}'},
+    )
+    # The cluster has the bucket and the image, not the machine of whoever compiled.
+    shutil.rmtree(tmp_path / "code")
+    cluster = Cluster(tmp_path / "small")
+    outputs = cluster.run(job)
+
+    log = cluster.logs["GenericTrainer"]
+    assert "units: 16 late: a data file" in log
+    assert "rows: 32 seen: 4" in log
+    (model,) = outputs["GenericTrainer"]["model"]
+    assert model["metadata"]["train/loss"] == 0.5
+    assert model["metadata"]["train/gradient"] == "nan"
+    (pushed,) = serving.iterdir()
+    serve = tf.saved_model.load(str(pushed)).signatures["serving_default"]
+    prediction = serve(examples=tf.constant([helpers.example(3.0)]))["outputs"]
+    assert prediction.numpy().tolist() == [[6.0]]
+
+
+@pytest.mark.slow
+def test_failing_step_stops_the_pipeline(examples: str, tmp_path: Path) -> None:
+    source = """
+    def run_fn(fn_args):
+        export(fn_args.serving_model_dir)
+        raise ValueError("loss is not finite")
+    """
+    pipeline = small_pipeline.build(
+        tmp_path, examples, module_file=helpers.write_module(tmp_path, source)
+    )
+    job = compile_job(pipeline, tmp_path, schema_2_1=True)
+    cluster = Cluster(tmp_path / "small")
+    with pytest.raises(StepFailed, match="loss is not finite"):
+        cluster.run(job)
+    assert not list(tmp_path.glob("small/tasks/*/model/*"))
+    assert not list(tmp_path.glob("small/tasks/*/executor_output.json"))

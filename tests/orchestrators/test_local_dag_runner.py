@@ -1,0 +1,136 @@
+"""Runs under LocalDagRunner, with a metadata store."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tfx import v1 as tfx
+from tfx.dsl.compiler.compiler import Compiler
+from tfx.orchestration.portable.runtime_parameter_utils import substitute_runtime_parameter
+from tfx.types import standard_artifacts
+
+from generic_trainer import GenericTrainer
+from generic_trainer.errors import TrainingError
+from tests import helpers
+from tests.orchestrators import small_pipeline
+from tests.orchestrators.small_pipeline import PLAIN, Store, run_local
+
+# Writes what arrived in `fn_args` beside the model.
+ECHO = """
+import json
+
+def run_fn(fn_args):
+    names = ("train_steps", "eval_steps", "custom_config", "num_examples", "extra_inputs")
+    echo = {name: getattr(fn_args, name) for name in names}
+    with open(fn_args.model_run_dir + "/echo.json", "w") as file:
+        json.dump(echo, file)
+    export(fn_args.serving_model_dir)
+"""
+
+
+def echo_of(root: Path) -> dict[str, Any]:
+    (path,) = root.glob("**/echo.json")
+    return json.loads(path.read_text())
+
+
+def test_cache_notices_the_user_code_and_nothing_else(examples: str, tmp_path: Path) -> None:
+    source = "import helper\n" + PLAIN
+    module_file = helpers.write_module(tmp_path / "code", source)
+    helper = tmp_path / "code" / "helper.py"
+    helper.write_text("LAYERS = 1\n")
+
+    def states() -> list[str]:
+        run_local(tmp_path, examples, module_file=module_file)
+        return Store(tmp_path).trainer_runs()
+
+    assert states() == ["COMPLETE"]
+    assert states() == ["COMPLETE", "CACHED"]
+    (tmp_path / "code" / "neighbour.py").write_text("unrelated = True\n")
+    (tmp_path / "code" / "notes.txt").write_text("unrelated too\n")
+    assert states() == ["COMPLETE", "CACHED", "CACHED"]
+    helper.write_text("LAYERS = 2\n")
+    assert states() == ["COMPLETE", "CACHED", "CACHED", "COMPLETE"]
+    helper.write_text("LAYERS = 1\n")
+    assert states() == ["COMPLETE", "CACHED", "CACHED", "COMPLETE", "CACHED"]
+    assert len(Store(tmp_path).models()) == 2
+
+
+def test_metrics_are_properties_of_the_model_in_the_store(examples: str, tmp_path: Path) -> None:
+    source = """
+    def run_fn(fn_args):
+        with tf.summary.create_file_writer(fn_args.model_run_dir + "/train").as_default():
+            tf.summary.scalar("loss", 0.25, step=7)
+            tf.summary.scalar("gradient", float("inf"), step=7)
+        export(fn_args.serving_model_dir)
+    """
+    module_file = helpers.write_module(tmp_path, source)
+    run_local(tmp_path, examples, module_file=module_file)
+    (model,) = Store(tmp_path).models()
+    assert model.custom_properties["train/loss"].double_value == 0.25
+    assert model.custom_properties["train/gradient"].string_value == "inf"
+    assert Path(model.uri, "Format-Serving", "saved_model.pb").exists()
+
+
+def test_statistics_and_extra_inputs_arrive(examples: str, tmp_path: Path) -> None:
+    helpers.write_statistics(tmp_path / "statistics", {"train": 32, "eval": 8})
+    (tmp_path / "embeddings").mkdir()
+    source = small_pipeline.imported_examples(examples)
+    statistics = small_pipeline.imported_statistics(tmp_path / "statistics")
+    embeddings = small_pipeline.imported(
+        "Embeddings", standard_artifacts.Model, tmp_path / "embeddings"
+    )
+    trainer = GenericTrainer(
+        examples=source.outputs["result"],
+        statistics=statistics.outputs["result"],
+        extra_inputs={"embeddings": embeddings.outputs["result"]},
+        module_file=helpers.write_module(tmp_path, ECHO),
+    )
+    pipeline = small_pipeline.of_nodes(tmp_path, [source, statistics, embeddings, trainer])
+    tfx.orchestration.LocalDagRunner().run(pipeline)
+    echo = echo_of(tmp_path)
+    assert echo["num_examples"] == {"train": 32, "eval": 8}
+    assert echo["extra_inputs"] == {"embeddings": [str(tmp_path / "embeddings")]}
+
+
+def test_runtime_parameters_are_given_when_the_pipeline_runs(examples: str, tmp_path: Path) -> None:
+    def parameter(name: str, default: str | None = None) -> Any:
+        return tfx.dsl.experimental.RuntimeParameter(name=name, ptype=str, default=default)
+
+    pipeline = small_pipeline.build(
+        tmp_path,
+        examples,
+        module_file=parameter("the-module", default=helpers.write_module(tmp_path, ECHO)),
+        train_args=parameter("the-train-args", default='{"num_steps": 3}'),
+        eval_args=parameter("the-eval-args", default='{"num_steps": 4}'),
+        custom_config=parameter("the-config"),
+    )
+    compiled = Compiler().compile(pipeline)
+    values = {"the-train-args": '{"num_steps": 5}', "the-config": '{"units": 16}'}
+    substitute_runtime_parameter(compiled, values)
+    tfx.orchestration.LocalDagRunner().run_with_ir(compiled)
+    echo = echo_of(tmp_path)
+    assert (echo["train_steps"], echo["eval_steps"]) == (5, 4)
+    assert echo["custom_config"] == {"units": 16}
+
+
+def test_failing_run_fn_leaves_no_model_and_keeps_its_log(examples: str, tmp_path: Path) -> None:
+    source = """
+    def run_fn(fn_args):
+        print("about to fail")
+        export(fn_args.serving_model_dir)
+        raise ValueError("loss is not finite")
+    """
+    module_file = helpers.write_module(tmp_path, source)
+    with pytest.raises(TrainingError, match="loss is not finite"):
+        run_local(tmp_path, examples, module_file=module_file)
+    store = Store(tmp_path)
+    assert store.trainer_runs() == ["FAILED"]
+    assert store.models() == []
+    (log,) = tmp_path.glob("small/GenericTrainer/model_run/*.failed/training.log")
+    assert "about to fail" in log.read_text()
+    helpers.write_module(tmp_path, PLAIN)
+    run_local(tmp_path, examples, module_file=module_file)
+    assert Store(tmp_path).trainer_runs() == ["FAILED", "COMPLETE"]
