@@ -8,9 +8,14 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from generic_trainer.errors import ModuleFileError, raise_problems
-from generic_trainer.user_code._environment import OWN_PACKAGE, STANDARD_NAMES, installed_at
+from generic_trainer.user_code._environment import (
+    OWN_PACKAGE,
+    STANDARD_NAMES,
+    installed_at,
+    lies_in_environment,
+)
 from generic_trainer.user_code._imports import imported_names
-from generic_trainer.user_code._nodes import Node, open_folder
+from generic_trainer.user_code._nodes import Node, open_folder, open_node
 from generic_trainer.user_code._parse import parse
 from generic_trainer.user_code._paths import join
 from generic_trainer.user_code._quote import quote_syntax_error
@@ -46,7 +51,7 @@ class _Collector:
         self._entries = {entry.name: entry for entry in open_folder(folder).iterdir()}
 
     def follow(self, root: str) -> None:
-        entry = self._entries[root]
+        entry = open_node(join(self._folder, root))
         seen = STANDARD_NAMES | {OWN_PACKAGE, root.partition(".")[0]}
         names = self._add(self._walk(root, entry) if entry.is_dir() else {root: entry}) - seen
         while names:
@@ -56,6 +61,9 @@ class _Collector:
 
     def _find(self, name: str) -> dict[str, Node]:
         """Looks in the order of Python's own finder: package, module, namespace package."""
+        # A module file in site-packages has all that is installed for neighbours.
+        if lies_in_environment(self._folder) and installed_at(name) is not None:
+            return {}
         entry = self._entries.get(name)
         folder = entry if entry is not None and entry.is_dir() else None
         if folder and folder.joinpath("__init__.py").is_file():

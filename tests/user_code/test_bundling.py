@@ -122,6 +122,14 @@ def test_standard_library_and_this_package_are_never_taken(project):
     assert names(project.bundle()) == ["trainer.py"]
 
 
+def test_module_file_in_site_packages_leaves_the_others_there(project, import_path):
+    site_packages = project.folder / "site-packages"
+    project.write("site-packages/trainer.py", "import userlibrary\n" + RUN_FN)
+    project.write("site-packages/userlibrary/__init__.py")
+    import_path(site_packages)
+    assert names(project.bundle("site-packages/trainer.py")) == ["trainer.py"]
+
+
 def test_module_file_wins_over_a_package_of_its_name(project):
     project.write("trainer.py", RUN_FN)
     project.write("trainer/__init__.py", "raise RuntimeError")
