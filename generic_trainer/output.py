@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from typing import Any, TextIO
 
@@ -27,6 +28,11 @@ _FORMAT = "%(levelname).1s %(asctime)s %(name)s: %(message)s"
 _STDERR_NAMES = ("<stderr>", "stderr")  # Python's own, a notebook's
 _TEE_EXIT_TIMEOUT_S = 2.0
 
+_logger = logging.getLogger(__name__)
+
+# The file descriptors belong to the process, so one thread at a time has its output kept.
+_process_lock = threading.RLock()
+
 
 @contextlib.contextmanager
 def kept_output(path: str) -> Iterator[None]:
@@ -36,11 +42,13 @@ def kept_output(path: str) -> Iterator[None]:
        shown as errors, progress is not.
     2. INFO is shown unless the program has chosen a level other than Python's default.
     3. A remote file is written at the end, from a local copy.
+    4. A second thread waits until the first has left.
 
     Args:
         path: the file; what it holds already is kept.
     """
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_alone(path))
         local = stack.enter_context(_local_file(path))
         for descriptor in (1, 2):
             stack.enter_context(_teed_descriptor(descriptor, local))
@@ -48,6 +56,17 @@ def kept_output(path: str) -> Iterator[None]:
             stack.enter_context(_teed_stream(name, local))
         stack.enter_context(_levels_apart())
         yield
+
+
+@contextlib.contextmanager
+def _alone(path: str) -> Iterator[None]:
+    if not _process_lock.acquire(blocking=False):
+        _logger.warning("The run that logs to %s waits for the run of another thread.", path)
+        _process_lock.acquire()
+    try:
+        yield
+    finally:
+        _process_lock.release()
 
 
 @contextlib.contextmanager

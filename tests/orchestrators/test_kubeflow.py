@@ -17,7 +17,7 @@ from tests.orchestrators import small_pipeline
 
 pytest.importorskip("kfp", reason="needs the extra kfp")
 
-from tests.orchestrators.kubeflow_cluster import Cluster, StepFailed  # noqa: E402
+from tests.orchestrators.kubeflow_cluster import Cluster, StepFailed
 
 SOURCE = """
 import helper

@@ -1,0 +1,91 @@
+"""Several trainers at once, in one metadata store and in one process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+from tfx.orchestration.beam.beam_dag_runner import BeamDagRunner
+
+from tests import helpers
+from tests.orchestrators import processes, small_pipeline
+from tests.orchestrators.small_pipeline import Store, run_local
+
+# The exported model multiplies by `factor`, so that each tells whose it is.
+SOURCE = """
+def run_fn(fn_args):
+    model = Doubler()
+    model.weight.assign(fn_args.custom_config["factor"])
+    print("factor", fn_args.custom_config["factor"])
+    {wait}
+    tf.saved_model.save(
+        model, fn_args.serving_model_dir, signatures={{"serving_default": model.serve}}
+    )
+"""
+
+
+def factor_of(model_dir: str) -> float:
+    serve = tf.saved_model.load(model_dir + "/Format-Serving").signatures["serving_default"]
+    return float(serve(examples=tf.constant([helpers.example(1.0)]))["outputs"])
+
+
+@pytest.mark.parametrize("names", [("small", "small"), ("first", "second")], ids=" and ".join)
+def test_two_processes_share_a_metadata_store(
+    names: tuple[str, str], examples: str, tmp_path: Path
+) -> None:
+    source = processes.GATE + SOURCE.format(wait="wait_at_gate()")
+    module_file = helpers.write_module(tmp_path, source)
+    with processes.Gate() as gate:
+        runs = [
+            processes.start(
+                run_factor,
+                *(tmp_path, examples, module_file, name, factor),
+                output_file=tmp_path / f"output-{factor}",
+                gate=gate,
+            )
+            for name, factor in zip(names, (3.0, 5.0), strict=True)
+        ]
+        for run in runs:
+            gate.wait_for(run)
+    for run in runs:
+        assert run.exit_code() == 0, run.output()
+    assert sorted(factor_of(model.uri) for model in Store(tmp_path).models()) == [3.0, 5.0]
+
+
+def run_factor(root: Path, examples: str, module_file: str, name: str, factor: float) -> None:
+    run_local(root, examples, name=name, module_file=module_file, custom_config={"factor": factor})
+
+
+def test_two_beam_runners_in_threads_with_module_files_of_the_same_name(
+    examples: str, tmp_path: Path
+) -> None:
+    streams_before = [os.fstat(descriptor).st_ino for descriptor in (1, 2)]
+    factors = {"first": 3.0, "second": 5.0}
+    pipelines = [
+        small_pipeline.build(
+            tmp_path,
+            examples,
+            name=name,
+            module_file=helpers.write_module(
+                tmp_path / name, SOURCE.format(wait=f"print('module of', {name!r})")
+            ),
+            custom_config={"factor": factor},
+        )
+        for name, factor in factors.items()
+    ]
+    threads = [threading.Thread(target=BeamDagRunner().run, args=[p]) for p in pipelines]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    models = {Path(model.uri).parents[2].name: model.uri for model in Store(tmp_path).models()}
+    assert {name: factor_of(uri) for name, uri in models.items()} == factors
+    for name, factor in factors.items():
+        (log,) = tmp_path.glob(f"{name}/GenericTrainer/model_run/*/training.log")
+        text = log.read_text()
+        assert f"factor {factor}\nmodule of {name}\n" in text
+        assert text.count("module of") == 1
+    assert [os.fstat(descriptor).st_ino for descriptor in (1, 2)] == streams_before
