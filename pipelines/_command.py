@@ -19,7 +19,7 @@ def parse_options(description: str, argv: Sequence[str] | None) -> argparse.Name
     add = parser.add_argument
     add(
         "--module-file",
-        type=Path,
+        type=_existing_file,
         default=MODULE_FILES / "penguin_keras.py",
         help="Python file with preprocessing_fn and run_fn (default: %(default)s)",
     )
@@ -39,6 +39,13 @@ def parse_options(description: str, argv: Sequence[str] | None) -> argparse.Name
         help="split the CPU into so many devices, to try a distribution strategy without GPUs",
     )
     return parser.parse_args(argv)
+
+
+def _existing_file(text: str) -> Path:
+    path = Path(text)
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f"no such file: {path.resolve()}")
+    return path
 
 
 def run_penguin(make_runner: Callable[[], Any], options: argparse.Namespace) -> int:
@@ -76,7 +83,8 @@ def _run(
     from pipelines.penguin import create_pipeline
     from pipelines.penguin_data import write_penguin_csv
 
-    _split_cpu(options.cpu_devices)
+    if options.cpu_devices > 1:
+        _split_cpu(options.cpu_devices)
     console.finish("importing TFX")
     metadata_path = str(folder / "metadata.db")
     pipeline = create_pipeline(

@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TextIO
 
@@ -108,6 +109,10 @@ def stage_console(log_path: Path) -> Iterator[StageConsole]:
             stack.callback(os.close, descriptor)
         log = stack.enter_context(log_path.open("a"))
         terminal = stack.enter_context(os.fdopen(os.dup(1), "w"))
+        # A test runner or notebook has streams of its own that are not descriptors 1 and 2.
+        for redirect, descriptor in ((redirect_stdout, 1), (redirect_stderr, 2)):
+            stream = stack.enter_context(open(descriptor, "w", buffering=1, closefd=False))
+            stack.enter_context(redirect(stream))
         console = StageConsole(terminal, descriptors, log.fileno())
         stack.enter_context(_logging_to(log, console))
         console.lead_to(log.fileno(), log.fileno())

@@ -1,0 +1,104 @@
+"""Each penguin module file trains, and its model is as good and as servable as the first one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipelines._summary import predict
+from tests.module_files.training import MODULE_FILES, Inputs, train_module
+from tests.pipelines.penguin_run import PenguinRun
+
+
+def eval_penguins(run: PenguinRun) -> list[tf.train.Example]:
+    files = [str(path) for path in Path(run.results.uri("examples"), "Split-eval").iterdir()]
+    records = tf.data.TFRecordDataset(files, compression_type="GZIP")
+    return [tf.train.Example.FromString(record.numpy()) for record in records]
+
+
+def assert_knows_penguins(model_dir: Path, run: PenguinRun) -> None:
+    penguins = eval_penguins(run)
+    labels = [penguin.features.feature["species"].bytes_list.value[0] for penguin in penguins]
+
+    species = predict(str(model_dir), penguins)["species"].numpy()
+
+    assert np.mean(species == labels) > 0.9
+
+
+def assert_a_v1_session_loads(model_dir: Path) -> None:
+    with tf.compat.v1.Session(graph=tf.Graph()) as session:
+        graph = tf.compat.v1.saved_model.load(session, ["serve"], str(model_dir))
+        signature = graph.signature_def["serving_default"]
+        feed = {signature.inputs["examples"].name: [tf.train.Example().SerializeToString()]}
+        assert session.run(signature.outputs["probabilities"].name, feed).shape == (1, 3)
+
+
+@pytest.mark.parametrize("module", ["penguin_custom_loop", "penguin_keras3", "penguin_warm_start"])
+def test_module_trains_a_model_that_serves(
+    module: str, penguin_run: PenguinRun, tmp_path: Path
+) -> None:
+    model = train_module(module, Inputs.of(penguin_run.results), tmp_path)
+
+    assert_knows_penguins(Path(model.uri, "Format-Serving"), penguin_run)
+    assert_a_v1_session_loads(Path(model.uri, "Format-Serving"))
+
+
+def test_the_custom_loop_reports_its_metrics(penguin_run: PenguinRun, tmp_path: Path) -> None:
+    model = train_module("penguin_custom_loop", Inputs.of(penguin_run.results), tmp_path)
+
+    assert model.get_float_custom_property("train/loss") < 0.2
+    assert model.get_float_custom_property("validation/accuracy") > 0.9
+
+
+def test_a_warm_start_begins_where_the_base_model_ended(
+    penguin_run: PenguinRun, tmp_path: Path
+) -> None:
+    inputs = Inputs.of(penguin_run.results)
+    base_model = penguin_run.results.uri("model")
+
+    train_module("penguin_warm_start", inputs, tmp_path, base_model)
+
+    assert f"Starting from {base_model}/Format-Serving" in log_of(tmp_path)
+    assert first_epoch_loss(log_of(tmp_path)) < 0.1
+
+
+def test_a_base_model_of_another_shape_is_not_used(penguin_run: PenguinRun, tmp_path: Path) -> None:
+    inputs = Inputs.of(penguin_run.results)
+    gated = train_module("penguin_keras3", inputs, tmp_path / "gated")
+
+    train_module("penguin_warm_start", inputs, tmp_path / "warm", gated.uri)
+
+    assert "Expected weights of shapes [(9, 16)" in log_of(tmp_path / "warm")
+    assert "Starting from scratch." in log_of(tmp_path / "warm")
+
+
+def test_mirroring_over_two_devices_leaves_no_trace_in_the_model(
+    penguin_run: PenguinRun, tmp_path: Path
+) -> None:
+    inputs = Inputs.of(penguin_run.results)
+    arguments = [inputs.examples, inputs.transform_graph, inputs.schema, str(tmp_path)]
+    command = [sys.executable, "-m", "tests.module_files.train_mirrored", *arguments]
+    child = subprocess.run(command, cwd=MODULE_FILES.parent, capture_output=True, text=True)
+
+    assert child.returncode == 0, child.stderr
+    assert "Training on 2 replicas." in child.stdout
+    model_dir = tmp_path / "model" / "Format-Serving"
+    assert_knows_penguins(model_dir, penguin_run)
+    saved_model = tf.compat.v1.saved_model.loader_impl.parse_saved_model(str(model_dir))
+    functions = saved_model.meta_graphs[0].graph_def.library.function
+    ops = {node.op for function in functions for node in function.node_def}
+    assert not {op for op in ops if "Collective" in op or "Nccl" in op}
+
+
+def log_of(folder: Path) -> str:
+    return "".join(path.read_text() for path in (folder / "model_run").rglob("*.log"))
+
+
+def first_epoch_loss(log: str) -> float:
+    _, losses = log.split("Epoch 2/", 1)[0].rsplit(" loss: ", 1)
+    return float(losses.split()[0])

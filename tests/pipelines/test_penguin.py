@@ -1,0 +1,136 @@
+"""The example, from the command line to a prediction of the pushed model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipelines import run_local
+from pipelines._summary import first_penguin, predict
+from tests.pipelines.penguin_run import PenguinRun, run_penguin, with_output
+
+SPECIES = [b"Adelie", b"Chinstrap", b"Gentoo"]
+STAGES = [
+    "CsvExampleGen",
+    "LatestBlessedModel",
+    "StatisticsGen",
+    "SchemaGen",
+    "ExampleValidator",
+    "Transform",
+    "GenericTrainer",
+    "Evaluator",
+    "Pusher",
+]
+
+
+def lines_of(run: PenguinRun, word: str) -> list[str]:
+    return [line for line in run.output.splitlines() if line.strip().startswith(word)]
+
+
+def test_the_model_is_blessed_and_pushed(penguin_run: PenguinRun) -> None:
+    pushed_to = Path(penguin_run.results.pushed_to or "")
+
+    assert penguin_run.results.blessed
+    assert pushed_to.parent == penguin_run.runs_dir / "penguin" / "serving"
+    assert (pushed_to / "saved_model.pb").is_file()
+
+
+def test_each_stage_shows_its_name_and_duration(penguin_run: PenguinRun) -> None:
+    shown = [lines_of(penguin_run, stage)[-1] for stage in STAGES]
+
+    assert [line.split()[0] for line in shown] == STAGES
+    assert all(line.endswith(" s") for line in shown)
+
+
+def test_the_terminal_shows_the_training_and_little_else(penguin_run: PenguinRun) -> None:
+    log = (penguin_run.runs_dir / "penguin" / "pipeline.log").read_text()
+
+    assert lines_of(penguin_run, "Epoch 10/10")
+    assert len(penguin_run.output.splitlines()) < 60, penguin_run.output
+    assert "Setting to DenseTensor" in log
+    assert "Setting to DenseTensor" not in penguin_run.output
+
+
+def test_the_summary_tells_place_quality_and_a_prediction(penguin_run: PenguinRun) -> None:
+    assert penguin_run.results.pushed_to in lines_of(penguin_run, "Pushed model")[0]
+    assert "blessed; no blessed model to compare with yet" in lines_of(penguin_run, "Verdict")[0]
+    assert lines_of(penguin_run, "Evaluation")[0].endswith("of 140")
+    assert float(lines_of(penguin_run, "validation/epoch_accuracy")[0].split()[1]) > 0.9
+    assert lines_of(penguin_run, "→ Adelie, ")
+
+
+def test_training_metrics_are_recorded_on_the_model(penguin_run: PenguinRun) -> None:
+    metrics = penguin_run.results.training_metrics()
+
+    assert 0.9 < metrics["validation/epoch_accuracy"] <= 1.0
+    assert metrics["train/epoch_loss"] > 0.0
+
+
+def test_the_pushed_model_predicts_a_probability_for_each_species(penguin_run: PenguinRun) -> None:
+    penguin = first_penguin(penguin_run.results.uri("examples"))
+    del penguin.features.feature["species"]
+
+    outputs = predict(penguin_run.results.pushed_to, [penguin, penguin, penguin])
+
+    assert outputs["probabilities"].shape == (3, 3)
+    np.testing.assert_allclose(tf.reduce_sum(outputs["probabilities"], axis=1), 1.0, rtol=1e-5)
+    assert set(outputs["species"].numpy()) <= set(SPECIES)
+
+
+def test_a_penguin_nobody_measured_is_scored(penguin_run: PenguinRun) -> None:
+    outputs = predict(penguin_run.results.pushed_to, [tf.train.Example()])
+
+    assert np.isfinite(outputs["probabilities"]).all()
+
+
+def test_a_v1_session_predicts_what_python_does(penguin_run: PenguinRun) -> None:
+    model_dir = penguin_run.results.pushed_to
+    penguin = first_penguin(penguin_run.results.uri("examples"))
+    with tf.compat.v1.Session(graph=tf.Graph()) as session:
+        graph = tf.compat.v1.saved_model.load(session, ["serve"], model_dir)
+        signature = graph.signature_def["serving_default"]
+        in_session = session.run(
+            signature.outputs["probabilities"].name,
+            {signature.inputs["examples"].name: [penguin.SerializeToString()]},
+        )
+
+    in_python = predict(model_dir, [penguin])["probabilities"]
+    np.testing.assert_allclose(in_session, in_python, rtol=1e-5)
+
+
+def test_a_second_run_uses_the_cache_and_finds_the_blessed_model(penguin_run: PenguinRun) -> None:
+    second = run_penguin(penguin_run.runs_dir)
+
+    for stage in ("CsvExampleGen", "Transform", "GenericTrainer"):
+        assert lines_of(second, stage)[-1].split() == [stage, "cached"]
+    first_model = penguin_run.results.outputs["model"]
+    assert second.results.outputs["model"].id == first_model.id
+    assert second.results.baseline is not None
+    assert second.results.baseline.id == first_model.id
+    assert "blessed; compared with the blessed model" in lines_of(second, "Verdict")[0]
+
+
+def test_a_failing_module_stops_the_run_with_its_own_error(tmp_path: Path) -> None:
+    module_file = tmp_path / "unable.py"
+    module_file.write_text("def run_fn(fn_args):\n    return 1\n")
+    arguments = ["--runs-dir", str(tmp_path), "--module-file", str(module_file)]
+
+    exit_code, output = with_output(lambda: run_local.main(arguments))
+
+    assert exit_code == 1
+    assert "preprocessing_fn" in output
+    assert f"The full log: {tmp_path / 'penguin' / 'pipeline.log'}" in output
+    assert "Traceback" not in output
+
+
+def test_a_module_file_that_is_not_there_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        run_local.main(["--module-file", str(tmp_path / "gone.py")])
+
+    assert exit_info.value.code == 2
+    assert f"no such file: {tmp_path / 'gone.py'}" in capsys.readouterr().err
