@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING
 from generic_trainer._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from generic_trainer.validation._catalogue import all_checks
     from generic_trainer.validation._checker import (
         Checker,
         start_checker,
         validate_saved_model,
     )
     from generic_trainer.validation._contract import ServingContract, SignatureSpec
+    from generic_trainer.validation._manifest import write_manifest
     from generic_trainer.validation._report import ValidationReport
     from generic_trainer.validation._result import Result
 
@@ -34,8 +36,10 @@ __all__ = [
     "ServingContract",
     "SignatureSpec",
     "ValidationReport",
+    "all_checks",
     "start_checker",
     "validate_saved_model",
+    "write_manifest",
 ]
 
 _HERE = "generic_trainer.validation"
@@ -47,7 +51,9 @@ __getattr__, __dir__ = lazy_names(
         "ServingContract": f"{_HERE}._contract",
         "SignatureSpec": f"{_HERE}._contract",
         "ValidationReport": f"{_HERE}._report",
+        "all_checks": f"{_HERE}._catalogue",
         "start_checker": f"{_HERE}._checker",
         "validate_saved_model": f"{_HERE}._checker",
+        "write_manifest": f"{_HERE}._manifest",
     },
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 import signal
 import tempfile
@@ -155,7 +156,7 @@ class _Run:
         return json.dumps(
             {
                 "model_dir": model_dir if "://" in model_dir else str(Path(model_dir).absolute()),
-                "contract": self.contract.to_json(),
+                "contract": _portable(self.contract, Path(scratch)).to_json(),
                 "scratch": scratch,
                 "memory_limit_mb": memory_limit_mb,
                 "done": self.done,
@@ -196,6 +197,20 @@ class _Run:
             _with_severity(result, severities.get(result.name)) for result in self.results
         )
         return ValidationReport(self.model_dir, results, self.facts)
+
+
+def _portable(contract: ServingContract, scratch: Path) -> ServingContract:
+    """Makes paths absolute, as the process works elsewhere, and puts protos into files."""
+    changes: dict[str, Any] = {}
+    for name in ("examples", "schema", "eval_config", "base_model"):
+        value = getattr(contract, name)
+        if hasattr(value, "SerializeToString"):
+            file = scratch / f"{name}.pbtxt"
+            file.write_text(str(value), encoding="utf-8")
+            changes[name] = str(file)
+        elif isinstance(value, (str, os.PathLike)) and "://" not in str(value):
+            changes[name] = os.path.abspath(value)
+    return dataclasses.replace(contract, **changes)
 
 
 def _with_severity(result: Result, severity: Severity | None) -> Result:

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["Node", "constants", "walk"]
+__all__ = ["Node", "constants", "functions_of", "walk"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,16 +63,17 @@ def constants(nodes: list[Node]) -> Iterator[tuple[Node, list[bytes]]]:
 
 def _reachable(graph_def: Any, library: dict[str, Any]) -> set[str]:
     found: set[str] = set()
-    waiting = [name for node in graph_def.node for name in _functions_of(node)]
+    waiting = [name for node in graph_def.node for name in functions_of(node)]
     while waiting:
         name = waiting.pop()
         if name in library and name not in found:
             found.add(name)
-            waiting.extend(n for node in library[name].node_def for n in _functions_of(node))
+            waiting.extend(n for node in library[name].node_def for n in functions_of(node))
     return found
 
 
-def _functions_of(node: Any) -> Iterator[str]:
+def functions_of(node: Any) -> Iterator[str]:
+    """Yields the names of the functions that a `NodeDef` may call, and its op's name."""
     yield node.op
     for value in node.attr.values():
         if value.HasField("func"):

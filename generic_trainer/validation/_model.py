@@ -10,10 +10,14 @@ from typing import Any
 from generic_trainer.validation import _graph
 from generic_trainer.validation._contract import ServingContract
 from generic_trainer.validation._graph import Node
+from generic_trainer.validation._protos import load_eval_config, load_schema
+from generic_trainer.validation._records import read_records
+from generic_trainer.validation._scoring import Scores
 from generic_trainer.validation._variables import VariableScan, scan
 
 __all__ = ["ModelUnderTest"]
 
+RECORDS = 32  # examples that are read and scored
 INIT_OP_SIGNATURE = "__saved_model_init_op"
 
 
@@ -31,6 +35,8 @@ class ModelUnderTest:
         self.contract = contract
         self.exported_to = exported_to
         self.facts: dict[str, Any] = {}
+        self.scores: dict[str, Scores] = {}
+        self.memory_before_mb: float | None = None
 
     @functools.cached_property
     def files(self) -> list[Path]:
@@ -68,6 +74,34 @@ class ModelUnderTest:
     def variable_scan(self) -> VariableScan:
         """What reading every variable has shown; raises when there is no readable index."""
         return scan(self.directory / "variables" / "variables")
+
+    @functools.cached_property
+    def records(self) -> list[bytes]:
+        """The first of the contract's examples; empty when it names none.
+
+        Raises:
+            DataError: they cannot be read.
+        """
+        source = self.contract.examples
+        return [] if source is None else read_records(source, RECORDS)
+
+    @functools.cached_property
+    def schema(self) -> Any:
+        """The contract's `Schema`, or None.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        return load_schema(self.contract.schema)
+
+    @functools.cached_property
+    def eval_config(self) -> Any:
+        """The contract's `EvalConfig`, or None.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        return load_eval_config(self.contract.eval_config)
 
     @property
     def has_contract(self) -> bool:

@@ -5,6 +5,7 @@ A recipe gets a good model and a folder that does not exist yet, and puts a brok
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import shutil
 from collections.abc import Callable
@@ -14,13 +15,33 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
+from tensorflow_metadata.proto.v0 import schema_pb2
 
-from generic_trainer.validation import ServingContract, SignatureSpec
+from generic_trainer.validation import (
+    ServingContract,
+    SignatureSpec,
+    ValidationReport,
+    write_manifest,
+)
 from tests.validation import models
 from tests.validation.models import SERIALIZED, broken_copy, edit_proto, save, serving
 
 Make = Callable[[Path, Path], Any]
 ROWS = tf.TensorSpec([None, 2], tf.float32, name="x")
+
+
+WITH_EXAMPLES = ServingContract(examples=models.examples(), label_keys=("tips",))
+WITH_SCHEMA = dataclasses.replace(
+    WITH_EXAMPLES,
+    schema=schema_pb2.Schema(
+        feature=[
+            {"name": "miles", "presence": {"min_fraction": 1.0}},
+            {"name": "payment", "presence": {"min_count": 0}},
+            {"name": "tips"},
+        ]
+    ),
+)
+EMPTY_REPORT = ValidationReport("", ())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -404,6 +425,170 @@ def saved_by_a_newer_tensorflow(good: Path, folder: Path) -> None:
         proto.meta_graphs[0].meta_info_def.tensorflow_version = "99.0.0"
 
     broken_copy(good, folder, lambda f: edit_proto(f, edit))
+
+
+# Behaviour.
+
+
+@recipe("scores", "single rows are scored")
+def works_only_at_batch_one(good: Path, folder: Path) -> None:
+    save(serving(lambda x: {"y": tf.squeeze(x, axis=0)[None]}, ROWS), folder)
+
+
+@recipe("scores", "miles", contract=WITH_EXAMPLES)
+def parses_another_dtype(good: Path, folder: Path) -> None:
+    spec = {"miles": tf.io.FixedLenFeature([], tf.int64)}
+    save(serving(lambda x: {"y": tf.io.parse_example(x, spec)["miles"]}, SERIALIZED), folder)
+
+
+@recipe("scores", "kilometers", contract=WITH_EXAMPLES)
+def requires_a_feature_that_examples_lack(good: Path, folder: Path) -> None:
+    spec = {"kilometers": tf.io.FixedLenFeature([], tf.float32)}
+    save(serving(lambda x: {"y": tf.io.parse_example(x, spec)["kilometers"]}, SERIALIZED), folder)
+
+
+@recipe("row_independence", "row 0 alone")
+def batch_leakage(good: Path, folder: Path) -> None:
+    save(serving(lambda x: {"y": x - tf.reduce_mean(x, axis=0)}, ROWS), folder)
+
+
+@recipe("row_independence", "a batch of 7")
+def leakage_from_large_batches_only(good: Path, folder: Path) -> None:
+    def leak(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"y": x + tf.cast(tf.shape(x)[0] == 7, tf.float32)}
+
+    save(serving(leak, ROWS), folder)
+
+
+@recipe("deterministic", "second call")
+def live_dropout(good: Path, folder: Path) -> None:
+    save(serving(lambda x: {"y": tf.nn.dropout(x, 0.5)}, ROWS), folder)
+
+
+@recipe("deterministic", "second call")
+def counts_its_calls(good: Path, folder: Path) -> None:
+    calls = tf.Variable(0.0)
+    save(serving(lambda x: {"y": x + calls.assign_add(1.0)}, ROWS, calls=calls), folder)
+
+
+@recipe("output_per_row", "rows give output")
+def rows_of_unknown_number(good: Path, folder: Path) -> None:
+    def halve(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"y": tf.boolean_mask(x, tf.range(tf.shape(x)[0]) % 2 == 0)}
+
+    save(serving(halve, ROWS), folder)
+
+
+@recipe("outputs_finite", "NaN", contract=WITH_EXAMPLES)
+def nan_outputs(good: Path, folder: Path) -> None:
+    save(_scoring(lambda miles: tf.math.log(miles - 1.0)), folder)
+
+
+@recipe("outputs_finite", "infinite", status="warn", contract=WITH_EXAMPLES)
+def infinite_outputs(good: Path, folder: Path) -> None:
+    save(_scoring(lambda miles: 1.0 / miles), folder)
+
+
+@recipe("outputs_vary", "the same outputs", status="warn", contract=WITH_EXAMPLES)
+def constant_outputs(good: Path, folder: Path) -> None:
+    save(_scoring(tf.zeros_like), folder)
+
+
+@recipe("without_label", "needs the label ['tips']", contract=WITH_EXAMPLES)
+def label_in_the_feature_spec(good: Path, folder: Path) -> None:
+    spec = {
+        "miles": tf.io.FixedLenFeature([], tf.float32),
+        "tips": tf.io.FixedLenFeature([], tf.float32),
+    }
+    save(serving(lambda x: {"y": tf.io.parse_example(x, spec)["miles"]}, SERIALIZED), folder)
+
+
+@recipe("without_label", "depends on the label", contract=WITH_EXAMPLES)
+def label_leaks_into_the_prediction(good: Path, folder: Path) -> None:
+    spec = {"tips": tf.io.FixedLenFeature([], tf.float32, default_value=0.0)}
+    save(serving(lambda x: {"y": tf.io.parse_example(x, spec)["tips"]}, SERIALIZED), folder)
+
+
+@recipe("without_optional", "['payment']", contract=WITH_SCHEMA)
+def optional_feature_required(good: Path, folder: Path) -> None:
+    spec = {"payment": tf.io.FixedLenFeature([], tf.string)}
+    save(serving(lambda x: {"y": tf.io.parse_example(x, spec)["payment"]}, SERIALIZED), folder)
+
+
+@recipe("inputs_read", "0 files match", contract=ServingContract(examples="/nowhere/*.gz"))
+def examples_that_do_not_exist(good: Path, folder: Path) -> None:
+    shutil.copytree(good, folder)
+
+
+@recipe("inputs_read", "not serialized tf.Examples", contract=ServingContract(examples=(b"\xff",)))
+def examples_that_are_none(good: Path, folder: Path) -> None:
+    shutil.copytree(good, folder)
+
+
+@recipe("latency", "budget", contract=ServingContract(max_latency_ms=1e-6))
+def too_slow(good: Path, folder: Path) -> None:
+    shutil.copytree(good, folder)
+
+
+@recipe("memory", "budget", contract=ServingContract(max_memory_mb=1e-3))
+def too_large(good: Path, folder: Path) -> None:
+    shutil.copytree(good, folder)
+
+
+@recipe("warmup", "which is missing")
+def warm_up_for_another_signature(good: Path, folder: Path) -> None:
+    shutil.copytree(good, folder)
+    models.write_warmup(folder, signature="predict")
+
+
+@recipe("warmup", "request 0")
+def warm_up_with_another_input(good: Path, folder: Path) -> None:
+    shutil.copytree(good, folder)
+    models.write_warmup(folder, key="x")
+
+
+@recipe("warmup", "cannot be read")
+def warm_up_file_truncated(good: Path, folder: Path) -> None:
+    shutil.copytree(good, folder)
+    _truncate(models.write_warmup(folder), 0.7)
+
+
+# After publishing.
+
+
+@recipe("manifest_matches", "vocabulary.txt")
+def truncated_vocabulary(good: Path, folder: Path) -> None:
+    shutil.copytree(good, folder)
+    write_manifest(str(folder), EMPTY_REPORT)
+    _truncate(next((folder / "assets").iterdir()), 0.6)
+
+
+@recipe("manifest_matches", "missing since")
+def file_lost_since_publishing(good: Path, folder: Path) -> None:
+    shutil.copytree(good, folder)
+    (folder / "assets.extra").mkdir()
+    (folder / "assets.extra/labels.txt").write_text("yes\nno\n")
+    write_manifest(str(folder), EMPTY_REPORT)
+    shutil.rmtree(folder / "assets.extra")
+
+
+@recipe("manifest_matches", "cannot be read")
+def garbage_manifest(good: Path, folder: Path) -> None:
+    broken_copy(good, folder, lambda f: (f / "manifest.json").write_text("[]"))
+
+
+@recipe("golden", "manifest.json")
+def another_function_under_the_same_manifest(good: Path, folder: Path) -> None:
+    record = base64.b64encode(models.examples(1)[0]).decode()
+    golden = {"serving_default": {"examples": [record], "outputs": {"score": [[123.0]]}}}
+    shutil.copytree(good, folder)
+    write_manifest(str(folder), ValidationReport(str(folder), (), {"golden": golden}))
+
+
+def _scoring(function: Callable[[tf.Tensor], tf.Tensor]) -> tf.Module:
+    """A model whose score is a function of the miles."""
+    spec = {"miles": tf.io.FixedLenFeature([], tf.float32)}
+    return serving(lambda x: {"score": function(tf.io.parse_example(x, spec)["miles"])}, SERIALIZED)
 
 
 def _truncate(file: Path, share: float) -> None:

@@ -116,3 +116,22 @@ def edit_proto(
     file.write_bytes(proto.SerializeToString())
     if not keep_fingerprint:
         (folder / "fingerprint.pb").unlink(missing_ok=True)
+
+
+def write_warmup(
+    folder: Path, *, signature: str = "serving_default", key: str = "examples"
+) -> Path:
+    """Adds a file with one warm-up request to a model and returns it."""
+    from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
+
+    request = predict_pb2.PredictRequest()
+    request.model_spec.signature_name = signature
+    request.inputs[key].CopyFrom(tf.make_tensor_proto(list(examples(2))))
+    log = prediction_log_pb2.PredictionLog(
+        predict_log=prediction_log_pb2.PredictLog(request=request)
+    )
+    file = folder / "assets.extra" / "tf_serving_warmup_requests"
+    file.parent.mkdir()
+    with tf.io.TFRecordWriter(str(file)) as writer:
+        writer.write(log.SerializeToString())
+    return file

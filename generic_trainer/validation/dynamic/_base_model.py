@@ -1,0 +1,100 @@
+"""What is different from the model that serves now?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from generic_trainer.validation._check import check
+from generic_trainer.validation._compare import is_float
+from generic_trainer.validation._model import ModelUnderTest
+from generic_trainer.validation._result import Finding, fail, note, skip, warn
+from generic_trainer.validation._scoring import call, first_line
+from generic_trainer.validation._tensors import describe_info
+
+__all__ = ["base_model"]
+
+_REMEDY = (
+    "clients of the base model, and the Evaluator's comparison with it, will not work unchanged; "
+    "keep the old names beside the new ones, or change the clients first"
+)
+
+
+@check("base_model", needs=("loads",))
+def base_model(model: ModelUnderTest) -> Iterator[Finding]:
+    """Signatures, ops and assets are those of the base model, and predictions are alike."""
+    if model.contract.base_model is None:
+        yield skip("the contract names no base model")
+        return
+    base = ModelUnderTest(Path(model.contract.base_model), model.contract, "the base model")
+    try:
+        base.signatures  # noqa: B018 - parses on first use
+    except Exception as error:
+        yield fail(
+            f"the base model {model.contract.base_model} cannot be read: {first_line(error)}",
+            "point base_model at the directory that holds its saved_model.pb",
+        )
+        return
+    for told in (*_signatures(base, model), *_ops(base, model), *_assets(base, model)):
+        yield warn(told, _REMEDY)
+    yield from _predictions(base, model)
+
+
+def _signatures(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[str]:
+    for name, old in base.signatures.items():
+        new = model.signatures.get(name)
+        if new is None:
+            yield f"signature {name!r} of the base model is gone"
+            continue
+        for kind in ("inputs", "outputs"):
+            before, after = (
+                {key: describe_info(info) for key, info in getattr(signature, kind).items()}
+                for signature in (old, new)
+            )
+            if before != after:
+                yield f"signature {name!r}: {kind} were {before}, are {after}"
+
+
+def _ops(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[str]:
+    before, after = ({node.op for node in m.nodes if node.served} for m in (base, model))
+    if after - before:
+        yield f"ops that the base model did not use: {', '.join(sorted(after - before))}"
+
+
+def _assets(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[str]:
+    before, after = ({a.filename for a in m.meta_graph.asset_file_def} for m in (base, model))
+    if before != after:
+        yield f"assets were {sorted(before)}, are {sorted(after)}"
+
+
+def _predictions(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[Finding]:
+    for name, scores in model.scores.items():
+        if name not in base.signatures or name not in model.serving_signatures:
+            continue
+        try:
+            outputs = call(base.loaded.signatures[name], scores.feed.inputs)
+        except Exception as error:
+            yield warn(
+                f"the base model's signature {name!r} does not score {scores.feed.source}: "
+                f"{first_line(error)}",
+                "the two models cannot be compared on the same examples",
+            )
+            continue
+        for key in sorted(set(outputs) & set(scores.batch)):
+            yield _compare(f"signature {name!r}, output {key!r}", scores.batch[key], outputs[key])
+    base.release()
+
+
+def _compare(subject: str, new: np.ndarray, old: np.ndarray) -> Finding:
+    if new.shape != old.shape:
+        return note(f"{subject}: shapes {new.shape} and {old.shape}, not compared")
+    if not is_float(new):
+        return note(f"{subject}: {float(np.mean(new != old)):.0%} of the values differ")
+    gap = float(np.mean(np.abs(new.astype(np.float64) - old.astype(np.float64))))
+    size = float(np.mean(np.abs(old.astype(np.float64))))
+    told = f"{subject}: differs by {gap:.3g} on average, where the base model's size is {size:.3g}"
+    if gap > size:
+        return warn(told, "see whether the new model has learnt the same target in the same unit")
+    return note(told)
