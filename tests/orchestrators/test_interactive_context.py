@@ -1,0 +1,96 @@
+"""Runs in InteractiveContext, in a real IPython shell and in a notebook's kernel."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests import helpers
+from tests.orchestrators import processes
+
+pytest.importorskip("IPython", reason="needs the extra notebook")
+
+MODULE = """
+import os
+import helper
+
+def run_fn(fn_args):
+    print("helper says", helper.ANSWER)
+    os.system("echo so does a child process")
+    export(fn_args.serving_model_dir)
+"""
+SET_UP = """
+from pathlib import Path
+from tfx.orchestration.experimental.interactive.interactive_context import InteractiveContext
+from generic_trainer import GenericTrainer
+from tests.orchestrators.small_pipeline import imported_examples
+
+def edit_helper(answer):
+    Path({root!r}, "helper.py").write_text(f"ANSWER = {{answer}}")
+
+def new_trainer():
+    trainer = GenericTrainer(examples=source.outputs["result"], module_file={module_file!r})
+    return trainer.with_id("GenericTrainer")
+
+context = InteractiveContext(pipeline_name="small", pipeline_root={root!r})
+source = imported_examples({examples!r})
+context.run(source)
+"""
+CELLS = (
+    "edit_helper(1); trainer = new_trainer(); context.run(trainer)",
+    "context.run(trainer)",
+    "edit_helper(2); context.run(trainer)",
+    "edit_helper(3); trainer = new_trainer(); context.run(trainer)",
+)
+
+
+def cells(root: Path, examples: str) -> list[str]:
+    module_file = helpers.write_module(root, MODULE)
+    return [SET_UP.format(root=str(root), examples=examples, module_file=module_file), *CELLS]
+
+
+def run_in_shell(sources: Sequence[str]) -> None:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell.instance()
+    for number, source in enumerate(sources):
+        print(f"In [{number}]", flush=True)
+        shell.run_cell(source).raise_error()
+
+
+def check_run(root: Path, outputs: Sequence[str]) -> None:
+    """Checks what each cell has shown, and that each run that was needed has published."""
+    shown = [
+        [line for line in output.splitlines() if line.startswith("helper says")]
+        for output in outputs
+    ]
+    assert shown == [[], ["helper says 1"], [], ["helper says 2"], ["helper says 3"]]
+    assert "".join(outputs).count("so does a child process\n") == 3
+    assert len(list(root.glob("GenericTrainer/model/*/Format-Serving/saved_model.pb"))) == 3
+
+
+def test_shell_shows_output_and_sees_edits(examples: str, tmp_path: Path) -> None:
+    run = processes.start(run_in_shell, cells(tmp_path, examples), output_file=tmp_path / "output")
+    assert run.exit_code() == 0, run.output()
+    check_run(tmp_path, run.output().split("In [")[1:])
+
+
+@pytest.mark.slow
+def test_notebook_shows_output_and_sees_edits(examples: str, tmp_path: Path) -> None:
+    nbclient = pytest.importorskip("nbclient", reason="needs the extra notebook")
+    nbformat = pytest.importorskip("nbformat", reason="needs the extra notebook")
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(source) for source in cells(tmp_path, examples)]
+    )
+    # With this variable set, the kernel does not show what child processes write.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
+    nbclient.NotebookClient(notebook, kernel_name="python3").execute(env=environment)
+    streams = [
+        [output["text"] for output in cell.outputs if output.output_type == "stream"]
+        for cell in notebook.cells
+    ]
+    check_run(tmp_path, ["".join(texts) for texts in streams])
