@@ -14,7 +14,7 @@ from typing import Any
 from generic_trainer.errors import ExportError, ModelValidationError
 from generic_trainer.files import move_aside, publish_tree
 from generic_trainer.request import SERVING_MODEL_DIR, TrainingRequest
-from generic_trainer.validation import Checker
+from generic_trainer.validation import Checker, ValidationReport
 
 __all__ = ["keep_failed_run", "publish"]
 
@@ -23,7 +23,7 @@ _REJECTED_DIR = "rejected_export"
 _logger = logging.getLogger(__name__)
 
 
-def publish(request: TrainingRequest, checker: Checker) -> None:
+def publish(request: TrainingRequest, checker: Checker) -> ValidationReport:
     """Checks what `run_fn` exported and moves it to where consumers look for it.
 
     Everything in the staging directory moves, `Format-Serving` last: it is what makes the artifact
@@ -32,6 +32,9 @@ def publish(request: TrainingRequest, checker: Checker) -> None:
     Args:
         request: the run.
         checker: the process that the checks run in.
+
+    Returns:
+        The outcome of the checks.
 
     Raises:
         ExportError: nothing was exported.
@@ -46,15 +49,16 @@ def publish(request: TrainingRequest, checker: Checker) -> None:
             f"fn_args.serving_model_dir ({staged}), found nothing there. Save one with "
             "`model.export(fn_args.serving_model_dir)` or `tf.saved_model.save`."
         )
-    _check(staged, request, checker)
+    report = _check(staged, request, checker)
     names = sorted(name.rstrip("/") for name in gfile.listdir(staging))
     for name in sorted(names, key=lambda name: name == SERVING_MODEL_DIR):
         publish_tree(os.path.join(staging, name), os.path.join(request.model_dir, name))
     gfile.rmtree(staging)
     _logger.info("Published the model in %s", os.path.join(request.model_dir, SERVING_MODEL_DIR))
+    return report
 
 
-def _check(staged: str, request: TrainingRequest, checker: Checker) -> None:
+def _check(staged: str, request: TrainingRequest, checker: Checker) -> ValidationReport:
     report = checker.validate(staged, request.contract)
     for name, text in (("report.json", report.to_json()), ("report.html", report.to_html())):
         with _gfile().GFile(os.path.join(request.model_run_dir, name), "w") as file:
@@ -65,6 +69,7 @@ def _check(staged: str, request: TrainingRequest, checker: Checker) -> None:
         raise ModelValidationError(
             f"The exported model failed its checks and is not published.\n{report.summary()}"
         )
+    return report
 
 
 def keep_failed_run(request: TrainingRequest) -> str:

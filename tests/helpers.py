@@ -115,9 +115,10 @@ def output_artifacts(root: Path | str) -> dict[str, list[types.Artifact]]:
     """Returns the trainer's empty output artifacts, their directories made as a launcher does."""
     model = artifact_at(standard_artifacts.Model, os.path.join(root, "model", "1"))
     model_run = artifact_at(standard_artifacts.ModelRun, os.path.join(root, "model_run", "1"))
-    for artifact in (model, model_run):
+    blessing = artifact_at(standard_artifacts.InfraBlessing, os.path.join(root, "blessing", "1"))
+    for artifact in (model, model_run, blessing):
         tf.io.gfile.makedirs(artifact.uri)
-    return {"model": [model], "model_run": [model_run]}
+    return {"model": [model], "model_run": [model_run], "infra_blessing": [blessing]}
 
 
 def exec_properties(**properties: Any) -> dict[str, Any]:

@@ -42,7 +42,9 @@ class GenericTrainer(BaseComponent):
 
     Component `outputs`:
         - `model`: a channel of `standard_artifacts.Model`, the exported model.
-        - `model_run`: a channel of `standard_artifacts.ModelRun`, logs and checkpoints.
+        - `model_run`: a channel of `standard_artifacts.ModelRun`: event files, log, report.
+        - `infra_blessing`: a channel of `standard_artifacts.InfraBlessing`, which Pusher takes
+          instead of an InfraValidator's.
     """
 
     SPEC_CLASS = GenericTrainerSpec
@@ -119,6 +121,7 @@ class GenericTrainer(BaseComponent):
             contract=contract.to_json() if contract else None,
             model=types.Channel(type=standard_artifacts.Model),
             model_run=types.Channel(type=standard_artifacts.ModelRun),
+            infra_blessing=types.Channel(type=standard_artifacts.InfraBlessing),
             **{keys.EXTRA_INPUT_PREFIX + name: channel for name, channel in extra_inputs.items()},
         )
         super().__init__(spec=spec, custom_executor_spec=custom_executor_spec)

@@ -44,6 +44,7 @@ class GenericTrainerSpec(ComponentSpec):
     OUTPUTS: ClassVar[Mapping[str, ChannelParameter]] = {
         keys.MODEL: ChannelParameter(type=standard_artifacts.Model),
         keys.MODEL_RUN: ChannelParameter(type=standard_artifacts.ModelRun),
+        keys.INFRA_BLESSING: ChannelParameter(type=standard_artifacts.InfraBlessing),
     }
     TYPE_ANNOTATION = Train
 

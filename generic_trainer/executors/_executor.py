@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import logging
-import math
 import tempfile
 from typing import Any
 
 from tfx import types
 from tfx.dsl.components.base.base_executor import BaseExecutor
-from tfx.types import artifact_utils
 
 from generic_trainer import worker
-from generic_trainer.event_files import last_scalars
-from generic_trainer.executors import _keys as keys
+from generic_trainer.executors._outputs import record_outputs
 from generic_trainer.executors._request import request_from_artifacts
 from generic_trainer.publishing import keep_failed_run, publish
 from generic_trainer.request import TrainingRequest
 from generic_trainer.training import is_chief
-from generic_trainer.validation import start_checker
+from generic_trainer.validation import ValidationReport, start_checker
 
 __all__ = ["GenericTrainerExecutor"]
 
@@ -43,7 +40,8 @@ class GenericTrainerExecutor(BaseExecutor):
 
         Args:
             input_dict: input name → artifacts.
-            output_dict: `model` and `model_run`, one artifact each.
+            output_dict: `model`, `model_run` and `infra_blessing`, one artifact each; the last
+                may be missing.
             exec_properties: the component's execution properties.
 
         Raises:
@@ -60,27 +58,27 @@ class GenericTrainerExecutor(BaseExecutor):
                 input_dict, output_dict, exec_properties, scratch_dir=scratch_dir
             )
             try:
-                _train_and_publish(request)
+                report = _train_and_publish(request)
             except Exception:
                 _keep_failed_run(request)
                 raise
-        if is_chief():
-            model = artifact_utils.get_single_instance(output_dict[keys.MODEL])
-            _record_metrics(model, request.model_run_dir)
+        if report is not None:
+            record_outputs(output_dict, report)
 
 
 # The public import path: what a compiled pipeline carries must not name a private module.
 GenericTrainerExecutor.__module__ = "generic_trainer.executors"
 
 
-def _train_and_publish(request: TrainingRequest) -> None:
+def _train_and_publish(request: TrainingRequest) -> ValidationReport | None:
+    """Returns the report on the published model; None in workers, which publish nothing."""
     if not is_chief():
         worker.run(request, _make_fn_args)
-        return
+        return None
     # The checks need a process with TensorFlow; it starts up while the model trains.
     with start_checker() as checker:
         worker.run(request, _make_fn_args)
-        publish(request, checker)
+        return publish(request, checker)
 
 
 def _keep_failed_run(request: TrainingRequest) -> None:
@@ -96,12 +94,3 @@ def _make_fn_args(request: TrainingRequest, export_dir: str) -> Any:
     from generic_trainer.executors._fn_args import make_fn_args
 
     return make_fn_args(request, export_dir)
-
-
-def _record_metrics(model: types.Artifact, model_run_dir: str) -> None:
-    """Makes the last value of each scalar in the event files a custom property of the model."""
-    for name, value in last_scalars(model_run_dir).items():
-        if math.isfinite(value):
-            model.set_float_custom_property(name, value)
-        else:  # neither the metadata store nor JSON can hold a number that is not finite
-            model.set_string_custom_property(name, str(value))

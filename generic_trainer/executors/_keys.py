@@ -19,6 +19,7 @@ EXTRA_INPUT_PREFIX = "extra_input_"
 # Outputs.
 MODEL = "model"
 MODEL_RUN = "model_run"
+INFRA_BLESSING = "infra_blessing"
 
 # Execution properties.
 TRAIN_ARGS = "train_args"

@@ -50,7 +50,7 @@ def feed_for(model: ModelUnderTest, signature: Any) -> Feed | None:
     if not infos or not all(is_dense(info) for info in infos.values()):
         return None
     if is_serialized(signature):
-        return _serialized(model, signature)
+        return _strings(model, signature)
     columns = _columns(model.records, infos)
     if columns is not None:
         return Feed(columns, f"features of {_REAL}", True, False)
@@ -60,17 +60,20 @@ def feed_for(model: ModelUnderTest, signature: Any) -> Feed | None:
     return Feed(made_up, "made-up tensors", False, False)
 
 
-def _serialized(model: ModelUnderTest, signature: Any) -> Feed:
+def _strings(model: ModelUnderTest, signature: Any) -> Feed:
+    """Rows for one vector of strings: examples where the graph parses some, else any text."""
     (name,) = signature.inputs
-    if model.records and not model.contract.examples_transformed:
-        return Feed({name: _vector(model.records)}, _REAL, True, True)
     features = parsed_features(model.meta_graph.graph_def, signature)
-    if not features:
-        return Feed(
-            {name: _vector([b"text %d" % row for row in range(RECORDS)])}, "text", False, True
-        )
-    records = _made_up.examples(features, model.schema, RECORDS)
-    return Feed({name: _vector(records)}, "made-up examples", False, True)
+    if features and model.records and not model.contract.examples_transformed:
+        return Feed({name: _vector(model.records)}, _REAL, True, True)
+    if features:
+        records = _made_up.examples(features, model.schema, RECORDS)
+        return Feed({name: _vector(records)}, "made-up examples", False, True)
+    columns = _columns(model.records, dict(signature.inputs))
+    if columns is not None:
+        return Feed(columns, f"features of {_REAL}", True, False)
+    texts = [b"text %d" % row for row in range(RECORDS)]
+    return Feed({name: _vector(model.records or texts)}, "strings", False, False)
 
 
 def _columns(records: list[bytes], infos: dict[str, Any]) -> dict[str, np.ndarray] | None:

@@ -66,6 +66,15 @@ class ModelUnderTest:
         return {name: declared[name] for name in sorted(declared) if name != INIT_OP_SIGNATURE}
 
     @functools.cached_property
+    def assets(self) -> list[Any]:
+        """Every `AssetFileDef`; TensorFlow 1 kept them in a collection."""
+        from tensorflow.core.protobuf import meta_graph_pb2
+
+        collected = self.meta_graph.collection_def["saved_model_assets"].any_list.value
+        older = [meta_graph_pb2.AssetFileDef.FromString(packed.value) for packed in collected]
+        return [*self.meta_graph.asset_file_def, *older]
+
+    @functools.cached_property
     def nodes(self) -> list[Node]:
         """Every node: the graph's own, and those inside each library function."""
         return _graph.walk(self.meta_graph.graph_def)

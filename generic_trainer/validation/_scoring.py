@@ -16,6 +16,8 @@ __all__ = ["ODD_ROWS", "SINGLE_ROWS", "Scores", "call", "first_line", "score"]
 ODD_ROWS = 7  # an incomplete last batch, of a size that no graph is built for by accident
 SINGLE_ROWS = 4  # rows that are also scored alone
 
+_WRAPPING = ("Graph execution error", "Detected at node", "Original stack", "File ", "<", "Node:")
+
 Outputs = dict[str, np.ndarray]
 
 
@@ -57,11 +59,10 @@ def call(signature: Any, inputs: Mapping[str, np.ndarray]) -> Outputs:
 
 
 def first_line(error: Exception) -> str:
-    """Returns the start of an error's message, without the graph that TensorFlow appends."""
+    """Returns what an error says, without the stack and the graph that TensorFlow wraps it in."""
     lines = [line.strip() for line in str(error).splitlines()]
-    told = [line for line in lines if line and not line.startswith(("Detected at node", "File "))]
-    text = next((line for line in told if "Traceback" not in line), type(error).__name__)
-    return f"{type(error).__name__}: {text[:500]}"
+    told = [line for line in lines if line and not line.startswith(_WRAPPING)]
+    return f"{type(error).__name__}: {told[0][:500]}" if told else type(error).__name__
 
 
 def _dense(value: Any) -> np.ndarray:

@@ -70,6 +70,7 @@ def test_public_surface_of_a_tfx_component(examples: types.Channel, module_file:
     assert isinstance(component.spec, GenericTrainer.SPEC_CLASS)
     assert component.outputs["model"].type is standard_artifacts.Model
     assert component.outputs["model_run"].type is standard_artifacts.ModelRun
+    assert component.outputs["infra_blessing"].type is standard_artifacts.InfraBlessing
     assert component.type_annotation is Train
     executor_spec = GenericTrainer.EXECUTOR_SPEC
     assert executor_spec.class_path == "generic_trainer.executors.GenericTrainerExecutor"

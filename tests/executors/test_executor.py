@@ -13,7 +13,13 @@ import tensorflow as tf
 from tfx import types
 from tfx.utils import import_utils, name_utils
 
-from generic_trainer.errors import ExportError, ModuleFileError, TrainingError
+from generic_trainer import ServingContract
+from generic_trainer.errors import (
+    ExportError,
+    ModelValidationError,
+    ModuleFileError,
+    TrainingError,
+)
 from generic_trainer.executors import GenericTrainerExecutor
 from tests import helpers
 
@@ -30,9 +36,65 @@ def test_publishes_what_run_fn_exports(
     assert os.listdir(outputs["model"][0].uri) == ["Format-Serving"]
 
 
-def test_publishes_the_eval_model_too(
+def test_describes_and_blesses_the_model(
     examples: types.Artifact, outputs: Any, tmp_path: Path
 ) -> None:
+    from tfx.components.util import model_utils
+
+    helpers.train(helpers.write_module(tmp_path, PLAIN), examples, outputs)
+    assert model_utils.is_infra_validated(outputs["infra_blessing"][0])
+    model = outputs["model"][0]
+    assert model.get_string_custom_property("validation") == "passed"
+    assert model.get_float_custom_property("size_bytes") > 1000
+    report = json.loads(Path(outputs["model_run"][0].uri, "report.json").read_text())
+    assert report["passed"]
+    assert Path(outputs["model_run"][0].uri, "report.html").read_text().startswith("<!doctype html")
+
+
+def test_a_pipeline_without_the_blessing_works(
+    examples: types.Artifact, outputs: Any, tmp_path: Path
+) -> None:
+    del outputs["infra_blessing"]
+    helpers.train(helpers.write_module(tmp_path, PLAIN), examples, outputs)
+    assert os.path.exists(helpers.published_model(outputs))
+
+
+def test_a_broken_model_is_refused_and_kept(
+    examples: types.Artifact, outputs: Any, tmp_path: Path
+) -> None:
+    source = """
+    def run_fn(fn_args):
+        export(fn_args.serving_model_dir)
+        with open(fn_args.serving_model_dir + "/saved_model.pb", "r+b") as file:
+            file.truncate(100)
+    """
+    with pytest.raises(ModelValidationError, match="failed its checks and is not published"):
+        helpers.train(helpers.write_module(tmp_path, source), examples, outputs)
+    assert os.listdir(outputs["model"][0].uri) == []
+    assert os.listdir(outputs["infra_blessing"][0].uri) == []
+    kept = Path(outputs["model_run"][0].uri + ".failed")
+    assert not json.loads((kept / "report.json").read_text())["passed"]
+    assert (kept / "rejected_export" / "Format-Serving" / "saved_model.pb").stat().st_size == 100
+
+
+def test_another_format_is_published_where_the_contract_allows_it(
+    examples: types.Artifact, outputs: Any, tmp_path: Path
+) -> None:
+    source = """
+    def run_fn(fn_args):
+        tf.io.gfile.makedirs(fn_args.serving_model_dir)
+        with open(fn_args.serving_model_dir + "/model.pickle", "wb") as file:
+            file.write(b"not a SavedModel")
+    """
+    module_file = helpers.write_module(tmp_path, source)
+    with pytest.raises(ModelValidationError, match='format="any"'):
+        helpers.train(module_file, examples, outputs)
+    contract = ServingContract(format="any").to_json()
+    helpers.train(module_file, examples, outputs, contract=contract)
+    assert os.listdir(helpers.published_model(outputs)) == ["model.pickle"]
+
+
+def test_publishes_the_eval_model(examples: types.Artifact, outputs: Any, tmp_path: Path) -> None:
     source = """
     def run_fn(fn_args):
         export(fn_args.serving_model_dir)

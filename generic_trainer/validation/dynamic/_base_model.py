@@ -64,7 +64,7 @@ def _ops(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[str]:
 
 
 def _assets(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[str]:
-    before, after = ({a.filename for a in m.meta_graph.asset_file_def} for m in (base, model))
+    before, after = ({a.filename for a in m.assets} for m in (base, model))
     if before != after:
         yield f"assets were {sorted(before)}, are {sorted(after)}"
 

@@ -32,7 +32,16 @@ def scores(model: ModelUnderTest) -> Iterator[Finding]:
             yield note(f"signature {name!r} scored {feed.rows} rows of {feed.source}")
         except Exception as error:
             told = f"signature {name!r} with {feed.source}: {first_line(error)}"
-            yield _judge(name in model.serving_signatures, loaded, feed, told)
+            if _out_of_memory(error):
+                yield fail(told, "reduce what the signature allocates for one batch")
+            else:
+                yield _judge(name in model.serving_signatures, loaded, feed, told)
+
+
+def _out_of_memory(error: Exception) -> bool:
+    import tensorflow as tf
+
+    return isinstance(error, (MemoryError, tf.errors.ResourceExhaustedError))
 
 
 def _judge(served: bool, loaded: Any, feed: Feed, told: str) -> Finding:

@@ -22,7 +22,7 @@ _READERS = ("InitializeTableFromTextFileV2", "InitializeTableFromTextFile", "Rea
 @check("absolute_paths", needs=("serve_tag",))
 def absolute_paths(model: ModelUnderTest) -> Iterator[Finding]:
     """No constant names a file outside the model: it would be missing where the model serves."""
-    tracked = {item.tensor_info.name.split(":")[0] for item in model.meta_graph.asset_file_def}
+    tracked = {asset.tensor_info.name.split(":")[0] for asset in model.assets}
     read = _inputs_of_readers(model.nodes)
     for node, values in constants(model.nodes):
         if len(values) > _MAX_VALUES or (not node.function and node.proto.name in tracked):

@@ -14,7 +14,7 @@ __all__ = ["assets"]
 @check("assets", needs=("serve_tag",))
 def assets(model: ModelUnderTest) -> Iterator[Finding]:
     """Every asset of the graph is there and holds something."""
-    for name in sorted({asset.filename for asset in model.meta_graph.asset_file_def}):
+    for name in sorted({asset.filename for asset in model.assets}):
         file = model.directory / "assets" / name
         if not file.is_file():
             yield fail(
