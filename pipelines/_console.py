@@ -9,7 +9,6 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TextIO
 
@@ -26,48 +25,47 @@ class StageConsole:
     """Writes stage names and durations to the terminal, and all other output to a file.
 
     TFX, Beam, pip and TensorFlow's C++ code write to the file descriptors 1 and 2, so these are
-    what is led aside; `sys.stdout` alone would catch a fraction.
+    led aside as well as `sys.stdout` and `sys.stderr`, which in a notebook are something else.
     """
 
-    def __init__(self, terminal: TextIO, descriptors: tuple[int, int], log_file: int) -> None:
-        """Leads the output aside.
+    def __init__(self, log: TextIO) -> None:
+        """Leads the output aside, until `close`.
 
         Args:
-            terminal: Where the stages are shown.
-            descriptors: Copies of the original file descriptors 1 and 2.
-            log_file: File descriptor of the log.
+            log: The file, open for appending.
         """
-        self._terminal = terminal
-        self._descriptors = descriptors
-        self._log_file = log_file
+        self._log = log
+        self._streams = (sys.stdout, sys.stderr)
+        self._descriptors = (os.dup(1), os.dup(2))
         self._open_line: str | None = None
         self._started_s: dict[str, float] = {}
         self._cached: set[str] = set()
+        self._hide_output()
 
     def start(self, stage: str) -> None:
         """Shows that `stage` runs now."""
+        if stage in self._started_s:
+            return
         self._started_s[stage] = time.monotonic()
-        if self._open_line:
-            self._write("\n")
+        self._end_line()
         self._write(f"  {stage:<22}")
         self._open_line = stage
         if stage in TALKATIVE_STAGES:
-            self._write("\n")
-            self._open_line = None
-            self.lead_to(*self._descriptors)
+            self._end_line()
+            self._show_output()
 
     def note_cached(self) -> None:
-        """Shows the running stage as taken from the cache when it finishes."""
-        if self._open_line:
-            self._cached.add(self._open_line)
-        else:
-            self._cached.update(self._started_s.keys() & set(TALKATIVE_STAGES))
+        """Notes that the stage started last takes its results from the cache."""
+        self._cached.update(list(self._started_s)[-1:])
 
     def finish(self, stage: str) -> None:
-        """Shows how long `stage` took."""
-        self.lead_to(self._log_file, self._log_file)
-        took_s = time.monotonic() - self._started_s.pop(stage, time.monotonic())
+        """Shows how long `stage` took, or that it was cached."""
+        if stage not in self._started_s:
+            return
+        took_s = time.monotonic() - self._started_s.pop(stage)
+        self._hide_output()
         if self._open_line != stage:
+            self._end_line()
             self._write(f"  {stage:<22}")
         self._write("  cached\n" if stage in self._cached else f"{took_s:6.1f} s\n")
         self._cached.discard(stage)
@@ -75,21 +73,33 @@ class StageConsole:
 
     def close(self) -> None:
         """Gives the output back."""
-        self.lead_to(*self._descriptors)
+        self._end_line()
+        self._show_output()
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+
+    def _end_line(self) -> None:
         if self._open_line:
             self._write("\n")
-            self._open_line = None
-
-    def lead_to(self, stdout: int, stderr: int) -> None:
-        """Makes file descriptors 1 and 2 copies of the given ones."""
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        os.dup2(stdout, 1)
-        os.dup2(stderr, 2)
+        self._open_line = None
 
     def _write(self, text: str) -> None:
-        self._terminal.write(text)
-        self._terminal.flush()
+        self._show_output()
+        sys.stdout.write(text)
+        self._hide_output()
+
+    def _show_output(self) -> None:
+        self._lead_to(self._streams, self._descriptors)
+
+    def _hide_output(self) -> None:
+        self._lead_to((self._log, self._log), (self._log.fileno(), self._log.fileno()))
+
+    def _lead_to(self, streams: tuple[TextIO, TextIO], descriptors: tuple[int, int]) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        sys.stdout, sys.stderr = streams
+        for own, descriptor in zip((1, 2), descriptors, strict=True):
+            os.dup2(descriptor, own)
 
 
 @contextlib.contextmanager
@@ -103,20 +113,11 @@ def stage_console(log_path: Path) -> Iterator[StageConsole]:
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     log_path.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as stack:
-        descriptors = (os.dup(1), os.dup(2))
-        for descriptor in descriptors:
-            stack.callback(os.close, descriptor)
-        log = stack.enter_context(log_path.open("a"))
-        terminal = stack.enter_context(os.fdopen(os.dup(1), "w"))
-        # A test runner or notebook has streams of its own that are not descriptors 1 and 2.
-        for redirect, descriptor in ((redirect_stdout, 1), (redirect_stderr, 2)):
-            stream = stack.enter_context(open(descriptor, "w", buffering=1, closefd=False))
-            stack.enter_context(redirect(stream))
-        console = StageConsole(terminal, descriptors, log.fileno())
-        stack.enter_context(_logging_to(log, console))
-        console.lead_to(log.fileno(), log.fileno())
-        stack.callback(console.close)
+    with (
+        log_path.open("a", buffering=1) as log,
+        contextlib.closing(StageConsole(log)) as console,
+        _logging_to(log, console),
+    ):
         try:
             yield console
         except Exception:

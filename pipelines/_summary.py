@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,30 @@ import tensorflow as tf
 import tensorflow_model_analysis as tfma
 
 from pipelines._results import RunResults
+
+
+@dataclass(frozen=True)
+class EvaluatedSlice:
+    """How good a model is on a part of the eval split.
+
+    Attributes:
+        name: "all penguins", or an island.
+        accuracy: Between 0 and 1.
+        num_examples: Penguins in the slice.
+    """
+
+    name: str
+    accuracy: float
+    num_examples: int
+
+    @classmethod
+    def of(cls, key: Iterable[tuple[str, Any]], metrics: Mapping[str, Any]) -> EvaluatedSlice:
+        """Makes one from a TFMA slice key and its metrics."""
+        return cls(
+            name=", ".join(str(value) for _, value in key) or "all penguins",
+            accuracy=metrics["sparse_categorical_accuracy"]["doubleValue"],
+            num_examples=int(metrics["example_count"]["doubleValue"]),
+        )
 
 
 def summarize(results: RunResults) -> str:
@@ -33,6 +58,17 @@ def predict(model_dir: str, examples: Iterable[tf.train.Example]) -> dict[str, t
     return model.signatures["serving_default"](examples=tf.constant(serialized))
 
 
+def evaluated_slices(evaluation_uri: str) -> list[EvaluatedSlice]:
+    """Reads what the Evaluator found out about the new model, all penguins first."""
+    with_any_model = tfma.load_eval_result(evaluation_uri)
+    candidates = (spec.name for spec in with_any_model.config.model_specs if not spec.is_baseline)
+    result = tfma.load_eval_result(evaluation_uri, model_name=next(candidates) or None)
+    return [
+        EvaluatedSlice.of(key, metrics[""][""])
+        for key, metrics in sorted(result.slicing_metrics, key=lambda item: item[0])
+    ]
+
+
 def first_penguin(examples_uri: str) -> tf.train.Example:
     """Returns the first raw example of the eval split, which was not trained on."""
     files = sorted(str(path) for path in Path(examples_uri, "Split-eval").iterdir())
@@ -53,21 +89,8 @@ def _verdict(results: RunResults) -> str:
 
 
 def _evaluation(evaluation_uri: str) -> str:
-    result = tfma.load_eval_result(evaluation_uri, model_name=_candidate(evaluation_uri))
-    slices = sorted(result.slicing_metrics, key=lambda item: item[0])
-    return "\n".join(_slice_line(key, metrics) for key, metrics in slices)
-
-
-def _candidate(evaluation_uri: str) -> str | None:
-    specs = tfma.load_eval_result(evaluation_uri).config.model_specs
-    return next((spec.name for spec in specs if not spec.is_baseline and spec.name), None)
-
-
-def _slice_line(key: tuple[tuple[str, Any], ...], metrics: Mapping[str, Any]) -> str:
-    values = metrics[""][""]
-    name = ", ".join(str(value) for _, value in key) or "all penguins"
-    accuracy = values["sparse_categorical_accuracy"]["doubleValue"]
-    return f"{name:<14}accuracy {accuracy:.3f}  of {values['example_count']['doubleValue']:.0f}"
+    found = evaluated_slices(evaluation_uri)
+    return "\n".join(f"{s.name:<14}accuracy {s.accuracy:.3f}  of {s.num_examples}" for s in found)
 
 
 def _numbers(metrics: Mapping[str, float]) -> str:
