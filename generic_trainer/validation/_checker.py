@@ -18,6 +18,7 @@ from generic_trainer.validation._contract import ServingContract, Severity
 from generic_trainer.validation._process import CheckingProcess
 from generic_trainer.validation._report import ValidationReport
 from generic_trainer.validation._result import Result
+from generic_trainer.validation._server import ABORT
 
 __all__ = ["Checker", "start_checker", "validate_saved_model"]
 
@@ -130,7 +131,7 @@ class Checker:
         if not self._process.alive:
             run.fail("the checking process died", words)
             return
-        self._process.send("abort")
+        self._process.send(ABORT)
         while (event := self._process.next_event(_ABORT_TIMEOUT_S)) is not None:
             if event["event"] == "end":
                 break

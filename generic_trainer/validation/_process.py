@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import generic_trainer
 from generic_trainer.errors import ConfigurationError
+from generic_trainer.validation._server import ABORT
 
 __all__ = ["CheckingProcess"]
 
@@ -43,6 +44,7 @@ class CheckingProcess:
 
     def __init__(self, scratch: Path) -> None:
         self._log = open(scratch / "checks.log", "w+b")  # noqa: SIM115 - closed in close()
+        self._log_start = 0
         folder = str(Path(generic_trainer.__file__).parent)
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-c", _BOOT, folder, json.dumps(_installed_packages())],
@@ -75,6 +77,8 @@ class CheckingProcess:
     def send(self, line: str) -> None:
         """Sends a request file's name, or `abort`."""
         assert self._process.stdin is not None
+        if line != ABORT:
+            self._log_start = self._log.seek(0, os.SEEK_END)
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(line.encode() + b"\n")
             self._process.stdin.flush()
@@ -87,9 +91,9 @@ class CheckingProcess:
             return None
 
     def last_words(self, limit: int = 2000) -> str:
-        """Returns the end of what the process wrote to standard error."""
-        self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, self._log.tell() - limit))
+        """Returns the end of what was written to standard error since the last request."""
+        end = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(self._log_start, end - limit))
         return self._log.read().decode(errors="replace").strip()
 
     @property

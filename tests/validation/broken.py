@@ -447,6 +447,27 @@ def requires_a_feature_that_examples_lack(good: Path, folder: Path) -> None:
     save(serving(lambda x: {"y": tf.io.parse_example(x, spec)["kilometers"]}, SERIALIZED), folder)
 
 
+@recipe("session", "dense/bias")
+def keras_3_saved_as_a_module(good: Path, folder: Path) -> None:
+    import keras
+
+    model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1, name="dense")])
+    serve = tf.function(lambda x: {"y": model(x)}, input_signature=[ROWS])
+    tf.saved_model.save(model, str(folder), signatures={"serving_default": serve})
+
+
+@recipe("scores", "killed by SIG")
+def crashes_the_process(good: Path, folder: Path) -> None:
+    def crash(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        size = tf.shape(x, tf.int64)[0] * 2**25
+        handle = tf.raw_ops.TensorListReserve(
+            element_shape=tf.stack([size, size]), num_elements=2**30, element_dtype=tf.float32
+        )
+        return {"y": x + tf.cast(tf.raw_ops.TensorListLength(input_handle=handle), tf.float32)}
+
+    save(serving(crash, ROWS), folder)
+
+
 @recipe("row_independence", "row 0 alone")
 def batch_leakage(good: Path, folder: Path) -> None:
     save(serving(lambda x: {"y": x - tf.reduce_mean(x, axis=0)}, ROWS), folder)

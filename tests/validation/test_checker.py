@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
 from generic_trainer.validation import Checker, ServingContract, ValidationReport, start_checker
+from tests.validation import models
 
 
 def test_a_good_model_passes(checker: Checker, good_model: Path) -> None:
@@ -39,7 +41,7 @@ def test_another_format_is_refused_and_the_way_out_is_named(
     assert 'format="any"' in refused.remedy
     accepted = checker.validate(str(tmp_path), ServingContract(format="any"))
     assert accepted.passed
-    assert [result.name for result in accepted.results] == ["presence"]
+    assert [result.name for result in accepted.results] == ["presence", "manifest_matches"]
 
 
 def test_severities(checker: Checker, good_model: Path, tmp_path: Path) -> None:
@@ -58,6 +60,29 @@ def test_the_users_code_is_out_of_reach(
     monkeypatch.delitem(sys.modules, "tensorflow")
     with start_checker() as fresh:
         assert fresh.validate(str(good_model)).passed
+
+
+def test_a_loop_without_end_is_a_failed_check(tmp_path: Path) -> None:
+    def spin(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"y": tf.while_loop(lambda i: i < 2.0, lambda i: (i * 0.5,), (x[0, 0],))[0] + x}
+
+    folder = models.save(models.serving(spin, tf.TensorSpec([None, 1])), tmp_path / "1")
+    with start_checker(timeout_s=10) as impatient:
+        report = impatient.validate(str(folder))
+        assert [result.name for result in report.failures] == ["scores"]
+        assert "10 s" in report["scores"].message
+        assert impatient.validate(str(tmp_path / "absent"))["presence"].status == "fail"
+
+
+def test_memory_without_end_is_a_failed_check(tmp_path: Path, good_model: Path) -> None:
+    def devour(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        many = tf.random.uniform([30_000, 30_000]) + x[0, 0]
+        return {"y": tf.reduce_sum(many @ many) + x}
+
+    folder = models.save(models.serving(devour, tf.TensorSpec([None, 1])), tmp_path / "1")
+    with start_checker(memory_limit_mb=2000) as frugal:
+        assert frugal.validate(str(folder))["scores"].status == "fail"
+        assert frugal.validate(str(good_model)).passed
 
 
 def test_a_process_killed_from_outside_is_replaced(good_model: Path) -> None:

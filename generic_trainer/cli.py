@@ -1,0 +1,127 @@
+"""The command `generic-trainer`.
+
+::
+
+    generic-trainer validate MODEL_DIR --examples 'eval/*.gz' --label tips --html report.html
+
+Exit status: 0 the model passed, 1 it failed, 2 the call was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from generic_trainer import __version__
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.validation import ServingContract, ValidationReport, validate_saved_model
+
+__all__ = ["main"]
+
+PASSED, FAILED, WRONG_CALL = 0, 1, 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command and returns the exit status.
+
+    Args:
+        arguments: the words after the command's name; None for those of this process.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except ConfigurationError as error:
+        print(f"generic-trainer: {error}", file=sys.stderr)
+        return WRONG_CALL
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="generic-trainer", description=__doc__.split("\n")[0])
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_validate(commands)
+    return parser
+
+
+def _add_validate(commands: Any) -> None:
+    parser = commands.add_parser(
+        "validate",
+        help="check whether an exported SavedModel works downstream",
+        description="Checks a SavedModel in a separate process; the model is never changed.",
+    )
+    parser.set_defaults(run=_validate)
+    parser.add_argument("model_dir", metavar="MODEL_DIR", help="directory with saved_model.pb")
+    parser.add_argument("--contract", metavar="FILE", help="YAML or JSON file of a ServingContract")
+    parser.add_argument("--examples", metavar="GLOB", help="TFRecords of real eval tf.Examples")
+    parser.add_argument("--schema", metavar="FILE", help="schema of the examples (schema.pbtxt)")
+    parser.add_argument("--eval-config", metavar="FILE", help="the Evaluator's tfma.EvalConfig")
+    parser.add_argument("--base-model", metavar="DIR", help="SavedModel to compare with")
+    parser.add_argument(
+        "--signature",
+        metavar="NAME",
+        action="append",
+        help="signature that must exist; may be repeated (default: what the contract says)",
+    )
+    parser.add_argument(
+        "--label",
+        metavar="FEATURE",
+        action="append",
+        help="feature that is absent when the model serves; may be repeated",
+    )
+    parser.add_argument("--timeout", metavar="SECONDS", type=float, default=600.0, dest="timeout_s",
+                        help="time for one check (default: %(default)g)")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--html", metavar="FILE", help="also write the report as an HTML page")
+
+
+def _validate(options: argparse.Namespace) -> int:
+    model_dir = options.model_dir
+    if "://" not in model_dir and not Path(model_dir).is_dir():
+        raise ConfigurationError(f"MODEL_DIR: {model_dir} is not a directory")
+    report = validate_saved_model(model_dir, _contract(options), timeout_s=options.timeout_s)
+    _show(report, options)
+    return PASSED if report.passed else FAILED
+
+
+def _contract(options: argparse.Namespace) -> ServingContract:
+    """Joins the contract's file and the options; options win."""
+    contract = (
+        ServingContract.from_yaml(options.contract)
+        if options.contract
+        else ServingContract(signatures=())
+    )
+    given = {
+        "examples": options.examples,
+        "schema": options.schema,
+        "eval_config": options.eval_config,
+        "base_model": options.base_model,
+        "signatures": options.signature,
+        "label_keys": options.label,
+    }
+    return dataclasses.replace(contract, **{k: v for k, v in given.items() if v is not None})
+
+
+def _show(report: ValidationReport, options: argparse.Namespace) -> None:
+    if options.html:
+        _write(Path(options.html), report.to_html())
+    if options.json:
+        print(report.to_json())
+        return
+    from generic_trainer.reports import print_report
+
+    print_report(report)
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"--html: {file} cannot be written: {error.strerror}") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

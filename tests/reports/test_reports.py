@@ -1,0 +1,73 @@
+"""The HTML page, the files and the terminal table of a validation."""
+
+from __future__ import annotations
+
+import io
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from generic_trainer.reports import print_report, render_html, write_report
+from generic_trainer.validation import Result, ValidationReport
+
+FAILED = ValidationReport(
+    "/models/<b>taxi</b>",
+    (
+        Result("presence", "pass", "all there"),
+        Result("loads", "fail", "cannot\nbe <script>alert(1)</script> loaded", "track it", 1.5),
+        Result("devices", "warn", "pinned", "unpin"),
+        Result("warmup", "skip", "no file"),
+    ),
+    {"size_bytes": 1_234_567, "files": 4, "latency_ms": 0.25, "original_hidden": True},
+)
+PASSED = ValidationReport("/models/taxi", FAILED.results[:1], {"seconds": 1.0})
+
+
+class _Links(HTMLParser):
+    """Collects the tags, and everything that a page would have to fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.fetched += [value or "" for name, value in attrs if name in ("src", "href")]
+
+
+def test_html_needs_nothing_but_itself_and_escapes() -> None:
+    page = render_html(FAILED)
+    parser = _Links()
+    parser.feed(page)
+    assert not parser.fetched
+    assert "script" not in parser.tags
+    assert "&lt;script&gt;" in page
+    assert "/models/&lt;b&gt;taxi&lt;/b&gt;" in page
+
+
+def test_html_puts_failures_first() -> None:
+    page = render_html(FAILED)
+    order = [page.index(f'<td class="check">{name}') for name in ("loads", "devices", "presence")]
+    assert order == sorted(order)
+    assert "track it" in page
+    assert "1.23 MB in 4 files" in page
+
+
+def test_files(tmp_path: Path) -> None:
+    as_json, as_html = write_report(FAILED, tmp_path / "new")
+    assert ValidationReport.from_json(as_json.read_text()) == FAILED
+    assert as_html.read_text() == render_html(FAILED)
+
+
+@pytest.mark.parametrize(("report", "verdict"), [(FAILED, "FAILED 1 check"), (PASSED, "PASSED")])
+def test_terminal(report: ValidationReport, verdict: str) -> None:
+    console = Console(file=io.StringIO(), width=100)
+    print_report(report, console)
+    printed = console.file.getvalue()
+    assert printed.strip().splitlines()[-1].startswith(verdict)
+    for result in report.results:
+        assert result.name in printed
+        assert result.remedy in printed

@@ -1,0 +1,84 @@
+"""`generic-trainer validate`, called as a user calls it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from generic_trainer import cli
+from generic_trainer.validation import ServingContract
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    module = tf.Module()
+    module.weight = tf.Variable(2.0)
+    module.serve = tf.function(
+        lambda x: {"y": x * module.weight}, input_signature=[tf.TensorSpec([None, 1], name="x")]
+    )
+    folder = tmp_path_factory.mktemp("cli") / "model"
+    tf.saved_model.save(module, str(folder), signatures={"serving_default": module.serve})
+    return folder
+
+
+def test_a_good_model(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["validate", str(model), "--html", str(tmp_path / "report.html")]) == 0
+    printed = capsys.readouterr().out
+    assert "PASSED" in printed
+    assert "serve_tag" in printed
+    assert str(model) in (tmp_path / "report.html").read_text()
+
+
+def test_a_failure_as_json(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ServingContract(signatures=("predict",)).to_yaml(tmp_path / "contract.yaml")
+    arguments = ["validate", str(model), "--contract", str(tmp_path / "contract.yaml"), "--json"]
+    assert cli.main(arguments) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert not report["passed"]
+    failed = [result["name"] for result in report["results"] if result["status"] == "fail"]
+    assert failed == ["signatures_exist"]
+
+
+def test_options_win_over_the_contract(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ServingContract(signatures=("predict",)).to_yaml(tmp_path / "contract.yaml")
+    contract = ["--contract", str(tmp_path / "contract.yaml")]
+    assert cli.main(["validate", str(model), *contract, "--signature", "serving_default"]) == 0
+    assert "PASSED" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["validate", "/nowhere"], "not a directory"),
+        (["validate", ".", "--contract", "/nowhere.yaml"], "/nowhere.yaml cannot be read"),
+    ],
+)
+def test_a_wrong_call(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["validate"], ["validate", ".", "--what"]])
+def test_wrong_words_end_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == 2
+    assert "usage: generic-trainer" in capsys.readouterr().err
+
+
+def test_help_starts_without_tensorflow() -> None:
+    code = (
+        "import sys; from generic_trainer import cli\n"
+        "try: cli.main(['--help'])\n"
+        "finally: assert not {'tensorflow', 'tfx', 'rich', 'jinja2'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "validate" in done.stdout

@@ -1,0 +1,207 @@
+"""Models of every kind that users export. None of them may be rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from tests.validation import models
+from tests.validation.models import FEATURES, SERIALIZED, save, serving
+
+Make = Callable[[Path], Any]
+RECIPES: dict[str, Make] = {}
+ROWS = tf.TensorSpec([None, 2], tf.float32, name="x")
+
+
+def recipe(make: Make) -> Make:
+    """Registers a recipe under its function's name."""
+    RECIPES[make.__name__] = make
+    return make
+
+
+@recipe
+def module_with_vocabulary(folder: Path) -> None:
+    models.good(folder)
+
+
+@recipe
+def keras_2_save(folder: Path) -> None:
+    _keras_2_model().save(str(folder), save_format="tf")
+
+
+@recipe
+def keras_2_with_serving_function(folder: Path) -> None:
+    model = _keras_2_model()
+
+    @tf.function(input_signature=[SERIALIZED])
+    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        miles = tf.io.parse_example(examples, FEATURES)["miles"]
+        return {"outputs": model(tf.stack([miles, miles], axis=1), training=False)}
+
+    model.save(str(folder), save_format="tf", signatures={"serving_default": serve})
+
+
+@recipe
+def keras_3_export(folder: Path) -> None:
+    keras_3_model().export(str(folder), verbose=False)
+
+
+@recipe
+def keras_3_export_archive(folder: Path) -> None:
+    import keras
+
+    model = keras_3_model()
+
+    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        miles = tf.io.parse_example(examples, FEATURES)["miles"]
+        return {"outputs": model(tf.stack([miles, miles], axis=1), training=False)}
+
+    archive = keras.export.ExportArchive()
+    archive.track(model)
+    archive.add_endpoint("serving_default", serve, input_signature=[SERIALIZED])
+    archive.add_endpoint("raw", model.call, input_signature=[ROWS])
+    archive.write_out(str(folder), verbose=False)
+
+
+@recipe
+def frozen_session_export(folder: Path) -> None:
+    """What tf.estimator exports: a V1 graph with a table and classify and predict signatures."""
+    v1 = tf.compat.v1
+    vocabulary = folder.parent / "v1_vocabulary.txt"
+    vocabulary.write_text("\n".join(models.VOCABULARY) + "\n")
+    with tf.Graph().as_default(), v1.Session() as session:
+        examples = v1.placeholder(tf.string, [None], name="input_example_tensor")
+        parsed = v1.io.parse_example(examples, FEATURES)
+        asset = tf.constant(str(vocabulary))
+        v1.add_to_collection(v1.GraphKeys.ASSET_FILEPATHS, asset)
+        table = tf.lookup.StaticVocabularyTable(
+            tf.lookup.TextFileInitializer(
+                asset, tf.string, tf.lookup.TextFileIndex.WHOLE_LINE,
+                tf.int64, tf.lookup.TextFileIndex.LINE_NUMBER,
+            ),
+            1,
+        )  # fmt: skip
+        weight = v1.get_variable("weight", [], initializer=v1.ones_initializer(), use_resource=True)
+        row = tf.cast(table.lookup(parsed["payment"]), tf.float32)
+        score = tf.sigmoid(weight * parsed["miles"] + row)
+        scores = tf.stack([1.0 - score, score], axis=1)
+        session.run([v1.global_variables_initializer(), v1.tables_initializer()])
+        classes = tf.tile(tf.constant([["0", "1"]]), [tf.shape(score)[0], 1])
+        signatures = {
+            "serving_default": v1.saved_model.classification_signature_def(
+                examples, classes, scores
+            ),
+            "predict": v1.saved_model.predict_signature_def(
+                {"examples": examples}, {"probabilities": scores}
+            ),
+        }
+        builder = v1.saved_model.Builder(str(folder))
+        builder.add_meta_graph_and_variables(
+            session, ["serve"], signatures,
+            assets_collection=v1.get_collection(v1.GraphKeys.ASSET_FILEPATHS),
+            main_op=v1.tables_initializer(),
+        )  # fmt: skip
+        builder.save()
+
+
+@recipe
+def several_heads_and_strings(folder: Path) -> None:
+    module = models.linear(folder)
+
+    @tf.function(input_signature=[SERIALIZED])
+    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        score = module.score(tf.io.parse_example(examples, FEATURES))
+        return {
+            "score": score,
+            "class": tf.where(score[:, 0] > 1.0, "high", "low"),
+            "class_id": tf.cast(score[:, 0] > 1.0, tf.int64),
+            "embedding": tf.concat([score, -score, score * 2.0], axis=1),
+        }
+
+    save(module, folder, {"serving_default": serve})
+
+
+@recipe
+def raw_and_serialized_signatures(folder: Path) -> None:
+    module = models.linear(folder)
+    specs = {
+        "miles": tf.TensorSpec([None, 1], tf.float32, name="miles"),
+        "payment": tf.TensorSpec([None, 1], tf.string, name="payment"),
+    }
+
+    @tf.function(input_signature=[specs])
+    def raw(features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        return {"score": module.score(features)}
+
+    save(module, folder, {"serving_default": module.serve, "raw": raw})
+
+
+@recipe
+def text_classifier(folder: Path) -> None:
+    """One string input that is raw text and no tf.Example."""
+
+    def serve(text: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"length": tf.cast(tf.strings.length(text), tf.float32)}
+
+    save(serving(serve, tf.TensorSpec([None], tf.string, name="text")), folder)
+
+
+@recipe
+def no_variables(folder: Path) -> None:
+    save(serving(lambda x: {"y": x * 2.0}, ROWS), folder)
+
+
+@recipe
+def images_in_half_precision(folder: Path) -> None:
+    kernel = tf.Variable(tf.random.stateless_normal([3, 3, 3, 4], [1, 2], dtype=tf.float32))
+
+    def serve(image: tf.Tensor) -> dict[str, tf.Tensor]:
+        pixels = tf.cast(image, tf.bfloat16)
+        found = tf.nn.conv2d(pixels, tf.cast(kernel, tf.bfloat16), 2, "SAME")
+        return {"logits": tf.cast(tf.reduce_mean(found, axis=[1, 2]), tf.float32)}
+
+    spec = tf.TensorSpec([None, 16, 16, 3], tf.float32, name="image")
+    save(serving(serve, spec, kernel=kernel), folder)
+
+
+@recipe
+def branches_and_loops(folder: Path) -> None:
+    def serve(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        total = tf.map_fn(lambda row: tf.reduce_sum(row), x)
+        steps = tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * 1.5), (0, total))[1]
+        return {"y": tf.where(steps > 1.0, steps, tf.zeros_like(steps))}
+
+    save(serving(serve, ROWS), folder)
+
+
+@recipe
+def sequences_padded_to_the_longest(folder: Path) -> None:
+    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        letters = tf.strings.unicode_split(examples, "UTF-8", errors="ignore")
+        return {"letters": letters.to_tensor(""), "count": letters.row_lengths()}
+
+    save(serving(serve, tf.TensorSpec([None], tf.string, name="text")), folder)
+
+
+def keras_3_model() -> Any:
+    """A functional Keras 3 model with a BatchNormalization and a Dropout."""
+    import keras
+
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input([2], name="x")
+    hidden = keras.layers.BatchNormalization()(keras.layers.Dense(4, "relu")(inputs))
+    outputs = keras.layers.Dense(1)(keras.layers.Dropout(0.5)(hidden))
+    return keras.Model(inputs, outputs)
+
+
+def _keras_2_model() -> Any:
+    import tf_keras
+
+    tf_keras.utils.set_random_seed(1)
+    inputs = tf_keras.Input([2], name="x")
+    hidden = tf_keras.layers.BatchNormalization()(tf_keras.layers.Dense(4, "relu")(inputs))
+    outputs = tf_keras.layers.Dense(1)(tf_keras.layers.Dropout(0.5)(hidden))
+    return tf_keras.Model(inputs, outputs)

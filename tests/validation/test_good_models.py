@@ -1,0 +1,35 @@
+"""Good models of every kind pass, without a contract and with one, and without a false alarm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from generic_trainer.validation import Checker, ServingContract
+from tests.validation import models
+from tests.validation.good import RECIPES
+
+CONTRACT = ServingContract(examples=models.examples(), label_keys=("tips",))
+# Signatures that take tensors instead of serialized examples: said, and no more than that.
+TAKE_TENSORS = {
+    "keras_2_save", "keras_3_export", "no_variables", "images_in_half_precision",
+    "branches_and_loops",
+}  # fmt: skip
+# Padded to the longest row, so that a row alone has another shape.
+PADDED = {"sequences_padded_to_the_longest"}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_passes(name: str, checker: Checker, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    RECIPES[name](folder)
+    plain = checker.validate(str(folder))
+    assert plain.passed, plain.summary()
+    assert {result.name for result in plain.warnings} == (
+        {"row_independence"} if name in PADDED else set()
+    )
+    strict = checker.validate(str(folder), CONTRACT)
+    assert strict.passed, strict.summary()
+    expected = {"serialized_input"} if name in TAKE_TENSORS else set()
+    assert {result.name for result in strict.warnings} - {"row_independence"} == expected
