@@ -6,6 +6,7 @@
 
     def run_fn(fn_args):
         model = train(...)
+        training.export_model(model, fn_args, label_keys=("tips",))
         if training.is_chief():
             write_summary(fn_args.model_run_dir)
 """
@@ -18,12 +19,14 @@ from generic_trainer._lazy import lazy_names
 
 if TYPE_CHECKING:
     from generic_trainer.training._cluster import is_chief
+    from generic_trainer.training.export import export_model
 
-__all__ = ["is_chief"]
+__all__ = ["export_model", "is_chief"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "export_model": "generic_trainer.training.export",
         "is_chief": "generic_trainer.training._cluster",
     },
 )

@@ -1,0 +1,156 @@
+"""One call that writes a model for every consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from generic_trainer.errors import ConfigurationError, raise_problems
+from generic_trainer.training.export._features import features_of
+from generic_trainer.training.export._inputs import declared_inputs
+from generic_trainer.training.export._matching import plan
+from generic_trainer.training.export._save import outside_of_strategy, save
+from generic_trainer.training.export._servable import Predictor, Servable
+from generic_trainer.training.export._source import find_source
+from generic_trainer.training.export._warm_up import MOST_REQUESTS, write_warm_up
+
+__all__ = ["export_model"]
+
+_OWN_NAMES = ("transform_features", "transform_labels", "serving_raw", "classification")
+_DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
+
+
+def export_model(
+    model: Any,
+    target: Any,
+    *,
+    transform_graph: Any = None,
+    schema: Any = None,
+    feature_spec: Mapping[str, Any] | None = None,
+    inputs: Any = None,
+    label_keys: Sequence[str] = (),
+    preprocess: Callable[[dict[str, Any]], Any] | None = None,
+    postprocess: Callable[[Any], Any] | None = None,
+    output_name: str = "outputs",
+    aliases: Sequence[str] = (),
+    raw_signature: bool = False,
+    class_names: Sequence[str] = (),
+    warmup_examples: Sequence[bytes] = (),
+) -> str:
+    """Writes a SavedModel that Evaluator, BulkInferrer, Pusher and TF Serving can use.
+
+    ``export_model(model, fn_args, label_keys=("tips",))`` is all that most modules need. These
+    signatures are written, for N examples:
+
+    ======================  =========================================  ========================
+    name                    input                                      outputs
+    ======================  =========================================  ========================
+    ``serving_default``     ``examples``: serialized tf.Example [N]    the model's, each [N, ...]
+    ``transform_features``  ``examples``, with the label               transformed features
+    ``transform_labels``    ``examples``; where there are label_keys   transformed labels
+    ``serving_raw``         a tensor for each raw feature              the model's
+    ``classification``      ``inputs``: serialized tf.Example [N]      ``classes``, ``scores``
+    ======================  =========================================  ========================
+
+    1. A prediction parses only the raw features that the model's inputs are computed from: the
+       label and whatever else is not used need not be there.
+    2. The transform signatures exist where there is a transform graph; name them in the
+       Evaluator's `preprocessing_function_names`. They return the dense features, label included.
+    3. Variables, tables and assets of the model are saved, its optimizer and its own functions are
+       not. `tf.saved_model.load(directory).model_weights` are the variables in the order of
+       `model.weights`, for a warm start.
+    4. It may be called within the scope of a distribution strategy. With several workers each one
+       must call it, as with `tf.saved_model.save`, and each writes into its own directory;
+       `fn_args` names the right one.
+
+    Args:
+        model: a Keras 2 or Keras 3 model (TensorFlow backend), or a `tf.Module` with `__call__`.
+        target: `fn_args`, which names everything, or a directory.
+        transform_graph: the path of Transform's output, or a `tft.TFTransformOutput`.
+        schema: the path of a `schema.pbtxt`, or a `Schema`; read where there is no transform graph.
+        feature_spec: raw feature name → `tf.io.FixedLenFeature` and the like; these come before
+            those of the schema or of the transform graph.
+        inputs: feature names, or a dict or list of them, as the model is called with. By default
+            the model's inputs have the names of features.
+        label_keys: raw features that no prediction may need.
+        preprocess: from the dict of features, less the labels, to what the model is called with;
+            tensors [N, ...]. For models whose inputs are not features.
+        postprocess: from what the model returns to a tensor or a dict of tensors, each [N, ...].
+        output_name: name of a single output.
+        aliases: further names of `serving_default`, such as ``"predict"``.
+        raw_signature: writes `serving_raw`. A feature of varying length is a tensor [N, longest],
+            in which NaN and the empty string mean that there is no value.
+        class_names: the K classes, in the order of the model's scores float [N, K]; writes
+            `classification`, which is what TF Serving's Classify API calls.
+        warmup_examples: serialized tf.Examples with raw features, at most 1000; TF Serving
+            predicts from each before it calls the model ready.
+
+    Returns:
+        The directory.
+
+    Raises:
+        ConfigurationError: arguments, model and features do not fit together.
+        DataError: schema or transform graph cannot be read.
+        ExportError: the model cannot be called with its features, or not be saved.
+    """
+    _check(inputs, preprocess, label_keys, aliases, warmup_examples)
+    source = find_source(target, transform_graph, schema)
+
+    def export() -> None:
+        features = features_of(source, feature_spec or {})
+        made = plan(_wanted(model, inputs, preprocess), features, label_keys)
+        predictor = Predictor(model, features, made, preprocess, postprocess, output_name)
+        servable = Servable(model, features, made, predictor)
+        signatures = dict.fromkeys((_DEFAULT, *aliases), servable.serve())
+        if source.transform_graph is not None:
+            signatures |= _transforms(servable, label_keys)
+        if raw_signature:
+            signatures["serving_raw"] = servable.serve_raw()
+        if class_names:
+            signatures["classification"] = servable.classify(class_names)
+        save(servable, source.directory, signatures)
+
+    outside_of_strategy(export)
+    if warmup_examples:
+        write_warm_up(source.directory, warmup_examples, _DEFAULT)
+    return source.directory
+
+
+def _wanted(model: Any, inputs: Any, preprocess: Any) -> Any:
+    # A function of the user's own may look at any feature.
+    if preprocess is not None:
+        return None
+    return inputs if inputs is not None else declared_inputs(model)
+
+
+def _transforms(servable: Servable, label_keys: Sequence[str]) -> dict[str, Any]:
+    found = {"transform_features": servable.transform()}
+    if label_keys:
+        found["transform_labels"] = servable.transform(label_keys)
+    return found
+
+
+def _check(
+    inputs: Any,
+    preprocess: Any,
+    label_keys: Sequence[str],
+    aliases: Sequence[str],
+    warmup_examples: Sequence[bytes],
+) -> None:
+    problems = [
+        f"aliases: {name!r} is the name of another signature"
+        for name in aliases
+        if name in _OWN_NAMES
+    ]
+    for name, value in (("label_keys", label_keys), ("aliases", aliases)):
+        if isinstance(value, str):
+            problems.append(f"{name} must be a sequence of names, such as ({value!r},)")
+    if inputs is not None and preprocess is not None:
+        problems.append("inputs and preprocess both say what the model is called with; pass one")
+    if len(warmup_examples) > MOST_REQUESTS:
+        problems.append(
+            f"warmup_examples: TF Serving takes at most {MOST_REQUESTS}, got {len(warmup_examples)}"
+        )
+    raise_problems(ConfigurationError, "export_model", problems)
