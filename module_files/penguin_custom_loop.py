@@ -10,14 +10,14 @@ import tensorflow as tf
 from penguin_features import preprocessing_fn, read_batches
 from penguin_model import build_model
 from penguin_serving import export_for_serving
-from tfx import v1 as tfx
+from tfx.components.trainer.fn_args_utils import FnArgs
 
 __all__ = ["preprocessing_fn", "run_fn"]
 
 STEPS_PER_REPORT = 20
 
 
-def run_fn(fn_args: tfx.components.FnArgs) -> None:
+def run_fn(fn_args: FnArgs) -> None:
     """Takes `fn_args.train_steps` gradient steps, reports now and then, and exports the model."""
     model = build_model()
     train_step = _make_train_step(model)
@@ -53,7 +53,7 @@ def _make_train_step(model: tf.keras.Model) -> tf.types.experimental.Polymorphic
     return train_step
 
 
-def _accuracy(model: tf.keras.Model, fn_args: tfx.components.FnArgs) -> float:
+def _accuracy(model: tf.keras.Model, fn_args: FnArgs) -> float:
     metric = tf.keras.metrics.SparseCategoricalAccuracy()
     for features, label in read_batches(fn_args, fn_args.eval_files).take(fn_args.eval_steps):
         metric.update_state(label, model(features, training=False))

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 import tensorflow_transform as tft
-from tfx import v1 as tfx
+from tfx.components.trainer.fn_args_utils import FnArgs
 from tfx_bsl.public import tfxio
 
 MEASUREMENTS = ("bill_length_mm", "bill_depth_mm", "flipper_length_mm", "body_mass_g")
@@ -66,7 +66,7 @@ def _dense(column: tf.SparseTensor, default: float | int | str) -> tf.Tensor:
     return tf.ensure_shape(dense, [None, 1])
 
 
-def read_batches(fn_args: tfx.components.FnArgs, files: Sequence[str]) -> tf.data.Dataset:
+def read_batches(fn_args: FnArgs, files: Sequence[str]) -> tf.data.Dataset:
     """Reads transformed examples, shuffled and repeated without end.
 
     Args:

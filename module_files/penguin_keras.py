@@ -11,12 +11,13 @@ import tensorflow as tf
 from penguin_features import preprocessing_fn, read_batches
 from penguin_model import build_model, train
 from penguin_serving import export_for_serving
-from tfx import v1 as tfx
+from tfx.components.trainer.fn_args_utils import FnArgs
+from tfx.components.tuner.component import TunerFnResult
 
 __all__ = ["preprocessing_fn", "run_fn", "tuner_fn"]
 
 
-def run_fn(fn_args: tfx.components.FnArgs) -> None:
+def run_fn(fn_args: FnArgs) -> None:
     """Trains with the hyperparameters that a Tuner found, if any, and exports the model."""
     hyperparameters = _search_space()
     if fn_args.hyperparameters:
@@ -26,7 +27,7 @@ def run_fn(fn_args: tfx.components.FnArgs) -> None:
     export_for_serving(model, fn_args)
 
 
-def tuner_fn(fn_args: tfx.components.FnArgs) -> tfx.components.TunerFnResult:
+def tuner_fn(fn_args: FnArgs) -> TunerFnResult:
     """Describes the search that TFX's Tuner runs: three random trials over `_search_space`."""
     tuner = keras_tuner.RandomSearch(
         _build_model,
@@ -43,7 +44,7 @@ def tuner_fn(fn_args: tfx.components.FnArgs) -> tfx.components.TunerFnResult:
         "validation_data": read_batches(fn_args, fn_args.eval_files),
         "validation_steps": fn_args.eval_steps,
     }
-    return tfx.components.TunerFnResult(tuner=tuner, fit_kwargs=fit_kwargs)
+    return TunerFnResult(tuner=tuner, fit_kwargs=fit_kwargs)
 
 
 def _search_space() -> keras_tuner.HyperParameters:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import keras
 from penguin_features import FEATURE_WIDTHS, SPECIES, preprocessing_fn, read_batches
 from penguin_serving import export_for_serving
-from tfx import v1 as tfx
+from tfx.components.trainer.fn_args_utils import FnArgs
 
 __all__ = ["preprocessing_fn", "run_fn"]
 
 
-def run_fn(fn_args: tfx.components.FnArgs) -> None:
+def run_fn(fn_args: FnArgs) -> None:
     """Trains for `fn_args.train_steps` batches and exports the model."""
     model = _build_model()
     model.fit(

@@ -12,12 +12,12 @@ import tensorflow as tf
 from penguin_features import preprocessing_fn
 from penguin_model import build_model, train
 from penguin_serving import export_for_serving
-from tfx import v1 as tfx
+from tfx.components.trainer.fn_args_utils import FnArgs
 
 __all__ = ["preprocessing_fn", "run_fn"]
 
 
-def run_fn(fn_args: tfx.components.FnArgs) -> None:
+def run_fn(fn_args: FnArgs) -> None:
     """Trains one replica per device and exports a model without a trace of the strategy."""
     strategy = tf.distribute.MirroredStrategy(_devices())
     print(f"Training on {strategy.num_replicas_in_sync} replicas.")

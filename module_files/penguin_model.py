@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 from penguin_features import FEATURE_WIDTHS, SPECIES, read_batches
-from tfx import v1 as tfx
+from tfx.components.trainer.fn_args_utils import FnArgs
 
 EPOCHS = 10
 
@@ -33,7 +33,7 @@ def build_model(hidden_layers: int = 1, learning_rate: float = 1e-2) -> tf.keras
     return model
 
 
-def train(model: tf.keras.Model, fn_args: tfx.components.FnArgs) -> None:
+def train(model: tf.keras.Model, fn_args: FnArgs) -> None:
     """Trains for `fn_args.train_steps` batches, split into epochs, and logs for TensorBoard."""
     model.fit(
         read_batches(fn_args, fn_args.train_files),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import tensorflow as tf
 import tensorflow_transform as tft
 from penguin_features import FEATURE_WIDTHS, LABEL, SPECIES
-from tfx import v1 as tfx
+from tfx.components.trainer.fn_args_utils import FnArgs
 
 EXAMPLES = tf.TensorSpec([None], tf.string, name="examples")
 
@@ -65,7 +65,7 @@ class PenguinServer(tf.Module):
         return self._transform(tf.io.parse_example(examples, self._feature_spec))
 
 
-def export_for_serving(model: tf.keras.Model, fn_args: tfx.components.FnArgs) -> None:
+def export_for_serving(model: tf.keras.Model, fn_args: FnArgs) -> None:
     """Writes `model` as a SavedModel with both signatures to `fn_args.serving_model_dir`."""
     server = PenguinServer(model, tft.TFTransformOutput(fn_args.transform_graph_path))
     signatures = {

@@ -12,12 +12,12 @@ import tensorflow as tf
 from penguin_features import preprocessing_fn
 from penguin_model import build_model, train
 from penguin_serving import export_for_serving
-from tfx import v1 as tfx
+from tfx.components.trainer.fn_args_utils import FnArgs
 
 __all__ = ["preprocessing_fn", "run_fn"]
 
 
-def run_fn(fn_args: tfx.components.FnArgs) -> None:
+def run_fn(fn_args: FnArgs) -> None:
     """Trains on from `fn_args.base_model`, more gently than from scratch, and exports the model."""
     weights = _weights_of(fn_args.base_model) if fn_args.base_model else []
     model = build_model(learning_rate=1e-3 if weights else 1e-2)

@@ -10,6 +10,8 @@ from typing import Any
 
 from pipelines._console import StageConsole, stage_console
 
+# Beam's default runner first tries to download another one from the internet.
+BEAM_ON_THIS_MACHINE = ("--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner",)
 MODULE_FILES = Path(__file__).resolve().parent.parent / "module_files"
 
 
@@ -96,6 +98,7 @@ def _run(
         train_steps=options.train_steps,
         tune=options.tune,
         warm_start=options.warm_start,
+        beam_pipeline_args=BEAM_ON_THIS_MACHINE,
     )
     make_runner().run(pipeline)
     results = last_run(metadata_path)

@@ -43,7 +43,7 @@ def summarize(results: RunResults) -> str:
         "Pushed model": results.pushed_to or "none: the Evaluator did not bless it",
         "Verdict": _verdict(results),
         "Evaluation": _evaluation(results.uri("evaluation")),
-        "Training": _numbers(results.training_metrics()),
+        "Metrics": _numbers(results.training_metrics()),
     }
     if results.pushed_to:
         penguin = first_penguin(results.uri("examples"))
