@@ -7,10 +7,12 @@ place where consumers look. Publishing is one rename from there; until then the 
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from typing import Any
 
+from generic_trainer.derived_contract import derived_contract
 from generic_trainer.errors import ExportError, ModelValidationError
 from generic_trainer.files import move_aside, publish_tree
 from generic_trainer.request import SERVING_MODEL_DIR, TrainingRequest
@@ -59,7 +61,8 @@ def publish(request: TrainingRequest, checker: Checker) -> ValidationReport:
 
 
 def _check(staged: str, request: TrainingRequest, checker: Checker) -> ValidationReport:
-    report = checker.validate(staged, request.contract)
+    checked = checker.validate(staged, derived_contract(request))
+    report = dataclasses.replace(checked, model_dir=_resting_place(request, checked.passed))
     for name, text in (("report.json", report.to_json()), ("report.html", report.to_html())):
         with _gfile().GFile(os.path.join(request.model_run_dir, name), "w") as file:
             file.write(text)
@@ -70,6 +73,13 @@ def _check(staged: str, request: TrainingRequest, checker: Checker) -> Validatio
             f"The exported model failed its checks and is not published.\n{report.summary()}"
         )
     return report
+
+
+def _resting_place(request: TrainingRequest, passed: bool) -> str:
+    """Where the model lies when somebody reads its report."""
+    if passed:
+        return os.path.join(request.model_dir, SERVING_MODEL_DIR)
+    return os.path.join(request.failed_run_dir, _REJECTED_DIR, SERVING_MODEL_DIR)
 
 
 def keep_failed_run(request: TrainingRequest) -> str:

@@ -20,6 +20,8 @@ __all__ = ["EVAL_MODEL_DIR", "LOG_FILE", "SERVING_MODEL_DIR", "ExamplesFormat", 
 # Where consumers of a TFX Model artifact look for the model (`tfx.utils.path_constants`).
 SERVING_MODEL_DIR = "Format-Serving"
 EVAL_MODEL_DIR = "Format-TFMA"
+# `tfx.proto.example_gen_pb2.PayloadFormat.FORMAT_TF_EXAMPLE`.
+_FORMAT_TF_EXAMPLE = 6
 # Inside the Model artifact.
 _STAGING_DIR = ".staging"
 # Inside the ModelRun artifact.
@@ -40,6 +42,11 @@ class ExamplesFormat:
 
     payload_format: int
     data_view_uri: str | None = None
+
+    @property
+    def is_tf_example(self) -> bool:
+        """Whether the records are serialized `tf.Example`s."""
+        return self.payload_format == _FORMAT_TF_EXAMPLE
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     )
     from generic_trainer.validation._contract import ServingContract, SignatureSpec
     from generic_trainer.validation._manifest import write_manifest
+    from generic_trainer.validation._records import read_records
     from generic_trainer.validation._report import ValidationReport
     from generic_trainer.validation._result import Result
+    from generic_trainer.validation._tfma_lint import lint_eval_config
 
 __all__ = [
     "Checker",
@@ -37,6 +39,7 @@ __all__ = [
     "SignatureSpec",
     "ValidationReport",
     "all_checks",
+    "read_records",
     "start_checker",
     "validate_saved_model",
     "write_manifest",
@@ -52,6 +55,8 @@ __getattr__, __dir__ = lazy_names(
         "SignatureSpec": f"{_HERE}._contract",
         "ValidationReport": f"{_HERE}._report",
         "all_checks": f"{_HERE}._catalogue",
+        "read_records": f"{_HERE}._records",
+        "lint_eval_config": f"{_HERE}._tfma_lint",
         "start_checker": f"{_HERE}._checker",
         "validate_saved_model": f"{_HERE}._checker",
         "write_manifest": f"{_HERE}._manifest",

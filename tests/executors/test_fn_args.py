@@ -15,6 +15,7 @@ from tfx_bsl.public import tfxio
 from generic_trainer.errors import ConfigurationError, DataError
 from generic_trainer.executors._fn_args import FnArgs, make_fn_args
 from generic_trainer.executors._request import request_from_artifacts
+from generic_trainer.request import ExamplesFormat
 from tests import helpers
 
 
@@ -60,6 +61,13 @@ def test_directory_names_are_those_of_tfx(fn_args_for: Any) -> None:
     export_dir = fn_args.serving_model_dir.rpartition("/")[0]
     assert fn_args.serving_model_dir == path_utils.serving_model_dir(export_dir)
     assert fn_args.eval_model_dir == path_utils.eval_model_dir(export_dir)
+
+
+def test_payload_format_is_that_of_tfx() -> None:
+    from tfx.proto import example_gen_pb2
+
+    assert ExamplesFormat(example_gen_pb2.PayloadFormat.FORMAT_TF_EXAMPLE).is_tf_example
+    assert not ExamplesFormat(example_gen_pb2.PayloadFormat.FORMAT_PROTO).is_tf_example
 
 
 def test_no_steps_means_no_limit(fn_args_for: Any) -> None:

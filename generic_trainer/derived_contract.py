@@ -1,0 +1,59 @@
+"""What the pipeline around the trainer says about the model, made part of its contract."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any
+
+from generic_trainer.request import TrainingRequest
+from generic_trainer.schemas import read_schema
+from generic_trainer.validation import ServingContract, read_records
+
+__all__ = ["derived_contract"]
+
+# Inside a TransformGraph artifact (`tensorflow_transform.TFTransformOutput`).
+_RAW_SCHEMA = "metadata/schema.pbtxt"
+_TRANSFORMED_SCHEMA = "transformed_metadata/schema.pbtxt"
+
+
+def derived_contract(request: TrainingRequest) -> ServingContract:
+    """Returns the contract of the run, completed by what its inputs are.
+
+    Eval examples, the schema of the raw examples and the model to compare with come from the
+    component's inputs, unless the contract that the user gave names others.
+
+    Raises:
+        DataError: the eval examples cannot be read.
+    """
+    given = request.contract or ServingContract(signatures=())
+    if given.format != "saved_model":
+        return given
+    derived = {**_examples(request), "schema": _schema(request), "base_model": request.base_model}
+    return dataclasses.replace(
+        given, **{name: value for name, value in derived.items() if not getattr(given, name)}
+    )
+
+
+def _examples(request: TrainingRequest) -> dict[str, Any]:
+    if not request.examples_format.is_tf_example:
+        return {}
+    pattern = request.eval_files[0]
+    return {"examples": pattern, "examples_transformed": _transformed(request, pattern)}
+
+
+def _transformed(request: TrainingRequest, pattern: str) -> bool:
+    """Whether the examples are the output of the transform graph rather than its input."""
+    if request.transform_graph_path is None:
+        return False
+    import tensorflow as tf
+
+    example = tf.train.Example.FromString(read_records(pattern, 1)[0])
+    schema = read_schema(os.path.join(request.transform_graph_path, _TRANSFORMED_SCHEMA))
+    return set(example.features.feature) <= {feature.name for feature in schema.feature}
+
+
+def _schema(request: TrainingRequest) -> str | None:
+    if request.transform_graph_path is not None:
+        return os.path.join(request.transform_graph_path, _RAW_SCHEMA)
+    return request.schema_path
