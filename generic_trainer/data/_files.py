@@ -1,0 +1,90 @@
+"""The TFRecord files behind a list of patterns."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from generic_trainer.errors import DataError
+
+__all__ = ["RecordFile", "as_patterns", "match_files", "record_dataset"]
+
+# Looking at a file on an object store is one round trip; they overlap.
+_PARALLEL_LOOKS = 16
+_READ_BUFFER_BYTES = 1 << 20
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+@dataclass(frozen=True)
+class RecordFile:
+    """One TFRecord file.
+
+    Attributes:
+        path: local path or URI.
+        size: length in bytes.
+        modified_ns: time of the last change, in nanoseconds since the epoch.
+        compression: what `tf.data.TFRecordDataset` calls it: "", "GZIP" or "SNAPPY".
+    """
+
+    path: str
+    size: int
+    modified_ns: int
+    compression: str
+
+
+def as_patterns(file_pattern: str | Sequence[str]) -> list[str]:
+    """Returns one pattern, or several, as a list."""
+    return [file_pattern] if isinstance(file_pattern, str) else list(file_pattern)
+
+
+def match_files(file_pattern: str | Sequence[str]) -> tuple[RecordFile, ...]:
+    """Returns the files that match any pattern, in the order in which TFX reads them unshuffled.
+
+    A file that matches two patterns is there twice, as it is with TFX.
+
+    Raises:
+        DataError: no pattern matches a file, or a file cannot be opened.
+    """
+    patterns = as_patterns(file_pattern)
+    try:
+        paths = sorted(path for pattern in patterns for path in tf.io.gfile.glob(pattern))
+        if not paths:
+            raise DataError(
+                f"No file matches {_listed(patterns)}: expected the TFRecord files of a split. "
+                "Check that the split exists and that the upstream component wrote it."
+            )
+        with ThreadPoolExecutor(_PARALLEL_LOOKS) as pool:
+            return tuple(pool.map(_look_at, paths))
+    except tf.errors.OpError as error:
+        raise DataError(f"Cannot read {_listed(patterns)}: {error.message}") from error
+
+
+def record_dataset(path: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:
+    """Returns the serialized records of one file."""
+    return tf.data.TFRecordDataset(path, compression, buffer_size=_READ_BUFFER_BYTES)
+
+
+def _look_at(path: str) -> RecordFile:
+    stat = tf.io.gfile.stat(path)
+    compression = "GZIP" if path.endswith(".gz") else _sniff(path, stat.length)
+    return RecordFile(path, stat.length, stat.mtime_nsec, compression)
+
+
+def _sniff(path: str, size: int) -> str:
+    # A TFRecord starts with the little-endian length of its first record; a snappy stream with
+    # the big-endian length of its first block, which read as a record length exceeds any file.
+    with tf.io.gfile.GFile(path, "rb") as file:
+        head = file.read(8)
+    if head.startswith(_GZIP_MAGIC):
+        return "GZIP"
+    if len(head) < 8 or struct.unpack("<Q", head)[0] <= size:
+        return ""
+    return "SNAPPY" if struct.unpack(">I", head[:4])[0] <= size else ""
+
+
+def _listed(patterns: Sequence[str]) -> str:
+    return ", ".join(repr(pattern) for pattern in patterns)

@@ -1,0 +1,144 @@
+"""Reading TFRecord files into columns: once, in parallel, in an order that all workers share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from generic_trainer.data._files import RecordFile, record_dataset
+from generic_trainer.data._graph import traced
+from generic_trainer.data._layout import Layout, make_layout
+from generic_trainer.data._parse import Parser
+from generic_trainer.data._store import Store
+from generic_trainer.data._strings import SEPARATORS
+
+__all__ = ["Loaded", "SeparatorInData", "load"]
+
+# A fixed number, so that the order does not depend on the number of cores.
+_FILES_AT_A_TIME = 16
+_BLOCK_BYTES = 1 << 20
+_BLOCK_ROWS = (16, 4096)
+
+
+class SeparatorInData(Exception):
+    """A string feature holds every byte sequence that could end a stored string."""
+
+
+@dataclass
+class Loaded:
+    """Columns, and where the examples of each file are among their rows.
+
+    Attributes:
+        runs: (file number, rows) of neighbouring rows from one file, in stored order.
+    """
+
+    layout: Layout
+    store: Store
+    num_files: int
+    runs: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of examples."""
+        return sum(rows for _, rows in self.runs)
+
+    def rows_per_file(self) -> list[int]:
+        """Returns the number of examples of each file."""
+        counts = [0] * self.num_files
+        for file, rows in self.runs:
+            counts[file] += rows
+        return counts
+
+
+def load(
+    files: Sequence[RecordFile],
+    parser: Parser,
+    *,
+    record_bytes: int,
+    directory: str | None,
+    reader_num_threads: int,
+    parser_num_threads: int,
+    on_block: Callable[[Loaded], None],
+) -> Loaded:
+    """Reads all records of some files into columns.
+
+    Args:
+        files: what to read.
+        parser: how to parse a record.
+        record_bytes: about how long a serialized record is.
+        directory: where columns go; None: in memory.
+        reader_num_threads: files read at a time.
+        parser_num_threads: blocks parsed at a time.
+        on_block: called after each block; it may raise, or move the columns elsewhere.
+
+    Raises:
+        tf.errors.OpError: a file cannot be read, or a record cannot be parsed.
+        SeparatorInData: strings cannot be stored.
+    """
+    low, high = _BLOCK_ROWS
+    block_rows = min(high, max(low, _BLOCK_BYTES // max(1, record_bytes)))
+    records = _records(files, block_rows, reader_num_threads)
+    for separator in SEPARATORS:
+        layout = make_layout(parser, separator)
+        loaded = Loaded(layout, Store(layout.arrays, directory), len(files))
+        try:
+            _fill(loaded, _blocks(records, parser, layout, parser_num_threads), on_block)
+            return loaded
+        except SeparatorInData:
+            loaded.store.close()
+        except BaseException:
+            loaded.store.close()
+            raise
+    raise SeparatorInData
+
+
+def _fill(loaded: Loaded, blocks: Iterator[Any], on_block: Callable[[Loaded], None]) -> None:
+    for file, rows, arrays, spoiled in blocks:
+        if spoiled:
+            raise SeparatorInData
+        loaded.store.append([np.asarray(array) for array in arrays])
+        loaded.runs.append((int(file), int(rows)))
+        on_block(loaded)
+
+
+def _records(files: Sequence[RecordFile], block_rows: int, num_threads: int) -> tf.data.Dataset:
+    """Returns a dataset of (file number, serialized records [n]), each block from one file."""
+
+    @traced
+    def blocks_of_file(number: tf.Tensor, path: tf.Tensor, compression: tf.Tensor) -> Any:
+        blocks = record_dataset(path, compression).batch(block_rows)
+        return blocks.map(traced(lambda records: (number, records)))
+
+    numbered = tf.data.Dataset.from_tensor_slices(
+        (
+            tf.range(len(files), dtype=tf.int64),
+            [file.path for file in files],
+            [file.compression for file in files],
+        )
+    )
+    return numbered.interleave(
+        blocks_of_file,
+        cycle_length=min(_FILES_AT_A_TIME, len(files)),
+        num_parallel_calls=_at_most(num_threads, len(files)),
+        deterministic=True,
+    )
+
+
+def _at_most(num_threads: int, limit: int) -> int:
+    return num_threads if num_threads < 0 else min(num_threads, _FILES_AT_A_TIME, limit)
+
+
+def _blocks(
+    records: tf.data.Dataset, parser: Parser, layout: Layout, num_threads: int
+) -> Iterator[Any]:
+    @traced
+    def pack(file: tf.Tensor, serialized: tf.Tensor) -> Any:
+        arrays, spoiled = layout.pack(parser.parse(serialized))
+        return file, tf.size(serialized), arrays, spoiled
+
+    packed = records.map(pack, num_parallel_calls=num_threads, deterministic=True).prefetch(2)
+    yield from packed.as_numpy_iterator()

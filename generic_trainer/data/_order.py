@@ -1,0 +1,150 @@
+"""In which order rows are read: a function from positions in the stream to rows, without state.
+
+Position p of the stream is row number p modulo the number of rows, in epoch p divided by it. Each
+epoch is permuted by a keyed bijection (`RandomIndexShuffle`, a block cipher on the row number with
+cycle walking), so that an order costs no memory, starts at once, and resumes anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import tensorflow as tf
+
+__all__ = ["BlockShuffle", "FullShuffle", "Order", "StoredOrder"]
+
+_ROUNDS = 8  # of the cipher; its default of 4 is the least that it permits
+# The cipher works on 16 bits at least: below this number of rows it walks too many cycles.
+_FEW_ROWS = 1 << 14
+_LARGEST = (1 << 62) - 1
+
+
+class Order(Protocol):
+    """The order of the rows of a dataset, epoch after epoch."""
+
+    @property
+    def arrays(self) -> tuple[tf.Tensor, ...]:
+        """What `rows` needs at hand; a function must not capture it."""
+
+    def rows(self, arrays: Sequence[tf.Tensor], positions: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        """Returns the rows, int64 [n], at ascending positions, int64 [n].
+
+        Args:
+            arrays: `self.arrays`.
+            positions: places in the endless stream of epochs.
+            seed: int32 [2]; the same seed gives the same order.
+        """
+
+
+@dataclass(frozen=True)
+class StoredOrder:
+    """The same order in every epoch.
+
+    Attributes:
+        arrays: the rows in order, int64 [rows]; empty: as they are stored.
+    """
+
+    num_rows: int
+    arrays: tuple[tf.Tensor, ...] = ()
+
+    def rows(self, arrays: Sequence[tf.Tensor], positions: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        """See `Order`."""
+        places = positions % self.num_rows
+        return tf.gather(arrays[0], places) if arrays else places
+
+
+@dataclass(frozen=True)
+class FullShuffle:
+    """Every epoch is a permutation of all rows, drawn anew."""
+
+    num_rows: int
+    arrays: tuple[tf.Tensor, ...] = ()
+
+    def rows(self, arrays: Sequence[tf.Tensor], positions: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        """See `Order`."""
+        if self.num_rows < _FEW_ROWS:
+            return self._rows_of_few(positions, seed)
+        epochs = positions // self.num_rows
+        return _shuffled(positions % self.num_rows, self.num_rows, seed, epochs)
+
+    def _rows_of_few(self, positions: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        first = positions[0] // self.num_rows * self.num_rows
+        last = (positions[-1] // self.num_rows + 1) * self.num_rows
+        keys = _keys(tf.range(first, last), seed)
+        permuted = tf.argsort(tf.reshape(keys, [-1, self.num_rows]), axis=1)
+        return tf.cast(tf.gather(tf.reshape(permuted, [-1]), positions - first), tf.int64)
+
+
+@dataclass(frozen=True)
+class BlockShuffle:
+    """Blocks of neighbours in random order, and rows in random order within windows of blocks.
+
+    A window is what must be in memory at a time. Each epoch draws both orders anew.
+
+    Attributes:
+        block_rows: rows that lie side by side on disk and are read together.
+        window_rows: rows that are mixed; a power of two, and at least 65,536 to be fast.
+    """
+
+    num_rows: int
+    block_rows: int
+    window_rows: int
+    arrays: tuple[tf.Tensor, ...] = ()
+
+    def rows(self, arrays: Sequence[tf.Tensor], positions: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        """See `Order`."""
+        epochs = positions // self.num_rows
+        mixed = self._mix_windows(positions % self.num_rows, seed, epochs)
+        first, last = epochs[0], epochs[-1]
+        layouts = self._block_orders(first, last, seed)
+        return self._place(mixed, epochs - first, layouts)
+
+    def _mix_windows(self, places: tf.Tensor, seed: tf.Tensor, epochs: tf.Tensor) -> tf.Tensor:
+        windows = places // self.window_rows
+        start = windows * self.window_rows
+        size = tf.minimum(self.num_rows - start, self.window_rows)
+        number = -(-self.num_rows // self.window_rows)
+        return start + _shuffled(places - start, size, seed, epochs * number + windows)
+
+    def _block_orders(self, first: tf.Tensor, last: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        number = self._num_blocks
+        keys = _keys(tf.range(first * number, (last + 1) * number), seed)
+        return tf.cast(tf.argsort(tf.reshape(keys, [-1, number]), axis=1), tf.int64)
+
+    def _place(self, places: tf.Tensor, epochs: tf.Tensor, orders: tf.Tensor) -> tf.Tensor:
+        # The last block may be short: what lies behind it in the epoch's order is moved by what it
+        # lacks.
+        missing = self._num_blocks * self.block_rows - self.num_rows
+        short = tf.argmax(tf.cast(orders == self._num_blocks - 1, tf.int32), axis=1)
+        behind = tf.gather((short + 1) * self.block_rows - missing, epochs) <= places
+        shifted = places + tf.where(behind, tf.constant(missing, tf.int64), 0)
+        blocks = tf.gather_nd(orders, tf.stack([epochs, shifted // self.block_rows], axis=1))
+        return blocks * self.block_rows + shifted % self.block_rows
+
+    @property
+    def _num_blocks(self) -> int:
+        return -(-self.num_rows // self.block_rows)
+
+
+def _shuffled(
+    places: tf.Tensor, sizes: tf.Tensor | int, seed: tf.Tensor, tweak: tf.Tensor
+) -> tf.Tensor:
+    """Permutes each of `places` within range(size), by a permutation that `tweak` chooses."""
+    number = tf.size(places)
+    keys = [tf.fill([number], seed[0]), tf.fill([number], seed[1]), tf.cast(tweak, tf.int32)]
+    largest = tf.broadcast_to(tf.cast(sizes, tf.int64) - 1, [number])
+    return tf.raw_ops.RandomIndexShuffle(
+        index=places, seed=tf.stack(keys, axis=1), max_index=largest, rounds=_ROUNDS
+    )
+
+
+def _keys(numbers: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Returns distinct pseudo-random numbers for distinct numbers."""
+    return tf.raw_ops.RandomIndexShuffle(
+        index=numbers,
+        seed=tf.concat([seed, [0]], axis=0),
+        max_index=tf.constant(_LARGEST, tf.int64),
+        rounds=_ROUNDS,
+    )

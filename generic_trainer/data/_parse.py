@@ -1,0 +1,93 @@
+"""What TFX's reader makes of a schema: the parser's configuration and the structure of elements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+from tensorflow_metadata.proto.v0 import schema_pb2
+
+from generic_trainer.data._graph import traced
+
+__all__ = ["Parser"]
+
+
+@dataclass(frozen=True)
+class Parser:
+    """Turns batches of serialized tf.Examples into what TFX's reader delivers.
+
+    Attributes:
+        features: tf.Example feature → its `tf.io` parsing configuration.
+        tensor_names: tf.Example feature → name of the tensor made from it.
+        label_key: the tensor that is split off as the label; None: no label.
+    """
+
+    features: Mapping[str, Any]
+    tensor_names: Mapping[str, str]
+    label_key: str | None
+
+    @classmethod
+    def from_schema(cls, schema: schema_pb2.Schema | None, label_key: str | None) -> Parser:
+        """Reads the tensor representations of a schema exactly as tfx_bsl does.
+
+        Raises:
+            ValueError: no schema, an invalid one, or a `label_key` that it does not have. These
+                are tfx_bsl's own errors.
+        """
+        from tfx_bsl.tfxio import tf_example_record
+
+        record = tf_example_record.TFExampleRecord(
+            file_pattern="unused", schema=schema, telemetry_descriptors=["GenericTrainer"]
+        )
+        features, tensor_names = record._GetTfExampleParserConfig()
+        known = record.TensorRepresentations().keys()
+        if label_key is not None and label_key not in known:
+            raise ValueError(
+                f"The `label_key` provided ({label_key}) must be one of the following tensor "
+                f"names: {sorted(known)}."
+            )
+        return cls(features, tensor_names, label_key)
+
+    def parse(self, serialized: tf.Tensor) -> dict[str, Any]:
+        """Parses a string tensor [batch] into tf.Example feature → tensor."""
+        parsed: dict[str, Any] = tf.io.parse_example(serialized, dict(self.features))
+        return parsed
+
+    def dataset(
+        self, serialized: tf.data.Dataset, num_threads: int, deterministic: bool
+    ) -> tf.data.Dataset:
+        """Parses batches of serialized tf.Examples into TFX's elements, in parallel."""
+        parse = tf.data.experimental.parse_example_dataset(
+            dict(self.features), num_threads, deterministic
+        )
+        return serialized.apply(parse).map(traced(self.element))
+
+    def element_spec(self, batch_size: int | None) -> Any:
+        """Returns the `element_spec` of TFX's dataset; `batch_size`: its static size, or None."""
+        records = tf.data.Dataset.from_tensor_slices([b""])
+        batches = records.batch(batch_size or 1, drop_remainder=batch_size is not None)
+        return self.dataset(batches, 1, True).element_spec
+
+    def element(self, parsed: Mapping[str, Any]) -> Any:
+        """Returns an element of the dataset: `{tensor name: tensor}`, or that and the label."""
+        tensors = {self.tensor_names[feature]: tensor for feature, tensor in parsed.items()}
+        if self.label_key is None:
+            return tensors
+        label = tensors.pop(self.label_key)
+        return tensors, label
+
+    @property
+    def order(self) -> list[str]:
+        """The features in the order that TFX's elements have: sparse, dense, ragged."""
+        ranks = {key: _rank(feature) for key, feature in sorted(self.features.items())}
+        return sorted(ranks, key=ranks.__getitem__)
+
+    def key(self) -> str:
+        """Returns what distinguishes the parsed columns of two parsers."""
+        return repr(sorted(self.features.items()))
+
+
+def _rank(feature: Any) -> int:
+    return 1 if isinstance(feature, tf.io.FixedLenFeature) else 2 * hasattr(feature, "partitions")

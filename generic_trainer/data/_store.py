@@ -1,0 +1,131 @@
+"""Arrays that grow while records are read, in memory or on disk, and become tensors at the end.
+
+An array is an unnamed file: a `memfd` in memory, an unlinked file on disk. Either way it grows
+without a second copy, the kernel frees it when its last user is gone, a killed process included,
+and TensorFlow maps it as a tensor that no graph ever contains, however large.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from generic_trainer.data._column import ArraySpec
+
+__all__ = ["Store"]
+
+Opener = Callable[[], int]
+
+
+class Store:
+    """The arrays of a dataset."""
+
+    def __init__(self, specs: Sequence[ArraySpec], directory: str | None = None) -> None:
+        """Opens one empty file for each array.
+
+        Args:
+            specs: the arrays.
+            directory: where files go; None: in memory.
+        """
+        _allow_open_files(len(specs))
+        self._arrays = [_Array(spec, _opener(directory)) for spec in specs]
+        self._mapped: list[tf.Tensor] | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all arrays so far."""
+        return sum(array.num_bytes for array in self._arrays)
+
+    def append(self, blocks: Sequence[np.ndarray]) -> None:
+        """Appends one block of rows to each array."""
+        for array, block in zip(self._arrays, blocks, strict=True):
+            array.append(block)
+
+    def spill(self, directory: str) -> None:
+        """Moves all arrays to files in a directory."""
+        for array in self._arrays:
+            array.move(_opener(directory))
+
+    def close(self) -> None:
+        """Frees the arrays, except where tensors still show them."""
+        for array in self._arrays:
+            array.close()
+
+    def tensors(self) -> list[tf.Tensor]:
+        """Returns the arrays as tensors of the current graph, or as eager ones."""
+        if not tf.executing_eagerly():
+            return [array.tensor() for array in self._arrays]
+        if self._mapped is None:
+            self._mapped = [array.tensor() for array in self._arrays]
+        return self._mapped
+
+
+class _Array:
+    def __init__(self, spec: ArraySpec, opener: Opener) -> None:
+        self._spec = spec
+        self._file = opener()
+        self._end = 0
+        self.num_bytes = 0
+        if spec.cumulative:
+            self._write(np.zeros(1, np.int64))
+
+    def append(self, block: np.ndarray) -> None:
+        if not self._spec.cumulative:
+            self._write(block)
+            return
+        ends = np.cumsum(block, dtype=np.int64) + self._end
+        self._write(ends)
+        self._end = int(ends[-1]) if len(ends) else self._end
+
+    def move(self, opener: Opener) -> None:
+        target, offset = opener(), 0
+        while offset < self.num_bytes:
+            offset += os.sendfile(target, self._file, offset, self.num_bytes - offset)
+        os.close(self._file)
+        self._file = target
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def tensor(self) -> tf.Tensor:
+        width = [] if self._spec.width is None else [self._spec.width]
+        rows = self.num_bytes // (self._spec.dtype.size * max(1, *width, 1))
+        if not self.num_bytes:
+            return tf.zeros([0, *width], self._spec.dtype)
+        return tf.raw_ops.ImmutableConst(
+            dtype=self._spec.dtype,
+            shape=[rows, *width],
+            memory_region_name=f"/dev/fd/{self._file}",
+        )
+
+    def _write(self, block: np.ndarray) -> None:
+        rest = memoryview(np.ascontiguousarray(block)).cast("B") if block.size else b""
+        self.num_bytes += len(rest)
+        while rest:  # one call writes 2 GiB at most
+            rest = rest[os.write(self._file, rest) :]
+
+
+def _opener(directory: str | None) -> Opener:
+    if directory is None and hasattr(os, "memfd_create"):
+        return lambda: os.memfd_create("generic_trainer_column", os.MFD_CLOEXEC)
+
+    def open_unlinked() -> int:
+        file, path = tempfile.mkstemp(prefix="generic_trainer_column_", dir=directory)
+        os.unlink(path)
+        return file
+
+    return open_unlinked
+
+
+def _allow_open_files(number: int) -> None:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = number + 1024
+    if soft < wanted:
+        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, limit), hard))

@@ -1,0 +1,143 @@
+"""Small TFRecord files, TFX's reader beside ours, and the comparison of what the two deliver."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf import text_format
+from tensorflow_metadata.proto.v0 import schema_pb2
+from tfx_bsl.tfxio import tf_example_record
+from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
+
+SCHEMA = """
+    feature { name: "id" type: INT presence { min_fraction: 1.0 } shape {} }
+    feature { name: "price" type: FLOAT presence { min_fraction: 1.0 } shape { dim { size: 2 } } }
+    feature { name: "city" type: BYTES presence { min_fraction: 1.0 } shape {} }
+    feature { name: "tags" type: BYTES }
+    feature { name: "clicks" type: INT }
+"""
+
+
+def schema_of(text: str = SCHEMA) -> schema_pb2.Schema:
+    return text_format.Parse(text, schema_pb2.Schema())
+
+
+def example(**features: Any) -> bytes:
+    """Returns a serialized tf.Example; the type of a feature is that of its first value."""
+    made = {key: _feature(values) for key, values in features.items()}
+    return tf.train.Example(features=tf.train.Features(feature=made)).SerializeToString()
+
+
+def _feature(values: Any) -> tf.train.Feature:
+    values = values if isinstance(values, (list, tuple)) else [values]
+    values = [each.encode() if isinstance(each, str) else each for each in values]
+    if not values:
+        return tf.train.Feature()
+    if isinstance(values[0], bytes):
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+    if isinstance(values[0], float):
+        return tf.train.Feature(float_list=tf.train.FloatList(value=values))
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+
+
+def numbered(first: int, last: int) -> list[bytes]:
+    """Returns examples of `SCHEMA` that are told apart by their id."""
+    return [
+        example(
+            id=number,
+            price=[number / 2, -number / 3],
+            city=f"city-{number % 7}",
+            tags=[f"tag {place}" for place in range(number % 4)],
+            clicks=list(range(number % 3)),
+        )
+        for number in range(first, last)
+    ]
+
+
+def write(path: Path | str, records: Sequence[bytes]) -> str:
+    """Writes a TFRecord file, compressed if its name says so, and returns its path."""
+    options = "GZIP" if str(path).endswith(".gz") else ""
+    with tf.io.TFRecordWriter(str(path), options) as writer:
+        for record in records:
+            writer.write(record)
+    return str(path)
+
+
+def write_files(directory: Path, files: Sequence[Sequence[bytes]], suffix: str = ".gz") -> str:
+    """Writes several TFRecord files and returns the pattern that matches them."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for number, records in enumerate(files):
+        write(directory / f"data-{number:05d}{suffix}", records)
+    return str(directory / "*")
+
+
+def tfx_dataset(
+    pattern: str | list[str], options: TensorFlowDatasetOptions, schema: schema_pb2.Schema
+) -> tf.data.Dataset:
+    """Returns what TFX's own factory returns."""
+    record = tf_example_record.TFExampleRecord(
+        pattern, schema=schema, telemetry_descriptors=["test"]
+    )
+    return record.TensorFlowDataset(options)
+
+
+def ids(dataset: tf.data.Dataset) -> list[int]:
+    """Returns the ids of all examples of `SCHEMA`, in order."""
+    return [int(number) for batch in dataset for number in batch["id"]]
+
+
+def assert_same_elements(ours: Sequence[Any], theirs: Sequence[Any]) -> None:
+    for number, (one, other) in enumerate(itertools.zip_longest(ours, theirs)):
+        assert one is not None, f"element {number} is missing"
+        assert other is not None, f"element {number} is too many"
+        assert _plain(one) == _plain(other), f"element {number}"
+
+
+def rows(element: Any) -> list[Any]:
+    """Returns an element of a dataset row by row, as plain values that can be compared."""
+    features, label = element if isinstance(element, tuple) else (element, None)
+    named = features if label is None else {**features, "the label": label}
+    cut = {name: _rows_of(tensor) for name, tensor in named.items()}
+    return [tuple((name, cut[name][row]) for name in sorted(cut)) for row in range(_len(cut))]
+
+
+def _len(columns: Mapping[str, list[Any]]) -> int:
+    lengths = {len(column) for column in columns.values()}
+    assert len(lengths) == 1, "features of different batch sizes"
+    return lengths.pop()
+
+
+def _rows_of(tensor: Any) -> list[Any]:
+    if isinstance(tensor, tf.SparseTensor):
+        indices, values = tensor.indices.numpy(), tensor.values.numpy()
+        return [
+            (indices[indices[:, 0] == row, 1:].tolist(), _bits(values[indices[:, 0] == row]))
+            for row in range(int(tensor.dense_shape[0]))
+        ]
+    return [_plain(each) for each in tensor]
+
+
+def _plain(element: Any) -> Any:
+    """Returns an element as values that compare by bits, NaN included, and by type."""
+    if isinstance(element, Mapping):
+        return [(key, _plain(value)) for key, value in element.items()]
+    if isinstance(element, tuple):
+        return tuple(_plain(each) for each in element)
+    if isinstance(element, tf.SparseTensor):
+        shape = element.dense_shape.numpy().tolist()
+        return ("sparse", shape, element.indices.numpy().tolist(), _bits(element.values.numpy()))
+    if isinstance(element, tf.RaggedTensor):
+        splits = [each.numpy().tolist() for each in element.nested_row_splits]
+        return ("ragged", element.row_splits.dtype, splits, _bits(element.flat_values.numpy()))
+    return _bits(element.numpy())
+
+
+def _bits(values: Any) -> Any:
+    values = np.asarray(values)
+    content = values.tolist() if values.dtype == object else values.tobytes()
+    return str(values.dtype), values.shape, content

@@ -1,0 +1,201 @@
+"""Whatever schema, records and options: the reader delivers what TFX's delivers."""
+
+from __future__ import annotations
+
+import collections
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from google.protobuf import text_format
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from tensorflow_metadata.proto.v0 import schema_pb2
+from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
+
+from generic_trainer.data import make_dataset_factory
+from tests.data.reading import assert_same_elements, example, rows, tfx_dataset, write_files
+
+PATHS = ("memory", "disk", "stream")
+VALUES = {
+    "INT": st.integers(-(2**63), 2**63 - 1),
+    "FLOAT": st.floats(width=32),
+    "BYTES": st.one_of(st.binary(max_size=6), st.text(max_size=6).map(str.encode)),
+}
+DEFAULTS = {"INT": "int_value: -7", "FLOAT": "float_value: 0.5", "BYTES": 'bytes_value: "none"'}
+
+
+class Drawn:
+    """A feature of the schema: how it is declared, and how it is filled."""
+
+    def __init__(self, name: str, declared: str, represented: str, filled: Any) -> None:
+        self.name, self.declared, self.represented, self.filled = (
+            name, declared, represented, filled,
+        )  # fmt: skip
+
+
+def _declared(name: str, kind: str, rest: str = "") -> str:
+    return f'feature {{ name: "{name}" type: {kind} {rest} }}'
+
+
+def _dims(shape: list[int]) -> str:
+    return "shape {" + " ".join(f"dim {{ size: {size} }}" for size in shape) + "}"
+
+
+def _dense(draw: Any, name: str, kind: str) -> Drawn:
+    shape = draw(st.sampled_from([[], [1], [3], [2, 2]]))
+    size = 1
+    for length in shape:
+        size *= length
+    values = st.lists(VALUES[kind], min_size=size, max_size=size).map(lambda drawn: {name: drawn})
+    if draw(st.booleans()):
+        declared = _declared(name, kind, f"presence {{ min_fraction: 1.0 }} {_dims(shape)}")
+        return Drawn(name, declared, "", values)
+    represented = f"""dense_tensor {{
+        column_name: "{name}" {_dims(shape)} default_value {{ {DEFAULTS[kind]} }} }}"""
+    return Drawn(name, _declared(name, kind), represented, st.one_of(st.just({}), values))
+
+
+def _varlen(draw: Any, name: str, kind: str) -> Drawn:
+    values = st.lists(VALUES[kind], max_size=4).map(lambda drawn: {name: drawn})
+    return Drawn(name, _declared(name, kind), "", st.one_of(st.just({}), values))
+
+
+def _ragged(draw: Any, name: str, kind: str) -> Drawn:
+    splits = draw(st.sampled_from(["", "row_partition_dtype: INT32", "row_partition_dtype: INT64"]))
+    represented = f'ragged_tensor {{ feature_path {{ step: "{name}" }} {splits} }}'
+    values = st.lists(VALUES[kind], max_size=4).map(lambda drawn: {name: drawn})
+    return Drawn(name, _declared(name, kind), represented, st.one_of(st.just({}), values))
+
+
+def _nested(draw: Any, name: str, kind: str) -> Drawn:
+    uniform = draw(st.sampled_from([0, 2]))
+    lengths = f"{name}_lengths"
+    inner = f"partition {{ uniform_row_length: {uniform} }}" if uniform else ""
+    represented = f"""ragged_tensor {{ feature_path {{ step: "{name}" }}
+        partition {{ row_length: "{lengths}" }} {inner} }}"""
+
+    def filled(drawn: list[list[Any]]) -> dict[str, Any]:
+        flat = [value for row in drawn for value in row * (uniform or 1)]
+        return {name: flat, lengths: [len(row) for row in drawn]}
+
+    values = st.lists(st.lists(VALUES[kind], max_size=3), max_size=3).map(filled)
+    declared = _declared(name, kind) + _declared(lengths, "INT")
+    return Drawn(name, declared, represented, values)
+
+
+def _sparse(draw: Any, name: str, kind: str) -> Drawn:
+    rank = draw(st.sampled_from([1, 2]))
+    indices = [f"{name}_index_{place}" for place in range(rank)]
+    columns = " ".join(f'index_column_names: "{index}"' for index in indices)
+    dims = " ".join("dim { size: 5 }" for _ in indices)
+    represented = f"""sparse_tensor {{ {columns} value_column_name: "{name}"
+        dense_shape {{ {dims} }} }}"""
+
+    def filled(drawn: list[tuple[Any, ...]]) -> dict[str, Any]:
+        columns = list(zip(*drawn, strict=True)) or [()] * (rank + 1)
+        return {key: list(each) for key, each in zip([*indices, name], columns, strict=True)}
+
+    place = st.integers(0, 4)
+    entry = st.tuples(*[place] * rank, VALUES[kind])
+    values = st.lists(entry, max_size=4, unique_by=_place).map(filled)
+    declared = _declared(name, kind) + "".join(_declared(index, "INT") for index in indices)
+    return Drawn(name, declared, represented, values)
+
+
+def _place(entry: tuple[Any, ...]) -> tuple[Any, ...]:
+    *place, _ = entry
+    return tuple(place)
+
+
+@st.composite
+def cases(draw: Any) -> tuple[schema_pb2.Schema, list[list[bytes]], TensorFlowDatasetOptions]:
+    kinds = draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from([_dense, _dense, _varlen, _ragged, _nested, _sparse]),
+                st.sampled_from(["INT", "FLOAT", "BYTES"]),
+            ),
+            min_size=1,
+            max_size=5,
+        )
+    )
+    features = [make(draw, f"f{number}", kind) for number, (make, kind) in enumerate(kinds)]
+    unknown = st.one_of(st.just({}), VALUES["BYTES"].map(lambda value: {"not in schema": value}))
+    record = st.tuples(unknown, *(feature.filled for feature in features)).map(
+        lambda parts: example(**{key: value for part in parts for key, value in part.items()})
+    )
+    files = draw(st.lists(st.lists(record, max_size=9), min_size=1, max_size=3))
+    return _schema(features), files, _options(draw, features)
+
+
+def _schema(features: list[Drawn]) -> schema_pb2.Schema:
+    groups = "".join(
+        f'tensor_representation {{ key: "{each.name}" value {{ {each.represented} }} }}'
+        for each in features
+        if each.represented
+    )
+    group = f'tensor_representation_group {{ key: "" value {{ {groups} }} }}' if groups else ""
+    text = "".join(each.declared for each in features) + group
+    return text_format.Parse(text, schema_pb2.Schema())
+
+
+def _options(draw: Any, features: list[Drawn]) -> TensorFlowDatasetOptions:
+    threads = st.sampled_from([tf.data.AUTOTUNE, 1, 2])
+    return TensorFlowDatasetOptions(
+        batch_size=draw(st.integers(1, 12)),
+        drop_final_batch=draw(st.booleans()),
+        num_epochs=draw(st.sampled_from([1, 2, 3, None])),
+        shuffle=False,
+        reader_num_threads=draw(threads),
+        parser_num_threads=draw(threads),
+        prefetch_buffer_size=draw(threads),
+        label_key=draw(st.sampled_from([None, features[0].name])),
+    )
+
+
+def check(case: tuple[schema_pb2.Schema, list[list[bytes]], TensorFlowDatasetOptions]) -> None:
+    schema, files, options = case
+    with tempfile.TemporaryDirectory() as directory:
+        pattern = write_files(Path(directory), files)
+        theirs = tfx_dataset(pattern, options, schema)
+        expected = list(theirs.take(5))
+        total = sum(map(len, files))
+        for path in PATHS:
+            factory = make_dataset_factory(path=path, cache_dir=directory)
+            ours = factory(pattern, options, schema)
+            assert ours.element_spec == theirs.element_spec, path
+            assert_same_elements(list(ours.take(5)), expected)
+            if total and options.num_epochs and not options.drop_final_batch:
+                shuffled = factory(pattern, options._replace(shuffle=True), schema)
+                assert _counted(shuffled) == _counted(theirs), path
+
+
+def _counted(dataset: tf.data.Dataset) -> collections.Counter[str]:
+    return collections.Counter(repr(row) for element in dataset for row in rows(element))
+
+
+@given(cases())
+@settings(
+    max_examples=12,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+def test_elements_are_those_of_tfx(case: Any) -> None:
+    check(case)
+
+
+@pytest.mark.slow
+@given(cases())
+@settings(
+    max_examples=150,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+def test_elements_are_those_of_tfx_in_many_cases(case: Any) -> None:
+    check(case)
