@@ -28,7 +28,10 @@ def serve(
     in_session = _in_session(directory, signature, inputs)
     assert in_python.keys() == in_session.keys()
     for name, expected in in_python.items():
-        np.testing.assert_array_equal(in_session[name], expected, err_msg=name)
+        if expected.dtype.kind == "f":
+            np.testing.assert_allclose(in_session[name], expected, rtol=1e-6, err_msg=name)
+        else:
+            np.testing.assert_array_equal(in_session[name], expected, err_msg=name)
     return in_python
 
 

@@ -15,6 +15,7 @@ SCHEMA = """
     feature { name: "miles" type: FLOAT presence { min_fraction: 1.0 } shape { dim { size: 1 } } }
     feature { name: "payment" type: BYTES presence { min_fraction: 1.0 } shape { dim { size: 1 } } }
     feature { name: "company" type: BYTES }
+    feature { name: "id" type: INT }
     feature { name: "tips" type: FLOAT presence { min_fraction: 1.0 } shape { dim { size: 1 } } }
 """
 LABEL = "tips"
@@ -59,7 +60,7 @@ def schema() -> schema_pb2.Schema:
 
 
 def preprocessing_fn(inputs: dict[str, Any]) -> dict[str, Any]:
-    """Scales the miles, looks up two vocabularies, and leaves the company sparse as well."""
+    """Scales the miles, looks up two vocabularies, leaves the company sparse as well."""
     import tensorflow_transform as tft
 
     company = tft.compute_and_apply_vocabulary(inputs["company"], vocab_filename="company")
@@ -82,12 +83,9 @@ def write_transform_graph(directory: Path) -> str:
     import tensorflow_transform.beam as tft_beam
     from tensorflow_transform.tf_metadata import dataset_metadata
 
-    columns = rows()
+    columns = {**rows(), "id": [None] * 10}
     data = [
-        {
-            name: np.array([] if values[index] is None else [values[index]])
-            for name, values in columns.items()
-        }
+        {name: [] if values[index] is None else [values[index]] for name, values in columns.items()}
         for index in range(10)
     ]
     metadata = dataset_metadata.DatasetMetadata(schema())

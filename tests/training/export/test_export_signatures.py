@@ -1,0 +1,196 @@
+"""The shapes of model that are accepted, and the signatures that may be asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from generic_trainer.training import export_model
+from generic_trainer.validation import Checker, ServingContract
+from tests.training.export import taxi
+from tests.training.export.serving import move, serve
+
+MILES = {"miles": tf.io.FixedLenFeature([1], tf.float32)}
+
+
+class Linear(tf.Module):
+    """y = 2 x, with a table, an optimizer and a train step that no export should contain."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = tf.Variable([[2.0]], name="weight")
+        self.unused = tf.Variable(tf.zeros([1000]), name="slot")
+        keys, values = tf.constant(taxi.PAYMENTS), tf.constant([1.0, 2.0, 3.0])
+        initializer = tf.lookup.KeyValueTensorInitializer(keys, values)
+        self.table = tf.lookup.StaticHashTable(initializer, 0.0)
+
+    @tf.function
+    def train_step(self, x: tf.Tensor) -> tf.Tensor:
+        return self.weight.assign_add(tf.py_function(lambda: x, [], tf.float32))
+
+    def __call__(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        score = features["miles"] @ self.weight
+        if tf.size(features["payment"]) > 0:  # a branch of the graph, made by AutoGraph
+            score += self.table.lookup(features["payment"])
+        return {"score": score, "payment": features["payment"]}
+
+
+def test_module_with_table_and_string_output(tmp_path: Path, checker: Checker) -> None:
+    model = Linear()
+    spec = {**MILES, "payment": tf.io.FixedLenFeature([1], tf.string)}
+    directory = move(export_model(model, tmp_path / "1", feature_spec=spec))
+    contract = ServingContract(examples=tuple(taxi.examples()))
+    assert checker.validate(directory, contract).passed
+    outputs = serve(directory, examples=taxi.examples(4))
+    np.testing.assert_allclose(outputs["score"][:, 0], [1.0, 4.0, 7.0, 7.0])
+    assert outputs["payment"][:, 0].tolist() == [b"cash", b"card", b"none", b"cash"]
+
+
+def test_train_step_is_left_out(tmp_path: Path) -> None:
+    model = Linear()
+    model.train_step.get_concrete_function(tf.constant([[1.0]]))
+    spec = {**MILES, "payment": tf.io.FixedLenFeature([1], tf.string)}
+    directory = export_model(model, tmp_path / "1", feature_spec=spec)
+    assert b"EagerPyFunc" not in Path(directory, "saved_model.pb").read_bytes()
+
+
+def test_optimizer_is_left_out(keras: Any, tmp_path: Path) -> None:
+    inputs = keras.Input((1,), name="miles")
+    model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+    model.compile(keras.optimizers.Adam(), "mse", metrics=["mae"])
+    model.fit(tf.ones([4, 1]), tf.ones([4, 1]), verbose=0)
+    directory = export_model(model, tmp_path / "1", feature_spec=MILES)
+    names = [name for name, _ in tf.train.list_variables(f"{directory}/variables/variables")]
+    values = [name for name in names if name.endswith("VARIABLE_VALUE")]
+    assert len(values) == 2
+    loaded = tf.saved_model.load(directory).model_weights
+    for found, expected in zip(loaded, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def subclassed(keras: Any) -> Any:
+    class Subclassed(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            return {"score": self.dense(inputs["miles"])}
+
+    return Subclassed()
+
+
+def test_subclassed_model_remembers_its_inputs(keras: Any, tmp_path: Path) -> None:
+    model = subclassed(keras)
+    expected = model({"miles": taxi.raw_batch()["miles"]})["score"]
+    directory = export_model(model, tmp_path / "1", schema=taxi.schema())
+    outputs = serve(directory, examples=taxi.examples(without=("payment", "tips", "company")))
+    np.testing.assert_allclose(outputs["score"], expected, rtol=1e-6)
+
+
+def test_list_in_several_out(tmp_path: Path, checker: Checker) -> None:
+    import keras
+
+    one, two = keras.Input((1,), name="miles"), keras.Input((1,), name="tips")
+    heads = [keras.layers.Dense(1, name="a")(one), keras.layers.Dense(2, name="b")(two)]
+    model = keras.Model([one, two], heads)
+    directory = move(export_model(model, tmp_path / "1", schema=taxi.schema()))
+    contract = ServingContract(examples=tuple(taxi.examples(without=())))
+    assert checker.validate(directory, contract).passed
+    outputs = serve(directory, examples=taxi.examples(without=()))
+    columns = taxi.rows()
+    batch = [tf.constant(columns[name])[:, tf.newaxis] for name in ("miles", "tips")]
+    for name, expected in zip(model.output_names, model(batch), strict=True):
+        np.testing.assert_allclose(outputs[name], expected, rtol=1e-6)
+
+
+def test_sequential_model_with_named_feature(keras: Any, tmp_path: Path) -> None:
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    directory = export_model(model, tmp_path / "1", schema=taxi.schema(), inputs="miles")
+    expected = model(taxi.raw_batch()["miles"])
+    outputs = serve(directory, examples=taxi.examples())
+    np.testing.assert_allclose(outputs["outputs"], expected, rtol=1e-6)
+
+
+def test_every_signature(tmp_path: Path, checker: Checker, transform_graph: str) -> None:
+    import keras
+
+    model = taxi.transformed_model(keras)
+    directory = export_model(
+        model,
+        tmp_path / "1",
+        transform_graph=transform_graph,
+        label_keys=("tips",),
+        output_name="probabilities",
+        aliases=("predict",),
+        raw_signature=True,
+        class_names=("small", "large"),
+        warmup_examples=taxi.examples(3),
+    )
+    directory = move(directory)
+    contract = ServingContract(examples=tuple(taxi.examples(without=())), label_keys=("tips",))
+    report = checker.validate(directory, contract)
+    assert report.passed, report.results
+    (replayed,) = [result for result in report.results if "warm" in result.name]
+    assert replayed.status == "pass"
+    expected = serve(directory, "predict", examples=taxi.examples())["probabilities"]
+    classified = serve(directory, "classification", inputs=taxi.examples())
+    np.testing.assert_array_equal(classified["scores"], expected)
+    assert classified["classes"].tolist() == [[b"small", b"large"]] * 10
+    columns = taxi.rows()
+    raw = {
+        "miles": np.array(columns["miles"], np.float32)[:, np.newaxis],
+        "payment": np.array(columns["payment"])[:, np.newaxis],
+        "company": np.array([[name or ""] for name in columns["company"]]),
+    }
+    served = serve(directory, "serving_raw", **raw)
+    np.testing.assert_allclose(served["probabilities"], expected, rtol=1e-6)
+
+
+def test_functions_around_the_model(tmp_path: Path) -> None:
+    def preprocess(features: dict[str, Any]) -> tf.Tensor:
+        company = tf.sparse.to_dense(features["company"], "nobody")
+        return tf.concat([features["payment"], company[:, :1]], axis=1)
+
+    def postprocess(joined: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"ride": joined}
+
+    class Join(tf.Module):
+        def __call__(self, pairs: tf.Tensor) -> tf.Tensor:
+            return tf.strings.reduce_join(pairs, axis=1, separator=" ")
+
+    directory = export_model(
+        Join(),
+        tmp_path / "1",
+        schema=taxi.schema(),
+        label_keys=("tips",),
+        preprocess=preprocess,
+        postprocess=postprocess,
+    )
+    outputs = serve(directory, examples=taxi.examples(2))
+    assert outputs["ride"].tolist() == [b"cash Blue", b"card nobody"]
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.int64, tf.string])
+def test_raw_tensors_of_varying_length(dtype: tf.DType, tmp_path: Path) -> None:
+    class Count(tf.Module):
+        def __call__(self, features: dict[str, tf.SparseTensor]) -> tf.Tensor:
+            values = features["x"]
+            ones = tf.sparse.SparseTensor(
+                values.indices, tf.ones_like(values.indices[:, 0]), values.dense_shape
+            )
+            return tf.sparse.reduce_sum(ones, axis=1)
+
+    directory = export_model(
+        Count(), tmp_path / "1", feature_spec={"x": tf.io.VarLenFeature(dtype)}, raw_signature=True
+    )
+    missing = {tf.float32: np.nan, tf.int64: 0, tf.string: ""}[dtype]
+    batch = np.array([["1", "2"], ["3", ""]])
+    if dtype != tf.string:
+        batch = np.array([[1, 2], [3, missing]], dtype.as_numpy_dtype)
+    expected = [2, 2] if dtype == tf.int64 else [2, 1]
+    assert serve(directory, "serving_raw", x=batch)["outputs"].tolist() == expected
