@@ -39,6 +39,7 @@ __all__ = [
     "SignatureSpec",
     "ValidationReport",
     "all_checks",
+    "lint_eval_config",
     "read_records",
     "start_checker",
     "validate_saved_model",

@@ -7,6 +7,7 @@ from generic_trainer.validation._contract import ServingContract
 from generic_trainer.validation.dynamic._base_model import base_model
 from generic_trainer.validation.dynamic._cost import latency, memory
 from generic_trainer.validation.dynamic._deterministic import deterministic
+from generic_trainer.validation.dynamic._eval_rehearsal import eval_rehearsal
 from generic_trainer.validation.dynamic._golden import golden
 from generic_trainer.validation.dynamic._loads import loads
 from generic_trainer.validation.dynamic._missing_features import without_label, without_optional
@@ -26,6 +27,8 @@ from generic_trainer.validation.static._compiled_functions import compiled_funct
 from generic_trainer.validation.static._composite_tensors import composite_tensors
 from generic_trainer.validation.static._denied_ops import denied_ops
 from generic_trainer.validation.static._devices import devices
+from generic_trainer.validation.static._eval_config import eval_config
+from generic_trainer.validation.static._eval_signatures import eval_signatures
 from generic_trainer.validation.static._file_ops import file_ops
 from generic_trainer.validation.static._fingerprint import fingerprint
 from generic_trainer.validation.static._inputs_read import inputs_read
@@ -72,6 +75,8 @@ STATIC: tuple[Check, ...] = (
     assets,
     variables_read,
     variables_finite,
+    eval_config,
+    eval_signatures,
 )
 DYNAMIC: tuple[Check, ...] = (
     loads,
@@ -89,6 +94,7 @@ DYNAMIC: tuple[Check, ...] = (
     memory,
     session,
     base_model,
+    eval_rehearsal,
 )
 
 

@@ -49,6 +49,7 @@ def run(request_file: str, events: Events, hide: bool) -> None:
     target = Path(tempfile.mkdtemp(dir=request.scratch)) / "moved"
     hidden = _isolation.move(request.model_dir, target, hide)
     os.chdir(request.scratch)
+    contract = _follow(contract, Path(request.model_dir), target)
     model = ModelUnderTest(target, contract, request.model_dir)
     model.facts["original_hidden"] = hidden
     done = dict(request.done)
@@ -64,6 +65,14 @@ def run(request_file: str, events: Events, hide: bool) -> None:
                 facts=model.facts,
             )
     events.send(event="complete")
+
+
+def _follow(contract: ServingContract, original: Path, target: Path) -> ServingContract:
+    """Lets a base model that is the model itself, or lies inside it, move along."""
+    if contract.base_model is None or not Path(contract.base_model).is_relative_to(original):
+        return contract
+    moved = target / Path(contract.base_model).relative_to(original)
+    return dataclasses.replace(contract, base_model=str(moved))
 
 
 def _run_one(check: Check, model: ModelUnderTest, done: dict[str, str]) -> tuple[Result, str]:

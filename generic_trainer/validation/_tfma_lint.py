@@ -1,0 +1,151 @@
+"""What is wrong with an `EvalConfig`, as far as the features of the examples tell.
+
+TFMA itself finds most of this only in the Evaluator, after training, and some of it never: with a
+wrong label it computes a wrong number, with a wrong weight none is applied, a slice on a feature
+that does not exist is left out, and without thresholds no blessing is ever written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from generic_trainer.validation._protos import load_eval_config, load_schema
+from generic_trainer.validation._result import Finding, Result, fail, merge, warn
+
+__all__ = ["lint_eval_config", "lint_findings"]
+
+
+def lint_eval_config(eval_config: Any, schema: Any = None) -> Result:
+    """Checks an eval config before there is a model.
+
+    Args:
+        eval_config: a `tfma.EvalConfig`, or the path of one as text or JSON.
+        schema: the `Schema` of the examples that the Evaluator will read, or its path; None when
+            it is not known yet, so that names of features are not checked.
+
+    Returns:
+        One result named `eval_config`, with a line per mistake.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    loaded = load_schema(schema)
+    features = None if loaded is None else {feature.name for feature in loaded.feature}
+    return merge("eval_config", lint_findings(load_eval_config(eval_config), features))
+
+
+def lint_findings(config: Any, features: Collection[str] | None) -> Iterator[Finding]:
+    """Yields the mistakes in a config.
+
+    Args:
+        config: the `EvalConfig`.
+        features: the names of the examples' features; None when they are not known.
+    """
+    if not config.model_specs:
+        yield fail("there is no model_specs entry", "add model_specs { label_key: ... }")
+    yield from _structure(config)
+    if features is not None:
+        yield from _feature_names(config, features)
+    yield from _metrics(config)
+    yield from _thresholds(config)
+
+
+def _structure(config: Any) -> Iterator[Finding]:
+    from tensorflow_model_analysis.utils import config_util
+
+    if len(config.model_specs) > 2:
+        yield fail(
+            f"{len(config.model_specs)} model_specs; the Evaluator takes the model and a baseline",
+            "keep one entry, and one with is_baseline: true if models are compared",
+        )
+    try:
+        if config.model_specs:
+            config_util.verify_eval_config(config)
+    except ValueError as error:
+        yield fail(str(error).splitlines()[0], "correct the eval config as TFMA says")
+
+
+def _feature_names(config: Any, features: Collection[str]) -> Iterator[Finding]:
+    preprocessed = any(spec.preprocessing_function_names for spec in config.model_specs)
+    for kind, key, effect in (*_keys(config), *_slices(config)):
+        if key in features:
+            continue
+        message = f"{kind} {key!r} is not a feature of the examples: {effect}"
+        remedy = f"the features are {_listed(features)}"
+        if preprocessed:
+            yield warn(message, f"fine if a preprocessing function returns it; {remedy}")
+        else:
+            yield fail(message, remedy)
+
+
+def _keys(config: Any) -> Iterator[tuple[str, str, str]]:
+    """Yields what names a feature, the name, and what TFMA does when it does not exist."""
+    for spec in config.model_specs:
+        for key in filter(None, [spec.label_key, *spec.label_keys.values()]):
+            yield "label_key", key, "metrics fail, or silently give a wrong number"
+        for key in filter(None, [spec.example_weight_key, *spec.example_weight_keys.values()]):
+            yield "example_weight_key", key, "TFMA silently computes unweighted metrics"
+
+
+def _slices(config: Any) -> Iterator[tuple[str, str, str]]:
+    slicing = list(config.slicing_specs)
+    for spec in config.metrics_specs:
+        for thresholds in spec.per_slice_thresholds.values():
+            for threshold in thresholds.thresholds:
+                slicing.extend(threshold.slicing_specs)
+        for metric in spec.metrics:
+            for threshold in metric.per_slice_thresholds:
+                slicing.extend(threshold.slicing_specs)
+    for key in sorted({k for spec in slicing for k in (*spec.feature_keys, *spec.feature_values)}):
+        yield "slicing_specs feature", key, "TFMA silently leaves the slice out"
+
+
+def _metrics(config: Any) -> Iterator[Finding]:
+    from tensorflow_model_analysis.metrics import metric_specs
+
+    for spec in config.metrics_specs:
+        for metric in spec.metrics:
+            try:
+                metric_specs.metric_instance(metric)
+            except Exception as error:
+                reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                yield fail(
+                    f"metric {metric.class_name!r} cannot be made: {reason[:300]}",
+                    "use the name of a class of tfma.metrics or tf.keras.metrics, name the module "
+                    "of your own, and give its arguments as JSON in config",
+                )
+
+
+def _thresholds(config: Any) -> Iterator[Finding]:
+    if not any(_has_threshold(spec) for spec in config.metrics_specs):
+        yield warn(
+            "no metric has a threshold: the Evaluator never writes a blessing, and a Pusher that "
+            "waits for one never pushes",
+            "add threshold { value_threshold { lower_bound { value: ... } } } to a metric",
+        )
+    for spec in config.metrics_specs:
+        for metric in spec.metrics:
+            bounds = metric.threshold.value_threshold
+            both = bounds.HasField("lower_bound") and bounds.HasField("upper_bound")
+            if both and bounds.lower_bound.value > bounds.upper_bound.value:
+                yield fail(
+                    f"metric {metric.class_name!r}: lower_bound {bounds.lower_bound.value:g} is "
+                    f"above upper_bound {bounds.upper_bound.value:g}, so that no model is blessed",
+                    "exchange the bounds",
+                )
+
+
+def _has_threshold(spec: Any) -> bool:
+    shared = (spec.thresholds, spec.per_slice_thresholds, spec.cross_slice_thresholds)
+    return any(map(len, shared)) or any(
+        metric.HasField("threshold")
+        or len(metric.per_slice_thresholds)
+        or len(metric.cross_slice_thresholds)
+        for metric in spec.metrics
+    )
+
+
+def _listed(names: Collection[str], limit: int = 12) -> str:
+    shown = ", ".join(sorted(names)[:limit])
+    return shown + (", ..." if len(names) > limit else "")

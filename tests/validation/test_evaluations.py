@@ -1,0 +1,98 @@
+"""Mistakes between a model, its examples and an eval config are found before the Evaluator runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from tensorflow_metadata.proto.v0 import schema_pb2
+from tensorflow_model_analysis.proto import config_pb2
+
+from generic_trainer.errors import DataError
+from generic_trainer.validation import Checker, ServingContract, lint_eval_config
+from tests.validation import models
+from tests.validation.broken_evaluations import GOOD_CONFIG, RECIPES, REHEARSED, contract
+
+# The rehearsal takes seconds; where another check is meant to find the mistake it stays away.
+WITHOUT_REHEARSAL = {"eval_rehearsal": "skip"}
+SCHEMA = schema_pb2.Schema(
+    feature=[
+        {"name": "miles", "type": schema_pb2.FLOAT, "presence": {"min_fraction": 1.0}},
+        {"name": "payment", "type": schema_pb2.BYTES},
+        {"name": "tips", "type": schema_pb2.FLOAT},
+    ]
+)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_is_found(name: str, checker: Checker, good_model: Path, tmp_path: Path) -> None:
+    recipe = RECIPES[name]
+    assert recipe.contract is not None
+    recipe.make(good_model, tmp_path / "model")
+    wanted = dataclasses.replace(recipe.contract, severities=WITHOUT_REHEARSAL)
+    report = checker.validate(str(tmp_path / "model"), wanted)
+    assert report[recipe.check].status == recipe.status, report.summary()
+    assert recipe.told in report[recipe.check].message
+    assert report.passed == (recipe.status == "warn"), report.summary()
+
+
+@pytest.mark.parametrize("name", REHEARSED)
+def test_the_rehearsal_finds_it_too(
+    name: str, checker: Checker, good_model: Path, tmp_path: Path
+) -> None:
+    recipe = REHEARSED[name]
+    recipe.make(good_model, tmp_path / "model")
+    report = checker.validate(str(tmp_path / "model"), recipe.contract)
+    assert report["eval_rehearsal"].status == "fail", report["eval_rehearsal"]
+
+
+def test_a_good_model_is_rehearsed(checker: Checker, good_model: Path) -> None:
+    report = checker.validate(str(good_model), contract(GOOD_CONFIG))
+    assert report.passed, report.summary()
+    assert report["eval_rehearsal"].status == "pass"
+    assert report.facts["rehearsed_metrics"]["mean_squared_error"] > 0
+
+
+def test_with_schema_slices_and_baseline(checker: Checker, good_model: Path) -> None:
+    config = contract(GOOD_CONFIG + ' slicing_specs { feature_keys: "payment" }')
+    wanted = dataclasses.replace(config, schema=SCHEMA, base_model=str(good_model))
+    report = checker.validate(str(good_model), wanted)
+    assert report.passed, report.summary()
+    assert report["eval_rehearsal"].status == "pass"
+
+
+def test_a_config_can_be_a_file(checker: Checker, good_model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "eval_config.pbtxt"
+    file.write_text(GOOD_CONFIG.replace("tips", "tip"))
+    wanted = ServingContract(
+        examples=models.examples(), eval_config=str(file), severities=WITHOUT_REHEARSAL
+    )
+    assert checker.validate(str(good_model), wanted)["eval_config"].status == "fail"
+
+
+def test_lint_before_training() -> None:
+    config = text_format.Parse(GOOD_CONFIG, config_pb2.EvalConfig())
+    assert lint_eval_config(config, SCHEMA).status == "pass"
+    config.model_specs[0].label_key = "tip"
+    config.slicing_specs.add(feature_keys=["city"])
+    found = lint_eval_config(config, SCHEMA)
+    assert found.status == "fail"
+    assert "'tip'" in found.message
+    assert "'city'" in found.message
+    assert lint_eval_config(config).status == "pass"
+
+
+def test_lint_leaves_names_open_that_a_preprocessing_function_may_return() -> None:
+    config = text_format.Parse(GOOD_CONFIG, config_pb2.EvalConfig())
+    config.model_specs[0].label_key = "tips_xf"
+    config.model_specs[0].preprocessing_function_names.append("transform_labels")
+    assert lint_eval_config(config, SCHEMA).status == "warn"
+
+
+def test_lint_of_a_file_that_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "eval_config.pbtxt"
+    file.write_text("model_spec {}")
+    with pytest.raises(DataError, match=r"eval_config\.pbtxt cannot be read"):
+        lint_eval_config(str(file))
