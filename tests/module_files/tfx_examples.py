@@ -1,0 +1,117 @@
+"""TFX's own example pipelines with GenericTrainer in place of TFX's Trainer.
+
+::
+
+    python -m tests.module_files.tfx_examples penguin CSV_FOLDER FOLDER
+
+A process of its own, because which Keras `tf.keras` is gets decided when TensorFlow is imported.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf import text_format
+from tensorflow_model_analysis.proto import config_pb2
+from tfx import v1 as tfx
+
+from generic_trainer import GenericTrainer
+from pipelines._command import BEAM_ON_THIS_MACHINE
+
+EVAL_CONFIG = """
+  model_specs {{
+    signature_name: "serving_default"
+    preprocessing_function_names: "transform_features"
+    label_key: "{label}"
+  }}
+  slicing_specs {{}}
+  metrics_specs {{
+    metrics {{
+      class_name: "{metric}"
+      threshold {{ value_threshold {{ lower_bound {{ value: 0.6 }} }} }}
+    }}
+  }}
+"""
+
+
+@dataclass(frozen=True)
+class Example:
+    """What distinguishes one of TFX's example pipelines from another.
+
+    Attributes:
+        module: import path of the module file, which ships inside TFX.
+        label: name of the transformed label.
+        metric: the accuracy that the example's Evaluator asks to be at least 0.6.
+        train_steps: training batches, fewer than in the example.
+    """
+
+    module: str
+    label: str
+    metric: str
+    train_steps: int
+
+
+EXAMPLES = {
+    "penguin": Example(
+        "tfx.examples.penguin.penguin_utils_keras",
+        "species_xf",
+        "SparseCategoricalAccuracy",
+        train_steps=100,
+    ),
+    "taxi": Example(
+        "tfx.examples.chicago_taxi_pipeline.taxi_utils_native_keras",
+        "tips_xf",
+        "BinaryAccuracy",
+        train_steps=200,
+    ),
+}
+
+
+def run_example(example: Example, csv_folder: Path, folder: Path) -> None:
+    """Runs an example under the local orchestrator; its metadata is `folder`/metadata.db."""
+    examples = tfx.components.CsvExampleGen(input_base=str(csv_folder))
+    statistics = tfx.components.StatisticsGen(examples=examples.outputs["examples"])
+    schema = tfx.components.SchemaGen(
+        statistics=statistics.outputs["statistics"], infer_feature_shape=True
+    )
+    transform = tfx.components.Transform(
+        examples=examples.outputs["examples"],
+        schema=schema.outputs["schema"],
+        preprocessing_fn=f"{example.module}.preprocessing_fn",
+        disable_statistics=True,
+    )
+    spec = importlib.util.find_spec(example.module)
+    assert spec is not None and spec.origin is not None
+    trainer = GenericTrainer(
+        module_file=spec.origin,
+        examples=transform.outputs["transformed_examples"],
+        transform_graph=transform.outputs["transform_graph"],
+        schema=schema.outputs["schema"],
+        train_args=tfx.proto.TrainArgs(num_steps=example.train_steps),
+        eval_args=tfx.proto.EvalArgs(num_steps=5),
+    )
+    config = EVAL_CONFIG.format(label=example.label, metric=example.metric)
+    evaluator = tfx.components.Evaluator(
+        examples=examples.outputs["examples"],
+        model=trainer.outputs["model"],
+        eval_config=text_format.Parse(config, config_pb2.EvalConfig()),
+    )
+    metadata_path = str(folder / "metadata.db")
+    pipeline = tfx.dsl.Pipeline(
+        pipeline_name="tfx-example",
+        pipeline_root=str(folder / "artifacts"),
+        components=[examples, statistics, schema, transform, trainer, evaluator],
+        metadata_connection_config=(
+            tfx.orchestration.metadata.sqlite_metadata_connection_config(metadata_path)
+        ),
+        beam_pipeline_args=list(BEAM_ON_THIS_MACHINE),
+    )
+    tfx.orchestration.LocalDagRunner().run(pipeline)
+
+
+if __name__ == "__main__":
+    name, csv_folder, folder = sys.argv[1:]
+    run_example(EXAMPLES[name], Path(csv_folder), Path(folder))
