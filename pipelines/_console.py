@@ -114,7 +114,7 @@ def stage_console(log_path: Path) -> Iterator[StageConsole]:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with (
-        log_path.open("a", buffering=1) as log,
+        log_path.open("a", buffering=1, encoding="utf-8", errors="replace") as log,
         contextlib.closing(StageConsole(log)) as console,
         _logging_to(log, console),
     ):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
+from tfx import types
 
 from pipelines._summary import predict
 from tests.module_files.training import MODULE_FILES, Inputs, train_module
@@ -39,18 +42,31 @@ def assert_a_v1_session_loads(model_dir: Path) -> None:
         assert session.run(signature.outputs["probabilities"].name, feed).shape == (1, 3)
 
 
+@pytest.fixture(scope="module")
+def trained(
+    penguin_run: PenguinRun, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], types.Artifact]:
+    """Trains a module, once, and returns its Model artifact."""
+
+    @functools.cache
+    def train(module: str) -> types.Artifact:
+        return train_module(module, Inputs.of(penguin_run.results), tmp_path_factory.mktemp(module))
+
+    return train
+
+
 @pytest.mark.parametrize("module", ["penguin_custom_loop", "penguin_keras3", "penguin_warm_start"])
 def test_module_trains_a_model_that_serves(
-    module: str, penguin_run: PenguinRun, tmp_path: Path
+    module: str, trained: Callable[[str], types.Artifact], penguin_run: PenguinRun
 ) -> None:
-    model = train_module(module, Inputs.of(penguin_run.results), tmp_path)
+    model_dir = Path(trained(module).uri, "Format-Serving")
 
-    assert_knows_penguins(Path(model.uri, "Format-Serving"), penguin_run)
-    assert_a_v1_session_loads(Path(model.uri, "Format-Serving"))
+    assert_knows_penguins(model_dir, penguin_run)
+    assert_a_v1_session_loads(model_dir)
 
 
-def test_the_custom_loop_reports_its_metrics(penguin_run: PenguinRun, tmp_path: Path) -> None:
-    model = train_module("penguin_custom_loop", Inputs.of(penguin_run.results), tmp_path)
+def test_the_custom_loop_reports_its_metrics(trained: Callable[[str], types.Artifact]) -> None:
+    model = trained("penguin_custom_loop")
 
     assert model.get_float_custom_property("train/loss") < 0.2
     assert model.get_float_custom_property("validation/accuracy") > 0.9
@@ -68,16 +84,18 @@ def test_a_warm_start_begins_where_the_base_model_ended(
     assert first_epoch_loss(log_of(tmp_path)) < 0.1
 
 
-def test_a_base_model_of_another_shape_is_not_used(penguin_run: PenguinRun, tmp_path: Path) -> None:
-    inputs = Inputs.of(penguin_run.results)
-    gated = train_module("penguin_keras3", inputs, tmp_path / "gated")
+def test_a_base_model_of_another_shape_is_not_used(
+    trained: Callable[[str], types.Artifact], penguin_run: PenguinRun, tmp_path: Path
+) -> None:
+    base_model = trained("penguin_keras3").uri
 
-    train_module("penguin_warm_start", inputs, tmp_path / "warm", gated.uri)
+    train_module("penguin_warm_start", Inputs.of(penguin_run.results), tmp_path, base_model)
 
-    assert "Expected weights of shapes [(9, 16)" in log_of(tmp_path / "warm")
-    assert "Starting from scratch." in log_of(tmp_path / "warm")
+    assert "Expected weights of shapes [(9, 16)" in log_of(tmp_path)
+    assert "Starting from scratch." in log_of(tmp_path)
 
 
+@pytest.mark.slow
 def test_mirroring_over_two_devices_leaves_no_trace_in_the_model(
     penguin_run: PenguinRun, tmp_path: Path
 ) -> None:
