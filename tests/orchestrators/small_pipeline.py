@@ -40,6 +40,11 @@ def imported_statistics(uri: object) -> tfx.dsl.Importer:
     return imported("Statistics", kind, uri, split_names=_SPLITS)
 
 
+def imported_embeddings(uri: object) -> tfx.dsl.Importer:
+    """Returns the node `Embeddings`, for an extra input."""
+    return imported("Embeddings", standard_artifacts.Examples, uri)
+
+
 def pusher(trainer: GenericTrainer, directory: Path) -> tfx.components.Pusher:
     """Returns a node that copies each model into a numbered folder of `directory`."""
     filesystem = tfx.proto.PushDestination.Filesystem(base_directory=str(directory))

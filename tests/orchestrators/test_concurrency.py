@@ -29,10 +29,16 @@ def run_fn(fn_args):
 
 def factor_of(model_dir: str) -> float:
     serve = tf.saved_model.load(model_dir + "/Format-Serving").signatures["serving_default"]
-    return float(serve(examples=tf.constant([helpers.example(1.0)]))["outputs"])
+    return serve(examples=tf.constant([helpers.example(1.0)]))["outputs"].numpy().item()
 
 
-@pytest.mark.parametrize("names", [("small", "small"), ("first", "second")], ids=" and ".join)
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(("small", "small"), id="one pipeline"),
+        pytest.param(("first", "second"), id="two pipelines", marks=pytest.mark.slow),
+    ],
+)
 def test_two_processes_share_a_metadata_store(
     names: tuple[str, str], examples: str, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ def run_fn(fn_args):
         tf.summary.scalar("gradient", float("nan"), step=fn_args.train_steps)
     print("units:", fn_args.custom_config["units"], "late:", late.read())
     print("rows:", fn_args.num_examples["train"], "seen:", next(iter(dataset(fn_args))))
+    print("embeddings:", fn_args.extra_inputs["embeddings"])
     export(fn_args.serving_model_dir)
 
 def dataset(fn_args):
@@ -38,6 +39,8 @@ def dataset(fn_args):
     for batch in fn_args.data_accessor.record_batch_factory(fn_args.train_files, options, None):
         yield batch.num_rows
 """
+
+VALUES = {"train-args": '{"num_steps": 3}', "custom-config": '{"units": 16}'}
 
 
 def write_code(folder: Path) -> str:
@@ -67,8 +70,8 @@ def compile_job(
     return json.loads((folder / "pipeline.json").read_text())
 
 
-def build(root: Path, examples: str, serving: Path) -> tfx.dsl.Pipeline:
-    """Examples, Statistics → GenericTrainer → Pusher, with two runtime parameters."""
+def build(root: Path, examples: str, serving: Path, **code: str) -> tfx.dsl.Pipeline:
+    """Examples, Statistics, Embeddings → GenericTrainer → Pusher, with two runtime parameters."""
 
     def parameter(name: str) -> Any:
         return tfx.dsl.experimental.RuntimeParameter(name=name, ptype=str)
@@ -76,49 +79,53 @@ def build(root: Path, examples: str, serving: Path) -> tfx.dsl.Pipeline:
     helpers.write_statistics(root / "statistics", {"train": 32, "eval": 8})
     source = small_pipeline.imported_examples(examples)
     statistics = small_pipeline.imported_statistics(root / "statistics")
+    embeddings = small_pipeline.imported_embeddings(root / "embeddings")
     trainer = GenericTrainer(
         examples=source.outputs["result"],
         statistics=statistics.outputs["result"],
-        module_file=write_code(root / "code"),
+        extra_inputs={"embeddings": embeddings.outputs["result"]},
         train_args=parameter("train-args"),
         custom_config=parameter("custom-config"),
+        **code,
     )
     pusher = small_pipeline.pusher(trainer, serving)
-    return small_pipeline.of_nodes(root, [source, statistics, trainer, pusher])
+    return small_pipeline.of_nodes(root, [source, statistics, embeddings, trainer, pusher])
 
 
-@pytest.mark.parametrize(
-    "schema_2_1",
-    [
-        pytest.param(False, id="schema-2.0"),
-        pytest.param(True, id="schema-2.1", marks=pytest.mark.slow),
-    ],
-)
-def test_walks_from_the_compiled_file_to_a_pushed_model(
-    schema_2_1: bool, examples: str, tmp_path: Path
-) -> None:
-    serving = tmp_path / "serving"
-    job = compile_job(
-        build(tmp_path, examples, serving),
-        tmp_path,
-        schema_2_1=schema_2_1,
-        **{"train-args": '{"num_steps": 3}', "custom-config": '{"units": 16}'},
-    )
+def check_walk(root: Path, job: dict[str, Any]) -> None:
+    """Runs what `build(root, ...)` was compiled to, and looks at all that it must produce."""
     # The cluster has the bucket and the image, not the machine of whoever compiled.
-    shutil.rmtree(tmp_path / "code")
-    cluster = Cluster(tmp_path / "small")
+    shutil.rmtree(root / "code")
+    cluster = Cluster(root / "small")
     outputs = cluster.run(job)
 
     log = cluster.logs["GenericTrainer"]
     assert "units: 16 late: a data file" in log
     assert "rows: 32 seen: 4" in log
+    assert f"embeddings: ['{root}/embeddings']" in log
     (model,) = outputs["GenericTrainer"]["model"]
     assert model["metadata"]["train/loss"] == 0.5
     assert model["metadata"]["train/gradient"] == "nan"
-    (pushed,) = serving.iterdir()
+    (pushed,) = (root / "serving").iterdir()
     serve = tf.saved_model.load(str(pushed)).signatures["serving_default"]
     prediction = serve(examples=tf.constant([helpers.example(3.0)]))["outputs"]
     assert prediction.numpy().tolist() == [[6.0]]
+
+
+def test_walks_from_the_compiled_file_to_a_pushed_model(examples: str, tmp_path: Path) -> None:
+    module_file = write_code(tmp_path / "code")
+    pipeline = build(tmp_path, examples, tmp_path / "serving", module_file=module_file)
+    check_walk(tmp_path, compile_job(pipeline, tmp_path, schema_2_1=False, **VALUES))
+
+
+@pytest.mark.slow
+def test_walks_with_an_import_path_and_the_newer_schema(
+    examples: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_code(tmp_path / "code")
+    monkeypatch.syspath_prepend(str(tmp_path / "code"))
+    pipeline = build(tmp_path, examples, tmp_path / "serving", run_fn="trainer.run_fn")
+    check_walk(tmp_path, compile_job(pipeline, tmp_path, schema_2_1=True, **VALUES))
 
 
 @pytest.mark.slow

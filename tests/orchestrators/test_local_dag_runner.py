@@ -10,7 +10,6 @@ import pytest
 from tfx import v1 as tfx
 from tfx.dsl.compiler.compiler import Compiler
 from tfx.orchestration.portable.runtime_parameter_utils import substitute_runtime_parameter
-from tfx.types import standard_artifacts
 
 from generic_trainer import GenericTrainer
 from generic_trainer.errors import TrainingError
@@ -18,7 +17,7 @@ from tests import helpers
 from tests.orchestrators import small_pipeline
 from tests.orchestrators.small_pipeline import PLAIN, Store, run_local
 
-# Writes what arrived in `fn_args` beside the model.
+# Writes what arrived in `fn_args` beside the model, and two metrics.
 ECHO = """
 import json
 
@@ -27,6 +26,9 @@ def run_fn(fn_args):
     echo = {name: getattr(fn_args, name) for name in names}
     with open(fn_args.model_run_dir + "/echo.json", "w") as file:
         json.dump(echo, file)
+    with tf.summary.create_file_writer(fn_args.model_run_dir + "/train").as_default():
+        tf.summary.scalar("loss", 0.25, step=7)
+        tf.summary.scalar("gradient", float("inf"), step=7)
     export(fn_args.serving_model_dir)
 """
 
@@ -58,30 +60,12 @@ def test_cache_notices_the_user_code_and_nothing_else(examples: str, tmp_path: P
     assert len(Store(tmp_path).models()) == 2
 
 
-def test_metrics_are_properties_of_the_model_in_the_store(examples: str, tmp_path: Path) -> None:
-    source = """
-    def run_fn(fn_args):
-        with tf.summary.create_file_writer(fn_args.model_run_dir + "/train").as_default():
-            tf.summary.scalar("loss", 0.25, step=7)
-            tf.summary.scalar("gradient", float("inf"), step=7)
-        export(fn_args.serving_model_dir)
-    """
-    module_file = helpers.write_module(tmp_path, source)
-    run_local(tmp_path, examples, module_file=module_file)
-    (model,) = Store(tmp_path).models()
-    assert model.custom_properties["train/loss"].double_value == 0.25
-    assert model.custom_properties["train/gradient"].string_value == "inf"
-    assert Path(model.uri, "Format-Serving", "saved_model.pb").exists()
-
-
-def test_statistics_and_extra_inputs_arrive(examples: str, tmp_path: Path) -> None:
+def test_inputs_arrive_and_metrics_reach_the_store(examples: str, tmp_path: Path) -> None:
     helpers.write_statistics(tmp_path / "statistics", {"train": 32, "eval": 8})
     (tmp_path / "embeddings").mkdir()
     source = small_pipeline.imported_examples(examples)
     statistics = small_pipeline.imported_statistics(tmp_path / "statistics")
-    embeddings = small_pipeline.imported(
-        "Embeddings", standard_artifacts.Model, tmp_path / "embeddings"
-    )
+    embeddings = small_pipeline.imported_embeddings(tmp_path / "embeddings")
     trainer = GenericTrainer(
         examples=source.outputs["result"],
         statistics=statistics.outputs["result"],
@@ -93,6 +77,10 @@ def test_statistics_and_extra_inputs_arrive(examples: str, tmp_path: Path) -> No
     echo = echo_of(tmp_path)
     assert echo["num_examples"] == {"train": 32, "eval": 8}
     assert echo["extra_inputs"] == {"embeddings": [str(tmp_path / "embeddings")]}
+    (model,) = Store(tmp_path).models()
+    assert model.custom_properties["train/loss"].double_value == 0.25
+    assert model.custom_properties["train/gradient"].string_value == "inf"
+    assert Path(model.uri, "Format-Serving", "saved_model.pb").exists()
 
 
 def test_runtime_parameters_are_given_when_the_pipeline_runs(examples: str, tmp_path: Path) -> None:
@@ -131,6 +119,3 @@ def test_failing_run_fn_leaves_no_model_and_keeps_its_log(examples: str, tmp_pat
     assert store.models() == []
     (log,) = tmp_path.glob("small/GenericTrainer/model_run/*.failed/training.log")
     assert "about to fail" in log.read_text()
-    helpers.write_module(tmp_path, PLAIN)
-    run_local(tmp_path, examples, module_file=module_file)
-    assert Store(tmp_path).trainer_runs() == ["FAILED", "COMPLETE"]
