@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tensorflow as tf
-
 from generic_trainer.data._count import remember_counts
 from generic_trainer.data._diagnose import diagnose
 from generic_trainer.data._estimate import Estimate
-from generic_trainer.data._files import RecordFile
+from generic_trainer.data._files import READ_ERRORS, RecordFile, reason
 from generic_trainer.data._load import Loaded, SeparatorInData, load
 from generic_trainer.data._parse import Parser
 from generic_trainer.data._plan import Limits, Path
@@ -62,29 +60,27 @@ def collect(
     """
     guard = _Guard(path, limits, expected, one_pass)
     try:
-        with tf.init_scope():  # columns are read now, also where a graph is being built
-            loaded = load(
-                files,
-                parser,
-                record_bytes=expected.record_bytes,
-                directory=None if path == "memory" else limits.directory,
-                reader_num_threads=options.reader_num_threads,
-                parser_num_threads=options.parser_num_threads,
-                on_block=guard,
-            )
+        loaded = load(
+            files,
+            parser,
+            record_bytes=expected.record_bytes,
+            directory=None if path == "memory" else limits.directory,
+            reader_num_threads=options.reader_num_threads,
+            parser_num_threads=options.parser_num_threads,
+            on_block=guard,
+        )
     except SeparatorInData as error:
         raise NoRoom("strings hold every separator that could end them") from error
-    except tf.errors.OpError as error:
+    except READ_ERRORS as error:
         raise read_error(files, parser, error) from error
     remember_counts(files, loaded.rows_per_file())
     return Collected(loaded, guard.path)
 
 
-def read_error(files: Sequence[RecordFile], parser: Parser, error: tf.errors.OpError) -> DataError:
+def read_error(files: Sequence[RecordFile], parser: Parser, error: Exception) -> DataError:
     """Returns the `DataError` that says which file, record and feature an error comes from."""
-    with tf.init_scope():
-        found = diagnose(files, parser)
-    return found or DataError(f"Cannot read {len(files)} TFRecord file(s): {error.message}")
+    unknown = f"Cannot read {len(files)} TFRecord file(s), such as {files[0].path}: {reason(error)}"
+    return diagnose(files, parser) or DataError(unknown)
 
 
 class _Guard:

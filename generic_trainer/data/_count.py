@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer.data._files import RecordFile, match_files, record_dataset
-from generic_trainer.data._graph import traced
+from generic_trainer.data._files import (
+    READ_ERRORS,
+    RecordFile,
+    match_files,
+    reason,
+    record_dataset,
+)
+from generic_trainer.data._graph import eagerly, traced
 from generic_trainer.errors import DataError
 
 __all__ = ["count_examples", "remember_counts"]
@@ -32,7 +39,7 @@ def count_examples(file_patterns: str | Sequence[str]) -> int:
     files = match_files(file_patterns)
     for file in files:
         if file not in _counts:
-            _counts[file] = _count(file)
+            _counts[file] = eagerly(functools.partial(_count, file))
     return sum(_counts[file] for file in files)
 
 
@@ -42,13 +49,12 @@ def remember_counts(files: Sequence[RecordFile], counts: Sequence[int]) -> None:
 
 
 def _count(file: RecordFile) -> int:
-    with tf.init_scope():  # counting happens now, also where a graph is being built
-        batches = record_dataset(file.path, file.compression).batch(_BATCH)
-        sizes = batches.map(traced(lambda records: tf.size(records, tf.int64)))
-        try:
-            return int(sizes.reduce(np.int64(0), traced(lambda total, size: total + size)))
-        except tf.errors.OpError as error:
-            raise DataError(
-                f"{file.path}: cannot be read while counting its records. Expected a TFRecord "
-                f"file, found: {error.message.splitlines()[0]}"
-            ) from error
+    batches = record_dataset(file.path, file.compression).batch(_BATCH)
+    sizes = batches.map(traced(lambda records: tf.size(records, tf.int64)))
+    try:
+        return int(sizes.reduce(np.int64(0), traced(lambda total, size: total + size)))
+    except READ_ERRORS as error:
+        raise DataError(
+            f"{file.path}: cannot be read while counting its records. Expected a TFRecord file, "
+            f"found: {reason(error)}. Write the file again, or take it out of the split."
+        ) from error

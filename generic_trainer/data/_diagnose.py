@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from generic_trainer.data._files import RecordFile, record_dataset
+from generic_trainer.data._files import READ_ERRORS, RecordFile, reason, record_dataset
+from generic_trainer.data._graph import eagerly
 from generic_trainer.data._parse import Parser
 from generic_trainer.errors import DataError
 
@@ -17,13 +19,17 @@ __all__ = ["diagnose", "explain_read_errors", "watch"]
 _BATCH = 1024
 _KINDS = {tf.float32: "float_list", tf.int64: "int64_list", tf.string: "bytes_list"}
 
-# What the streaming datasets of this process read: their errors surface inside the user's code.
-_watched: list[tuple[Sequence[RecordFile], Parser]] = []
+_Watched = list[tuple[Sequence[RecordFile], Parser]]
+
+# What the streaming datasets of a `with` block read: their errors surface inside the user's code.
+_watched: contextvars.ContextVar[_Watched | None] = contextvars.ContextVar("watched", default=None)
 
 
 def watch(files: Sequence[RecordFile], parser: Parser) -> None:
-    """Remembers what a dataset reads, for `explain_read_errors`."""
-    _watched.append((files, parser))
+    """Remembers what a dataset reads, for the `explain_read_errors` around it."""
+    watched = _watched.get()
+    if watched is not None:
+        watched.append((files, parser))
 
 
 @contextlib.contextmanager
@@ -38,23 +44,30 @@ def explain_read_errors() -> Iterator[None]:
     An error that the input files do not explain passes through unchanged.
 
     Raises:
-        DataError: a file that a dataset of this process reads is at fault.
+        DataError: a file that a dataset made in the block reads is at fault.
     """
+    watched: _Watched = []
+    token = _watched.set(watched)
     try:
         yield
     except Exception as error:
-        cause = error if isinstance(error, tf.errors.OpError) else error.__cause__
-        if not isinstance(cause, tf.errors.OpError):
-            raise
-        for files, parser in _watched:
-            found = diagnose(files, parser)
-            if found is not None:
-                raise found from error
+        cause = error if isinstance(error, READ_ERRORS) else error.__cause__
+        if isinstance(cause, READ_ERRORS):
+            for files, parser in watched:
+                found = diagnose(files, parser)
+                if found is not None:
+                    raise found from error
         raise
+    finally:
+        _watched.reset(token)
 
 
 def diagnose(files: Sequence[RecordFile], parser: Parser) -> DataError | None:
     """Reads files until one shows what is wrong; returns None when all are fine."""
+    return eagerly(lambda: _diagnose(files, parser))
+
+
+def _diagnose(files: Sequence[RecordFile], parser: Parser) -> DataError | None:
     for file in files:
         problem = _problem_of(file, parser)
         if problem is not None:
@@ -71,28 +84,27 @@ def _problem_of(file: RecordFile, parser: Parser) -> str | None:
             records = next(batches)
         except StopIteration:
             return None
-        except tf.errors.OpError as error:
+        except READ_ERRORS as error:
             return _unreadable(file, dataset, number, error)
         try:
             parser.parse(records)
-        except tf.errors.OpError:
+        except READ_ERRORS:
             return _bad_record(file, parser, number, records)
         number += len(records)
 
 
 def _unreadable(
-    file: RecordFile, dataset: tf.data.Dataset, number: int, error: tf.errors.OpError
+    file: RecordFile, dataset: tf.data.Dataset, number: int, error: BaseException
 ) -> str:
     try:
         for _ in dataset.skip(number):
             number += 1
-    except tf.errors.OpError as exact:
+    except READ_ERRORS as exact:
         error = exact
-    kind = {"": "uncompressed"}.get(file.compression, file.compression.lower())
+    kind = f"{file.compression} " if file.compression else ""
     return (
-        f"{file.path}: cannot be read at record {number} (counted from 0). Expected a {kind} "
-        f"TFRecord file, found: {_first_line(error)}. Write the file again, or take it out of the "
-        "split."
+        f"{file.path}: cannot be read at record {number} (counted from 0). Expected a {kind}"
+        f"TFRecord file, found: {reason(error)}. Write the file again, or take it out of the split."
     )
 
 
@@ -100,13 +112,13 @@ def _bad_record(file: RecordFile, parser: Parser, number: int, records: tf.Tenso
     for place, record in enumerate(records):
         try:
             parser.parse(record[tf.newaxis])
-        except tf.errors.OpError as error:
+        except READ_ERRORS as error:
             where = f"{file.path}, record {number + place} (counted from 0)"
             return f"{where}: {_bad_features(parser, record.numpy(), error)}"
     return f"{file.path}: a record between {number} and {number + len(records)} cannot be parsed"
 
 
-def _bad_features(parser: Parser, record: bytes, error: tf.errors.OpError) -> str:
+def _bad_features(parser: Parser, record: bytes, error: BaseException) -> str:
     try:
         found = tf.train.Example.FromString(record).features.feature
     except Exception:
@@ -116,7 +128,7 @@ def _bad_features(parser: Parser, record: bytes, error: tf.errors.OpError) -> st
         for key, feature in parser.features.items()
         for problem in _problems_with(key, feature, found)
     ]
-    return "; ".join(problems) if problems else _first_line(error)
+    return "; ".join(problems) if problems else reason(error)
 
 
 def _problems_with(key: str, feature: Any, found: Any) -> Iterator[str]:
@@ -153,7 +165,3 @@ def _size(feature: Any) -> int:
 
 def _count(feature: Any) -> str:
     return f"{_size(feature)} value(s) of {feature.dtype.name}"
-
-
-def _first_line(error: tf.errors.OpError) -> str:
-    return str(error.message).splitlines()[0].rstrip(".")

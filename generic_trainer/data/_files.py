@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,10 @@ import tensorflow as tf
 
 from generic_trainer.errors import DataError
 
-__all__ = ["RecordFile", "as_patterns", "match_files", "record_dataset"]
+__all__ = ["READ_ERRORS", "RecordFile", "match_files", "reason", "record_dataset"]
+
+# What TensorFlow raises for bad input; for records that are not text, it fails while it says so.
+READ_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
 
 # Looking at a file on an object store is one round trip; they overlap.
 _PARALLEL_LOOKS = 16
@@ -36,11 +40,6 @@ class RecordFile:
     compression: str
 
 
-def as_patterns(file_pattern: str | Sequence[str]) -> list[str]:
-    """Returns one pattern, or several, as a list."""
-    return [file_pattern] if isinstance(file_pattern, str) else list(file_pattern)
-
-
 def match_files(file_pattern: str | Sequence[str]) -> tuple[RecordFile, ...]:
     """Returns the files that match any pattern, in the order in which TFX reads them unshuffled.
 
@@ -49,7 +48,7 @@ def match_files(file_pattern: str | Sequence[str]) -> tuple[RecordFile, ...]:
     Raises:
         DataError: no pattern matches a file, or a file cannot be opened.
     """
-    patterns = as_patterns(file_pattern)
+    patterns = [file_pattern] if isinstance(file_pattern, str) else list(file_pattern)
     try:
         paths = sorted(path for pattern in patterns for path in tf.io.gfile.glob(pattern))
         if not paths:
@@ -60,7 +59,15 @@ def match_files(file_pattern: str | Sequence[str]) -> tuple[RecordFile, ...]:
         with ThreadPoolExecutor(_PARALLEL_LOOKS) as pool:
             return tuple(pool.map(_look_at, paths))
     except tf.errors.OpError as error:
-        raise DataError(f"Cannot read {_listed(patterns)}: {error.message}") from error
+        raise DataError(f"Cannot read {_listed(patterns)}: {reason(error)}") from error
+
+
+def reason(error: BaseException) -> str:
+    """Returns what one of `READ_ERRORS` says, without the names of TensorFlow's nodes."""
+    if not isinstance(error, tf.errors.OpError):
+        return "bytes that are not text"
+    first_line = str(error.message).split("\n")[0]
+    return re.sub(r"^\{\{.*?\}\} | \[Op:.*$|\.$", "", first_line)
 
 
 def record_dataset(path: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:

@@ -1,11 +1,28 @@
-"""Functions for `tf.data` that are traced as they are written."""
+"""Where functions are traced and where they run."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
 import tensorflow as tf
 
-__all__ = ["traced"]
+__all__ = ["eagerly", "traced"]
+
+T = TypeVar("T")
 
 # AutoGraph rewrites every function that a function calls, which takes seconds here and changes
 # nothing: no control flow of this package depends on a tensor.
 traced = tf.autograph.experimental.do_not_convert
+
+
+def eagerly(function: Callable[[], T]) -> T:
+    """Calls a function that runs now, also where a graph is being built.
+
+    Which graph is built belongs to the thread; a new thread has none.
+    """
+    if tf.executing_eagerly():
+        return function()
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()

@@ -117,7 +117,7 @@ class BlockShuffle:
         # The last block may be short: what lies behind it in the epoch's order is moved by what it
         # lacks.
         missing = self._num_blocks * self.block_rows - self.num_rows
-        short = tf.argmax(tf.cast(orders == self._num_blocks - 1, tf.int32), axis=1)
+        short = tf.argmax(tf.cast(tf.equal(orders, self._num_blocks - 1), tf.int32), axis=1)
         behind = tf.gather((short + 1) * self.block_rows - missing, epochs) <= places
         shifted = places + tf.where(behind, tf.constant(missing, tf.int64), 0)
         blocks = tf.gather_nd(orders, tf.stack([epochs, shifted // self.block_rows], axis=1))

@@ -11,7 +11,8 @@ import tensorflow as tf
 from generic_trainer.data._collect import Collected, NoRoom, collect, read_error
 from generic_trainer.data._diagnose import watch
 from generic_trainer.data._estimate import Estimate, estimate
-from generic_trainer.data._files import RecordFile, match_files
+from generic_trainer.data._files import READ_ERRORS, RecordFile, match_files
+from generic_trainer.data._graph import eagerly
 from generic_trainer.data._order import BlockShuffle, FullShuffle, Order, StoredOrder
 from generic_trainer.data._parse import Parser
 from generic_trainer.data._plan import Limits, Plan, choose_path, num_workers, stream_reason
@@ -92,15 +93,16 @@ class Reader:
             plan = Plan(self._path, "that path was chosen")
         if plan.path == "stream":
             raise NoRoom(plan.reason)
-        collected = collect(files, parser, options, plan.path, limits, expected, one_pass)
+        collected = eagerly(
+            lambda: collect(files, parser, options, plan.path, limits, expected, one_pass)
+        )
         _announce(files, collected, plan)
         return collected
 
     def _estimate(self, files: Sequence[RecordFile], parser: Parser) -> Estimate:
         try:
-            with tf.init_scope():
-                return estimate(files, parser)
-        except tf.errors.OpError as error:
+            return eagerly(lambda: estimate(files, parser))
+        except READ_ERRORS as error:
             raise read_error(files, parser, error) from error
 
     def _room(self) -> Limits:

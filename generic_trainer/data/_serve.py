@@ -147,8 +147,10 @@ def _chunks(batches: _Batches, order: Order, options: Any, seed: int | None) -> 
 
     if not options.shuffle:
         return of_seed(tf.constant(0, tf.int64))
-    # One number per iteration: a dataset that is iterated again is shuffled anew.
-    seeds = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True).take(1)
+    # One number per iteration: a dataset that is iterated again is shuffled anew. The state that
+    # this needs cannot be captured by the one-shot iterators of TF 1 graphs, which iterate once.
+    again = True if tf.executing_eagerly() else None
+    seeds = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=again).take(1)
     return seeds.flat_map(of_seed)
 
 

@@ -23,7 +23,7 @@ def join_strings(strings: tf.Tensor, separator: bytes) -> tf.Tensor:
 def holds_separator(strings: tf.Tensor, separator: bytes) -> tf.Tensor:
     """Returns whether joining strings [n] with this separator could not be undone."""
     joined = tf.strings.reduce_join(strings + separator)
-    return tf.size(_cut(joined, separator)) != tf.size(strings) + 1
+    return tf.not_equal(tf.size(_cut(joined, separator)), tf.size(strings) + 1)
 
 
 def split_strings(joined: tf.Tensor, count: tf.Tensor, separator: bytes) -> tf.Tensor:

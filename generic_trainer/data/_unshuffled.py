@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from generic_trainer.data._column import ArraySpec
-from generic_trainer.data._graph import traced
+from generic_trainer.data._graph import eagerly, traced
 from generic_trainer.data._store import Store
 
 __all__ = ["unshuffled_rows"]
@@ -31,15 +31,18 @@ def unshuffled_rows(
     """
     if num_files == 1:
         return ()
-    with tf.init_scope():
-        starts, sizes = _runs_by_file(runs, num_files)
-        order = tf.data.Dataset.from_tensor_slices((starts, sizes)).interleave(
-            traced(_rows_of_file), num_parallel_calls=num_threads, deterministic=True
-        )
-        store = Store([ArraySpec(tf.int64)])
-        for rows in order.batch(_BATCH).as_numpy_iterator():
-            store.append([rows])
-    return tuple(store.tensors())
+    return tuple(eagerly(lambda: _write_order(runs, num_files, num_threads)).tensors())
+
+
+def _write_order(runs: Sequence[tuple[int, int]], num_files: int, num_threads: int) -> Store:
+    starts, sizes = _runs_by_file(runs, num_files)
+    order = tf.data.Dataset.from_tensor_slices((starts, sizes)).interleave(
+        traced(_rows_of_file), num_parallel_calls=num_threads, deterministic=True
+    )
+    store = Store([ArraySpec(tf.int64)])
+    for rows in order.batch(_BATCH).as_numpy_iterator():
+        store.append([rows])
+    return store
 
 
 def _runs_by_file(

@@ -1,0 +1,124 @@
+"""Bad input: the error names file, record and feature, and says what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
+
+from generic_trainer.data import count_examples, explain_read_errors, make_dataset_factory
+from generic_trainer.errors import DataError, TrainingError
+from tests.data.reading import example, numbered, schema_of, write, write_files
+
+OPTIONS = TensorFlowDatasetOptions(batch_size=4, num_epochs=1)
+GOOD: dict[str, Any] = {"id": 1, "price": [1.0, 2.0], "city": "Oslo"}
+
+
+def read(pattern: str, path: str = "memory") -> None:
+    for _ in make_dataset_factory(path=path)(pattern, OPTIONS, schema_of()):
+        pass
+
+
+def with_bad_record(directory: Path, record: bytes) -> str:
+    """Two files; record 1500 of the second is bad."""
+    rest = numbered(0, 1500)
+    return write_files(directory, [numbered(0, 3), [*rest, record, *rest[:9]]])
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"id": "one"},
+            "feature 'id': expected int64_list as the schema says, found bytes_list with 1 value",
+        ),
+        (
+            {"tags": [1.5, 2.5]},
+            "feature 'tags': expected bytes_list as the schema says, found float_list with 2 value",
+        ),
+        ({"price": [1.0]}, r"feature 'price': expected 2 value\(s\) of float32 .*, found 1"),
+        ({"city": []}, r"feature 'city': expected 1 value\(s\) of string .*, found none"),
+    ],
+)
+def test_a_bad_feature(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
+    pattern = with_bad_record(tmp_path, example(**{**GOOD, **changed}))
+    with pytest.raises(DataError, match=rf"data-00001.gz, record 1500 .*: {message}"):
+        read(pattern)
+
+
+def test_all_bad_features_of_a_record_are_named_together(tmp_path: Path) -> None:
+    pattern = with_bad_record(tmp_path, example(**{**GOOD, "id": 1.0, "city": 7}))
+    with pytest.raises(DataError, match=r"feature 'city': .*; feature 'id'|'id': .*; .*'city'"):
+        read(pattern)
+
+
+def test_a_record_that_is_no_example(tmp_path: Path) -> None:
+    pattern = with_bad_record(tmp_path, b"\xff\xff not a proto")
+    with pytest.raises(DataError, match=r"record 1500 .*: expected a serialized tf.Example"):
+        read(pattern)
+
+
+def test_a_corrupt_record(tmp_path: Path) -> None:
+    pattern = write_files(tmp_path, [numbered(0, 3), numbered(3, 2003)], suffix="")
+    file = tmp_path / "data-00001"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    file.write_bytes(bytes(content))
+    expected = (
+        r"data-00001: cannot be read at record 1\d\d\d .* Expected a TFRecord file, found: corr"
+    )
+    with pytest.raises(DataError, match=expected):
+        read(pattern)
+    with pytest.raises(DataError, match="data-00001: cannot be read while counting"):
+        count_examples(pattern)
+
+
+def test_a_truncated_file(tmp_path: Path) -> None:
+    path = Path(write(tmp_path / "data.gz", numbered(0, 500)))
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(DataError, match=r"data.gz: cannot be read at record \d+"):
+        read(str(path))
+
+
+def test_missing_files(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"No file matches '.*nothing\*'"):
+        read(str(tmp_path / "nothing*"))
+    write(tmp_path / "data.gz", numbered(0, 3))
+    patterns = [str(tmp_path / "nothing*"), str(tmp_path / "data*")]
+    assert count_examples(patterns) == 3  # as with TFX, one pattern that matches is enough
+
+
+def test_a_streaming_dataset_is_explained(tmp_path: Path) -> None:
+    pattern = with_bad_record(tmp_path, example(**{**GOOD, "id": "one"}))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        read(pattern, "stream")
+    with pytest.raises(DataError, match=r"record 1500 .* feature 'id'"), explain_read_errors():
+        read(pattern, "stream")
+
+
+def test_an_explained_error_may_be_wrapped(tmp_path: Path) -> None:
+    pattern = with_bad_record(tmp_path, example(**{**GOOD, "id": "one"}))
+    with pytest.raises(DataError, match="feature 'id'") as caught, explain_read_errors():
+        try:
+            read(pattern, "stream")
+        except tf.errors.OpError as error:
+            raise TrainingError("run_fn raised") from error
+    assert isinstance(caught.value.__cause__, TrainingError)
+
+
+def test_errors_that_files_do_not_explain_pass_through(taxis: str) -> None:
+    read(taxis, "stream")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="mine"), explain_read_errors():
+        tf.debugging.assert_equal(1, 2, message="mine")
+    with pytest.raises(ZeroDivisionError), explain_read_errors():
+        _ = 1 / 0
+
+
+def test_empty_files(tmp_path: Path) -> None:
+    pattern = write_files(tmp_path, [[], []])
+    dataset = make_dataset_factory()(pattern, OPTIONS, schema_of())
+    assert list(dataset) == []
+    assert count_examples(pattern) == 0

@@ -1,0 +1,125 @@
+"""Each worker sees its share once: the ways in which distributed training cuts a dataset."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from tensorflow.python.data.experimental.ops import distribute
+from tensorflow.python.distribute.coordinator import values
+from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
+
+from generic_trainer.data import make_dataset_factory
+from tests.data.reading import ids, schema_of
+
+PATHS = ("memory", "disk", "stream")
+POLICY = tf.data.experimental.AutoShardPolicy
+
+
+def options(**changes: Any) -> TensorFlowDatasetOptions:
+    return TensorFlowDatasetOptions(**{"batch_size": 10, "num_epochs": 1, **changes})
+
+
+def cluster(**jobs: int) -> str:
+    hosts = {
+        job: [f"{job}-{index}:2222" for index in range(number)] for job, number in jobs.items()
+    }
+    return json.dumps({"cluster": hosts, "task": {"type": "worker", "index": 0}})
+
+
+def with_policy(dataset: tf.data.Dataset, policy: POLICY) -> tf.data.Dataset:
+    chosen = tf.data.Options()
+    chosen.experimental_distribute.auto_shard_policy = policy
+    return dataset.with_options(chosen)
+
+
+@pytest.mark.parametrize("path", ["memory", "disk"])
+@pytest.mark.parametrize("policy", [POLICY.AUTO, POLICY.DATA])
+def test_automatic_sharding(
+    path: str, policy: POLICY, taxis: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", cluster(worker=3))
+    read = []
+    for worker in range(3):  # each with a reader of its own, as in its own process
+        dataset = make_dataset_factory(path=path)(taxis, options(), schema_of())
+        # What `experimental_distribute_dataset` does in each worker of MultiWorkerMirrored.
+        shard = distribute._AutoShardDataset(with_policy(dataset, policy), 3, worker, 3)
+        read.append(ids(shard))
+    assert [len(each) for each in read] == [100, 100, 100]
+    assert sorted(itertools.chain(*read)) == list(range(300))
+
+
+def test_streaming_shards_by_file(taxis: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", cluster(worker=3))
+    read = []
+    for worker in range(3):
+        dataset = make_dataset_factory(path="stream")(taxis, options(), schema_of())
+        shard = distribute._AutoShardDataset(with_policy(dataset, POLICY.FILE), 3, worker, 3)
+        read.append(ids(shard))
+    assert sorted(len(each) for each in read) == [50, 100, 150]
+    assert sorted(itertools.chain(*read)) == list(range(300))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_sharding_by_hand(path: str, taxis: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", cluster(worker=2))
+    read = []
+    for worker in range(2):
+        dataset = make_dataset_factory(path=path)(taxis, options(), schema_of())
+        read.append(ids(dataset.shard(2, worker)))
+    assert sorted(itertools.chain(*read)) == list(range(300))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_mirrored_strategy(path: str, taxis: str) -> None:
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    dataset = make_dataset_factory(path=path)(taxis, options(), schema_of())
+    assert sorted(ids(strategy.experimental_distribute_dataset(dataset))) == list(range(300))
+
+    def per_replica(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        made = make_dataset_factory(path=path)(taxis, options(), schema_of())
+        return made.shard(context.num_input_pipelines, context.input_pipeline_id)
+
+    distributed = strategy.distribute_datasets_from_function(per_replica)
+    assert sorted(ids(distributed)) == list(range(300))
+
+
+def test_parameter_servers_get_a_dataset_that_can_be_sent(
+    taxis: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", cluster(worker=2, ps=1, chief=1))
+    dataset = make_dataset_factory()(taxis, options(), schema_of())
+    # The coordinator writes the dataset into a graph and every worker reads it from there.
+    sent = values.serialize_dataset_to_graph(dataset)
+    assert len(sent.numpy()) < 200_000
+    received = values.deserialize_dataset_from_graph(sent, dataset.element_spec)
+    assert sorted(ids(received)) == list(range(300))
+
+
+def test_a_dataset_built_inside_a_function_streams(taxis: str) -> None:
+    @tf.function(autograph=False)
+    def total() -> tf.Tensor:
+        dataset = make_dataset_factory()(taxis, options(), schema_of())
+        return dataset.reduce(
+            tf.constant(0, tf.int64), lambda seen, batch: seen + tf.reduce_sum(batch["id"])
+        )
+
+    assert total() == sum(range(300))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_graph_of_an_estimator(path: str, taxis: str) -> None:
+    factory = make_dataset_factory(path=path)
+    with tf.Graph().as_default():
+        dataset = factory(taxis, options(), schema_of())
+        following = tf.compat.v1.data.make_one_shot_iterator(dataset).get_next()
+        read = []
+        with tf.compat.v1.Session() as session:
+            for _ in range(30):
+                read.extend(session.run(following["id"]).tolist())
+            with pytest.raises(tf.errors.OutOfRangeError):
+                session.run(following["id"])
+    assert sorted(read) == list(range(300))
