@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +23,9 @@ def checker() -> Iterator[Checker]:
 @pytest.fixture(scope="session")
 def transform_graph(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What Transform writes: vocabularies of company and payment, a scale for miles."""
-    return taxi.write_transform_graph(tmp_path_factory.mktemp("transform") / "graph")
+    directory = str(tmp_path_factory.mktemp("transform") / "graph")
+    subprocess.run([sys.executable, "-m", taxi.__name__, directory], check=True)
+    return directory
 
 
 @pytest.fixture(params=["keras", "tf_keras"], ids=["keras3", "keras2"])
