@@ -173,6 +173,7 @@ class _Run:
             self.facts.update(event["facts"])
             self.results.append(result)
         elif event["event"] == "complete":
+            self.facts.update(event["facts"])
             self.complete = True
 
     def fail(self, reason: str, last_words: str) -> None:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 
-__all__ = ["resident_mb"]
+__all__ = ["peak_mb", "resident_mb"]
 
 
 def resident_mb() -> float | None:
     """Returns the resident memory of this process in MiB; None where it cannot be read."""
+    return _status_mb("VmRSS")
+
+
+def peak_mb() -> float | None:
+    """Returns the most that was ever resident, in MiB; None where it cannot be read."""
+    return _status_mb("VmHWM")
+
+
+def _status_mb(key: str) -> float | None:
     with contextlib.suppress(OSError, ValueError, IndexError):
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith(key + ":"):
+                return float(line.split()[1]) / 1024
     return None

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from generic_trainer.validation import _isolation, _limits
+from generic_trainer.validation import _isolation, _limits, _memory
 from generic_trainer.validation._catalogue import checks_for
 from generic_trainer.validation._check import Check
 from generic_trainer.validation._contract import ServingContract
@@ -64,7 +64,12 @@ def run(request_file: str, events: Events, hide: bool) -> None:
                 outcome=outcome,
                 facts=model.facts,
             )
-    events.send(event="complete")
+    events.send(event="complete", facts=_costs())
+
+
+def _costs() -> dict[str, float]:
+    peak = _memory.peak_mb()
+    return {} if peak is None else {"peak_memory_mb": round(peak, 1)}
 
 
 def _follow(contract: ServingContract, original: Path, target: Path) -> ServingContract:

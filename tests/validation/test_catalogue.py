@@ -1,0 +1,41 @@
+"""The list of checks, and what the room offers."""
+
+from __future__ import annotations
+
+import re
+
+from generic_trainer import validation
+from generic_trainer.validation import all_checks
+from tests.validation import broken, broken_evaluations
+
+CHECKS = all_checks()
+NAMES = [check.name for check in CHECKS]
+
+
+def test_names_are_plain_and_unique() -> None:
+    assert len(NAMES) == len(set(NAMES))
+    assert all(re.fullmatch(r"[a-z_]+", name) for name in NAMES)
+
+
+def test_every_check_says_what_it_is_for_in_a_sentence() -> None:
+    for check in CHECKS:
+        assert re.fullmatch(r".{20,110}\.", check.summary), check
+
+
+def test_a_check_needs_only_what_ran_before_it() -> None:
+    for index, check in enumerate(CHECKS):
+        assert set(check.needs) <= set(NAMES[:index]), check
+
+
+def test_every_check_has_a_broken_model_that_it_must_find() -> None:
+    recipes = [*broken.RECIPES.values(), *broken_evaluations.RECIPES.values()]
+    found = {recipe.check for recipe in recipes} | {"eval_rehearsal"}
+    assert set(NAMES) - found == {"base_model"}  # it compares and does not judge: test_base_model
+
+
+def test_exported_names() -> None:
+    assert set(validation.__all__) == {
+        "Checker", "Result", "ServingContract", "SignatureSpec", "ValidationReport", "all_checks",
+        "lint_eval_config", "read_records", "start_checker", "validate_saved_model", "write_manifest",
+    }  # fmt: skip
+    assert all(getattr(validation, name) is not None for name in validation.__all__)
