@@ -19,14 +19,16 @@ from generic_trainer._lazy import lazy_names
 
 if TYPE_CHECKING:
     from generic_trainer.training._cluster import is_chief
+    from generic_trainer.training._steps import steps_for
     from generic_trainer.training.export import export_model
 
-__all__ = ["export_model", "is_chief"]
+__all__ = ["export_model", "is_chief", "steps_for"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "export_model": "generic_trainer.training.export",
         "is_chief": "generic_trainer.training._cluster",
+        "steps_for": "generic_trainer.training._steps",
     },
 )

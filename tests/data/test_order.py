@@ -1,0 +1,74 @@
+"""Orders of rows: permutations of each epoch, and how well they mix."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from generic_trainer.data._order import BlockShuffle, FullShuffle, Order
+
+SEED = tf.constant([3, 4])
+
+
+def rows(order: Order, first: int, last: int) -> np.ndarray:
+    positions = tf.range(first, last, dtype=tf.int64)
+    return order.rows(order.arrays, positions, SEED).numpy()
+
+
+def orders() -> list[Order]:
+    full = [FullShuffle(number) for number in (1, 2, 7, 1000, 20_000)]
+    # Whole and partial last blocks and windows, one block, and more window than rows.
+    block = [
+        BlockShuffle(1000, 100, 256),
+        BlockShuffle(1000, 7, 256),
+        BlockShuffle(1000, 2000, 256),
+        BlockShuffle(20_001, 64, 4096),
+        BlockShuffle(500, 64, 4096),
+    ]
+    return [*full, *block]
+
+
+@pytest.mark.parametrize("order", orders(), ids=repr)
+def test_every_epoch_is_a_permutation(order: Order) -> None:
+    number = order.num_rows  # type: ignore[attr-defined]
+    drawn = rows(order, 0, 3 * number).reshape(3, number)
+    for epoch in drawn:
+        np.testing.assert_array_equal(np.sort(epoch), np.arange(number))
+    if number > 2:
+        assert (drawn[0] != drawn[1]).any()
+        assert (drawn[1] != drawn[2]).any()
+
+
+@pytest.mark.parametrize("order", orders(), ids=repr)
+def test_an_order_does_not_depend_on_where_it_is_cut(order: Order) -> None:
+    number = 2 * order.num_rows  # type: ignore[attr-defined]
+    whole = rows(order, 0, number)
+    cuts = [0, *range(number // 3, number, max(1, number // 3)), number]
+    pieces = [
+        rows(order, first, last)
+        for first, last in zip(cuts, cuts[1:], strict=False)
+        if first < last
+    ]
+    np.testing.assert_array_equal(np.concatenate(pieces), whole)
+
+
+def test_a_full_shuffle_is_as_random_as_numpys() -> None:
+    number = 50_000
+    drawn = rows(FullShuffle(number), 0, number)
+    # Correlation of place and row, and of neighbours: 1/sqrt(n) is one standard deviation.
+    for one, other in ((np.arange(number), drawn), (drawn[:-1], drawn[1:])):
+        assert abs(np.corrcoef(one, other)[0, 1]) < 5 / np.sqrt(number)
+    fixed = int((drawn == np.arange(number)).sum())
+    assert fixed <= 8  # Poisson with mean 1
+
+
+def test_a_block_shuffle_takes_its_windows_from_everywhere() -> None:
+    order = BlockShuffle(100_000, 100, 8192)
+    drawn = rows(order, 0, 100_000)
+    for start in range(0, 90_000, 8192):
+        window = drawn[start : start + 8192]
+        assert window.min() < 10_000
+        assert window.max() > 90_000
+        assert len(np.unique(window // 100)) <= 84  # few blocks are open at a time
+        assert (np.abs(np.diff(window)) < 100).mean() < 0.1  # and they are mixed
