@@ -58,10 +58,6 @@ def run_fn(fn_args):
 """
 
 
-def write_module(folder: Path, source: str) -> str:
-    return helpers.write_module(folder, processes.GATE + source)
-
-
 def published(root: Path) -> list[Path]:
     return list(root.glob("small/GenericTrainer/model/*/Format-Serving"))
 
@@ -72,6 +68,16 @@ def run_and_report_interrupt(root: Path, examples: str, module_file: str) -> Non
     os.write(1, b"standard output is back\n")
     os.write(2, b"standard error is back\n")
     print("and so is sys.stdout")
+
+
+def start_and_wait(root: Path, examples: str, source: str, gate: processes.Gate) -> processes.Run:
+    """Starts a run and returns when its user code waits at the gate."""
+    arguments = (root, examples, helpers.write_module(root, processes.GATE + source))
+    run = processes.start(
+        run_and_report_interrupt, *arguments, output_file=root / "output", gate=gate
+    )
+    gate.wait_for(run)
+    return run
 
 
 @pytest.fixture
@@ -97,29 +103,20 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_killed_run_leaves_no_model_and_the_next_one_publishes(
     source: str, examples: str, tmp_path: Path
 ) -> None:
-    module_file = write_module(tmp_path, source)
-    arguments = (tmp_path, examples, module_file)
     with processes.Gate() as gate:
-        run = processes.start(
-            run_and_report_interrupt, *arguments, output_file=tmp_path / "output", gate=gate
-        )
-        gate.wait_for(run)
+        run = start_and_wait(tmp_path, examples, source, gate)
         assert run.kill() == -signal.SIGKILL
     assert published(tmp_path) == []
     assert Store(tmp_path).models() == []
-    run_local(tmp_path, examples, module_file=module_file)
+    run_local(tmp_path, examples, module_file=str(tmp_path / "trainer.py"))
     store = Store(tmp_path)
     assert [str(path.parent) for path in published(tmp_path)] == [m.uri for m in store.models()]
     assert store.trainer_runs()[-1] == "COMPLETE"
 
 
 def test_termination_leaves_no_model(examples: str, tmp_path: Path) -> None:
-    arguments = (tmp_path, examples, write_module(tmp_path, WAITS_IN_TRAINING))
     with processes.Gate() as gate:
-        run = processes.start(
-            run_and_report_interrupt, *arguments, output_file=tmp_path / "output", gate=gate
-        )
-        gate.wait_for(run)
+        run = start_and_wait(tmp_path, examples, WAITS_IN_TRAINING, gate)
         assert run.kill(signal.SIGTERM) == -signal.SIGTERM
     assert published(tmp_path) == []
     assert Store(tmp_path).models() == []
@@ -129,12 +126,8 @@ def test_termination_leaves_no_model(examples: str, tmp_path: Path) -> None:
 def test_interrupt_leaves_no_model_and_gives_the_terminal_back(
     examples: str, tmp_path: Path
 ) -> None:
-    arguments = (tmp_path, examples, write_module(tmp_path, WAITS_IN_TRAINING))
     with processes.Gate() as gate:
-        run = processes.start(
-            run_and_report_interrupt, *arguments, output_file=tmp_path / "output", gate=gate
-        )
-        gate.wait_for(run)
+        run = start_and_wait(tmp_path, examples, WAITS_IN_TRAINING, gate)
         assert run.kill(signal.SIGINT) == 0
     assert published(tmp_path) == []
     assert Store(tmp_path).models() == []
