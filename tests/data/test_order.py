@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -47,7 +49,7 @@ def test_an_order_does_not_depend_on_where_it_is_cut(order: Order) -> None:
     cuts = [0, *range(number // 3, number, max(1, number // 3)), number]
     pieces = [
         rows(order, first, last)
-        for first, last in zip(cuts, cuts[1:], strict=False)
+        for first, last in itertools.pairwise(cuts)
         if first < last
     ]
     np.testing.assert_array_equal(np.concatenate(pieces), whole)
