@@ -10,6 +10,7 @@ from tfx.components.trainer import fn_args_utils
 from tfx.components.util import examples_utils, tfxio_utils
 from tfx.types import standard_artifacts
 
+from generic_trainer.data import make_dataset_factory
 from generic_trainer.request import (
     EVAL_MODEL_DIR,
     SERVING_MODEL_DIR,
@@ -75,7 +76,10 @@ def _copy(mapping: Any) -> dict[str, Any] | None:
 def _data_accessor(examples_format: ExamplesFormat) -> fn_args_utils.DataAccessor:
     examples = [_like_original(examples_format)]
     return fn_args_utils.DataAccessor(
-        tf_dataset_factory=tfxio_utils.get_tf_dataset_factory_from_artifact(examples, _TELEMETRY),
+        tf_dataset_factory=make_dataset_factory(
+            tfxio_utils.get_tf_dataset_factory_from_artifact(examples, _TELEMETRY),
+            payload_format=examples_utils.get_payload_format_string(examples[0]),
+        ),
         record_batch_factory=tfxio_utils.get_record_batch_factory_from_artifact(
             examples, _TELEMETRY
         ),
