@@ -15,6 +15,8 @@ def load_schema(source: Any) -> Any:
     Raises:
         DataError: the file cannot be read.
     """
+    if not isinstance(source, str):
+        return source
     from tensorflow_metadata.proto.v0 import schema_pb2
 
     return _load(source, schema_pb2.Schema, "schema")
@@ -26,6 +28,8 @@ def load_eval_config(source: Any) -> Any:
     Raises:
         DataError: the file cannot be read.
     """
+    if not isinstance(source, str):
+        return source  # importing TFMA takes seconds
     from tensorflow_model_analysis.proto import config_pb2
 
     return _load(source, config_pb2.EvalConfig, "eval config")
@@ -34,8 +38,6 @@ def load_eval_config(source: Any) -> Any:
 def _load(source: Any, message: Any, subject: str) -> Any:
     from google.protobuf import json_format, text_format
 
-    if source is None or not isinstance(source, str):
-        return source
     import tensorflow as tf
 
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -91,3 +92,14 @@ def test_a_process_killed_from_outside_is_replaced(good_model: Path) -> None:
         os.killpg(fragile._process._process.pid, 9)
         fragile._process._process.wait()
         assert fragile.validate(str(good_model)).passed
+
+
+def test_tfma_is_imported_only_for_an_eval_config() -> None:
+    code = (
+        "import sys\n"
+        "from generic_trainer.validation._protos import load_eval_config, load_schema\n"
+        "assert load_eval_config(None) is None and load_schema(None) is None\n"
+        "assert not {'tensorflow', 'tensorflow_model_analysis'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
