@@ -68,6 +68,7 @@ setup(
     python_requires=">=3.10,<3.14",
     packages=find_packages(include=["generic_trainer", "generic_trainer.*"]),
     package_data={"": ["py.typed", "templates/*"]},
+    entry_points={"console_scripts": ["generic-trainer = generic_trainer.cli:main"]},
     install_requires=INSTALL_REQUIRES,
     extras_require={
         "kfp": KFP,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shutil
 import subprocess
@@ -64,6 +65,14 @@ def test_metadata_names_the_version_the_extras_and_the_pythons(metadata: Message
     assert metadata["Version"] == generic_trainer.__version__
     assert set(metadata.get_all("Provides-Extra", [])) == EXTRAS
     assert SpecifierSet(metadata["Requires-Python"]) == SpecifierSet(">=3.10,<3.14")
+
+
+def test_command_leads_to_a_function(wheel: zipfile.ZipFile) -> None:
+    name = next(name for name in wheel.namelist() if name.endswith("entry_points.txt"))
+    assert wheel.read(name).decode().split() == [
+        "[console_scripts]", "generic-trainer", "=", "generic_trainer.cli:main"
+    ]  # fmt: skip
+    assert callable(importlib.import_module("generic_trainer.cli").main)
 
 
 def pins(stack: str, python: str) -> dict[str, str]:
