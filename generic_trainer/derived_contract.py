@@ -29,7 +29,12 @@ def derived_contract(request: TrainingRequest) -> ServingContract:
     given = request.contract or ServingContract(signatures=())
     if given.format != "saved_model":
         return given
-    derived = {**_examples(request), "schema": _schema(request), "base_model": request.base_model}
+    derived = {
+        **_examples(request),
+        "schema": _schema(request),
+        "base_model": request.base_model,
+        "eval_config": request.eval_config,
+    }
     return dataclasses.replace(
         given, **{name: value for name, value in derived.items() if not getattr(given, name)}
     )

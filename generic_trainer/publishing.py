@@ -12,11 +12,10 @@ import logging
 import os
 from typing import Any
 
-from generic_trainer.derived_contract import derived_contract
 from generic_trainer.errors import ExportError, ModelValidationError
 from generic_trainer.files import move_aside, publish_tree
 from generic_trainer.request import SERVING_MODEL_DIR, TrainingRequest
-from generic_trainer.validation import Checker, ValidationReport
+from generic_trainer.validation import Checker, ServingContract, ValidationReport
 
 __all__ = ["keep_failed_run", "publish"]
 
@@ -25,7 +24,9 @@ _REJECTED_DIR = "rejected_export"
 _logger = logging.getLogger(__name__)
 
 
-def publish(request: TrainingRequest, checker: Checker) -> ValidationReport:
+def publish(
+    request: TrainingRequest, contract: ServingContract, checker: Checker
+) -> ValidationReport:
     """Checks what `run_fn` exported and moves it to where consumers look for it.
 
     Everything in the staging directory moves, `Format-Serving` last: it is what makes the artifact
@@ -33,6 +34,7 @@ def publish(request: TrainingRequest, checker: Checker) -> ValidationReport:
 
     Args:
         request: the run.
+        contract: what the export must fulfil.
         checker: the process that the checks run in.
 
     Returns:
@@ -51,7 +53,13 @@ def publish(request: TrainingRequest, checker: Checker) -> ValidationReport:
             f"fn_args.serving_model_dir ({staged}), found nothing there. Save one with "
             "`model.export(fn_args.serving_model_dir)` or `tf.saved_model.save`."
         )
-    report = _check(staged, request, checker)
+    report = checker.validate(staged, contract)
+    report = dataclasses.replace(report, model_dir=_resting_place(request, report.passed))
+    _report(report, request.model_run_dir)
+    if not report.passed:
+        raise ModelValidationError(
+            f"The exported model failed its checks and is not published.\n{report.summary()}"
+        )
     names = sorted(name.rstrip("/") for name in gfile.listdir(staging))
     for name in sorted(names, key=lambda name: name == SERVING_MODEL_DIR):
         publish_tree(os.path.join(staging, name), os.path.join(request.model_dir, name))
@@ -60,19 +68,12 @@ def publish(request: TrainingRequest, checker: Checker) -> ValidationReport:
     return report
 
 
-def _check(staged: str, request: TrainingRequest, checker: Checker) -> ValidationReport:
-    checked = checker.validate(staged, derived_contract(request))
-    report = dataclasses.replace(checked, model_dir=_resting_place(request, checked.passed))
+def _report(report: ValidationReport, directory: str) -> None:
     for name, text in (("report.json", report.to_json()), ("report.html", report.to_html())):
-        with _gfile().GFile(os.path.join(request.model_run_dir, name), "w") as file:
+        with _gfile().GFile(os.path.join(directory, name), "w") as file:
             file.write(text)
     for warning in report.warnings:
         _logger.warning("%s: %s → %s", warning.name, warning.message, warning.remedy)
-    if not report.passed:
-        raise ModelValidationError(
-            f"The exported model failed its checks and is not published.\n{report.summary()}"
-        )
-    return report
 
 
 def _resting_place(request: TrainingRequest, passed: bool) -> str:

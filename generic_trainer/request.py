@@ -71,6 +71,7 @@ class TrainingRequest:
         num_examples: split name → number of examples, where a statistics artifact tells.
         extra_inputs: input name → URIs of its artifacts.
         contract: what the export must fulfil; None requires what any consumer needs.
+        eval_config: the `tfma.EvalConfig` of the Evaluator downstream.
     """
 
     user_code: UserCode
@@ -90,6 +91,7 @@ class TrainingRequest:
     num_examples: Mapping[str, int] | None = None
     extra_inputs: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     contract: ServingContract | None = None
+    eval_config: Any = None
 
     @property
     def staging_dir(self) -> str:

@@ -16,15 +16,13 @@ from tfx.utils import json_utils, proto_utils
 from generic_trainer.components._spec import GenericTrainerSpec
 from generic_trainer.errors import ConfigurationError, raise_problems
 from generic_trainer.executors import _keys as keys
-from generic_trainer.validation import ServingContract
+from generic_trainer.validation import ServingContract, lint_eval_config
 
 __all__ = ["PER_RUN_VALUES", "check_arguments"]
 
 # Their value is known only when the pipeline runs.
 PER_RUN_VALUES = (RuntimeParameter, Placeholder)
 _STEPS_ARGS = {keys.TRAIN_ARGS: trainer_pb2.TrainArgs, keys.EVAL_ARGS: trainer_pb2.EvalArgs}
-# Arguments of the public signature that belong to rooms which are not built yet.
-_NOT_YET = ("eval_config", "distribution")
 
 
 def check_arguments(arguments: Mapping[str, Any]) -> None:
@@ -45,7 +43,8 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
         _custom_config,
         _executor_spec,
         _contract,
-        _not_yet,
+        _eval_config,
+        _distribution,
     )
     problems = [problem for check in checks for problem in check(arguments)]
     raise_problems(ConfigurationError, "GenericTrainer got wrong arguments", problems)
@@ -156,13 +155,25 @@ def _contract(arguments: Mapping[str, Any]) -> Iterator[str]:
         yield f"`contract` must be a ServingContract, but got {_describe(value)}."
 
 
-def _not_yet(arguments: Mapping[str, Any]) -> Iterator[str]:
-    for name in _NOT_YET:
-        if arguments[name] is not None:
-            yield (
-                f"`{name}` has no effect in this release and is refused rather than ignored; "
-                "leave it out."
-            )
+def _eval_config(arguments: Mapping[str, Any]) -> Iterator[str]:
+    value = arguments["eval_config"]
+    if value is None:
+        return
+    # By name, because importing TensorFlow Model Analysis takes seconds.
+    if getattr(getattr(value, "DESCRIPTOR", None), "name", None) != "EvalConfig":
+        yield f"`eval_config` must be a tfma.EvalConfig, but got {_describe(value)}."
+        return
+    result = lint_eval_config(value)
+    if result.status == "fail":
+        yield f"`eval_config` would make the Evaluator fail: {result.message} → {result.remedy}"
+
+
+def _distribution(arguments: Mapping[str, Any]) -> Iterator[str]:
+    if arguments["distribution"] is not None:
+        yield (
+            "`distribution` has no effect in this release and is refused rather than ignored; "
+            "leave it out."
+        )
 
 
 def _describe(value: Any) -> str:

@@ -12,7 +12,7 @@ from tfx.dsl.components.base.executor_spec import ExecutorClassSpec, ExecutorSpe
 from tfx.orchestration.data_types import RuntimeParameter
 from tfx.proto import trainer_pb2
 from tfx.types import standard_artifacts
-from tfx.utils import json_utils
+from tfx.utils import json_utils, proto_utils
 
 from generic_trainer.components._arguments import PER_RUN_VALUES, check_arguments
 from generic_trainer.components._module_path import bundle_user_code
@@ -92,7 +92,8 @@ class GenericTrainer(BaseComponent):
             transformed_examples: deprecated, use `examples`.
             extra_inputs: further inputs by name; their artifacts' URIs arrive as the list
                 `fn_args.extra_inputs[name]`.
-            eval_config: refused in this release.
+            eval_config: the `tfma.EvalConfig` of the Evaluator downstream. What is wrong with it
+                is found before training, and it is tried on the exported model.
             contract: what the exported model must fulfil before it is published, beyond being
                 a SavedModel that works.
             distribution: refused in this release.
@@ -119,6 +120,7 @@ class GenericTrainer(BaseComponent):
             run_fn=run_fn,
             custom_config=_as_json(custom_config),
             contract=contract.to_json() if contract else None,
+            eval_config=proto_utils.proto_to_json(eval_config) if eval_config else None,
             model=types.Channel(type=standard_artifacts.Model),
             model_run=types.Channel(type=standard_artifacts.ModelRun),
             infra_blessing=types.Channel(type=standard_artifacts.InfraBlessing),

@@ -28,6 +28,7 @@ class GenericTrainerSpec(ComponentSpec):
         keys.RUN_FN: ExecutionParameter(type=str, optional=True),
         keys.CUSTOM_CONFIG: ExecutionParameter(type=str, optional=True),
         keys.CONTRACT: ExecutionParameter(type=str, optional=True),
+        keys.EVAL_CONFIG: ExecutionParameter(type=str, optional=True),
     }
     INPUTS: ClassVar[Mapping[str, ChannelParameter]] = {
         keys.EXAMPLES: ChannelParameter(type=standard_artifacts.Examples),

@@ -10,12 +10,19 @@ from tfx import types
 from tfx.dsl.components.base.base_executor import BaseExecutor
 
 from generic_trainer import worker
+from generic_trainer.derived_contract import derived_contract
+from generic_trainer.errors import ConfigurationError
 from generic_trainer.executors._outputs import record_outputs
 from generic_trainer.executors._request import request_from_artifacts
 from generic_trainer.publishing import keep_failed_run, publish
 from generic_trainer.request import TrainingRequest
 from generic_trainer.training import is_chief
-from generic_trainer.validation import ValidationReport, start_checker
+from generic_trainer.validation import (
+    ServingContract,
+    ValidationReport,
+    lint_eval_config,
+    start_checker,
+)
 
 __all__ = ["GenericTrainerExecutor"]
 
@@ -75,10 +82,25 @@ def _train_and_publish(request: TrainingRequest) -> ValidationReport | None:
     if not is_chief():
         worker.run(request, _make_fn_args)
         return None
+    contract = derived_contract(request)
+    _check_eval_config(contract)
     # The checks need a process with TensorFlow; it starts up while the model trains.
     with start_checker() as checker:
         worker.run(request, _make_fn_args)
-        return publish(request, checker)
+        return publish(request, contract, checker)
+
+
+def _check_eval_config(contract: ServingContract) -> None:
+    """Finds, before any training, what the Evaluator would fail on or silently leave out."""
+    if contract.eval_config is None:
+        return
+    result = lint_eval_config(contract.eval_config, contract.schema)
+    if result.status == "fail":
+        raise ConfigurationError(
+            f"The Evaluator would fail with this eval_config: {result.message} → {result.remedy}"
+        )
+    if result.status == "warn":
+        _logger.warning("eval_config: %s → %s", result.message, result.remedy)
 
 
 def _keep_failed_run(request: TrainingRequest) -> None:

@@ -67,6 +67,7 @@ def request_from_artifacts(
         num_examples=num_examples(input_dict.get(keys.STATISTICS)),
         extra_inputs=_extra_inputs(input_dict),
         contract=_contract(exec_properties),
+        eval_config=_eval_config(exec_properties),
     )
 
 
@@ -118,6 +119,14 @@ def _custom_config(exec_properties: Mapping[str, Any]) -> dict[str, Any] | None:
 def _contract(exec_properties: Mapping[str, Any]) -> ServingContract | None:
     text = exec_properties.get(keys.CONTRACT)
     return ServingContract.from_json(text) if text else None
+
+
+def _eval_config(exec_properties: Mapping[str, Any]) -> Any:
+    if not exec_properties.get(keys.EVAL_CONFIG):
+        return None
+    from tensorflow_model_analysis.proto import config_pb2
+
+    return _proto(exec_properties, keys.EVAL_CONFIG, config_pb2.EvalConfig())
 
 
 def _only_uri(input_dict: _Artifacts, name: str) -> str | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorflow_model_analysis.proto import config_pb2
 from tfx import types
 from tfx.components import Trainer
 from tfx.components.trainer.executor import GenericExecutor
@@ -265,7 +266,8 @@ def test_a_derived_executor_gets_a_bundle(
         ({"extra_inputs": [1]}, "`extra_inputs` must be a dict of name → channel"),
         ({"extra_inputs": {"a b": 1}}, r"must be Python identifiers, but one is 'a b'"),
         ({"extra_inputs": {"a": 1}}, r"`extra_inputs\['a'\]` must be a channel, but got 1"),
-        ({"eval_config": 1}, "`eval_config` has no effect in this release and is refused"),
+        ({"eval_config": 1}, "`eval_config` must be a tfma.EvalConfig, but got 1 of type int"),
+        ({"eval_config": config_pb2.EvalConfig()}, "would make the Evaluator fail: .* model_specs"),
         ({"contract": 1}, "`contract` must be a ServingContract, but got 1 of type int"),
         ({"distribution": 1}, "`distribution` has no effect in this release and is refused"),
     ],

@@ -15,6 +15,7 @@ from tfx.utils import import_utils, name_utils
 
 from generic_trainer import ServingContract
 from generic_trainer.errors import (
+    ConfigurationError,
     ExportError,
     ModelValidationError,
     ModuleFileError,
@@ -306,3 +307,41 @@ def test_only_the_chief_publishes(
     assert os.listdir(outputs["model"][0].uri) == (["Format-Serving"] if publishes else [])
     in_artifact = f"exports to {outputs['model'][0].uri}" in helpers.kept_log(outputs)
     assert in_artifact == publishes
+
+
+def test_a_wrong_eval_config_costs_no_training(
+    examples: types.Artifact, outputs: Any, tmp_path: Path
+) -> None:
+    source = """
+    def run_fn(fn_args):
+        raise AssertionError("must not be called")
+    """
+    schema = helpers.write_schema(tmp_path / "schema")
+    eval_config = '{"modelSpecs": [{"labelKey": "z"}]}'
+    with pytest.raises(ConfigurationError, match=r"The Evaluator would fail .*'z'"):
+        helpers.train(
+            helpers.write_module(tmp_path, source),
+            examples,
+            outputs,
+            inputs={"schema": [schema]},
+            eval_config=eval_config,
+        )
+
+
+def test_the_evaluator_is_rehearsed(examples: types.Artifact, outputs: Any, tmp_path: Path) -> None:
+    eval_config = """{
+      "modelSpecs": [{"labelKey": "y"}],
+      "slicingSpecs": [{}],
+      "metricsSpecs": [{"metrics": [{"className": "MeanSquaredError"}]}]
+    }"""
+    helpers.train(
+        helpers.write_module(tmp_path, PLAIN),
+        examples,
+        outputs,
+        inputs={"schema": [helpers.write_schema(tmp_path / "schema")]},
+        eval_config=eval_config,
+    )
+    report = json.loads(Path(outputs["model_run"][0].uri, "report.json").read_text())
+    (rehearsal,) = [item for item in report["results"] if item["name"] == "eval_rehearsal"]
+    assert rehearsal["status"] == "pass", rehearsal
+    assert "mean_squared_error = 0" in rehearsal["message"]
