@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -13,24 +13,41 @@ from generic_trainer.data._parse import Parser
 
 __all__ = ["stream_dataset"]
 
+# Records that one file contributes in its turn, where the order is shuffled anyway: handing over
+# single records costs more than parsing them.
+_BLOCK_ROWS = 64
+
 
 def stream_dataset(
     files: Sequence[RecordFile], parser: Parser, options: Any, seed: int | None
 ) -> tf.data.Dataset:
     """Returns the dataset that `options` ask for, shuffled within a buffer as TFX does."""
     deterministic = not options.sloppy_ordering
-    dataset = _record_files(files, options, seed).interleave(
-        traced(record_dataset),
-        num_parallel_calls=options.reader_num_threads,
-        deterministic=deterministic,
-    )
+    files_dataset = _record_files(files, options, seed)
     if options.shuffle:
-        dataset = dataset.shuffle(options.shuffle_buffer_size, seed)
+        blocks = _interleaved(files_dataset, _blocks_of_file, options)
+        dataset = blocks.unbatch().shuffle(options.shuffle_buffer_size, seed)
+    else:
+        dataset = _interleaved(files_dataset, record_dataset, options)
     if options.num_epochs != 1:
         dataset = dataset.repeat(options.num_epochs)
     drops_rest = options.drop_final_batch or options.num_epochs is None
     batches = dataset.batch(options.batch_size, drop_remainder=drops_rest)
     return parser.dataset(batches, options.parser_num_threads, deterministic)
+
+
+def _interleaved(
+    files: tf.data.Dataset, read: Callable[..., tf.data.Dataset], options: Any
+) -> tf.data.Dataset:
+    return files.interleave(
+        traced(read),
+        num_parallel_calls=options.reader_num_threads,
+        deterministic=not options.sloppy_ordering,
+    )
+
+
+def _blocks_of_file(path: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:
+    return record_dataset(path, compression).batch(_BLOCK_ROWS)
 
 
 def _record_files(files: Sequence[RecordFile], options: Any, seed: int | None) -> tf.data.Dataset:
