@@ -41,7 +41,7 @@ def test_a_failure_as_json(model: Path, tmp_path: Path, capsys: pytest.CaptureFi
     report = json.loads(capsys.readouterr().out)
     assert not report["passed"]
     failed = [result["name"] for result in report["results"] if result["status"] == "fail"]
-    assert failed == ["signatures_exist"]
+    assert failed == ["required_signatures"]
 
 
 def test_options_win_over_the_contract(

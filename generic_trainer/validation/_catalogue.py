@@ -41,7 +41,7 @@ from generic_trainer.validation.static._python_ops import python_ops
 from generic_trainer.validation.static._serialized_input import serialized_input
 from generic_trainer.validation.static._serve_tag import serve_tag
 from generic_trainer.validation.static._signature_specs import signature_specs
-from generic_trainer.validation.static._signatures import signatures_exist
+from generic_trainer.validation.static._signatures import required_signatures, signatures_exist
 from generic_trainer.validation.static._tensorflow_version import tensorflow_version
 from generic_trainer.validation.static._unregistered_ops import unregistered_ops
 from generic_trainer.validation.static._variables_finite import variables_finite
@@ -60,6 +60,7 @@ STATIC: tuple[Check, ...] = (
     serve_tag,
     tensorflow_version,
     signatures_exist,
+    required_signatures,
     signature_specs,
     serialized_input,
     batch_dimension,

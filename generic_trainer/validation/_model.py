@@ -119,9 +119,10 @@ class ModelUnderTest:
 
     @property
     def serving_signatures(self) -> dict[str, Any]:
-        """The signatures that consumers use: those of the contract, or all when it names none."""
-        names = [spec.name for spec in self.contract.signature_specs] or list(self.signatures)
-        return {name: self.signatures[name] for name in names if name in self.signatures}
+        """The signatures that consumers use: those of the contract that exist, or else all."""
+        names = [spec.name for spec in self.contract.signature_specs]
+        found = {name: self.signatures[name] for name in names if name in self.signatures}
+        return found or self.signatures
 
     @functools.cached_property
     def loaded(self) -> Any:

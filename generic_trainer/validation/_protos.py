@@ -36,9 +36,8 @@ def load_eval_config(source: Any) -> Any:
 
 
 def _load(source: Any, message: Any, subject: str) -> Any:
-    from google.protobuf import json_format, text_format
-
     import tensorflow as tf
+    from google.protobuf import json_format, text_format
 
     try:
         with tf.io.gfile.GFile(source, "r") as stream:

@@ -208,7 +208,7 @@ def no_signature(good: Path, folder: Path) -> None:
     save(models.linear(folder), folder, signatures={})
 
 
-@recipe("signatures_exist", "['serving_default']", contract=ServingContract())
+@recipe("required_signatures", "['serving_default']", contract=ServingContract())
 def misnamed_signature(good: Path, folder: Path) -> None:
     module = models.linear(folder)
     save(module, folder, signatures={"serve": module.serve})

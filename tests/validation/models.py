@@ -93,7 +93,7 @@ def serving(function: Callable[..., Any], *specs: tf.TensorSpec, **tracked: Any)
     module = tf.Module()
     for name, value in tracked.items():
         setattr(module, name, value)
-    module.serve = tf.function(function, input_signature=specs)
+    module.serve = tf.function(function, input_signature=specs, autograph=False)
     return module
 
 

@@ -19,7 +19,7 @@ def test_names_are_plain_and_unique() -> None:
 
 def test_every_check_says_what_it_is_for_in_a_sentence() -> None:
     for check in CHECKS:
-        assert re.fullmatch(r".{20,110}\.", check.summary), check
+        assert re.fullmatch(r".{15,110}\.", check.summary), check
 
 
 def test_a_check_needs_only_what_ran_before_it() -> None:

@@ -48,8 +48,8 @@ def test_another_format_is_refused_and_the_way_out_is_named(
 def test_severities(checker: Checker, good_model: Path, tmp_path: Path) -> None:
     wanted = {"signatures": ("predict",)}
     for severity, status in (("warn", "warn"), ("skip", "skip"), ("fail", "fail")):
-        contract = ServingContract(**wanted, severities={"signatures_exist": severity})
-        assert checker.validate(str(good_model), contract)["signatures_exist"].status == status
+        contract = ServingContract(**wanted, severities={"required_signatures": severity})
+        assert checker.validate(str(good_model), contract)["required_signatures"].status == status
 
 
 def test_the_users_code_is_out_of_reach(

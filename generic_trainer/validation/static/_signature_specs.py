@@ -15,7 +15,7 @@ from generic_trainer.validation._tensors import describe_info, dtype_of, shape_o
 __all__ = ["signature_specs"]
 
 
-@check("signature_specs", needs=("signatures_exist",))
+@check("signature_specs", needs=("required_signatures",))
 def signature_specs(model: ModelUnderTest) -> Iterator[Finding]:
     """The signatures have the names, dtypes and shapes that the contract requires."""
     specs = [spec for spec in model.contract.signature_specs if spec.inputs or spec.outputs]
