@@ -134,18 +134,42 @@ class GroupPart:
         lengths = first.take(arrays[0], rows)  # type: ignore[call-arg]
         total = tf.reduce_sum(lengths)
         values = second.take(arrays[1], rows, total)  # type: ignore[call-arg]
-        number = len(self.splits_dtypes)
-        if number == 1:
-            pieces = [values]
-        else:
-            splits = tf.concat([[0], tf.cumsum(tf.reshape(lengths, [-1]))], axis=0)
-            cells = tf.ragged.row_splits_to_segment_ids(splits)
-            pieces = tf.dynamic_partition(values, cells % number, number)
+        sparse = self._sparse(values, lengths)
+        splits = tf.unstack(tf.pad(tf.cumsum(lengths), [[1, 0], [0, 0]]), axis=1)
         return {
-            key: _as_lists(piece, lengths[:, place], splits_dtype)
+            key: sparse[place]
+            if splits_dtype is None
+            else tf.RaggedTensor.from_row_splits(
+                sparse[place].values, tf.cast(splits[place], splits_dtype), validate=False
+            )
             for place, (key, splits_dtype) in enumerate(self.splits_dtypes.items())
-            for piece in [pieces[place]]
         }
+
+    def _sparse(self, values: tf.Tensor, lengths: tf.Tensor) -> list[tf.SparseTensor]:
+        """Returns each feature as a sparse tensor [rows, longest list].
+
+        Computed for all features at once: hundreds of small ops cost more than their work.
+        """
+        number = len(self.splits_dtypes)
+        flat = tf.reshape(lengths, [-1])  # one cell for each row and feature
+        places = tf.raw_ops.RaggedRange(
+            starts=tf.zeros_like(flat), limits=flat, deltas=tf.constant(1, _LENGTH)
+        ).rt_dense_values
+        filled = tf.where(flat > 0)[:, 0]
+        cells = tf.gather(filled, tf.cumsum(tf.cast(tf.equal(places, 0), tf.int32)) - 1)
+        indices = tf.stack([cells // number, tf.cast(places, tf.int64)], axis=1)
+        features = tf.cast(cells % number, tf.int32)
+        longest = tf.unstack(tf.cast(tf.reduce_max(lengths, axis=0), tf.int64), num=number)
+        rows = tf.shape(lengths, tf.int64)[0] if lengths.shape[0] is None else lengths.shape[0]
+        return [
+            tf.SparseTensor(each_indices, each_values, tf.stack([rows, each_longest]))
+            for each_indices, each_values, each_longest in zip(
+                tf.dynamic_partition(indices, features, number),
+                tf.dynamic_partition(values, features, number),
+                longest,
+                strict=True,
+            )
+        ]
 
 
 def _as_ragged(lists: Any) -> tf.RaggedTensor:
@@ -157,15 +181,3 @@ def _as_ragged(lists: Any) -> tf.RaggedTensor:
     return tf.RaggedTensor.from_value_rowids(
         lists.values, rows, nrows=lists.dense_shape[0], validate=False
     )
-
-
-def _as_lists(values: tf.Tensor, lengths: tf.Tensor, splits_dtype: tf.DType | None) -> Any:
-    ragged = tf.RaggedTensor.from_row_lengths(
-        values, tf.cast(lengths, splits_dtype or tf.int64), validate=False
-    )
-    if splits_dtype:
-        return ragged
-    sparse = ragged.to_sparse()
-    # The same shape again, in a form from which TensorFlow reads the batch size statically.
-    shape = tf.stack([tf.size(lengths, tf.int64), sparse.dense_shape[1]])
-    return tf.SparseTensor(sparse.indices, sparse.values, shape)

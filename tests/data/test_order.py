@@ -47,11 +47,7 @@ def test_an_order_does_not_depend_on_where_it_is_cut(order: Order) -> None:
     number = 2 * order.num_rows  # type: ignore[attr-defined]
     whole = rows(order, 0, number)
     cuts = [0, *range(number // 3, number, max(1, number // 3)), number]
-    pieces = [
-        rows(order, first, last)
-        for first, last in itertools.pairwise(cuts)
-        if first < last
-    ]
+    pieces = [rows(order, first, last) for first, last in itertools.pairwise(cuts) if first < last]
     np.testing.assert_array_equal(np.concatenate(pieces), whole)
 
 
