@@ -1,0 +1,124 @@
+"""Sizes: data larger than expected, larger than a graph may be, and what a first pass says."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from tensorflow.python.data.experimental.ops import distribute
+from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
+
+from generic_trainer.data import count_examples, make_dataset_factory
+from generic_trainer.data._layout import Layout
+from generic_trainer.data._order import FullShuffle
+from generic_trainer.data._parse import Parser
+from generic_trainer.data._parts import DensePart
+from generic_trainer.data._progress import Progress
+from generic_trainer.data._serve import Columns, column_dataset
+from tests.data.reading import example, ids, numbered, schema_of, write, write_files
+
+
+def options(**changes: Any) -> TensorFlowDatasetOptions:
+    return TensorFlowDatasetOptions(**{"batch_size": 32, "num_epochs": None, **changes})
+
+
+def growing(directory: Path) -> str:
+    """Files that look small: the long lists come after what the estimate looks at."""
+    long = [
+        example(id=number, price=[1.0, 2.0], city="x", tags=["tag" * 50] * 20)
+        for number in range(1100, 3000)
+    ]
+    return write_files(directory, [[*numbered(0, 1100), *long]])
+
+
+def test_columns_that_outgrow_the_budget_move_to_disk(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "generic_trainer")
+    factory = make_dataset_factory(
+        path="memory", memory_budget_bytes=500_000, cache_dir=str(tmp_path / "cache")
+    )
+    dataset = factory(growing(tmp_path), options(batch_size=30), schema_of())
+    assert "outgrow the memory budget: moved to" in caplog.text
+    assert "Reading 3,000 examples (1 file(s)" in caplog.text
+    assert sorted(ids(dataset.take(100))) == list(range(3000))
+
+
+def test_one_pass_over_columns_that_outgrow_the_budget_streams(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "generic_trainer")
+    factory = make_dataset_factory(path="memory", memory_budget_bytes=500_000)
+    dataset = factory(growing(tmp_path), options(num_epochs=1), schema_of())
+    assert "Streaming 1 file(s)" in caplog.text
+    assert sorted(ids(dataset)) == list(range(3000))
+
+
+def test_columns_larger_than_a_graph_may_be() -> None:
+    rows = 700_000_000  # 2.8 GB of zeros that no page of memory holds
+    file = os.memfd_create("zeros")
+    os.ftruncate(file, rows * 4)
+    zeros = tf.raw_ops.ImmutableConst(
+        dtype=tf.float32, shape=[rows, 1], memory_region_name=f"/dev/fd/{file}"
+    )
+    os.close(file)
+    feature = {"x": tf.io.FixedLenFeature([], tf.float32)}
+    layout = Layout((DensePart(tf.float32, {"x": ()}, b"\xff"),), ())
+    columns = Columns(layout, (zeros,), rows, rows * 4)
+    parser = Parser(feature, {"x": "x"}, None)
+    dataset = column_dataset(columns, parser, FullShuffle(rows), options(), seed=1)
+    for made in (
+        dataset,
+        dataset.map(lambda batch: batch["x"] + 1),
+        distribute._AutoShardDataset(dataset, 2, 1, 2),
+        tf.distribute.MirroredStrategy(["CPU:0"]).experimental_distribute_dataset(dataset),
+    ):
+        assert next(iter(made)) is not None
+
+
+@pytest.mark.parametrize("path", ["memory", "disk", "stream"])
+def test_strings_that_hold_the_separator(path: str, tmp_path: Path) -> None:
+    cities = [b"\xff", b"\xff\xff", b"a\xffb", b"", "Zürich".encode()]
+    records = [
+        example(id=number, price=[0.0, 0.0], city=city, tags=[city, b"", city])
+        for number, city in enumerate(cities)
+    ]
+    pattern = write(tmp_path / "data.gz", records)
+    asked = options(batch_size=5, shuffle=False)
+    (batch,) = make_dataset_factory(path=path)(pattern, asked, schema_of()).take(1)
+    assert batch["city"].numpy().tolist() == cities
+    expected = [tag for city in cities for tag in (city, b"", city)]
+    assert batch["tags"].values.numpy().tolist() == expected
+
+
+def test_examples_are_counted_while_they_are_read(tmp_path: Path) -> None:
+    pattern = write_files(tmp_path, [numbered(0, 40), numbered(40, 45)])
+    make_dataset_factory()(pattern, options(), schema_of())
+    for file in tmp_path.iterdir():  # the same size and time, no longer readable
+        stat = file.stat()
+        file.write_bytes(b"\0" * stat.st_size)
+        os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert count_examples(pattern) == 45
+
+
+def test_a_changed_file_is_counted_again(tmp_path: Path) -> None:
+    path = write(tmp_path / "data", numbered(0, 10))
+    assert count_examples(path) == 10
+    write(path, numbered(0, 25))
+    assert count_examples(path) == 25
+
+
+def test_a_long_first_pass_tells_how_far_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "generic_trainer")
+    times = iter([0.0, 4.0, 9.9, 12.5, 13.0])
+    progress = Progress(expected=1_000_000, clock=lambda: next(times))
+    for read in (40_000, 99_000, 250_000, 260_000):
+        progress.update(read)
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "Reading examples: 250,000 of about 1,000,000, 20,000 per second, about 38 s to go"
+    )
