@@ -24,10 +24,7 @@ def run_fn(fn_args: FnArgs) -> None:
     with strategy.scope():
         model = build_model()
     train(model, fn_args)
-    # Mirrored variables would tie the SavedModel to the devices of this machine.
-    exported = build_model()
-    exported.set_weights(model.get_weights())
-    export_for_serving(exported, fn_args)
+    export_for_serving(model, fn_args)
 
 
 def _devices() -> list[str]:

@@ -30,7 +30,7 @@ def run_fn(fn_args: FnArgs) -> None:
 
 def _weights_of(base_model: str) -> list[np.ndarray]:
     """Returns the weights for `build_model`, or none where the base is another kind of model."""
-    # A penguin model keeps its weights in a list of this name: see penguin_serving.
+    # What `export_model` writes keeps the weights in a list of this name.
     base = tf.saved_model.load(base_model)
     weights = [weight.numpy() for weight in getattr(base, "model_weights", [])]
     expected = [weight.shape for weight in build_model().get_weights()]
