@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ _CHUNK = 1 << 20
 
 
 def write_manifest(model_dir: str, report: ValidationReport) -> str:
-    """Writes `manifest.json` into a local model directory that passed.
+    """Writes `manifest.json` into a model directory that passed, local or remote.
 
     It holds the SHA-256 and size of every file, the verdict of every check, the versions that
     were used, and golden inputs and outputs (base64 of the serialized examples, and what
@@ -34,10 +35,11 @@ def write_manifest(model_dir: str, report: ValidationReport) -> str:
     Returns:
         The SHA-256 of the manifest itself, in hex.
     """
-    folder = Path(model_dir)
+    import tensorflow as tf
+
     manifest = {
         "format_version": 1,
-        "files": _files(folder),
+        "files": _files(model_dir),
         "checks": {result.name: result.status for result in report.results},
         "versions": {
             "generic_trainer": generic_trainer.__version__,
@@ -47,9 +49,10 @@ def write_manifest(model_dir: str, report: ValidationReport) -> str:
         },
         "golden": report.facts.get("golden", {}),
     }
-    file = folder / MANIFEST
-    file.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    return sha256(file)
+    text = json.dumps(manifest, indent=2) + "\n"
+    with tf.io.gfile.GFile(os.path.join(model_dir, MANIFEST), "w") as file:
+        file.write(text)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -64,22 +67,30 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def sha256(file: Path) -> str:
+def sha256(file: str) -> str:
     """Returns the SHA-256 of a file in hex."""
+    import tensorflow as tf
+
     digest = hashlib.sha256()
-    with open(file, "rb") as stream:
+    with tf.io.gfile.GFile(file, "rb") as stream:
         while chunk := stream.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
 
 
-def _files(folder: Path) -> dict[str, dict[str, Any]]:
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+def _files(model_dir: str) -> dict[str, dict[str, Any]]:
+    import tensorflow as tf
+
+    paths = sorted(
+        os.path.join(folder, name)
+        for folder, _, names in tf.io.gfile.walk(model_dir)
+        for name in names
+        if name != MANIFEST
+    )
     return {
-        path.relative_to(folder).as_posix(): {
+        os.path.relpath(path, model_dir): {
             "sha256": sha256(path),
-            "size_bytes": path.stat().st_size,
+            "size_bytes": tf.io.gfile.stat(path).length,
         }
         for path in paths
-        if path != folder / MANIFEST
     }

@@ -15,8 +15,8 @@ from generic_trainer.validation._scoring import Scores, call
 
 __all__ = ["latency", "memory"]
 
-_MAX_CALLS = 21
-_MAX_SECONDS = 1.0
+_MAX_CALLS = 11
+_MAX_SECONDS = 0.5
 
 
 @check("latency", needs=("scores",))
