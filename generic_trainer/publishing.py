@@ -15,9 +15,14 @@ from typing import Any
 from generic_trainer.errors import ExportError, ModelValidationError
 from generic_trainer.files import move_aside, publish_tree
 from generic_trainer.request import SERVING_MODEL_DIR, TrainingRequest
-from generic_trainer.validation import Checker, ServingContract, ValidationReport
+from generic_trainer.validation import (
+    Checker,
+    ServingContract,
+    ValidationReport,
+    write_manifest,
+)
 
-__all__ = ["keep_failed_run", "publish"]
+__all__ = ["keep_failed_run", "publish", "require_passed"]
 
 _REJECTED_DIR = "rejected_export"
 
@@ -56,16 +61,27 @@ def publish(
     report = checker.validate(staged, contract)
     report = dataclasses.replace(report, model_dir=_resting_place(request, report.passed))
     _report(report, request.model_run_dir)
-    if not report.passed:
-        raise ModelValidationError(
-            f"The exported model failed its checks and is not published.\n{report.summary()}"
-        )
+    require_passed(report, "The exported model")
+    manifest_hash = write_manifest(staged, report)
+    report = dataclasses.replace(report, facts={**report.facts, "manifest_sha256": manifest_hash})
     names = sorted(name.rstrip("/") for name in gfile.listdir(staging))
     for name in sorted(names, key=lambda name: name == SERVING_MODEL_DIR):
         publish_tree(os.path.join(staging, name), os.path.join(request.model_dir, name))
     gfile.rmtree(staging)
     _logger.info("Published the model in %s", os.path.join(request.model_dir, SERVING_MODEL_DIR))
     return report
+
+
+def require_passed(report: ValidationReport, subject: str) -> None:
+    """Raises what the checks found; `subject` is the start of the message.
+
+    Raises:
+        ModelValidationError: a check failed.
+    """
+    if not report.passed:
+        raise ModelValidationError(
+            f"{subject} failed its checks and is not published.\n{report.summary()}"
+        )
 
 
 def _report(report: ValidationReport, directory: str) -> None:

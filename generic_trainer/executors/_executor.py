@@ -14,7 +14,7 @@ from generic_trainer.derived_contract import derived_contract
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.executors._outputs import record_outputs
 from generic_trainer.executors._request import request_from_artifacts
-from generic_trainer.publishing import keep_failed_run, publish
+from generic_trainer.publishing import keep_failed_run, publish, require_passed
 from generic_trainer.request import TrainingRequest
 from generic_trainer.training import is_chief
 from generic_trainer.validation import (
@@ -86,7 +86,13 @@ def _train_and_publish(request: TrainingRequest) -> ValidationReport | None:
     _check_eval_config(contract)
     # The checks need a process with TensorFlow; it starts up while the model trains.
     with start_checker() as checker:
-        worker.run(request, _make_fn_args)
+
+        def check_rehearsal(export_dir: str) -> None:
+            require_passed(checker.validate(export_dir, contract), "The untrained export")
+
+        worker.run(
+            request, _make_fn_args, check_rehearsal=check_rehearsal if contract.rehearse else None
+        )
         return publish(request, contract, checker)
 
 

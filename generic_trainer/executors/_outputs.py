@@ -28,9 +28,9 @@ def record_outputs(
 ) -> None:
     """Describes the published model in its artifact, and blesses it.
 
-    The Model's custom properties are `validation` ("passed"), `size_bytes`, `latency_ms` and the
-    last value of each scalar in the event files of the ModelRun, under its TensorBoard name. The
-    InfraBlessing, where the pipeline has that output, is the one that Pusher accepts.
+    The Model's custom properties are `validation` ("passed"), `manifest_sha256`, `size_bytes`,
+    `latency_ms` and the last value of each scalar in the event files of the ModelRun, under its
+    TensorBoard name. The InfraBlessing, where the pipeline has that output, is the one that Pusher accepts.
 
     Args:
         output_dict: output name → artifacts.
@@ -39,6 +39,7 @@ def record_outputs(
     model = artifact_utils.get_single_instance(list(output_dict[keys.MODEL]))
     model_run = artifact_utils.get_single_instance(list(output_dict[keys.MODEL_RUN]))
     model.set_string_custom_property("validation", "passed")
+    model.set_string_custom_property("manifest_sha256", report.facts["manifest_sha256"])
     facts = {name: float(report.facts[name]) for name in _REPORTED_FACTS if name in report.facts}
     for name, value in {**last_scalars(model_run.uri), **facts}.items():
         if math.isfinite(value):

@@ -67,7 +67,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def sha256(file: str) -> str:
+def sha256(file: str | os.PathLike[str]) -> str:
     """Returns the SHA-256 of a file in hex."""
     import tensorflow as tf
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -47,6 +48,10 @@ def test_describes_and_blesses_the_model(
     model = outputs["model"][0]
     assert model.get_string_custom_property("validation") == "passed"
     assert model.get_float_custom_property("size_bytes") > 1000
+    manifest = Path(helpers.published_model(outputs), "manifest.json").read_bytes()
+    digest = hashlib.sha256(manifest).hexdigest()
+    assert model.get_string_custom_property("manifest_sha256") == digest
+    assert "saved_model.pb" in json.loads(manifest)["files"]
     report = json.loads(Path(outputs["model_run"][0].uri, "report.json").read_text())
     assert report["passed"]
     assert Path(outputs["model_run"][0].uri, "report.html").read_text().startswith("<!doctype html")
@@ -92,7 +97,7 @@ def test_another_format_is_published_where_the_contract_allows_it(
         helpers.train(module_file, examples, outputs)
     contract = ServingContract(format="any").to_json()
     helpers.train(module_file, examples, outputs, contract=contract)
-    assert os.listdir(helpers.published_model(outputs)) == ["model.pickle"]
+    assert sorted(os.listdir(helpers.published_model(outputs))) == ["manifest.json", "model.pickle"]
 
 
 def test_publishes_the_eval_model(examples: types.Artifact, outputs: Any, tmp_path: Path) -> None:
@@ -345,3 +350,38 @@ def test_the_evaluator_is_rehearsed(examples: types.Artifact, outputs: Any, tmp_
     (rehearsal,) = [item for item in report["results"] if item["name"] == "eval_rehearsal"]
     assert rehearsal["status"] == "pass", rehearsal
     assert "mean_squared_error = 0" in rehearsal["message"]
+
+
+def test_a_bug_in_the_signature_costs_no_training(
+    examples: types.Artifact, outputs: Any, tmp_path: Path
+) -> None:
+    source = """
+    def export_fn(fn_args):
+        model = Doubler()
+        tf.saved_model.save(model, fn_args.serving_model_dir, signatures={})
+
+    def run_fn(fn_args):
+        raise AssertionError("must not be called")
+    """
+    module_file = helpers.write_module(tmp_path, source)
+    contract = ServingContract(rehearse=True).to_json()
+    with pytest.raises(ModelValidationError, match=r"The untrained export failed .*\n.*signature"):
+        helpers.train(module_file, examples, outputs, contract=contract)
+
+
+def test_a_good_rehearsal_is_followed_by_training(
+    examples: types.Artifact, outputs: Any, tmp_path: Path
+) -> None:
+    source = """
+    def export_fn(fn_args):
+        export(fn_args.serving_model_dir)
+
+    def run_fn(fn_args):
+        assert not tf.io.gfile.exists(fn_args.serving_model_dir)
+        export(fn_args.serving_model_dir)
+    """
+    contract = ServingContract(rehearse=True).to_json()
+    module_file = helpers.write_module(tmp_path, source)
+    helpers.train(module_file, examples, outputs, contract=contract)
+    assert os.path.exists(helpers.published_model(outputs))
+    assert "export_fn exports untrained weights" in helpers.kept_log(outputs)
