@@ -34,6 +34,9 @@ INSTALL_REQUIRES = [
     "dill>=0.3.1.1",  # tfx_bsl 1.16; Apache Beam brought it until 2.73
     "tensorboard>=2.16,<2.22",  # tf.summary; TensorFlow brought it until 2.20
     "tf-keras>=2.16,<2.22",  # Transform and Model Analysis, whatever tf.keras is
+    "jinja2>=3",  # report.html
+    "pyyaml>=6",  # ServingContract.from_yaml
+    "rich>=13",  # the report on a terminal
     # Transform and Tuner pack their module files with `python -m pip` at run time.
     "pip",
     "wheel",

@@ -12,6 +12,7 @@ from generic_trainer.validation import ServingContract, read_records
 
 __all__ = ["derived_contract"]
 
+_RAW_EXAMPLES = "raw_examples"
 # Inside a TransformGraph artifact (`tensorflow_transform.TFTransformOutput`).
 _RAW_SCHEMA = "metadata/schema.pbtxt"
 _TRANSFORMED_SCHEMA = "transformed_metadata/schema.pbtxt"
@@ -20,8 +21,11 @@ _TRANSFORMED_SCHEMA = "transformed_metadata/schema.pbtxt"
 def derived_contract(request: TrainingRequest) -> ServingContract:
     """Returns the contract of the run, completed by what its inputs are.
 
-    Eval examples, the schema of the raw examples and the model to compare with come from the
-    component's inputs, unless the contract that the user gave names others.
+    Eval examples, the schema of the raw examples, the model to compare with and the Evaluator's
+    config come from the component's inputs, unless the contract that the user gave names others.
+
+    A trainer behind Transform sees no raw examples, which are what the Evaluator and the servers
+    will send; the extra input `raw_examples` makes up for that.
 
     Raises:
         DataError: the eval examples cannot be read.
@@ -44,7 +48,12 @@ def _examples(request: TrainingRequest) -> dict[str, Any]:
     if not request.examples_format.is_tf_example:
         return {}
     pattern = request.eval_files[0]
-    return {"examples": pattern, "examples_transformed": _transformed(request, pattern)}
+    if not _transformed(request, pattern):
+        return {"examples": pattern}
+    if _RAW_EXAMPLES in request.extra_inputs:
+        (uri, *_) = request.extra_inputs[_RAW_EXAMPLES]
+        return {"examples": os.path.join(uri, *pattern.split(os.sep)[-2:])}
+    return {"examples": pattern, "examples_transformed": True}
 
 
 def _transformed(request: TrainingRequest, pattern: str) -> bool:

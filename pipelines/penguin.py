@@ -97,6 +97,7 @@ def create_pipeline(
         model=tfx.dsl.Channel(type=tfx.types.standard_artifacts.Model),
         model_blessing=tfx.dsl.Channel(type=tfx.types.standard_artifacts.ModelBlessing),
     ).with_id("LatestBlessedModel")
+    eval_config = text_format.Parse(EVAL_CONFIG, config_pb2.EvalConfig())
     trainer = GenericTrainer(
         examples=transform.outputs["transformed_examples"],
         transform_graph=transform.outputs["transform_graph"],
@@ -106,12 +107,15 @@ def create_pipeline(
         module_file=module_file,
         train_args=tfx.proto.TrainArgs(num_steps=train_steps),
         eval_args=tfx.proto.EvalArgs(num_steps=eval_steps),
+        # The exported model is tried as the Evaluator will, on what the Evaluator will read.
+        eval_config=eval_config,
+        extra_inputs={"raw_examples": examples.outputs["examples"]},
     )
     evaluator = tfx.components.Evaluator(
         examples=examples.outputs["examples"],
         model=trainer.outputs["model"],
         baseline_model=blessed.outputs["model"],
-        eval_config=text_format.Parse(EVAL_CONFIG, config_pb2.EvalConfig()),
+        eval_config=eval_config,
     )
     pusher = tfx.components.Pusher(
         model=trainer.outputs["model"],

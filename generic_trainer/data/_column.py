@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from generic_trainer.data._strings import holds_separator, join_strings, split_strings
+from generic_trainer.data._strings import WORD, holds_separator, join_strings, split_strings
 
 __all__ = ["ArraySpec", "Column", "Fixed", "Varying"]
 
@@ -52,7 +52,7 @@ class Fixed:
 class Varying:
     """Any number of values in each row: a flat array and the offsets of the rows in it.
 
-    Strings are flat bytes, each string followed by the separator.
+    Strings are stored as words, see `join_strings`.
     """
 
     dtype: tf.DType
@@ -61,17 +61,14 @@ class Varying:
     @property
     def arrays(self) -> tuple[ArraySpec, ...]:
         """The arrays that hold the column."""
-        stored = tf.uint8 if self.dtype == tf.string else self.dtype
+        stored = WORD if self.dtype == tf.string else self.dtype
         return ArraySpec(stored), ArraySpec(tf.int64, cumulative=True)
 
     def pack(self, values: tf.RaggedTensor) -> tuple[tf.Tensor, ...]:
         """Returns the arrays of values [rows, (number in the row)]."""
         if self.dtype != tf.string:
             return values.flat_values, tf.cast(values.row_lengths(), tf.int64)
-        terminated = values.with_flat_values(values.flat_values + self.separator)
-        texts = tf.strings.reduce_join(terminated, axis=1)
-        lengths = tf.cast(tf.strings.length(texts), tf.int64)
-        return join_strings(values.flat_values, self.separator), lengths
+        return join_strings(values, self.separator)
 
     def spoiled(self, values: tf.RaggedTensor) -> tf.Tensor:
         """Returns whether the values hold the separator, so that they cannot be stored."""
@@ -79,8 +76,11 @@ class Varying:
             return tf.constant(False)
         return holds_separator(values.flat_values, self.separator)
 
-    def take(self, arrays: Sequence[tf.Tensor], rows: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-        """Returns the values of the rows with these numbers, `count` in all, one after another."""
+    def take(self, arrays: Sequence[tf.Tensor], rows: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+        """Returns the values of the rows with these numbers, one after another.
+
+        `counts` says how many there are in each row, int [len(rows)].
+        """
         flat, ends = arrays
         places = tf.raw_ops.RaggedRange(
             starts=tf.gather(ends, rows),
@@ -89,7 +89,7 @@ class Varying:
         ).rt_dense_values
         taken = tf.gather(flat, places)
         if self.dtype == tf.string:
-            return split_strings(taken, count, self.separator)
+            return split_strings(taken, counts, self.separator)
         return taken
 
 

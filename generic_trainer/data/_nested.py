@@ -64,14 +64,14 @@ class SparsePart:
         """Returns the feature as a sparse tensor [len(rows), *shape]."""
         counts, places, contents = self.columns
         lengths = counts.take(arrays[0], rows)[:, 0]
-        total, rank = tf.reduce_sum(lengths), len(self.shape)
-        inner = tf.reshape(places.take(arrays[1], rows, total * rank), [-1, rank])
+        rank = len(self.shape)
+        inner = tf.reshape(places.take(arrays[1], rows, lengths * rank), [-1, rank])
         outer = tf.ragged.row_splits_to_segment_ids(_splits(lengths), out_type=tf.int64)
         dense_shape = tf.stack([tf.size(rows, tf.int64), *self.shape])
         return {
             self.key: tf.SparseTensor(
                 tf.concat([outer[:, tf.newaxis], inner], axis=1),
-                contents.take(arrays[2], rows, total),
+                contents.take(arrays[2], rows, lengths),
                 dense_shape,
             )
         }
@@ -115,12 +115,14 @@ class RaggedPart:
     def take(self, arrays: Arrays, rows: tf.Tensor) -> Features:
         """Returns the feature as a ragged tensor [len(rows), ...]."""
         outer, *inner, contents = self.columns
-        nested = [outer.take(arrays[0], rows)[:, 0]]  # type: ignore[call-arg]
+        counts = outer.take(arrays[0], rows)[:, 0]  # type: ignore[call-arg]
+        nested = [counts]
         for column, stored in zip(inner, arrays[1:-1], strict=True):
-            total = tf.reduce_sum(nested[-1])
-            nested.append(column.take(stored, rows, total))  # type: ignore[call-arg]
-        total = tf.reduce_sum(nested[-1]) * self._value_size
-        values = contents.take(arrays[-1], rows, total)  # type: ignore[call-arg]
+            nested.append(column.take(stored, rows, counts))  # type: ignore[call-arg]
+            level = tf.RaggedTensor.from_row_lengths(nested[-1], counts, validate=False)
+            counts = tf.reduce_sum(level, axis=1)
+        counts *= self._value_size
+        values = contents.take(arrays[-1], rows, counts)  # type: ignore[call-arg]
         return {self.key: self._rebuild(values, nested)}
 
     @property

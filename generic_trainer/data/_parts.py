@@ -81,7 +81,7 @@ class DensePart:
         if isinstance(column, Fixed):
             values = column.take(arrays[0], rows)
         else:
-            values = column.take(arrays[0], rows, tf.size(rows) * self._width)
+            values = column.take(arrays[0], rows, tf.fill(tf.shape(rows), self._width))
             values = tf.reshape(values, [-1, self._width])
         return dict(self._cut(values))
 
@@ -132,8 +132,8 @@ class GroupPart:
         """Returns the features, sparse or ragged [len(rows), (length)]."""
         first, second = self.columns
         lengths = first.take(arrays[0], rows)  # type: ignore[call-arg]
-        total = tf.reduce_sum(lengths)
-        values = second.take(arrays[1], rows, total)  # type: ignore[call-arg]
+        counts = tf.reduce_sum(lengths, axis=1)
+        values = second.take(arrays[1], rows, counts)  # type: ignore[call-arg]
         sparse = self._sparse(values, lengths)
         splits = tf.unstack(tf.pad(tf.cumsum(lengths), [[1, 0], [0, 0]]), axis=1)
         return {

@@ -85,7 +85,7 @@ def _train_and_publish(request: TrainingRequest) -> ValidationReport | None:
     contract = derived_contract(request)
     _check_eval_config(contract)
     # The checks need a process with TensorFlow; it starts up while the model trains.
-    with start_checker() as checker:
+    with start_checker(preload=_needed_by_checks(contract)) as checker:
 
         def check_rehearsal(export_dir: str) -> None:
             require_passed(checker.validate(export_dir, contract), "The untrained export")
@@ -94,6 +94,10 @@ def _train_and_publish(request: TrainingRequest) -> ValidationReport | None:
             request, _make_fn_args, check_rehearsal=check_rehearsal if contract.rehearse else None
         )
         return publish(request, contract, checker)
+
+
+def _needed_by_checks(contract: ServingContract) -> tuple[str, ...]:
+    return ("tensorflow_model_analysis",) if contract.eval_config is not None else ()
 
 
 def _check_eval_config(contract: ServingContract) -> None:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -53,7 +54,12 @@ def validate_saved_model(
         return checker.validate(model_dir, contract)
 
 
-def start_checker(*, timeout_s: float = 600.0, memory_limit_mb: float | None = None) -> Checker:
+def start_checker(
+    *,
+    timeout_s: float = 600.0,
+    memory_limit_mb: float | None = None,
+    preload: Sequence[str] = (),
+) -> Checker:
     """Starts the checking process now, so that it is ready when the model is.
 
     ::
@@ -65,18 +71,23 @@ def start_checker(*, timeout_s: float = 600.0, memory_limit_mb: float | None = N
     Args:
         timeout_s: seconds that one check may take.
         memory_limit_mb: MiB that the checks on one model may allocate; None for what is free.
+        preload: modules that the process imports as well while it starts; the rehearsal of an eval
+            config needs `tensorflow_model_analysis`, which takes seconds to import.
     """
-    return Checker(timeout_s, memory_limit_mb)
+    return Checker(timeout_s, memory_limit_mb, preload)
 
 
 class Checker:
     """A checking process that can take any number of models, one after another."""
 
-    def __init__(self, timeout_s: float, memory_limit_mb: float | None) -> None:
+    def __init__(
+        self, timeout_s: float, memory_limit_mb: float | None, preload: Sequence[str] = ()
+    ) -> None:
         self._timeout_s = timeout_s
+        self._preload = tuple(preload)
         self._memory_limit_mb = memory_limit_mb
         self._scratch = Path(tempfile.mkdtemp(prefix="generic_trainer_checks_"))
-        self._process = CheckingProcess(self._scratch)
+        self._process = CheckingProcess(self._scratch, self._preload)
 
     def __enter__(self) -> Checker:
         return self
@@ -108,7 +119,7 @@ class Checker:
         """Lets one forked process take the checks that are still to do."""
         if not self._process.alive:
             self._process.close()
-            self._process = CheckingProcess(self._scratch)
+            self._process = CheckingProcess(self._scratch, self._preload)
         ready = self._process.wait_until_ready()
         run.facts["tensorflow_version"] = ready["tensorflow_version"]
         run.checking = None

@@ -10,6 +10,7 @@ import queue
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,7 +31,7 @@ spec = importlib.util.spec_from_file_location(
 package = sys.modules["generic_trainer"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(package)
 from generic_trainer.validation import _server
-_server.main()
+_server.main(json.loads(sys.argv[3]))
 """
 _START_TIMEOUT_S = 300.0
 _DROPPED_VARIABLES = ("TF_CONFIG", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP")
@@ -42,12 +43,15 @@ class CheckingProcess:
     Starting returns at once; the first request waits until the process is ready.
     """
 
-    def __init__(self, scratch: Path) -> None:
+    def __init__(self, scratch: Path, preload: Sequence[str] = ()) -> None:
         self._log = open(scratch / "checks.log", "w+b")  # noqa: SIM115 - closed in close()
         self._log_start = 0
         folder = str(Path(generic_trainer.__file__).parent)
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-c", _BOOT, folder, json.dumps(_installed_packages())],
+            [
+                *(sys.executable, "-I", "-c", _BOOT),
+                *(folder, json.dumps(_installed_packages()), json.dumps(list(preload))),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

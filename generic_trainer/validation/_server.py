@@ -9,11 +9,13 @@ are JSON events. Nothing of the caller's `sys.path` but installed packages is im
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import select
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
 __all__ = ["ABORT", "Events", "main"]
@@ -34,11 +36,19 @@ class Events:
             line = line[os.write(self._descriptor, line) :]
 
 
-def main() -> None:
-    """Serves requests until standard input closes."""
+def main(preload: Sequence[str]) -> None:
+    """Serves requests until standard input closes.
+
+    Args:
+        preload: modules to import besides TensorFlow; what cannot be imported is left to the check
+            that needs it.
+    """
     requests, events = _claim_standard_streams()
     import tensorflow as tf
 
+    for name in preload:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     from generic_trainer.validation import _isolation
 
     hide = _isolation.can_hide()

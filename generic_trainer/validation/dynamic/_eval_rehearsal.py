@@ -23,6 +23,9 @@ def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
     if model.eval_config is None or not model.records:
         yield skip("needs an eval config and examples in the contract")
         return
+    if model.contract.examples_transformed:
+        yield skip("the examples at hand are transformed ones; name raw ones in the contract")
+        return
     model.release()
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -31,7 +34,7 @@ def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
                 str(model.directory),
                 model.contract.base_model,
                 model.records[: _tfma_rehearsal.EXAMPLES],
-                None if model.contract.examples_transformed else model.schema,
+                model.schema,
                 Path(folder) / "result",
             )
         except Exception as error:

@@ -19,4 +19,14 @@ def eval_config(model: ModelUnderTest) -> Iterator[Finding]:
     if model.eval_config is None:
         yield skip("the contract names no eval config")
         return
-    yield from lint_findings(model.eval_config, feature_dtypes(model))
+    features = feature_dtypes(model)
+    known = None if features is None else {*features, *_preprocessed(model)}
+    yield from lint_findings(model.eval_config, known)
+
+
+def _preprocessed(model: ModelUnderTest) -> Iterator[str]:
+    """The features that the model's own preprocessing signatures return."""
+    for spec in model.eval_config.model_specs:
+        for name in spec.preprocessing_function_names:
+            if name in model.signatures:
+                yield from model.signatures[name].outputs
