@@ -125,7 +125,8 @@ def _rows_of(tensor: Any) -> list[Any]:
 def _plain(element: Any) -> Any:
     """Returns an element as values that compare by bits, NaN included, and by type."""
     if isinstance(element, Mapping):
-        return [(key, _plain(value)) for key, value in element.items()]
+        # TFX's own order of names is that of a map in a proto: another one in every process.
+        return {key: _plain(value) for key, value in element.items()}
     if isinstance(element, tuple):
         return tuple(_plain(each) for each in element)
     if isinstance(element, tf.SparseTensor):
