@@ -57,6 +57,7 @@ class TrainingRequest:
         user_code: where `run_fn` is found.
         train_files: file patterns of the splits to train on.
         eval_files: file patterns of the splits to evaluate on.
+        split_files: split name → file patterns, for every split that all Examples artifacts have.
         examples_format: how the records in these files are encoded.
         model_dir: URI of the Model artifact.
         model_run_dir: URI of the ModelRun artifact.
@@ -77,6 +78,7 @@ class TrainingRequest:
     user_code: UserCode
     train_files: tuple[str, ...]
     eval_files: tuple[str, ...]
+    split_files: Mapping[str, tuple[str, ...]]
     examples_format: ExamplesFormat
     model_dir: str
     model_run_dir: str

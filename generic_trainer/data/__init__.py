@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from generic_trainer.data._count import count_examples
     from generic_trainer.data._diagnose import explain_read_errors
     from generic_trainer.data._factory import make_dataset_factory
+    from generic_trainer.data._split_counts import SplitCounts
 
-__all__ = ["count_examples", "explain_read_errors", "make_dataset_factory"]
+__all__ = ["SplitCounts", "count_examples", "explain_read_errors", "make_dataset_factory"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "SplitCounts": "generic_trainer.data._split_counts",
         "count_examples": "generic_trainer.data._count",
         "explain_read_errors": "generic_trainer.data._diagnose",
         "make_dataset_factory": "generic_trainer.data._factory",

@@ -14,7 +14,7 @@ from tfx.utils import io_utils
 from generic_trainer.errors import DataError
 from generic_trainer.request import ExamplesFormat
 
-__all__ = ["examples_format", "num_examples", "split_files"]
+__all__ = ["common_splits", "examples_format", "num_examples", "split_files"]
 
 _STATISTICS_FILE = "FeatureStats.pb"
 
@@ -32,6 +32,17 @@ def split_files(examples: Sequence[types.Artifact], splits: Sequence[str]) -> tu
     if empty:
         raise DataError(f"These splits of the input examples have no files: {', '.join(empty)}.")
     return tuple(io_utils.all_files_pattern(directory) for directory in directories)
+
+
+def common_splits(examples: Sequence[types.Artifact]) -> list[str]:
+    """Returns the names of the splits that every artifact has and that have files."""
+    named = [artifact_utils.decode_split_names(artifact.split_names) for artifact in examples]
+    return [
+        split
+        for split in (named[0] if named else [])
+        if all(split in names for names in named)
+        and all(map(_has_files, _split_uris(examples, split)))
+    ]
 
 
 def _split_uris(examples: Sequence[types.Artifact], split: str) -> list[str]:

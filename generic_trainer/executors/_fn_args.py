@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import attr
@@ -10,7 +11,7 @@ from tfx.components.trainer import fn_args_utils
 from tfx.components.util import examples_utils, tfxio_utils
 from tfx.types import standard_artifacts
 
-from generic_trainer.data import make_dataset_factory
+from generic_trainer.data import SplitCounts, make_dataset_factory
 from generic_trainer.request import (
     EVAL_MODEL_DIR,
     SERVING_MODEL_DIR,
@@ -28,12 +29,13 @@ class FnArgs(fn_args_utils.FnArgs):
     """TFX's `FnArgs`, with what GenericTrainer adds.
 
     Attributes:
-        num_examples: split name → number of examples, where a statistics artifact was given.
+        num_examples: split name → number of examples, from the statistics artifact where one was
+            given, else counted when it is looked at.
         extra_inputs: input name → URIs of its artifacts.
         checkpoint_dir: directory for checkpoints; it stays with the ModelRun artifact.
     """
 
-    num_examples: dict[str, int] | None = attr.ib(default=None)
+    num_examples: Mapping[str, int] | None = attr.ib(default=None)
     extra_inputs: dict[str, list[str]] = attr.ib(factory=dict)
     checkpoint_dir: str | None = attr.ib(default=None)
 
@@ -45,7 +47,6 @@ def make_fn_args(request: TrainingRequest, export_dir: str) -> FnArgs:
         request: the run.
         export_dir: directory that the model directories of this worker go into.
     """
-    num_examples = None if request.num_examples is None else dict(request.num_examples)
     return FnArgs(
         train_files=list(request.train_files),
         eval_files=list(request.eval_files),
@@ -62,7 +63,7 @@ def make_fn_args(request: TrainingRequest, export_dir: str) -> FnArgs:
         base_model=request.base_model,
         hyperparameters=_copy(request.hyperparameters),
         custom_config=_copy(request.custom_config),
-        num_examples=num_examples,
+        num_examples=_copy(request.num_examples) or SplitCounts(request.split_files),
         extra_inputs={name: list(uris) for name, uris in request.extra_inputs.items()},
         checkpoint_dir=request.checkpoint_dir,
     )

@@ -15,7 +15,12 @@ from tfx.utils import io_utils, json_utils, path_utils, proto_utils
 
 from generic_trainer.errors import ConfigurationError, DataError
 from generic_trainer.executors import _keys as keys
-from generic_trainer.executors._examples import examples_format, num_examples, split_files
+from generic_trainer.executors._examples import (
+    common_splits,
+    examples_format,
+    num_examples,
+    split_files,
+)
 from generic_trainer.request import TrainingRequest
 from generic_trainer.user_code import UserCode, bundle_function, bundle_module_file
 from generic_trainer.validation import ServingContract
@@ -52,6 +57,7 @@ def request_from_artifacts(
         user_code=_user_code(exec_properties, scratch_dir),
         train_files=split_files(examples, list(train_args.splits) or ["train"]),
         eval_files=split_files(examples, list(eval_args.splits) or ["eval"]),
+        split_files={name: split_files(examples, [name]) for name in common_splits(examples)},
         examples_format=examples_format(examples),
         model_dir=artifact_utils.get_single_uri(output_dict[keys.MODEL]),
         model_run_dir=artifact_utils.get_single_uri(output_dict[keys.MODEL_RUN]),

@@ -49,9 +49,10 @@ def test_paths_and_defaults(fn_args_for: Any, examples: types.Artifact, outputs:
     assert fn_args.checkpoint_dir == f"{fn_args.model_run_dir}/checkpoints"
     for name in ("schema_path", "schema_file", "transform_graph_path", "transform_output"):
         assert getattr(fn_args, name) is None
-    for name in ("base_model", "hyperparameters", "custom_config", "num_examples"):
+    for name in ("base_model", "hyperparameters", "custom_config"):
         assert getattr(fn_args, name) is None
     assert fn_args.extra_inputs == {}
+    assert fn_args.num_examples == {"train": 32, "eval": 8}
 
 
 def test_directory_names_are_those_of_tfx(fn_args_for: Any) -> None:
@@ -107,7 +108,7 @@ def test_optional_inputs(fn_args_for: Any, tmp_path: Path) -> None:
                 helpers.artifact_at(standard_artifacts.HyperParameters, tmp_path / "hparams")
             ],
             "statistics": [
-                helpers.write_statistics(tmp_path / "statistics", {"train": 32, "eval": 8})
+                helpers.write_statistics(tmp_path / "statistics", {"train": 33, "eval": 9})
             ],
             "extra_input_embeddings": [
                 helpers.artifact_at(standard_artifacts.Examples, "/a"),
@@ -120,7 +121,8 @@ def test_optional_inputs(fn_args_for: Any, tmp_path: Path) -> None:
     assert fn_args.transform_graph_path == fn_args.transform_output == "/graph"
     assert fn_args.base_model == "/base/Format-Serving"
     assert fn_args.hyperparameters == hyperparameters
-    assert fn_args.num_examples == {"train": 32, "eval": 8}
+    # The statistics artifact is believed: nothing is counted.
+    assert fn_args.num_examples == {"train": 33, "eval": 9}
     assert fn_args.extra_inputs == {"embeddings": ["/a", "/b"]}
     assert fn_args.custom_config == {"epochs": 3}
 
