@@ -30,7 +30,8 @@ def schema_of(text: str = SCHEMA) -> schema_pb2.Schema:
 def example(**features: Any) -> bytes:
     """Returns a serialized tf.Example; the type of a feature is that of its first value."""
     made = {key: _feature(values) for key, values in features.items()}
-    return tf.train.Example(features=tf.train.Features(feature=made)).SerializeToString()
+    proto = tf.train.Example(features=tf.train.Features(feature=made))
+    return proto.SerializeToString(deterministic=True)
 
 
 def _feature(values: Any) -> tf.train.Feature:
