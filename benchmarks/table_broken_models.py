@@ -32,7 +32,7 @@ def main() -> None:
     from tests.validation.broken import RECIPES
 
     found: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    with tempfile.TemporaryDirectory() as scratch, start_checker() as checker:
+    with tempfile.TemporaryDirectory() as scratch, start_checker(timeout_s=30) as checker:
         good = models.good(Path(scratch, "good"))
         for name, recipe in RECIPES.items():
             broken = Path(scratch, name)

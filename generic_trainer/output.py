@@ -53,6 +53,7 @@ def kept_output(path: str) -> Iterator[None]:
         for descriptor in (1, 2):
             stack.enter_context(_teed_descriptor(descriptor, local))
         for name in ("stdout", "stderr"):
+            stack.enter_context(_line_buffered(name))
             stack.enter_context(_teed_stream(name, local))
         stack.enter_context(_levels_apart())
         yield
@@ -113,6 +114,20 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):  # None or closed
             stream.flush()
+
+
+@contextlib.contextmanager
+def _line_buffered(name: str) -> Iterator[None]:
+    """Shows each line when it is printed, also where no terminal is, as in a container."""
+    stream = getattr(sys, name)
+    if not isinstance(stream, io.TextIOWrapper) or stream.line_buffering:
+        yield
+        return
+    stream.reconfigure(line_buffering=True)
+    try:
+        yield
+    finally:
+        stream.reconfigure(line_buffering=False)
 
 
 class _Tee(io.TextIOBase):

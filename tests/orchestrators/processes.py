@@ -12,6 +12,7 @@ import resource
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
@@ -59,6 +60,13 @@ class Run:
     def output(self) -> str:
         """Returns what the process has written so far."""
         return self.output_file.read_text(encoding="utf-8")
+
+    def wait_for_output(self, text: str, timeout_s: float = 30.0) -> None:
+        """Returns when `text` is in the output, which `tee` may write after the process is gone."""
+        deadline = time.monotonic() + timeout_s
+        while text not in self.output():
+            assert time.monotonic() < deadline, f"{text!r} is not in:\n{self.output()}"
+            time.sleep(0.05)
 
 
 class Gate:

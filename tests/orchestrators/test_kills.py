@@ -120,7 +120,7 @@ def test_termination_leaves_no_model(examples: str, tmp_path: Path) -> None:
         assert run.kill(signal.SIGTERM) == -signal.SIGTERM
     assert published(tmp_path) == []
     assert Store(tmp_path).models() == []
-    assert "training goes on" in run.output()
+    run.wait_for_output("training goes on")
 
 
 def test_interrupt_leaves_no_model_and_gives_the_terminal_back(
@@ -134,7 +134,7 @@ def test_interrupt_leaves_no_model_and_gives_the_terminal_back(
     (log,) = tmp_path.glob("small/GenericTrainer/model_run/**/training.log")
     assert "training goes on" in log.read_text()
     for line in ("standard output is back", "standard error is back", "and so is sys.stdout"):
-        assert line in run.output()
+        run.wait_for_output(line)
         assert line not in log.read_text()
 
 
@@ -157,6 +157,6 @@ def test_file_that_cannot_grow_leaves_no_model(examples: str, tmp_path: Path) ->
         max_file_bytes=2**20,
     )
     assert run.exit_code() == 1
-    assert "File too large" in run.output()
+    run.wait_for_output("File too large")
     assert published(tmp_path) == []
     assert Store(tmp_path).models() == []
