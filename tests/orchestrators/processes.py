@@ -22,6 +22,7 @@ from typing import Any
 __all__ = ["GATE", "Gate", "Run", "start"]
 
 _PORT_VARIABLE = "TEST_GATE_PORT"
+_EXIT_TIMEOUT_S = 600.0
 
 # For module files: where the test holds it, if it does.
 GATE = f"""
@@ -54,7 +55,8 @@ class Run:
 
     def exit_code(self) -> int | None:
         """Waits for the end and returns the exit code, which is -N after signal N."""
-        self.process.join()
+        self.process.join(_EXIT_TIMEOUT_S)
+        assert not self.process.is_alive(), f"still runs:\n{self.output()}"
         return self.process.exitcode
 
     def output(self) -> str:
@@ -127,6 +129,8 @@ def _main(
     port: int | None,
     max_file_bytes: int | None,
 ) -> None:
+    # A shell that starts the tests in the background has them ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     descriptor = os.open(output_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (sys.stdout, sys.stderr):
         os.dup2(descriptor, stream.fileno())
