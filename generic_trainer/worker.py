@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from generic_trainer.data import explain_read_errors
 from generic_trainer.output import kept_output
 from generic_trainer.request import TrainingRequest
 from generic_trainer.training import is_chief
@@ -43,6 +44,7 @@ def run(
 
     Raises:
         ModuleFileError: the user's module cannot be loaded.
+        DataError: `run_fn` met a file or record that cannot be read.
         TrainingError: `run_fn` raised.
     """
     export_dir = _export_dir(request)
@@ -52,7 +54,8 @@ def run(
         fn_args = make_fn_args(request, export_dir)
         _logger.info("Training with %s of %s", request.user_code.function, request.user_code.module)
         _logger.info("TensorBoard: tensorboard --logdir %s", request.model_run_dir)
-        call_user_function(run_fn, fn_args, request.user_code)
+        with explain_read_errors():
+            call_user_function(run_fn, fn_args, request.user_code)
 
 
 def _rehearse(

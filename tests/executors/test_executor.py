@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tfx.utils import import_utils, name_utils
 from generic_trainer import ServingContract
 from generic_trainer.errors import (
     ConfigurationError,
+    DataError,
     ExportError,
     ModelValidationError,
     ModuleFileError,
@@ -385,3 +387,34 @@ def test_a_good_rehearsal_is_followed_by_training(
     helpers.train(module_file, examples, outputs, contract=contract)
     assert os.path.exists(helpers.published_model(outputs))
     assert "export_fn exports untrained weights" in helpers.kept_log(outputs)
+
+
+@pytest.mark.parametrize("num_epochs", [None, 1])
+def test_a_corrupt_file_is_named(
+    num_epochs: int | None, outputs: Any, tmp_path: Path
+) -> None:
+    examples = helpers.write_examples(tmp_path / "examples")
+    (corrupt,) = (tmp_path / "examples" / "Split-train").iterdir()
+    content = bytearray(corrupt.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    corrupt.write_bytes(bytes(content))
+    source = f"""
+    from google.protobuf import text_format
+    from tensorflow_metadata.proto.v0 import schema_pb2
+    from tfx_bsl.public import tfxio
+
+    def run_fn(fn_args):
+        with open(fn_args.schema_path) as file:
+            schema = text_format.Parse(file.read(), schema_pb2.Schema())
+        options = tfxio.TensorFlowDatasetOptions(batch_size=4, num_epochs={num_epochs})
+        factory = fn_args.data_accessor.tf_dataset_factory
+        for batch in factory(fn_args.train_files, options, schema).take(100):
+            pass
+    """
+    with pytest.raises(DataError, match=re.escape(str(corrupt))):
+        helpers.train(
+            helpers.write_module(tmp_path, source),
+            examples,
+            outputs,
+            inputs={"schema": [helpers.write_schema(tmp_path / "schema")]},
+        )
