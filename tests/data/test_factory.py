@@ -24,7 +24,12 @@ def options(**changes: Any) -> TensorFlowDatasetOptions:
 
 
 def test_exported_names() -> None:
-    assert data.__all__ == ["count_examples", "explain_read_errors", "make_dataset_factory"]
+    assert data.__all__ == [
+        "SplitCounts",
+        "count_examples",
+        "explain_read_errors",
+        "make_dataset_factory",
+    ]
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -22,8 +22,9 @@ ECHO = """
 import json
 
 def run_fn(fn_args):
-    names = ("train_steps", "eval_steps", "custom_config", "num_examples", "extra_inputs")
+    names = ("train_steps", "eval_steps", "custom_config", "extra_inputs")
     echo = {name: getattr(fn_args, name) for name in names}
+    echo["num_examples"] = dict(fn_args.num_examples)
     with open(fn_args.model_run_dir + "/echo.json", "w") as file:
         json.dump(echo, file)
     with tf.summary.create_file_writer(fn_args.model_run_dir + "/train").as_default():
