@@ -39,8 +39,9 @@ WAITS_IN_PUBLISHING = """
 rename = os.rename
 
 def wait_and_rename(source, target):
-    if target.endswith("/Format-Serving"):
+    if str(target).endswith("/Format-Serving"):
         wait_at_gate()
+        os.rename = rename
     rename(source, target)
 
 def run_fn(fn_args):
