@@ -70,7 +70,15 @@ def last_run(metadata_path: str) -> RunResults:
 def _artifacts(
     store: metadata_store.MetadataStore, events: list[Any], event_type: int
 ) -> dict[str, metadata_store_pb2.Artifact]:
-    ids = {e.path.steps[0].key: e.artifact_id for e in events if e.type == event_type}
+    # An artifact that is two inputs at once, as the blessed model that is evaluated again, has one
+    # event with both names in its path, in any order.
+    ids = {
+        step.key: event.artifact_id
+        for event in events
+        if event.type == event_type
+        for step in event.path.steps
+        if step.HasField("key")
+    }
     artifacts = {artifact.id: artifact for artifact in store.get_artifacts_by_id(ids.values())}
     return {name: artifacts[artifact_id] for name, artifact_id in ids.items()}
 
