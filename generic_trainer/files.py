@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-__all__ = ["is_remote", "move_aside", "publish_tree"]
+__all__ = ["gfile", "is_remote", "move_aside", "publish_tree"]
 
 # What makes a directory a model; on a file system without a directory rename it goes last.
 _SAVED_MODEL_FILE = "saved_model.pb"
@@ -23,34 +23,35 @@ def publish_tree(source: str, target: str) -> None:
     2. An object store has no rename of directories: the files go one by one, `saved_model.pb` last.
     3. What an earlier attempt left at `target` is replaced.
     """
-    gfile = _gfile()
-    if gfile.exists(target):
-        gfile.rmtree(target)
+    files = gfile()
+    if files.exists(target):
+        files.rmtree(target)
     if not is_remote(target):
         os.rename(source, target)
         return
     paths = [
-        os.path.join(directory, file)
-        for directory, _, files in gfile.walk(source)
-        for file in files
+        os.path.join(directory, name)
+        for directory, _, names in files.walk(source)
+        for name in names
     ]
     for path in sorted(paths, key=lambda path: os.path.basename(path) == _SAVED_MODEL_FILE):
         destination = os.path.join(target, os.path.relpath(path, source))
-        gfile.makedirs(os.path.dirname(destination))
-        gfile.rename(path, destination, overwrite=True)
-    gfile.rmtree(source)
+        files.makedirs(os.path.dirname(destination))
+        files.rename(path, destination, overwrite=True)
+    files.rmtree(source)
 
 
 def move_aside(directory: str, target: str) -> None:
     """Moves the content of a directory to `target` and leaves the directory empty."""
-    gfile = _gfile()
-    gfile.makedirs(target)
-    for name in gfile.listdir(directory):
+    files = gfile()
+    files.makedirs(target)
+    for name in files.listdir(directory):
         name = name.rstrip("/")  # object stores list directories with a slash
-        gfile.rename(os.path.join(directory, name), os.path.join(target, name), overwrite=True)
+        files.rename(os.path.join(directory, name), os.path.join(target, name), overwrite=True)
 
 
-def _gfile() -> Any:
+def gfile() -> Any:
+    """Returns `tf.io.gfile`; TensorFlow is imported only now, because that takes seconds."""
     import tensorflow as tf
 
     return tf.io.gfile

@@ -10,10 +10,9 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from typing import Any
 
 from generic_trainer.errors import ExportError, ModelValidationError
-from generic_trainer.files import move_aside, publish_tree
+from generic_trainer.files import gfile, move_aside, publish_tree
 from generic_trainer.request import SERVING_MODEL_DIR, TrainingRequest
 from generic_trainer.validation import (
     Checker,
@@ -49,10 +48,10 @@ def publish(
         ExportError: nothing was exported.
         ModelValidationError: the export failed the checks; their report is in the ModelRun.
     """
-    gfile = _gfile()
+    files = gfile()
     staging = request.staging_dir
     staged = os.path.join(staging, SERVING_MODEL_DIR)
-    if not gfile.exists(staged):
+    if not files.exists(staged):
         raise ExportError(
             "run_fn returned and exported no model: expected a SavedModel in "
             f"fn_args.serving_model_dir ({staged}), found nothing there. Save one with "
@@ -64,10 +63,10 @@ def publish(
     require_passed(report, "The exported model")
     manifest_hash = write_manifest(staged, report)
     report = dataclasses.replace(report, facts={**report.facts, "manifest_sha256": manifest_hash})
-    names = sorted(name.rstrip("/") for name in gfile.listdir(staging))
+    names = sorted(name.rstrip("/") for name in files.listdir(staging))
     for name in sorted(names, key=lambda name: name == SERVING_MODEL_DIR):
         publish_tree(os.path.join(staging, name), os.path.join(request.model_dir, name))
-    gfile.rmtree(staging)
+    files.rmtree(staging)
     _logger.info("Published the model in %s", os.path.join(request.model_dir, SERVING_MODEL_DIR))
     return report
 
@@ -86,7 +85,7 @@ def require_passed(report: ValidationReport, subject: str) -> None:
 
 def _report(report: ValidationReport, directory: str) -> None:
     for name, text in (("report.json", report.to_json()), ("report.html", report.to_html())):
-        with _gfile().GFile(os.path.join(directory, name), "w") as file:
+        with gfile().GFile(os.path.join(directory, name), "w") as file:
             file.write(text)
     for warning in report.warnings:
         _logger.warning("%s: %s → %s", warning.name, warning.message, warning.remedy)
@@ -105,16 +104,10 @@ def keep_failed_run(request: TrainingRequest) -> str:
     TFX's local orchestrators delete the output directories of a failed step, and with them what
     tells why it failed.
     """
-    gfile = _gfile()
+    files = gfile()
     kept = request.failed_run_dir
     move_aside(request.model_run_dir, kept)
-    if gfile.exists(request.staging_dir):
+    if files.exists(request.staging_dir):
         move_aside(request.staging_dir, os.path.join(kept, _REJECTED_DIR))
-        gfile.rmtree(request.staging_dir)
+        files.rmtree(request.staging_dir)
     return kept
-
-
-def _gfile() -> Any:
-    import tensorflow as tf
-
-    return tf.io.gfile

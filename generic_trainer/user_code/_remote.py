@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
 
+from generic_trainer.files import gfile
 from generic_trainer.user_code._paths import join, split
 
 __all__ = ["RemoteNode", "write_remote"]
@@ -26,17 +26,17 @@ class RemoteNode:
     def is_file(self) -> bool:
         """Whether it is there and is a file."""
         with _as_os_errors():
-            return bool(_gfile().exists(self.path)) and not self.is_dir()
+            return bool(gfile().exists(self.path)) and not self.is_dir()
 
     def is_dir(self) -> bool:
         """Whether it is there and is a folder."""
         with _as_os_errors():
-            return bool(_gfile().isdir(self.path))
+            return bool(gfile().isdir(self.path))
 
     def iterdir(self) -> Iterator[RemoteNode]:
         """Yields what lies in the folder."""
         with _as_os_errors():
-            names = _gfile().listdir(self.path)
+            names = gfile().listdir(self.path)
         # Object stores list folders with a slash at the end.
         yield from (self.joinpath(name.rstrip("/")) for name in names)
 
@@ -46,7 +46,7 @@ class RemoteNode:
 
     def read_bytes(self) -> bytes:
         """Returns the contents of the file."""
-        with _as_os_errors(), _gfile().GFile(self.path, "rb") as file:
+        with _as_os_errors(), gfile().GFile(self.path, "rb") as file:
             content: bytes = file.read()
             return content
 
@@ -54,16 +54,10 @@ class RemoteNode:
 def write_remote(path: str, temporary: str, content: bytes) -> None:
     """Writes `temporary` and renames it to `path`."""
     with _as_os_errors():
-        _gfile().makedirs(split(path)[0])
-        with _gfile().GFile(temporary, "wb") as file:
+        gfile().makedirs(split(path)[0])
+        with gfile().GFile(temporary, "wb") as file:
             file.write(content)
-        _gfile().rename(temporary, path, overwrite=True)
-
-
-def _gfile() -> Any:
-    import tensorflow as tf
-
-    return tf.io.gfile
+        gfile().rename(temporary, path, overwrite=True)
 
 
 @contextlib.contextmanager

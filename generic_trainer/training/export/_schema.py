@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
-
-from generic_trainer.errors import ConfigurationError, DataError
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.schemas import read_schema
 
 __all__ = ["parse_spec_of"]
 
@@ -26,7 +25,7 @@ def parse_spec_of(schema: Any) -> dict[str, Any]:
     """
     from tfx_bsl.tfxio import tensor_representation_util as representations
 
-    proto = _read(schema) if isinstance(schema, str) else schema
+    proto = read_schema(schema) if isinstance(schema, str) else schema
     types = {feature.name: feature.type for feature in proto.feature}
     spec = {}
     try:
@@ -41,16 +40,3 @@ def parse_spec_of(schema: Any) -> dict[str, Any]:
             "ones that the model needs with feature_spec={name: tf.io.FixedLenFeature(...)}"
         ) from error
     return spec
-
-
-def _read(path: str) -> Any:
-    from google.protobuf import text_format
-    from tensorflow_metadata.proto.v0 import schema_pb2
-
-    try:
-        with tf.io.gfile.GFile(path, "r") as file:
-            return text_format.Parse(file.read(), schema_pb2.Schema())
-    except (tf.errors.OpError, text_format.ParseError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"schema {path!r} must be a schema.pbtxt in text format, but: {error}"
-        ) from error
