@@ -35,6 +35,8 @@ INSTALL_REQUIRES = [
     "tensorboard>=2.16,<2.22",  # tf.summary; TensorFlow brought it until 2.20
     "tf-keras>=2.16,<2.22",  # Transform and Model Analysis, whatever tf.keras is
     "jinja2>=3",  # report.html
+    # generic_trainer.estimator: the last release. It asks for nothing, not even for TensorFlow.
+    "tensorflow-estimator==2.15.*",
     "pyyaml>=6",  # ServingContract.from_yaml
     "rich>=13",  # the report on a terminal
     # Transform and Tuner pack their module files with `python -m pip` at run time.

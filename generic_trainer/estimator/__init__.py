@@ -1,0 +1,40 @@
+"""The tf.estimator API, on every TensorFlow that this package supports.
+
+TensorFlow removed `tf.estimator` in 2.16. Code that was written for it needs one line changed::
+
+    from generic_trainer.estimator import tf  # instead of: import tensorflow as tf
+
+    classifier = tf.estimator.DNNClassifier([64, 32], columns, model_dir=fn_args.model_run_dir)
+    tf.estimator.train_and_evaluate(classifier, train_spec, eval_spec)
+
+or the names are taken from here: `from generic_trainer import estimator`, then
+`estimator.DNNClassifier`, `estimator.export.ServingInputReceiver`.
+
+1. The names and their behaviour are those of tf.estimator in TensorFlow 2.15, because the code is:
+   the package `tensorflow-estimator`, which still installs. `v1` has those of
+   `tf.compat.v1.estimator`, such as a `DNNClassifier` that takes TF 1 optimizers.
+2. Keras objects that meet an estimator (optimizers, metrics, losses, models for
+   `model_to_estimator`, layers in a `model_fn`) must be of Keras 2: of the `tf.keras` of this `tf`.
+   Which Keras TensorFlow itself shows, and so `TF_USE_LEGACY_KERAS`, does not matter.
+3. `train_distribute` works on one worker, with `tf.distribute.MirroredStrategy` say. On several
+   workers estimators train with parameter servers; the coordinator for strategies is gone.
+4. There are no TPU estimators, and no boosted trees, which left the package before 2.15.
+
+Names load on first use. TensorFlow itself is left as it is: who else imports `tensorflow` in the
+process sees no difference (`_importing` says how).
+"""
+
+from __future__ import annotations
+
+from generic_trainer.estimator import experimental, export, inputs, v1
+from generic_trainer.estimator._names import estimator_names
+from generic_trainer.estimator._tensorflow import tf
+
+# Beside the names of tf.estimator, which `dir` lists.
+__all__ = ["experimental", "export", "inputs", "tf", "v1"]
+
+__getattr__, __dir__ = estimator_names(
+    __name__,
+    "v2/estimator",
+    also={"model_to_estimator": "generic_trainer.estimator._keras_model:model_to_estimator"},
+)

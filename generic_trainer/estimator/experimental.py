@@ -1,0 +1,9 @@
+"""`tf.estimator.experimental`: early stopping, in-memory evaluation, RNNs, k-means and SDCA."""
+
+from __future__ import annotations
+
+from generic_trainer.estimator._names import estimator_names
+
+__getattr__, __dir__ = estimator_names(
+    __name__, "v2/estimator/experimental", "v1/estimator/experimental"
+)

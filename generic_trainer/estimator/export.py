@@ -1,0 +1,7 @@
+"""`tf.estimator.export`: serving input receivers and what a model_fn exports."""
+
+from __future__ import annotations
+
+from generic_trainer.estimator._names import estimator_names
+
+__getattr__, __dir__ = estimator_names(__name__, "v2/estimator/export")

@@ -1,0 +1,14 @@
+"""`tf.compat.v1.estimator`: the same names, with the classes for TF 1 optimizers."""
+
+from __future__ import annotations
+
+from generic_trainer.estimator import experimental, export, inputs
+from generic_trainer.estimator._names import estimator_names
+
+__all__ = ["experimental", "export", "inputs"]
+
+__getattr__, __dir__ = estimator_names(
+    __name__,
+    "v1/estimator",
+    also={"model_to_estimator": "generic_trainer.estimator._keras_model:model_to_estimator_v1"},
+)
