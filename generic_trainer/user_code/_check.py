@@ -1,4 +1,4 @@
-"""Whether a module has a function that can be called with one argument."""
+"""Whether a module has a function that can be called to train."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from generic_trainer.user_code._code import UserCode
 from generic_trainer.user_code._loader import BundleLoader
 from generic_trainer.user_code._missing import explain_missing
 from generic_trainer.user_code._quote import quote_function
+from generic_trainer.user_code._trainer_fn import TRAINER_FN, has_trainer_fn_instead
 
 __all__ = ["check_function"]
 
@@ -19,19 +20,32 @@ __all__ = ["check_function"]
 def check_function(module: ModuleType, code: UserCode) -> Callable[..., Any]:
     """Returns the function that `code` names, out of the imported `module`.
 
+    Where the module has `trainer_fn` in place of `run_fn`, it is a function that runs that.
+
     Raises:
-        ModuleFileError: it is missing, cannot be called with one argument, or a call would not run
+        ModuleFileError: it is missing, cannot be called with its arguments, or a call would not run
             it.
     """
-    if not hasattr(module, code.function):
-        names = [name for name in vars(module) if not name.startswith("__")]
+    names = [name for name in vars(module) if not name.startswith("__")]
+    if hasattr(module, code.function):
+        names.append(code.function)  # also where a module's own __getattr__ makes it
+    if has_trainer_fn_instead(code.function, names):
+        from generic_trainer.estimator._trainer_fn import run_fn_from_trainer_fn
+
+        return run_fn_from_trainer_fn(_checked(module, TRAINER_FN, "trainer_fn_args", "schema"))
+    if code.function not in names:
         raise ModuleFileError(explain_missing(code.function, _path(module), names))
-    function = getattr(module, code.function)
-    found = _fault(function, code.function)
+    return _checked(module, code.function, "fn_args")
+
+
+def _checked(module: ModuleType, name: str, *arguments: str) -> Callable[..., Any]:
+    function = getattr(module, name)
+    found = _fault(function, name, len(arguments))
     if found:
+        count = {1: "one argument", 2: "two arguments"}[len(arguments)]
         raise ModuleFileError(
-            f"Module {code.module!r}: expected a function that takes one argument, "
-            f"{code.function}(fn_args); found {found}.{_place(function)}"
+            f"Module {module.__name__!r}: expected a function that takes {count}, "
+            f"{name}({', '.join(arguments)}); found {found}.{_place(function)}"
         )
     return function  # type: ignore[no-any-return]
 
@@ -43,13 +57,13 @@ def _path(module: ModuleType) -> str:
     return module.__file__ or f"Module {module.__name__!r}"
 
 
-def _fault(function: Any, name: str) -> str:
+def _fault(function: Any, name: str, arguments: int) -> str:
     if not callable(function):
         return f"{name} = {function!r}"
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         return f"{name} as an async function or a generator, which a plain call does not run"
     try:
-        inspect.signature(function).bind(None)
+        inspect.signature(function).bind(*[None] * arguments)
     except TypeError:
         return f"{name}{inspect.signature(function)}"
     except ValueError:  # functions written in C may not tell

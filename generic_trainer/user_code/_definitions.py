@@ -10,6 +10,7 @@ from generic_trainer.user_code._missing import explain_missing
 from generic_trainer.user_code._parse import defined_names, parse
 from generic_trainer.user_code._paths import join
 from generic_trainer.user_code._quote import quote_syntax_error
+from generic_trainer.user_code._trainer_fn import has_trainer_fn_instead
 
 __all__ = ["check_definition"]
 
@@ -35,7 +36,9 @@ def _check(source: bytes, path: str, function: str) -> None:
     except (SyntaxError, ValueError) as error:
         quoted = quote_syntax_error(error, path)
         raise ModuleFileError(f"{path} is not valid Python.\n{quoted}") from error
-    if function not in names and not any(_may_define(node, function) for node in ast.walk(tree)):
+    if function in names or has_trainer_fn_instead(function, names):
+        return
+    if not any(_may_define(node, function) for node in ast.walk(tree)):
         raise ModuleFileError(explain_missing(function, path, names))
 
 

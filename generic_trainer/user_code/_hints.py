@@ -10,6 +10,8 @@ from generic_trainer.user_code._loader import UNPACKED_PREFIX
 __all__ = ["hint"]
 
 _MISSING_FILE = ("FileNotFoundError", "NotFoundError")  # Python's and TensorFlow's
+# `tf.estimator`, `tf.compat.v1.estimator` and `tf.keras.estimator` say it alike.
+_NO_ESTIMATOR = "has no attribute 'estimator'"
 
 
 def hint(error: BaseException, code: UserCode) -> str:
@@ -30,6 +32,11 @@ def _advice(error: BaseException, code: UserCode) -> str:
             "A module file is imported by its own name, outside of any package: write "
             '"import helper" instead of "from . import helper", or pass '
             'run_fn="package.module.run_fn" instead of module_file.'
+        )
+    if isinstance(error, AttributeError) and _NO_ESTIMATOR in str(error):
+        return (
+            "TensorFlow has no tf.estimator since 2.16. Write "
+            '"from generic_trainer.estimator import tf" instead of "import tensorflow as tf".'
         )
     name = top_level(code.module)
     place = installed_at(name) if code.bundle and f"'{name}'" in str(error) else None

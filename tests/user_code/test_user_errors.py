@@ -181,19 +181,28 @@ def test_run_fn_is_missing_after_import(project):
 
 
 @pytest.mark.parametrize(
-    "how", ["def trainer_fn(trainer_fn_args, schema): pass", "from helper import *"]
+    "how", ["def trainer_fn(trainer_fn_args): pass", "from helper import trainer_fn"]
 )
-def test_legacy_module_file(project, how):
-    import tensorflow as tf
-
+def test_wrong_signature_of_trainer_fn(project, how):
     project.write("trainer.py", how)
-    project.write("helper.py", "def trainer_fn(trainer_fn_args, schema): pass")
+    project.write("helper.py", "def trainer_fn(trainer_fn_args): pass")
     with pytest.raises(ModuleFileError) as error:
         project.run()
     message = str(error.value)
-    assert f"{project.folder}/trainer.py defines trainer_fn and no run_fn" in message
-    assert "estimator support of this package, which is not in this release" in message
-    assert ("no tf.estimator since 2.16" in message) != hasattr(tf, "estimator")
+    assert "takes two arguments, trainer_fn(trainer_fn_args, schema)" in message
+    assert "found trainer_fn(trainer_fn_args)" in message
+
+
+@pytest.mark.parametrize("name", ["tf.estimator.Estimator", "tf.compat.v1.estimator.Estimator"])
+def test_tensorflow_without_estimators(project, name):
+    project.write(
+        "trainer.py", f"import tensorflow as tf\ndef run_fn(fn_args):\n    {name}(print)\n"
+    )
+    with pytest.raises(TrainingError) as error:
+        project.run()
+    message = str(error.value)
+    assert quoted(project, "trainer.py", 3, ", in run_fn", f"{name}(print)") in message
+    assert 'Write "from generic_trainer.estimator import tf" instead of' in message
 
 
 @pytest.mark.parametrize(

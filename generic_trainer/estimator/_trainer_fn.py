@@ -1,0 +1,118 @@
+"""Runs `trainer_fn`, which module files of TFX's first trainer define in place of `run_fn`.
+
+As TFX's estimator executor did:
+
+1. `trainer_fn(trainer_fn_args, schema)` builds an estimator. `trainer_fn_args.serving_model_dir` is
+   a folder inside the ModelRun, for checkpoints and event files; `warm_start_from` is another name
+   of `base_model`, from TFX 0.x.
+2. `tf.estimator.train_and_evaluate` trains it and calls its exporter.
+3. The chief copies the exporter's newest SavedModel to where the model is checked and published.
+4. But there is no EvalSavedModel in `Format-TFMA`: TensorFlow Model Analysis, of every TFX that
+   this package supports, neither writes nor reads them. The Evaluator scores the serving model.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from generic_trainer import estimator
+from generic_trainer.errors import ExportError, ModuleFileError, raise_problems
+from generic_trainer.files import gfile
+from generic_trainer.schemas import read_schema
+from generic_trainer.training import is_chief
+
+__all__ = ["run_fn_from_trainer_fn"]
+
+_EXPECTED = {"estimator": "Estimator", "train_spec": "TrainSpec", "eval_spec": "EvalSpec"}
+_EVAL_RECEIVER = "eval_input_receiver_fn"
+
+_logger = logging.getLogger(__name__)
+
+
+def run_fn_from_trainer_fn(trainer_fn: Callable[..., Any]) -> Callable[[Any], None]:
+    """Returns the `run_fn` that does what TFX's estimator executor did with a `trainer_fn`.
+
+    Args:
+        trainer_fn: takes `FnArgs` and a `schema_pb2.Schema`, None where the trainer was given no
+            schema; returns a dict with `estimator`, `train_spec` and `eval_spec`.
+
+    The `run_fn` raises:
+        ModuleFileError: `trainer_fn` returned something else.
+        ExportError: the exporter has written nothing.
+    """
+
+    def run_fn(fn_args: Any) -> None:
+        schema = read_schema(fn_args.schema_path) if fn_args.schema_path else None
+        spec = trainer_fn(_working_in_model_run(fn_args), schema)
+        _check(spec)
+        estimator.train_and_evaluate(spec["estimator"], spec["train_spec"], spec["eval_spec"])
+        if not is_chief():
+            return
+        _copy_tree(_newest_export(spec), fn_args.serving_model_dir)
+        if spec.get(_EVAL_RECEIVER):
+            _logger.info(
+                "%s is not used: TensorFlow Model Analysis reads EvalSavedModels no more, so "
+                "there is no Format-TFMA. The Evaluator scores the serving model; its eval_config "
+                "says with which signature_name.",
+                _EVAL_RECEIVER,
+            )
+
+    return run_fn
+
+
+def _working_in_model_run(fn_args: Any) -> Any:
+    changed = copy.copy(fn_args)
+    # Checkpoints and event files go there too, which have no place in a model.
+    for name in ("serving_model_dir", "eval_model_dir"):
+        folder = os.path.basename(getattr(fn_args, name))
+        setattr(changed, name, os.path.join(fn_args.model_run_dir, folder))
+    changed.warm_start_from = fn_args.base_model
+    return changed
+
+
+def _check(spec: Any) -> None:
+    """Raises `ModuleFileError` if `trainer_fn` returned what cannot be trained or exported."""
+    if not isinstance(spec, Mapping):
+        problems = [f"expected a dict with {', '.join(_EXPECTED)}, found {spec!r}."]
+    else:
+        problems = [
+            f'expected a {kind} at ["{name}"], found {spec.get(name)!r}.'
+            for name, kind in _EXPECTED.items()
+            if not isinstance(spec.get(name), getattr(estimator, kind))
+        ]
+    if not problems and len(spec["eval_spec"].exporters) != 1:
+        names = [exporter.name for exporter in spec["eval_spec"].exporters]
+        problems = [
+            f"expected one exporter in the EvalSpec, to write the model that is published, found "
+            f"{names}."
+        ]
+    raise_problems(ModuleFileError, "trainer_fn returned the wrong thing", problems)
+
+
+def _newest_export(spec: Mapping[str, Any]) -> str:
+    (exporter,) = spec["eval_spec"].exporters
+    folder = os.path.join(spec["estimator"].model_dir, "export", exporter.name)
+    names = gfile().listdir(folder) if gfile().isdir(folder) else []
+    # Folders are named by the time of the export; unfinished ones are not a number.
+    times = [int(name.rstrip("/")) for name in names if name.rstrip("/").isdecimal()]
+    if not times:
+        raise ExportError(
+            f"The exporter {exporter.name!r} of trainer_fn has written no model: expected one in "
+            f"{folder}. A FinalExporter exports when training ends at TrainSpec(max_steps=...), "
+            "a BestExporter when the metric that it compares improves."
+        )
+    return os.path.join(folder, str(max(times)))
+
+
+def _copy_tree(source: str, target: str) -> None:
+    files = gfile()
+    for directory, _, names in files.walk(source):
+        # "." at the end of a path is a folder of that name to an object store.
+        destination = os.path.join(target, os.path.relpath(directory, source)).removesuffix("/.")
+        files.makedirs(destination)
+        for name in names:
+            files.copy(os.path.join(directory, name), os.path.join(destination, name))
