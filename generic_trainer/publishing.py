@@ -67,6 +67,8 @@ def publish(
     for name in sorted(names, key=lambda name: name == SERVING_MODEL_DIR):
         publish_tree(os.path.join(staging, name), os.path.join(request.model_dir, name))
     files.rmtree(staging)
+    if files.exists(request.checkpoint_dir):  # nothing is left to resume
+        files.rmtree(request.checkpoint_dir)
     _logger.info("Published the model in %s", os.path.join(request.model_dir, SERVING_MODEL_DIR))
     return report
 
@@ -99,7 +101,7 @@ def _resting_place(request: TrainingRequest, passed: bool) -> str:
 
 
 def keep_failed_run(request: TrainingRequest) -> str:
-    """Saves log, checkpoints and export of a failed run, and returns the directory they are in.
+    """Saves log and export of a failed run, and returns the directory they are in.
 
     TFX's local orchestrators delete the output directories of a failed step, and with them what
     tells why it failed.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,7 +27,9 @@ _FORMAT_TF_EXAMPLE = 6
 _STAGING_DIR = ".staging"
 # Inside the ModelRun artifact.
 LOG_FILE = "training.log"
-_CHECKPOINT_DIR = "checkpoints"
+# Beside the artifacts of the node, whose directories TFX deletes when a step fails.
+_CHECKPOINTS_DIR = ".checkpoints"
+_MODEL_RUN = "model_run"
 # Beside the ModelRun artifact.
 _FAILED_SUFFIX = ".failed"
 
@@ -73,6 +76,10 @@ class TrainingRequest:
         extra_inputs: input name → URIs of its artifacts.
         contract: what the export must fulfil; None requires what any consumer needs.
         eval_config: the `tfma.EvalConfig` of the Evaluator downstream.
+        run_key: names the runs that may go on from each other's checkpoints; see
+            `generic_trainer.training.resume.run_key`.
+        seed: what the reader shuffles with where `run_fn` does not say; the same in all runs of
+            the same `run_key`.
     """
 
     user_code: UserCode
@@ -94,6 +101,8 @@ class TrainingRequest:
     extra_inputs: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     contract: ServingContract | None = None
     eval_config: Any = None
+    run_key: str = "unnamed"
+    seed: int | None = None
 
     @property
     def staging_dir(self) -> str:
@@ -107,10 +116,27 @@ class TrainingRequest:
 
     @property
     def checkpoint_dir(self) -> str:
-        """Where `run_fn` keeps its checkpoints; stays with the ModelRun artifact."""
-        return os.path.join(self.model_run_dir, _CHECKPOINT_DIR)
+        """Where `run_fn` keeps its checkpoints; outlives a failed run."""
+        return os.path.join(_node_dir(self.model_run_dir), _CHECKPOINTS_DIR, self.run_key)
 
     @property
     def log_path(self) -> str:
         """Where the output of `run_fn` is kept."""
         return os.path.join(self.model_run_dir, LOG_FILE)
+
+
+def _node_dir(model_run_dir: str) -> str:
+    """Returns the directory that all executions of a node share, told from one of them.
+
+    1. TFX's own orchestrators: `<root>/<node>/model_run/<execution>` → `<root>/<node>`.
+    2. Kubeflow and Vertex: `<root>/<run>/<task>/model_run` → `<root>/<node>`, where a task is named
+       by its node and perhaps a number (`Trainer_-3145728`).
+    3. Anything else: the parent directory.
+    """
+    parent, name = os.path.split(model_run_dir.rstrip("/"))
+    if os.path.basename(parent) == _MODEL_RUN:
+        return os.path.dirname(parent)
+    if name != _MODEL_RUN:
+        return parent
+    run, task = os.path.split(parent)
+    return os.path.join(os.path.dirname(run), re.sub(r"_-?\d+$", "", task))

@@ -32,7 +32,8 @@ class FnArgs(fn_args_utils.FnArgs):
         num_examples: split name → number of examples, from the statistics artifact where one was
             given, else counted when it is looked at.
         extra_inputs: input name → URIs of its artifacts.
-        checkpoint_dir: directory for checkpoints; it stays with the ModelRun artifact.
+        checkpoint_dir: directory for checkpoints, which the next attempt at the same run finds
+            again; deleted when the model is published.
     """
 
     num_examples: Mapping[str, int] | None = attr.ib(default=None)
@@ -56,7 +57,7 @@ def make_fn_args(request: TrainingRequest, export_dir: str) -> FnArgs:
         schema_file=request.schema_path,
         transform_graph_path=request.transform_graph_path,
         transform_output=request.transform_graph_path,
-        data_accessor=_data_accessor(request.examples_format),
+        data_accessor=_data_accessor(request.examples_format, request.seed),
         serving_model_dir=os.path.join(export_dir, SERVING_MODEL_DIR),
         eval_model_dir=os.path.join(export_dir, EVAL_MODEL_DIR),
         model_run_dir=request.model_run_dir,
@@ -74,12 +75,13 @@ def _copy(mapping: Any) -> dict[str, Any] | None:
     return None if mapping is None else dict(mapping)
 
 
-def _data_accessor(examples_format: ExamplesFormat) -> fn_args_utils.DataAccessor:
+def _data_accessor(examples_format: ExamplesFormat, seed: int | None) -> fn_args_utils.DataAccessor:
     examples = [_like_original(examples_format)]
     return fn_args_utils.DataAccessor(
         tf_dataset_factory=make_dataset_factory(
             tfxio_utils.get_tf_dataset_factory_from_artifact(examples, _TELEMETRY),
             payload_format=examples_utils.get_payload_format_string(examples[0]),
+            seed=seed,
         ),
         record_batch_factory=tfxio_utils.get_record_batch_factory_from_artifact(
             examples, _TELEMETRY

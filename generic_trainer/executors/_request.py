@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,6 +23,8 @@ from generic_trainer.executors._examples import (
     split_files,
 )
 from generic_trainer.request import TrainingRequest
+from generic_trainer.training import is_chief
+from generic_trainer.training.resume import claim_checkpoint_dir, run_key
 from generic_trainer.user_code import UserCode, bundle_function, bundle_module_file
 from generic_trainer.validation import ServingContract
 
@@ -53,7 +56,7 @@ def request_from_artifacts(
     train_args = _proto(exec_properties, keys.TRAIN_ARGS, trainer_pb2.TrainArgs())
     eval_args = _proto(exec_properties, keys.EVAL_ARGS, trainer_pb2.EvalArgs())
     examples = input_dict.get(keys.EXAMPLES) or []
-    return TrainingRequest(
+    request = TrainingRequest(
         user_code=_user_code(exec_properties, scratch_dir),
         train_files=split_files(examples, list(train_args.splits) or ["train"]),
         eval_files=split_files(examples, list(eval_args.splits) or ["eval"]),
@@ -75,6 +78,11 @@ def request_from_artifacts(
         contract=_contract(exec_properties),
         eval_config=_eval_config(exec_properties),
     )
+    key = run_key(request)
+    request = dataclasses.replace(request, run_key=key.digest, seed=key.seed)
+    if is_chief():
+        claim_checkpoint_dir(request.checkpoint_dir, key)
+    return request
 
 
 def _user_code(exec_properties: Mapping[str, Any], scratch_dir: str) -> UserCode:

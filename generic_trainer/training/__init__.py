@@ -5,7 +5,9 @@
     from generic_trainer import training
 
     def run_fn(fn_args):
-        model = train(...)
+        with training.get_strategy().scope():
+            model = build(...)
+        model.fit(..., callbacks=training.resume_callbacks(fn_args))
         training.export_model(model, fn_args, label_keys=("tips",))
         if training.is_chief():
             write_summary(fn_args.model_run_dir)
@@ -20,15 +22,33 @@ from generic_trainer._lazy import lazy_names
 if TYPE_CHECKING:
     from generic_trainer.training._cluster import is_chief
     from generic_trainer.training._steps import steps_for
+    from generic_trainer.training._strategy import get_strategy
     from generic_trainer.training.export import export_model
+    from generic_trainer.training.resume import (
+        CheckpointManager,
+        SavedCheckpoint,
+        resume_callbacks,
+    )
 
-__all__ = ["export_model", "is_chief", "steps_for"]
+__all__ = [
+    "CheckpointManager",
+    "SavedCheckpoint",
+    "export_model",
+    "get_strategy",
+    "is_chief",
+    "resume_callbacks",
+    "steps_for",
+]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "CheckpointManager": "generic_trainer.training.resume._manager",
+        "SavedCheckpoint": "generic_trainer.training.resume._manager",
         "export_model": "generic_trainer.training.export",
+        "get_strategy": "generic_trainer.training._strategy",
         "is_chief": "generic_trainer.training._cluster",
+        "resume_callbacks": "generic_trainer.training.resume._callbacks",
         "steps_for": "generic_trainer.training._steps",
     },
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 from generic_trainer.errors import ConfigurationError
 
-__all__ = ["is_chief"]
+__all__ = ["is_chief", "task", "tf_config"]
 
 _TF_CONFIG = "TF_CONFIG"
 
@@ -25,17 +25,22 @@ def is_chief() -> bool:
     Raises:
         ConfigurationError: `TF_CONFIG` is not JSON, or it names a cluster and no task in it.
     """
-    config = _tf_config()
+    config = tf_config()
     cluster = config.get("cluster")
     if not cluster:
         return True
-    task_type, task_index = _task(config)
+    task_type, task_index = task(config)
     if task_type in ("chief", "master"):
         return task_index == 0
     return task_type == "worker" and task_index == 0 and not {"chief", "master"} & cluster.keys()
 
 
-def _tf_config() -> dict[str, Any]:
+def tf_config() -> dict[str, Any]:
+    """Returns `TF_CONFIG`; empty when there is none.
+
+    Raises:
+        ConfigurationError: it is not a JSON object.
+    """
     text = os.environ.get(_TF_CONFIG) or "{}"
     try:
         config = json.loads(text)
@@ -50,7 +55,12 @@ def _tf_config() -> dict[str, Any]:
     return config
 
 
-def _task(config: dict[str, Any]) -> tuple[str, int]:
+def task(config: dict[str, Any]) -> tuple[str, int]:
+    """Returns the type and the index of this process.
+
+    Raises:
+        ConfigurationError: `config` names no task.
+    """
     task = config.get("task") or {}
     try:
         return str(task["type"]), int(task["index"])

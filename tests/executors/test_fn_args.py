@@ -46,7 +46,8 @@ def test_paths_and_defaults(fn_args_for: Any, examples: types.Artifact, outputs:
     assert fn_args.serving_model_dir.endswith("/export/Format-Serving")
     assert fn_args.eval_model_dir.endswith("/export/Format-TFMA")
     assert fn_args.model_run_dir == outputs["model_run"][0].uri
-    assert fn_args.checkpoint_dir == f"{fn_args.model_run_dir}/checkpoints"
+    node_dir = Path(fn_args.model_run_dir).parent.parent
+    assert Path(fn_args.checkpoint_dir).parent == node_dir / ".checkpoints"
     for name in ("schema_path", "schema_file", "transform_graph_path", "transform_output"):
         assert getattr(fn_args, name) is None
     for name in ("base_model", "hyperparameters", "custom_config"):

@@ -1,0 +1,38 @@
+"""Checkpoints, and going on from them: a killed run loses minutes instead of everything.
+
+`CheckpointManager` is for loops of one's own, `resume_callbacks` for Keras's `fit`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from generic_trainer._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from generic_trainer.training.resume._callbacks import resume_callbacks
+    from generic_trainer.training.resume._key import RunKey, claim_checkpoint_dir, run_key
+    from generic_trainer.training.resume._manager import CheckpointManager, SavedCheckpoint
+
+__all__ = [
+    "CheckpointManager",
+    "RunKey",
+    "SavedCheckpoint",
+    "claim_checkpoint_dir",
+    "resume_callbacks",
+    "run_key",
+]
+
+_HERE = "generic_trainer.training.resume"
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "CheckpointManager": f"{_HERE}._manager",
+        "RunKey": f"{_HERE}._key",
+        "SavedCheckpoint": f"{_HERE}._manager",
+        "claim_checkpoint_dir": f"{_HERE}._key",
+        "resume_callbacks": f"{_HERE}._callbacks",
+        "run_key": f"{_HERE}._key",
+    },
+)

@@ -1,0 +1,113 @@
+"""`resume_callbacks`: checkpoints for Keras's `fit`."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from generic_trainer.errors import ConfigurationError, raise_problems
+from generic_trainer.training._cluster import is_chief
+from generic_trainer.training.resume._manager import CheckpointManager
+from generic_trainer.training.resume._resume import Resume
+from generic_trainer.training.resume._schedule import check_intervals
+
+__all__ = ["resume_callbacks"]
+
+_DEFAULT_INTERVAL_S = 60.0
+_NAMES = "_resumed_fits"
+
+# Directory → the manager that a fit in this process has opened, and not closed if it raised.
+_opened: dict[str, CheckpointManager] = {}
+
+
+def resume_callbacks(
+    fn_args: Any,
+    *,
+    callbacks: Sequence[Any] = (),
+    every_steps: int | None = None,
+    every_s: float | None = None,
+    max_to_keep: int = 2,
+    wait_s: float = 0.0,
+    preemption_grace_s: float = 25.0,
+    name: str = "fit",
+) -> list[Any]:
+    """Returns callbacks with which a killed `model.fit` goes on where it was, in mid-epoch.
+
+    ::
+
+        model.fit(dataset, epochs=10, steps_per_epoch=1000, callbacks=training.resume_callbacks(
+            fn_args, callbacks=[keras.callbacks.EarlyStopping("loss")]))
+
+    1. Weights, optimizer, metrics, epoch, batch, history, the state of `callbacks` and the position
+       in the data are restored, for Keras 2 and Keras 3. With the datasets of
+       `fn_args.data_accessor`, the steps that follow are those of a run without interruption.
+    2. That needs a `tf.data` dataset whose iterator TensorFlow can save. Under a distribution
+       strategy it cannot; there batches are counted and skipped, which comes to the same for a
+       dataset that one iterator goes through (`num_epochs=None` and `steps_per_epoch`). Keras 2's
+       `Dropout` draws anew after a resume, unless
+       `tf.keras.backend.experimental.enable_tf_random_generator()` was called.
+    3. By default a checkpoint is written every minute, and more rarely where writing one takes
+       longer than 3 % of that. A disk that is full costs a warning, not the run.
+    4. SIGTERM writes a checkpoint after the step that is running, then raises `WorkerLostError`.
+       With several workers it raises without a checkpoint: they can save only together.
+    5. When `fit` ends, that is saved too: a run that is killed in its evaluation or export does not
+       train again. When the model is published, the checkpoints are deleted.
+    6. With several workers, all call this; the chief keeps what it saves.
+
+    Args:
+        fn_args: the argument of `run_fn`.
+        callbacks: your own callbacks; they come first in the returned list. What they hold of
+            numbers, texts and arrays is saved and restored.
+        every_steps: training steps between two checkpoints, instead of a time.
+        every_s: seconds between two checkpoints; 60 by default.
+        max_to_keep: how many checkpoints to keep.
+        wait_s: how long to wait, in seconds, for another run with the same checkpoints to end.
+        preemption_grace_s: how long after SIGTERM, in seconds, the running step may take before
+            the process exits without a checkpoint.
+        name: what to call this `fit`, where `run_fn` has several.
+
+    Raises:
+        ConfigurationError: an argument is wrong, `fn_args` has no `checkpoint_dir`, or another
+            `fit` of this run has the same name. While `fit` begins: another run writes there, or
+            the strategy is that of parameter servers.
+    """
+    problems = check_intervals(every_steps, every_s)
+    directory: str = getattr(fn_args, "checkpoint_dir", None) or ""
+    if not directory:
+        problems.append(
+            "fn_args has no checkpoint_dir: expected the argument that GenericTrainer passes to "
+            "run_fn, or any object with that attribute"
+        )
+    names = vars(fn_args).setdefault(_NAMES, set()) if directory else set()
+    if name in names:
+        problems.append(
+            f"another fit of this run is called {name!r} already: give each a name of its own, "
+            "such as resume_callbacks(fn_args, name='fine_tuning')"
+        )
+    raise_problems(ConfigurationError, "resume_callbacks", problems)
+    names.add(name)
+    others = list(callbacks)
+    if not any(isinstance(each, tf.keras.callbacks.History) for each in others):
+        others.append(tf.keras.callbacks.History())  # fit uses it instead of one of its own
+    resume = Resume(
+        functools.partial(_open, os.path.join(directory, name), max_to_keep, wait_s),
+        others,
+        every_steps=every_steps,
+        every_s=every_s or _DEFAULT_INTERVAL_S,
+        grace_s=preemption_grace_s,
+    )
+    return [*others, resume]
+
+
+def _open(directory: str, max_to_keep: int, wait_s: float) -> CheckpointManager:
+    if directory in _opened:  # by a fit that raised, of an earlier attempt in this process
+        _opened.pop(directory).close()
+    manager = CheckpointManager(
+        directory, max_to_keep=max_to_keep, wait_s=wait_s, writes=is_chief()
+    )
+    _opened[directory] = manager
+    return manager

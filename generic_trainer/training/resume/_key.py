@@ -1,0 +1,122 @@
+"""Which runs may go on from each other's checkpoints: those that would train the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from generic_trainer.files import gfile
+from generic_trainer.training.resume._fingerprint import fingerprint
+
+if TYPE_CHECKING:
+    from generic_trainer.request import TrainingRequest
+
+__all__ = ["RunKey", "claim_checkpoint_dir", "run_key"]
+
+_KEY_FILE = "key.json"
+_DIGITS = 16
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunKey:
+    """What decides the outcome of a run.
+
+    Attributes:
+        parts: name of the part → its fingerprint.
+    """
+
+    parts: Mapping[str, str]
+
+    @property
+    def digest(self) -> str:
+        """A short name for it."""
+        return _digest(self.parts)
+
+    @property
+    def seed(self) -> int:
+        """A seed that all runs of the same key, and all their workers, have in common."""
+        return int(self.digest[:7], 16)
+
+
+def run_key(request: TrainingRequest) -> RunKey:
+    """Returns the key of a run.
+
+    Its parts are the user's code, the contents of the inputs, hyperparameters, custom_config and
+    the numbers of steps. Where the inputs lie is not among them: an upstream component that ran
+    again and made the same files has changed nothing.
+
+    Raises:
+        DataError: an input cannot be read.
+    """
+    code = request.user_code
+    parts = {
+        "code": code.digest or "not bundled",
+        "run_fn": f"{code.module}.{code.function}",
+        "train_files": fingerprint(request.train_files),
+        "eval_files": fingerprint(request.eval_files),
+        "schema": fingerprint(_given(request.schema_path)),
+        "transform_graph": fingerprint(_given(request.transform_graph_path)),
+        "base_model": fingerprint(_given(request.base_model)),
+        "hyperparameters": _digest(request.hyperparameters),
+        "custom_config": _digest(request.custom_config),
+        "train_steps": str(request.train_steps),
+        "eval_steps": str(request.eval_steps),
+    }
+    for name, uris in request.extra_inputs.items():
+        parts[f"extra_inputs[{name}]"] = fingerprint(uris)
+    return RunKey(parts)
+
+
+def claim_checkpoint_dir(directory: str, key: RunKey) -> None:
+    """Makes the checkpoint directory of a run, and logs whether an earlier run was another one.
+
+    Args:
+        directory: named by the key's digest, beside those of other keys.
+        key: what is written into the directory.
+    """
+    files = gfile()
+    path = os.path.join(directory, _KEY_FILE)
+    if files.exists(path):
+        _logger.info("An earlier attempt at this run may have left checkpoints in %s", directory)
+        return
+    for other, parts in _others(os.path.dirname(directory)):
+        changed = sorted(_changed(key.parts, parts))
+        _logger.warning(
+            "The checkpoints in %s are not used: %s changed since then. Delete them if you do not "
+            "want to go back to that.",
+            other,
+            ", ".join(changed),
+        )
+    files.makedirs(directory)
+    with files.GFile(path, "w") as file:
+        file.write(json.dumps(dict(key.parts), indent=1, sort_keys=True))
+
+
+def _others(root: str) -> Iterable[tuple[str, dict[str, str]]]:
+    for path in sorted(gfile().glob(os.path.join(root, "*", _KEY_FILE))):
+        try:
+            with gfile().GFile(path) as file:
+                yield os.path.dirname(path), json.loads(file.read())
+        except ValueError:  # torn: whose it was is not known
+            continue
+
+
+def _changed(parts: Mapping[str, str], others: Mapping[str, str]) -> set[str]:
+    names = parts.keys() | others.keys()
+    return {name for name in names if parts.get(name) != others.get(name)}
+
+
+def _given(path: str | None) -> tuple[str, ...]:
+    return () if path is None else (path,)
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]

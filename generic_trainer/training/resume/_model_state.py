@@ -1,0 +1,89 @@
+"""Everything in a compiled model that a training step changes."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = ["ModelState", "clear_first_epoch", "set_first_epoch"]
+
+_STATE = "model"
+
+
+class ModelState:
+    """The variables of a compiled model, of its optimizer, metrics and random generators.
+
+    Keras 3 lists them; Keras 2 leaves some to `tf.train.Checkpoint`, which follows attributes.
+    """
+
+    def __init__(self, model: Any) -> None:
+        """Looks at a model, all of whose variables must have been made."""
+        groups = _keras_3(model) if _is_keras_3(model) else _keras_2(model)
+        self._checkpoint = tf.train.Checkpoint(**groups)
+
+    def write(self, directory: str) -> None:
+        """Saves the state."""
+        self._checkpoint.write(os.path.join(directory, _STATE))
+
+    def read(self, directory: str) -> None:
+        """Restores the state.
+
+        Raises:
+            AssertionError: the model has a variable that was not saved.
+            ValueError: a variable was saved with another shape.
+        """
+        self._checkpoint.read(os.path.join(directory, _STATE)).assert_existing_objects_matched()
+
+    @staticmethod
+    def read_weights(model: Any, directory: str) -> None:
+        """Restores what the model is made of, at once or when a variable is made."""
+        groups = {"weights": _values(model.variables)} if _is_keras_3(model) else {"model": model}
+        tf.train.Checkpoint(**groups).read(os.path.join(directory, _STATE)).expect_partial()
+
+
+def set_first_epoch(model: Any, epoch: int) -> None:
+    """Makes the `fit` that has just begun start at an epoch, as Keras's BackupAndRestore does."""
+    if _is_keras_3(model):
+        model._initial_epoch = epoch
+    else:
+        model._training_state = _FirstEpoch(epoch)
+
+
+def clear_first_epoch(model: Any) -> None:
+    """Makes the next `fit` start where its arguments say."""
+    if _is_keras_3(model):
+        model._initial_epoch = None
+    else:
+        model._training_state = None
+
+
+class _FirstEpoch:
+    """What Keras 2 asks for the epoch and the step to start at."""
+
+    def __init__(self, epoch: int) -> None:
+        self._epoch = epoch
+
+    def maybe_load_initial_counters_from_ckpt(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        return self._epoch, 0
+
+
+def _is_keras_3(model: Any) -> bool:
+    return hasattr(model, "_initial_epoch")
+
+
+def _keras_3(model: Any) -> dict[str, Any]:
+    return {
+        "weights": _values(model.variables),
+        "optimizer": _values(model.optimizer.variables),
+        "metrics": _values(model.metrics_variables),
+    }
+
+
+def _keras_2(model: Any) -> dict[str, Any]:
+    return {"model": model, "metrics": list(model.metrics), "steps": model._train_counter}
+
+
+def _values(variables: Any) -> list[Any]:
+    return [variable.value for variable in variables]

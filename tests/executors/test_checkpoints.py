@@ -1,0 +1,47 @@
+"""The checkpoints of a run outlive its failure, and not its success."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tfx import types
+
+from generic_trainer.errors import TrainingError
+from tests import helpers
+
+MODULE = """
+import os
+
+def run_fn(fn_args):
+    path = os.path.join(fn_args.checkpoint_dir, "progress")
+    if not os.path.exists(path):
+        open(path, "w").close()
+        raise RuntimeError("killed in mid-epoch")
+    export(fn_args.serving_model_dir)
+"""
+
+
+def test_a_retry_finds_what_the_failed_run_saved(
+    examples: types.Artifact, outputs: Any, tmp_path: Path
+) -> None:
+    module_file = helpers.write_module(tmp_path / "code", MODULE)
+    checkpoints = Path(outputs["model_run"][0].uri).parent.parent / ".checkpoints"
+    with pytest.raises(TrainingError, match="killed in mid-epoch"):
+        helpers.train(module_file, examples, outputs)
+    assert [path.name for path in checkpoints.glob("*/progress")] == ["progress"]
+    helpers.train(module_file, examples, outputs)
+    assert Path(helpers.published_model(outputs)).is_dir()
+    assert list(checkpoints.iterdir()) == []
+
+
+def test_another_configuration_starts_afresh(
+    examples: types.Artifact, outputs: Any, tmp_path: Path
+) -> None:
+    module_file = helpers.write_module(tmp_path / "code", MODULE)
+    for units in (8, 16):  # the second is not the retry of the first
+        with pytest.raises(TrainingError, match="killed in mid-epoch"):
+            helpers.train(module_file, examples, outputs, custom_config={"units": units})
+    for units in (8, 16):
+        helpers.train(module_file, examples, outputs, custom_config={"units": units})

@@ -1,0 +1,138 @@
+"""Which runs find each other's checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from generic_trainer.errors import DataError
+from generic_trainer.request import ExamplesFormat, TrainingRequest
+from generic_trainer.training.resume import claim_checkpoint_dir, run_key
+from generic_trainer.user_code import UserCode
+
+
+def request_in(root: Path, **changes: Any) -> TrainingRequest:
+    """Returns a request with one file of examples below `root`."""
+    split = root / "Split-train"
+    split.mkdir(parents=True, exist_ok=True)
+    (split / "data").write_text("examples", encoding="utf-8")
+    request = TrainingRequest(
+        user_code=UserCode("trainer", digest="abc"),
+        train_files=(f"{split}/*",),
+        eval_files=(),
+        split_files={},
+        examples_format=ExamplesFormat(6),
+        model_dir=str(root / "model"),
+        model_run_dir=str(root / "Trainer" / "model_run" / "7"),
+        scratch_dir=str(root / "scratch"),
+        train_steps=10,
+        custom_config={"units": 8},
+    )
+    return dataclasses.replace(request, **changes)
+
+
+def test_the_same_inputs_elsewhere_and_other_outputs_change_nothing(tmp_path: Path) -> None:
+    first, second = request_in(tmp_path / "a"), request_in(tmp_path / "b")
+    assert run_key(first) == run_key(second)
+    assert run_key(first).digest == run_key(second).digest
+    assert run_key(first).seed == run_key(second).seed
+
+
+@pytest.mark.parametrize(
+    ("part", "changes"),
+    [
+        ("code", {"user_code": UserCode("trainer", digest="def")}),
+        ("run_fn", {"user_code": UserCode("other", digest="abc")}),
+        ("train_steps", {"train_steps": 11}),
+        ("eval_steps", {"eval_steps": 1}),
+        ("custom_config", {"custom_config": {"units": 16}}),
+        ("hyperparameters", {"hyperparameters": {"values": {"units": 16}}}),
+    ],
+)
+def test_what_decides_the_outcome_is_part_of_the_key(
+    tmp_path: Path, part: str, changes: dict[str, Any]
+) -> None:
+    first, second = run_key(request_in(tmp_path)), run_key(request_in(tmp_path, **changes))
+    assert first.digest != second.digest
+    assert {name for name in first.parts if first.parts[name] != second.parts[name]} == {part}
+
+
+def test_a_changed_input_changes_the_key(tmp_path: Path) -> None:
+    request = request_in(tmp_path)
+    before = run_key(request)
+    (tmp_path / "Split-train" / "data").write_text("exemples", encoding="utf-8")
+    assert run_key(request).parts["train_files"] != before.parts["train_files"]
+
+
+def test_a_large_file_is_told_by_its_ends_and_its_time(tmp_path: Path) -> None:
+    request = request_in(tmp_path)
+    path = tmp_path / "Split-train" / "data"
+    path.write_bytes(bytes(5 << 20))
+    os.utime(path, (1e9, 1e9))
+    before = run_key(request)
+    assert run_key(request) == before
+    os.utime(path, (2e9, 2e9))
+    assert run_key(request) != before
+
+
+def test_a_directory_counts_with_all_its_files(tmp_path: Path) -> None:
+    graph = tmp_path / "graph" / "transform_fn"
+    graph.mkdir(parents=True)
+    request = request_in(tmp_path, transform_graph_path=str(tmp_path / "graph"))
+    before = run_key(request)
+    (graph / "saved_model.pb").write_text("x", encoding="utf-8")
+    assert run_key(request).parts["transform_graph"] != before.parts["transform_graph"]
+
+
+def test_an_input_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    request = request_in(tmp_path, schema_path="nowhere://schema.pbtxt")
+    with pytest.raises(DataError, match=r"nowhere://schema\.pbtxt"):
+        run_key(request)
+
+
+@pytest.mark.parametrize(
+    ("model_run_dir", "node_dir"),
+    [
+        ("/root/Trainer/model_run/7", "/root/Trainer"),
+        ("gs://b/root/Trainer.big/model_run/7", "gs://b/root/Trainer.big"),
+        ("gs://b/root/4711/run-2026/Trainer_-31457/model_run", "gs://b/root/4711/Trainer"),
+        ("/root/run-1/trainer/model_run", "/root/trainer"),
+        ("/tmp/somewhere/run", "/tmp/somewhere"),
+    ],
+)
+def test_all_executions_of_a_node_look_in_one_place(
+    tmp_path: Path, model_run_dir: str, node_dir: str
+) -> None:
+    request = request_in(tmp_path, model_run_dir=model_run_dir, run_key="key")
+    assert request.checkpoint_dir == f"{node_dir}/.checkpoints/key"
+
+
+def test_starting_afresh_says_what_changed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = run_key(request_in(tmp_path))
+    second = run_key(request_in(tmp_path, train_steps=11, custom_config={}))
+    claim_checkpoint_dir(str(tmp_path / first.digest), first)
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        claim_checkpoint_dir(str(tmp_path / second.digest), second)
+    assert f"{first.digest} are not used: custom_config, train_steps changed" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        claim_checkpoint_dir(str(tmp_path / first.digest), first)
+    assert "An earlier attempt at this run may have left checkpoints" in caplog.text
+
+
+def test_a_torn_key_of_another_run_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn" / "key.json").write_text("{", encoding="utf-8")
+    key = run_key(request_in(tmp_path))
+    claim_checkpoint_dir(str(tmp_path / key.digest), key)
+    assert "torn" not in caplog.text

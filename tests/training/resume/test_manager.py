@@ -1,0 +1,263 @@
+"""Checkpoints are there whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+import resource
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from generic_trainer.errors import ConfigurationError, TrainingError
+from generic_trainer.training import CheckpointManager
+from generic_trainer.training.resume._lock import DirectoryLock
+
+
+def writes(text: str) -> Callable[[str], object]:
+    return lambda directory: Path(directory, "state.txt").write_text(text, encoding="utf-8")
+
+
+def latest_text(manager: CheckpointManager) -> str:
+    saved = manager.latest()
+    assert saved is not None
+    return Path(saved.path, "state.txt").read_text(encoding="utf-8")
+
+
+def test_the_latest_checkpoint_is_what_was_saved_last(tmp_path: Path) -> None:
+    with CheckpointManager(str(tmp_path)) as manager:
+        assert manager.latest() is None
+        manager.save(9, writes("nine"))
+        saved = manager.save(10, writes("ten"), {"epoch": 2})
+        assert manager.latest() == saved
+        assert (saved.step, saved.metadata) == (10, {"epoch": 2})
+        assert latest_text(manager) == "ten"
+
+
+def test_older_checkpoints_are_deleted(tmp_path: Path) -> None:
+    with CheckpointManager(str(tmp_path), max_to_keep=2) as manager:
+        for step in range(5):
+            manager.save(step, writes("x"))
+    kept = sorted(path.name for path in tmp_path.iterdir() if path.is_dir())
+    assert kept == ["step-000000000003.0", "step-000000000004.0"]
+
+
+def test_the_order_is_that_of_the_steps_whatever_the_clock_says(tmp_path: Path) -> None:
+    with CheckpointManager(str(tmp_path)) as manager:
+        first = manager.save(1, writes("first"))
+        manager.save(2, writes("second"))
+        os.utime(first.path, (4e9, 4e9))
+        assert latest_text(manager) == "second"
+
+
+def test_a_step_that_is_saved_again_counts_once_more(tmp_path: Path) -> None:
+    with CheckpointManager(str(tmp_path)) as manager:
+        manager.save(1, writes("first"))
+        manager.save(1, writes("again"))
+        assert latest_text(manager) == "again"
+
+
+def truncate(path: Path) -> None:
+    path.joinpath("state.txt").write_text("tw", encoding="utf-8")
+
+
+def alter(path: Path) -> None:
+    path.joinpath("state.txt").write_text("TWO", encoding="utf-8")
+
+
+def lose_file(path: Path) -> None:
+    path.joinpath("state.txt").unlink()
+
+
+def lose_manifest(path: Path) -> None:
+    path.joinpath("manifest.json").unlink()
+
+
+def damage_manifest(path: Path) -> None:
+    path.joinpath("manifest.json").write_text("{", encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (truncate, "has 2 bytes instead of 3"),
+        (alter, "was altered"),
+        (lose_file, "state.txt is missing"),
+        (lose_manifest, "was never finished"),
+        (damage_manifest, "manifest.json is damaged"),
+    ],
+)
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    damage: Callable[[Path], None],
+    reason: str,
+) -> None:
+    with CheckpointManager(str(tmp_path)) as manager:
+        manager.save(1, writes("one"))
+        damage(Path(manager.save(2, writes("two")).path))
+        with caplog.at_level(logging.WARNING):
+            assert latest_text(manager) == "one"
+        assert reason in caplog.text
+        # The run goes on from step 1, and what it saves comes after all that is left of step 2.
+        manager.save(2, writes("two again"))
+        assert latest_text(manager) == "two again"
+
+
+def test_a_run_that_did_not_resume_is_told(tmp_path: Path) -> None:
+    with CheckpointManager(str(tmp_path)) as manager:
+        manager.save(100, writes("x"))
+        with pytest.raises(ConfigurationError, match=r"Step 10 .*later step.*Restore the latest"):
+            manager.save(10, writes("y"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"directory": ""}, "directory"), ({"max_to_keep": 0}, "max_to_keep: expected at least 1")],
+)
+def test_wrong_arguments(tmp_path: Path, arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        CheckpointManager(**{"directory": str(tmp_path), **arguments})  # type: ignore[arg-type]
+
+
+def test_an_error_while_writing_leaves_nothing_behind(tmp_path: Path) -> None:
+    def fail(directory: str) -> None:
+        writes("half")(directory)
+        raise RuntimeError("the user's own")
+
+    with CheckpointManager(str(tmp_path)) as manager:
+        manager.save(1, writes("one"))
+        with pytest.raises(RuntimeError, match="the user's own"):
+            manager.save(2, fail)
+        assert latest_text(manager) == "one"
+    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 1
+
+
+def test_a_full_disk_is_named_and_costs_nothing(tmp_path: Path) -> None:
+    variable = tf.Variable(tf.zeros([100_000]))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    with CheckpointManager(str(tmp_path)) as manager:
+        manager.save_objects(1, {"variable": variable})
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+        try:
+            with pytest.raises(TrainingError, match=r"step 2 could not be written.*still there"):
+                manager.save_objects(2, {"variable": variable})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            signal.signal(signal.SIGXFSZ, before)
+        saved = manager.latest()
+        assert saved is not None
+        assert saved.step == 1
+
+
+def test_objects_come_back(tmp_path: Path) -> None:
+    def objects() -> dict[str, object]:
+        return {
+            "weights": tf.Variable([0.0, 0.0]),
+            "iterator": iter(tf.data.Dataset.range(100).shuffle(100, seed=1)),
+        }
+
+    first = objects()
+    with CheckpointManager(str(tmp_path)) as manager:
+        assert manager.restore_objects(first) is None
+        first["weights"].assign([1.0, 2.0])  # type: ignore[attr-defined]
+        for _ in range(10):
+            next(first["iterator"])  # type: ignore[call-overload]
+        manager.save_objects(10, first)
+        second = objects()
+        saved = manager.restore_objects(second)
+    assert saved is not None
+    assert saved.step == 10
+    assert second["weights"].numpy().tolist() == [1.0, 2.0]  # type: ignore[attr-defined]
+    rest = [[int(each) for each in one["iterator"]] for one in (first, second)]  # type: ignore[attr-defined]
+    assert rest[0] == rest[1]
+
+
+def test_objects_of_another_shape_are_refused(tmp_path: Path) -> None:
+    with CheckpointManager(str(tmp_path)) as manager:
+        manager.save_objects(1, {"weights": tf.Variable([0.0, 0.0])})
+        with pytest.raises(TrainingError, match=r"does not fit \['weights'\].*start afresh"):
+            manager.restore_objects({"weights": tf.Variable([0.0])})
+
+
+def test_a_worker_that_is_not_the_chief_takes_part_and_writes_nothing(tmp_path: Path) -> None:
+    called: list[str] = []
+    worker = CheckpointManager(str(tmp_path), writes=False)
+    with CheckpointManager(str(tmp_path)) as chief:
+        chief.save(1, writes("chief"))
+        worker.save(2, called.append)
+        assert not Path(called[0]).exists()
+        assert latest_text(worker) == "chief"
+
+
+def test_a_second_manager_is_refused_and_told_who_has_the_first(tmp_path: Path) -> None:
+    with (
+        CheckpointManager(str(tmp_path)),
+        pytest.raises(ConfigurationError, match=f"Another run writes.*process {os.getpid()} on"),
+    ):
+        CheckpointManager(str(tmp_path))
+    CheckpointManager(str(tmp_path)).close()
+
+
+def test_waiting_for_the_lock_ends_when_it_is_released(tmp_path: Path) -> None:
+    first = DirectoryLock(str(tmp_path))
+    second = DirectoryLock(
+        str(tmp_path), wait_s=60, clock=lambda: 0.0, sleep=lambda _: first.release()
+    )
+    second.release()
+
+
+def test_waiting_for_the_lock_ends_in_time(tmp_path: Path) -> None:
+    first = DirectoryLock(str(tmp_path))
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    with pytest.raises(ConfigurationError, match="waited 5 s"):
+        DirectoryLock(str(tmp_path), wait_s=5, clock=lambda: now[0], sleep=sleep)
+    assert now[0] == pytest.approx(5, abs=0.3)
+    first.release()
+
+
+def _hold(directory: str, ready: multiprocessing.synchronize.Event) -> None:
+    lock = DirectoryLock(directory)
+    Path(directory, ".unfinished-step-000000000007.0").mkdir()
+    ready.set()
+    signal.pause()
+    lock.release()
+
+
+def test_the_lock_of_a_killed_process_is_free_and_its_rest_is_cleaned_up(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    process = context.Process(target=_hold, args=(str(tmp_path), ready))
+    process.start()
+    assert ready.wait(60)
+    with pytest.raises(ConfigurationError, match=f"process {process.pid} on"):
+        CheckpointManager(str(tmp_path))
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    with CheckpointManager(str(tmp_path)):
+        assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_a_remote_directory_needs_no_rename_and_no_lock(tmp_path: Path) -> None:
+    root = "ram://checkpoints/" + tmp_path.name
+    manager = CheckpointManager(root)
+    manager.save_objects(1, {"weights": tf.Variable([1.0])})
+    saved = manager.save_objects(2, {"weights": tf.Variable([2.0])})
+    manifest = json.loads(tf.io.gfile.GFile(saved.path + "/manifest.json").read())
+    assert manifest["step"] == 2
+    tf.io.gfile.remove(saved.path + "/manifest.json")  # as if killed before it was there
+    weights = tf.Variable([0.0])
+    restored = manager.restore_objects({"weights": weights})
+    assert restored is not None
+    assert (restored.step, weights.numpy().tolist()) == (1, [1.0])
