@@ -55,7 +55,10 @@ def trained(
     return train
 
 
-@pytest.mark.parametrize("module", ["penguin_custom_loop", "penguin_keras3", "penguin_warm_start"])
+@pytest.mark.parametrize(
+    "module",
+    ["penguin_custom_loop", "penguin_keras3", "penguin_trainer_fn", "penguin_warm_start"],
+)
 def test_module_trains_a_model_that_serves(
     module: str, trained: Callable[[str], types.Artifact], penguin_run: PenguinRun
 ) -> None:

@@ -1,0 +1,221 @@
+"""What tf.estimator can do is done: models of one's own, premade ones, Keras models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow
+
+from generic_trainer import estimator
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.estimator import tf, v1
+from tests.estimator.conftest import columns, examples, input_fn, receiver_fn, serialized
+
+Train = Callable[[Any], dict[str, Any]]
+
+
+def line_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
+    """One weight w, starting at 0; the loss is the mean of (w - 1)², so its gradient 2 (w - 1)."""
+    weight = tf.compat.v1.get_variable("weight", [], initializer=tf.zeros_initializer())
+    if mode == estimator.ModeKeys.PREDICT:
+        return estimator.EstimatorSpec(mode, {"y": features["x"] * weight})
+    loss = tf.square(weight - 1.0)
+    optimizer = tf.compat.v1.train.GradientDescentOptimizer(params["rate"])
+    train_op = optimizer.minimize(loss, tf.compat.v1.train.get_global_step())
+    return estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def one_weight(rate: float = 0.25, **options: Any) -> Any:
+    return estimator.Estimator(line_fn, params={"rate": rate}, **options)
+
+
+@pytest.mark.parametrize(("steps", "weight"), [(1, 0.5), (2, 0.75), (3, 0.875)])
+def test_gradient_descent_by_hand(steps: int, weight: float) -> None:
+    trained = one_weight().train(input_fn, steps=steps)
+    assert trained.get_variable_value("weight") == pytest.approx(weight)
+    assert trained.evaluate(input_fn, steps=1)["loss"] == pytest.approx((1 - weight) ** 2)
+
+
+def test_training_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    one_weight(model_dir=str(tmp_path)).train(input_fn, steps=2)
+    assert one_weight(model_dir=str(tmp_path)).get_variable_value("weight") == pytest.approx(0.75)
+    resumed = one_weight(model_dir=str(tmp_path)).train(input_fn, max_steps=3)
+    assert resumed.get_variable_value("weight") == pytest.approx(0.875)
+
+
+def test_warm_start(tmp_path: Path) -> None:
+    one_weight(model_dir=str(tmp_path)).train(input_fn, steps=2)
+    warm = one_weight(warm_start_from=str(tmp_path)).train(input_fn, steps=1)
+    assert warm.get_variable_value("weight") == pytest.approx(0.875)
+
+
+def test_hooks() -> None:
+    class Counter(estimator.SessionRunHook):
+        steps = 0
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            self.steps += 1
+
+    counter = Counter()
+    one_weight().train(input_fn, hooks=[counter, estimator.StopAtStepHook(last_step=3)])
+    assert counter.steps == 3
+
+
+def test_early_stopping() -> None:
+    trained = one_weight(rate=0.0)  # the loss stays 1
+    stop = estimator.experimental.stop_if_lower_hook(
+        trained, "loss", threshold=2.0, run_every_secs=None, run_every_steps=1
+    )
+    trained.train(input_fn, hooks=[stop], max_steps=3)  # nothing is evaluated yet
+    assert trained.get_variable_value("global_step") == 3
+    trained.evaluate(input_fn, steps=1)
+    trained.train(input_fn, hooks=[stop], max_steps=50)
+    assert trained.get_variable_value("global_step") == 4
+
+
+def test_train_and_evaluate_exports(tmp_path: Path) -> None:
+    trained = one_weight(model_dir=str(tmp_path))
+    exporters = [
+        estimator.FinalExporter("final", receiver_fn),
+        estimator.BestExporter(serving_input_receiver_fn=receiver_fn),
+    ]
+    evaluation, exports = estimator.train_and_evaluate(
+        trained,
+        estimator.TrainSpec(input_fn, max_steps=2),
+        estimator.EvalSpec(input_fn, steps=1, exporters=exporters),
+    )
+    assert evaluation["loss"] == pytest.approx(0.0625)
+    assert [Path(path.decode()).parent.name for path in exports] == ["final", "best_exporter"]
+    serve = tf.saved_model.load(exports[0].decode()).signatures["serving_default"]
+    outputs = serve(tf.constant(serialized(2.0, -4.0)))
+    np.testing.assert_allclose(outputs["y"].numpy(), [[1.5], [-3.0]])
+
+
+def premade() -> dict[str, Callable[[], Any]]:
+    hidden = {"hidden_units": [4], "feature_columns": columns()}
+    both = {
+        "linear_feature_columns": columns(),
+        "dnn_feature_columns": columns(),
+        "dnn_hidden_units": [4],
+    }
+    head = estimator.BinaryClassHead()
+    return {
+        "linear": lambda: estimator.LinearClassifier(columns()),
+        "linear regressor": lambda: estimator.LinearRegressor(columns()),
+        "linear head": lambda: estimator.LinearEstimator(head, columns()),
+        "dnn": lambda: estimator.DNNClassifier(**hidden, dropout=0.1, batch_norm=True),
+        "dnn regressor": lambda: estimator.DNNRegressor(**hidden),
+        "dnn with Adam": lambda: estimator.DNNClassifier(
+            **hidden, optimizer=lambda: tf.keras.optimizers.Adam(0.1)
+        ),
+        "wide and deep": lambda: estimator.DNNLinearCombinedClassifier(**both),
+        "baseline": lambda: estimator.BaselineClassifier(),
+        "TF 1 linear": lambda: v1.LinearClassifier(columns()),
+        "TF 1 dnn": lambda: v1.DNNClassifier(
+            **hidden, optimizer=tf.compat.v1.train.AdamOptimizer(0.1)
+        ),
+        "TF 1 wide and deep": lambda: v1.DNNLinearCombinedRegressor(**both),
+        "TF 1 baseline": lambda: v1.BaselineRegressor(),
+    }
+
+
+@pytest.mark.parametrize("kind", premade())
+def test_premade(kind: str, train: Train) -> None:
+    assert np.isfinite(train(premade()[kind]())["loss"])
+
+
+def test_a_premade_classifier_learns(train: Train) -> None:
+    assert train(estimator.LinearClassifier(columns()))["accuracy"] == 1.0
+
+
+def test_added_metrics(train: Train) -> None:
+    def squared_error(labels: Any, predictions: Any) -> dict[str, Any]:
+        metric = tf.keras.metrics.MeanSquaredError()
+        metric.update_state(labels, predictions["logistic"])
+        return {"squared_error": metric}
+
+    classifier = estimator.add_metrics(estimator.LinearClassifier(columns()), squared_error)
+    assert 0 < train(classifier)["squared_error"] < 0.2
+
+
+def test_layers_in_a_model_fn(train: Train) -> None:
+    def model_fn(features: Any, labels: Any, mode: str) -> Any:
+        hidden = tf.keras.layers.Dense(4, activation="relu")(features["x"])
+        logits = tf.compat.v1.layers.dense(hidden, 1)
+        if mode == tf.estimator.ModeKeys.PREDICT:
+            return tf.estimator.EstimatorSpec(mode, {"logits": logits})
+        loss = tf.compat.v1.losses.sigmoid_cross_entropy(labels, logits)
+        train_op = tf.compat.v1.train.AdamOptimizer(0.1).minimize(
+            loss, tf.compat.v1.train.get_global_step()
+        )
+        mean = tf.keras.metrics.Mean()
+        mean.update_state(labels)
+        metrics = {"positive": mean}
+        return tf.estimator.EstimatorSpec(
+            mode, loss=loss, train_op=train_op, eval_metric_ops=metrics
+        )
+
+    evaluation = train(tf.estimator.Estimator(model_fn))
+    assert evaluation["loss"] < 0.5
+    assert evaluation["positive"] == pytest.approx(0.5)
+
+
+def test_mirrored_strategy() -> None:
+    config = estimator.RunConfig(train_distribute=tf.distribute.MirroredStrategy(["CPU:0"]))
+    trained = one_weight(config=config).train(input_fn, steps=2)
+    assert trained.get_variable_value("weight") == pytest.approx(0.75)
+
+
+def test_a_strategy_over_several_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = {"chief": ["localhost:1"], "worker": ["localhost:2"]}
+    task = {"type": "chief", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with pytest.raises(ConfigurationError, match="TF_CONFIG describes a cluster of chief, worker"):
+        estimator.RunConfig(train_distribute=strategy)
+    config = estimator.RunConfig()  # parameter servers take no strategy
+    assert (config.is_chief, config.num_worker_replicas) == (True, 2)
+
+
+def test_numpy_input_fn() -> None:
+    x, y = examples()
+    numpy_fn = estimator.inputs.numpy_input_fn(x, y, batch_size=8, num_epochs=1, shuffle=False)
+    assert estimator.LinearClassifier(columns()).train(numpy_fn).latest_checkpoint().endswith("-4")
+
+
+def keras_model(keras: Any) -> Any:
+    model = keras.Sequential(
+        [keras.layers.Input((1,), name="x"), keras.layers.Dense(1, kernel_initializer="zeros")]
+    )
+    model.compile(keras.optimizers.SGD(0.1), "mean_squared_error")
+    return model
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        estimator.model_to_estimator,
+        v1.model_to_estimator,
+        tf.keras.estimator.model_to_estimator,
+        tf.compat.v1.keras.estimator.model_to_estimator,
+    ],
+    ids=["estimator", "v1", "tf.keras", "tf.compat.v1.keras"],
+)
+def test_a_keras_model_becomes_an_estimator(convert: Any) -> None:
+    trained = convert(keras_model(tf.keras))
+    untrained_loss = np.mean(np.square(examples()[1]))
+    trained.train(input_fn, steps=20)
+    assert trained.evaluate(lambda: input_fn(1))["loss"] < untrained_loss / 2
+
+
+@pytest.mark.skipif(
+    tensorflow.keras.Model is tf.keras.Model, reason="this process has Keras 2 only"
+)
+def test_a_model_of_keras_3_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"Keras 2 model, but got .* keras\.src\.models"):
+        estimator.model_to_estimator(keras_model(tensorflow.keras))

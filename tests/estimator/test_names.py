@@ -1,0 +1,122 @@
+"""The names of tf.estimator are there, and TensorFlow's own namespace is as it was."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from types import ModuleType
+
+import pytest
+import tensorflow
+
+from generic_trainer import estimator
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.estimator import experimental, export, inputs, tf, v1
+
+NAMES = {
+    estimator: """
+        BaselineClassifier BaselineEstimator BaselineRegressor BestExporter BinaryClassHead
+        CheckpointSaverHook CheckpointSaverListener DNNClassifier DNNEstimator
+        DNNLinearCombinedClassifier DNNLinearCombinedEstimator DNNLinearCombinedRegressor
+        DNNRegressor Estimator EstimatorSpec EvalSpec Exporter FeedFnHook FinalExporter
+        FinalOpsHook GlobalStepWaiterHook Head LatestExporter LinearClassifier LinearEstimator
+        LinearRegressor LoggingTensorHook LogisticRegressionHead ModeKeys MultiClassHead MultiHead
+        MultiLabelHead NanLossDuringTrainingError NanTensorHook PoissonRegressionHead ProfilerHook
+        RegressionHead RunConfig SecondOrStepTimer SessionRunArgs SessionRunContext SessionRunHook
+        SessionRunValues StepCounterHook StopAtStepHook SummarySaverHook TrainSpec VocabInfo
+        WarmStartSettings add_metrics classifier_parse_example_spec experimental export inputs
+        model_to_estimator regressor_parse_example_spec tf train_and_evaluate v1
+    """,
+    export: """
+        ClassificationOutput EvalOutput ExportOutput PredictOutput RegressionOutput
+        ServingInputReceiver TensorServingInputReceiver build_parsing_serving_input_receiver_fn
+        build_raw_serving_input_receiver_fn
+    """,
+    experimental: """
+        InMemoryEvaluatorHook KMeans LinearSDCA RNNClassifier RNNEstimator
+        build_raw_supervised_input_receiver_fn call_logit_fn dnn_logit_fn_builder
+        linear_logit_fn_builder make_early_stopping_hook make_stop_at_checkpoint_step_hook
+        stop_if_higher_hook stop_if_lower_hook stop_if_no_decrease_hook stop_if_no_increase_hook
+    """,
+    inputs: "numpy_input_fn pandas_input_fn",
+}
+
+
+@pytest.mark.parametrize("module", NAMES, ids=lambda module: module.__name__)
+def test_names(module: ModuleType) -> None:
+    assert dir(module) == sorted(NAMES[module].split())
+    assert [getattr(module, name) is not None for name in dir(module)].count(False) == 0
+
+
+def test_the_first_api_has_the_same_names_and_its_own_classes() -> None:
+    assert set(dir(estimator)) - set(dir(v1)) == {"tf", "v1"}
+    assert v1.DNNClassifier is not estimator.DNNClassifier
+    assert v1.TrainSpec is estimator.TrainSpec
+
+
+def test_unknown_name() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Estimatr'"):
+        _ = estimator.Estimatr
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "remedy"),
+    [
+        (estimator, "BoostedTreesClassifier", "tensorflow_decision_forests"),
+        (estimator, "tpu", "tf.distribute.TPUStrategy"),
+        (v1, "TPUEstimator", "tf.distribute.TPUStrategy"),
+    ],
+)
+def test_what_is_gone_says_what_to_do(module: ModuleType, name: str, remedy: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=f"There is no {module.__name__}.{name}: .*{remedy}"
+    ):
+        getattr(module, name)
+
+
+def test_tensorflow_with_estimators() -> None:
+    assert tf.estimator is estimator
+    assert tf.compat.v1.estimator is v1
+    assert tf.compat.v2.estimator is estimator
+    assert tf.constant is tensorflow.constant
+    assert tf.compat.v1.train.AdamOptimizer is tensorflow.compat.v1.train.AdamOptimizer
+    assert tf.compat is tf.compat
+    assert tf.__version__ == tensorflow.__version__
+    assert {"estimator", "keras", "constant"} <= set(dir(tf))
+
+
+def test_its_keras_is_keras_2() -> None:
+    import tf_keras
+
+    assert tf.keras.Model is tf_keras.Model
+    assert tf.keras.optimizers.Adam is tf_keras.optimizers.legacy.Adam
+    assert tf.optimizers.Adam is tf_keras.optimizers.legacy.Adam
+    assert tf.keras.optimizers.legacy.Adam is tf_keras.optimizers.legacy.Adam
+    assert tf.keras.optimizers.experimental.Adam is tf_keras.optimizers.experimental.Adam
+    assert tf.losses.MeanSquaredError is tf_keras.losses.MeanSquaredError
+
+
+def test_tensorflow_is_left_as_it_is() -> None:
+    assert estimator.Estimator is not None
+    assert not hasattr(tensorflow, "estimator")
+    assert "tensorflow.python.distribute.estimator_training" not in sys.modules
+    assert tensorflow.keras.__name__ == importlib.import_module("tensorflow").keras.__name__
+
+
+def test_threads_get_the_same_classes() -> None:
+    gate = threading.Barrier(4)
+    found: list[object] = []
+
+    def load() -> None:
+        gate.wait()
+        found.append(estimator.experimental.RNNEstimator)
+
+    threads = [threading.Thread(target=load) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [estimator.experimental.RNNEstimator] * 4
+    finders = [finder for finder in sys.meta_path if type(finder).__module__.startswith("generic_")]
+    assert len([f for f in finders if "estimator" in type(f).__module__]) == 1

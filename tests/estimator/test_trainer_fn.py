@@ -1,0 +1,199 @@
+"""Module files of TFX's first trainer, through the executor to a published model."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tfx import types
+from tfx.types import standard_artifacts
+
+from generic_trainer.errors import ExportError, ModuleFileError, TrainingError
+from generic_trainer.estimator import tf
+from tests import helpers
+
+# Learns y = 2 x, and prints what trainer_fn was given.
+MODULE = """
+from generic_trainer.estimator import tf
+
+FEATURES = {name: tf.io.FixedLenFeature([1], tf.float32) for name in ("x", "y")}
+
+def read(files):
+    def parse(records):
+        features = tf.io.parse_example(records, FEATURES)
+        return features, features.pop("y")
+    files = tf.data.Dataset.list_files(files)
+    return tf.data.TFRecordDataset(files, "GZIP").batch(8).map(parse).repeat()
+
+def model_fn(features, labels, mode):
+    weight = tf.compat.v1.get_variable("weight", [], initializer=tf.zeros_initializer())
+    y = features["x"] * weight
+    if mode == "infer":
+        return tf.estimator.EstimatorSpec(mode, {"y": y})
+    loss = tf.reduce_mean(tf.square(y - labels)) / 100
+    train_op = tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(
+        loss, tf.compat.v1.train.get_global_step()
+    )
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+def receive():
+    return tf.estimator.export.build_parsing_serving_input_receiver_fn({"x": FEATURES["x"]})()
+
+EXPORTERS = [tf.estimator.FinalExporter("line", receive)]
+
+def trainer_fn(trainer_fn_args, schema):
+    print("features:", schema and [feature.name for feature in schema.feature])
+    print("base model:", trainer_fn_args.warm_start_from)
+    config = tf.estimator.RunConfig(model_dir=trainer_fn_args.serving_model_dir)
+    return {
+        "estimator": tf.estimator.Estimator(
+            model_fn, config=config, warm_start_from=trainer_fn_args.base_model
+        ),
+        "train_spec": tf.estimator.TrainSpec(
+            lambda: read(trainer_fn_args.train_files), max_steps=trainer_fn_args.train_steps
+        ),
+        "eval_spec": tf.estimator.EvalSpec(
+            lambda: read(trainer_fn_args.eval_files), steps=1, exporters=EXPORTERS
+        ),
+        "eval_input_receiver_fn": lambda: None,
+    }
+"""
+
+
+def run(
+    folder: Path,
+    more_source: str = "",
+    inputs: dict[str, list[types.Artifact]] | None = None,
+    steps: int = 50,
+) -> dict[str, list[types.Artifact]]:
+    """Trains the module with `more_source` at its end; returns the output artifacts."""
+    folder.mkdir(exist_ok=True)
+    module_file = folder / "line.py"
+    module_file.write_text(MODULE + textwrap.dedent(more_source))
+    outputs = helpers.output_artifacts(folder)
+    examples = helpers.write_examples(folder / "examples")
+    train_args = f'{{"num_steps": {steps}}}'
+    helpers.train(str(module_file), examples, outputs, inputs, train_args=train_args)
+    return outputs
+
+
+def weight_of(outputs: dict[str, list[types.Artifact]]) -> float:
+    """Returns the y that the published model gives for x = 1."""
+    model = tf.saved_model.load(helpers.published_model(outputs))
+    y = model.signatures["serving_default"](tf.constant([helpers.example(1.0)]))["y"]
+    return float(np.squeeze(y.numpy()))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[types.Artifact]]:
+    folder = tmp_path_factory.mktemp("trained")
+    schema = helpers.write_schema(folder / "schema")
+    return run(folder / "run", inputs={"schema": [schema]})
+
+
+def test_what_the_exporter_wrote_is_published(trained: dict[str, list[types.Artifact]]) -> None:
+    assert weight_of(trained) == pytest.approx(2.0, abs=0.01)
+    model = trained["model"][0]
+    assert not Path(model.uri, "Format-TFMA").exists()
+    assert model.get_float_custom_property("Format-Serving/eval/loss") < 0.01
+
+
+def test_checkpoints_and_events_stay_in_the_model_run(
+    trained: dict[str, list[types.Artifact]],
+) -> None:
+    working_dir = Path(trained["model_run"][0].uri, "Format-Serving")
+    assert tf.train.latest_checkpoint(str(working_dir)).endswith("-50")
+    assert list(working_dir.glob("events.out.tfevents.*"))
+    assert list(working_dir.glob("export/line/*/saved_model.pb"))
+
+
+def test_trainer_fn_gets_the_schema(trained: dict[str, list[types.Artifact]]) -> None:
+    log = helpers.kept_log(trained)
+    assert "features: ['x', 'y']" in log
+    assert "base model: None" in log
+
+
+def test_an_eval_receiver_is_said_to_be_of_no_use(
+    trained: dict[str, list[types.Artifact]],
+) -> None:
+    log = helpers.kept_log(trained)
+    assert "eval_input_receiver_fn is not used" in log
+    assert "The Evaluator scores the serving model" in log
+
+
+def test_warm_start_from_a_published_model(
+    trained: dict[str, list[types.Artifact]], tmp_path: Path
+) -> None:
+    base_model = helpers.artifact_at(standard_artifacts.Model, trained["model"][0].uri)
+    warm = run(tmp_path, inputs={"base_model": [base_model]}, steps=1)
+    assert weight_of(warm) == pytest.approx(2.0, abs=0.01)
+    log = helpers.kept_log(warm)
+    assert f"base model: {helpers.published_model(trained)}" in log
+    assert "features: None" in log
+
+
+@pytest.mark.parametrize(
+    ("more_source", "found"),
+    [
+        (
+            "EXPORTERS.append(tf.estimator.LatestExporter('latest', receive))",
+            "found ['line', 'latest']",
+        ),
+        ("EXPORTERS.clear()", "found []"),
+        ("def trainer_fn(args, schema): return 3", "expected a dict with estimator, train_spec, e"),
+        (
+            "def trainer_fn(args, schema): return {'estimator': tf}",
+            'expected a TrainSpec at ["train_spec"], found None',
+        ),
+    ],
+    ids=["two exporters", "no exporter", "no dict", "not all of it"],
+)
+def test_what_cannot_be_published_is_not_trained(
+    tmp_path: Path, more_source: str, found: str
+) -> None:
+    with pytest.raises(ModuleFileError, match="trainer_fn returned the wrong thing") as error:
+        run(tmp_path, more_source)
+    assert found in str(error.value)
+
+
+def test_an_exporter_that_exports_nothing(tmp_path: Path) -> None:
+    class_source = """
+        class Nothing(tf.estimator.FinalExporter):
+            def export(self, *args, **options):
+                return None
+
+        EXPORTERS[:] = [Nothing("nothing", receive)]
+    """
+    with pytest.raises(ExportError, match="exporter 'nothing' of trainer_fn has written no model"):
+        run(tmp_path, class_source, steps=1)
+
+
+def test_an_error_in_the_model_fn_quotes_its_line(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError) as error:
+        run(tmp_path, "def model_fn(features, labels, mode):\n    return features['z']\n")
+    assert f'File "{tmp_path}/line.py", line' in str(error.value)
+    assert "return features['z']" in str(error.value)
+
+
+def test_trainer_fn_by_its_import_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "lines"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "line.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    outputs = helpers.output_artifacts(tmp_path)
+    properties: dict[str, Any] = {"run_fn": "lines.line.trainer_fn"}
+    properties["train_args"] = '{"num_steps": 1}'
+
+    helpers.GenericTrainerExecutor().Do(
+        {"examples": [helpers.write_examples(tmp_path / "examples")]},
+        outputs,
+        helpers.exec_properties(**properties),
+    )
+
+    assert weight_of(outputs) > 0
+    monkeypatch.delitem(sys.modules, "lines.line", raising=False)
