@@ -52,7 +52,7 @@ INSTALL_REQUIRES = [
 
 KFP = ["kfp>=2.5,<2.17"]  # 2.5 beside TFX 1.16 (protobuf 3), 2.16 beside TFX 1.21 (protobuf 6)
 RAY = ["ray>=2.40,<3"]
-EXAMPLES = ["palmerpenguins>=0.1.4"]  # carries the CSV that `make pipeline` trains on
+EXAMPLES = ["palmerpenguins>=0.1.4", "scikit-learn"]  # the data of the example pipelines
 NOTEBOOK = [
     "ipykernel>=6",
     "matplotlib>=3.7",

@@ -13,15 +13,14 @@ As TFX's estimator executor did:
 
 from __future__ import annotations
 
-import copy
 import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from generic_trainer import estimator
-from generic_trainer.errors import ExportError, ModuleFileError, raise_problems
-from generic_trainer.files import gfile
+from generic_trainer.errors import ModuleFileError, raise_problems
+from generic_trainer.estimator._exports import copy_newest_export
 from generic_trainer.schemas import read_schema
 from generic_trainer.training import is_chief
 
@@ -47,12 +46,13 @@ def run_fn_from_trainer_fn(trainer_fn: Callable[..., Any]) -> Callable[[Any], No
 
     def run_fn(fn_args: Any) -> None:
         schema = read_schema(fn_args.schema_path) if fn_args.schema_path else None
-        spec = trainer_fn(_working_in_model_run(fn_args), schema)
+        spec = trainer_fn(_TrainerFnArgs(fn_args), schema)
         _check(spec)
         estimator.train_and_evaluate(spec["estimator"], spec["train_spec"], spec["eval_spec"])
         if not is_chief():
             return
-        _copy_tree(_newest_export(spec), fn_args.serving_model_dir)
+        (exporter,) = spec["eval_spec"].exporters
+        copy_newest_export(spec["estimator"], exporter, fn_args.serving_model_dir)
         if spec.get(_EVAL_RECEIVER):
             _logger.info(
                 "%s is not used: TensorFlow Model Analysis reads EvalSavedModels no more, so "
@@ -64,14 +64,39 @@ def run_fn_from_trainer_fn(trainer_fn: Callable[..., Any]) -> Callable[[Any], No
     return run_fn
 
 
-def _working_in_model_run(fn_args: Any) -> Any:
-    changed = copy.copy(fn_args)
-    # Checkpoints and event files go there too, which have no place in a model.
-    for name in ("serving_model_dir", "eval_model_dir"):
-        folder = os.path.basename(getattr(fn_args, name))
-        setattr(changed, name, os.path.join(fn_args.model_run_dir, folder))
-    changed.warm_start_from = fn_args.base_model
-    return changed
+class _TrainerFnArgs:
+    """`FnArgs` as `trainer_fn` knows them: by the name of an attribute, like `tf.contrib`'s HParams.
+
+    The entries of `custom_config` are attributes too.
+    """
+
+    def __init__(self, fn_args: Any) -> None:
+        self._fn_args = fn_args
+        self._changed: dict[str, Any] = {"warm_start_from": fn_args.base_model}
+        # Checkpoints and event files go into the estimator's folder, and have no place in a model.
+        for name in ("serving_model_dir", "eval_model_dir"):
+            folder = os.path.basename(getattr(fn_args, name))
+            self._changed[name] = os.path.join(fn_args.model_run_dir, folder)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in self._changed:
+            return self._changed[name]
+        custom_config = self._fn_args.custom_config or {}
+        if name in custom_config and not hasattr(self._fn_args, name):
+            return custom_config[name]
+        return getattr(self._fn_args, name)
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+    def __contains__(self, name: str) -> bool:
+        return hasattr(self, name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Returns the attribute, or the default where there is none."""
+        return getattr(self, name, default)
 
 
 def _check(spec: Any) -> None:
@@ -91,28 +116,3 @@ def _check(spec: Any) -> None:
             f"{names}."
         ]
     raise_problems(ModuleFileError, "trainer_fn returned the wrong thing", problems)
-
-
-def _newest_export(spec: Mapping[str, Any]) -> str:
-    (exporter,) = spec["eval_spec"].exporters
-    folder = os.path.join(spec["estimator"].model_dir, "export", exporter.name)
-    names = gfile().listdir(folder) if gfile().isdir(folder) else []
-    # Folders are named by the time of the export; unfinished ones are not a number.
-    times = [int(name.rstrip("/")) for name in names if name.rstrip("/").isdecimal()]
-    if not times:
-        raise ExportError(
-            f"The exporter {exporter.name!r} of trainer_fn has written no model: expected one in "
-            f"{folder}. A FinalExporter exports when training ends at TrainSpec(max_steps=...), "
-            "a BestExporter when the metric that it compares improves."
-        )
-    return os.path.join(folder, str(max(times)))
-
-
-def _copy_tree(source: str, target: str) -> None:
-    files = gfile()
-    for directory, _, names in files.walk(source):
-        # "." at the end of a path is a folder of that name to an object store.
-        destination = os.path.join(target, os.path.relpath(directory, source)).removesuffix("/.")
-        files.makedirs(destination)
-        for name in names:
-            files.copy(os.path.join(directory, name), os.path.join(destination, name))

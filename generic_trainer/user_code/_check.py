@@ -13,6 +13,7 @@ from generic_trainer.user_code._loader import BundleLoader
 from generic_trainer.user_code._missing import explain_missing
 from generic_trainer.user_code._quote import quote_function
 from generic_trainer.user_code._trainer_fn import TRAINER_FN, has_trainer_fn_instead
+from generic_trainer.user_code._trial_class import RUN_FN, find_trial_class
 
 __all__ = ["check_function"]
 
@@ -20,7 +21,8 @@ __all__ = ["check_function"]
 def check_function(module: ModuleType, code: UserCode) -> Callable[..., Any]:
     """Returns the function that `code` names, out of the imported `module`.
 
-    Where the module has `trainer_fn` in place of `run_fn`, it is a function that runs that.
+    Where the module has `trainer_fn` or a trial class in place of `run_fn`, it is a function that
+    runs that.
 
     Raises:
         ModuleFileError: it is missing, cannot be called with its arguments, or a call would not run
@@ -34,6 +36,11 @@ def check_function(module: ModuleType, code: UserCode) -> Callable[..., Any]:
 
         return run_fn_from_trainer_fn(_checked(module, TRAINER_FN, "trainer_fn_args", "schema"))
     if code.function not in names:
+        trial_class = find_trial_class(module) if code.function == RUN_FN else None
+        if trial_class is not None:
+            from generic_trainer.trials import run_fn_from_trial
+
+            return run_fn_from_trial(trial_class)
         raise ModuleFileError(explain_missing(code.function, _path(module), names))
     return _checked(module, code.function, "fn_args")
 

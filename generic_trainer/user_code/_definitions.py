@@ -11,6 +11,7 @@ from generic_trainer.user_code._parse import defined_names, parse
 from generic_trainer.user_code._paths import join
 from generic_trainer.user_code._quote import quote_syntax_error
 from generic_trainer.user_code._trainer_fn import has_trainer_fn_instead
+from generic_trainer.user_code._trial_class import RUN_FN, may_define_trial
 
 __all__ = ["check_definition"]
 
@@ -37,6 +38,8 @@ def _check(source: bytes, path: str, function: str) -> None:
         quoted = quote_syntax_error(error, path)
         raise ModuleFileError(f"{path} is not valid Python.\n{quoted}") from error
     if function in names or has_trainer_fn_instead(function, names):
+        return
+    if function == RUN_FN and may_define_trial(tree):
         return
     if not any(_may_define(node, function) for node in ast.walk(tree)):
         raise ModuleFileError(explain_missing(function, path, names))

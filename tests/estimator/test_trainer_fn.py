@@ -168,7 +168,7 @@ def test_an_exporter_that_exports_nothing(tmp_path: Path) -> None:
 
         EXPORTERS[:] = [Nothing("nothing", receive)]
     """
-    with pytest.raises(ExportError, match="exporter 'nothing' of trainer_fn has written no model"):
+    with pytest.raises(ExportError, match="exporter 'nothing' has written no model"):
         run(tmp_path, class_source, steps=1)
 
 

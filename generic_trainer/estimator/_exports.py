@@ -1,0 +1,49 @@
+"""What an estimator's exporter has written."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from generic_trainer.errors import ExportError
+from generic_trainer.files import gfile
+
+__all__ = ["copy_newest_export"]
+
+
+def copy_newest_export(estimator: Any, exporter: Any, target: str) -> None:
+    """Copies an exporter's newest SavedModel, which stays where it is.
+
+    Args:
+        estimator: the estimator that was exported.
+        exporter: the exporter.
+        target: directory for the SavedModel.
+
+    Raises:
+        ExportError: the exporter has written nothing.
+    """
+    _copy_tree(_newest_export(estimator, exporter), target)
+
+
+def _newest_export(estimator: Any, exporter: Any) -> str:
+    folder = os.path.join(estimator.model_dir, "export", exporter.name)
+    names = gfile().listdir(folder) if gfile().isdir(folder) else []
+    # Folders are named by the time of the export; unfinished ones are not a number.
+    times = [int(name.rstrip("/")) for name in names if name.rstrip("/").isdecimal()]
+    if not times:
+        raise ExportError(
+            f"The exporter {exporter.name!r} has written no model: expected one in {folder}. A "
+            "FinalExporter exports when training ends at TrainSpec(max_steps=...), a BestExporter "
+            "when the metric that it compares improves."
+        )
+    return os.path.join(folder, str(max(times)))
+
+
+def _copy_tree(source: str, target: str) -> None:
+    files = gfile()
+    for directory, _, names in files.walk(source):
+        # "." at the end of a path is a folder of that name to an object store.
+        destination = os.path.join(target, os.path.relpath(directory, source)).removesuffix("/.")
+        files.makedirs(destination)
+        for name in names:
+            files.copy(os.path.join(directory, name), os.path.join(destination, name))

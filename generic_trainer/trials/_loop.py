@@ -1,0 +1,248 @@
+"""The loop that every trial API shares: train some batches, validate, checkpoint, in fixed order.
+
+What comes next follows the trial workload sequencer of Determined 0.13: it depends on nothing but
+the plan and the progress, so a run that resumes from a checkpoint goes on as the straight run did.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import numbers
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from generic_trainer.trials._config import Experiment
+from generic_trainer.trials._length import Length
+
+__all__ = ["Checkpoint", "Controller", "Plan", "Progress", "Train", "Validate", "next_work", "run"]
+
+_logger = logging.getLogger(__name__)
+
+
+class Controller(Protocol):
+    """What an API has to offer to the loop: one trial, built and ready."""
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether the user's code has asked to stop early."""
+
+    def train(self, batches: int) -> dict[str, Any]:
+        """Trains on the next batches and returns the metrics, averaged over them."""
+
+    def validate(self) -> dict[str, Any]:
+        """Returns the metrics of one pass over the validation data."""
+
+    def save(self, directory: str) -> None:
+        """Writes what `train` and `validate` depend on into an empty directory."""
+
+    def export(self, fn_args: Any) -> None:
+        """Writes the SavedModel into `fn_args.serving_model_dir`."""
+
+    def close(self) -> None:
+        """Lets go of the devices."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a trial is to do, in batches.
+
+    Attributes:
+        max_batches: how long it trains.
+        unit: batches in one training workload.
+        validation_period: validate at least this often; None leaves it to the end.
+        checkpoint_period: write a checkpoint at least this often.
+        validate_first: whether to validate before training.
+        checkpoint_policy: which validations are followed by a checkpoint.
+        metric: the validation metric that says which model is the best.
+        is_better: whether a value of the metric is better than the best so far.
+    """
+
+    max_batches: int
+    unit: int
+    validation_period: int | None
+    checkpoint_period: int | None
+    validate_first: bool
+    checkpoint_policy: str
+    metric: str | None
+    is_better: Callable[[float, float | None], bool]
+
+    @classmethod
+    def of(cls, experiment: Experiment, global_batch_size: Callable[[], int]) -> Plan:
+        """Converts the lengths of an experiment to batches, a period to at least one.
+
+        Args:
+            experiment: the configuration.
+            global_batch_size: records in a batch; asked only where lengths are not in batches.
+        """
+
+        def batches(length: Length) -> int:
+            if length.unit == "batches":
+                return length.count
+            return length.to_batches(global_batch_size(), experiment.records_per_epoch)
+
+        def period(length: Length | None) -> int | None:
+            return None if length is None else max(1, batches(length))
+
+        searcher = experiment.searcher
+        return cls(
+            max_batches=batches(searcher.max_length),
+            unit=experiment.scheduling_unit,
+            validation_period=period(experiment.min_validation_period),
+            checkpoint_period=period(experiment.min_checkpoint_period),
+            validate_first=experiment.perform_initial_validation,
+            checkpoint_policy=experiment.checkpoint_policy,
+            metric=searcher.metric,
+            is_better=searcher.is_better,
+        )
+
+
+@dataclasses.dataclass
+class Progress:
+    """How far a trial is; kept with every checkpoint.
+
+    Attributes:
+        batches: trained so far.
+        validated_at: `batches` at the last validation; None before the first.
+        checkpointed_at: `batches` at the last checkpoint.
+        owes_checkpoint: whether the policy wants one after the last validation.
+        best: the best value of the searcher's metric.
+        best_at: `batches` when it was reached.
+        history: one entry per workload: {"batches", "training" or "validation": metrics}.
+    """
+
+    batches: int = 0
+    validated_at: int | None = None
+    checkpointed_at: int = 0
+    owes_checkpoint: bool = False
+    best: float | None = None
+    best_at: int | None = None
+    history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+    @property
+    def validation(self) -> dict[str, Any]:
+        """The metrics of the last validation; empty before the first."""
+        return next((e["validation"] for e in reversed(self.history) if "validation" in e), {})
+
+
+@dataclasses.dataclass(frozen=True)
+class Train:
+    """Train on the next batches."""
+
+    batches: int
+
+
+class Validate:
+    """Validate once."""
+
+
+class Checkpoint:
+    """Write a checkpoint."""
+
+
+def next_work(
+    plan: Plan, progress: Progress, *, stop_requested: bool = False
+) -> Train | Validate | Checkpoint | None:
+    """Returns what to do next; None when the trial is over.
+
+    1. The initial validation, where one is asked for.
+    2. If the user's code wants to stop: a checkpoint of what was not saved yet, then nothing.
+    3. A checkpoint that is owed for the last validation.
+    4. At the end of training, a checkpoint and then a validation of the last state.
+    5. Before that, a validation, then a checkpoint, whose period is over.
+    6. Training, up to whichever comes first: the end, the next validation, the next checkpoint, or
+       the scheduling unit.
+    """
+    unsaved = progress.batches - progress.checkpointed_at
+    unvalidated = progress.batches - (progress.validated_at or 0)
+    if plan.validate_first and progress.validated_at is None and progress.batches == 0:
+        return Validate()
+    if stop_requested:
+        return Checkpoint() if unsaved else None
+    if progress.owes_checkpoint and unsaved:
+        return Checkpoint()
+    if progress.batches >= plan.max_batches:
+        if unsaved:
+            return Checkpoint()
+        return None if progress.validated_at == progress.batches else Validate()
+    if plan.validation_period and unvalidated >= plan.validation_period:
+        return Validate()
+    if plan.checkpoint_period and unsaved >= plan.checkpoint_period:
+        return Checkpoint()
+    return Train(_stretch(plan, progress.batches, unvalidated, unsaved))
+
+
+def _stretch(plan: Plan, batches: int, unvalidated: int, unsaved: int) -> int:
+    limits = [plan.max_batches - batches, plan.unit]
+    if plan.validation_period:
+        limits.append(plan.validation_period - unvalidated)
+    if plan.checkpoint_period:
+        limits.append(plan.checkpoint_period - unsaved)
+    return max(1, min(limits))
+
+
+def run(
+    controller: Controller,
+    plan: Plan,
+    progress: Progress,
+    *,
+    save: Callable[[Progress], None],
+    save_best: Callable[[Progress], None],
+    report: Callable[[int, str, Mapping[str, Any]], None],
+) -> None:
+    """Brings a trial to its end.
+
+    Args:
+        controller: the trial.
+        plan: what to do.
+        progress: where it stands; brought up to date.
+        save: writes a checkpoint to resume from.
+        save_best: keeps the model that is the best so far.
+        report: is told (batches, "training" or "validation", metrics) after each workload.
+    """
+    while work := next_work(plan, progress, stop_requested=controller.stop_requested):
+        if isinstance(work, Train):
+            metrics = controller.train(work.batches)
+            progress.batches += work.batches
+            _record(progress, "training", metrics, report)
+        elif isinstance(work, Validate):
+            metrics = controller.validate()
+            progress.validated_at = progress.batches
+            _record(progress, "validation", metrics, report)
+            _judge(plan, progress, metrics, save_best)
+        else:
+            progress.checkpointed_at, progress.owes_checkpoint = progress.batches, False
+            save(progress)
+
+
+def _record(
+    progress: Progress,
+    kind: str,
+    metrics: Mapping[str, Any],
+    report: Callable[[int, str, Mapping[str, Any]], None],
+) -> None:
+    progress.history.append({"batches": progress.batches, kind: dict(metrics)})
+    report(progress.batches, kind, metrics)
+
+
+def _judge(
+    plan: Plan,
+    progress: Progress,
+    metrics: Mapping[str, Any],
+    save_best: Callable[[Progress], None],
+) -> None:
+    value = metrics.get(plan.metric) if plan.metric else None
+    best = isinstance(value, numbers.Real) and plan.is_better(float(value), progress.best)
+    if best:
+        progress.best, progress.best_at = float(value), progress.batches  # type: ignore[arg-type]
+    elif plan.metric and not isinstance(value, numbers.Real):
+        _logger.warning(
+            "The searcher's metric %r is not among the validation metrics that are numbers (%s).",
+            plan.metric,
+            ", ".join(sorted(metrics)) or "none",
+        )
+    progress.owes_checkpoint = plan.checkpoint_policy == "all" or (
+        plan.checkpoint_policy == "best" and best
+    )
+    if best and plan.checkpoint_policy != "none":
+        save_best(progress)

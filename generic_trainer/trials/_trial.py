@@ -1,0 +1,119 @@
+"""One trial: a sample of the hyperparameters, and what the user's code may ask about it."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.trials._loop import Controller
+
+__all__ = [
+    "Trial",
+    "TrialRun",
+    "current",
+    "get_experiment_config",
+    "get_hyperparameters",
+    "get_trial_seed",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class TrialRun:
+    """What a trial is built from.
+
+    Attributes:
+        trial_id: 1, 2, ... within the experiment.
+        config: the experiment configuration, as the user wrote it.
+        hparams: this trial's sample.
+        seed: of this trial.
+        slots: devices to train on.
+        batches_trained: where to go on; 0 at the start.
+        checkpoint_dir: the checkpoint to go on from; None at the start.
+    """
+
+    trial_id: int
+    config: Mapping[str, Any]
+    hparams: Mapping[str, Any]
+    seed: int
+    slots: int = 1
+    batches_trained: int = 0
+    checkpoint_dir: str | None = None
+
+
+class Trial:
+    """What the base classes of the trial APIs have in common."""
+
+    @classmethod
+    def open_controller(cls, run: TrialRun) -> Controller:
+        """Builds the trial, restored from `run.checkpoint_dir` where there is one."""
+        raise NotImplementedError(f"{cls.__name__} belongs to no trial API")
+
+    @classmethod
+    def global_batch_size(cls, run: TrialRun) -> int:
+        """Returns what turns records into batches: the hyperparameter of that name.
+
+        Raises:
+            ConfigurationError: there is none, or it is no whole number.
+        """
+        names = ("global_batch_size", "batch_size")
+        size = next((run.hparams[name] for name in names if name in run.hparams), None)
+        if not isinstance(size, int) or size < 1:
+            raise ConfigurationError(
+                "Lengths in records or epochs need the hyperparameter global_batch_size, a whole "
+                f"number above 0, but got {size!r}. Give lengths as {{'batches': number}} instead."
+            )
+        return size
+
+
+_current: contextvars.ContextVar[TrialRun] = contextvars.ContextVar("current_trial")
+
+
+@contextlib.contextmanager
+def current(run: TrialRun) -> Iterator[None]:
+    """Makes a trial the one that the functions below tell about."""
+    token = _current.set(run)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def get_experiment_config() -> dict[str, Any]:
+    """Returns the experiment configuration of the running trial.
+
+    Raises:
+        ConfigurationError: no trial is running.
+    """
+    return dict(_running().config)
+
+
+def get_hyperparameters() -> dict[str, Any]:
+    """Returns the running trial's sample of the hyperparameters.
+
+    Raises:
+        ConfigurationError: no trial is running.
+    """
+    return dict(_running().hparams)
+
+
+def get_trial_seed() -> int:
+    """Returns the running trial's seed.
+
+    Raises:
+        ConfigurationError: no trial is running.
+    """
+    return _running().seed
+
+
+def _running() -> TrialRun:
+    run = _current.get(None)
+    if run is None:
+        raise ConfigurationError(
+            "This can be asked only while a trial runs, in code that its methods call, and not "
+            "when the module is imported."
+        )
+    return run

@@ -1,0 +1,48 @@
+"""`Experiment` and `learn_runner` of `tf.contrib.learn`, on today's TensorFlow.
+
+::
+
+    from generic_trainer.trials.experiment import Experiment, HParams, RunConfig, learn_runner
+
+    def experiment_fn(run_config, hparams):
+        return Experiment(make_estimator(run_config, hparams), train_input_fn, eval_input_fn,
+                          train_steps=1000, export_strategies=[FinalExporter("m", receiver_fn)])
+
+    learn_runner.run(experiment_fn, run_config=RunConfig(model_dir), schedule="train_and_evaluate",
+                     hparams=HParams(rate=0.1))
+
+As a module file of a pipeline::
+
+    run_fn = run_fn_from_experiment(experiment_fn, HParams(rate=0.1))
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from generic_trainer._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from generic_trainer.trials.experiment import learn_runner
+    from generic_trainer.trials.experiment._experiment import Experiment, RunConfig
+    from generic_trainer.trials.experiment._hparams import HParams
+    from generic_trainer.trials.experiment._run_fn import run_fn_from_experiment
+
+__all__ = ["Experiment", "HParams", "RunConfig", "learn_runner", "run_fn_from_experiment"]
+
+_load, __dir__ = lazy_names(
+    __name__,
+    {
+        "Experiment": f"{__name__}._experiment",
+        "HParams": f"{__name__}._hparams",
+        "RunConfig": f"{__name__}._experiment",
+        "run_fn_from_experiment": f"{__name__}._run_fn",
+    },
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "learn_runner":
+        return importlib.import_module(f"{__name__}.learn_runner")
+    return _load(name)

@@ -1,0 +1,151 @@
+"""`HParams`: named hyperparameters whose types are those of their first values."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from generic_trainer.errors import ConfigurationError, raise_problems
+
+__all__ = ["HParams"]
+
+# name=value, name=[value,value]; a comma follows, or the end.
+_ASSIGNMENT = re.compile(r"\s*(?P<name>\w+)\s*=\s*(?P<value>\[[^\]]*\]|[^,\[\]]*)\s*(?:,|$)")
+_TRUTH = {"true": True, "1": True, "false": False, "0": False}
+
+
+class HParams:
+    """Hyperparameters as attributes.
+
+    ::
+
+        hparams = HParams(rate=0.1, layers=[64, 32])
+        hparams.parse("rate=0.01,layers=[128]").rate  # 0.01
+
+    Source: `tf.contrib.training.HParams` of TensorFlow 1.
+    """
+
+    def __init__(self, **values: Any) -> None:
+        """Takes names and first values; a list must hold values of one type."""
+        self._names: list[str] = []
+        for name, value in values.items():
+            self.add_hparam(name, value)
+
+    def add_hparam(self, name: str, value: Any) -> None:
+        """Adds a hyperparameter.
+
+        Raises:
+            ConfigurationError: the name is taken.
+        """
+        if name in self._names or hasattr(type(self), name):
+            raise ConfigurationError(f"HParams: the name {name!r} is taken")
+        self._names.append(name)
+        setattr(self, name, value)
+
+    def set_hparam(self, name: str, value: Any) -> None:
+        """Changes a hyperparameter; the value is converted to the type that it has.
+
+        Raises:
+            ConfigurationError: there is none of this name, or the value does not fit.
+        """
+        setattr(self, name, _converted(name, value, self._known(name)))
+
+    def del_hparam(self, name: str) -> None:
+        """Removes a hyperparameter."""
+        self._known(name)
+        self._names.remove(name)
+        delattr(self, name)
+
+    def parse(self, text: str) -> HParams:
+        """Changes hyperparameters by a string such as "rate=0.1,layers=[64,32]"; returns itself.
+
+        Raises:
+            ConfigurationError: the string cannot be read, or names or values do not fit; then
+                nothing is changed.
+        """
+        return self.override_from_dict(dict(_assignments(text)))
+
+    def parse_json(self, text: str) -> HParams:
+        """Changes hyperparameters by a JSON object; returns itself."""
+        return self.override_from_dict(json.loads(text))
+
+    def override_from_dict(self, values: Mapping[str, Any]) -> HParams:
+        """Changes several hyperparameters, all or none; returns itself.
+
+        Raises:
+            ConfigurationError: with every name and value that does not fit.
+        """
+        problems, converted = [], {}
+        for name, value in values.items():
+            try:
+                converted[name] = _converted(name, value, self._known(name))
+            except ConfigurationError as error:
+                problems.append(str(error))
+        raise_problems(ConfigurationError, "HParams", problems)
+        for name, value in converted.items():
+            setattr(self, name, value)
+        return self
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Returns a value, or the default where there is none of this name."""
+        return getattr(self, name) if name in self._names else default
+
+    def values(self) -> dict[str, Any]:
+        """Returns name → value."""
+        return {name: getattr(self, name) for name in self._names}
+
+    def to_json(self, **options: Any) -> str:
+        """Returns a JSON object; `options` are those of `json.dumps`."""
+        return json.dumps(self.values(), **options)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __repr__(self) -> str:
+        return f"HParams({', '.join(f'{name}={value!r}' for name, value in self.values().items())})"
+
+    def _known(self, name: str) -> Any:
+        if name not in self._names:
+            raise ConfigurationError(f"no hyperparameter {name!r}; there are {sorted(self._names)}")
+        return getattr(self, name)
+
+
+def _assignments(text: str) -> list[tuple[str, Any]]:
+    found, position = [], 0
+    while position < len(text):
+        match = _ASSIGNMENT.match(text, position)
+        if match is None:
+            raise ConfigurationError(
+                f"HParams: expected name=value or name=[value,...] at {text[position:]!r}"
+            )
+        found.append((match["name"], _literal(match["value"].strip())))
+        position = match.end()
+    return found
+
+
+def _literal(text: str) -> Any:
+    if text.startswith("["):
+        return [_literal(item.strip()) for item in text[1:-1].split(",") if item.strip()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _converted(name: str, value: Any, like: Any) -> Any:
+    """Returns a value in the type of the one before; a list by the type of its elements."""
+    if isinstance(like, (list, tuple)):
+        values = value if isinstance(value, (list, tuple)) else [value]
+        return [_converted(name, item, like[0]) if like else item for item in values]
+    if like is None or (isinstance(value, type(like)) and not isinstance(value, bool)):
+        return value
+    if isinstance(like, bool) and str(value).lower() in _TRUTH:
+        return _TRUTH[str(value).lower()]
+    if isinstance(like, float) and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(like, str) and not isinstance(value, (list, tuple, dict)):
+        return str(value)
+    raise ConfigurationError(f"{name} is a {type(like).__name__}, which {value!r} is not")

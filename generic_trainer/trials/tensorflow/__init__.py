@@ -1,0 +1,16 @@
+"""`TensorFlowTrial`: one TF1 graph for training and validation, sessions run by the harness."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from generic_trainer._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from generic_trainer.trials.tensorflow._trial import TensorFlowTrial
+
+__all__ = ["TensorFlowTrial"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__, {"TensorFlowTrial": "generic_trainer.trials.tensorflow._trial"}
+)

@@ -1,0 +1,217 @@
+"""Graph, session and data of one `TensorFlowTrial`."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from generic_trainer.errors import ConfigurationError, ModuleFileError, raise_problems
+from generic_trainer.trials._trial import TrialRun
+from generic_trainer.trials.tensorflow._serving import export
+
+if TYPE_CHECKING:
+    from generic_trainer.trials.tensorflow._trial import TensorFlowTrial
+
+__all__ = ["TensorFlowController"]
+
+_CHECKPOINT = "model.ckpt"
+_LOADERS = "make_data_loaders"
+_LOSS = "loss"
+
+
+class TensorFlowController:
+    """Trains, validates, saves and exports one trial."""
+
+    stop_requested = False
+
+    def __init__(self, trial_class: type[TensorFlowTrial], run: TrialRun) -> None:
+        """Builds the graph, opens a session and goes to where the trial stands.
+
+        Raises:
+            ModuleFileError: the module has no `make_data_loaders`, or its result is no good.
+            ConfigurationError: the methods of the trial contradict each other.
+        """
+        self._graph = tf.Graph()
+        with self._graph.as_default():
+            tf.compat.v1.set_random_seed(run.seed)
+            trial = trial_class(dict(run.hparams))
+            training, validation = _datasets(trial_class, run)
+            # Skipping in a seeded pipeline leads to the batch that the straight run would see next.
+            self._training = tf.compat.v1.data.make_initializable_iterator(
+                training.repeat().skip(run.batches_trained)
+            )
+            self._validation = tf.compat.v1.data.make_initializable_iterator(validation)
+            self._handle = tf.compat.v1.placeholder(tf.string, [])
+            spec = training.element_spec
+            self._iterator = tf.compat.v1.data.Iterator.from_string_handle(
+                self._handle,
+                tf.compat.v1.data.get_output_types(training),
+                tf.compat.v1.data.get_output_shapes(training),
+                tf.compat.v1.data.get_output_classes(training),
+            )
+            self._is_training = tf.compat.v1.placeholder_with_default(False, [], "is_training")
+            self._record = self._iterator.get_next()
+            tf.nest.assert_same_structure(spec, self._record)
+            self._outputs = _outputs(trial.build_graph(self._record, self._is_training))
+            self._metrics = _metrics(trial, self._outputs)
+            self._train_op = self._minimise(trial.optimizer())
+            self._saver = tf.compat.v1.train.Saver(max_to_keep=None)
+            initialise = tf.group(
+                tf.compat.v1.global_variables_initializer(),
+                tf.compat.v1.local_variables_initializer(),
+                tf.compat.v1.tables_initializer(),
+            )
+            self._session = tf.compat.v1.Session(config=trial.session_config())
+            self._session.run(initialise)
+            if run.checkpoint_dir is not None:
+                self._saver.restore(self._session, os.path.join(run.checkpoint_dir, _CHECKPOINT))
+            self._session.run(self._training.initializer)
+            self._handles = self._session.run(
+                {
+                    "training": self._training.string_handle(),
+                    "validation": self._validation.string_handle(),
+                }
+            )
+
+    def _minimise(self, optimizer: Any) -> tf.Operation:
+        counter = tf.compat.v1.train.get_or_create_global_step()
+        # Batch normalisation keeps its moving averages in this collection.
+        updates = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)
+        with tf.control_dependencies(updates):
+            return optimizer.minimize(self._outputs[_LOSS], global_step=counter)
+
+    def train(self, batches: int) -> dict[str, Any]:
+        """Trains on the next batches and returns the metrics, averaged over them.
+
+        Raises:
+            ModuleFileError: the training data is empty.
+        """
+        fetched = {name: self._outputs[name] for name in self._metrics["training"]}
+        step = self._session.make_callable(
+            (fetched, self._train_op), [self._handle, self._is_training]
+        )
+        handle = self._handles["training"]
+        try:
+            return _average(step(handle, True)[0] for _ in range(batches))
+        except tf.errors.OutOfRangeError as error:  # of a Dataset that repeats for ever
+            raise ModuleFileError(f"{_LOADERS}: the training Dataset has no batch") from error
+
+    def validate(self) -> dict[str, Any]:
+        """Returns the metrics of one pass over the validation data, averaged over its batches.
+
+        Raises:
+            ModuleFileError: the validation data is empty.
+        """
+        self._session.run(self._validation.initializer)
+        fetched = {name: self._outputs[name] for name in self._metrics["validation"]}
+        step = self._session.make_callable(fetched, [self._handle, self._is_training])
+        handle = self._handles["validation"]
+        found = _average(_until_end(lambda: step(handle, False)))
+        if not found and fetched:
+            raise ModuleFileError(f"{_LOADERS}: the validation Dataset has no batch")
+        return found
+
+    def save(self, directory: str) -> None:
+        """Writes the variables, the optimizer's included."""
+        path = os.path.join(directory, _CHECKPOINT)
+        with self._graph.as_default():
+            self._saver.save(self._session, path, write_meta_graph=False, write_state=False)
+
+    def export(self, fn_args: Any) -> None:
+        """Writes a SavedModel of what does not depend on the labels."""
+        export(self._session, self._record, self._outputs, fn_args)
+
+    def close(self) -> None:
+        """Closes the session."""
+        self._session.close()
+
+
+def _datasets(trial_class: type[Any], run: TrialRun) -> tuple[Any, Any]:
+    made = _make_data_loaders(trial_class)(dict(run.config), dict(run.hparams))
+    if not (
+        isinstance(made, (tuple, list))
+        and len(made) == 2
+        and all(isinstance(data, tf.compat.v1.data.Dataset | tf.data.Dataset) for data in made)
+    ):
+        raise ModuleFileError(
+            f"{_LOADERS} must return two tf.data.Datasets, the training and the validation data, "
+            f"but got {made!r}"
+        )
+    training, validation = made
+    if not _compatible(training.element_spec, validation.element_spec):
+        raise ModuleFileError(
+            f"{_LOADERS} must return Datasets of the same structure, shapes and types. Training: "
+            f"{training.element_spec}; validation: {validation.element_spec}"
+        )
+    return training, validation
+
+
+def _make_data_loaders(trial_class: type[Any]) -> Callable[..., Any]:
+    """Finds the function in the module of the class, or in its package."""
+    module = trial_class.__module__
+    for name in (module, module.rpartition(".")[0]):
+        found = name and getattr(
+            sys.modules.get(name) or importlib.import_module(name), _LOADERS, None
+        )
+        if found:
+            return found  # type: ignore[no-any-return]
+    raise ModuleFileError(
+        f"Module {module!r}, which has the trial {trial_class.__name__}, must also define "
+        f"{_LOADERS}(experiment_config, hparams)"
+    )
+
+
+def _compatible(first: Any, second: Any) -> bool:
+    try:
+        tf.nest.assert_same_structure(first, second)
+    except (TypeError, ValueError):
+        return False
+    pairs = zip(tf.nest.flatten(first), tf.nest.flatten(second), strict=True)
+    # The last batch may be partial in one and not in the other.
+    return all(a.dtype == b.dtype and a.shape[1:].is_compatible_with(b.shape[1:]) for a, b in pairs)
+
+
+def _outputs(made: Any) -> dict[str, tf.Tensor]:
+    if not isinstance(made, dict) or _LOSS not in made:
+        raise ModuleFileError(
+            f"build_graph must return a dict of tensors with the key {_LOSS!r}, but got "
+            f"{sorted(made) if isinstance(made, dict) else made!r}"
+        )
+    return made
+
+
+def _metrics(trial: TensorFlowTrial, outputs: dict[str, Any]) -> dict[str, list[str]]:
+    training, validation = list(trial.training_metrics()), list(trial.validation_metrics())
+    problems = [
+        f"{method} names {name!r}, which build_graph does not return; it returns {sorted(outputs)}"
+        for method, names in (("training_metrics", training), ("validation_metrics", validation))
+        for name in names
+        if name not in outputs
+    ]
+    if _LOSS in training:
+        problems.append(f"training_metrics must not name {_LOSS!r}: it is always reported")
+    raise_problems(ConfigurationError, type(trial).__name__, problems)
+    return {"training": [_LOSS, *training], "validation": validation}
+
+
+def _until_end(step: Callable[[], dict[str, Any]]) -> Iterable[dict[str, Any]]:
+    while True:
+        try:
+            yield step()
+        except tf.errors.OutOfRangeError:
+            return
+
+
+def _average(batches: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the unweighted mean of each metric over batches, a number or nested lists."""
+    found: dict[str, list[Any]] = {}
+    for batch in batches:
+        for name, value in batch.items():
+            found.setdefault(name, []).append(value)
+    return {name: np.mean(values, axis=0).tolist() for name, values in found.items()}

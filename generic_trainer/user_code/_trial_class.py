@@ -1,0 +1,55 @@
+"""Which modules have a trial class in place of `run_fn`."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from types import ModuleType
+from typing import Any
+
+from generic_trainer.errors import ModuleFileError
+
+__all__ = ["RUN_FN", "find_trial_class", "may_define_trial"]
+
+RUN_FN = "run_fn"
+_SUFFIX = "Trial"
+
+
+def may_define_trial(tree: ast.AST) -> bool:
+    """Whether a class in the source, or what it derives from, is called something with "Trial"."""
+    return any(
+        name.endswith(_SUFFIX)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and node.bases
+        for name in (node.name, *map(_last_name, node.bases))
+    )
+
+
+def find_trial_class(module: ModuleType) -> type[Any] | None:
+    """Returns the trial class that an imported module defines; None if it has none.
+
+    Raises:
+        ModuleFileError: it defines several.
+    """
+    from generic_trainer.trials._trial import Trial
+
+    found = [
+        value
+        for value in vars(module).values()
+        if inspect.isclass(value)
+        and issubclass(value, Trial)
+        and value.__module__ == module.__name__
+        and not inspect.isabstract(value)
+    ]
+    if len(found) > 1:
+        names = ", ".join(sorted(trial.__name__ for trial in found))
+        raise ModuleFileError(
+            f"Module {module.__name__!r} defines several trials ({names}) and no run_fn that says "
+            f"which to run: add `run_fn = run_fn_from_trial({found[-1].__name__})`, from "
+            "generic_trainer.trials"
+        )
+    return found[0] if found else None
+
+
+def _last_name(base: ast.expr) -> str:
+    return str(getattr(base, "attr", None) or getattr(base, "id", ""))

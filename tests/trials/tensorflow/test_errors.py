@@ -1,0 +1,102 @@
+"""What is wrong with a trial is said, with what to do."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from generic_trainer.errors import ConfigurationError, ModuleFileError
+from generic_trainer.trials import get_experiment_config, run_fn_from_trial
+from generic_trainer.trials._trial import TrialRun
+from generic_trainer.trials.tensorflow._controller import TensorFlowController
+from tests.trials.tensorflow import one_weight
+from tests.trials.tensorflow.one_weight import (  # noqa: F401 - found in the module of a trial
+    OneWeight,
+    make_data_loaders,
+)
+
+RUN = TrialRun(trial_id=1, config={"data": {}}, hparams={}, seed=0)
+
+
+class UnknownMetrics(OneWeight):
+    def validation_metrics(self):
+        return ["accuracy"]
+
+    def training_metrics(self):
+        return ["loss", "speed"]
+
+
+class NoLoss(OneWeight):
+    def build_graph(self, record, is_training):
+        outputs = super().build_graph(record, is_training)
+        del outputs["loss"]
+        return outputs
+
+
+def test_metrics_that_the_graph_does_not_have():
+    with pytest.raises(ConfigurationError) as caught:
+        TensorFlowController(UnknownMetrics, RUN)
+    message = str(caught.value)
+    assert "validation_metrics names 'accuracy'" in message
+    assert "training_metrics names 'speed'" in message
+    assert "always reported" in message
+
+
+def test_a_graph_without_a_loss():
+    with pytest.raises(ModuleFileError, match="key 'loss'"):
+        TensorFlowController(NoLoss, RUN)
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda data: data, "two tf.data.Datasets"),
+        (lambda data: (data, [1, 2]), "two tf.data.Datasets"),
+        (lambda data: (data, data.map(lambda r: r["x"])), "same structure"),
+        (lambda data: (data, data.map(lambda r: {**r, "x": tf.cast(r["x"], tf.int32)})), "same"),
+    ],
+)
+def test_loaders_that_return_something_else(monkeypatch, made, message):
+    original = one_weight.make_data_loaders
+    monkeypatch.setattr(
+        one_weight, "make_data_loaders", lambda *arguments: made(original(*arguments)[0])
+    )
+
+    class Here(OneWeight):
+        __module__ = one_weight.__name__
+
+    with pytest.raises(ModuleFileError, match=message):
+        TensorFlowController(Here, RUN)
+
+
+@pytest.mark.parametrize(("empty", "method"), [(0, "train"), (1, "validate")])
+def test_empty_data(monkeypatch, empty, method):
+    original = one_weight.make_data_loaders
+
+    def loaders(*arguments):
+        made = list(original(*arguments))
+        made[empty] = made[empty].take(0)
+        return tuple(made)
+
+    monkeypatch.setattr(one_weight, "make_data_loaders", loaders)
+    controller = TensorFlowController(OneWeight, RUN)
+    with pytest.raises(ModuleFileError, match="has no batch"):
+        controller.train(1) if method == "train" else controller.validate()
+
+
+def test_a_module_without_loaders(monkeypatch):
+    monkeypatch.delattr(sys.modules[one_weight.__name__], "make_data_loaders")
+    with pytest.raises(ModuleFileError, match=r"must also define make_data_loaders"):
+        TensorFlowController(OneWeight, RUN)
+
+
+def test_only_trial_classes_are_taken():
+    with pytest.raises(ConfigurationError, match="takes a class"):
+        run_fn_from_trial(dict)
+
+
+def test_nothing_to_ask_outside_of_a_trial():
+    with pytest.raises(ConfigurationError, match="only while a trial runs"):
+        get_experiment_config()

@@ -1,0 +1,89 @@
+"""The experiment configuration."""
+
+from __future__ import annotations
+
+import pytest
+
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.trials._config import parse_experiment, read_yaml
+from generic_trainer.trials._length import Length
+
+
+def test_floats_are_read_as_yaml_1_2_has_them():
+    found = read_yaml("{rate: 1e-4, big: 2E+3, point: .5, count: 12, version: 1.2.3, minus: -3e2}")
+    assert found == {
+        "rate": 1e-4,
+        "big": 2000.0,
+        "point": 0.5,
+        "count": 12,
+        "version": "1.2.3",
+        "minus": -300.0,
+    }
+    assert isinstance(found["count"], int)
+
+
+@pytest.mark.parametrize("text", ["a: [1", "- 1\n- 2", ""])
+def test_a_file_that_is_no_mapping_is_refused(text):
+    with pytest.raises(ConfigurationError, match="experiment configuration"):
+        read_yaml(text)
+
+
+def test_defaults():
+    experiment = parse_experiment({"searcher": {"max_length": {"batches": 5}}})
+    assert experiment.searcher.name == "single"
+    assert experiment.searcher.smaller_is_better
+    assert experiment.scheduling_unit == 100
+    assert experiment.checkpoint_policy == "best"
+    assert (experiment.seed, experiment.slots) == (0, 1)
+    assert experiment.min_validation_period is None
+    assert not experiment.perform_initial_validation
+
+
+def test_steps_of_the_first_releases_are_scheduling_units():
+    experiment = parse_experiment(
+        {"batches_per_step": 20, "min_validation_period": 3, "searcher": {"max_steps": 10}}
+    )
+    assert experiment.scheduling_unit == 20
+    assert experiment.searcher.max_length == Length(200)
+    assert experiment.min_validation_period == Length(60)
+
+
+@pytest.mark.parametrize(
+    ("length", "batches"),
+    [(Length(7), 7), (Length(100, "records"), 3), (Length(3, "epochs"), 9), (Length(0), 0)],
+)
+def test_lengths_become_whole_batches(length, batches):
+    assert length.to_batches(global_batch_size=32, records_per_epoch=100) == batches
+
+
+def test_epochs_need_to_know_how_long_one_is():
+    with pytest.raises(ConfigurationError, match="records_per_epoch"):
+        Length(3, "epochs").to_batches(32, 0)
+
+
+def test_all_problems_are_told_at_once():
+    with pytest.raises(ConfigurationError) as caught:
+        parse_experiment(
+            {
+                "scheduling_unit": 0,
+                "min_validation_period": {"hours": 1},
+                "checkpoint_policy": "worst",
+                "hyperparameters": {"a": {"type": "uniform"}},
+                "searcher": {"name": "adaptive"},
+            }
+        )
+    message = str(caught.value)
+    for part in (
+        "scheduling_unit must be",
+        "min_validation_period must be",
+        "'worst'",
+        "'uniform'",
+        "'adaptive'",
+        "searcher.max_length is needed",
+    ):
+        assert part in message
+
+
+def test_a_search_needs_a_metric():
+    with pytest.raises(ConfigurationError, match=r"searcher\.metric"):
+        parse_experiment({"searcher": {"name": "grid", "max_length": 1}})

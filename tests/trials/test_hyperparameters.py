@@ -1,0 +1,94 @@
+"""Constants, ranges, samples and grids."""
+
+from __future__ import annotations
+
+import pytest
+
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.trials import Categorical, Constant, Double, Integer, Log
+from generic_trainer.trials._hyperparameters import grid, parse_hyperparameters, sample
+
+
+def test_ranges_and_constants_are_told_apart():
+    found = parse_hyperparameters(
+        {
+            "bare": 3,
+            "const": {"type": "const", "val": "x"},
+            "units": {"type": "int", "minval": 1, "maxval": 4},
+            "dropout": {"type": "double", "minval": 0.0, "maxval": 0.5},
+            "rate": {"type": "log", "minval": -4, "maxval": -2, "base": 10},
+            "kind": {"type": "categorical", "vals": ["a", "b"]},
+            "optimizer": {"name": "adam"},
+        }
+    )
+    assert found == {
+        "bare": Constant(3),
+        "const": Constant("x"),
+        "units": Integer(1, 4),
+        "dropout": Double(0.0, 0.5),
+        "rate": Log(-4, -2, 10),
+        "kind": Categorical(["a", "b"]),
+        "optimizer": Constant({"name": "adam"}),
+    }
+
+
+def test_samples_follow_the_seed_and_stay_within_their_ranges():
+    ranges = {
+        "units": Integer(1, 3),
+        "dropout": Double(0.25, 0.5),
+        "rate": Log(-4, -2),
+        "kind": Categorical(("a", "b")),
+    }
+    samples = [sample(ranges, seed) for seed in range(200)]
+    assert samples == [sample(ranges, seed) for seed in range(200)]
+    assert {drawn["units"] for drawn in samples} == {1, 2, 3}  # both ends included
+    assert {drawn["kind"] for drawn in samples} == {"a", "b"}
+    assert all(0.25 <= drawn["dropout"] <= 0.5 for drawn in samples)
+    assert all(1e-4 <= drawn["rate"] <= 1e-2 for drawn in samples)
+    assert 60 < sum(drawn["rate"] < 1e-3 for drawn in samples) < 140  # uniform in the exponent
+
+
+def test_a_further_hyperparameter_does_not_depend_on_the_order_of_names():
+    assert sample({"a": Double(0, 1), "b": Double(0, 1)}, 3) == sample(
+        {"b": Double(0, 1), "a": Double(0, 1)}, 3
+    )
+
+
+def test_a_grid_is_every_combination():
+    points = grid(
+        {
+            "units": Integer(1, 9, count=3),
+            "rate": Log(-2, -1, count=2),
+            "kind": Categorical(["a", "b"]),
+            "seed": Constant(7),
+        }
+    )
+    found = [(p["kind"], p["rate"], p["seed"], p["units"]) for p in points]
+    assert len(found) == 12
+    assert found[:3] == [("a", 0.01, 7, 1), ("a", 0.01, 7, 5), ("a", 0.01, 7, 9)]
+
+
+def test_an_integer_range_has_no_more_points_than_numbers():
+    assert Integer(1, 3, count=10).points() == [1, 2, 3]
+    assert Integer(1, 3).points() == [1, 2, 3]
+
+
+def test_a_grid_over_real_numbers_needs_a_count():
+    with pytest.raises(ConfigurationError, match="count"):
+        list(grid({"dropout": Double(0, 1)}))
+
+
+def test_all_problems_are_told_at_once():
+    with pytest.raises(ConfigurationError) as caught:
+        parse_hyperparameters(
+            {
+                "a": {"type": "uniform"},
+                "b": {"type": "int", "minval": 4, "maxval": 1},
+                "c": {"type": "double", "min": 1, "max": 2},
+                "d": {"type": "categorical", "vals": []},
+            }
+        )
+    message = str(caught.value)
+    assert "4 problems" in message
+    for part in ("'uniform'", "minval 4 is above maxval 1", "takes minval, maxval", "not be empty"):
+        assert part in message

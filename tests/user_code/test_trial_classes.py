@@ -1,0 +1,58 @@
+"""A module with a trial class and no `run_fn`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from generic_trainer.errors import ModuleFileError
+from generic_trainer.user_code import bundle_module_file, user_function
+
+TRIAL = """
+from generic_trainer.trials._trial import Trial
+
+class Base(Trial):
+    pass
+"""
+
+
+def load(directory: Path, source: str):
+    path = directory / "model_def.py"
+    path.write_text(source)
+    code = bundle_module_file(str(path), str(directory / "bundle"))
+    with user_function(code) as function:
+        return function
+
+
+def test_the_trial_class_is_run(tmp_path):
+    assert callable(load(tmp_path, TRIAL))
+
+
+def test_the_class_may_derive_from_one_in_another_module(tmp_path):
+    (tmp_path / "base.py").write_text(TRIAL)
+    assert callable(load(tmp_path, "from base import Base\n\nclass MyTrial(Base):\n    pass\n"))
+
+
+def test_a_trial_class_of_another_module_alone_does_not_count(tmp_path):
+    (tmp_path / "base.py").write_text(TRIAL)
+    with pytest.raises(ModuleFileError, match="does not define 'run_fn'"):
+        load(tmp_path, "from base import Base\n")
+
+
+def test_several_trial_classes_are_ambiguous(tmp_path):
+    with pytest.raises(
+        ModuleFileError, match=r"several trials \(Base, Second\).*run_fn_from_trial"
+    ):
+        load(tmp_path, TRIAL + "\nclass Second(Trial):\n    pass\n")
+
+
+def test_run_fn_wins(tmp_path):
+    source = TRIAL + "\ndef run_fn(fn_args):\n    return 7\n"
+    assert load(tmp_path, source).__name__ == "run_fn"
+
+
+def test_a_class_that_is_only_called_a_trial(tmp_path):
+    source = "class Trial:\n    pass\n\nclass Mine(Trial):\n    pass\n"
+    with pytest.raises(ModuleFileError, match="does not define 'run_fn'"):
+        load(tmp_path, source)
