@@ -65,9 +65,9 @@ def run_fn_from_trainer_fn(trainer_fn: Callable[..., Any]) -> Callable[[Any], No
 
 
 class _TrainerFnArgs:
-    """`FnArgs` as `trainer_fn` knows them: by the name of an attribute, like `tf.contrib`'s HParams.
+    """`FnArgs` as `trainer_fn` knows them, from when they were HParams of `tf.contrib`.
 
-    The entries of `custom_config` are attributes too.
+    The entries of `custom_config` are attributes too, and there is `get(name, default)`.
     """
 
     def __init__(self, fn_args: Any) -> None:
@@ -79,7 +79,7 @@ class _TrainerFnArgs:
             self._changed[name] = os.path.join(fn_args.model_run_dir, folder)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("_"):
             raise AttributeError(name)
         if name in self._changed:
             return self._changed[name]

@@ -12,6 +12,7 @@ __all__ = ["hint"]
 _MISSING_FILE = ("FileNotFoundError", "NotFoundError")  # Python's and TensorFlow's
 # `tf.estimator`, `tf.compat.v1.estimator` and `tf.keras.estimator` say it alike.
 _NO_ESTIMATOR = "has no attribute 'estimator'"
+_NO_EVAL_EXPORT = "'tensorflow_model_analysis' has no attribute 'export'"
 
 
 def hint(error: BaseException, code: UserCode) -> str:
@@ -37,6 +38,11 @@ def _advice(error: BaseException, code: UserCode) -> str:
         return (
             "TensorFlow has no tf.estimator since 2.16. Write "
             '"from generic_trainer.estimator import tf" instead of "import tensorflow as tf".'
+        )
+    if isinstance(error, AttributeError) and _NO_EVAL_EXPORT in str(error):
+        return (
+            "TensorFlow Model Analysis has no EvalSavedModels any more. A module with trainer_fn "
+            "needs no run_fn: take run_fn away, and the model is published without them."
         )
     name = top_level(code.module)
     place = installed_at(name) if code.bundle and f"'{name}'" in str(error) else None

@@ -69,6 +69,7 @@ def run(
     more_source: str = "",
     inputs: dict[str, list[types.Artifact]] | None = None,
     steps: int = 50,
+    **properties: Any,
 ) -> dict[str, list[types.Artifact]]:
     """Trains the module with `more_source` at its end; returns the output artifacts."""
     folder.mkdir(exist_ok=True)
@@ -76,8 +77,8 @@ def run(
     module_file.write_text(MODULE + textwrap.dedent(more_source))
     outputs = helpers.output_artifacts(folder)
     examples = helpers.write_examples(folder / "examples")
-    train_args = f'{{"num_steps": {steps}}}'
-    helpers.train(str(module_file), examples, outputs, inputs, train_args=train_args)
+    properties["train_args"] = f'{{"num_steps": {steps}}}'
+    helpers.train(str(module_file), examples, outputs, inputs, **properties)
     return outputs
 
 
@@ -115,6 +116,21 @@ def test_trainer_fn_gets_the_schema(trained: dict[str, list[types.Artifact]]) ->
     log = helpers.kept_log(trained)
     assert "features: ['x', 'y']" in log
     assert "base model: None" in log
+
+
+def test_trainer_fn_args_are_like_hparams(tmp_path: Path) -> None:
+    source = """
+        def trainer_fn(hparams, schema):
+            print("units:", hparams.units, hparams["units"], hparams.get("units", 0))
+            print("depth:", hparams.get("depth", 3), "depth" in hparams, "units" in hparams)
+            print("steps:", hparams.train_steps, hparams.get("custom_config"))
+    """
+    with pytest.raises(ModuleFileError, match="found None"):
+        run(tmp_path, source, custom_config={"units": 16, "train_steps": 7})
+    log = (tmp_path / "model_run" / "1.failed" / "training.log").read_text()
+    assert "units: 16 16 16" in log
+    assert "depth: 3 False True" in log
+    assert "steps: 50 {'units': 16, 'train_steps': 7}" in log
 
 
 def test_an_eval_receiver_is_said_to_be_of_no_use(
@@ -177,6 +193,17 @@ def test_an_error_in_the_model_fn_quotes_its_line(tmp_path: Path) -> None:
         run(tmp_path, "def model_fn(features, labels, mode):\n    return features['z']\n")
     assert f'File "{tmp_path}/line.py", line' in str(error.value)
     assert "return features['z']" in str(error.value)
+
+
+def test_run_fn_comes_before_trainer_fn(tmp_path: Path) -> None:
+    source = """
+        def run_fn(fn_args):
+            import tensorflow_model_analysis as tfma
+            tfma.export.export_eval_savedmodel()
+    """
+    with pytest.raises(TrainingError, match="take run_fn away") as error:
+        run(tmp_path, source)
+    assert "no EvalSavedModels any more" in str(error.value)
 
 
 def test_trainer_fn_by_its_import_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
