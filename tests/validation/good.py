@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,8 +68,27 @@ def keras_3_export_archive(folder: Path) -> None:
 
 
 @recipe
+def estimator_export(folder: Path) -> None:
+    """A premade classifier, with its classify, predict and regress signatures."""
+    from generic_trainer.estimator import tf as tf_with_estimator
+
+    columns = [
+        tf.feature_column.numeric_column("miles"),
+        tf.feature_column.indicator_column(
+            tf.feature_column.categorical_column_with_vocabulary_list("payment", models.VOCABULARY)
+        ),
+    ]
+    classifier = tf_with_estimator.estimator.LinearClassifier(columns, str(folder.parent / "run"))
+    rows = {"miles": [[1.0], [2.0]], "payment": [[value] for value in models.VOCABULARY[:2]]}
+    classifier.train(lambda: tf.data.Dataset.from_tensors((rows, [[0], [1]])), steps=1)
+    receive = tf_with_estimator.estimator.export.build_parsing_serving_input_receiver_fn(FEATURES)
+    classifier.export_saved_model(str(folder.parent / "export"), receive)
+    shutil.move(next((folder.parent / "export").iterdir()), folder)
+
+
+@recipe
 def frozen_session_export(folder: Path) -> None:
-    """What tf.estimator exports: a V1 graph with a table and classify and predict signatures."""
+    """A V1 graph with a table, and classify and predict signatures, written in a session."""
     v1 = tf.compat.v1
     vocabulary = folder.parent / "v1_vocabulary.txt"
     vocabulary.write_text("\n".join(models.VOCABULARY) + "\n")
