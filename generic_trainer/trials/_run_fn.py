@@ -12,7 +12,7 @@ from typing import Any
 
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.files import gfile
-from generic_trainer.training.resume import CheckpointManager
+from generic_trainer.training import CheckpointManager
 from generic_trainer.trials._config import Experiment, parse_experiment, read_yaml
 from generic_trainer.trials._loop import Plan, Progress, run
 from generic_trainer.trials._report import Reporter
