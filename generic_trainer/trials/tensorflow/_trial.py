@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import logging
 from typing import Any
 
 import tensorflow as tf
@@ -11,6 +12,8 @@ from generic_trainer.trials._trial import Trial, TrialRun
 from generic_trainer.trials.tensorflow._controller import TensorFlowController
 
 __all__ = ["TensorFlowTrial"]
+
+_logger = logging.getLogger(__name__)
 
 
 class TensorFlowTrial(Trial, abc.ABC):
@@ -62,4 +65,10 @@ class TensorFlowTrial(Trial, abc.ABC):
     @classmethod
     def open_controller(cls, run: TrialRun) -> TensorFlowController:
         """Builds the graph and restores it from the checkpoint, if there is one."""
+        if run.slots > 1:
+            _logger.warning(
+                "resources.slots_per_trial is %d: a TensorFlowTrial trains on one device, with the "
+                "whole batch.",
+                run.slots,
+            )
         return TensorFlowController(cls, run)

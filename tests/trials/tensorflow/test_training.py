@@ -118,3 +118,9 @@ def test_metrics_are_there_for_tensorboard(run_experiment, tmp_path):
 def test_a_trial_can_ask_for_its_configuration():
     with current(TrialRun(trial_id=1, config={"data": {"a": 1}}, hparams={}, seed=0)):
         assert get_experiment_config()["data"] == {"a": 1}
+
+
+def test_more_slots_than_one_are_no_error(run_experiment, caplog):
+    [trial] = run_experiment(OneWeight, config(1, resources={"slots_per_trial": 2}))
+    assert trial["batches"] == 1
+    assert "trains on one device" in caplog.text
