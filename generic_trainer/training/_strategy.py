@@ -66,7 +66,7 @@ def _parameter_servers() -> tf.distribute.Strategy:
 def _refuse_keras_3() -> None:
     if _trains_keras_3():
         raise ConfigurationError(
-            f"Keras {tf.keras.__version__} cannot train on several workers: under "
+            f"Keras {_keras_version()} cannot train on several workers: under "
             "MultiWorkerMirroredStrategy its fit fails. Set the environment variable "
             "TF_USE_LEGACY_KERAS=1 before TensorFlow is imported (and have tf-keras installed): "
             "tf.keras is then Keras 2, which can."
@@ -75,7 +75,11 @@ def _refuse_keras_3() -> None:
 
 def _trains_keras_3() -> bool:
     # Who has imported tf_keras by its own name trains with that.
-    return tf.keras.__version__.startswith("3.") and "tf_keras" not in sys.modules
+    return _keras_version().startswith("3.") and "tf_keras" not in sys.modules
+
+
+def _keras_version() -> str:
+    return str(getattr(tf.keras, "__version__", "2"))  # which only Keras 3 tells
 
 
 def _grow_memory() -> None:

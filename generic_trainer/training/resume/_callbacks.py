@@ -45,11 +45,12 @@ def resume_callbacks(
     1. Weights, optimizer, metrics, epoch, batch, history, the state of `callbacks` and the position
        in the data are restored, for Keras 2 and Keras 3. With the datasets of
        `fn_args.data_accessor`, the steps that follow are those of a run without interruption.
-    2. That needs a `tf.data` dataset whose iterator TensorFlow can save. Under a distribution
-       strategy it cannot; there batches are counted and skipped, which comes to the same for a
-       dataset that one iterator goes through (`num_epochs=None` and `steps_per_epoch`). Keras 2's
-       `Dropout` draws anew after a resume, unless
-       `tf.keras.backend.experimental.enable_tf_random_generator()` was called.
+    2. Exactly those with a dataset that one iterator goes through (`num_epochs=None` and
+       `steps_per_epoch`), also if it is shuffled once more, and with one that is iterated anew in
+       each epoch. One of the latter kind that is shuffled once more is shuffled in other ways from
+       the epoch after the interrupted one on; so is one under a distribution strategy, whose
+       iterators TensorFlow cannot save: there batches are counted and skipped. Keras 2's `Dropout`
+       draws anew, unless `tf.keras.backend.experimental.enable_tf_random_generator()` was called.
     3. By default a checkpoint is written every minute, and more rarely where writing one takes
        longer than 3 % of that. A disk that is full costs a warning, not the run.
     4. SIGTERM writes a checkpoint after the step that is running, then raises `WorkerLostError`.

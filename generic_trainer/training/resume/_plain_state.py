@@ -69,10 +69,8 @@ def _state(callback: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 def _encoded(value: Any, arrays: dict[str, np.ndarray]) -> Any:
-    if (
-        value is None
-        or (isinstance(value, (bool, int, float, str))
-        and not isinstance(value, np.generic))
+    if value is None or (
+        isinstance(value, (bool, int, float, str)) and not isinstance(value, np.generic)
     ):
         return value
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype != object:

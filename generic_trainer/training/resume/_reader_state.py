@@ -13,6 +13,7 @@ from generic_trainer.files import gfile
 __all__ = ["move_to", "write_position"]
 
 _STATE = "reader"
+_DRAWN_BY_RESTORING = 1
 
 _logger = logging.getLogger(__name__)
 
@@ -43,17 +44,40 @@ def write_position(directory: str, iterator: Any) -> bool:
     return True
 
 
-def move_to(iterator: Any, directory: str, *, num_batches: int) -> None:
+def move_to(iterator: Any, directory: str, *, epoch: int, consumed: int, read: int) -> None:
     """Moves an iterator to where another one was when it was saved.
 
+    The shuffles of a dataset draw new seeds whenever it is iterated. TensorFlow saves the draws of
+    an iterator, and not how many there were before: where `fit` iterates the dataset anew in every
+    epoch, as many are made as the run without interruption had made.
+
     Args:
-        iterator: of the same dataset.
+        iterator: of the same dataset, in the first epoch of a `fit` that starts in epoch `epoch`.
         directory: that `write_position` wrote into.
-        num_batches: how many elements are to be skipped where the state was not saved.
+        epoch: number of the epoch, from 0.
+        consumed: batches that had been taken from the other iterator.
+        read: batches that have been taken from this one.
     """
     path = os.path.join(directory, _STATE)
-    if gfile().exists(path + ".index"):
-        tf.train.Checkpoint(iterator=iterator).read(path).assert_consumed()
+    if not gfile().exists(path + ".index"):
+        _skip(iterator, consumed - read)
         return
+    dataset = iterator._dataset
+    anew_in_each_epoch = dataset.cardinality() != tf.data.INFINITE_CARDINALITY
+    if anew_in_each_epoch and epoch == 0:
+        _skip(iterator, consumed - read)  # restoring would draw
+        return
+    tf.train.Checkpoint(iterator=iterator).read(path).assert_consumed()
+    if anew_in_each_epoch:
+        for _ in range(epoch * _iterations_per_epoch() - _DRAWN_BY_RESTORING):
+            iter(dataset)
+
+
+def _skip(iterator: Any, num_batches: int) -> None:
     for _ in range(num_batches):
         next(iterator)
+
+
+def _iterations_per_epoch() -> int:
+    """Returns how many iterators Keras makes in an epoch: Keras 3 makes one in vain."""
+    return 2 if getattr(tf.keras, "__version__", "2").startswith("3.") else 1

@@ -177,8 +177,13 @@ class Resume(tf.keras.callbacks.Callback):
                 f"The checkpoint {path} does not fit the model that is trained now: {error}. "
                 "Train the model that it was saved from, or delete it to start afresh."
             ) from error
-        skipped = place.consumed - self._batches_read
-        move_to(self._train.iterator, path, num_batches=skipped)
+        move_to(
+            self._train.iterator,
+            path,
+            epoch=place.epoch,
+            consumed=place.consumed,
+            read=self._batches_read,
+        )
         self._read_others(self._saved)
         self._schedule = self._make_schedule()
 
