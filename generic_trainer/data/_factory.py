@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from generic_trainer.data._memory import free_memory_bytes
+from generic_trainer.data._budget import default_budget_bytes
 from generic_trainer.data._plan import Limits
 from generic_trainer.data._reader import Reader
 from generic_trainer.errors import ConfigurationError
@@ -19,7 +19,6 @@ _logger = logging.getLogger(__name__)
 
 DatasetFactory = Callable[[Sequence[str], Any, Any], tf.data.Dataset]
 _FAST_FORMAT = "FORMAT_TF_EXAMPLE"
-_SHARE_OF_FREE_MEMORY = 4
 
 
 def make_dataset_factory(
@@ -49,7 +48,8 @@ def make_dataset_factory(
     Args:
         fallback: TFX's own factory, for payload formats other than tf.Example.
         payload_format: name in `tfx.proto.example_gen_pb2.PayloadFormat`.
-        memory_budget_bytes: what all columns of this factory may take in memory; None: a quarter
+        memory_budget_bytes: what all columns of this factory may take in memory; None: the
+            megabytes that GENERIC_TRAINER_READER_MEMORY_MB says in the environment, else a quarter
             of what is free when the first dataset is made.
         cache_dir: directory on a local disk for columns beyond the budget; None: the one for
             temporary files. Its files have no names, and vanish with the process.
@@ -59,9 +59,10 @@ def make_dataset_factory(
     Raises:
         ConfigurationError: another payload format and no fallback, or an unknown path.
 
-    The factory itself raises `DataError` for files that are missing, unreadable or not what the
-    schema says, and tfx_bsl's own `ValueError` for a schema that it cannot use. A streaming
-    dataset meets bad records only while it is iterated: see `explain_read_errors`.
+    The factory itself raises `ConfigurationError` for a budget in the environment that is no
+    number, `DataError` for files that are missing, unreadable or not what the schema says, and
+    tfx_bsl's own `ValueError` for a schema that it cannot use. A streaming dataset meets bad
+    records only while it is iterated: see `explain_read_errors`.
     """
     if path not in ("auto", "memory", "disk", "stream"):
         raise ConfigurationError(
@@ -71,9 +72,7 @@ def make_dataset_factory(
         return _announced(fallback, payload_format)
 
     def limits() -> Limits:
-        budget = memory_budget_bytes
-        if budget is None:
-            budget = free_memory_bytes() // _SHARE_OF_FREE_MEMORY
+        budget = default_budget_bytes() if memory_budget_bytes is None else memory_budget_bytes
         return Limits.of(budget, cache_dir)
 
     return Reader(limits, seed, path)

@@ -122,6 +122,27 @@ def test_the_log_says_which_path_and_why(
     assert "one pass is asked for" in caplog.text
 
 
+def test_the_environment_sets_the_memory_budget(
+    taxis: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "generic_trainer")
+    monkeypatch.setenv("GENERIC_TRAINER_READER_MEMORY_MB", "0")
+    make_dataset_factory()(taxis, options(num_epochs=None), schema_of())
+    assert "more than the memory budget of 0 B" in caplog.text
+    monkeypatch.setenv("GENERIC_TRAINER_READER_MEMORY_MB", "7")
+    make_dataset_factory()(taxis, options(num_epochs=None), schema_of())
+    assert "within the budget of 7.0 MB" in caplog.text
+
+
+@pytest.mark.parametrize("value", ["4 GB", "-1", "0.5"])
+def test_a_budget_that_is_no_number(
+    taxis: str, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("GENERIC_TRAINER_READER_MEMORY_MB", value)
+    with pytest.raises(ConfigurationError, match="expected a whole number of megabytes"):
+        make_dataset_factory()(taxis, options(), schema_of())
+
+
 def test_columns_on_disk_leave_no_files(taxis: str, tmp_path: Path) -> None:
     factory = make_dataset_factory(path="disk", cache_dir=str(tmp_path / "cache"))
     dataset = factory(taxis, options(), schema_of())
