@@ -16,8 +16,10 @@ or the names are taken from here: `from generic_trainer import estimator`, then
 2. Keras objects that meet an estimator (optimizers, metrics, losses, models for
    `model_to_estimator`, layers in a `model_fn`) must be of Keras 2: of the `tf.keras` of this `tf`.
    Which Keras TensorFlow itself shows, and so `TF_USE_LEGACY_KERAS`, does not matter.
-3. `train_distribute` works on one worker, with `tf.distribute.MirroredStrategy` say. On several
-   workers estimators train with parameter servers; the coordinator for strategies is gone.
+3. `train_distribute` works on one worker, with `tf.distribute.MirroredStrategy` say, which on
+   several CPU devices needs `cross_device_ops=tf.distribute.ReductionToOneDevice()`: its default
+   waits for ever there. On several workers estimators train with parameter servers; the
+   coordinator for strategies is gone.
 4. There are no TPU estimators, and no boosted trees, which left the package before 2.15.
 
 Names load on first use. TensorFlow itself is left as it is: who else imports `tensorflow` in the
