@@ -16,6 +16,7 @@ from generic_trainer.data._files import (
     record_dataset,
 )
 from generic_trainer.data._graph import eagerly, traced
+from generic_trainer.data._whole import FRAME_BYTES, check_whole
 from generic_trainer.errors import DataError
 
 __all__ = ["count_examples", "remember_counts"]
@@ -50,11 +51,20 @@ def remember_counts(files: Sequence[RecordFile], counts: Sequence[int]) -> None:
 
 def _count(file: RecordFile) -> int:
     batches = record_dataset(file.path, file.compression).batch(_BATCH)
-    sizes = batches.map(traced(lambda records: tf.size(records, tf.int64)))
     try:
-        return int(sizes.reduce(np.int64(0), traced(lambda total, size: total + size)))
+        rows, num_bytes = batches.map(_sizes).reduce(np.zeros(2, np.int64), traced(tf.add)).numpy()
     except READ_ERRORS as error:
         raise DataError(
             f"{file.path}: cannot be read while counting its records. Expected a TFRecord file, "
             f"found: {reason(error)}. Write the file again, or take it out of the split."
         ) from error
+    check_whole([file], [int(num_bytes)])
+    return int(rows)
+
+
+@traced
+def _sizes(records: tf.Tensor) -> tf.Tensor:
+    """Returns the number of some records, and their length with frames, int64 [2]."""
+    rows = tf.size(records, tf.int64)
+    lengths = tf.cast(tf.strings.length(records), tf.int64)
+    return tf.stack([rows, tf.reduce_sum(lengths) + rows * FRAME_BYTES])

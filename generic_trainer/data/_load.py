@@ -15,6 +15,7 @@ from generic_trainer.data._layout import Layout, make_layout
 from generic_trainer.data._parse import Parser
 from generic_trainer.data._store import Store
 from generic_trainer.data._strings import SEPARATORS
+from generic_trainer.data._whole import FRAME_BYTES, check_whole
 
 __all__ = ["Loaded", "SeparatorInData", "load"]
 
@@ -34,12 +35,17 @@ class Loaded:
 
     Attributes:
         runs: (file number, rows) of neighbouring rows from one file, in stored order.
+        read_bytes: length of the records of each file, with their frames.
     """
 
     layout: Layout
     store: Store
     num_files: int
     runs: list[tuple[int, int]] = field(default_factory=list)
+    read_bytes: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.read_bytes = [0] * self.num_files
 
     @property
     def num_rows(self) -> int:
@@ -77,6 +83,7 @@ def load(
 
     Raises:
         tf.errors.OpError: a file cannot be read, or a record cannot be parsed.
+        DataError: a compressed file is cut off.
         SeparatorInData: strings cannot be stored.
     """
     low, high = _BLOCK_ROWS
@@ -87,6 +94,7 @@ def load(
         loaded = Loaded(layout, Store(layout.arrays, directory), len(files))
         try:
             _fill(loaded, _blocks(records, parser, layout, parser_num_threads), on_block)
+            check_whole(files, loaded.read_bytes)
             return loaded
         except SeparatorInData:
             loaded.store.close()
@@ -97,11 +105,12 @@ def load(
 
 
 def _fill(loaded: Loaded, blocks: Iterator[Any], on_block: Callable[[Loaded], None]) -> None:
-    for file, rows, arrays, spoiled in blocks:
+    for file, rows, num_bytes, arrays, spoiled in blocks:
         if spoiled:
             raise SeparatorInData
         loaded.store.append([np.asarray(array) for array in arrays])
         loaded.runs.append((int(file), int(rows)))
+        loaded.read_bytes[int(file)] += int(num_bytes) + int(rows) * FRAME_BYTES
         on_block(loaded)
 
 
@@ -138,7 +147,8 @@ def _blocks(
     @traced
     def pack(file: tf.Tensor, serialized: tf.Tensor) -> Any:
         arrays, spoiled = layout.pack(parser.parse(serialized))
-        return file, tf.size(serialized), arrays, spoiled
+        num_bytes = tf.reduce_sum(tf.cast(tf.strings.length(serialized), tf.int64))
+        return file, tf.size(serialized), num_bytes, arrays, spoiled
 
     packed = records.map(pack, num_parallel_calls=num_threads, deterministic=True).prefetch(2)
     yield from packed.as_numpy_iterator()

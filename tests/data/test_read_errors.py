@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,30 @@ def test_a_truncated_file(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(DataError, match=r"data.gz: cannot be read at record \d+"):
         read(str(path))
+
+
+@pytest.mark.parametrize("path", ["memory", "disk"])
+def test_a_file_that_is_cut_off_between_two_records(path: str, tmp_path: Path) -> None:
+    content = Path(write(tmp_path / "data", numbered(0, 20))).read_bytes()
+    (tmp_path / "data").unlink()
+    compressor = zlib.compressobj(wbits=31)
+    file = tmp_path / "data.gz"
+    file.write_bytes(compressor.compress(content) + compressor.flush(zlib.Z_FULL_FLUSH))
+    with pytest.raises(DataError, match=r"data.gz: cannot be read to the end"):
+        read(str(file), path)
+    with pytest.raises(DataError, match=r"data.gz: cannot be read to the end"):
+        count_examples(str(file))
+
+
+def test_a_file_of_two_gzip_streams_is_whole(tmp_path: Path) -> None:
+    one, other = (
+        Path(write(tmp_path / f"{number}.gz", numbered(number, number + 20))).read_bytes()
+        for number in range(2)
+    )
+    both = tmp_path / "both.gz"
+    both.write_bytes(one + other)
+    read(str(both))
+    assert count_examples(str(both)) in (20, 40)  # as many as TensorFlow reads of it
 
 
 def test_missing_files(tmp_path: Path) -> None:
