@@ -96,7 +96,8 @@ def _evaluation(evaluation_uri: str) -> str:
 def _numbers(metrics: Mapping[str, float]) -> str:
     # Keras records each validation result a second time, against the steps.
     shown = {name: metrics[name] for name in sorted(metrics) if "_vs_iterations" not in name}
-    return "\n".join(f"{name:<30}{value:.4g}" for name, value in shown.items()) or "none"
+    width = max((len(name) for name in shown), default=0) + 2
+    return "\n".join(f"{name:<{width}}{value:.4g}" for name, value in shown.items()) or "none"
 
 
 def _prediction(model_dir: str, penguin: tf.train.Example) -> str:
