@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from generic_trainer.files import gfile
 
@@ -53,6 +54,8 @@ def read_state(directory: str, callbacks: Sequence[Any]) -> None:
     with gfile().GFile(os.path.join(directory, _ARRAYS_FILE), "rb") as file:
         arrays = dict(np.load(io.BytesIO(file.read())))
     for callback, (_, state) in zip(callbacks, states, strict=True):
+        if getattr(callback, "monitor_op", True) is None and state.get("best") is not None:
+            callback._set_monitor_op()  # Keras 3 does so at the first epoch's end, and resets then
         for name, value in state.items():
             setattr(callback, name, _decoded(value, arrays))
 
@@ -69,6 +72,8 @@ def _state(callback: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 def _encoded(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+    if isinstance(value, tf.Tensor) and hasattr(value, "numpy"):  # some logs of Keras 3 are
+        value = value.numpy()
     if value is None or (
         isinstance(value, (bool, int, float, str)) and not isinstance(value, np.generic)
     ):

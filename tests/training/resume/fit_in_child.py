@@ -1,0 +1,80 @@
+"""A run of `fit` in a process of its own, which may be told to kill itself.
+
+Called with: checkpoint directory, file of examples, "endless" or "finite", batch at whose end to
+send a signal (0: none), number of the signal. Prints the weights' digest and the history as JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import types
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tfx_bsl.tfxio import dataset_options
+
+from generic_trainer.data import make_dataset_factory
+from generic_trainer.training import resume_callbacks
+from tests import helpers
+
+STEPS_PER_EPOCH, EPOCHS, EVERY_STEPS = 10, 4, 4
+
+
+def dataset(path: str, kind: str) -> tf.data.Dataset:
+    options = dataset_options.TensorFlowDatasetOptions(
+        batch_size=10, num_epochs=None if kind == "endless" else 1, label_key="y"
+    )
+    examples = make_dataset_factory(seed=5)([path], options, helpers.read_schema())
+    return examples.map(lambda features, label: (features["x"], label))
+
+
+def compiled_model() -> Any:
+    layers = tf.keras.layers
+    tf.keras.utils.set_random_seed(1)
+    model = tf.keras.Sequential(
+        [layers.Dense(8, activation="relu"), layers.BatchNormalization(), layers.Dense(1)]
+    )
+    model.compile("adam", "mse", metrics=["mae"])
+    return model
+
+
+def killer(batch: int, number: int) -> Any:
+    """Returns a callback that counts all the batches of this process, replayed ones too."""
+
+    class Killer(tf.keras.callbacks.Callback):
+        batches = 0
+
+        def on_train_batch_end(self, _: int, logs: Any = None) -> None:
+            self.batches += 1
+            if self.batches == batch:
+                os.kill(os.getpid(), number)
+
+    return Killer()
+
+
+def main(directory: str, path: str, kind: str, batch: str, number: str) -> None:
+    model = compiled_model()
+    resume = resume_callbacks(
+        types.SimpleNamespace(checkpoint_dir=directory),
+        callbacks=[tf.keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=10.0)],
+        every_steps=EVERY_STEPS,
+    )
+    steps = STEPS_PER_EPOCH if kind == "endless" else None
+    history = model.fit(
+        dataset(path, kind),
+        epochs=EPOCHS,
+        steps_per_epoch=steps,
+        verbose=0,
+        callbacks=[*resume, killer(int(batch), int(number))],
+    )
+    weights = b"".join(np.asarray(each).tobytes() for each in model.get_weights())
+    logs = {name: [float(each) for each in values] for name, values in history.history.items()}
+    print(json.dumps([hashlib.sha256(weights).hexdigest(), logs]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

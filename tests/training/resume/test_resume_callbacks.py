@@ -1,0 +1,138 @@
+"""A fit that was killed and resumed is the fit that was not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.training import resume_callbacks
+from tests import helpers
+
+CHILD = "tests.training.resume.fit_in_child"
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = str(tmp_path_factory.mktemp("examples") / "data.tfrecord")
+    with tf.io.TFRecordWriter(path) as writer:
+        for number in range(100):
+            writer.write(helpers.example(number % 13 / 13))
+    return path
+
+
+def fit(
+    directory: Path, examples: str, kind: str, legacy: bool, *, kill: int = 0, number: int = 9
+) -> subprocess.CompletedProcess[str]:
+    """Runs `fit` in a child process that sends itself a signal at the end of the `kill`th batch."""
+    return subprocess.run(
+        [sys.executable, "-m", CHILD, str(directory), examples, kind, str(kill), str(number)],
+        env={**os.environ, "TF_USE_LEGACY_KERAS": str(int(legacy))},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def result(process: subprocess.CompletedProcess[str]) -> Any:
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("legacy", [False, True], ids=["keras3", "keras2"])
+@pytest.mark.parametrize("kind", ["endless", "finite"])
+def test_a_killed_fit_ends_with_the_weights_and_the_history_of_an_unbroken_one(
+    tmp_path: Path, examples: str, kind: str, legacy: bool
+) -> None:
+    unbroken = result(fit(tmp_path / "unbroken", examples, kind, legacy))
+    # Killed in epoch 1, then in epoch 3 (of what it replays and what it goes on with), then not.
+    killed = fit(tmp_path / "killed", examples, kind, legacy, kill=7)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert fit(tmp_path / "killed", examples, kind, legacy, kill=26).returncode == -signal.SIGKILL
+    assert result(fit(tmp_path / "killed", examples, kind, legacy)) == unbroken
+    # Training had ended: another attempt, whose export failed say, has the result at once.
+    assert result(fit(tmp_path / "killed", examples, kind, legacy, kill=1)) == unbroken
+
+
+@pytest.mark.slow
+def test_sigterm_saves_and_then_ends_the_run(tmp_path: Path, examples: str) -> None:
+    stopped = fit(tmp_path, examples, "endless", False, kill=7, number=signal.SIGTERM)
+    assert "WorkerLostError: SIGTERM: this worker was preempted in epoch 1 after" in stopped.stderr
+    saved = [path.name for path in (tmp_path / "fit").glob("step-*")]
+    assert {"step-000000000007.0", "step-000000000008.0"} & set(saved)
+
+
+def fn_args(directory: Path) -> types.SimpleNamespace:
+    return types.SimpleNamespace(checkpoint_dir=str(directory))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"every_steps": 1, "every_s": 1.0}, "expected every_steps or every_s, found both"),
+        ({"every_steps": 0}, "every_steps: expected at least 1, found 0"),
+        ({"every_s": 0.0}, "every_s: expected more than 0 s, found 0"),
+    ],
+)
+def test_wrong_arguments(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        resume_callbacks(fn_args(tmp_path), **arguments)
+
+
+def test_fn_args_of_somebody_else(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="fn_args has no checkpoint_dir"):
+        resume_callbacks(object())
+
+
+def tiny_model() -> Any:
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    return model
+
+
+def tiny_data() -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensors((tf.ones([4, 1]), tf.ones([4, 1]))).repeat(8)
+
+
+def test_each_fit_of_a_run_needs_a_name(tmp_path: Path) -> None:
+    args = fn_args(tmp_path)
+    callbacks = resume_callbacks(args)
+    with pytest.raises(ConfigurationError, match="another fit of this run is called 'fit'"):
+        resume_callbacks(args)
+    resume_callbacks(args, name="fine_tuning")
+    model = tiny_model()
+    model.fit(tiny_data(), verbose=0, callbacks=callbacks)
+    with pytest.raises(ConfigurationError, match="have served one fit already"):
+        model.fit(tiny_data(), verbose=0, callbacks=callbacks)
+
+
+def test_a_fit_leaves_the_model_as_it_found_it(tmp_path: Path) -> None:
+    model = tiny_model()
+    model.fit(tiny_data(), verbose=0)
+    train_function = model.train_function
+    model.fit(tiny_data(), epochs=2, verbose=0, callbacks=resume_callbacks(fn_args(tmp_path)))
+    assert model.train_function is train_function
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    again = model.fit(tiny_data(), epochs=2, verbose=0)
+    assert again.epoch == [0, 1]
+
+
+def test_other_callbacks_than_before_are_named(tmp_path: Path) -> None:
+    stop = tf.keras.callbacks.EarlyStopping("loss")
+    tiny_model().fit(
+        tiny_data(), verbose=0, callbacks=resume_callbacks(fn_args(tmp_path), callbacks=[stop])
+    )
+    with pytest.raises(ConfigurationError, match=r"'EarlyStopping', 'History'.*now.*'History'"):
+        tiny_model().fit(tiny_data(), verbose=0, callbacks=resume_callbacks(fn_args(tmp_path)))
