@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any
 
 import tensorflow as tf
 
+from generic_trainer.files import gfile
+
 __all__ = ["ModelState", "clear_first_epoch", "set_first_epoch"]
 
 _STATE = "model"
+_BUILD_CONFIG = "build_config.json"
 
 
 class ModelState:
@@ -22,10 +26,13 @@ class ModelState:
         """Looks at a model, all of whose variables must have been made."""
         groups = _keras_3(model) if _is_keras_3(model) else _keras_2(model)
         self._checkpoint = tf.train.Checkpoint(**groups)
+        self._build_config = model.get_build_config()
 
     def write(self, directory: str) -> None:
         """Saves the state."""
         self._checkpoint.write(os.path.join(directory, _STATE))
+        with gfile().GFile(os.path.join(directory, _BUILD_CONFIG), "w") as file:
+            json.dump(self._build_config, file)
 
     def read(self, directory: str) -> None:
         """Restores the state.
@@ -38,7 +45,13 @@ class ModelState:
 
     @staticmethod
     def read_weights(model: Any, directory: str) -> None:
-        """Restores what the model is made of, at once or when a variable is made."""
+        """Restores what the model is made of, at once or when a variable is made.
+
+        A model that has no variables yet, because it has seen no data, is built first.
+        """
+        if not model.built:
+            with gfile().GFile(os.path.join(directory, _BUILD_CONFIG)) as file:
+                model.build_from_config(json.load(file) or {})
         groups = {"weights": _values(model.variables)} if _is_keras_3(model) else {"model": model}
         tf.train.Checkpoint(**groups).read(os.path.join(directory, _STATE)).expect_partial()
 

@@ -36,7 +36,7 @@ def fit(
 ) -> subprocess.CompletedProcess[str]:
     """Runs `fit` in a child process that sends itself a signal at the end of the `kill`th batch."""
     return subprocess.run(
-        [sys.executable, "-m", CHILD, str(directory), examples, kind, str(kill), str(number)],
+        [sys.executable, "-m", CHILD, str(directory), examples, kind, str(kill), str(int(number))],
         env={**os.environ, "TF_USE_LEGACY_KERAS": str(int(legacy))},
         cwd=ROOT,
         capture_output=True,
