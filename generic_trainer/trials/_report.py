@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import numbers
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 from generic_trainer.trials._trial import TrialRun
@@ -40,14 +39,7 @@ class Reporter:
                 tf.summary.scalar(name, value)
         self._writers[kind].flush()
 
-    def __enter__(self) -> Reporter:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Closes the event files."""
         for writer in self._writers.values():
             writer.close()

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import logging
 import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -45,7 +46,8 @@ def run_fn_from_trial(trial_class: type[Trial]) -> Callable[[Any], None]:
         GenericTrainer(module_file=..., custom_config={"searcher": ..., "hyperparameters": ...})
 
     1. The experiment configuration is the component's `custom_config`, or the YAML file that
-       ``custom_config={"experiment_config": path}`` names; a relative path starts at the module.
+       ``custom_config={"experiment_config": path}`` names, local or remote. A relative path starts
+       at the module, and finds a data file of a package; none is packed beside a plain module.
     2. Values of the component's input `hyperparameters` win over what the configuration says.
     3. Several trials run one after another. The best one by the searcher's metric is exported, from
        its best checkpoint; without a metric it is the last state.
@@ -86,8 +88,6 @@ def _configuration(fn_args: Any, trial_class: type[Trial]) -> Mapping[str, Any]:
         return path
     if path is None:
         return found
-    import sys
-
     module = sys.modules[trial_class.__module__]
     path = os.path.join(os.path.dirname(module.__file__ or ""), path)
     if not gfile().exists(path):
@@ -115,7 +115,10 @@ def _finish(
             _logger.info("Trial %d goes on after %d batches", trial.trial_id, progress.batches)
             trial = _at(trial, progress.batches, saved.path)
         log_dir = os.path.join(fn_args.model_run_dir, _RECORD_DIR, str(trial.trial_id))
-        with _opened(trial_class, trial) as controller, Reporter(trial, log_dir) as reporter:
+        with (
+            _opened(trial_class, trial) as controller,
+            contextlib.closing(Reporter(trial, log_dir)) as reporter,
+        ):
 
             def save(manager: CheckpointManager) -> Callable[[Progress], None]:
                 return lambda progress: _save(manager, progress, controller.save)
@@ -143,12 +146,8 @@ def _at(trial: TrialRun, batches: int, checkpoint_dir: str) -> TrialRun:
 
 @contextlib.contextmanager
 def _opened(trial_class: type[Trial], trial: TrialRun) -> Any:
-    with current(trial):
-        controller = trial_class.open_controller(trial)
-        try:
-            yield controller
-        finally:
-            controller.close()
+    with current(trial), contextlib.closing(trial_class.open_controller(trial)) as controller:
+        yield controller
 
 
 def _directory(fn_args: Any, trial: TrialRun, name: str) -> str:
