@@ -67,10 +67,19 @@ def publish(
     for name in sorted(names, key=lambda name: name == SERVING_MODEL_DIR):
         publish_tree(os.path.join(staging, name), os.path.join(request.model_dir, name))
     files.rmtree(staging)
-    if files.exists(request.checkpoint_dir):  # nothing is left to resume
-        files.rmtree(request.checkpoint_dir)
     _logger.info("Published the model in %s", os.path.join(request.model_dir, SERVING_MODEL_DIR))
+    _delete_checkpoints(request.checkpoint_dir)
     return report
+
+
+def _delete_checkpoints(directory: str) -> None:
+    """Deletes what nothing is left to resume from; a model that is published stays so."""
+    files = gfile()
+    try:
+        if files.exists(directory):
+            files.rmtree(directory)
+    except Exception as error:
+        _logger.warning("The checkpoints in %s could not be deleted: %s", directory, error)
 
 
 def require_passed(report: ValidationReport, subject: str) -> None:

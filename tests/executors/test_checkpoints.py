@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
 from tfx import types
 
 from generic_trainer.errors import TrainingError
@@ -45,3 +46,26 @@ def test_another_configuration_starts_afresh(
             helpers.train(module_file, examples, outputs, custom_config={"units": units})
     for units in (8, 16):
         helpers.train(module_file, examples, outputs, custom_config={"units": units})
+
+
+def test_what_cannot_be_deleted_does_not_fail_a_published_run(
+    examples: types.Artifact,
+    outputs: Any,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module_file = helpers.write_module(
+        tmp_path / "code", "def run_fn(fn_args):\n    export(fn_args.serving_model_dir)\n"
+    )
+    delete = tf.io.gfile.rmtree
+
+    def delete_no_checkpoints(path: str) -> None:
+        if ".checkpoints" in path:
+            raise tf.errors.PermissionDeniedError(None, None, "read-only")
+        delete(path)
+
+    monkeypatch.setattr(tf.io.gfile, "rmtree", delete_no_checkpoints)
+    helpers.train(module_file, examples, outputs)
+    assert Path(helpers.published_model(outputs)).is_dir()
+    assert "could not be deleted: read-only" in caplog.text
