@@ -51,7 +51,8 @@ INSTALL_REQUIRES = [
 ]
 
 KFP = ["kfp>=2.5,<2.17"]  # 2.5 beside TFX 1.16 (protobuf 3), 2.16 beside TFX 1.21 (protobuf 6)
-RAY = ["ray>=2.40,<3"]
+RAY = ["ray[train]>=2.51,<3"]  # the first release whose Ray Train is the second version
+KUBERNETES = ["kubernetes>=26,<36"]
 EXAMPLES = ["palmerpenguins>=0.1.4", "scikit-learn"]  # the data of the example pipelines
 NOTEBOOK = [
     "ipykernel>=6",
@@ -60,8 +61,8 @@ NOTEBOOK = [
     "nbformat>=5",  # InteractiveContext imports it, TFX does not ask for it
     "notebook>=6.5",
 ]
-TEST = [*EXAMPLES, *KFP, *NOTEBOOK, "hypothesis>=6.100", "pytest>=8"]
-DEV = [*TEST, *RAY, "mypy>=1.11", "ruff>=0.9", "types-PyYAML"]
+TEST = [*EXAMPLES, *KFP, *KUBERNETES, *NOTEBOOK, *RAY, "hypothesis>=6.100", "pytest>=8"]
+DEV = [*TEST, "mypy>=1.11", "ruff>=0.9", "types-PyYAML"]
 
 setup(
     name="generic-trainer",
@@ -77,6 +78,7 @@ setup(
     install_requires=INSTALL_REQUIRES,
     extras_require={
         "kfp": KFP,
+        "kubernetes": KUBERNETES,
         "ray": RAY,
         "notebook": NOTEBOOK,
         "examples": EXAMPLES,

@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 import generic_trainer
 
 ROOT = Path(__file__).parent.parent
-EXTRAS = {"dev", "examples", "kfp", "notebook", "ray", "test"}
+EXTRAS = {"dev", "examples", "kfp", "kubernetes", "notebook", "ray", "test"}
 STACKS = {"baseline": ["3.10"], "current": ["3.10", "3.11", "3.12", "3.13"]}
 
 
