@@ -6,8 +6,8 @@ import dataclasses
 import os
 from typing import Any
 
+from generic_trainer.proto_files import read_schema
 from generic_trainer.request import TrainingRequest
-from generic_trainer.schemas import read_schema
 from generic_trainer.validation import ServingContract, read_records
 
 __all__ = ["derived_contract"]

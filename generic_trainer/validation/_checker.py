@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import os
 import shutil
 import signal
 import tempfile
@@ -12,13 +9,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
-from generic_trainer.errors import ConfigurationError
-from generic_trainer.validation._contract import ServingContract, Severity
+from generic_trainer.validation._contract import ServingContract
 from generic_trainer.validation._process import CheckingProcess
+from generic_trainer.validation._progress import Progress
 from generic_trainer.validation._report import ValidationReport
-from generic_trainer.validation._result import Result
 from generic_trainer.validation._server import ABORT
 
 __all__ = ["Checker", "start_checker", "validate_saved_model"]
@@ -108,39 +103,39 @@ class Checker:
     def validate(self, model_dir: str, contract: ServingContract | None = None) -> ValidationReport:
         """Checks one model; see `validate_saved_model`."""
         started = time.perf_counter()
-        run = _Run(str(model_dir), contract or _NO_CONTRACT)
+        progress = Progress(str(model_dir), contract or _NO_CONTRACT)
         with tempfile.TemporaryDirectory(dir=self._scratch) as scratch:
-            while not run.complete:
-                self._attempt(run, scratch)
-        run.facts["seconds"] = round(time.perf_counter() - started, 3)
-        return run.report()
+            while not progress.complete:
+                self._attempt(progress, scratch)
+        progress.facts["seconds"] = round(time.perf_counter() - started, 3)
+        return progress.report()
 
-    def _attempt(self, run: _Run, scratch: str) -> None:
+    def _attempt(self, progress: Progress, scratch: str) -> None:
         """Lets one forked process take the checks that are still to do."""
         if not self._process.alive:
             self._process.close()
             self._process = CheckingProcess(self._scratch, self._preload)
         ready = self._process.wait_until_ready()
-        run.facts["tensorflow_version"] = ready["tensorflow_version"]
-        run.checking = None
+        progress.facts["tensorflow_version"] = ready["tensorflow_version"]
+        progress.checking = None
         request = Path(scratch, "request.json")
-        request.write_text(run.request(scratch, self._memory_limit_mb), encoding="utf-8")
+        request.write_text(progress.request(scratch, self._memory_limit_mb), encoding="utf-8")
         self._process.send(str(request))
         while True:
             event = self._process.next_event(self._timeout_s)
             if event is None or event["event"] == "end":
                 break
-            run.take(event)
+            progress.take(event)
         if event is None:
-            self._stop(run)
-        elif not run.complete:
-            run.fail(_death(event["exit_code"]), self._process.last_words())
+            self._stop(progress)
+        elif not progress.complete:
+            progress.fail(_death(event["exit_code"]), self._process.last_words())
 
-    def _stop(self, run: _Run) -> None:
+    def _stop(self, progress: Progress) -> None:
         """Kills a check that does not answer; the whole process when that does not answer."""
         words = self._process.last_words()
         if not self._process.alive:
-            run.fail("the checking process died", words)
+            progress.fail("the checking process died", words)
             return
         self._process.send(ABORT)
         while (event := self._process.next_event(_ABORT_TIMEOUT_S)) is not None:
@@ -148,88 +143,7 @@ class Checker:
                 break
         else:
             self._process.close()
-        run.fail(f"no answer within {self._timeout_s:g} s; the process was killed", words)
-
-
-@dataclasses.dataclass
-class _Run:
-    """The state of one validation across the processes that it may take."""
-
-    model_dir: str
-    contract: ServingContract
-    results: list[Result] = dataclasses.field(default_factory=list)
-    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
-    done: dict[str, str] = dataclasses.field(default_factory=dict)
-    checking: str | None = None
-    complete: bool = False
-
-    def request(self, scratch: str, memory_limit_mb: float | None) -> str:
-        model_dir = self.model_dir
-        return json.dumps(
-            {
-                "model_dir": model_dir if "://" in model_dir else str(Path(model_dir).absolute()),
-                "contract": _portable(self.contract, Path(scratch)).to_json(),
-                "scratch": scratch,
-                "memory_limit_mb": memory_limit_mb,
-                "done": self.done,
-            }
-        )
-
-    def take(self, event: dict[str, Any]) -> None:
-        if event["event"] == "start":
-            self.checking = event["check"]
-        elif event["event"] == "result":
-            result = Result(**event["result"])
-            self.done[result.name] = event["outcome"]
-            self.facts.update(event["facts"])
-            self.results.append(result)
-        elif event["event"] == "complete":
-            self.facts.update(event["facts"])
-            self.complete = True
-
-    def fail(self, reason: str, last_words: str) -> None:
-        """Charges the death of the process to the check that was running."""
-        name = self.checking
-        if name is None or name in self.done:
-            raise ConfigurationError(
-                f"the checks on {self.model_dir} could not run: {reason}\n{last_words}"
-            )
-        self.done[name] = "fail"
-        self.results.append(
-            Result(
-                name,
-                "fail",
-                f"{reason}. Last words: {last_words[-600:] or 'none'}",
-                "the model takes down the process that loads it; a consumer would go down with it",
-            )
-        )
-
-    def report(self) -> ValidationReport:
-        severities = self.contract.severities
-        results = tuple(
-            _with_severity(result, severities.get(result.name)) for result in self.results
-        )
-        return ValidationReport(self.model_dir, results, self.facts)
-
-
-def _portable(contract: ServingContract, scratch: Path) -> ServingContract:
-    """Makes paths absolute, as the process works elsewhere, and puts protos into files."""
-    changes: dict[str, Any] = {}
-    for name in ("examples", "schema", "eval_config", "base_model"):
-        value = getattr(contract, name)
-        if hasattr(value, "SerializeToString"):
-            file = scratch / f"{name}.pbtxt"
-            file.write_text(str(value), encoding="utf-8")
-            changes[name] = str(file)
-        elif isinstance(value, (str, os.PathLike)) and "://" not in str(value):
-            changes[name] = os.path.abspath(value)
-    return dataclasses.replace(contract, **changes)
-
-
-def _with_severity(result: Result, severity: Severity | None) -> Result:
-    if severity is None or result.status in ("pass", "skip"):
-        return result
-    return dataclasses.replace(result, status=severity)
+        progress.fail(f"no answer within {self._timeout_s:g} s; the process was killed", words)
 
 
 def _death(exit_code: int) -> str:

@@ -35,18 +35,22 @@ def lint_eval_config(eval_config: Any, schema: Any = None) -> Result:
     return merge("eval_config", lint_findings(load_eval_config(eval_config), features))
 
 
-def lint_findings(config: Any, features: Collection[str] | None) -> Iterator[Finding]:
+def lint_findings(
+    config: Any, features: Collection[str] | None, preprocessed: Collection[str] | None = None
+) -> Iterator[Finding]:
     """Yields the mistakes in a config.
 
     Args:
         config: the `EvalConfig`.
         features: the names of the examples' features; None when they are not known.
+        preprocessed: the names of what the config's preprocessing functions return; None when they
+            are not known, as there is no model yet or the functions are no signatures of it.
     """
     if not config.model_specs:
         yield fail("there is no model_specs entry", "add model_specs { label_key: ... }")
     yield from _structure(config)
     if features is not None:
-        yield from _feature_names(config, features)
+        yield from _feature_names(config, features, preprocessed)
     yield from _metrics(config)
     yield from _thresholds(config)
 
@@ -66,17 +70,23 @@ def _structure(config: Any) -> Iterator[Finding]:
         yield fail(str(error).splitlines()[0], "correct the eval config as TFMA says")
 
 
-def _feature_names(config: Any, features: Collection[str]) -> Iterator[Finding]:
-    preprocessed = any(spec.preprocessing_function_names for spec in config.model_specs)
+def _feature_names(
+    config: Any, features: Collection[str], preprocessed: Collection[str] | None
+) -> Iterator[Finding]:
+    preprocesses = any(spec.preprocessing_function_names for spec in config.model_specs)
+    known = {*features, *(preprocessed or ())}
     for kind, key, effect in (*_keys(config), *_slices(config)):
-        if key in features:
+        if key in known:
             continue
         message = f"{kind} {key!r} is not a feature of the examples: {effect}"
         remedy = f"the features are {_listed(features)}"
-        if preprocessed:
+        if not preprocesses:
+            yield fail(message, remedy)
+        elif preprocessed is None:
             yield warn(message, f"fine if a preprocessing function returns it; {remedy}")
         else:
-            yield fail(message, remedy)
+            returned = _listed(preprocessed) or "nothing"
+            yield fail(message, f"{remedy}, and the preprocessing functions return {returned}")
 
 
 def _keys(config: Any) -> Iterator[tuple[str, str, str]]:

@@ -124,6 +124,24 @@ def no_serving_default(folder: Path) -> None:
     save(module, folder, {"serve": module.serve})
 
 
+@recipe(
+    "eval_config",
+    "label_key 'tip' is not a feature",
+    'model_specs { label_key: "tip" preprocessing_function_names: "transform_labels" } '
+    f'metrics_specs {{ metrics {{ class_name: "MeanPrediction" {THRESHOLD} }} }}',
+)
+def wrong_label_key_beside_preprocessing(folder: Path) -> None:
+    module = models.linear(folder)
+
+    @tf.function(input_signature=[SERIALIZED])
+    def transform_labels(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        tips = tf.io.FixedLenFeature([1], tf.float32)
+        return {"tips_xf": tf.math.log1p(tf.io.parse_example(examples, {"tips": tips})["tips"])}
+
+    module.transform_labels = transform_labels
+    save(module, folder, {"serving_default": module.serve, "transform_labels": transform_labels})
+
+
 @recipe("eval_signatures", "input 'distance' of signature 'serving_default' is not a feature")
 def input_that_is_no_feature(folder: Path) -> None:
     spec = tf.TensorSpec([None, 1], tf.float32, name="distance")

@@ -20,13 +20,14 @@ def eval_config(model: ModelUnderTest) -> Iterator[Finding]:
         yield skip("the contract names no eval config")
         return
     features = feature_dtypes(model)
-    known = None if features is None else {*features, *_preprocessed(model)}
-    yield from lint_findings(model.eval_config, known)
+    known = None if features is None else features.keys()
+    yield from lint_findings(model.eval_config, known, _preprocessed(model))
 
 
-def _preprocessed(model: ModelUnderTest) -> Iterator[str]:
-    """The features that the model's own preprocessing signatures return."""
-    for spec in model.eval_config.model_specs:
-        for name in spec.preprocessing_function_names:
-            if name in model.signatures:
-                yield from model.signatures[name].outputs
+def _preprocessed(model: ModelUnderTest) -> set[str] | None:
+    """Returns what the preprocessing functions return; None unless all are signatures."""
+    specs = model.eval_config.model_specs
+    functions = {name for spec in specs for name in spec.preprocessing_function_names}
+    if not functions <= model.signatures.keys():
+        return None
+    return {output for name in functions for output in model.signatures[name].outputs}

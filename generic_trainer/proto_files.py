@@ -1,0 +1,44 @@
+"""Reads protos that people write, or tools for them, as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from generic_trainer.errors import DataError
+
+__all__ = ["read_proto", "read_schema"]
+
+
+def read_schema(path: str) -> Any:
+    """Returns the `tensorflow_metadata` Schema in a file; see `read_proto`."""
+    from tensorflow_metadata.proto.v0 import schema_pb2
+
+    return read_proto(path, schema_pb2.Schema, "schema")
+
+
+def read_proto(path: str, message: Any, subject: str) -> Any:
+    """Returns the proto in a file in text format, or as JSON if it begins with a brace.
+
+    Args:
+        path: the file, local or remote.
+        message: the class of the proto.
+        subject: what it is to the user, for the error.
+
+    Raises:
+        DataError: the file cannot be read, or holds something else.
+    """
+    import tensorflow as tf
+    from google.protobuf import json_format, text_format
+
+    try:
+        with tf.io.gfile.GFile(path) as file:
+            text = file.read()
+        parse = json_format.Parse if text.lstrip().startswith("{") else text_format.Parse
+        return parse(text, message())
+    except (
+        tf.errors.OpError, UnicodeDecodeError, json_format.ParseError, text_format.ParseError,
+    ) as error:  # fmt: skip
+        raise DataError(
+            f"the {subject} {path} cannot be read as a {message.DESCRIPTOR.full_name} in text "
+            f"format or JSON: {error}"
+        ) from error
