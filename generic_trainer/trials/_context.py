@@ -1,0 +1,229 @@
+"""What a trial may ask about itself: the base of every API's context.
+
+Source: `TrialContext` and `NativeContext` of Determined 0.12 and 0.13.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.trials._batch_sizes import BatchSizes
+from generic_trainer.trials._errors import CheckFailedError, InvalidArgumentsError
+from generic_trainer.trials._hyperparameters import parse_hyperparameters, sample
+from generic_trainer.trials._trial import TrialRun
+
+__all__ = ["DistributedContext", "TrialContext"]
+
+_IGNORED_LOCALLY = (
+    "bind_mounts",
+    "checkpoint_storage",
+    "environment",
+    "resources",
+    "optimizations",
+)
+_DEFAULTS: Mapping[str, Any] = {
+    "data": {},
+    "hyperparameters": {},
+    "optimizations": {
+        "aggregation_frequency": 1,
+        "average_aggregated_gradients": True,
+        "average_training_metrics": False,
+        "gradient_compression": False,
+        "mixed_precision": "O0",
+    },
+    "resources": {"slots_per_trial": 1, "native_parallel": False},
+    "scheduling_unit": 100,
+    "searcher": {"name": "single", "max_length": {"batches": 100}},
+}
+_NOT_HYPERPARAMETERS = ("aggregation_frequency", "gradient_compression")
+_GLOBAL_BATCH_SIZE = "global_batch_size"
+
+_logger = logging.getLogger(__name__)
+
+C = TypeVar("C", bound="TrialContext")
+
+
+@dataclasses.dataclass(frozen=True)
+class DistributedContext:
+    """Where this process stands among those that train the trial: it is alone, with all slots."""
+
+    slots: int
+
+    def get_rank(self) -> int:
+        """Returns the rank of this process: 0."""
+        return 0
+
+    def get_local_rank(self) -> int:
+        """Returns the rank of this process on its machine: 0."""
+        return 0
+
+    def get_size(self) -> int:
+        """Returns the number of slots of the trial."""
+        return self.slots
+
+    def get_num_agents(self) -> int:
+        """Returns the number of machines: 1."""
+        return 1
+
+
+class TrialContext:
+    """A trial's configuration, hyperparameters, batch sizes, seed and place.
+
+    Attributes:
+        distributed: where this process stands among those that train the trial.
+    """
+
+    def __init__(self, run: TrialRun, *, managed_training: bool = True) -> None:
+        """Takes a trial.
+
+        Args:
+            run: the trial.
+            managed_training: whether the harness trains. Without it, what `wrap_model` and the
+                like are given comes back unchanged, to be used in a script or a notebook.
+
+        Raises:
+            InvalidArgumentsError: there is no `global_batch_size`, or it is below the slots.
+            CheckFailedError: it is no whole number, or optimizations are asked for that there are
+                not.
+        """
+        self._run = run
+        self._managed_training = managed_training
+        self._config = {**copy.deepcopy(dict(_DEFAULTS)), **copy.deepcopy(dict(run.config))}
+        _check_optimizations(self._config.get("optimizations") or {}, run.hparams)
+        resources = self._config.get("resources") or {}
+        self._batch_sizes = BatchSizes.of(
+            run.hparams, run.slots, native_parallel=bool(resources.get("native_parallel"))
+        )
+        self._stop_requested = False
+        self.distributed = DistributedContext(run.slots)
+
+    @classmethod
+    def from_config(cls: type[C], config: Mapping[str, Any]) -> C:
+        """Returns a context outside of any experiment, for a notebook or a debugger.
+
+        One slot; hyperparameters are drawn with the seed; nothing is wrapped. The sections
+        bind_mounts, checkpoint_storage, environment, resources and optimizations are ignored.
+
+        Args:
+            config: an experiment configuration, or as much of it as the model needs.
+
+        Raises:
+            ConfigurationError: as the constructor, or a hyperparameter is none.
+        """
+        kept = {name: value for name, value in config.items() if name not in _IGNORED_LOCALLY}
+        seed = int((kept.get("reproducibility") or {}).get("experiment_seed") or 0)
+        hparams = sample(parse_hyperparameters(kept.get("hyperparameters") or {}), seed)
+        run = TrialRun(trial_id=1, config=kept, hparams=hparams, seed=seed)
+        return cls(run, managed_training=False)
+
+    def get_experiment_config(self) -> dict[str, Any]:
+        """Returns the experiment configuration, with what it leaves out at its default."""
+        return self._config
+
+    def get_data_config(self) -> dict[str, Any]:
+        """Returns the section `data` of the experiment configuration."""
+        return self._config.get("data") or {}
+
+    def get_hparams(self) -> dict[str, Any]:
+        """Returns this trial's values of the hyperparameters."""
+        return dict(self._run.hparams)
+
+    def get_hparam(self, name: str) -> Any:
+        """Returns this trial's value of a hyperparameter.
+
+        Raises:
+            ConfigurationError: there is none of this name; also a ValueError.
+        """
+        if name not in self._run.hparams:
+            raise ConfigurationError(
+                f"Could not find name '{name}' in experiment hyperparameters. Please check your "
+                "experiment configuration 'hyperparameters' section."
+            )
+        if name == _GLOBAL_BATCH_SIZE:
+            _logger.warning(
+                "Please use `context.get_per_slot_batch_size()` and "
+                "`context.get_global_batch_size()` instead of accessing `global_batch_size` "
+                "directly."
+            )
+        return self._run.hparams[name]
+
+    def get_global_batch_size(self) -> int:
+        """Returns the records in a training step, a multiple of the slots."""
+        return self._batch_sizes.of_all
+
+    def get_per_slot_batch_size(self) -> int:
+        """Returns the records that a slot takes in a training step.
+
+        With `resources.native_parallel` it is the global batch size: each batch is divided.
+        """
+        return self._batch_sizes.per_slot
+
+    def get_trial_seed(self) -> int:
+        """Returns the seed of this trial."""
+        return self._run.seed
+
+    def get_trial_id(self) -> int:
+        """Returns the number of this trial in its experiment, from 1 on.
+
+        Raises:
+            ConfigurationError: this is no trial of an experiment; also a ValueError.
+        """
+        self._check_managed("trial")
+        return self._run.trial_id
+
+    def get_experiment_id(self) -> int:
+        """Returns the number of the experiment: 1, the only one in its pipeline step.
+
+        Raises:
+            ConfigurationError: this is no trial of an experiment; also a ValueError.
+        """
+        self._check_managed("experiment")
+        return 1
+
+    def get_stop_requested(self) -> bool:
+        """Returns whether the trial is to stop after this workload."""
+        return self._stop_requested
+
+    def set_stop_requested(self, stop_requested: bool) -> None:
+        """Asks the trial to stop after this workload, with a checkpoint.
+
+        Raises:
+            InvalidArgumentsError: it is not a boolean; also an AssertionError.
+        """
+        if not isinstance(stop_requested, bool):
+            raise InvalidArgumentsError(
+                f"stop_requested must be a boolean, but got {stop_requested!r}"
+            )
+        _logger.info("A trial stoppage has been requested: %s", stop_requested)
+        self._stop_requested = stop_requested
+
+    def _check_managed(self, what: str) -> None:
+        if not self._managed_training:
+            raise ConfigurationError(
+                f"A context made by from_config belongs to no {what} and has no number. Ask for it "
+                "only in code that runs as a trial."
+            )
+
+
+def _check_optimizations(optimizations: Mapping[str, Any], hparams: Mapping[str, Any]) -> None:
+    misplaced = [name for name in _NOT_HYPERPARAMETERS if name in hparams]
+    if misplaced:
+        raise CheckFailedError(
+            f"Please specify {' and '.join(misplaced)} under `optimizations` in experiment config, "
+            "not under `hyperparameters`."
+        )
+    precision = optimizations.get("mixed_precision", "O0")
+    if precision != "O0":
+        raise CheckFailedError(
+            f"optimizations.mixed_precision must be O0 for TensorFlow, but got {precision!r}. Set "
+            "tf.keras.mixed_precision in the model's code instead."
+        )
+    if optimizations.get("aggregation_frequency", 1) != 1:
+        _logger.warning(
+            "optimizations.aggregation_frequency has no effect here: a step is one global batch."
+        )

@@ -1,0 +1,40 @@
+"""What goes wrong in code written for Determined's trials, under the names that it may catch.
+
+::
+
+    ConfigurationError (ValueError)
+    ├── CheckFailedError              a rule of the trial API was not kept
+    ├── InvalidArgumentsError         the same, where the original asserted (AssertionError)
+    ├── InvalidDataTypeException      a data loader returned something that is no data
+    └── InvalidExperimentException    the order of calls or the configuration makes no sense
+
+The original of `InvalidExperimentException` derives from `BaseException`, which `except Exception`
+misses; this one does not.
+"""
+
+from __future__ import annotations
+
+from generic_trainer.errors import ConfigurationError
+
+__all__ = [
+    "CheckFailedError",
+    "InvalidArgumentsError",
+    "InvalidDataTypeException",
+    "InvalidExperimentException",
+]
+
+
+class CheckFailedError(ConfigurationError):
+    """A rule of the trial API was not kept."""
+
+
+class InvalidArgumentsError(ConfigurationError, AssertionError):
+    """A rule was not kept that the original asserted, so that code may expect AssertionError."""
+
+
+class InvalidDataTypeException(ConfigurationError):
+    """A data loader returned something that cannot be trained on."""
+
+
+class InvalidExperimentException(ConfigurationError):
+    """Calls came in an order, or with a configuration, that makes no sense."""

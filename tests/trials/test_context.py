@@ -1,0 +1,144 @@
+"""What a trial is told about itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from generic_trainer.trials._context import TrialContext
+from generic_trainer.trials._errors import CheckFailedError
+from generic_trainer.trials._trial import TrialRun
+
+CONFIG = {
+    "data": {"path": "/data/x.csv"},
+    "hyperparameters": {
+        "global_batch_size": 10,
+        "units": {"type": "int", "minval": 1, "maxval": 1000},
+        "rate": {"type": "log", "minval": -4, "maxval": -1, "base": 10},
+    },
+    "resources": {"slots_per_trial": 4},
+    "reproducibility": {"experiment_seed": 7},
+}
+
+
+def context(slots=1, config=None, trial_id=3, **hparams):
+    hparams = {"global_batch_size": 10, **hparams}
+    return TrialContext(
+        TrialRun(trial_id=trial_id, config=config or {}, hparams=hparams, seed=5, slots=slots)
+    )
+
+
+def test_configuration_is_what_was_written_with_defaults_for_the_rest():
+    found = context(config={"data": {"a": 1}, "searcher": {"name": "random"}})
+    assert found.get_data_config() == {"a": 1}
+    config = found.get_experiment_config()
+    assert config["searcher"] == {"name": "random"}
+    assert config["resources"]["slots_per_trial"] == 1
+    assert config["scheduling_unit"] == 100
+
+
+def test_data_is_empty_by_default():
+    assert context().get_data_config() == {}
+
+
+def test_hyperparameters_are_values():
+    found = context(rate=0.5)
+    assert found.get_hparams() == {"global_batch_size": 10, "rate": 0.5}
+    assert found.get_hparam("rate") == 0.5
+
+
+def test_an_unknown_hyperparameter():
+    with pytest.raises(ValueError, match="Could not find name 'rate' in experiment hyperparam"):
+        context().get_hparam("rate")
+
+
+def test_asking_for_the_global_batch_size_as_a_hyperparameter_warns(caplog):
+    assert context().get_hparam("global_batch_size") == 10
+    assert "get_per_slot_batch_size" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("slots", "of_all", "per_slot"), [(1, 10, 10), (2, 10, 5), (3, 9, 3), (4, 8, 2), (10, 10, 1)]
+)
+def test_batch_sizes(slots, of_all, per_slot, caplog):
+    found = context(slots)
+    assert found.get_global_batch_size() == of_all
+    assert found.get_per_slot_batch_size() == per_slot
+    assert ("changed from 10 to" in caplog.text) == (of_all != 10)
+
+
+def test_with_native_parallel_batches_are_global():
+    found = context(2, config={"resources": {"slots_per_trial": 2, "native_parallel": True}})
+    assert (found.get_global_batch_size(), found.get_per_slot_batch_size()) == (10, 10)
+
+
+def test_numbers_and_seed():
+    found = context()
+    assert (found.get_trial_id(), found.get_experiment_id(), found.get_trial_seed()) == (3, 1, 5)
+
+
+def test_stopping():
+    found = context()
+    assert found.get_stop_requested() is False
+    assert found.set_stop_requested(True) is None
+    assert found.get_stop_requested() is True
+    with pytest.raises(AssertionError, match="stop_requested must be a boolean"):
+        found.set_stop_requested(1)
+
+
+def test_distributed_is_one_process_with_all_slots():
+    found = context(2).distributed
+    assert found.get_size() == 2
+    assert (found.get_rank(), found.get_local_rank(), found.get_num_agents()) == (0, 0, 1)
+
+
+def test_no_global_batch_size():
+    with pytest.raises(
+        AssertionError,
+        match="Please specify `global_batch_size` under `hyperparameters` in experiment config",
+    ):
+        TrialContext(TrialRun(trial_id=1, config={}, hparams={}, seed=0))
+
+
+@pytest.mark.parametrize("size", ["32", 32.0, None, True])
+def test_a_global_batch_size_that_is_no_number(size):
+    with pytest.raises(CheckFailedError, match="must be an int"):
+        context(global_batch_size=size)
+
+
+def test_fewer_records_than_slots():
+    with pytest.raises(AssertionError, match="greater or equal to the number of slots"):
+        context(11)
+
+
+@pytest.mark.parametrize("name", ["aggregation_frequency", "gradient_compression"])
+def test_optimizations_are_no_hyperparameters(name):
+    with pytest.raises(CheckFailedError, match=f"{name} under `optimizations`"):
+        context(**{name: 2})
+
+
+def test_mixed_precision_is_refused():
+    with pytest.raises(CheckFailedError, match="must be O0"):
+        context(config={"optimizations": {"mixed_precision": "O1"}})
+
+
+class TestFromConfig:
+    def test_hyperparameters_are_drawn_with_the_seed(self):
+        first, second = TrialContext.from_config(CONFIG), TrialContext.from_config(CONFIG)
+        assert first.get_hparams() == second.get_hparams()
+        assert 1 <= first.get_hparam("units") <= 1000
+        other = TrialContext.from_config({**CONFIG, "reproducibility": {"experiment_seed": 8}})
+        assert other.get_hparams() != first.get_hparams()
+        assert first.get_trial_seed() == 7
+
+    def test_resources_are_ignored(self):
+        assert TrialContext.from_config(CONFIG).distributed.get_size() == 1
+        assert TrialContext.from_config(CONFIG).get_per_slot_batch_size() == 10
+
+    def test_the_seed_is_0_by_default(self):
+        found = TrialContext.from_config({"hyperparameters": {"global_batch_size": 1}})
+        assert found.get_trial_seed() == 0
+
+    @pytest.mark.parametrize("method", ["get_trial_id", "get_experiment_id"])
+    def test_there_are_no_numbers(self, method):
+        with pytest.raises(ValueError, match="belongs to no"):
+            getattr(TrialContext.from_config(CONFIG), method)()
