@@ -22,14 +22,16 @@ from generic_trainer._lazy import lazy_names
 
 if TYPE_CHECKING:
     from generic_trainer.components import GenericTrainer
+    from generic_trainer.launchers import Distribution
     from generic_trainer.validation import ServingContract
 
 __version__ = "0.1.0"
-__all__ = ["GenericTrainer", "ServingContract", "__version__"]
+__all__ = ["Distribution", "GenericTrainer", "ServingContract", "__version__"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "Distribution": "generic_trainer.launchers",
         "GenericTrainer": "generic_trainer.components",
         "ServingContract": "generic_trainer.validation",
     },

@@ -7,7 +7,9 @@
     ├── ModuleFileError                      the user's module cannot be bundled, imported or called
     ├── DataError                            an input cannot be read, or is not what it claims to be
     ├── TrainingError                        the user's run_fn raised
-    │   └── WorkerLostError                  a worker died or was preempted; the run may be retried
+    │   ├── WorkerHangError                  a worker did nothing for too long
+    │   ├── WorkerLostError                  a worker died or was preempted; the run may be retried
+    │   └── WorkerMemoryError                a worker ran out of memory
     └── ExportError                          run_fn ended well, its export cannot be published
         └── ModelValidationError             the export was checked and failed
 
@@ -27,7 +29,9 @@ __all__ = [
     "ModelValidationError",
     "ModuleFileError",
     "TrainingError",
+    "WorkerHangError",
     "WorkerLostError",
+    "WorkerMemoryError",
     "raise_problems",
 ]
 
@@ -55,8 +59,16 @@ class TrainingError(GenericTrainerError):
     """The user's `run_fn` raised; the original exception is the `__cause__`."""
 
 
+class WorkerHangError(TrainingError):
+    """A worker did nothing for too long, or training did not end in time."""
+
+
 class WorkerLostError(TrainingError):
     """A worker process died or was preempted before it finished."""
+
+
+class WorkerMemoryError(TrainingError):
+    """A worker ran out of memory, or took more than it was given."""
 
 
 class ExportError(GenericTrainerError):

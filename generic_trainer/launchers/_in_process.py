@@ -1,0 +1,13 @@
+"""Training in the process of the executor."""
+
+from __future__ import annotations
+
+from generic_trainer import worker
+from generic_trainer.launchers._job import Job
+
+__all__ = ["run_in_process"]
+
+
+def run_in_process(job: Job) -> None:
+    """Calls `run_fn` here; a cluster may be described by `TF_CONFIG`. See `Launcher`."""
+    worker.run(job.request, job.make_fn_args, check_rehearsal=job.check_rehearsal)
