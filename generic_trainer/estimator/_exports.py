@@ -8,7 +8,7 @@ from typing import Any
 from generic_trainer.errors import ExportError
 from generic_trainer.files import gfile
 
-__all__ = ["copy_newest_export"]
+__all__ = ["copy_newest", "copy_newest_export", "copy_tree"]
 
 
 def copy_newest_export(estimator: Any, exporter: Any, target: str) -> None:
@@ -22,28 +22,42 @@ def copy_newest_export(estimator: Any, exporter: Any, target: str) -> None:
     Raises:
         ExportError: the exporter has written nothing.
     """
-    _copy_tree(_newest_export(estimator, exporter), target)
-
-
-def _newest_export(estimator: Any, exporter: Any) -> str:
     folder = os.path.join(estimator.model_dir, "export", exporter.name)
+    if _times(folder):
+        return copy_newest(folder, target)
+    raise ExportError(
+        f"The exporter {exporter.name!r} has written no model: expected one in {folder}. A "
+        "FinalExporter exports when training ends at TrainSpec(max_steps=...), a BestExporter "
+        "when the metric that it compares improves."
+    )
+
+
+def copy_newest(folder: str, target: str) -> None:
+    """Copies the newest SavedModel of a folder that has them by the time of the export.
+
+    Raises:
+        ExportError: there is none.
+    """
+    times = _times(folder)
+    if not times:
+        raise ExportError(f"There is no exported model: expected {folder}/<time>/saved_model.pb")
+    copy_tree(os.path.join(folder, str(max(times))), target)
+
+
+def _times(folder: str) -> list[int]:
     names = gfile().listdir(folder) if gfile().isdir(folder) else []
     # Folders are named by the time of the export; unfinished ones are not a number.
-    times = [int(name.rstrip("/")) for name in names if name.rstrip("/").isdecimal()]
-    if not times:
-        raise ExportError(
-            f"The exporter {exporter.name!r} has written no model: expected one in {folder}. A "
-            "FinalExporter exports when training ends at TrainSpec(max_steps=...), a BestExporter "
-            "when the metric that it compares improves."
-        )
-    return os.path.join(folder, str(max(times)))
+    return [int(name.rstrip("/")) for name in names if name.rstrip("/").isdecimal()]
 
 
-def _copy_tree(source: str, target: str) -> None:
+def copy_tree(source: str, target: str) -> None:
+    """Copies a directory's files and folders into another, which may be there."""
     files = gfile()
     for directory, _, names in files.walk(source):
         # "." at the end of a path is a folder of that name to an object store.
         destination = os.path.join(target, os.path.relpath(directory, source)).removesuffix("/.")
         files.makedirs(destination)
         for name in names:
-            files.copy(os.path.join(directory, name), os.path.join(destination, name))
+            files.copy(
+                os.path.join(directory, name), os.path.join(destination, name), overwrite=True
+            )

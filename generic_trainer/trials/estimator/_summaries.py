@@ -1,0 +1,67 @@
+"""The metrics of training: what the graph's summaries show, batch after batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+__all__ = ["average", "plain", "summarised"]
+
+# Type of a summary's operation → which of its inputs are the tag and the value.
+_TAG_AND_VALUE = {"ScalarSummary": (0, 1), "TensorSummaryV2": (0, 1)}
+_LOSS, _RENAMED_LOSS = "loss", "loss_1"
+
+
+def summarised(graph: tf.Graph) -> dict[str, tf.Tensor]:
+    """Returns tag → tensor for every scalar and tensor summary of a graph that is a number.
+
+    An estimator adds a summary of its loss, which is called loss_1 where the name was taken; if
+    there is no summary of the name then, it gets it back.
+    """
+    found = {}
+    for summary in graph.get_collection(tf.compat.v1.GraphKeys.SUMMARIES):
+        tag, value = _parts(summary.op)
+        if tag is not None and value.graph is graph and _is_number(value.dtype):
+            found[tag] = value
+    if _LOSS not in found and _RENAMED_LOSS in found:
+        found[_LOSS] = found.pop(_RENAMED_LOSS)
+    return found
+
+
+def average(batches: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the unweighted mean of each metric over batches, a number or nested lists.
+
+    A metric whose shape is not the same in all batches has no mean and is left out.
+    """
+    columns = {name: [batch[name] for batch in batches] for name in (batches[0] if batches else ())}
+    return {
+        name: np.mean(values, axis=0).tolist()
+        for name, values in columns.items()
+        if len({np.shape(value) for value in values}) == 1
+    }
+
+
+def plain(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Returns the metrics of an evaluation as JSON can hold them."""
+    return {name: _plain(value) for name, value in metrics.items()}
+
+
+def _parts(operation: tf.Operation) -> tuple[str | None, Any]:
+    if operation.type not in _TAG_AND_VALUE:
+        return None, None
+    tag, value = (operation.inputs[index] for index in _TAG_AND_VALUE[operation.type])
+    name = tf.get_static_value(tag)
+    return (None if name is None else name.item().decode()), value
+
+
+def _is_number(dtype: tf.DType) -> bool:
+    return bool(dtype.is_floating or dtype.is_integer or dtype.is_bool)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value

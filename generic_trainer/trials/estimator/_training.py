@@ -1,0 +1,136 @@
+"""One `Estimator.train`, in portions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from generic_trainer.errors import ModuleFileError
+from generic_trainer.trials.estimator._coroutine import Coroutine
+from generic_trainer.trials.estimator._summaries import summarised
+
+__all__ = ["Training"]
+
+
+class Training:
+    """Trains an estimator some batches at a time, in one session from first to last."""
+
+    def __init__(self, train: Callable[[Any], Any], *, on_stop: Callable[[], None]) -> None:
+        """Prepares; nothing is built before it is needed.
+
+        Args:
+            train: trains the estimator without end, with a hook that comes after the user's.
+            on_stop: is called when the session ended before the batches were done, because a hook
+                that the model function added wants to stop.
+        """
+        self._coroutine = Coroutine(lambda: train(self._hook))
+        self._hook = _PortionHook(self._coroutine)
+        self._on_stop = on_stop
+
+    @property
+    def started(self) -> bool:
+        """Whether there is a session."""
+        return self._coroutine.started
+
+    def start(self) -> None:
+        """Opens the session, its variables initialised or restored; once."""
+        if not self.started:
+            self._resume()
+
+    def run(self, batches: int) -> list[dict[str, Any]]:
+        """Trains on the next batches; returns the metrics of each.
+
+        Raises:
+            ModuleFileError: the training data ended.
+        """
+        self.start()
+        self._hook.metrics = []
+        self._resume(batches)
+        return self._hook.metrics
+
+    def save(self, directory: str) -> None:
+        """Writes the state of the session into the estimator's directory."""
+        self.start()
+        self._hook.save(directory)
+
+    def close(self) -> None:
+        """Closes the session."""
+        self._coroutine.close()
+
+    def _resume(self, batches: int = 0) -> None:
+        self._coroutine.resume(batches)
+        if self._hook.data_ended:
+            raise ModuleFileError(
+                f"The training data ended within {batches} batches, of which it had "
+                f"{len(self._hook.metrics)}. Return a tf.data.Dataset with at least one batch from "
+                "the TrainSpec's input_fn, which is repeated; other data has to go on for ever."
+            )
+        if self._hook.ended:
+            self._on_stop()
+
+
+class _PortionHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+    """Waits in the middle of training, each time that so many batches are done.
+
+    Attributes:
+        metrics: of each batch since the list was last replaced.
+        ended: whether the session is about to close by itself.
+        data_ended: whether there was no next batch.
+    """
+
+    def __init__(self, coroutine: Coroutine) -> None:
+        self.metrics: list[dict[str, Any]] = []
+        self.ended = self.data_ended = False
+        self._coroutine = coroutine
+        self._session: Any = None
+        self._graph: Any = None
+        self._batches_left = 0
+        self._in_batch = False
+
+    def begin(self) -> None:
+        """Looks for the summaries, while the graph may still change."""
+        self._graph = tf.compat.v1.get_default_graph()
+        self._fetched = tf.compat.v1.train.SessionRunArgs(summarised(self._graph))
+        self._step = tf.compat.v1.train.get_global_step(self._graph)
+        savers = self._graph.get_collection(tf.compat.v1.GraphKeys.SAVERS)
+        self._saver = savers[0] if savers else tf.compat.v1.train.Saver(save_relative_paths=True)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Waits for the first order; a session that is made anew after a failure just goes on."""
+        is_first, self._session = self._session is None, session
+        if is_first:
+            self._batches_left = self._coroutine.pause() or 0
+
+    def before_run(self, run_context: Any) -> Any:
+        """Asks for the metrics of a batch."""
+        self._in_batch = True
+        return self._fetched
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Counts batches; waits when they are done."""
+        self._in_batch = False
+        self.metrics.append(run_values.results)
+        self._batches_left -= 1
+        if self._batches_left <= 0 and not self._coroutine.closing:
+            self._batches_left = self._coroutine.pause() or 0
+        if self._coroutine.closing:
+            run_context.request_stop()
+
+    def end(self, session: Any) -> None:
+        """Keeps the session open until it is saved, where it ends by itself."""
+        if not self._coroutine.closing:
+            self.ended, self.data_ended = True, self._in_batch
+            self._coroutine.pause()
+
+    def save(self, directory: str) -> None:
+        """Writes a checkpoint, and the graph beside it."""
+        path = os.path.join(directory, "model.ckpt")
+        with self._graph.as_default():
+            if not os.path.exists(os.path.join(directory, "graph.pbtxt")):
+                graph_def = self._graph.as_graph_def(add_shapes=True)
+                tf.io.write_graph(graph_def, directory, "graph.pbtxt")
+            step = tf.compat.v1.train.global_step(self._session, self._step)
+            self._saver.save(self._session, path, global_step=step)

@@ -1,0 +1,99 @@
+"""The base class that users of Determined's `EstimatorTrial` subclass."""
+
+from __future__ import annotations
+
+import abc
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from generic_trainer.trials._trial import Trial, TrialRun
+from generic_trainer.trials.estimator._context import EstimatorTrialContext
+from generic_trainer.trials.estimator._controller import EstimatorController
+
+__all__ = ["EstimatorTrial", "ServingInputReceiverFn"]
+
+ServingInputReceiverFn = Callable[..., Any]
+
+
+class EstimatorTrial(Trial, abc.ABC):
+    """A `tf.estimator.Estimator` with its data.
+
+    ::
+
+        from generic_trainer.estimator import tf
+        from generic_trainer.trials.estimator import EstimatorTrial, EstimatorTrialContext
+
+        class IrisTrial(EstimatorTrial):
+            def __init__(self, context: EstimatorTrialContext) -> None:
+                self.context = context
+
+            def build_estimator(self):
+                rate = self.context.get_hparam("learning_rate")
+                optimizer = self.context.wrap_optimizer(tf.keras.optimizers.Adam(rate))
+                return tf.estimator.DNNClassifier([10], COLUMNS, optimizer=optimizer)
+            ...
+
+    Each method is called once per trial, in the order in which they stand here.
+
+    Source: `determined.estimator.EstimatorTrial` of Determined 0.13.
+    """
+
+    trial_context_class = EstimatorTrialContext
+
+    def __init__(self, context: EstimatorTrialContext) -> None:
+        """Takes the trial's context; a subclass need not call this."""
+        self.context = context
+
+    @abc.abstractmethod
+    def build_estimator(self) -> Any:
+        """Returns a `tf.estimator.Estimator`, its optimizer wrapped by the context.
+
+        Its model function, parameters and warm start are used; its `model_dir` is not.
+        """
+
+    @abc.abstractmethod
+    def build_train_spec(self) -> Any:
+        """Returns a `tf.estimator.TrainSpec`, its Dataset wrapped by the context.
+
+        A Dataset is repeated for ever. `max_steps` is not used.
+        """
+
+    @abc.abstractmethod
+    def build_validation_spec(self) -> Any:
+        """Returns a `tf.estimator.EvalSpec`.
+
+        Its `steps` are 100 batches where nothing is said; None is one pass. Exporters are not used.
+        """
+
+    def build_serving_input_receiver_fns(self) -> dict[str, ServingInputReceiverFn]:
+        """Returns name → serving input receiver function.
+
+        Each is exported with every checkpoint; the first of the best checkpoint is published.
+        """
+        return {}
+
+    @classmethod
+    def open_controller(cls, run: TrialRun) -> EstimatorController:
+        """Builds the trial; its sessions open when they are needed."""
+        _seed(run.seed)
+        context = EstimatorTrialContext(run)
+        trial = cls(context)
+        return EstimatorController(
+            context,
+            run,
+            trial.build_estimator(),
+            trial.build_train_spec(),
+            trial.build_validation_spec(),
+            trial.build_serving_input_receiver_fns(),
+            module=cls.__module__,
+        )
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+    tf.random.set_seed(seed)

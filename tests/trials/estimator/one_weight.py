@@ -1,0 +1,84 @@
+"""y = w x with one weight and squared error, as an estimator: every number can be had by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from generic_trainer.estimator import tf
+from generic_trainer.trials.estimator import EstimatorTrial
+
+tf1 = tf.compat.v1
+RATE = 0.1
+
+
+def examples():
+    """Three records, (1, 2, 3) · 2 → (2, 4, 6)."""
+    x = np.array([[1.0], [2.0], [3.0]], np.float32)
+    return tf.data.Dataset.from_tensor_slices(({"x": x}, 2 * x))
+
+
+class OneWeight(EstimatorTrial):
+    """Starts at w = 0; trains on batches of one record, validates on batches of two and one."""
+
+    def make_optimizer(self):
+        return tf1.train.GradientDescentOptimizer(self.context.get_hparams().get("rate", RATE))
+
+    def metrics(self, outputs, labels):
+        return {"error": tf1.metrics.mean_absolute_error(labels, outputs)}
+
+    def model_fn(self, features, labels, mode):
+        w = tf1.get_variable("w", [1, 1], initializer=tf1.zeros_initializer())
+        outputs = features["x"] @ w
+        if mode == tf.estimator.ModeKeys.PREDICT:
+            return tf.estimator.EstimatorSpec(mode, {"outputs": outputs})
+        loss = tf.reduce_mean(tf.square(outputs - labels))
+        if mode == tf.estimator.ModeKeys.EVAL:
+            metrics = self.metrics(outputs, labels)
+            return tf.estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics)
+        tf1.summary.scalar("weight", tf.squeeze(w))
+        tf1.summary.histogram("weights", w)
+        optimizer = self.context.wrap_optimizer(self.make_optimizer())
+        train_op = optimizer.minimize(loss, tf1.train.get_global_step())
+        return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    def build_estimator(self):
+        return tf.estimator.Estimator(self.model_fn)
+
+    def train_data(self):
+        data = self.context.wrap_dataset(examples())
+        if self.context.get_data_config().get("shuffle"):
+            data = data.shuffle(3)
+        return data.batch(self.context.get_per_slot_batch_size())
+
+    def train_hooks(self):
+        return []
+
+    def build_train_spec(self):
+        return tf.estimator.TrainSpec(self.train_data, hooks=self.train_hooks())
+
+    def build_validation_spec(self):
+        return tf.estimator.EvalSpec(lambda: examples().batch(2), steps=None)
+
+    def build_serving_input_receiver_fns(self):
+        def receive():
+            x = tf1.placeholder(tf.float32, [None, 1], name="x")
+            return tf.estimator.export.ServingInputReceiver({"x": x}, {"x": x})
+
+        return {"plain": receive}
+
+
+class WithMomentum(OneWeight):
+    """Has a slot variable, which a checkpoint must keep."""
+
+    def make_optimizer(self):
+        return tf1.train.MomentumOptimizer(RATE, 0.5)
+
+
+def steps(count, *, rate=RATE):
+    """Yields (weight before, loss) of gradient descent by hand, batch after batch."""
+    w = 0.0
+    for index in range(count):
+        x = float(index % 3 + 1)
+        error = w * x - 2 * x
+        yield w, error**2
+        w -= rate * 2 * error * x

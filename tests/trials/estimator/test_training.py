@@ -1,0 +1,151 @@
+"""What `EstimatorTrial` trains, measures and keeps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from generic_trainer.trials._trial import TrialRun
+from tests.trials.estimator.one_weight import OneWeight, WithMomentum, steps
+
+
+def config(batches=5, **changes):
+    return {
+        "hyperparameters": {"global_batch_size": 1},
+        "searcher": {"metric": "loss", "max_length": {"batches": batches}},
+        **changes,
+    }
+
+
+@pytest.fixture
+def open_trial():
+    opened = []
+
+    def open_(trial_class=OneWeight, data=None, **fields):
+        run = {
+            "trial_id": 1,
+            "config": {"data": data or {}},
+            "hparams": {"global_batch_size": 1},
+            "seed": 3,
+            **fields,
+        }
+        opened.append(trial_class.open_controller(TrialRun(**run)))
+        return opened[-1]
+
+    yield open_
+    for controller in opened:
+        controller.close()
+
+
+def test_losses_are_those_computed_by_hand(run_experiment):
+    [trial] = run_experiment(OneWeight, config(5, scheduling_unit=1))
+    losses = [entry["training"]["loss"] for entry in trial["history"] if "training" in entry]
+    assert losses == pytest.approx([loss for _, loss in steps(5)], rel=1e-5)
+
+
+def test_training_metrics_are_all_scalar_summaries_averaged_over_batches(open_trial):
+    metrics = open_trial().train(5)
+    by_hand = list(steps(5))
+    assert metrics.keys() == {"loss", "weight"}
+    assert metrics["loss"] == pytest.approx(sum(loss for _, loss in by_hand) / 5, rel=1e-5)
+    # Fetched in the same run as the update, so before or after it: within one step of either.
+    assert 0 <= metrics["weight"] <= 2.4
+
+
+def test_validation_metrics_are_those_of_the_estimator(open_trial):
+    metrics = open_trial().validate()
+    # At w = 0 the batches (1, 2) and (3) have losses (4 + 16) / 2 and 36; the metric is per record.
+    assert metrics == {
+        "loss": pytest.approx((10 + 36) / 2),
+        "error": pytest.approx((2 + 4 + 6) / 3),
+        "global_step": 0,
+    }
+
+
+@pytest.mark.parametrize("trial_class", [OneWeight, WithMomentum])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_restored_trial_goes_on_as_the_straight_one(open_trial, tmp_path, trial_class, shuffle):
+    data = {"shuffle": shuffle}
+    straight = open_trial(trial_class, data)
+    losses = [straight.train(1)["loss"] for _ in range(14)]
+    first = open_trial(trial_class, data)
+    before = [first.train(1)["loss"] for _ in range(7)]
+    first.save(str(tmp_path))
+    after = open_trial(trial_class, data, batches_trained=7, checkpoint_dir=str(tmp_path))
+    assert after.validate() == first.validate()
+    assert before + [after.train(1)["loss"] for _ in range(7)] == losses
+
+
+def test_validation_in_between_changes_nothing(open_trial):
+    with_validation, without = open_trial(), open_trial()
+    for _ in range(4):
+        with_validation.validate()
+        assert with_validation.train(1) == without.train(1)
+
+
+def test_equal_seeds_give_equal_histories(run_experiment, tmp_path):
+    shuffled = config(6, data={"shuffle": True}, scheduling_unit=1)
+    [first] = run_experiment(OneWeight, shuffled, checkpoint_dir=str(tmp_path / "a"))
+    [second] = run_experiment(OneWeight, shuffled, checkpoint_dir=str(tmp_path / "b"))
+    assert first["history"] == second["history"]
+
+
+def test_the_best_checkpoint_is_published(run_experiment, tmp_path):
+    ranges = {"global_batch_size": 1, "rate": {"type": "categorical", "vals": [0.0001, 0.05]}}
+    searcher = {"name": "grid", "metric": "error", "max_length": {"batches": 6}}
+    slow, fast = run_experiment(OneWeight, config(hyperparameters=ranges, searcher=searcher))
+    assert (slow["exported"], fast["exported"]) == (False, True)
+    serve = tf.saved_model.load(str(tmp_path / "Format-Serving")).signatures["serving_default"]
+    [prediction] = serve(x=tf.constant([[1.0]])).values()
+    # The error of y = w x is |w - 2| times the mean of x, which is 2.
+    expected = 2 - fast["history"][-1]["validation"]["error"] / 2
+    assert prediction.numpy() == pytest.approx(expected, rel=1e-4)
+
+
+def test_an_untrained_trial_is_published_too(run_experiment, tmp_path):
+    run_experiment(OneWeight, config(0, checkpoint_policy="none"))
+    serve = tf.saved_model.load(str(tmp_path / "Format-Serving")).signatures["serving_default"]
+    [prediction] = serve(x=tf.constant([[1.0]])).values()
+    assert prediction.numpy() == 0
+
+
+def test_the_files_of_a_checkpoint(open_trial, tmp_path):
+    trial = open_trial()
+    trial.train(3)
+    trial.save(str(tmp_path))
+    names = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    [export] = (tmp_path / "plain").iterdir()
+    assert {
+        "checkpoint",
+        "graph.pbtxt",
+        "model.ckpt-3.index",
+        "model.ckpt-3.meta",
+        "model.ckpt-3.data-00000-of-00001",
+        "rng_state.pkl",
+        "code/one_weight.py",
+        f"plain/{export.name}/saved_model.pb",
+    } <= names
+    assert not [name for name in names if name.startswith("events")]
+
+
+def test_generators_go_on_where_the_checkpoint_was_written(open_trial, tmp_path):
+    trial = open_trial()
+    trial.train(1)
+    trial.save(str(tmp_path))
+    expected = np.random.random()
+    open_trial(checkpoint_dir=str(tmp_path), batches_trained=1).train(1)
+    assert np.random.random() == expected
+
+
+def test_the_seed_is_there_before_the_users_code(open_trial):
+    drawn = []
+
+    class Draws(OneWeight):
+        def __init__(self, context):
+            super().__init__(context)
+            drawn.append(np.random.random())
+
+    for _ in range(2):
+        open_trial(Draws)
+    assert drawn[0] == drawn[1] == np.random.RandomState(3).random_sample()
