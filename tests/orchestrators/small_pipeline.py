@@ -46,10 +46,11 @@ def imported_embeddings(uri: object) -> tfx.dsl.Importer:
 
 
 def pusher(trainer: GenericTrainer, directory: Path) -> tfx.components.Pusher:
-    """Returns a node that copies each model into a numbered folder of `directory`."""
+    """Returns a node that copies each model that passed into a numbered folder of `directory`."""
     filesystem = tfx.proto.PushDestination.Filesystem(base_directory=str(directory))
     return tfx.components.Pusher(
         model=trainer.outputs["model"],
+        infra_blessing=trainer.outputs["infra_blessing"],
         push_destination=tfx.proto.PushDestination(filesystem=filesystem),
     )
 
