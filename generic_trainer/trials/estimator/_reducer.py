@@ -65,12 +65,13 @@ class MetricValues:
     ) -> tuple[tf.Tensor, tf.Operation]:
         """See `EstimatorExperimentalContext.make_metric`."""
         state = _State(reducer if isinstance(reducer, MetricReducer) else _Listing(reducer))
+        dtype = np.dtype(numpy_dtype)  # TensorFlow takes float for float32, NumPy for float64
         tensors, rebuild = _flattened(metric)
-        update = tf.compat.v1.py_func(lambda *found: state.update(rebuild(found)), tensors, tf.bool)
+        update = tf.numpy_function(lambda *found: state.update(rebuild(found)), tensors, tf.bool)
         before = self._last
         ordered = [before] if before is not None and before.graph is update.graph else []
         with tf.control_dependencies(ordered):
-            value = tf.compat.v1.py_func(lambda: state.value(numpy_dtype), [], numpy_dtype)
+            value = tf.numpy_function(lambda: state.value(dtype), [], dtype)
         self._last = value
         return value, update.op
 
@@ -86,8 +87,8 @@ class _State:
         self._last = self._reducer.accumulate(metric)
         return True
 
-    def value(self, numpy_dtype: Any) -> Any:
-        return np.array(self._reducer.cross_slot_reduce([self._last])).astype(numpy_dtype)
+    def value(self, dtype: np.dtype) -> Any:
+        return np.asarray(self._reducer.cross_slot_reduce([self._last])).astype(dtype)
 
 
 class _Listing(MetricReducer):

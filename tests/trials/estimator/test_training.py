@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from generic_trainer.trials._trial import TrialRun
 from tests.trials.estimator.one_weight import OneWeight, WithMomentum, steps
 
 
@@ -16,26 +15,6 @@ def config(batches=5, **changes):
         "searcher": {"metric": "loss", "max_length": {"batches": batches}},
         **changes,
     }
-
-
-@pytest.fixture
-def open_trial():
-    opened = []
-
-    def open_(trial_class=OneWeight, data=None, **fields):
-        run = {
-            "trial_id": 1,
-            "config": {"data": data or {}},
-            "hparams": {"global_batch_size": 1},
-            "seed": 3,
-            **fields,
-        }
-        opened.append(trial_class.open_controller(TrialRun(**run)))
-        return opened[-1]
-
-    yield open_
-    for controller in opened:
-        controller.close()
 
 
 def test_losses_are_those_computed_by_hand(run_experiment):

@@ -1,0 +1,82 @@
+"""What is wrong with a trial is said, with what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from generic_trainer.errors import ExportError, ModuleFileError
+from generic_trainer.estimator import tf
+from generic_trainer.trials._errors import CheckFailedError
+from tests.trials.estimator.one_weight import OneWeight, examples
+
+
+def test_an_optimizer_that_was_not_wrapped(open_trial):
+    class Unwrapped(OneWeight):
+        def __init__(self, context):
+            super().__init__(context)
+            context.wrap_optimizer = lambda optimizer: optimizer
+
+    with pytest.raises(CheckFailedError, match=r"`context\.wrap_optimizer\(optimizer\)` right"):
+        open_trial(Unwrapped).train(1)
+
+
+def test_a_dataset_that_was_not_wrapped(open_trial):
+    class Unwrapped(OneWeight):
+        def train_data(self):
+            return examples().batch(1)
+
+    with pytest.raises(CheckFailedError, match=r"`context\.wrap_dataset\(dataset\)` right after"):
+        open_trial(Unwrapped).train(1)
+
+
+def test_an_estimator_with_an_optimizer_of_its_own(open_trial):
+    class Own(OneWeight):
+        def build_estimator(self):
+            assert self.context.wrap_optimizer(None) is None
+            columns = [tf.feature_column.numeric_column("x")]
+            return tf.estimator.LinearRegressor(columns)
+
+    assert open_trial(Own).train(1)["loss"] == pytest.approx(4)
+
+
+@pytest.mark.parametrize("records", [0, 2])
+def test_training_data_that_ends(open_trial, records):
+    class Ends(OneWeight):
+        def train_data(self):
+            data = self.context.wrap_dataset(examples().take(records).batch(1))
+            return tf.compat.v1.data.make_one_shot_iterator(data).get_next()
+
+    trial = open_trial(Ends)
+    with pytest.raises(ModuleFileError, match=f"ended within 5 batches, of which it had {records}"):
+        trial.train(5)
+
+
+def test_a_dataset_without_records(open_trial):
+    class Empty(OneWeight):
+        def train_data(self):
+            return super().train_data().take(0)
+
+    with pytest.raises(ModuleFileError, match="at least one batch"):
+        open_trial(Empty).train(5)
+
+
+def test_a_loss_that_is_no_number(open_trial):
+    class Explodes(OneWeight):
+        def make_optimizer(self):
+            return tf.compat.v1.train.GradientDescentOptimizer(1e30)
+
+    with pytest.raises(tf.compat.v1.train.NanLossDuringTrainingError):
+        open_trial(Explodes).train(50)
+
+
+def test_nothing_to_publish(run_experiment):
+    class NoReceivers(OneWeight):
+        def build_serving_input_receiver_fns(self):
+            return {}
+
+    config = {
+        "hyperparameters": {"global_batch_size": 1},
+        "searcher": {"max_length": {"batches": 1}},
+    }
+    with pytest.raises(ExportError, match="Define build_serving_input_receiver_fns"):
+        run_experiment(NoReceivers, config)
