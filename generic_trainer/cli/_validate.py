@@ -1,53 +1,21 @@
-"""The command `generic-trainer`.
-
-::
-
-    generic-trainer validate MODEL_DIR --examples 'eval/*.gz' --label tips --html report.html
-
-Exit status: 0 the model passed, 1 it failed, 2 the call was wrong.
-"""
+"""`generic-trainer validate`."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from generic_trainer import __version__
+from generic_trainer.cli._status import FAILED, PASSED
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.validation import ServingContract, ValidationReport, validate_saved_model
 
-__all__ = ["main"]
-
-PASSED, FAILED, WRONG_CALL = 0, 1, 2
+__all__ = ["add_validate"]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command and returns the exit status.
-
-    Args:
-        arguments: the words after the command's name; None for those of this process.
-    """
-    options = _parser().parse_args(arguments)
-    try:
-        return int(options.run(options))
-    except ConfigurationError as error:
-        print(f"generic-trainer: {error}", file=sys.stderr)
-        return WRONG_CALL
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="generic-trainer", description=__doc__.split("\n")[0])
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_validate(commands)
-    return parser
-
-
-def _add_validate(commands: Any) -> None:
+def add_validate(commands: Any) -> None:
+    """Adds the command to the parser."""
     parser = commands.add_parser(
         "validate",
         help="check whether an exported SavedModel works downstream",
@@ -121,7 +89,3 @@ def _write(file: Path, text: str) -> None:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"--html: {file} cannot be written: {error.strerror}") from error
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,46 @@
+"""The command `generic-trainer`.
+
+::
+
+    generic-trainer validate MODEL_DIR --examples 'eval/*.gz' --label tips --html report.html
+    generic-trainer doctor
+
+Exit status: 0 all is well, 1 it is not, 2 the call was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from generic_trainer import __version__
+from generic_trainer.cli._doctor import add_doctor
+from generic_trainer.cli._status import WRONG_CALL
+from generic_trainer.cli._validate import add_validate
+from generic_trainer.errors import ConfigurationError
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command and returns the exit status.
+
+    Args:
+        arguments: the words after the command's name; None for those of this process.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except ConfigurationError as error:
+        print(f"generic-trainer: {error}", file=sys.stderr)
+        return WRONG_CALL
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="generic-trainer", description=__doc__.split("\n")[0])
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    add_validate(commands)
+    add_doctor(commands)
+    return parser

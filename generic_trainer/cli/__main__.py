@@ -1,0 +1,9 @@
+"""`python -m generic_trainer.cli`, where the command itself is not on the path."""
+
+from __future__ import annotations
+
+import sys
+
+from generic_trainer.cli import main
+
+sys.exit(main())

@@ -1,0 +1,134 @@
+"""Which packages are there, and can they be imported?
+
+An import can fail in ways that no list of versions shows: a dependency that nobody asks for, a
+binary for another processor, another protobuf. So each one is tried, in a process of its own
+because a broken binary may take it down.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from generic_trainer.doctor._symptom import Symptom
+
+__all__ = ["import_errors", "optional_packages", "required_packages"]
+
+# Distribution → module, in the order in which they need each other.
+_REQUIRED = {
+    "tensorflow": "tensorflow",
+    "tf-keras": "tf_keras",
+    "ml-metadata": "ml_metadata",
+    "apache-beam": "apache_beam",
+    "tfx-bsl": "tfx_bsl.public.tfxio",
+    "tensorflow-transform": "tensorflow_transform",
+    "tensorflow-model-analysis": "tensorflow_model_analysis",
+    "tfx": "tfx.v1",
+    "tensorflow-estimator": "generic_trainer.estimator",
+}
+# What fails without saying so: missing module → the distribution that has it.
+_UNASKED = {"dill": "dill", "tensorboard": "tensorboard", "nbformat": "nbformat"}
+# Distribution → (extra, what it is for).
+_OPTIONAL = {
+    "ray": ("ray", "training on a Ray cluster"),
+    "kubernetes": ("kubernetes", "training as a Kubeflow TFJob"),
+    "kfp": ("kfp", "compiling pipelines for Kubeflow and Vertex AI"),
+    "nbformat": ("notebook", "InteractiveContext in notebooks"),
+    "scikit-learn": ("examples", "the data of the example module files"),
+}
+_TIMEOUT_S = 600.0
+_TRY = """
+import importlib, json, sys, warnings
+warnings.simplefilter("ignore")
+for module in sys.argv[1:]:
+    print(json.dumps({"module": module}), file=sys.__stderr__, flush=True)
+    try:
+        importlib.import_module(module)
+    except BaseException as error:
+        told = {"module": module, "error": f"{type(error).__name__}: {error}",
+                "missing": getattr(error, "name", None) or ""}
+        print(json.dumps(told), file=sys.__stderr__, flush=True)
+"""
+
+
+def required_packages() -> Iterator[Symptom]:
+    """Yields a finding for each package that GenericTrainer needs."""
+    errors = import_errors(tuple(_REQUIRED.values()))
+    for distribution, module in _REQUIRED.items():
+        version = _version(distribution)
+        if version is None:
+            remedy = f"pip install {distribution}, or all at once: pip install generic-trainer"
+            yield Symptom(distribution, "fail", "not installed", remedy)
+        elif module in errors:
+            message, missing = errors[module]
+            yield Symptom(
+                distribution, "fail", f"{version}, import fails: {message}", _cure(missing)
+            )
+        else:
+            yield Symptom(distribution, "ok", version)
+
+
+def optional_packages() -> Iterator[Symptom]:
+    """Yields a finding for each package that only some people need."""
+    for distribution, (extra, purpose) in _OPTIONAL.items():
+        version = _version(distribution)
+        if version is not None:
+            yield Symptom(distribution, "ok", f"{version}, for {purpose}")
+        else:
+            remedy = f"pip install 'generic-trainer[{extra}]'"
+            yield Symptom(distribution, "missing", f"not installed: for {purpose}", remedy)
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def import_errors(modules: tuple[str, ...]) -> dict[str, tuple[str, str]]:
+    """Returns module → (what its import raised, the module that it missed)."""
+    errors: dict[str, tuple[str, str]] = {}
+    left = modules
+    while left:
+        tried, failed, death = _try(left)
+        errors.update(failed)
+        if death:
+            errors[tried[-1]] = (death, "")
+        left = left[len(tried) :] if death else ()
+    return errors
+
+
+def _try(modules: tuple[str, ...]) -> tuple[list[str], dict[str, tuple[str, str]], str]:
+    """Imports modules in a process; returns those tried, those that failed, how it died if so."""
+    command = [sys.executable, "-c", _TRY, *modules]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TIMEOUT_S, env=environment
+        )
+    except subprocess.TimeoutExpired:
+        return list(modules), {modules[0]: (f"no end within {_TIMEOUT_S:g} s", "")}, ""
+    tried: list[str] = []
+    failed: dict[str, tuple[str, str]] = {}
+    for line in done.stderr.splitlines():
+        if not line.startswith('{"module"'):
+            continue
+        told = json.loads(line)
+        if "error" in told:
+            failed[told["module"]] = (told["error"], told["missing"])
+        else:
+            tried.append(told["module"])
+    ended_early = done.returncode != 0 and len(tried) < len(modules)
+    return tried, failed, f"the process ended with {done.returncode}" if ended_early else ""
+
+
+def _cure(missing: str) -> str:
+    distribution = _UNASKED.get(missing.partition(".")[0])
+    if distribution:
+        return f"pip install {distribution} (the package uses it without asking for it)"
+    return "pip install --force-reinstall the package in a fresh environment, with constraints/"
