@@ -7,7 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from generic_trainer.trials._batch_sizes import BatchSizes
 from generic_trainer.trials._context import TrialContext
+from generic_trainer.trials._dataset_cache import DatasetCache
 from generic_trainer.trials._errors import CheckFailedError
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.estimator._reducer import MetricReducer, MetricValues
@@ -21,13 +23,21 @@ _NO_DATASET = (
     "Please pass your datasets (train and test) into `context.wrap_dataset(dataset)` right after "
     "creating them."
 )
+_BOTH = (
+    "Please do not use: `context.wrap_dataset(dataset)` if using "
+    "`@context.experimental.cache_train_dataset(dataset_name, dataset_version)` and "
+    "`@context.experimental.cache_validation_dataset(dataset_name, dataset_version)`."
+)
 
 
-class EstimatorExperimentalContext:
-    """What was experimental in Determined: metrics computed by Python."""
+class EstimatorExperimentalContext(DatasetCache):
+    """What was experimental in Determined: cached datasets, and metrics computed by Python."""
 
-    def __init__(self) -> None:
-        """Starts with no metrics."""
+    def __init__(
+        self, run: TrialRun, batch_sizes: BatchSizes, *, managed_training: bool = True
+    ) -> None:
+        """Takes what the cache reads by."""
+        super().__init__(run, batch_sizes, managed_training=managed_training)
         self._metrics = MetricValues()
 
     def make_metric(
@@ -57,13 +67,15 @@ class EstimatorContext(TrialContext):
     """What the model and input functions call back.
 
     Attributes:
-        experimental: `make_metric`.
+        experimental: `make_metric`, `cache_train_dataset` and `cache_validation_dataset`.
     """
 
     def __init__(self, run: TrialRun, *, managed_training: bool = True) -> None:
         """Takes a trial; see `TrialContext`."""
         super().__init__(run, managed_training=managed_training)
-        self.experimental = EstimatorExperimentalContext()
+        self.experimental = EstimatorExperimentalContext(
+            run, self._batch_sizes, managed_training=managed_training
+        )
         self._has_optimizer = self._has_dataset = False
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
@@ -77,7 +89,7 @@ class EstimatorContext(TrialContext):
     def wrap_dataset(self, dataset: Any, shard_dataset: bool = True) -> Any:
         """Returns the data as it is; on several slots each takes every n-th batch.
 
-        Must be called for the training data at least.
+        Must be called for the training data at least, unless they are cached.
 
         Args:
             dataset: a `tf.data.Dataset`.
@@ -91,10 +103,27 @@ class EstimatorContext(TrialContext):
         if not self._has_optimizer:
             raise CheckFailedError(_NO_OPTIMIZER)
 
-    def check_dataset(self) -> None:
-        """Raises `CheckFailedError` if no dataset was wrapped."""
-        if not self._has_dataset:
-            raise CheckFailedError(_NO_DATASET)
+    def resumed(self, dataset: Any) -> Any:
+        """Returns the training data without an end, from where training stands.
+
+        Data that are no Dataset are returned as they are.
+
+        Args:
+            dataset: what the user's input function returned.
+
+        Raises:
+            CheckFailedError: the data were neither wrapped nor cached, or both.
+        """
+        is_cached = self.experimental.caches_training
+        if self._has_dataset == is_cached:
+            raise CheckFailedError(_BOTH if is_cached else _NO_DATASET)
+        if not isinstance(dataset, tf.data.Dataset | tf.compat.v1.data.Dataset):
+            return dataset
+        if is_cached:
+            self.experimental.resume(dataset)
+            return dataset.repeat()
+        # Skipping in a seeded pipeline leads to the batch that the straight run would see next.
+        return dataset.repeat().skip(self._run.batches_trained * self._run.slots)
 
 
 class EstimatorTrialContext(EstimatorContext):

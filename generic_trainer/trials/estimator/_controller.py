@@ -16,7 +16,7 @@ from generic_trainer.trials.estimator._checkpoint import (
 )
 from generic_trainer.trials.estimator._export import Exports, publish
 from generic_trainer.trials.estimator._hooks import RunHook, StopHook
-from generic_trainer.trials.estimator._rebuilt import rebuilt, resumed
+from generic_trainer.trials.estimator._rebuilt import rebuilt, then
 from generic_trainer.trials.estimator._summaries import average, plain
 from generic_trainer.trials.estimator._training import Training
 
@@ -142,11 +142,7 @@ class EstimatorController:
             self._is_saved = True
 
     def _train(self, last_hook: Any) -> None:
-        input_fn = resumed(
-            self._train_spec.input_fn,
-            self._run.batches_trained * self._run.slots,
-            self._context.check_dataset,
-        )
+        input_fn = then(self._train_spec.input_fn, self._context.resumed)
         hooks = [*(self._train_spec.hooks or ()), StopHook(self._note_stop), last_hook]
         self._estimator.train(input_fn, hooks=hooks)
 

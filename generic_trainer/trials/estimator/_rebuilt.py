@@ -13,7 +13,7 @@ import tensorflow as tf
 from generic_trainer import estimator as tf_estimator
 from generic_trainer.trials._trial import TrialRun
 
-__all__ = ["rebuilt", "resumed"]
+__all__ = ["rebuilt", "then"]
 
 _logger = logging.getLogger(__name__)
 
@@ -49,27 +49,16 @@ def rebuilt(estimator: Any, model_dir: str, run: TrialRun) -> Any:
     )
 
 
-def resumed(input_fn: Callable[..., Any], batches: int, check: Callable[[], None]) -> Any:
-    """Returns an input function whose Dataset has no end and starts where training stands.
-
-    Args:
-        input_fn: the user's.
-        batches: how many to skip, because they were trained on.
-        check: is called after `input_fn`.
-    """
+def then(input_fn: Callable[..., Any], convert: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Returns an input function that converts what another returns, with the same arguments."""
 
     @functools.wraps(input_fn)
-    def resuming(*args: Any, **kwargs: Any) -> Any:
-        data = input_fn(*args, **kwargs)
-        check()
-        if isinstance(data, tf.data.Dataset | tf.compat.v1.data.Dataset):
-            # Skipping in a seeded pipeline leads to the batch that the straight run would see next.
-            data = data.repeat().skip(batches) if batches else data.repeat()
-        return data
+    def converting(*args: Any, **kwargs: Any) -> Any:
+        return convert(input_fn(*args, **kwargs))
 
     # Estimators look at the names of the arguments, through no wrapper.
-    resuming.__signature__ = inspect.signature(input_fn)  # type: ignore[attr-defined]
-    return resuming
+    converting.__signature__ = inspect.signature(input_fn)  # type: ignore[attr-defined]
+    return converting
 
 
 def _strategy(slots: int) -> tf.distribute.Strategy | None:

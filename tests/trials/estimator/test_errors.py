@@ -80,3 +80,14 @@ def test_nothing_to_publish(run_experiment):
     }
     with pytest.raises(ExportError, match="Define build_serving_input_receiver_fns"):
         run_experiment(NoReceivers, config)
+
+
+def test_data_that_are_wrapped_and_cached(open_trial, tmp_path):
+    class Both(OneWeight):
+        def train_data(self):
+            cached = self.context.experimental.cache_train_dataset("records", "1")(examples)
+            return self.context.wrap_dataset(cached()).batch(1)
+
+    config = {"data_layer": {"type": "shared_fs", "host_storage_path": str(tmp_path)}}
+    with pytest.raises(CheckFailedError, match=r"Please do not use: `context\.wrap_dataset"):
+        open_trial(Both, config=config).train(1)

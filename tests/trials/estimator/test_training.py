@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from tests.trials.estimator.one_weight import OneWeight, WithMomentum, steps
+from generic_trainer.estimator import tf
+from tests.trials.estimator.one_weight import OneWeight, WithMomentum, examples, steps
 
 
 def config(batches=5, **changes):
@@ -128,3 +128,38 @@ def test_the_seed_is_there_before_the_users_code(open_trial):
     for _ in range(2):
         open_trial(Draws)
     assert drawn[0] == drawn[1] == np.random.RandomState(3).random_sample()
+
+
+class Cached(OneWeight):
+    def train_data(self):
+        @self.context.experimental.cache_train_dataset("records", "1", shuffle=True)
+        def make():
+            return examples()
+
+        return make().batch(self.context.get_per_slot_batch_size())
+
+
+def test_cached_data_are_resumed_by_the_cache(open_trial, tmp_path):
+    config = {"data_layer": {"type": "shared_fs", "host_storage_path": str(tmp_path / "cache")}}
+    straight = open_trial(Cached, config=config)
+    losses = [straight.train(1)["loss"] for _ in range(8)]
+    assert losses != pytest.approx([loss for _, loss in steps(8)], rel=1e-3)
+    first = open_trial(Cached, config=config)
+    before = [first.train(1)["loss"] for _ in range(4)]
+    first.save(str(tmp_path / "saved"))
+    after = open_trial(
+        Cached, config=config, batches_trained=4, checkpoint_dir=str(tmp_path / "saved")
+    )
+    assert before + [after.train(1)["loss"] for _ in range(4)] == losses
+
+
+def test_an_input_function_may_take_what_estimators_pass(open_trial):
+    class Asks(OneWeight):
+        def build_train_spec(self):
+            def input_fn(params, mode, config):
+                assert (params, mode, config.tf_random_seed) == ({}, "train", 3)
+                return self.train_data()
+
+            return tf.estimator.TrainSpec(input_fn, max_steps=1)
+
+    assert open_trial(Asks).train(2)["loss"] == pytest.approx((4 + 10.24) / 2)
