@@ -115,6 +115,7 @@ def _finish(
             _logger.info("Trial %d goes on after %d batches", trial.trial_id, progress.batches)
             trial = _at(trial, progress.batches, saved.path)
         log_dir = os.path.join(fn_args.model_run_dir, _RECORD_DIR, str(trial.trial_id))
+        trial = dataclasses.replace(trial, log_dir=log_dir)
         with (
             _opened(trial_class, trial) as controller,
             contextlib.closing(Reporter(trial, log_dir)) as reporter,

@@ -15,6 +15,7 @@ __all__ = [
     "Trial",
     "TrialRun",
     "current",
+    "current_run",
     "get_experiment_config",
     "get_hyperparameters",
     "get_trial_seed",
@@ -33,6 +34,7 @@ class TrialRun:
         slots: devices to train on.
         batches_trained: where to go on; 0 at the start.
         checkpoint_dir: the checkpoint to go on from; None at the start.
+        log_dir: where event files of this trial go; None outside of an experiment.
     """
 
     trial_id: int
@@ -42,6 +44,7 @@ class TrialRun:
     slots: int = 1
     batches_trained: int = 0
     checkpoint_dir: str | None = None
+    log_dir: str | None = None
 
 
 class Trial:
@@ -109,8 +112,13 @@ def get_trial_seed() -> int:
     return _running().seed
 
 
+def current_run() -> TrialRun | None:
+    """Returns the running trial; None if there is none."""
+    return _current.get(None)
+
+
 def _running() -> TrialRun:
-    run = _current.get(None)
+    run = current_run()
     if run is None:
         raise ConfigurationError(
             "This can be asked only while a trial runs, in code that its methods call, and not "
