@@ -9,23 +9,25 @@ import sys
 from generic_trainer.files import gfile
 from generic_trainer.user_code._collect import collect
 
-__all__ = ["write_code"]
+__all__ = ["code_file", "write_code"]
 
 
-def write_code(module: str, directory: str) -> None:
-    """Writes a module, and what it imports from its own folder, into `directory`/code.
+def code_file(module: str) -> str | None:
+    """Returns the file of a module; None if it has none, in a notebook say."""
+    return getattr(sys.modules.get(module), "__file__", None)
 
-    A module without a file, of a notebook say, has no code to write.
-    """
-    for path, content in _files(getattr(sys.modules.get(module), "__file__", None)).items():
+
+def write_code(file: str | None, directory: str) -> None:
+    """Writes a module's file, and what it imports from its own folder, into `directory`/code."""
+    for path, content in _files(file).items():
         target = os.path.join(directory, "code", path)
         gfile().makedirs(os.path.dirname(target))
-        with gfile().GFile(target, "wb") as file:
-            file.write(content)
+        with gfile().GFile(target, "wb") as opened:
+            opened.write(content)
 
 
 @functools.lru_cache(maxsize=8)  # the same in each checkpoint of a trial
-def _files(path: str | None) -> dict[str, bytes]:
-    if path is None or not os.path.isfile(path):
+def _files(file: str | None) -> dict[str, bytes]:
+    if file is None or not os.path.isfile(file):
         return {}
-    return collect(*os.path.split(os.path.abspath(path)))
+    return collect(*os.path.split(os.path.abspath(file)))

@@ -17,12 +17,14 @@ if TYPE_CHECKING:
         EstimatorTrialContext,
     )
     from generic_trainer.trials.estimator._hooks import RunHook
+    from generic_trainer.trials.estimator._native import EstimatorNativeContext
     from generic_trainer.trials.estimator._reducer import MetricReducer
     from generic_trainer.trials.estimator._trial import EstimatorTrial, ServingInputReceiverFn
 
 __all__ = [
     "EstimatorContext",
     "EstimatorExperimentalContext",
+    "EstimatorNativeContext",
     "EstimatorTrial",
     "EstimatorTrialContext",
     "MetricReducer",
@@ -38,6 +40,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "EstimatorContext": _CONTEXT,
         "EstimatorExperimentalContext": _CONTEXT,
+        "EstimatorNativeContext": f"{__name__}._native",
         "EstimatorTrial": _TRIAL,
         "EstimatorTrialContext": _CONTEXT,
         "MetricReducer": f"{__name__}._reducer",

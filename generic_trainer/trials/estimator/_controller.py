@@ -38,7 +38,7 @@ class EstimatorController:
         eval_spec: Any,
         serving_input_receiver_fns: Mapping[str, Callable[[], Any]],
         *,
-        module: str,
+        code: str | None = None,
     ) -> None:
         """Builds the estimator anew for this run; sessions open when they are needed.
 
@@ -49,9 +49,9 @@ class EstimatorController:
             train_spec: its data and hooks are used; `max_steps` is the trial's own affair.
             eval_spec: its data, hooks and steps are used; exporters are not.
             serving_input_receiver_fns: what is exported with each checkpoint.
-            module: the module of the user's code, for the checkpoint.
+            code: the file of the user's code, which is kept with checkpoints.
         """
-        self._context, self._run, self._module = context, run, module
+        self._context, self._run, self._code = context, run, code
         self._train_spec, self._eval_spec = train_spec, eval_spec
         self._hooks = [hook for hook in train_spec.hooks or () if isinstance(hook, RunHook)]
         self._folder = tempfile.TemporaryDirectory(prefix="estimator-")
@@ -97,7 +97,7 @@ class EstimatorController:
         copy_state(self._model_dir, directory)
         self._exports.copy_to(directory)
         write_generators(directory)
-        write_code(self._module, directory)
+        write_code(self._code, directory)
         for hook in self._hooks:
             hook.on_checkpoint_end(directory)
 

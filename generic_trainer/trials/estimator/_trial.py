@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import abc
-import random
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import tensorflow as tf
-
+from generic_trainer.trials._code import code_file
+from generic_trainer.trials._seed import seed_generators
 from generic_trainer.trials._trial import Trial, TrialRun
 from generic_trainer.trials.estimator._context import EstimatorTrialContext
 from generic_trainer.trials.estimator._controller import EstimatorController
@@ -79,8 +77,8 @@ class EstimatorTrial(Trial, abc.ABC):
     @classmethod
     def open_controller(cls, run: TrialRun) -> EstimatorController:
         """Builds the trial; its sessions open when they are needed."""
-        _seed(run.seed)
-        context = EstimatorTrialContext(run)
+        seed_generators(run.seed)
+        context = cls.trial_context_class(run)
         trial = cls(context)
         return EstimatorController(
             context,
@@ -89,11 +87,5 @@ class EstimatorTrial(Trial, abc.ABC):
             trial.build_train_spec(),
             trial.build_validation_spec(),
             trial.build_serving_input_receiver_fns(),
-            module=cls.__module__,
+            code=code_file(cls.__module__),
         )
-
-
-def _seed(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed)
-    tf.random.set_seed(seed)

@@ -1,0 +1,58 @@
+"""What a script that trains an estimator by `estimator.init` is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from generic_trainer import estimator as tf_estimator
+from generic_trainer.trials._trial import TrialRun
+from generic_trainer.trials.estimator._context import EstimatorContext
+from generic_trainer.trials.estimator._controller import EstimatorController
+
+__all__ = ["EstimatorNativeContext"]
+
+
+class EstimatorNativeContext(EstimatorContext):
+    """The context of a script.
+
+    Attributes:
+        serving_input_receiver_fns: name → serving input receiver function; empty at first.
+
+    Source: `determined.estimator.EstimatorNativeContext` of Determined 0.12 and 0.13.
+    """
+
+    def __init__(self, run: TrialRun, *, managed_training: bool = True) -> None:
+        """Takes a trial; see `TrialContext`."""
+        super().__init__(run, managed_training=managed_training)
+        self.serving_input_receiver_fns: dict[str, Callable[..., Any]] = {}
+        self._start: Callable[[EstimatorController], None] | None = None
+        self._code: str | None = None
+
+    def on_train(
+        self, start: Callable[[EstimatorController], None], *, code: str | None = None
+    ) -> None:
+        """Has `train_and_evaluate` call a function with what it is to train.
+
+        Args:
+            start: takes the trial, ready to be trained.
+            code: the file of the script, which is kept with checkpoints.
+        """
+        self._start, self._code = start, code
+
+    def train_and_evaluate(self, estimator: Any, train_spec: Any, eval_spec: Any) -> None:
+        """Trains as the experiment configuration says; see `EstimatorTrial` for the arguments."""
+        if self._start is None:
+            tf_estimator.train_and_evaluate(estimator, train_spec, eval_spec)
+            return
+        self._start(
+            EstimatorController(
+                self,
+                self._run,
+                estimator,
+                train_spec,
+                eval_spec,
+                self.serving_input_receiver_fns,
+                code=self._code,
+            )
+        )

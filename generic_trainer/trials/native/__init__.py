@@ -1,0 +1,53 @@
+"""Experiments that a script starts: `keras.init`, `estimator.init` and `experimental.create`.
+
+::
+
+    from generic_trainer.trials.native import estimator
+
+    context = estimator.init(config, local=True, test=True)      # one batch, here
+    context = estimator.init(config, context_dir=".", master_url="http://head:8265")  # on Ray
+
+On a cluster the folder is sent as a Ray job (`pip install "generic-trainer[ray]"`), and the script
+ends at `init`. In the job it is run anew for each trial, up to the line that trains.
+
+Source: `determined.keras.init`, `determined.estimator.init` and `determined.experimental` of
+Determined 0.12 and 0.13.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from generic_trainer._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from generic_trainer.trials._errors import InvalidExperimentException
+    from generic_trainer.trials.native import estimator, experimental
+    from generic_trainer.trials.native._loading import StopLoadingImplementation
+    from generic_trainer.trials.native._mode import Mode
+
+__all__ = [
+    "InvalidExperimentException",
+    "Mode",
+    "StopLoadingImplementation",
+    "estimator",
+    "experimental",
+]
+
+_MODULES = ("estimator", "experimental")
+
+_load, __dir__ = lazy_names(
+    __name__,
+    {
+        "InvalidExperimentException": "generic_trainer.trials._errors",
+        "Mode": f"{__name__}._mode",
+        "StopLoadingImplementation": f"{__name__}._loading",
+    },
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    return _load(name)

@@ -1,0 +1,68 @@
+"""Experiment configurations as native experiments change them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from generic_trainer.trials._hyperparameters import Hyperparameter, parse_hyperparameters, sample
+from generic_trainer.trials._trial import TrialRun
+
+__all__ = ["local_run", "one_batch_config", "plain"]
+
+_IGNORED_LOCALLY = (
+    "bind_mounts",
+    "checkpoint_storage",
+    "environment",
+    "optimizations",
+    "resources",
+)
+_KINDS = {"Constant": "const", "Integer": "int"}
+
+
+def local_run(config: Mapping[str, Any] | None) -> TrialRun:
+    """Returns the one trial of a local test.
+
+    What only a cluster can do is ignored; there is one slot, and hyperparameters are drawn with the
+    seed of the experiment.
+    """
+    kept = {name: value for name, value in (config or {}).items() if name not in _IGNORED_LOCALLY}
+    kept["scheduling_unit"] = 1
+    kept.setdefault("searcher", {"name": "single", "max_length": {"batches": 1}})
+    seed = int((kept.get("reproducibility") or {}).get("experiment_seed") or 0)
+    hparams = sample(parse_hyperparameters(kept.get("hyperparameters") or {}), seed)
+    return TrialRun(trial_id=1, config=kept, hparams=hparams, seed=seed)
+
+
+def one_batch_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a configuration that trains one batch on the cluster, to see that all fits together.
+
+    It validates and writes a checkpoint after that batch, and keeps none of the checkpoints.
+    """
+    searcher = config.get("searcher") or {}
+    storage = dict.fromkeys(("save_experiment_best", "save_trial_best", "save_trial_latest"), 0)
+    return {
+        **config,
+        "description": f"[test-mode] {config.get('description', '')}".strip(),
+        "scheduling_unit": 1,
+        "min_validation_period": {"batches": 1},
+        "searcher": {
+            "name": "single",
+            "metric": searcher.get("metric"),
+            "max_length": {"batches": 1},
+        },
+        "max_restarts": 0,
+        "hyperparameters": dict(local_run(config).hparams),
+        "checkpoint_storage": {**(config.get("checkpoint_storage") or {}), **storage},
+    }
+
+
+def plain(config: Any) -> Any:
+    """Returns a configuration as JSON can hold it: ranges as mappings with a type."""
+    if isinstance(config, Hyperparameter):
+        fields = {name: value for name, value in vars(config).items() if value is not None}
+        name = type(config).__name__
+        return {"type": _KINDS.get(name, name.lower()), **plain(fields)}
+    if isinstance(config, Mapping):
+        return {name: plain(value) for name, value in config.items()}
+    return [plain(value) for value in config] if isinstance(config, (list, tuple)) else config

@@ -1,0 +1,90 @@
+"""What a job on the cluster runs: ``python -m generic_trainer.trials.native._task train.py ...``.
+
+The script is loaded anew for each trial; the trial loop is that of every other experiment.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import runpy
+import sys
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from generic_trainer.errors import ExportError, ModuleFileError
+from generic_trainer.files import gfile
+from generic_trainer.trials import run_fn_from_trial
+from generic_trainer.trials._loop import Controller
+from generic_trainer.trials._trial import Trial, TrialRun
+from generic_trainer.trials.native._loading import StopLoadingImplementation, loading
+from generic_trainer.trials.native._submit import EXPERIMENT
+
+__all__ = ["main", "run_experiment"]
+
+_logger = logging.getLogger(__name__)
+
+
+def run_experiment(command: Sequence[str], config: Mapping[str, Any], directory: str) -> None:
+    """Runs the experiment of a script.
+
+    Args:
+        command: the script and its arguments.
+        config: the experiment configuration.
+        directory: where results go; an experiment that was interrupted there goes on.
+
+    Raises:
+        ModuleFileError: the script trains nothing.
+    """
+
+    class Script(Trial):
+        """The trial that the script builds."""
+
+        @classmethod
+        def open_controller(cls, run: TrialRun) -> Controller:
+            return _load(command, run)
+
+    fn_args = SimpleNamespace(
+        custom_config=dict(config),
+        hyperparameters=None,
+        schema_path=None,
+        transform_graph_path=None,
+        model_run_dir=os.path.join(directory, "model_run"),
+        checkpoint_dir=os.path.join(directory, "checkpoints"),
+        serving_model_dir=os.path.join(directory, "Format-Serving"),
+    )
+    gfile().makedirs(fn_args.model_run_dir)
+    try:
+        run_fn_from_trial(Script)(fn_args)
+    except ExportError as error:  # a script need not have anything to serve
+        _logger.warning("The experiment is finished; no model is exported: %s", error)
+
+
+def main() -> None:
+    """Runs the script of the command line as the environment says."""
+    logging.basicConfig(level=logging.INFO)
+    sys.path.insert(0, os.getcwd())
+    experiment = json.loads(os.environ[EXPERIMENT])
+    run_experiment(sys.argv[1:], experiment["config"], experiment["directory"])
+
+
+def _load(command: Sequence[str], run: TrialRun) -> Controller:
+    """Runs a script up to the line that would train."""
+    arguments, sys.argv = sys.argv, list(command)
+    try:
+        with loading(run):
+            runpy.run_path(command[0], run_name="__main__")
+    except StopLoadingImplementation as stop:
+        return stop.controller
+    finally:
+        sys.argv = arguments
+    raise ModuleFileError(
+        f"{command[0]} ended without training: expected a call of context.train_and_evaluate(...), "
+        "model.fit(...) or experimental.create(...)"
+    )
+
+
+if __name__ == "__main__":
+    main()
