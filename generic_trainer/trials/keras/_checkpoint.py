@@ -1,0 +1,128 @@
+"""The files of a checkpoint.
+
+::
+
+    determined-keras-model-weights.{index,data-…}   the model's variables
+    determined-keras-optimizer-weights.h5           the optimizers' variables
+    rng_state.pkl                                   random generators: Python, NumPy, TensorFlow
+    determined-callbacks.v1.pkl                     what callbacks keep
+    code/                                           the trial's module
+
+With Keras 2 the weights are what ``model.load_weights("determined-keras-model-weights")`` reads.
+Keras 3 reads no such files; there they are a `tf.train.Checkpoint` of the list
+``[variable.value for variable in model.variables]`` under the name "weights".
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from generic_trainer.errors import TrainingError
+from generic_trainer.files import gfile
+from generic_trainer.trials.keras._optimizers import read_optimizers, write_optimizers
+
+__all__ = [
+    "read_callbacks",
+    "read_generators",
+    "read_training_state",
+    "read_weights",
+    "write_checkpoint",
+]
+
+_WEIGHTS = "determined-keras-model-weights"
+_OPTIMIZERS = "determined-keras-optimizer-weights.h5"
+_GENERATORS = "rng_state.pkl"
+_CALLBACKS = "determined-callbacks.v1.pkl"
+
+
+def write_checkpoint(
+    directory: str,
+    model: Any,
+    optimizers: Sequence[Any],
+    *,
+    callbacks: bytes,
+    generators: tuple[Any, Any] | None,
+) -> None:
+    """Writes what training depends on.
+
+    Args:
+        directory: an empty one.
+        model: built and trained.
+        optimizers: of the model.
+        callbacks: what they keep, pickled.
+        generators: the state of Python's and NumPy's, if it is not the present one.
+    """
+    _tracked(model).write(os.path.join(directory, _WEIGHTS))
+    write_optimizers(os.path.join(directory, _OPTIMIZERS), optimizers)
+    python, numpy = generators or (random.getstate(), np.random.get_state())
+    tensorflow = tf.random.get_global_generator().state.numpy()
+    # The names that Determined gave them.
+    state = {
+        "random_rng_state": python,
+        "np_rng_state": numpy,
+        "tf2_rng_global_state": tensorflow,
+    }
+    _write(os.path.join(directory, _GENERATORS), pickle.dumps(state))
+    _write(os.path.join(directory, _CALLBACKS), callbacks)
+
+
+def read_weights(directory: str, model: Any) -> None:
+    """Restores the variables of a model, which must have been made.
+
+    Raises:
+        TrainingError: they are not those that were saved.
+    """
+    path = os.path.join(directory, _WEIGHTS)
+    try:
+        _tracked(model).read(path).assert_existing_objects_matched().expect_partial()
+    except (AssertionError, ValueError, tf.errors.OpError) as error:
+        raise TrainingError(
+            f"The checkpoint {path} does not fit the model of build_model: {error}. Build what was "
+            "saved, or delete it to start afresh."
+        ) from error
+
+
+def read_training_state(directory: str, model: Any, optimizers: Sequence[Any]) -> None:
+    """Restores model and optimizers, all of whose variables must have been made.
+
+    Raises:
+        TrainingError: they are not those that were saved.
+    """
+    read_weights(directory, model)
+    read_optimizers(os.path.join(directory, _OPTIMIZERS), optimizers)
+
+
+def read_generators(directory: str) -> None:
+    """Restores the global random generators of Python, NumPy and TensorFlow."""
+    state = pickle.loads(_read(os.path.join(directory, _GENERATORS)))
+    random.setstate(state["random_rng_state"])
+    np.random.set_state(state["np_rng_state"])
+    tf.random.get_global_generator().reset(state["tf2_rng_global_state"])
+
+
+def read_callbacks(directory: str) -> bytes:
+    """Returns what callbacks keep, pickled."""
+    return _read(os.path.join(directory, _CALLBACKS))
+
+
+def _tracked(model: Any) -> tf.train.Checkpoint:
+    if hasattr(model, "stateless_call"):  # Keras 3
+        return tf.train.Checkpoint(weights=[variable.value for variable in model.variables])
+    return tf.train.Checkpoint(root=model)
+
+
+def _write(path: str, content: bytes) -> None:
+    with gfile().GFile(path, "wb") as file:
+        file.write(content)
+
+
+def _read(path: str) -> bytes:
+    with gfile().GFile(path, "rb") as file:
+        return bytes(file.read())

@@ -1,0 +1,222 @@
+"""Trains, validates, saves and exports a Keras model, a workload at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from generic_trainer.errors import ModuleFileError
+from generic_trainer.trials._code import write_code
+from generic_trainer.trials._trial import TrialRun
+from generic_trainer.trials.keras._checkpoint import (
+    read_callbacks,
+    read_generators,
+    read_training_state,
+    read_weights,
+    write_checkpoint,
+)
+from generic_trainer.trials.keras._data import make_data, weighted
+from generic_trainer.trials.keras._dispatch import Dispatch
+from generic_trainer.trials.keras._logs import numbers_of
+from generic_trainer.trials.keras._sample import build_for_prediction, build_for_training
+from generic_trainer.trials.keras._serving import export
+
+if TYPE_CHECKING:
+    from generic_trainer.trials.keras._context import TFKerasContext
+
+__all__ = ["TFKerasController"]
+
+_TRAINING, _VALIDATION = "build_training_data_loader", "build_validation_data_loader"
+
+
+class TFKerasController:
+    """One compiled model, its data and callbacks, and where it stands."""
+
+    def __init__(
+        self,
+        context: TFKerasContext,
+        run: TrialRun,
+        training: Any,
+        validation: Any,
+        callbacks: Any,
+        *,
+        strategy: tf.distribute.Strategy,
+        code: str | None = None,
+    ) -> None:
+        """Compiles the model; nothing is read or restored before it is needed.
+
+        Args:
+            context: what the model was wrapped by.
+            run: the trial.
+            training: the training data, of any of the five kinds.
+            validation: the validation data, likewise.
+            callbacks: a list of Keras callbacks.
+            strategy: what the model was built in.
+            code: the file of the user's code, for the checkpoint.
+
+        Raises:
+            CheckFailedError: the model was not wrapped or not compiled, or data are too small.
+            InvalidDataTypeException: data are of none of the kinds.
+            InvalidArgumentsError: a callback needs epochs, and nothing says how long they are.
+        """
+        self._context, self._run, self._code, self._strategy = context, run, code, strategy
+        with strategy.scope():
+            self._model = context.compile_model()
+        self._training = make_data(training, context, _TRAINING, is_training=True)
+        self._validation = make_data(validation, context, _VALIDATION, is_training=False)
+        per_epoch = _batches_per_epoch(context)
+        params = {"verbose": context.fit_options.verbose, "epochs": 1, "steps": per_epoch or None}
+        self._callbacks = Dispatch(callbacks, per_epoch, self._model, params)
+        self._batches = run.batches_trained
+        self._is_open = self._has_failed = False
+        self._iterator: Any = None
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether a callback, or other code by the context, has asked to stop."""
+        return self._context.get_stop_requested()
+
+    def train(self, batches: int) -> dict[str, Any]:
+        """Trains on the next batches; returns the metrics as Keras has them after the last.
+
+        Raises:
+            ModuleFileError: the training data have no batch.
+        """
+        self._open()
+        self._has_failed = True
+        iterator = self._training_iterator()
+        self._model.make_train_function()
+        step = self._model.train_function
+        callbacks, logs = self._callbacks, {}
+        self._model.reset_metrics()
+        callbacks.workload_begin(self._batches, batches)
+        for total in range(self._batches, self._batches + batches):
+            callbacks.batch_begin(total)
+            try:
+                logs = step(iterator)
+            except (StopIteration, tf.errors.OutOfRangeError) as error:  # of data without an end
+                raise ModuleFileError(f"{_TRAINING}: the training data have no batch") from error
+            callbacks.batch_end(total, logs)
+        self._batches += batches
+        metrics = numbers_of(logs)
+        callbacks.workload_end(self._batches, metrics)
+        self._note_stop()
+        self._has_failed = False
+        return metrics
+
+    def validate(self) -> dict[str, Any]:
+        """Returns the metrics of one pass over the validation data, `val_` before their names.
+
+        Raises:
+            ModuleFileError: the validation data have no batch.
+        """
+        self._open()
+        self._has_failed = True
+        data = self._distributed(self._validation.validation())
+        found = _evaluate(self._model, data, self._callbacks.while_testing())
+        metrics = {f"val_{name}": value for name, value in numbers_of(found).items()}
+        self._callbacks.test_end(metrics)
+        self._note_stop()
+        self._has_failed = False
+        return numbers_of(metrics)
+
+    def save(self, directory: str) -> None:
+        """Writes a checkpoint; then the callbacks add what they want to keep."""
+        self._open()
+        write_checkpoint(
+            directory,
+            self._model,
+            self._context.optimizers,
+            callbacks=self._callbacks.state(),
+            generators=self._training.generators,
+        )
+        write_code(self._code, directory)
+        self._callbacks.checkpoint_end(directory)
+
+    def export(self, fn_args: Any) -> None:
+        """Writes the model as a SavedModel, as it is where this trial stands."""
+        sample = self._sample()
+        if not self._is_open:
+            build_for_prediction(self._model, sample)
+            if self._run.checkpoint_dir is not None:
+                read_weights(self._run.checkpoint_dir, self._model)
+        export(self._model, sample[0], fn_args)
+
+    def close(self) -> None:
+        """Tells the callbacks, unless there was an error, and stops to read."""
+        if self._is_open and not self._has_failed:
+            self._callbacks.train_end()
+        self._is_open = False
+        self._training.close()
+        self._validation.close()
+
+    def _open(self) -> None:
+        """Restores the checkpoint, if there is one, and tells the callbacks that it begins."""
+        if self._is_open:
+            return
+        directory = self._run.checkpoint_dir
+        if directory is not None:
+            build_for_training(self._model, self._sample(), self._context.optimizers)
+            read_training_state(directory, self._model, self._context.optimizers)
+            self._training.replay(self._batches * self._per_step)
+            read_generators(directory)
+        self._model.stop_training = False
+        self._callbacks.train_begin()
+        if directory is not None:
+            self._callbacks.load(read_callbacks(directory))
+        self._is_open = True
+
+    def _training_iterator(self) -> Any:
+        if self._iterator is None:
+            data = self._training.training(self._batches * self._per_step)
+            weights = self._context.fit_options.class_weight
+            if weights is not None:
+                data = weighted(data, weights)
+            self._iterator = iter(self._distributed(data))
+        return self._iterator
+
+    def _distributed(self, data: tf.data.Dataset) -> Any:
+        if self._run.slots == 1:
+            return data
+        if self._per_step == 1:
+            return self._strategy.experimental_distribute_dataset(data)
+        # Each slot takes a batch of its own, of the size per slot.
+        return self._strategy.distribute_datasets_from_function(lambda _: data)
+
+    @property
+    def _per_step(self) -> int:
+        """Batches of the user's data in a step."""
+        context = self._context
+        return context.get_global_batch_size() // context.get_per_slot_batch_size()
+
+    def _sample(self) -> tuple[Any, ...]:
+        """Returns a batch (x, y, ...); reading validation data disturbs nothing."""
+        for batch in self._validation.validation().take(1):
+            self._validation.close()
+            return batch if isinstance(batch, tuple) else (batch,)
+        raise ModuleFileError(f"{_VALIDATION}: the validation data have no batch")
+
+    def _note_stop(self) -> None:
+        if self._model.stop_training:
+            self._model.stop_training = False
+            self._context.set_stop_requested(True)
+
+
+def _evaluate(model: Any, data: Any, callbacks: list[Any]) -> dict[str, Any]:
+    try:
+        found = model.evaluate(data, callbacks=callbacks, return_dict=True, verbose=0)
+    except ValueError as error:
+        if not _is_empty(data):
+            raise
+        raise ModuleFileError(f"{_VALIDATION}: the validation data have no batch") from error
+    return found  # type: ignore[no-any-return]
+
+
+def _is_empty(data: Any) -> bool:
+    return next(iter(data), None) is None
+
+
+def _batches_per_epoch(context: TFKerasContext) -> int:
+    records = int(context.get_experiment_config().get("records_per_epoch") or 0)
+    return records // context.get_global_batch_size()

@@ -1,0 +1,236 @@
+"""From what a data loader returned to datasets of batches, one for each slot and step."""
+
+from __future__ import annotations
+
+import abc
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.trials._errors import CheckFailedError, InvalidDataTypeException
+from generic_trainer.trials.keras._arrays import as_tensors, records_of, standardized
+from generic_trainer.trials.keras._sequence import SequenceAdapter
+
+if TYPE_CHECKING:
+    from generic_trainer.trials.keras._context import TFKerasContext
+
+__all__ = ["Data", "make_data"]
+
+_ENDLESS = np.iinfo(np.int64).max
+# Batches of a Sequence that say which dimensions vary.
+_SAMPLES = 2
+
+
+class Data(abc.ABC):
+    """Training or validation data.
+
+    Attributes:
+        generators: state of Python's and NumPy's random generators that belongs to the batches
+            taken so far; None where it is the present one.
+    """
+
+    generators: tuple[Any, Any] | None = None
+
+    @abc.abstractmethod
+    def training(self, start: int) -> tf.data.Dataset:
+        """Returns batches without end, from the one after the first `start` on."""
+
+    @abc.abstractmethod
+    def validation(self) -> tf.data.Dataset:
+        """Returns the batches of one pass."""
+
+    def replay(self, batches: int) -> None:  # noqa: B027 - most data have nothing to tell
+        """Brings the user's own object to where it was after some batches of training."""
+
+    def close(self) -> None:  # noqa: B027 - most data hold nothing
+        """Stops to read."""
+
+
+def make_data(data: Any, context: TFKerasContext, loader: str, *, is_training: bool) -> Data:
+    """Looks at what a data loader returned.
+
+    Args:
+        data: a tuple of arrays, a `tf.data.Dataset`, a Keras Sequence or a SequenceAdapter.
+        context: the trial's.
+        loader: the method that returned it, for messages.
+        is_training: whether it is trained on.
+
+    Raises:
+        InvalidDataTypeException: it is none of these.
+        CheckFailedError: it is too small, or a Dataset that was not wrapped.
+    """
+    if isinstance(data, tuple):
+        return _Arrays(as_tensors(data, loader), context.get_per_slot_batch_size(), loader)
+    if isinstance(data, tf.data.Dataset):
+        context.check_dataset()
+        return _Batches(data, context, is_training=is_training)
+    if isinstance(data, SequenceAdapter):
+        return _Sequence(data)
+    if _is_sequence(data):
+        options = context.fit_options
+        return _Sequence(
+            SequenceAdapter(
+                data, options.use_multiprocessing, options.workers, options.max_queue_size
+            )
+        )
+    raise InvalidDataTypeException(
+        f"{loader} must return (x, y) or (x, y, sample_weight) of NumPy arrays, a tf.data.Dataset, "
+        f"a keras.utils.Sequence or a SequenceAdapter, but got {type(data).__name__}"
+    )
+
+
+def weighted(dataset: tf.data.Dataset, class_weight: Mapping[int, float]) -> tf.data.Dataset:
+    """Gives each record the weight of its class, on top of its own.
+
+    Args:
+        dataset: batches (x, y) or (x, y, sample_weight), y as numbers [N] or [N, 1], or one-hot.
+        class_weight: class, from 0 on → weight.
+
+    Raises:
+        ConfigurationError: a class is left out.
+    """
+    if sorted(class_weight) != list(range(len(class_weight))):
+        raise ConfigurationError(
+            "configure_fit(class_weight=...) must have the classes 0, 1, ... without a gap, but "
+            f"got {sorted(class_weight)}"
+        )
+    weights = tf.constant([class_weight[index] for index in sorted(class_weight)], tf.float32)
+
+    def add(x: Any, y: Any, sample_weight: Any = None) -> Any:
+        one_hot = y.shape.rank is not None and y.shape.rank > 1 and y.shape[-1] != 1
+        classes = tf.argmax(y, axis=-1) if one_hot else tf.reshape(tf.cast(y, tf.int64), [-1])
+        found = tf.gather(weights, classes)
+        return x, y, found if sample_weight is None else found * tf.cast(sample_weight, tf.float32)
+
+    return dataset.map(add)
+
+
+class _Arrays(Data):
+    """In the order in which they are; never shuffled."""
+
+    def __init__(self, tensors: tuple[Any, ...], batch_size: int, loader: str) -> None:
+        self._tensors, self._size = tensors, batch_size
+        self._count = records_of(tensors)
+        if self._count < batch_size:
+            raise CheckFailedError(
+                f"{loader}: the data must have at least as many records as a batch, but have "
+                f"{self._count}, and the batch size per slot is {batch_size}"
+            )
+
+    def training(self, start: int) -> tf.data.Dataset:
+        whole = self._count // self._size  # what is left over is dropped
+        return self._batches(start, _ENDLESS, whole)
+
+    def validation(self) -> tf.data.Dataset:
+        count = -(-self._count // self._size)
+        return self._batches(0, count, count)
+
+    def _batches(self, start: int, stop: int, per_epoch: int) -> tf.data.Dataset:
+        def batch(index: tf.Tensor) -> Any:
+            first = index % per_epoch * self._size
+            return tf.nest.map_structure(
+                lambda tensor: tensor[first : first + self._size], self._tensors
+            )
+
+        made = tf.data.Dataset.range(start, stop).map(batch).prefetch(tf.data.AUTOTUNE)
+        return (
+            made
+            if stop == _ENDLESS
+            else made.apply(tf.data.experimental.assert_cardinality(stop - start))
+        )
+
+
+class _Batches(Data):
+    """A Dataset, batched by the user."""
+
+    def __init__(
+        self, dataset: tf.data.Dataset, context: TFKerasContext, *, is_training: bool
+    ) -> None:
+        cache = context.experimental
+        self._cache = cache if is_training and cache.caches_training else None
+        self._dataset = dataset
+
+    def training(self, start: int) -> tf.data.Dataset:
+        if self._cache is not None:
+            self._cache.resume(self._dataset)
+            return self._dataset.repeat()
+        # Skipping in a seeded pipeline leads to the batch that the straight run would see next.
+        endless = self._dataset.repeat()
+        return endless.skip(start) if start else endless
+
+    def validation(self) -> tf.data.Dataset:
+        return self._dataset
+
+
+class _Sequence(Data):
+    """A Keras Sequence, read by an adapter."""
+
+    def __init__(self, adapter: SequenceAdapter) -> None:
+        self._adapter = adapter
+        self._spec: Any = None
+
+    @property
+    def generators(self) -> tuple[Any, Any] | None:  # type: ignore[override]
+        return self._generators
+
+    _generators: tuple[Any, Any] | None = None
+
+    def training(self, start: int) -> tf.data.Dataset:
+        self._adapter.start(start)
+        return self._dataset(self._noted(self._adapter.get_iterator()))
+
+    def validation(self) -> tf.data.Dataset:
+        self._adapter.start(is_validation=True)
+        return self._dataset(self._noted(self._adapter.get_iterator()))
+
+    def replay(self, batches: int) -> None:
+        self._adapter.skip_epochs(batches)
+
+    def close(self) -> None:
+        self._adapter.stop()
+
+    def _noted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield standardized(_as_tuple(batch)), self._adapter.generators
+
+    def _dataset(self, noted: Iterator[Any]) -> tf.data.Dataset:
+        samples = list(itertools.islice(noted, _SAMPLES))
+        self._spec = self._spec or _spec([batch for batch, _ in samples])
+
+        def batches() -> Iterator[Any]:
+            for batch, self._generators in itertools.chain(samples, noted):
+                yield batch
+
+        dataset = tf.data.Dataset.from_generator(batches, output_signature=self._spec)
+        # A batch read ahead by tf.data would be lost at a restart, and what it has drawn.
+        options = tf.data.Options()
+        options.experimental_optimization.inject_prefetch = False
+        return dataset.with_options(options)
+
+
+def _is_sequence(data: Any) -> bool:
+    if isinstance(data, tf.keras.utils.Sequence):
+        return True
+    return hasattr(data, "__getitem__") and hasattr(data, "on_epoch_end")
+
+
+def _as_tuple(batch: Any) -> tuple[Any, ...]:
+    return tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
+
+
+def _spec(samples: list[Any]) -> Any:
+    """Returns the spec that all samples fit: the batch, and whatever else differs, may vary."""
+
+    def one(*arrays: Any) -> tf.TensorSpec:
+        dimensions = [sizes[0] if len(set(sizes)) == 1 else None for sizes in _transposed(arrays)]
+        return tf.TensorSpec([None, *dimensions[1:]], tf.as_dtype(np.asarray(arrays[0]).dtype))
+
+    return tf.nest.map_structure(one, *samples)
+
+
+def _transposed(arrays: tuple[Any, ...]) -> list[tuple[int, ...]]:
+    return list(zip(*(np.shape(array) for array in arrays), strict=True))

@@ -1,0 +1,192 @@
+"""Tells callbacks what happens, when the trial API says that they are told."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from generic_trainer.trials._errors import CheckFailedError, InvalidArgumentsError
+from generic_trainer.trials.keras._logs import numbers_of
+from generic_trainer.trials.keras.callbacks import Callback
+
+__all__ = ["Dispatch"]
+
+_logger = logging.getLogger(__name__)
+
+# Keras' own hooks call these, their names of old.
+_OLD_NAMES = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}
+
+
+class Dispatch:
+    """The callbacks of a trial.
+
+    In a workload: `on_train_workload_begin`, for each batch (`on_epoch_begin`)
+    `on_train_batch_begin`, `on_train_batch_end` (`on_epoch_end`), then `on_train_workload_end`. In
+    a validation: `on_test_begin`, for each batch `on_test_batch_begin` and `on_test_batch_end`,
+    then `on_test_end`. After a checkpoint: `on_checkpoint_end`.
+    """
+
+    def __init__(
+        self, callbacks: Any, batches_per_epoch: int, model: Any, params: Mapping[str, Any]
+    ) -> None:
+        """Takes the callbacks.
+
+        Args:
+            callbacks: a list, as `keras_callbacks` returned it.
+            batches_per_epoch: 0 where epochs are unknown.
+            model: the compiled model.
+            params: what Keras callbacks find in `params`.
+
+        Raises:
+            CheckFailedError: it is no list of Keras callbacks.
+            InvalidArgumentsError: one wants the end of epochs, and epochs are unknown.
+        """
+        if not isinstance(callbacks, list) or not all(
+            isinstance(c, tf.keras.callbacks.Callback) for c in callbacks
+        ):
+            raise CheckFailedError(
+                "keras_callbacks() must return a list of tf.keras.callbacks.Callback, but got "
+                f"{callbacks!r}"
+            )
+        self._callbacks: list[Any] = callbacks
+        self._batches_per_epoch = batches_per_epoch
+        _check_epochs(callbacks, batches_per_epoch)
+        for callback in callbacks:
+            callback.set_model(model)
+            callback.set_params(dict(params))
+        hooks = ("on_train_batch_begin", "on_train_batch_end")
+        self._begin, self._end = ([c for c in callbacks if _has(c, hook)] for hook in hooks)
+        self._ours = [c for c in callbacks if isinstance(c, Callback)]
+
+    def train_begin(self) -> None:
+        """Tells that training begins."""
+        self._call("on_train_begin", {})
+
+    def train_end(self) -> None:
+        """Tells that training has ended."""
+        self._call("on_train_end", {})
+
+    def workload_begin(self, total: int, batches: int) -> None:
+        """Tells that a stretch of training begins, after `total` batches."""
+        for callback in self._ours:
+            callback.on_train_workload_begin(total, batches, {})
+
+    def workload_end(self, total: int, logs: dict[str, Any]) -> None:
+        """Tells that a stretch of training has ended, after `total` batches."""
+        for callback in self._ours:
+            callback.on_train_workload_end(total, logs)
+
+    def batch_begin(self, total: int) -> None:
+        """Tells that a batch begins, after `total` others; and an epoch with it, if one does."""
+        epoch, batch = self._place(total)
+        if self._batches_per_epoch and batch == 0:
+            self._call("on_epoch_begin", epoch, {})
+        for callback in self._begin:
+            callback.on_train_batch_begin(batch, {})
+
+    def batch_end(self, total: int, logs: Any) -> None:
+        """Tells that a batch has ended, after `total` others; and an epoch with it, if one does."""
+        epoch, batch = self._place(total)
+        if self._end:
+            values = numbers_of(logs)
+            for callback in self._end:
+                callback.on_train_batch_end(batch, values)
+        if self._batches_per_epoch and batch + 1 == self._batches_per_epoch:
+            self._call("on_epoch_end", epoch, {})
+
+    def while_testing(self) -> list[Any]:
+        """Returns what `model.evaluate` is given: it tells all but the end."""
+        return [_Testing(self._callbacks)]
+
+    def test_end(self, metrics: dict[str, Any]) -> None:
+        """Tells that a validation has ended; callbacks may change its metrics."""
+        self._call("on_test_end", metrics)
+
+    def checkpoint_end(self, directory: str) -> None:
+        """Tells that a checkpoint is written."""
+        for callback in self._ours:
+            callback.on_checkpoint_end(directory)
+
+    def state(self) -> bytes:
+        """Returns what the callbacks want to keep."""
+        return pickle.dumps([(type(c).__name__, c.get_state()) for c in self._ours])
+
+    def load(self, state: bytes) -> None:
+        """Gives it back to them.
+
+        Raises:
+            CheckFailedError: they are not those that it is from.
+        """
+        states = pickle.loads(state)
+        expected, found = [name for name, _ in states], [type(c).__name__ for c in self._ours]
+        if expected != found:
+            raise CheckFailedError(
+                f"The checkpoint was written with the callbacks {expected}, and keras_callbacks() "
+                f"now returns {found}. Return the same, in the same order."
+            )
+        for callback, (_, kept) in zip(self._ours, states, strict=True):
+            callback.load_state(kept)
+
+    def _place(self, total: int) -> tuple[int, int]:
+        return divmod(total, self._batches_per_epoch) if self._batches_per_epoch else (0, total)
+
+    def _call(self, hook: str, *arguments: Any) -> None:
+        for callback in self._callbacks:
+            getattr(callback, hook)(*arguments)
+
+
+class _Testing(tf.keras.callbacks.Callback):
+    """Passes on what Keras tells during an evaluation."""
+
+    _supports_tf_logs = True  # Keras 2: each callback gets what it can read, from here
+
+    def __init__(self, callbacks: Sequence[Any]) -> None:
+        super().__init__()
+        self._callbacks = callbacks
+        self._batch_begin = [c for c in callbacks if _has(c, "on_test_batch_begin")]
+        self._batch_end = [c for c in callbacks if _has(c, "on_test_batch_end")]
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        for callback in self._callbacks:
+            callback.on_test_begin({})
+
+    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+        for callback in self._batch_begin:
+            callback.on_test_batch_begin(batch, {})
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._batch_end:
+            values = numbers_of(logs)
+            for callback in self._batch_end:
+                callback.on_test_batch_end(batch, values)
+
+
+def _has(callback: Any, hook: str) -> bool:
+    """Whether a callback does something in a hook; LambdaCallback sets it on the object."""
+    names = {hook, _OLD_NAMES.get(hook, hook)}
+    return any(
+        inspect.getattr_static(callback, name, None)
+        is not getattr(tf.keras.callbacks.Callback, name, None)
+        for name in names
+    )
+
+
+def _check_epochs(callbacks: Sequence[Any], batches_per_epoch: int) -> None:
+    if batches_per_epoch:
+        return
+    for callback in callbacks:
+        if not _has(callback, "on_epoch_end"):
+            continue
+        text = (
+            f"{type(callback).__name__} overrides on_epoch_end, which is never called without "
+            "records_per_epoch, the number of training records, at the top level of the experiment "
+            "configuration."
+        )
+        if isinstance(callback, Callback):
+            raise InvalidArgumentsError(text)
+        _logger.warning("%s", text)

@@ -1,0 +1,108 @@
+"""From a trained model to a SavedModel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from generic_trainer.errors import ExportError
+from generic_trainer.proto_files import read_schema
+from generic_trainer.training import export_model
+from generic_trainer.training.export._inputs import accepts_training
+from generic_trainer.training.export._outputs import named_outputs
+from generic_trainer.training.export._save import outside_of_strategy, save
+from generic_trainer.training.export._tracked import tracked_parts, weights_of
+
+__all__ = ["export"]
+
+_LONE_INPUT = "inputs"
+_OUTPUT = "outputs"
+# What Keras calls inputs that the user has not named; it counts them, so they differ by chance.
+_UNNAMED = re.compile(r"(keras_tensor|input|.*_input)(_\d+)?")
+
+
+def export(model: Any, x: Any, fn_args: Any) -> None:
+    """Writes a model, without its optimizer.
+
+    Its signature takes serialized tf.Examples where the pipeline's schema, or Transform's, has all
+    of the model's inputs by name, else a tensor per input.
+
+    Args:
+        model: built.
+        x: a batch of what it is called with: a tensor, or a tuple or dict of them, each [N, ...].
+        fn_args: the argument of `run_fn`.
+
+    Raises:
+        ExportError: an input is sparse or ragged, or the model cannot be called.
+    """
+    names = _names(model, x)
+    if _are_features(names, fn_args):
+        export_model(model, fn_args, inputs=tf.nest.pack_sequence_as(x, names))
+    else:
+        outside_of_strategy(lambda: _save(model, x, names, fn_args.serving_model_dir))
+
+
+class _Servable(tf.Module):
+    """The variables of a model, and whatever else has to be saved."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model_weights = weights_of(model)
+        self.parts = tracked_parts(model)
+
+
+def _save(model: Any, x: Any, names: list[str], directory: str) -> None:
+    training = {"training": False} if accepts_training(model) else {}
+
+    # The user's code needs its `if` and `for` over tensors to work as they do elsewhere.
+    call = tf.function(lambda inputs: model(inputs, **training))
+
+    def serve(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        outputs = call(tf.nest.pack_sequence_as(x, [inputs[name] for name in names]))
+        return named_outputs(outputs, _OUTPUT, getattr(model, "output_names", None))
+
+    specs = {name: _spec(part, name) for name, part in zip(names, tf.nest.flatten(x), strict=True)}
+    function = tf.function(serve, autograph=False).get_concrete_function(**specs)
+    save(_Servable(model), directory, {tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY: function})
+
+
+def _spec(part: Any, name: str) -> tf.TensorSpec:
+    if not isinstance(part, tf.Tensor):
+        raise ExportError(
+            f"The model's input {name!r} is a {type(part).__name__}, which a signature cannot "
+            "take: make it dense in the data loaders"
+        )
+    return tf.TensorSpec([None, *part.shape[1:]], part.dtype, name)
+
+
+def _names(model: Any, x: Any) -> list[str]:
+    """Returns a name for each input, in the order in which `tf.nest` flattens them."""
+    flat = tf.nest.flatten(x)
+    if isinstance(x, Mapping):
+        return list(tf.nest.flatten({key: str(key) for key in x}))
+    declared = _declared(model)
+    if len(declared) == len(flat) and not any(map(_UNNAMED.fullmatch, declared)):
+        return declared
+    return [_LONE_INPUT] if len(flat) == 1 else [f"{_LONE_INPUT}_{i}" for i in range(len(flat))]
+
+
+def _declared(model: Any) -> list[str]:
+    try:
+        inputs = model.inputs or []
+    except (AttributeError, ValueError):  # of a model that was not built from symbolic tensors
+        return []
+    return [str(one.name).partition(":")[0].replace("/", "_") for one in inputs]
+
+
+def _are_features(names: list[str], fn_args: Any) -> bool:
+    if getattr(fn_args, "transform_graph_path", None):
+        import tensorflow_transform as tft
+
+        transformed = tft.TFTransformOutput(fn_args.transform_graph_path)
+        return set(names) <= transformed.transformed_feature_spec().keys()
+    if not getattr(fn_args, "schema_path", None):
+        return False
+    return set(names) <= {feature.name for feature in read_schema(fn_args.schema_path).feature}

@@ -1,0 +1,104 @@
+"""The base class that users of Determined's `TFKerasTrial` subclass."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import tensorflow as tf
+
+from generic_trainer.trials._code import code_file
+from generic_trainer.trials._slots import fit_to_devices
+from generic_trainer.trials._trial import Trial, TrialRun
+from generic_trainer.trials.keras._context import TFKerasTrialContext
+from generic_trainer.trials.keras._controller import TFKerasController
+from generic_trainer.trials.keras._seed import seed_keras
+
+__all__ = ["TFKerasTrial"]
+
+
+class TFKerasTrial(Trial, abc.ABC):
+    """A compiled Keras model with its data, of Keras 2 or Keras 3.
+
+    ::
+
+        class IrisTrial(TFKerasTrial):
+            def __init__(self, context: TFKerasTrialContext) -> None:
+                self.context = context
+
+            def build_model(self):
+                model = self.context.wrap_model(tf.keras.Sequential([...]))
+                optimizer = tf.keras.optimizers.RMSprop(self.context.get_hparam("learning_rate"))
+                model.compile(optimizer, "categorical_crossentropy", ["accuracy"])
+                return model
+
+            def build_training_data_loader(self):
+                return train_x, train_y
+
+            def build_validation_data_loader(self):
+                return test_x, test_y
+
+    1. A step is one global batch. Training metrics are Keras' running means over a workload,
+       validation metrics those of `model.evaluate`, weighted by records, `val_` before their names.
+    2. The methods are called once per trial: training data, validation data, model, callbacks.
+    3. On several slots they are called in the scope of a `MirroredStrategy`; data are batched by
+       `context.get_per_slot_batch_size()`.
+
+    Source: `determined.keras.TFKerasTrial` of Determined 0.12 and 0.13.
+    """
+
+    def __init__(self, context: TFKerasTrialContext) -> None:
+        """Takes the trial's context; a subclass need not call this."""
+        self.context = context
+
+    @abc.abstractmethod
+    def build_model(self) -> Any:
+        """Builds the model, wraps it by `context.wrap_model`, and then calls its `compile`.
+
+        What is returned is not used: the model is the one that was wrapped.
+        """
+
+    @abc.abstractmethod
+    def build_training_data_loader(self) -> Any:
+        """Returns the training data.
+
+        1. (x, y) or (x, y, sample_weight) of NumPy arrays [N, ...]; x may be a list or a dict of
+           arrays, y a list. They are never shuffled, and a partial last batch is dropped.
+        2. A `tf.data.Dataset` of batches, wrapped by `context.wrap_dataset` or cached by
+           `context.experimental`; it is repeated, so it must not repeat itself.
+        3. A `keras.utils.Sequence`, or a `SequenceAdapter` of one; read in order.
+        """
+
+    @abc.abstractmethod
+    def build_validation_data_loader(self) -> Any:
+        """Returns the validation data, likewise; a partial last batch is kept."""
+
+    def session_config(self) -> tf.compat.v1.ConfigProto:
+        """Returns the configuration of a session, which eager execution does not have."""
+        return tf.compat.v1.ConfigProto(allow_soft_placement=True)
+
+    def keras_callbacks(self) -> list[Any]:
+        """Returns callbacks: Keras' own, or of `generic_trainer.trials.keras.callbacks`."""
+        return []
+
+    @classmethod
+    def open_controller(cls, run: TrialRun) -> TFKerasController:
+        """Builds the trial; its checkpoint is restored when it is needed."""
+        run, strategy = fit_to_devices(run)
+        seed_keras(run.seed)
+        with strategy.scope():
+            context = TFKerasTrialContext(run)
+            trial = cls(context)
+            training = trial.build_training_data_loader()
+            validation = trial.build_validation_data_loader()
+            trial.build_model()
+            callbacks = trial.keras_callbacks()
+        return TFKerasController(
+            context,
+            run,
+            training,
+            validation,
+            callbacks,
+            strategy=strategy,
+            code=code_file(cls.__module__),
+        )
