@@ -22,7 +22,7 @@ _REMEDY = (
 )
 
 
-@check("base_model", needs=("loads",))
+@check("base_model", needs=("loads", "devices"))
 def base_model(model: ModelUnderTest) -> Iterator[Finding]:
     """Signatures, ops and assets are those of the base model, and predictions are alike."""
     if model.contract.base_model is None:

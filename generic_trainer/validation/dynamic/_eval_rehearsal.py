@@ -17,7 +17,7 @@ from generic_trainer.validation._scoring import first_line
 __all__ = ["eval_rehearsal"]
 
 
-@check("eval_rehearsal", needs=("loads", "eval_signatures"))
+@check("eval_rehearsal", needs=("loads", "devices", "eval_signatures"))
 def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
     """TFMA evaluates the model on a few examples, and every metric is a number."""
     if model.eval_config is None or not model.records:

@@ -14,7 +14,7 @@ from generic_trainer.validation._scoring import call, first_line, score
 __all__ = ["scores"]
 
 
-@check("scores", needs=("loads", "signatures_exist", "inputs_read"))
+@check("scores", needs=("loads", "devices", "signatures_exist", "inputs_read"))
 def scores(model: ModelUnderTest) -> Iterator[Finding]:
     """Every signature scores a batch, an odd remainder of one, and single rows.
 

@@ -14,7 +14,7 @@ from generic_trainer.validation._scoring import Scores, first_line
 __all__ = ["session"]
 
 
-@check("session", needs=("loads",))
+@check("session", needs=("loads", "devices"))
 def session(model: ModelUnderTest) -> Iterator[Finding]:
     """A graph session scores what the Python object scores.
 

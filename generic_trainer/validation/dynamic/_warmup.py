@@ -22,7 +22,7 @@ _MAX_REQUESTS = 100
 _REMEDY = "write the requests again from examples that the signature takes, or delete the file"
 
 
-@check("warmup", needs=("loads",))
+@check("warmup", needs=("loads", "devices"))
 def warmup(model: ModelUnderTest) -> Iterator[Finding]:
     """Every warm-up request of the model can be answered."""
     if _FILE not in model.files:

@@ -19,7 +19,10 @@ _ACCELERATOR = re.compile(r"(GPU|TPU)", re.IGNORECASE)
 
 @check("devices", needs=("serve_tag",))
 def devices(model: ModelUnderTest) -> Iterator[Finding]:
-    """No op is tied to a worker, an accelerator or the other replicas of the training."""
+    """No op is tied to a worker, an accelerator or the other replicas of the training.
+
+    The checks that run the model need this one: a collective waits for ever.
+    """
     nodes = [node for node in model.nodes if node.op not in model.contract.allowed_ops]
     leftovers = [node for node in nodes if _COLLECTIVE.match(node.op)]
     foreign = [node for node in nodes if _FOREIGN.search(node.proto.device)]
