@@ -1,5 +1,8 @@
 # `make` lists the commands. Each one builds .venv first if it has to (scripts/bootstrap).
 # STACK=baseline|current, PYTHON=..., VENV=... and ARGS="..." can be given to any of them.
+# Processes that share the default tests; each takes up to 3 GB. WORKERS=0 runs them in one, for -s
+# and --pdb. A file stays in one process, as its fixtures train models.
+WORKERS ?= 2
 VENV ?= .venv
 PY := $(VENV)/bin/python
 export VENV STACK PYTHON
@@ -17,7 +20,7 @@ pipeline: setup ## run the penguin pipeline end to end on this machine
 	$(PY) -m pipelines.run_local $(ARGS)
 
 test: setup ## run the default tests (ARGS="tests/user_code -k lazy" chooses)
-	$(PY) -m pytest -m "not slow" $(ARGS)
+	$(PY) -m pytest -m "not slow" --numprocesses $(WORKERS) --dist loadfile $(ARGS)
 
 test-slow: setup ## run the slow tests, which `make test` leaves out
 	$(PY) -m pytest -m slow $(ARGS)

@@ -61,7 +61,8 @@ NOTEBOOK = [
     "nbformat>=5",  # InteractiveContext imports it, TFX does not ask for it
     "notebook>=6.5",
 ]
-TEST = [*EXAMPLES, *KFP, *KUBERNETES, *NOTEBOOK, *RAY, "hypothesis>=6.100", "pytest>=8"]
+RUN_TESTS = ["hypothesis>=6.100", "pytest>=8", "pytest-xdist>=3.5"]
+TEST = [*EXAMPLES, *KFP, *KUBERNETES, *NOTEBOOK, *RAY, *RUN_TESTS]
 DEV = [*TEST, "mypy>=1.11", "ruff>=0.9", "types-PyYAML"]
 
 setup(
