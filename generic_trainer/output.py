@@ -20,7 +20,7 @@ from typing import Any, TextIO
 
 from generic_trainer.files import is_remote
 
-__all__ = ["kept_output"]
+__all__ = ["kept_output", "shown_output"]
 
 # These loggers attach handlers of their own that write everything to stderr.
 _LOGGERS_WITH_HANDLERS = ("", "absl", "tensorflow")
@@ -56,6 +56,16 @@ def kept_output(path: str) -> Iterator[None]:
             stack.enter_context(_line_buffered(name))
             stack.enter_context(_teed_stream(name, local))
         stack.enter_context(_levels_apart())
+        yield
+
+
+@contextlib.contextmanager
+def shown_output() -> Iterator[None]:
+    """Shows each line at once and each log record on the stream of its level.
+
+    For a process whose output another one keeps.
+    """
+    with _line_buffered("stdout"), _line_buffered("stderr"), _levels_apart():
         yield
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 from generic_trainer.data import explain_read_errors
-from generic_trainer.output import kept_output
 from generic_trainer.request import TrainingRequest
 from generic_trainer.training import is_chief
 from generic_trainer.user_code import call_user_function, user_function
@@ -48,7 +47,7 @@ def run(
         TrainingError: `run_fn` raised.
     """
     export_dir = _export_dir(request)
-    with kept_output(request.log_path), user_function(request.user_code) as run_fn:
+    with user_function(request.user_code) as run_fn:
         if check_rehearsal is not None:
             _rehearse(request, make_fn_args, check_rehearsal)
         fn_args = make_fn_args(request, export_dir)

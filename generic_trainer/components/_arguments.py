@@ -16,6 +16,7 @@ from tfx.utils import json_utils, proto_utils
 from generic_trainer.components._spec import GenericTrainerSpec
 from generic_trainer.errors import ConfigurationError, raise_problems
 from generic_trainer.executors import _keys as keys
+from generic_trainer.launchers import Distribution
 from generic_trainer.validation import ServingContract, lint_eval_config
 
 __all__ = ["PER_RUN_VALUES", "check_arguments"]
@@ -169,11 +170,9 @@ def _eval_config(arguments: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _distribution(arguments: Mapping[str, Any]) -> Iterator[str]:
-    if arguments["distribution"] is not None:
-        yield (
-            "`distribution` has no effect in this release and is refused rather than ignored; "
-            "leave it out."
-        )
+    value = arguments["distribution"]
+    if value is not None and not isinstance(value, Distribution):
+        yield f"`distribution` must be a Distribution, but got {_describe(value)}."
 
 
 def _describe(value: Any) -> str:

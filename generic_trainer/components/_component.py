@@ -19,6 +19,7 @@ from generic_trainer.components._module_path import bundle_user_code
 from generic_trainer.components._spec import GenericTrainerSpec, spec_with_extra_inputs
 from generic_trainer.executors import GenericTrainerExecutor
 from generic_trainer.executors import _keys as keys
+from generic_trainer.launchers import Distribution
 from generic_trainer.validation import ServingContract
 
 __all__ = ["GenericTrainer"]
@@ -68,7 +69,7 @@ class GenericTrainer(BaseComponent):
         extra_inputs: Mapping[str, types.BaseChannel] | None = None,
         eval_config: Any = None,
         contract: ServingContract | None = None,
-        distribution: Any = None,
+        distribution: Distribution | None = None,
     ) -> None:
         """Constructs the component.
 
@@ -96,7 +97,9 @@ class GenericTrainer(BaseComponent):
                 is found before training, and it is tried on the exported model.
             contract: what the exported model must fulfil before it is published, beyond being
                 a SavedModel that works.
-            distribution: refused in this release.
+            distribution: on how many workers to train, what they need, and who starts them; by
+                default where the executor runs. It is an execution property: a step that is run
+                with another one is not taken from the cache.
 
         Raises:
             ConfigurationError: arguments are wrong or missing; the message lists all of them.
@@ -121,6 +124,7 @@ class GenericTrainer(BaseComponent):
             custom_config=_as_json(custom_config),
             contract=contract.to_json() if contract else None,
             eval_config=proto_utils.proto_to_json(eval_config) if eval_config else None,
+            distribution=distribution.to_json() if distribution else None,
             model=types.Channel(type=standard_artifacts.Model),
             model_run=types.Channel(type=standard_artifacts.ModelRun),
             infra_blessing=types.Channel(type=standard_artifacts.InfraBlessing),

@@ -29,6 +29,7 @@ class GenericTrainerSpec(ComponentSpec):
         keys.CUSTOM_CONFIG: ExecutionParameter(type=str, optional=True),
         keys.CONTRACT: ExecutionParameter(type=str, optional=True),
         keys.EVAL_CONFIG: ExecutionParameter(type=str, optional=True),
+        keys.DISTRIBUTION: ExecutionParameter(type=str, optional=True),
     }
     INPUTS: ClassVar[Mapping[str, ChannelParameter]] = {
         keys.EXAMPLES: ChannelParameter(type=standard_artifacts.Examples),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import tempfile
 from typing import Any
@@ -9,11 +10,11 @@ from typing import Any
 from tfx import types
 from tfx.dsl.components.base.base_executor import BaseExecutor
 
-from generic_trainer import worker
 from generic_trainer.derived_contract import derived_contract
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.executors._outputs import record_outputs
-from generic_trainer.executors._request import request_from_artifacts
+from generic_trainer.executors._request import distribution_of, request_from_artifacts
+from generic_trainer.launchers import Distribution, Job, launch
 from generic_trainer.publishing import keep_failed_run, publish, require_passed
 from generic_trainer.request import TrainingRequest
 from generic_trainer.training import is_chief
@@ -27,6 +28,10 @@ from generic_trainer.validation import (
 __all__ = ["GenericTrainerExecutor"]
 
 _logger = logging.getLogger(__name__)
+
+# TFX's FnArgs brings Beam and TensorFlow Model Analysis with it, which whoever only builds a
+# pipeline does not need: it is imported when it is called.
+_FN_ARGS_FACTORY = "generic_trainer.executors._fn_args:make_fn_args"
 
 
 class GenericTrainerExecutor(BaseExecutor):
@@ -55,17 +60,18 @@ class GenericTrainerExecutor(BaseExecutor):
             ConfigurationError: the execution properties cannot be understood.
             DataError: an input artifact is missing, empty or unreadable.
             ModuleFileError: the user's module cannot be loaded.
-            TrainingError: `run_fn` raised.
+            TrainingError: `run_fn` raised, or a worker crashed, hangs, was lost or is out of memory.
             ExportError: `run_fn` exported no model.
             ModelValidationError: it exported one that a consumer downstream could not use.
         """
         self._log_startup(input_dict, output_dict, exec_properties)
+        distribution = distribution_of(exec_properties)
         with tempfile.TemporaryDirectory(prefix="generic-trainer-") as scratch_dir:
             request = request_from_artifacts(
                 input_dict, output_dict, exec_properties, scratch_dir=scratch_dir
             )
             try:
-                report = _train_and_publish(request)
+                report = _train_and_publish(request, distribution)
             except Exception:
                 _keep_failed_run(request)
                 raise
@@ -77,10 +83,13 @@ class GenericTrainerExecutor(BaseExecutor):
 GenericTrainerExecutor.__module__ = "generic_trainer.executors"
 
 
-def _train_and_publish(request: TrainingRequest) -> ValidationReport | None:
+def _train_and_publish(
+    request: TrainingRequest, distribution: Distribution
+) -> ValidationReport | None:
     """Returns the report on the published model; None in workers, which publish nothing."""
+    job = Job(request=request, distribution=distribution, fn_args_factory=_FN_ARGS_FACTORY)
     if not is_chief():
-        worker.run(request, _make_fn_args)
+        launch(job)
         return None
     contract = derived_contract(request)
     _check_eval_config(contract)
@@ -90,9 +99,9 @@ def _train_and_publish(request: TrainingRequest) -> ValidationReport | None:
         def check_rehearsal(export_dir: str) -> None:
             require_passed(checker.validate(export_dir, contract), "The untrained export")
 
-        worker.run(
-            request, _make_fn_args, check_rehearsal=check_rehearsal if contract.rehearse else None
-        )
+        if contract.rehearse:
+            job = dataclasses.replace(job, check_rehearsal=check_rehearsal)
+        launch(job)
         return publish(request, contract, checker)
 
 
@@ -118,11 +127,3 @@ def _keep_failed_run(request: TrainingRequest) -> None:
         _logger.error("What the failed run left is in %s", keep_failed_run(request))
     except Exception:  # a full disk, say: the error of the run itself matters more
         _logger.exception("What the failed run left could not be kept")
-
-
-def _make_fn_args(request: TrainingRequest, export_dir: str) -> Any:
-    # TFX's FnArgs brings Beam and TensorFlow Model Analysis with it, which whoever only builds a
-    # pipeline does not need.
-    from generic_trainer.executors._fn_args import make_fn_args
-
-    return make_fn_args(request, export_dir)

@@ -22,13 +22,14 @@ from generic_trainer.executors._examples import (
     num_examples,
     split_files,
 )
+from generic_trainer.launchers import Distribution
 from generic_trainer.request import TrainingRequest
 from generic_trainer.training import is_chief
 from generic_trainer.training.resume import claim_checkpoint_dir, run_key
 from generic_trainer.user_code import UserCode, bundle_function, bundle_module_file
 from generic_trainer.validation import ServingContract
 
-__all__ = ["request_from_artifacts"]
+__all__ = ["distribution_of", "request_from_artifacts"]
 
 _Artifacts = Mapping[str, Sequence[types.Artifact]]
 
@@ -83,6 +84,15 @@ def request_from_artifacts(
     if is_chief():
         claim_checkpoint_dir(request.checkpoint_dir, key)
     return request
+
+
+def distribution_of(exec_properties: Mapping[str, Any]) -> Distribution:
+    """Returns on how many workers to train; on this one by default.
+
+    Raises:
+        ConfigurationError: the execution property is not a distribution.
+    """
+    return Distribution.from_json(exec_properties.get(keys.DISTRIBUTION) or "{}")
 
 
 def _user_code(exec_properties: Mapping[str, Any], scratch_dir: str) -> UserCode:

@@ -177,7 +177,7 @@ def _contradictions(given: Distribution) -> Iterator[str]:
     for name in _OPTIONS:
         if getattr(given, name) is not None and given.launcher != name:
             yield f"{name}=... is for launcher={name!r}, but launcher is {given.launcher!r}"
-    if given.launcher == "tfjob" and not (given.tfjob and getattr(given.tfjob, "image", "")):
+    if given.launcher == "tfjob" and not getattr(given.tfjob, "image", None):
         yield (
             "launcher='tfjob' needs tfjob=TFJobOptions(image=...), the container image of its pods"
         )

@@ -11,9 +11,9 @@ __all__ = ["launch", "launcher"]
 
 _LAUNCHERS = {
     "in_process": ("generic_trainer.launchers._in_process", "run_in_process"),
-    "local": ("generic_trainer.launchers._local", "run_local"),
-    "ray": ("generic_trainer.launchers._ray", "run_on_ray"),
-    "tfjob": ("generic_trainer.launchers._tfjob", "run_as_tfjob"),
+    "local": ("generic_trainer.launchers.local", "run_local"),
+    "ray": ("generic_trainer.launchers.ray", "run_on_ray"),
+    "tfjob": ("generic_trainer.launchers.tfjob", "run_as_tfjob"),
 }
 
 
@@ -31,4 +31,5 @@ def launch(job: Job) -> None:
 def launcher(name: str) -> Launcher:
     """Returns a launcher; what it needs is imported only now."""
     module, function = _LAUNCHERS[name]
-    return getattr(importlib.import_module(module), function)
+    run: Launcher = getattr(importlib.import_module(module), function)
+    return run

@@ -269,7 +269,7 @@ def test_a_derived_executor_gets_a_bundle(
         ({"eval_config": 1}, "`eval_config` must be a tfma.EvalConfig, but got 1 of type int"),
         ({"eval_config": config_pb2.EvalConfig()}, "would make the Evaluator fail: .* model_specs"),
         ({"contract": 1}, "`contract` must be a ServingContract, but got 1 of type int"),
-        ({"distribution": 1}, "`distribution` has no effect in this release and is refused"),
+        ({"distribution": 1}, "`distribution` must be a Distribution, but got 1 of type int"),
     ],
 )
 def test_wrong_argument(arguments: Any, message: str, examples: types.Channel) -> None:

@@ -1,0 +1,106 @@
+"""One worker's part in a job: what every launcher has its processes do."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+
+from generic_trainer import worker
+from generic_trainer.derived_contract import derived_contract
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.launchers._job import Job
+from generic_trainer.launchers._outcome import Outcome
+from generic_trainer.output import shown_output
+from generic_trainer.publishing import require_passed
+from generic_trainer.training import is_chief
+from generic_trainer.training._cluster import task, tf_config
+from generic_trainer.validation import start_checker
+
+__all__ = ["outcome_of_part", "take_part"]
+
+_logger = logging.getLogger(__name__)
+
+
+def outcome_of_part(job: Job) -> Outcome:
+    """Takes part in a job, prints the error if there is one, and returns how it ended."""
+    try:
+        take_part(job)
+    except BaseException as error:
+        traceback.print_exc()
+        sys.stderr.flush()
+        return Outcome.of(error)
+    return Outcome()
+
+
+def take_part(job: Job) -> None:
+    """Does what `TF_CONFIG` says that this process is for.
+
+    1. A server of `ParameterServerStrategy` waits for orders and never returns.
+    2. Any other process calls `run_fn`, with a scratch directory of its own.
+
+    Raises:
+        GenericTrainerError: see `Launcher`.
+    """
+    with shown_output():
+        if job.distribution.require_gpu:
+            _require_gpu()
+        if _is_server(job):
+            _serve()
+            return
+        with _own_scratch(job) as job, _rehearsal(job) as check_rehearsal:
+            worker.run(job.request, job.make_fn_args, check_rehearsal=check_rehearsal)
+
+
+def _require_gpu() -> None:
+    import tensorflow as tf
+
+    if not tf.config.list_physical_devices("GPU"):
+        raise ConfigurationError(
+            "require_gpu: TensorFlow sees no GPU in this worker. Give it one, install the CUDA "
+            "build of TensorFlow (pip install 'tensorflow[and-cuda]'), or drop require_gpu. "
+            f"CUDA_VISIBLE_DEVICES is {os.environ.get('CUDA_VISIBLE_DEVICES')!r}."
+        )
+
+
+def _is_server(job: Job) -> bool:
+    return bool(job.distribution.parameter_servers) and task(tf_config())[0] != "chief"
+
+
+def _serve() -> None:
+    import tensorflow as tf
+
+    config = tf_config()
+    name, index = task(config)
+    server = tf.distribute.Server(
+        tf.train.ClusterSpec(config["cluster"]), job_name=name, task_index=index, protocol="grpc"
+    )
+    _logger.info("Waiting for orders at %s", server.target)
+    server.join()
+
+
+@contextlib.contextmanager
+def _own_scratch(job: Job) -> Iterator[Job]:
+    with tempfile.TemporaryDirectory(prefix="generic-trainer-") as scratch_dir:
+        request = dataclasses.replace(job.request, scratch_dir=scratch_dir)
+        yield dataclasses.replace(job, request=request)
+
+
+@contextlib.contextmanager
+def _rehearsal(job: Job) -> Iterator[Callable[[str], None] | None]:
+    asked = job.request.contract
+    if asked is None or not asked.rehearse or not is_chief():
+        yield None
+        return
+    contract = derived_contract(job.request)
+    with start_checker() as checker:
+
+        def check(export_dir: str) -> None:
+            require_passed(checker.validate(export_dir, contract), "The untrained export")
+
+        yield check

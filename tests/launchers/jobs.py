@@ -1,0 +1,84 @@
+"""Small jobs for launchers, without TFX's artifacts around them."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from generic_trainer.launchers import Distribution, Job
+from generic_trainer.request import ExamplesFormat, TrainingRequest
+from generic_trainer.user_code import bundle_module_file
+from tests import helpers
+
+__all__ = ["FN_ARGS_FACTORY", "exported", "is_running", "log", "make_job"]
+
+FN_ARGS_FACTORY = "generic_trainer.executors._fn_args:make_fn_args"
+_TF_EXAMPLE = 6
+
+# For module files: the examples in batches.
+_READ = f"""
+def read(fn_args, batch_size=4, num_epochs=1):
+    from google.protobuf import text_format
+    from tensorflow_metadata.proto.v0 import schema_pb2
+    from tfx_bsl.public import tfxio
+
+    options = tfxio.TensorFlowDatasetOptions(batch_size=batch_size, num_epochs=num_epochs)
+    schema = text_format.Parse('''{helpers.SCHEMA}''', schema_pb2.Schema())
+    return fn_args.data_accessor.tf_dataset_factory(fn_args.train_files, options, schema)
+"""
+
+
+def make_job(
+    root: Path, examples: Path, source: str, *, distribution: Distribution, **request: Any
+) -> Job:
+    """Returns a job whose artifacts lie below `root`.
+
+    Args:
+        root: an empty folder.
+        examples: folder of an Examples artifact.
+        source: the module file; `export(directory)` and `read(fn_args)`
+            are at hand in it.
+        distribution: where to train.
+        request: further fields of the `TrainingRequest`.
+    """
+    for name in ("model", "model_run", "scratch"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    module_file = helpers.write_module(root, _READ + textwrap.dedent(source))
+    splits = {name: (f"{examples}/Split-{name}/*",) for name in ("train", "eval")}
+    return Job(
+        request=TrainingRequest(
+            user_code=bundle_module_file(module_file, str(root / "bundles")),
+            train_files=splits["train"],
+            eval_files=splits["eval"],
+            split_files=splits,
+            examples_format=ExamplesFormat(_TF_EXAMPLE),
+            model_dir=str(root / "model"),
+            model_run_dir=str(root / "model_run" / "1"),
+            scratch_dir=str(root / "scratch"),
+            **request,
+        ),
+        fn_args_factory=FN_ARGS_FACTORY,
+        distribution=distribution,
+    )
+
+
+def log(job: Job) -> str:
+    """Returns what was kept of the workers' output."""
+    return Path(job.request.log_path).read_text(encoding="utf-8")
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process, and not only what nobody has waited for."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "XZ"
+
+
+def exported(job: Job) -> list[str]:
+    """Returns the names of what the chief exported."""
+    staging = job.request.staging_dir
+    return sorted(os.listdir(staging)) if os.path.exists(staging) else []

@@ -1,0 +1,261 @@
+"""Workers that crash, hang, are killed or take too much: each is reported as what it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from generic_trainer.errors import (
+    ConfigurationError,
+    GenericTrainerError,
+    TrainingError,
+    WorkerHangError,
+    WorkerLostError,
+    WorkerMemoryError,
+)
+from generic_trainer.launchers import Distribution, Job, launch
+from tests.launchers import jobs
+
+Run = Callable[..., Job]
+
+NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1"}
+
+
+@pytest.fixture
+def run(examples: Path, tmp_path: Path) -> Run:
+    """Runs a module's source in a child process."""
+
+    def run(source: str, **distribution: Any) -> Job:
+        wanted = Distribution(launcher="local", **{"max_failures": 0, **distribution})
+        job = jobs.make_job(tmp_path, examples, source, distribution=wanted)
+        launch(job)
+        return job
+
+    return run
+
+
+def test_segmentation_fault_shows_where_it_was(run: Run) -> None:
+    with pytest.raises(TrainingError, match="SIGSEGV") as caught:
+        run("import ctypes\ndef run_fn(fn_args):\n    ctypes.string_at(0)", max_failures=3)
+    assert type(caught.value) is TrainingError
+    assert "in run_fn" in str(caught.value)
+
+
+def test_abort_in_native_code_is_no_lost_worker(run: Run) -> None:
+    with pytest.raises(TrainingError, match="SIGABRT") as caught:
+        run("import os\ndef run_fn(fn_args):\n    os.abort()", max_failures=3)
+    assert type(caught.value) is TrainingError
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_exit_behind_the_back_of_run_fn_is_an_error(run: Run, status: int) -> None:
+    with pytest.raises(TrainingError, match=f"exit status {status}.*os._exit"):
+        run(f"import os\ndef run_fn(fn_args):\n    os._exit({status})", max_failures=3)
+
+
+def test_killed_worker_is_lost(run: Run) -> None:
+    with pytest.raises(WorkerLostError, match="SIGKILL from outside"):
+        run("import os\ndef run_fn(fn_args):\n    os.kill(os.getpid(), 9)")
+
+
+def test_killed_worker_is_replaced_and_finds_what_it_has_saved(run: Run) -> None:
+    job = run(
+        """
+        import os
+
+        def run_fn(fn_args):
+            with open(fn_args.model_run_dir + "/attempts", "a+") as file:
+                file.write("x")
+                file.seek(0)
+                attempts = file.read()
+            if len(attempts) < 3:
+                os.kill(os.getpid(), 15)
+            export(fn_args.serving_model_dir)
+        """,
+        max_failures=2,
+    )
+    assert jobs.exported(job) == ["Format-Serving"]
+    assert "failure 2 of the 2 that max_failures allows" in jobs.log(job)
+
+
+def test_user_error_is_not_tried_again(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="division by zero"):
+        run("def run_fn(fn_args):\n    print('tried'); 1 / 0", max_failures=3)
+    assert (tmp_path / "model_run/1/training.log").read_text().count("\ntried") == 1
+
+
+def test_too_much_memory_is_reported_with_the_amount(run: Run) -> None:
+    with pytest.raises(WorkerMemoryError, match=r"took \d+ MiB.*memory_mb_per_worker=1500"):
+        run(
+            """
+            import time
+
+            def run_fn(fn_args):
+                held = bytearray(1600 << 20)
+                held[::4096] = bytes(len(held[::4096]))
+                time.sleep(600)
+            """,
+            memory_mb_per_worker=1500,
+        )
+
+
+def test_hang_shows_the_stack(run: Run) -> None:
+    with pytest.raises(WorkerHangError, match=r"for 2 s \(heartbeat_s\)") as caught:
+        run(
+            """
+            import threading
+
+            def run_fn(fn_args):
+                never = threading.Lock()
+                with never:
+                    wait_for(never)
+
+            def wait_for(lock):
+                lock.acquire()
+            """,
+            heartbeat_s=2.0,
+        )
+    assert "in wait_for" in str(caught.value)
+
+
+def test_waiting_in_a_loop_is_no_hang(run: Run) -> None:
+    run(
+        """
+        import time
+
+        def run_fn(fn_args):
+            for _ in range(30):
+                time.sleep(0.1)
+            export(fn_args.serving_model_dir)
+        """,
+        heartbeat_s=1.0,
+    )
+
+
+def test_a_program_that_run_fn_waits_for_is_a_sign_of_life(run: Run) -> None:
+    run(
+        """
+        import subprocess, sys
+
+        def run_fn(fn_args):
+            busy = "import time\\nwhile time.process_time() < 3: pass"
+            subprocess.run([sys.executable, "-S", "-c", busy], check=True)
+            export(fn_args.serving_model_dir)
+        """,
+        heartbeat_s=1.0,
+    )
+
+
+def test_time_limit_shows_the_stack(run: Run) -> None:
+    with pytest.raises(WorkerHangError, match=r"timeout_s=1\.5") as caught:
+        run("def run_fn(fn_args):\n    while True:\n        pass", timeout_s=1.5)
+    assert "in run_fn" in str(caught.value)
+
+
+def test_what_a_worker_has_started_ends_with_it(run: Run) -> None:
+    job = run(
+        """
+        import subprocess
+
+        def run_fn(fn_args):
+            left_behind = subprocess.Popen(["sleep", "600"])
+            print("left behind:", left_behind.pid)
+            export(fn_args.serving_model_dir)
+        """
+    )
+    pid = int(jobs.log(job).split("left behind:")[1].split()[0])
+    assert not jobs.is_running(pid)
+
+
+def test_missing_gpu_is_said_before_training(run: Run) -> None:
+    with pytest.raises(ConfigurationError, match="require_gpu: TensorFlow sees no GPU"):
+        run("def run_fn(fn_args): pass", require_gpu=True, env=NO_GPU)
+
+
+def test_worker_of_a_cluster_starts_no_cluster(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1"]}}')
+    with pytest.raises(ConfigurationError, match="part of a cluster already"):
+        run("def run_fn(fn_args): pass", num_workers=2)
+
+
+def test_random_numbers_differ_between_workers_of_the_same_nursery(run: Run) -> None:
+    source = """
+        import random
+        import numpy as np
+
+        def run_fn(fn_args):
+            print("drawn:", random.random(), np.random.uniform())
+            export(fn_args.serving_model_dir)
+        """
+    log = jobs.log(run(source)) + jobs.log(run(source))
+    drawn = [line.split()[1:] for line in log.splitlines() if line.startswith("drawn:")]
+    assert len({number for numbers in drawn for number in numbers}) == 4
+
+
+def test_termination_lets_the_worker_save_and_end(run: Run, tmp_path: Path) -> None:
+    """Only the main thread can be told to stop, so another one tells it."""
+    ready = tmp_path / "ready"
+    watcher = threading.Thread(target=terminate_when_there, args=(ready,))
+    watcher.start()
+    with pytest.raises(WorkerLostError, match="SIGTERM: this process is to stop"):
+        run(
+            f"""
+            import signal, sys, time
+
+            def save(*_):
+                print("saved")
+                raise KeyboardInterrupt
+
+            def run_fn(fn_args):
+                signal.signal(signal.SIGTERM, save)
+                open({str(ready)!r}, "w").close()
+                while True:
+                    time.sleep(0.1)
+            """,
+            max_failures=3,
+        )
+    watcher.join()
+    assert "\nsaved\n" in (tmp_path / "model_run/1/training.log").read_text()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_worker_that_does_not_end_in_its_grace_is_killed(run: Run, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    watcher = threading.Thread(target=terminate_when_there, args=(ready,))
+    watcher.start()
+    with pytest.raises(WorkerLostError, match=r"chief took longer than 0\.5 s"):
+        run(
+            f"""
+            import signal, time
+
+            def run_fn(fn_args):
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                open({str(ready)!r}, "w").close()
+                while True:
+                    time.sleep(0.1)
+            """,
+            preemption_grace_s=0.5,
+        )
+    watcher.join()
+
+
+def terminate_when_there(path: Path, timeout_s: float = 120.0) -> None:
+    """Sends SIGTERM to this process as soon as a file is there."""
+    deadline = time.monotonic() + timeout_s
+    while not path.exists():
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.02)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_errors_are_ours(run: Run) -> None:
+    with pytest.raises(GenericTrainerError, match="fits nowhere"):
+        run("class Odd(BaseException): pass\ndef run_fn(fn_args): raise Odd('fits nowhere')")

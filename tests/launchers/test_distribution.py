@@ -1,0 +1,114 @@
+"""What is wrong with a `Distribution` is said at once, and it survives being sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from generic_trainer import Distribution, launchers
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.launchers import RayOptions, TFJobOptions
+from generic_trainer.launchers._members import members, tf_config_of
+
+
+def test_exported_names() -> None:
+    assert launchers.__all__ == [
+        "Distribution",
+        "Failure",
+        "Job",
+        "Launcher",
+        "RayOptions",
+        "TFJobOptions",
+        "launch",
+    ]
+    assert all(getattr(launchers, name) is not None for name in launchers.__all__)
+
+
+@pytest.mark.parametrize(
+    "distribution",
+    [
+        Distribution(),
+        Distribution(launcher="local", num_workers=2, env={"TF_USE_LEGACY_KERAS": "1"}),
+        Distribution(launcher="ray", ray=RayOptions(address="auto"), heartbeat_s=None),
+        Distribution(
+            launcher="tfjob", tfjob=TFJobOptions(image="a/b:1", volumes={"claim": "/mnt"})
+        ),
+    ],
+)
+def test_json_holds_all_of_it(distribution: Distribution) -> None:
+    assert Distribution.from_json(distribution.to_json()) == distribution
+
+
+def test_defaults_are_left_out_of_the_json() -> None:
+    # A default that changes in a later release must not undo what is cached.
+    assert Distribution(max_failures=3).to_json() == "{}"
+
+
+@pytest.mark.parametrize("text", ["[1]", "nonsense", '{"workers": 2}', '{"ray": {"adress": ""}}'])
+def test_other_text_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="what Distribution"):
+        Distribution.from_json(text)
+
+
+def test_all_problems_are_listed_at_once() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Distribution(
+            num_workers=0,
+            launcher="slurm",  # type: ignore[arg-type]
+            timeout_s=-1,
+            max_failures=True,
+            env={"TF_CONFIG": "{}"},
+            ray=RayOptions(),
+        )
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "Distribution: 6 problems"
+    for line, start in zip(
+        lines[1:],
+        ("launcher must", "num_workers must", "max_failures must", "timeout_s must", "env", "ray="),
+        strict=True,
+    ):
+        assert start in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_workers": 2}, "num_workers=2 needs a launcher that starts workers"),
+        ({"parameter_servers": 1}, "parameter_servers=1 needs a launcher"),
+        ({"timeout_s": 5}, "timeout_s=5 needs a launcher"),
+        ({"env": {"A": "b"}}, "launcher is 'in_process'"),
+        ({"env": {"A": 1}, "launcher": "local"}, "env must be a dict of texts"),
+        ({"launcher": "local", "ray": RayOptions()}, "ray=... is for launcher='ray'"),
+        ({"launcher": "tfjob"}, "needs tfjob=TFJobOptions"),
+        ({"launcher": "ray", "ray": {"address": "auto"}}, "ray must be RayOptions"),
+        ({"require_gpu": True, "gpus_per_worker": 0}, "contradicts gpus_per_worker=0"),
+        ({"launcher": "local", "gpus_per_worker": 0.5}, "whole number except on Ray"),
+        ({"heartbeat_s": 0}, "heartbeat_s must be a positive number or None"),
+        ({"num_workers": 1.5, "launcher": "local"}, "num_workers must be a whole number"),
+    ],
+)
+def test_wrong_values_are_explained(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Distribution(**arguments)
+
+
+def test_the_chief_is_one_of_the_workers() -> None:
+    everyone = members(Distribution(launcher="local", num_workers=3))
+    assert [member.name for member in everyone] == ["chief", "worker 0", "worker 1"]
+
+
+def test_parameter_servers_take_orders_from_a_chief_that_trains_nothing() -> None:
+    distribution = Distribution(launcher="local", num_workers=2, parameter_servers=1)
+    everyone = members(distribution)
+    assert [m.name for m in everyone if m.is_server] == ["worker 0", "worker 1", "ps 0"]
+    assert len(everyone) == distribution.num_processes == 4
+
+
+def test_tf_config_names_all_and_oneself() -> None:
+    everyone = members(Distribution(launcher="local", num_workers=2))
+    addresses = {member: f"host:{port}" for port, member in enumerate(everyone)}
+    assert tf_config_of(everyone[1], addresses) == (
+        '{"cluster": {"chief": ["host:0"], "worker": ["host:1"]}, '
+        '"task": {"type": "worker", "index": 0}}'
+    )

@@ -1,0 +1,82 @@
+"""Errors, classes and exit codes."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from generic_trainer.errors import (
+    ConfigurationError,
+    DataError,
+    ExportError,
+    ModelValidationError,
+    ModuleFileError,
+    TrainingError,
+    WorkerHangError,
+    WorkerLostError,
+    WorkerMemoryError,
+)
+from generic_trainer.launchers import Failure
+from generic_trainer.launchers._failures import classify, exit_code, failure_of_exit_code
+from generic_trainer.training.resume._preemption import PREEMPTED_EXIT_CODE
+
+# What Kubeflow's training operator tries again under restartPolicy ExitCode.
+RETRIED_BY_KUBERNETES = {130, 137, 138, 143}
+
+
+@pytest.mark.parametrize(
+    ("error", "failure"),
+    [
+        (ModuleFileError(), Failure.USER_CODE),
+        (ConfigurationError(), Failure.USER_CODE),
+        (TrainingError(), Failure.USER_CODE),
+        (KeyboardInterrupt(), Failure.USER_CODE),
+        (DataError(), Failure.DATA),
+        (ExportError(), Failure.VALIDATION),
+        (ModelValidationError(), Failure.VALIDATION),
+        (WorkerHangError(), Failure.HANG),
+        (WorkerMemoryError(), Failure.MEMORY),
+        (MemoryError(), Failure.MEMORY),
+        (WorkerLostError(), Failure.LOST),
+    ],
+)
+def test_every_error_has_a_class(error: BaseException, failure: Failure) -> None:
+    assert classify(error) is failure
+    assert exit_code(error) == failure.exit_code
+
+
+def test_the_cause_decides() -> None:
+    try:
+        try:
+            raise MemoryError
+        except MemoryError as error:
+            raise TrainingError("run_fn failed") from error
+    except TrainingError as error:
+        assert classify(error) is Failure.MEMORY
+
+
+def test_only_lost_workers_are_retried_here_and_in_kubernetes() -> None:
+    assert [failure for failure in Failure if failure.is_retried] == [Failure.LOST]
+    for failure in Failure:
+        assert (failure.exit_code in RETRIED_BY_KUBERNETES) == failure.is_retried
+
+
+@pytest.mark.parametrize("failure", Failure)
+def test_exit_code_tells_the_class(failure: Failure) -> None:
+    assert failure_of_exit_code(failure.exit_code) is failure
+
+
+@pytest.mark.parametrize("code", sorted(RETRIED_BY_KUBERNETES))
+def test_retried_codes_mean_a_lost_worker(code: int) -> None:
+    assert failure_of_exit_code(code) is Failure.LOST
+    assert failure_of_exit_code(128 - code) is Failure.LOST
+
+
+@pytest.mark.parametrize("code", [1, 126, 139, 134, 77, -signal.SIGSEGV])
+def test_all_other_codes_are_permanent(code: int) -> None:
+    assert not failure_of_exit_code(code).is_retried
+
+
+def test_a_preempted_worker_exits_as_lost() -> None:
+    assert Failure.LOST.exit_code == PREEMPTED_EXIT_CODE
