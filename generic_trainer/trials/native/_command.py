@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,10 +45,11 @@ def command_in(context_dir: Path, command: Sequence[str] | None) -> list[str]:
                 "Must specify the location of the script relative to the context directory when "
                 'in IPython or a notebook: pass command=["train.py"].'
             )
-        command = [str(Path(sys.argv[0]).resolve()), *sys.argv[1:]]
+        command = [os.path.abspath(sys.argv[0]), *sys.argv[1:]]
     if not command:
         raise InvalidExperimentException("command must name a script, but got an empty list")
     script = context_dir / command[0]  # an absolute path stays what it is
+    script = script.parent.resolve() / script.name
     if not (script.is_file() and script.is_relative_to(context_dir)):
         raise InvalidExperimentException(
             f"The script {command[0]} is not in the context directory {context_dir}, which is all "

@@ -18,10 +18,11 @@ from generic_trainer.trials.native._configs import one_batch_config, plain
 from generic_trainer.trials.native._context_dir import pack
 from generic_trainer.trials.native._storage import storage_dir
 
-__all__ = ["EXPERIMENT", "submit_experiment"]
+__all__ = ["EXPERIMENT", "PACKAGE", "submit_experiment"]
 
 # Environment variable of the job: JSON with the configuration and the directory for the results.
 EXPERIMENT = "GENERIC_TRAINER_EXPERIMENT"
+PACKAGE = "context.zip"  # in the job's working directory
 _TASK = "generic_trainer.trials.native._task"
 _DEFAULT_ADDRESS = "http://localhost:8265"
 
@@ -64,12 +65,12 @@ def submit_experiment(
     name = f"experiment-{uuid.uuid4().hex[:12]}"
     experiment = {"config": config, "directory": os.path.join(storage_dir(config), name)}
     with tempfile.TemporaryDirectory(prefix="context-") as scratch:
-        package = Path(scratch, "context.zip")
-        pack(folder, package)
+        # As a zip, because Ray leaves out files by rules of its own.
+        pack(folder, Path(scratch, PACKAGE))
         _connect(_address(master_url)).submit_job(
             entrypoint=entrypoint,
             submission_id=name,
-            runtime_env={"working_dir": str(package), "env_vars": _environment(config, experiment)},
+            runtime_env={"working_dir": scratch, "env_vars": _environment(config, experiment)},
             metadata={"description": str(config.get("description", ""))},
             **((config.get("resources") or {}).get("ray") or {}),
         )
@@ -98,7 +99,7 @@ def _connect(address: str) -> Any:
         ) from error
     try:
         return JobSubmissionClient(address)
-    except (ConnectionError, RuntimeError) as error:
+    except (ConnectionError, RuntimeError, ValueError) as error:
         raise ConfigurationError(
             f"No Ray cluster takes jobs at {address}: {error} Pass master_url, the address of its "
             "dashboard, or set the environment variable DET_MASTER."

@@ -10,6 +10,7 @@ import logging
 import os
 import runpy
 import sys
+import zipfile
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from generic_trainer.trials import run_fn_from_trial
 from generic_trainer.trials._loop import Controller
 from generic_trainer.trials._trial import Trial, TrialRun
 from generic_trainer.trials.native._loading import StopLoadingImplementation, loading
-from generic_trainer.trials.native._submit import EXPERIMENT
+from generic_trainer.trials.native._submit import EXPERIMENT, PACKAGE
 
 __all__ = ["main", "run_experiment"]
 
@@ -63,8 +64,10 @@ def run_experiment(command: Sequence[str], config: Mapping[str, Any], directory:
 
 
 def main() -> None:
-    """Runs the script of the command line as the environment says."""
+    """Unpacks the code and runs the script of the command line as the environment says."""
     logging.basicConfig(level=logging.INFO)
+    with zipfile.ZipFile(PACKAGE) as package:
+        package.extractall()
     sys.path.insert(0, os.getcwd())
     experiment = json.loads(os.environ[EXPERIMENT])
     run_experiment(sys.argv[1:], experiment["config"], experiment["directory"])
