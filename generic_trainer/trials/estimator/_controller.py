@@ -7,6 +7,8 @@ import tempfile
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import tensorflow as tf
+
 from generic_trainer.trials._code import write_code
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.estimator._checkpoint import (
@@ -38,6 +40,7 @@ class EstimatorController:
         eval_spec: Any,
         serving_input_receiver_fns: Mapping[str, Callable[[], Any]],
         *,
+        strategy: tf.distribute.Strategy | None = None,
         code: str | None = None,
     ) -> None:
         """Builds the estimator anew for this run; sessions open when they are needed.
@@ -49,6 +52,7 @@ class EstimatorController:
             train_spec: its data and hooks are used; `max_steps` is the trial's own affair.
             eval_spec: its data, hooks and steps are used; exporters are not.
             serving_input_receiver_fns: what is exported with each checkpoint.
+            strategy: what to train in; None is one device.
             code: the file of the user's code, which is kept with checkpoints.
         """
         self._context, self._run, self._code = context, run, code
@@ -56,7 +60,7 @@ class EstimatorController:
         self._hooks = [hook for hook in train_spec.hooks or () if isinstance(hook, RunHook)]
         self._folder = tempfile.TemporaryDirectory(prefix="estimator-")
         self._model_dir = os.path.join(self._folder.name, "model")
-        self._estimator = rebuilt(estimator, self._model_dir, run)
+        self._estimator = rebuilt(estimator, self._model_dir, seed=run.seed, strategy=strategy)
         self._exports = Exports(self._estimator, serving_input_receiver_fns, self._folder.name)
         self._training = Training(self._train, on_stop=self._note_stop)
         self._is_open = False

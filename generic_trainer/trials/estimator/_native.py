@@ -27,18 +27,16 @@ class EstimatorNativeContext(EstimatorContext):
         super().__init__(run, managed_training=managed_training)
         self.serving_input_receiver_fns: dict[str, Callable[..., Any]] = {}
         self._start: Callable[[EstimatorController], None] | None = None
-        self._code: str | None = None
+        self._options: dict[str, Any] = {}
 
-    def on_train(
-        self, start: Callable[[EstimatorController], None], *, code: str | None = None
-    ) -> None:
+    def on_train(self, start: Callable[[EstimatorController], None], **options: Any) -> None:
         """Has `train_and_evaluate` call a function with what it is to train.
 
         Args:
             start: takes the trial, ready to be trained.
-            code: the file of the script, which is kept with checkpoints.
+            **options: keyword arguments of `EstimatorController`.
         """
-        self._start, self._code = start, code
+        self._start, self._options = start, options
 
     def train_and_evaluate(self, estimator: Any, train_spec: Any, eval_spec: Any) -> None:
         """Trains as the experiment configuration says; see `EstimatorTrial` for the arguments."""
@@ -53,6 +51,6 @@ class EstimatorNativeContext(EstimatorContext):
                 train_spec,
                 eval_spec,
                 self.serving_input_receiver_fns,
-                code=self._code,
+                **self._options,
             )
         )

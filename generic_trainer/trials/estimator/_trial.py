@@ -8,6 +8,7 @@ from typing import Any
 
 from generic_trainer.trials._code import code_file
 from generic_trainer.trials._seed import seed_generators
+from generic_trainer.trials._slots import fit_to_devices
 from generic_trainer.trials._trial import Trial, TrialRun
 from generic_trainer.trials.estimator._context import EstimatorTrialContext
 from generic_trainer.trials.estimator._controller import EstimatorController
@@ -77,6 +78,7 @@ class EstimatorTrial(Trial, abc.ABC):
     @classmethod
     def open_controller(cls, run: TrialRun) -> EstimatorController:
         """Builds the trial; its sessions open when they are needed."""
+        run, strategy = fit_to_devices(run)
         seed_generators(run.seed)
         context = cls.trial_context_class(run)
         trial = cls(context)
@@ -87,5 +89,6 @@ class EstimatorTrial(Trial, abc.ABC):
             trial.build_train_spec(),
             trial.build_validation_spec(),
             trial.build_serving_input_receiver_fns(),
+            strategy=strategy if run.slots > 1 else None,
             code=code_file(cls.__module__),
         )

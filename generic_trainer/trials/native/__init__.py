@@ -23,7 +23,7 @@ from generic_trainer._lazy import lazy_names
 
 if TYPE_CHECKING:
     from generic_trainer.trials._errors import InvalidExperimentException
-    from generic_trainer.trials.native import estimator, experimental
+    from generic_trainer.trials.native import estimator, experimental, keras
     from generic_trainer.trials.native._loading import StopLoadingImplementation
     from generic_trainer.trials.native._mode import Mode
 
@@ -33,9 +33,10 @@ __all__ = [
     "StopLoadingImplementation",
     "estimator",
     "experimental",
+    "keras",
 ]
 
-_MODULES = ("estimator", "experimental")
+_MODULES = ("estimator", "experimental", "keras")
 
 _load, __dir__ = lazy_names(
     __name__,

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from generic_trainer.trials._slots import fit_to_devices
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.estimator._native import EstimatorNativeContext
 from generic_trainer.trials.native._init import Call, Start
@@ -56,6 +57,7 @@ def init(
 
 
 def _make_context(run: TrialRun, start: Start, code: str | None) -> EstimatorNativeContext:
+    run, strategy = fit_to_devices(run)
     context = EstimatorNativeContext(run)
-    context.on_train(start, code=code)
+    context.on_train(start, strategy=strategy if run.slots > 1 else None, code=code)
     return context

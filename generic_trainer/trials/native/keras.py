@@ -1,0 +1,98 @@
+"""`keras.init`: a Keras model trained by a script, without a trial class.
+
+::
+
+    from generic_trainer.trials.native import keras
+
+    context = keras.init(config, local=True, test=True)
+    model = context.wrap_model(make_model(context.get_hparam("units")))
+    model.compile("adam", "sparse_categorical_crossentropy")
+    model.fit(x_train, y_train, validation_data=(x_test, y_test))
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from generic_trainer.trials._slots import fit_to_devices
+from generic_trainer.trials._trial import TrialRun
+from generic_trainer.trials.keras._context import TFKerasContext
+from generic_trainer.trials.keras._controller import TFKerasController
+from generic_trainer.trials.keras._seed import seed_keras
+from generic_trainer.trials.native._init import Call, Start
+from generic_trainer.trials.native._init import init as _init
+from generic_trainer.trials.native._mode import Mode
+
+__all__ = ["TFKerasNativeContext", "init"]
+
+
+class TFKerasNativeContext(TFKerasContext):
+    """The context of a script.
+
+    The wrapped model's `fit` and `fit_generator` train as the experiment configuration says, and
+    return None: `epochs`, `steps_per_epoch` and `batch_size` are not used.
+
+    Source: `determined.keras.TFKerasNativeContext` of Determined 0.12 and 0.13.
+    """
+
+
+def init(
+    config: Mapping[str, Any] | None = None,
+    local: bool | Mode = False,
+    test: bool = False,
+    context_dir: str = "",
+    command: Sequence[str] | None = None,
+    master_url: str | None = None,
+    *,
+    mode: Mode | None = None,
+) -> TFKerasNativeContext:
+    """Returns the context to train a Keras model by.
+
+    Args:
+        config: see `estimator.init`, as for all that follow.
+        local: whether to run here; then `test` must be True.
+        test: whether to train one batch only.
+        context_dir: the folder with the code.
+        command: the script in it and its arguments.
+        master_url: the cluster's address.
+        mode: in place of `local` and `test`.
+
+    Raises:
+        NotImplementedError: `local` without `test`.
+        InvalidExperimentException: `context_dir` is empty, or `command` is needed.
+        SystemExit: with 0, once the experiment is submitted.
+    """
+    return _init(
+        _make_context, Call.of(config, local, test, context_dir, command, master_url, mode)
+    )
+
+
+def _make_context(run: TrialRun, start: Start, code: str | None) -> TFKerasNativeContext:
+    run, strategy = fit_to_devices(run)
+    seed_keras(run.seed)
+    context = TFKerasNativeContext(run)
+    # The script builds its model between here and `fit`.
+    scope = contextlib.ExitStack()
+    if run.slots > 1:
+        scope.enter_context(strategy.scope())
+
+    def train() -> None:
+        scope.close()
+        call = context.fit_call
+        assert call is not None
+        start(
+            TFKerasController(
+                context,
+                run,
+                call.training,
+                call.validation,
+                call.callbacks,
+                strategy=strategy,
+                code=code,
+            )
+        )
+
+    context.on_fit(train)
+    return context

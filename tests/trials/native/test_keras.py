@@ -1,0 +1,57 @@
+"""`keras.init`: a model whose fit is one batch here."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from generic_trainer.trials.native import InvalidExperimentException, Mode, keras
+
+CONFIG = {"hyperparameters": {"global_batch_size": 2, "rate": 0.1}}
+X = np.array([[1.0], [2.0], [3.0], [4.0]], np.float32)
+
+
+class Notes(tf.keras.callbacks.Callback):
+    """Weights before and after training, and how often it was called."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.calls.append("batch")
+
+    def on_test_batch_end(self, batch, logs=None):
+        self.calls.append("test")
+
+
+def make_model(context):
+    layer = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+    model = context.wrap_model(tf.keras.Sequential([tf.keras.layers.Input((1,)), layer]))
+    model.compile(tf.keras.optimizers.SGD(context.get_hparam("rate")), "mse")
+    return model
+
+
+@pytest.mark.parametrize("arguments", [{"local": True, "test": True}, {"mode": Mode.LOCAL}])
+def test_fit_trains_one_batch_and_validates_once(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    context = keras.init(CONFIG, **arguments)
+    model, notes = make_model(context), Notes()
+    found = model.fit(
+        X, 2 * X, batch_size=4, epochs=9, validation_data=(X[:3], 2 * X[:3]), callbacks=[notes]
+    )
+    assert found is None
+    assert notes.calls == ["batch", "test", "test"]
+    # One step by hand: the gradient of ((0 - 2)² + (0 - 4)²) / 2 at w = 0 is -10.
+    assert model.get_weights()[0] == pytest.approx(1.0)
+    assert os.listdir(tmp_path) == []
+
+
+def test_fit_before_compile():
+    context = keras.init(CONFIG, local=True, test=True)
+    model = context.wrap_model(tf.keras.Sequential([tf.keras.layers.Dense(1)]))
+    with pytest.raises(InvalidExperimentException, match=r"Must call \.compile before"):
+        model.fit(X, X)
