@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,8 +23,7 @@ from generic_trainer.executors._examples import (
 )
 from generic_trainer.launchers import Distribution
 from generic_trainer.request import TrainingRequest
-from generic_trainer.training import is_chief
-from generic_trainer.training.resume import claim_checkpoint_dir, run_key
+from generic_trainer.training.resume import with_run_key
 from generic_trainer.user_code import UserCode, bundle_function, bundle_module_file
 from generic_trainer.validation import ServingContract
 
@@ -79,11 +77,7 @@ def request_from_artifacts(
         contract=_contract(exec_properties),
         eval_config=_eval_config(exec_properties),
     )
-    key = run_key(request)
-    request = dataclasses.replace(request, run_key=key.digest, seed=key.seed)
-    if is_chief():
-        claim_checkpoint_dir(request.checkpoint_dir, key)
-    return request
+    return with_run_key(request)
 
 
 def distribution_of(exec_properties: Mapping[str, Any]) -> Distribution:

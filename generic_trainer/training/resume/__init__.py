@@ -11,16 +11,16 @@ from generic_trainer._lazy import lazy_names
 
 if TYPE_CHECKING:
     from generic_trainer.training.resume._callbacks import resume_callbacks
-    from generic_trainer.training.resume._key import RunKey, claim_checkpoint_dir, run_key
+    from generic_trainer.training.resume._key import RunKey, run_key, with_run_key
     from generic_trainer.training.resume._manager import CheckpointManager, SavedCheckpoint
 
 __all__ = [
     "CheckpointManager",
     "RunKey",
     "SavedCheckpoint",
-    "claim_checkpoint_dir",
     "resume_callbacks",
     "run_key",
+    "with_run_key",
 ]
 
 _HERE = "generic_trainer.training.resume"
@@ -31,8 +31,8 @@ __getattr__, __dir__ = lazy_names(
         "CheckpointManager": f"{_HERE}._manager",
         "RunKey": f"{_HERE}._key",
         "SavedCheckpoint": f"{_HERE}._manager",
-        "claim_checkpoint_dir": f"{_HERE}._key",
         "resume_callbacks": f"{_HERE}._callbacks",
         "run_key": f"{_HERE}._key",
+        "with_run_key": f"{_HERE}._key",
     },
 )

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from generic_trainer.files import gfile
+from generic_trainer.training._cluster import is_chief
 from generic_trainer.training.resume._fingerprint import fingerprint
 
 if TYPE_CHECKING:
     from generic_trainer.request import TrainingRequest
 
-__all__ = ["RunKey", "claim_checkpoint_dir", "run_key"]
+__all__ = ["RunKey", "claim_checkpoint_dir", "run_key", "with_run_key"]
 
 _KEY_FILE = "key.json"
 _DIGITS = 16
@@ -72,6 +73,19 @@ def run_key(request: TrainingRequest) -> RunKey:
     for name, uris in request.extra_inputs.items():
         parts[f"extra_inputs[{name}]"] = fingerprint(uris)
     return RunKey(parts)
+
+
+def with_run_key(request: TrainingRequest) -> TrainingRequest:
+    """Returns the request with its key and seed; the chief makes the checkpoint directory.
+
+    Raises:
+        DataError: an input cannot be read.
+    """
+    key = run_key(request)
+    request = dataclasses.replace(request, run_key=key.digest, seed=key.seed)
+    if is_chief():
+        claim_checkpoint_dir(request.checkpoint_dir, key)
+    return request
 
 
 def claim_checkpoint_dir(directory: str, key: RunKey) -> None:

@@ -1,0 +1,91 @@
+"""A whole run: what is checked before, the training, and what is checked and published after."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+from generic_trainer.derived_contract import derived_contract
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.launchers import Job, launch
+from generic_trainer.publishing import keep_failed_run, publish, require_passed
+from generic_trainer.request import TrainingRequest
+from generic_trainer.training import is_chief
+from generic_trainer.validation import (
+    ServingContract,
+    ValidationReport,
+    lint_eval_config,
+    start_checker,
+)
+
+__all__ = ["FN_ARGS_FACTORY", "train_and_publish"]
+
+# What TFX's FnArgs needs is imported where it is called: Beam and TensorFlow Model Analysis are
+# more than whoever only builds a pipeline, or sends a job to other machines, can do with.
+FN_ARGS_FACTORY = "generic_trainer.executors._fn_args:make_fn_args"
+
+_logger = logging.getLogger(__name__)
+
+
+def train_and_publish(job: Job) -> ValidationReport | None:
+    """Trains, then publishes the export into the directory of the model.
+
+    What a run that fails leaves is kept beside that; see `keep_failed_run`.
+
+    Args:
+        job: the run and where it takes place.
+
+    Returns:
+        The report on the published model; None in workers, which publish nothing.
+
+    Raises:
+        ConfigurationError: the Evaluator would fail with the eval config.
+        GenericTrainerError: see `Launcher` and `publish`.
+    """
+    if not is_chief():
+        launch(job)
+        return None
+    try:
+        return _train_and_publish(job)
+    except Exception:
+        _keep_failed_run(job.request)
+        raise
+
+
+def _train_and_publish(job: Job) -> ValidationReport:
+    contract = derived_contract(job.request)
+    _check_eval_config(contract)
+    # The checks need a process with TensorFlow; it starts up while the model trains.
+    with start_checker(preload=_needed_by_checks(contract)) as checker:
+
+        def check_rehearsal(export_dir: str) -> None:
+            require_passed(checker.validate(export_dir, contract), "The untrained export")
+
+        if contract.rehearse:
+            job = dataclasses.replace(job, check_rehearsal=check_rehearsal)
+        launch(job)
+        return publish(job.request, contract, checker)
+
+
+def _needed_by_checks(contract: ServingContract) -> tuple[str, ...]:
+    return ("tensorflow_model_analysis",) if contract.eval_config is not None else ()
+
+
+def _check_eval_config(contract: ServingContract) -> None:
+    """Finds, before any training, what the Evaluator would fail on or silently leave out."""
+    if contract.eval_config is None:
+        return
+    result = lint_eval_config(contract.eval_config, contract.schema)
+    if result.status == "fail":
+        raise ConfigurationError(
+            f"The Evaluator would fail with this eval_config: {result.message} → {result.remedy}"
+        )
+    if result.status == "warn":
+        _logger.warning("eval_config: %s → %s", result.message, result.remedy)
+
+
+def _keep_failed_run(request: TrainingRequest) -> None:
+    try:
+        _logger.error("What the failed run left is in %s", keep_failed_run(request))
+    except Exception:  # a full disk, say: the error of the run itself matters more
+        _logger.exception("What the failed run left could not be kept")
