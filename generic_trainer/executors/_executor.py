@@ -42,7 +42,8 @@ class GenericTrainerExecutor(BaseExecutor):
             ConfigurationError: the execution properties cannot be understood.
             DataError: an input artifact is missing, empty or unreadable.
             ModuleFileError: the user's module cannot be loaded.
-            TrainingError: `run_fn` raised, or a worker crashed, hangs, was lost or is out of memory.
+            TrainingError: `run_fn` raised, or a worker crashed, hangs, was lost or ran out of
+                memory.
             ExportError: `run_fn` exported no model.
             ModelValidationError: it exported one that a consumer downstream could not use.
         """

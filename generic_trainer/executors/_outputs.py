@@ -30,7 +30,8 @@ def record_outputs(
 
     The Model's custom properties are `validation` ("passed"), `manifest_sha256`, `size_bytes`,
     `latency_ms` and the last value of each scalar in the event files of the ModelRun, under its
-    TensorBoard name. The InfraBlessing, where the pipeline has that output, is the one that Pusher accepts.
+    TensorBoard name. The InfraBlessing, where the pipeline has that output, is the one that Pusher
+    accepts.
 
     Args:
         output_dict: output name → artifacts.
