@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING
 from generic_trainer._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from generic_trainer import estimator
     from generic_trainer.components import GenericTrainer
     from generic_trainer.launchers import Distribution
     from generic_trainer.validation import ServingContract
 
 __version__ = "0.1.0"
-__all__ = ["Distribution", "GenericTrainer", "ServingContract", "__version__"]
+__all__ = ["Distribution", "GenericTrainer", "ServingContract", "__version__", "estimator"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
@@ -34,5 +35,6 @@ __getattr__, __dir__ = lazy_names(
         "Distribution": "generic_trainer.launchers",
         "GenericTrainer": "generic_trainer.components",
         "ServingContract": "generic_trainer.validation",
+        "estimator": "generic_trainer.estimator",
     },
 )

@@ -16,12 +16,13 @@ def lazy_names(
 
     Args:
         package: the package's `__name__`.
-        homes: public name → the absolute module that defines it.
+        homes: public name → the absolute module that defines it, or that it is the name of.
     """
 
     def load(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(homes[name]), name)
+        module = importlib.import_module(homes[name])
+        return module if homes[name] == f"{package}.{name}" else getattr(module, name)
 
     return load, lambda: sorted(homes)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from generic_trainer._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from generic_trainer.trials import estimator, experiment, keras, native, tensorflow
     from generic_trainer.trials._hyperparameters import (
         Categorical,
         Constant,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         get_hyperparameters,
         get_trial_seed,
     )
+    from generic_trainer.trials.native import experimental
 
 __all__ = [
     "Categorical",
@@ -38,10 +40,16 @@ __all__ = [
     "Double",
     "Integer",
     "Log",
+    "estimator",
+    "experiment",
+    "experimental",
     "get_experiment_config",
     "get_hyperparameters",
     "get_trial_seed",
+    "keras",
+    "native",
     "run_fn_from_trial",
+    "tensorflow",
 ]
 
 _RANGES = "generic_trainer.trials._hyperparameters"
@@ -55,9 +63,14 @@ __getattr__, __dir__ = lazy_names(
         "Double": _RANGES,
         "Integer": _RANGES,
         "Log": _RANGES,
+        "experimental": f"{__name__}.native",
         "get_experiment_config": _TRIAL,
         "get_hyperparameters": _TRIAL,
         "get_trial_seed": _TRIAL,
         "run_fn_from_trial": "generic_trainer.trials._run_fn",
+        **{
+            api: f"{__name__}.{api}"
+            for api in ("estimator", "experiment", "keras", "native", "tensorflow")
+        },
     },
 )

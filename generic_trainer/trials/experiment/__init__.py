@@ -18,8 +18,7 @@ As a module file of a pipeline::
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from generic_trainer._lazy import lazy_names
 
@@ -31,18 +30,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Experiment", "HParams", "RunConfig", "learn_runner", "run_fn_from_experiment"]
 
-_load, __dir__ = lazy_names(
+__getattr__, __dir__ = lazy_names(
     __name__,
     {
         "Experiment": f"{__name__}._experiment",
         "HParams": f"{__name__}._hparams",
         "RunConfig": f"{__name__}._experiment",
+        "learn_runner": f"{__name__}.learn_runner",
         "run_fn_from_experiment": f"{__name__}._run_fn",
     },
 )
-
-
-def __getattr__(name: str) -> Any:
-    if name == "learn_runner":
-        return importlib.import_module(f"{__name__}.learn_runner")
-    return _load(name)

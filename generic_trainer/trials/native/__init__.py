@@ -16,8 +16,7 @@ Determined 0.12 and 0.13.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from generic_trainer._lazy import lazy_names
 
@@ -36,19 +35,14 @@ __all__ = [
     "keras",
 ]
 
-_MODULES = ("estimator", "experimental", "keras")
-
-_load, __dir__ = lazy_names(
+__getattr__, __dir__ = lazy_names(
     __name__,
     {
         "InvalidExperimentException": "generic_trainer.trials._errors",
         "Mode": f"{__name__}._mode",
         "StopLoadingImplementation": f"{__name__}._loading",
+        "estimator": f"{__name__}.estimator",
+        "experimental": f"{__name__}.experimental",
+        "keras": f"{__name__}.keras",
     },
 )
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
-    return _load(name)
