@@ -33,7 +33,8 @@ def as_tensors(data: tuple[Any, ...], loader: str) -> tuple[Any, ...]:
         )
     for name, part in zip(_PARTS, data, strict=False):
         _check(part, name, loader, may_be_dict=name == "x")
-    tensors = tuple(tf.nest.map_structure(_tensor, standardized(part)) for part in data)
+    parts = [part[0] if isinstance(part, list) and len(part) == 1 else part for part in data]
+    tensors = tuple(tf.nest.map_structure(_tensor, standardized(part)) for part in parts)
     lengths = {len(tensor) for tensor in tf.nest.flatten(tensors)}
     if len(lengths) > 1:
         raise CheckFailedError(

@@ -4,7 +4,7 @@
 
     determined-keras-model-weights.{index,data-…}   the model's variables
     determined-keras-optimizer-weights.h5           the optimizers' variables
-    rng_state.pkl                                   random generators: Python, NumPy, TensorFlow
+    rng_state.pkl                                   random generators, those of layers included
     determined-callbacks.v1.pkl                     what callbacks keep
     code/                                           the trial's module
 
@@ -68,6 +68,7 @@ def write_checkpoint(
         "random_rng_state": python,
         "np_rng_state": numpy,
         "tf2_rng_global_state": tensorflow,
+        "layer_rng_states": [each.state.numpy() for each in _layer_generators(model)],
     }
     _write(os.path.join(directory, _GENERATORS), pickle.dumps(state))
     _write(os.path.join(directory, _CALLBACKS), callbacks)
@@ -99,12 +100,14 @@ def read_training_state(directory: str, model: Any, optimizers: Sequence[Any]) -
     read_optimizers(os.path.join(directory, _OPTIMIZERS), optimizers)
 
 
-def read_generators(directory: str) -> None:
-    """Restores the global random generators of Python, NumPy and TensorFlow."""
+def read_generators(directory: str, model: Any) -> None:
+    """Restores the global random generators, and those of Keras 2's layers."""
     state = pickle.loads(_read(os.path.join(directory, _GENERATORS)))
     random.setstate(state["random_rng_state"])
     np.random.set_state(state["np_rng_state"])
     tf.random.get_global_generator().reset(state["tf2_rng_global_state"])
+    for generator, kept in zip(_layer_generators(model), state["layer_rng_states"], strict=True):
+        generator.reset(kept)
 
 
 def read_callbacks(directory: str) -> bytes:
@@ -116,6 +119,15 @@ def _tracked(model: Any) -> tf.train.Checkpoint:
     if hasattr(model, "stateless_call"):  # Keras 3
         return tf.train.Checkpoint(weights=[variable.value for variable in model.variables])
     return tf.train.Checkpoint(root=model)
+
+
+def _layer_generators(model: Any) -> list[Any]:
+    """Returns what `Dropout` and the like draw from in Keras 2, which leaves it out of weights."""
+    sources = (
+        getattr(layer, "_random_generator", None) for layer in getattr(model, "submodules", ())
+    )
+    found = (getattr(source, "_generator", None) for source in sources)
+    return [generator for generator in found if generator is not None]
 
 
 def _write(path: str, content: bytes) -> None:

@@ -160,7 +160,7 @@ class TFKerasController:
             build_for_training(self._model, self._sample(), self._context.optimizers)
             read_training_state(directory, self._model, self._context.optimizers)
             self._training.replay(self._batches * self._per_step)
-            read_generators(directory)
+            read_generators(directory, self._model)
         self._model.stop_training = False
         self._callbacks.train_begin()
         if directory is not None:

@@ -185,7 +185,8 @@ class _Sequence(Data):
 
     def validation(self) -> tf.data.Dataset:
         self._adapter.start(is_validation=True)
-        return self._dataset(self._noted(self._adapter.get_iterator()))
+        made = self._dataset(self._noted(self._adapter.get_iterator()))
+        return made.apply(tf.data.experimental.assert_cardinality(len(self._adapter)))
 
     def replay(self, batches: int) -> None:
         self._adapter.skip_epochs(batches)

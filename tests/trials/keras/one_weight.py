@@ -39,9 +39,6 @@ class OneWeight(TFKerasTrial):
     def build_validation_data_loader(self):
         return X, 2 * X
 
-    def keras_callbacks(self):
-        return list(self.context.get_data_config().get("callbacks", []))
-
 
 class WithMomentum(OneWeight):
     """Has a slot variable, which a checkpoint must keep."""

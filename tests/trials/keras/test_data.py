@@ -1,0 +1,195 @@
+"""The five kinds of data."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from generic_trainer.trials.keras import SequenceAdapter
+from tests.trials.keras.one_weight import OneWeight, X, steps
+
+BY_HAND = [loss for _, loss in steps(7)]
+
+
+class Loader(OneWeight):
+    """Returns the data that the test has put into the configuration."""
+
+    def build_training_data_loader(self):
+        return self.context.get_data_config()["make"](self.context, X, 2 * X)
+
+    def build_validation_data_loader(self):
+        return self.context.get_data_config()["make"](self.context, X, 2 * X)
+
+
+class Batches(tf.keras.utils.Sequence):
+    """The records one by one; notes which were read, and when an epoch ends."""
+
+    def __init__(self, x, y):
+        super().__init__()
+        self.x, self.y, self.read = x, y, []
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, index):
+        self.read.append(index)
+        return self.x[index : index + 1], self.y[index : index + 1]
+
+    def on_epoch_end(self):
+        self.read.append("end")
+
+
+def dataset(context, *parts):
+    return context.wrap_dataset(tf.data.Dataset.from_tensor_slices(parts).batch(1))
+
+
+KINDS = {
+    "arrays": lambda context, x, y: (x, y),
+    "double precision": lambda context, x, y: (x.astype(np.float64), y.astype(np.float64)),
+    "weights": lambda context, x, y: (x, y, np.ones(3)),
+    "list": lambda context, x, y: ([x], [y]),
+    "dataset": dataset,
+    "sequence": lambda context, x, y: Batches(x, y),
+    "adapter": lambda context, x, y: SequenceAdapter(Batches(x, y)),
+    "main thread": lambda context, x, y: SequenceAdapter(Batches(x, y), workers=0),
+    "threads": lambda context, x, y: SequenceAdapter(Batches(x, y), workers=3, max_queue_size=2),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_follows_the_records_in_order_for_ever(open_trial, kind):
+    trial = open_trial(Loader, data={"make": KINDS[kind]})
+    assert [trial.train(1)["loss"] for _ in range(7)] == pytest.approx(BY_HAND, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_validation_is_one_pass_weighted_by_records(open_trial, kind):
+    trial = open_trial(Loader, data={"make": KINDS[kind]})
+    assert [trial.validate()["val_loss"] for _ in range(2)] == pytest.approx([56 / 3] * 2)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_batches_of_a_dataset_may_differ_in_size(open_trial, size):
+    def make(context, x, y):
+        return context.wrap_dataset(tf.data.Dataset.from_tensor_slices((x, y)).batch(size))
+
+    trial = open_trial(Loader, data={"make": make})
+    assert trial.validate()["val_loss"] == pytest.approx(56 / 3)
+
+
+def test_named_inputs(open_trial):
+    class Named(Loader):
+        def make_model(self):
+            inputs = {name: tf.keras.Input([1], name=name) for name in ("b", "a")}
+            hidden = tf.keras.layers.Subtract()([inputs["b"], inputs["a"]])
+            dense = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+            return tf.keras.Model(inputs, dense(hidden))
+
+    trial = open_trial(Named, data={"make": lambda _, x, y: ({"a": x, "b": 2 * x}, y)})
+    assert [trial.train(1)["loss"] for _ in range(7)] == pytest.approx(BY_HAND, rel=1e-5)
+
+
+def test_several_inputs_and_outputs(open_trial):
+    class Several(Loader):
+        def build_model(self):
+            inputs = [tf.keras.Input([1]), tf.keras.Input([1])]
+            dense = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+            model = tf.keras.Model(inputs, [dense(inputs[0]), dense(inputs[1])])
+            model = self.context.wrap_model(model)
+            model.compile("sgd", ["mse", "mae"])
+
+    trial = open_trial(Several, size=3, data={"make": lambda _, x, y: ([x, -x], [y, -y])})
+    assert trial.train(1)["loss"] == pytest.approx(56 / 3 + 4, rel=1e-5)
+
+
+def test_texts(open_trial):
+    class Texts(Loader):
+        def build_model(self):
+            words = tf.keras.layers.StringLookup(vocabulary=["a", "b"])
+            layers = [words, tf.keras.layers.Embedding(3, 1), tf.keras.layers.Flatten()]
+            inputs = tf.keras.Input([1], dtype="string")
+            outputs = inputs
+            for layer in layers:
+                outputs = layer(outputs)
+            model = self.context.wrap_model(tf.keras.Model(inputs, outputs))
+            model.compile("sgd", "mse")
+
+    texts = np.array([["a"], ["b"], ["z"]], object)
+    trial = open_trial(Texts, data={"make": lambda _, x, y: (texts, y)})
+    assert trial.train(3)["loss"] > 0
+
+
+@pytest.mark.parametrize("kind", ["arrays", "dataset", "sequence"])
+def test_sample_weights_count(open_trial, kind):
+    weights = np.array([1.0, 0.0, 2.0], np.float32)
+    make = {
+        "arrays": lambda context, *parts: (*parts, weights),
+        "dataset": lambda context, *parts: dataset(context, *parts, weights),
+        "sequence": lambda context, x, y: Weighted(x, y),
+    }[kind]
+
+    class Weighted(Batches):
+        def __getitem__(self, index):
+            return (*super().__getitem__(index), weights[index : index + 1])
+
+    class Still(Loader):
+        def make_optimizer(self):
+            return tf.keras.optimizers.SGD(0.0)
+
+    trial = open_trial(Still, data={"make": make})
+    assert [trial.train(1)["loss"] for _ in range(3)] == pytest.approx([4, 0, 72])
+
+
+@pytest.mark.parametrize("one_hot", [False, True])
+def test_class_weights_count_in_training_alone(open_trial, one_hot):
+    y = np.array([0, 1, 1])
+
+    class Classes(OneWeight):
+        def build_model(self):
+            self.context.configure_fit(class_weight={0: 1.0, 1: 10.0})
+            model = tf.keras.Sequential(
+                [
+                    tf.keras.Input([1]),
+                    tf.keras.layers.Dense(2, "softmax", kernel_initializer="zeros"),
+                ]
+            )
+            loss = "categorical_crossentropy" if one_hot else "sparse_categorical_crossentropy"
+            model = self.context.wrap_model(model)
+            model.compile(tf.keras.optimizers.SGD(0.0), loss)
+
+        def build_training_data_loader(self):
+            return X, np.eye(2)[y] if one_hot else y
+
+        build_validation_data_loader = build_training_data_loader
+
+    trial = open_trial(Classes)
+    losses = [trial.train(1)["loss"] for _ in range(3)]
+    assert losses == pytest.approx(np.log(2) * np.array([1, 10, 10]), rel=1e-5)
+    assert trial.validate()["val_loss"] == pytest.approx(np.log(2), rel=1e-5)
+
+
+def test_a_sequence_is_told_of_the_ends_of_epochs(open_trial):
+    made = []
+
+    def make(context, x, y):
+        made.append(Batches(x, y))
+        return SequenceAdapter(made[-1], workers=0)
+
+    open_trial(Loader, data={"make": make}).train(7)
+    assert made[0].read == [0, 1, 2, "end", 0, 1, 2, "end", 0]
+
+
+def test_batches_of_a_sequence_may_differ_in_length(open_trial):
+    class Growing(Batches):
+        def __getitem__(self, index):
+            return np.ones([2, index + 1, 1], np.float32), np.ones([2, 1], np.float32)
+
+    class Pooled(Loader):
+        def make_model(self):
+            pool = tf.keras.layers.GlobalAveragePooling1D()
+            return tf.keras.Sequential([pool, *super().make_model().layers])
+
+    trial = open_trial(Pooled, data={"make": lambda context, x, y: Growing(x, y)})
+    assert trial.train(5)["loss"] > 0
+    assert trial.validate()["val_loss"] > 0

@@ -1,0 +1,205 @@
+"""A trial that is saved and restored goes on as the straight one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from generic_trainer.errors import TrainingError
+from generic_trainer.trials._errors import CheckFailedError
+from generic_trainer.trials.keras import SequenceAdapter, callbacks
+from tests.trials.keras.one_weight import OneWeight, WithMomentum, X
+
+
+class Deferred(tf.keras.Model):
+    """Has no variables before it has seen data."""
+
+    def __init__(self):
+        super().__init__()
+        self.normalization = tf.keras.layers.BatchNormalization()
+        self.dropout = tf.keras.layers.Dropout(0.5)
+        self.dense = tf.keras.layers.Dense(1)
+
+    def call(self, inputs, training=None):
+        return self.dense(self.dropout(self.normalization(inputs, training=training), training=training))
+
+
+class Subclassed(OneWeight):
+    def make_model(self):
+        return Deferred()
+
+    def make_optimizer(self):
+        return tf.keras.optimizers.Adam(0.01)
+
+
+class Shuffled(Subclassed):
+    def build_training_data_loader(self):
+        data = tf.data.Dataset.from_tensor_slices((X, 2 * X)).shuffle(3).batch(2)
+        return self.context.wrap_dataset(data)
+
+
+class Cached(Subclassed):
+    def build_training_data_loader(self):
+        @self.context.experimental.cache_train_dataset("x", "1", shuffle=True)
+        def make():
+            return tf.data.Dataset.from_tensor_slices((X, 2 * X))
+
+        return make().batch(2)
+
+
+class Noisy(tf.keras.utils.Sequence):
+    """Draws from NumPy's global generator, as data augmentation does."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        x = X[index : index + 1] + np.random.normal(size=[1, 1])
+        return x, 2 * x
+
+
+class Augmented(Subclassed):
+    def build_training_data_loader(self):
+        return SequenceAdapter(Noisy(), workers=self.context.get_hparam("workers"))
+
+
+class Reordered(tf.keras.utils.Sequence):
+    """Shuffles its batches between epochs."""
+
+    def __init__(self):
+        super().__init__()
+        self.order = np.arange(3)
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        x = X[self.order[index]][None]
+        return x, 2 * x
+
+    def on_epoch_end(self):
+        np.random.shuffle(self.order)
+
+
+class Shuffling(Subclassed):
+    def build_training_data_loader(self):
+        return Reordered()
+
+
+class Schedule(WithMomentum):
+    def make_optimizer(self):
+        rate = tf.keras.optimizers.schedules.ExponentialDecay(0.05, 2, 0.5)
+        return tf.keras.optimizers.SGD(rate)
+
+
+class Drawing(Deferred):
+    """Draws from TensorFlow's global generator in its own training step."""
+
+    def call(self, inputs, training=None):
+        noise = tf.random.get_global_generator().normal([])
+        return super().call(inputs + noise if training else inputs, training=training)
+
+
+class Drawn(Subclassed):
+    def make_model(self):
+        return Drawing()
+
+
+@pytest.mark.parametrize(
+    "trial_class", [OneWeight, WithMomentum, Schedule, Subclassed, Shuffled, Shuffling, Drawn]
+)
+def test_losses_go_on(resumed, trial_class):
+    expected, found = resumed(trial_class)
+    assert found == expected
+
+
+@pytest.mark.parametrize("before", [3, 5])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_a_sequence_draws_goes_on_although_it_is_read_ahead(resumed, workers, before):
+    expected, found = resumed(Augmented, before=before, hparams={"workers": workers})
+    assert found == expected
+
+
+@pytest.mark.parametrize("before", [2, 3])
+def test_a_cached_dataset_goes_on(resumed, before, tmp_path_factory):
+    layer = {"type": "shared_fs", "host_storage_path": str(tmp_path_factory.mktemp("cache"))}
+    config = {"data_layer": layer}
+    expected, found = resumed(Cached, before=before, after=5, size=2, config=config)
+    assert found == expected
+
+
+def test_the_learning_rate_goes_on(open_trial, tmp_path):
+    class Still(OneWeight):
+        def make_optimizer(self):
+            return tf.keras.optimizers.SGD(1e-30)
+
+        def keras_callbacks(self):
+            return [callbacks.ReduceLROnPlateau(factor=0.5, patience=1)]
+
+    def rates(trial, count):
+        return [trial.validate()["lr"] for _ in range(count)]
+
+    straight, first = open_trial(Still), open_trial(Still)
+    straight.train(1)
+    first.train(1)
+    expected = rates(straight, 6)
+    before = rates(first, 3)
+    first.save(str(tmp_path))
+    second = open_trial(Still, batches_trained=1, checkpoint_dir=str(tmp_path))
+    assert before + rates(second, 3) == expected
+    assert expected[-1] < expected[0]
+
+
+def test_callbacks_go_on(open_trial, tmp_path):
+    class Stopping(OneWeight):
+        def make_optimizer(self):
+            return tf.keras.optimizers.SGD(0.0)
+
+        def keras_callbacks(self):
+            return [callbacks.EarlyStopping(patience=3, restore_best_weights=True)]
+
+    first = open_trial(Stopping)
+    for _ in range(3):  # the first validation is the best, two have waited
+        first.train(1)
+        first.validate()
+    assert not first.stop_requested
+    first.save(str(tmp_path))
+    second = open_trial(Stopping, batches_trained=3, checkpoint_dir=str(tmp_path))
+    second.validate()
+    assert second.stop_requested
+
+
+def test_a_checkpoint_of_another_model(open_trial, tmp_path):
+    open_trial().save(str(tmp_path))
+
+    class Wider(OneWeight):
+        def make_model(self):
+            return tf.keras.Sequential([tf.keras.layers.Dense(2), tf.keras.layers.Dense(1)])
+
+    with pytest.raises(TrainingError, match="does not fit the model of build_model"):
+        open_trial(Wider, batches_trained=1, checkpoint_dir=str(tmp_path)).train(1)
+
+
+def test_a_checkpoint_of_another_optimizer(open_trial, tmp_path):
+    first = open_trial()
+    first.train(1)
+    first.save(str(tmp_path))
+
+    class Adam(OneWeight):
+        def make_optimizer(self):
+            return tf.keras.optimizers.Adam()
+
+    with pytest.raises(TrainingError, match="does not fit"):
+        open_trial(Adam, batches_trained=1, checkpoint_dir=str(tmp_path)).train(1)
+
+
+def test_a_checkpoint_of_other_callbacks(open_trial, tmp_path):
+    class Kept(callbacks.Callback):
+        pass
+
+    first = open_trial(callbacks=[Kept()])
+    first.train(1)
+    first.save(str(tmp_path))
+    with pytest.raises(CheckFailedError, match=r"written with the callbacks \['Kept'\]"):
+        open_trial(batches_trained=1, checkpoint_dir=str(tmp_path)).train(1)
