@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -11,6 +12,8 @@ from typing import Any
 from generic_trainer.data import explain_read_errors
 from generic_trainer.request import TrainingRequest
 from generic_trainer.training import is_chief
+from generic_trainer.training._cluster import is_one_of_several
+from generic_trainer.training._keras_3 import keras_3_on_one_worker_only
 from generic_trainer.user_code import call_user_function, user_function
 
 __all__ = ["run"]
@@ -53,8 +56,12 @@ def run(
         fn_args = make_fn_args(request, export_dir)
         _logger.info("Training with %s of %s", request.user_code.function, request.user_code.module)
         _logger.info("TensorBoard: tensorboard --logdir %s", request.model_run_dir)
-        with explain_read_errors():
+        with explain_read_errors(), _refusals():
             call_user_function(run_fn, fn_args, request.user_code)
+
+
+def _refusals() -> contextlib.AbstractContextManager[None]:
+    return keras_3_on_one_worker_only() if is_one_of_several() else contextlib.nullcontext()
 
 
 def _rehearse(

@@ -8,9 +8,10 @@ from typing import Any
 
 from generic_trainer.errors import ConfigurationError
 
-__all__ = ["is_chief", "task", "tf_config"]
+__all__ = ["is_chief", "is_one_of_several", "task", "tf_config"]
 
 _TF_CONFIG = "TF_CONFIG"
+_TRAINS = ("chief", "master", "worker")
 
 
 def is_chief() -> bool:
@@ -33,6 +34,12 @@ def is_chief() -> bool:
     if task_type in ("chief", "master"):
         return task_index == 0
     return task_type == "worker" and task_index == 0 and not {"chief", "master"} & cluster.keys()
+
+
+def is_one_of_several() -> bool:
+    """Whether several processes train the same model, each with its share of the data."""
+    cluster = tf_config().get("cluster") or {}
+    return not cluster.get("ps") and sum(len(cluster.get(name, ())) for name in _TRAINS) > 1
 
 
 def tf_config() -> dict[str, Any]:

@@ -9,11 +9,10 @@ from typing import Any
 import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.training._cluster import task, tf_config
+from generic_trainer.training._cluster import is_one_of_several, task, tf_config
+from generic_trainer.training._keras_3 import refusal
 
 __all__ = ["get_strategy"]
-
-_TRAINS = ("chief", "master", "worker")
 
 _logger = logging.getLogger(__name__)
 
@@ -43,7 +42,7 @@ def get_strategy() -> tf.distribute.Strategy:
     cluster = tf_config().get("cluster") or {}
     if cluster.get("ps"):
         return _parameter_servers()
-    if sum(len(cluster.get(name, ())) for name in _TRAINS) > 1:
+    if is_one_of_several():
         _refuse_keras_3()
         return tf.distribute.MultiWorkerMirroredStrategy()
     if len(tf.config.list_physical_devices("GPU")) > 1:
@@ -65,12 +64,7 @@ def _parameter_servers() -> tf.distribute.Strategy:
 
 def _refuse_keras_3() -> None:
     if _trains_keras_3():
-        raise ConfigurationError(
-            f"Keras {_keras_version()} cannot train on several workers: under "
-            "MultiWorkerMirroredStrategy its fit fails. Set the environment variable "
-            "TF_USE_LEGACY_KERAS=1 before TensorFlow is imported (and have tf-keras installed): "
-            "tf.keras is then Keras 2, which can."
-        )
+        raise refusal(_keras_version())
 
 
 def _trains_keras_3() -> bool:

@@ -34,6 +34,7 @@ _POLL_S = 0.2
 # yet clear which was the first.
 _LAST_WORDS_S = 10.0
 _STACKS_S = 5.0
+_NURSERY_LOST = "The process that starts the workers was killed from outside, and they with it."
 
 
 class Attempt:
@@ -82,6 +83,9 @@ class Attempt:
         try:
             for member, order in orders.items():
                 self._running[member] = nursery.start(member.name, order, *streams[member.name])
+        except ConnectionError as error:
+            self._running.clear()
+            raise WorkerLostError(_NURSERY_LOST) from error
         except BaseException:
             self.close()
             raise
@@ -108,7 +112,7 @@ class Attempt:
             self._note_end(_POLL_S)
             if any(not end.succeeded for end in self._ends):
                 self._wait_for(lambda: any(end.is_conclusive for end in self._failed()))
-                raise cause_of_failure(self._ends)
+                raise cause_of_failure(self._ends, named=self._distribution.is_cluster)
             if stop.received:
                 self._preempt()
             limits.look(self._running)
@@ -184,9 +188,7 @@ class Attempt:
             ended = self._nursery.next_end(timeout_s)
         except ConnectionError as error:
             self._running.clear()
-            raise WorkerLostError(
-                "The process that starts the workers was killed from outside, and they with it."
-            ) from error
+            raise WorkerLostError(_NURSERY_LOST) from error
         if ended is not None:
             member = self._members[ended.worker]
             del self._running[member]

@@ -53,15 +53,20 @@ class End:
         return self.code != -signal.SIGABRT
 
 
-def cause_of_failure(ends: Sequence[End]) -> GenericTrainerError:
-    """Returns the error for an attempt in which at least one worker failed, in order of time."""
+def cause_of_failure(ends: Sequence[End], *, named: bool) -> GenericTrainerError:
+    """Returns the error for an attempt in which at least one worker failed.
+
+    Args:
+        ends: those that have ended, the first one first.
+        named: whether there are several workers, so that the message has to tell which one.
+    """
     failed = [end for end in ends if not end.succeeded]
     cause = next((end for end in failed if end.is_conclusive), None)
     if cause is not None:
-        return _error(cause, named=cause.member.index > 0 or len(ends) > 1)
+        return _error(cause, named)
     # All that is known is that they missed each other.
     first = failed[0]
-    error = _error(first, named=True)
+    error = _error(first, named)
     if first.outcome is None:
         return error
     lost = WorkerLostError(f"The workers have lost each other. {error}")

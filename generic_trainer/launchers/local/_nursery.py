@@ -60,7 +60,7 @@ class Nursery:
         with other:
             self._process = self._spawn(other, environment)
         self._received = b""
-        self._ready = False
+        self._ready = self._gone = False
         self._ended: list[Ended] = []
 
     def start(self, worker: str, order: Mapping[str, Any], stdout: int, stderr: int) -> int:
@@ -74,13 +74,13 @@ class Nursery:
 
         Raises:
             ConfigurationError: TensorFlow or TFX cannot be imported there.
+            ConnectionError: the nursery is gone, and all workers with it.
         """
         if not self._ready:
-            self._expect("ready", _START_TIMEOUT_S)
-            self._ready = True
+            self._wait_until_ready()
         message = json.dumps({**order, "worker": worker}).encode()
         socket.send_fds(self._channel, [message], [stdout, stderr])
-        return int(self._expect("started", _START_TIMEOUT_S)["pid"])
+        return int(self._expect("started")["pid"])
 
     def next_end(self, timeout_s: float) -> Ended | None:
         """Returns the next end of a worker; None when there is none in time.
@@ -105,7 +105,7 @@ class Nursery:
     @property
     def alive(self) -> bool:
         """Whether the process still runs."""
-        return self._process.poll() is None
+        return not self._gone and self._process.poll() is None
 
     def close(self) -> None:
         """Kills all workers, what they have started, and the nursery."""
@@ -132,18 +132,27 @@ class Nursery:
             start_new_session=True,
         )
 
-    def _expect(self, name: str, timeout_s: float) -> dict[str, Any]:
+    def _wait_until_ready(self) -> None:
+        try:
+            self._expect("ready")
+        except ConnectionError as error:
+            code = self._process.wait()
+            if code < 0:
+                raise
+            raise ConfigurationError(
+                "launcher='local': the process that starts the workers could not import "
+                f"{', '.join(self.preload)} in {sys.executable}; its output says why."
+            ) from error
+        self._ready = True
+
+    def _expect(self, name: str) -> dict[str, Any]:
         """Returns the next event of a name; ends of workers that come before it are kept."""
         while True:
-            try:
-                event = self._next_event(timeout_s)
-            except ConnectionError:
-                event = None
+            event = self._next_event(_START_TIMEOUT_S)
             if event is None:
                 raise ConfigurationError(
-                    "launcher='local': the process that starts the workers could not import "
-                    f"{', '.join(self.preload)} in {sys.executable}; its output says why. It ended "
-                    f"with {self._process.poll()}."
+                    "launcher='local': the process that starts the workers did not answer within "
+                    f"{_START_TIMEOUT_S:g} s."
                 )
             if event["event"] == name:
                 return event
@@ -155,6 +164,7 @@ class Nursery:
                 return None
             received = self._channel.recv(1 << 16)
             if not received:
+                self._gone = True  # its process may take a moment longer to end
                 raise ConnectionError("the nursery is gone")
             self._received += received
         line, _, self._received = self._received.partition(b"\n")

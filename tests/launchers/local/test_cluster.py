@@ -1,0 +1,233 @@
+"""Several workers on this machine: what each is told, reads and prints."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from generic_trainer.errors import (
+    ConfigurationError,
+    TrainingError,
+    WorkerHangError,
+    WorkerLostError,
+)
+from generic_trainer.launchers import Distribution, Job, launch
+from tests.launchers import jobs
+
+Run = Callable[..., Job]
+
+# What each of two workers sums up of its share, and the weights that they end with.
+MULTI_WORKER = """
+from generic_trainer import training
+
+def run_fn(fn_args):
+    strategy = training.get_strategy()
+    assert isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy), strategy
+    with strategy.scope():
+        weight = tf.Variable(0.0, aggregation=tf.VariableAggregation.SUM)
+    seen = []
+    for batch in strategy.experimental_distribute_dataset(read(fn_args)):
+        strategy.run(lambda batch: weight.assign_add(tf.reduce_sum(batch["x"])), args=(batch,))
+        for local in strategy.experimental_local_results(batch["x"]):
+            seen += [int(x) for x in tf.reshape(local, [-1])]
+    print("seen:", *sorted(seen))
+    print("weight:", float(strategy.experimental_local_results(weight)[0]))
+    export(fn_args.serving_model_dir)
+"""
+KERAS = """
+from generic_trainer import training
+
+def run_fn(fn_args):
+    strategy = training.get_strategy()
+    with strategy.scope():
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(1,))])
+        model.compile(tf.keras.optimizers.SGD(1e-4), "mse")
+    data = read(fn_args, num_epochs=None).map(lambda batch: (batch["x"], batch["y"]))
+    model.fit(data, steps_per_epoch=5, epochs=2, verbose=0)
+    print("weights:", *(float(w) for w in tf.reshape(model.get_weights()[0], [-1])))
+    export(fn_args.serving_model_dir)
+"""
+PARAMETER_SERVERS = """
+from generic_trainer import training
+
+def run_fn(fn_args):
+    strategy = training.get_strategy()
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        weight = tf.Variable(0.0)
+    print("the variable is on", weight.device)
+
+    @tf.function
+    def step():
+        weight.assign_add(1.0)
+
+    for _ in range(10):
+        coordinator.schedule(step)
+    coordinator.join()
+    print("steps:", float(weight))
+    export(fn_args.serving_model_dir)
+"""
+
+
+@pytest.fixture
+def run(examples: Path, tmp_path: Path) -> Run:
+    """Runs a module's source in child processes."""
+
+    def run(source: str, **distribution: Any) -> Job:
+        wanted = Distribution(launcher="local", **{"max_failures": 0, **distribution})
+        job = jobs.make_job(tmp_path, examples, source, distribution=wanted, seed=1)
+        launch(job)
+        return job
+
+    return run
+
+
+def told(job: Job, start: str) -> dict[str, str]:
+    """Returns worker → the rest of its line that starts so."""
+    found = re.findall(rf"^\[(.+?)\] {start} (.*)$", jobs.log(job), re.MULTILINE)
+    return dict(found)
+
+
+def test_each_worker_reads_its_share_once_and_all_have_the_same_weights(run: Run) -> None:
+    job = run(MULTI_WORKER, num_workers=2)
+    seen = {name: set(numbers.split()) for name, numbers in told(job, "seen:").items()}
+    assert seen.keys() == {"chief", "worker 0"}
+    assert len(seen["chief"]) == len(seen["worker 0"]) == 16
+    assert seen["chief"] | seen["worker 0"] == {str(number) for number in range(32)}
+    weights = told(job, "weight:")
+    assert weights["chief"] == weights["worker 0"] == "496.0"
+    assert jobs.exported(job) == ["Format-Serving"]
+
+
+@pytest.mark.slow
+def test_keras_2_trains_to_the_same_weights(run: Run) -> None:
+    job = run(KERAS, num_workers=2, env={"TF_USE_LEGACY_KERAS": "1"})
+    weights = told(job, "weights:")
+    assert weights.keys() == {"chief", "worker 0"}
+    assert len(set(weights.values())) == 1
+
+
+@pytest.mark.parametrize(
+    "strategy", ["training.get_strategy()", "tf.distribute.MultiWorkerMirroredStrategy()"]
+)
+def test_keras_3_is_refused_before_training_with_the_way_out(
+    run: Run, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
+    source = KERAS.replace("training.get_strategy()", strategy)
+    with pytest.raises(ConfigurationError, match="environment variable TF_USE_LEGACY_KERAS=1"):
+        run(source, num_workers=2)
+
+
+def test_chief_trains_with_the_workers_and_parameter_servers_it_is_given(run: Run) -> None:
+    job = run(PARAMETER_SERVERS, num_workers=2, parameter_servers=1)
+    assert "[chief] steps: 10.0" in jobs.log(job)
+    assert "the variable is on /job:ps/replica:0/task:0" in jobs.log(job)
+    assert "[worker 1] " in jobs.log(job)
+    assert jobs.exported(job) == ["Format-Serving"]
+
+
+def test_error_of_one_worker_is_the_error_of_the_run(run: Run) -> None:
+    raises = """
+    assert training.is_chief(), "only worker 0 has this"
+    strategy.reduce("SUM", strategy.run(lambda: tf.constant(1.0)), axis=None)
+    print("seen:"
+"""
+    with pytest.raises(TrainingError, match=r"^worker 0: ") as caught:
+        run(MULTI_WORKER.replace('    print("seen:"', raises.rstrip()), num_workers=2)
+    assert type(caught.value) is TrainingError
+    assert "only worker 0 has this" in str(caught.value)
+
+
+def test_lost_worker_is_made_up_for_by_starting_all_again(run: Run) -> None:
+    kill_once = """
+    flag = fn_args.model_run_dir + "/killed"
+    if not training.is_chief() and not os.path.exists(flag):
+        open(flag, "w").close()
+        os.kill(os.getpid(), 9)
+    seen = []
+"""
+    source = "import os\n" + MULTI_WORKER.replace("    seen = []", kill_once.rstrip())
+    job = run(source, num_workers=2, max_failures=1)
+    assert "worker 0 was ended by SIGKILL" in jobs.log(job)
+    assert told(job, "weight:") == {"chief": "496.0", "worker 0": "496.0"}
+
+
+def test_worker_that_never_comes_up_is_named(run: Run) -> None:
+    with pytest.raises(WorkerHangError, match=r"No server of worker 0 ever came up") as caught:
+        run(
+            MULTI_WORKER.replace(
+                "    strategy = training.get_strategy()",
+                "    if not training.is_chief(): threading.Lock().acquire(); wait_for_ever()\n"
+                "    strategy = training.get_strategy()",
+            )
+            + """
+import threading
+
+def wait_for_ever():
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+""",
+            num_workers=2,
+            timeout_s=5,
+        )
+    assert "in wait_for_ever" in str(caught.value)
+
+
+def test_lines_of_single_workers_have_no_prefix(run: Run) -> None:
+    job = run("def run_fn(fn_args): print('alone'); export(fn_args.serving_model_dir)")
+    assert "\nalone\n" in jobs.log(job)
+
+
+def test_processors_are_shared_out(run: Run) -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two processors")
+    source = """
+    import os
+
+    def run_fn(fn_args):
+        print("processors:", *os.sched_getaffinity(0))
+        export(fn_args.serving_model_dir)
+    """
+    job = run(source, num_workers=2, cpus_per_worker=1)
+    processors = told(job, "processors:")
+    assert len(set(processors.values())) == 2
+    assert all(" " not in each for each in processors.values())
+
+
+def test_gpus_are_shared_out_or_missed_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    source = """
+    import os
+
+    def run_fn(fn_args):
+        print("gpus:", os.environ["CUDA_VISIBLE_DEVICES"])
+        export(fn_args.serving_model_dir)
+    """
+    job = run(source, num_workers=2, gpus_per_worker=2)
+    assert told(job, "gpus:") == {"chief": "4,5", "worker 0": "6,7"}
+    with pytest.raises(ConfigurationError, match="need 6 GPUs, but this machine has 4"):
+        run(source, num_workers=2, gpus_per_worker=3)
+
+
+def test_lost_more_often_than_allowed_is_an_error(run: Run) -> None:
+    with pytest.raises(WorkerLostError, match="chief was ended by SIGKILL"):
+        run(
+            """
+            import os
+            from generic_trainer import training
+
+            def run_fn(fn_args):
+                if training.is_chief():
+                    os.kill(os.getpid(), 9)
+                export(fn_args.serving_model_dir)
+            """,
+            num_workers=2,
+            max_failures=1,
+        )
