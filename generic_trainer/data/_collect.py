@@ -11,7 +11,7 @@ from generic_trainer.data._count import remember_counts
 from generic_trainer.data._diagnose import diagnose
 from generic_trainer.data._estimate import Estimate
 from generic_trainer.data._files import READ_ERRORS, RecordFile, reason
-from generic_trainer.data._load import Loaded, SeparatorInData, load
+from generic_trainer.data._load import Loaded, SeparatorInData, Storing, load
 from generic_trainer.data._parse import Parser
 from generic_trainer.data._plan import Limits, Path
 from generic_trainer.data._progress import Progress
@@ -20,6 +20,9 @@ from generic_trainer.errors import DataError
 __all__ = ["Collected", "NoRoom", "collect", "read_error"]
 
 _logger = logging.getLogger(__name__)
+
+# Of the memory budget, also where columns are on disk.
+_VOCABULARY_SHARE = 8
 
 
 class NoRoom(Exception):
@@ -59,12 +62,17 @@ def collect(
         NoRoom: the columns are too large after all, or hold strings that cannot be stored.
     """
     guard = _Guard(path, limits, expected, one_pass)
+    storing = Storing(
+        expected.coded,
+        limits.memory_bytes // _VOCABULARY_SHARE,
+        directory=None if path == "memory" else limits.directory,
+    )
     try:
         loaded = load(
             files,
             parser,
+            storing,
             record_bytes=expected.record_bytes,
-            directory=None if path == "memory" else limits.directory,
             reader_num_threads=options.reader_num_threads,
             parser_num_threads=options.parser_num_threads,
             on_block=guard,

@@ -2,94 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-from generic_trainer.data._column import ArraySpec
+from generic_trainer.data._column import ArraySpec, Block
+from generic_trainer.data._lists import ListPart
 from generic_trainer.data._nested import RaggedPart, SparsePart
 from generic_trainer.data._parse import Parser
-from generic_trainer.data._parts import DensePart, Features, GroupPart, Part
+from generic_trainer.data._parts import DensePart, Features, Part
 
-__all__ = ["Layout", "PartArrays", "make_layout", "take"]
-
-PartArrays = Sequence[Sequence[Sequence[tf.Tensor]]]
+__all__ = ["Layout", "make_layout"]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """All parts that the features of a schema are stored in.
+    """All parts that the features of a schema are stored in."""
 
-    Attributes:
-        dense: parts whose batches have one size; many batches are made at once and then cut.
-        ragged: parts whose batches depend on their rows; made batch by batch.
-    """
-
-    dense: tuple[Part, ...]
-    ragged: tuple[Part, ...]
+    parts: tuple[Part, ...]
 
     @property
     def arrays(self) -> tuple[ArraySpec, ...]:
         """All arrays of all parts."""
-        parts = (*self.dense, *self.ragged)
-        return tuple(array for part in parts for column in part.columns for array in column.arrays)
+        return tuple(
+            array for part in self.parts for column in part.columns for array in column.arrays
+        )
 
-    def pack(self, parsed: Mapping[str, Any]) -> tuple[tuple[tf.Tensor, ...], tf.Tensor]:
+    def pack(self, parsed: Mapping[str, Any]) -> tuple[tuple[Block, ...], tf.Tensor]:
         """Returns the arrays of a block of parsed features, and whether one cannot be stored."""
-        packed = [part.pack(parsed) for part in (*self.dense, *self.ragged)]
+        packed = [part.pack(parsed) for part in self.parts]
         arrays = tuple(
             array for part in packed for column_arrays in part.arrays for array in column_arrays
         )
         return arrays, tf.reduce_any([part.spoiled for part in packed])
 
-    def split(self, arrays: Sequence[tf.Tensor]) -> tuple[PartArrays, PartArrays]:
-        """Returns stored arrays by part and column: those of `dense` and those of `ragged`."""
+    def take(self, arrays: Sequence[tf.Tensor], vocabulary: tf.Tensor, rows: tf.Tensor) -> Features:
+        """Returns all features of many batches; see `Part.take`.
+
+        Args:
+            arrays: as they are stored.
+            vocabulary: what codes stand for, string [codes].
+            rows: int64 [batches, batch size].
+        """
+        features: Features = {}
+        for part, part_arrays in zip(self.parts, self._by_part(arrays, vocabulary), strict=True):
+            features.update(part.take(part_arrays, rows))
+        return features
+
+    def _by_part(
+        self, arrays: Sequence[tf.Tensor], vocabulary: tf.Tensor
+    ) -> Iterator[tuple[tuple[tf.Tensor, ...], ...]]:
         rest = iter(arrays)
-        dense, ragged = (
-            tuple(
-                tuple(tuple(next(rest) for _ in column.arrays) for column in part.columns)
-                for part in parts
+        for part in self.parts:
+            yield tuple(
+                (*(next(rest) for _ in column.arrays), vocabulary) for column in part.columns
             )
-            for parts in (self.dense, self.ragged)
-        )
-        return dense, ragged
 
 
-def take(parts: Iterable[Part], arrays: PartArrays, rows: tf.Tensor) -> Features:
-    """Returns the features of some parts for chosen rows."""
-    features: Features = {}
-    for part, part_arrays in zip(parts, arrays, strict=True):
-        features.update(part.take(part_arrays, rows))
-    return features
+def make_layout(parser: Parser, separator: bytes, coded: AbstractSet[str]) -> Layout:
+    """Returns the layout of the features that a parser yields.
 
-
-def make_layout(parser: Parser, separator: bytes) -> Layout:
-    """Returns the layout of the features that a parser yields."""
-    features = parser.features
-    dense, groups = _Grouped(), _Grouped()
+    Args:
+        parser: it knows the features.
+        separator: what ends strings that are stored as words.
+        coded: the features whose strings are stored as codes.
+    """
+    dense: dict[tuple[tf.DType, bytes | None], dict[str, tuple[int, ...]]] = {}
+    lists: dict[tuple[tf.DType, tf.DType | None, bytes | None], list[str]] = {}
     nested: list[Part] = []
-    for key, feature in features.items():
+    for key, feature in parser.features.items():
+        ending = None if key in coded else separator
+        kind = feature.dtype, ending if feature.dtype == tf.string else None
         if isinstance(feature, tf.io.FixedLenFeature):
-            dense.add(feature.dtype, key, tuple(feature.shape))
+            dense.setdefault(kind, {})[key] = tuple(feature.shape)
         elif isinstance(feature, tf.io.VarLenFeature):
-            groups.add(feature.dtype, key, None)
+            lists.setdefault((kind[0], None, kind[1]), []).append(key)
         elif isinstance(feature, tf.io.SparseFeature):
-            nested.append(SparsePart(key, feature.dtype, _dense_shape(feature), separator))
+            nested.append(SparsePart(key, feature.dtype, _dense_shape(feature), kind[1]))
         elif feature.partitions:
-            nested.append(RaggedPart(key, _ragged_spec(key, feature), separator))
+            nested.append(RaggedPart(key, _ragged_spec(key, feature), kind[1]))
         else:
-            groups.add(feature.dtype, key, feature.row_splits_dtype)
+            lists.setdefault((kind[0], feature.row_splits_dtype, kind[1]), []).append(key)
     return Layout(
-        tuple(DensePart(dtype, shapes, separator) for dtype, shapes in dense.items()),
-        (*(GroupPart(dtype, kinds, separator) for dtype, kinds in groups.items()), *nested),
+        (
+            *(DensePart(dtype, shapes, end) for (dtype, end), shapes in dense.items()),
+            *(ListPart(dtype, tuple(keys), to, end) for (dtype, to, end), keys in lists.items()),
+            *nested,
+        )
     )
-
-
-class _Grouped(dict[tf.DType, dict[str, Any]]):
-    def add(self, dtype: tf.DType, key: str, value: Any) -> None:
-        self.setdefault(dtype, {})[key] = value
 
 
 def _dense_shape(feature: tf.io.SparseFeature) -> tuple[int, ...]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from generic_trainer.data._files import RecordFile, record_dataset
@@ -15,9 +16,12 @@ from generic_trainer.data._layout import Layout, make_layout
 from generic_trainer.data._parse import Parser
 from generic_trainer.data._store import Store
 from generic_trainer.data._strings import SEPARATORS
+from generic_trainer.data._vocabulary import VocabularyOutgrown
 from generic_trainer.data._whole import FRAME_BYTES, check_whole
 
-__all__ = ["Loaded", "SeparatorInData", "load"]
+__all__ = ["Loaded", "SeparatorInData", "Storing", "load"]
+
+_logger = logging.getLogger(__name__)
 
 # A fixed number, so that the order does not depend on the number of cores.
 _FILES_AT_A_TIME = 16
@@ -60,12 +64,27 @@ class Loaded:
         return counts
 
 
+@dataclass(frozen=True)
+class Storing:
+    """How and where columns are stored.
+
+    Attributes:
+        coded: features whose strings are worth a vocabulary.
+        vocabulary_limit_bytes: memory that it may take; beyond it, strings are stored as words.
+        directory: where columns go; None: in memory.
+    """
+
+    coded: AbstractSet[str]
+    vocabulary_limit_bytes: int
+    directory: str | None
+
+
 def load(
     files: Sequence[RecordFile],
     parser: Parser,
+    storing: Storing,
     *,
     record_bytes: int,
-    directory: str | None,
     reader_num_threads: int,
     parser_num_threads: int,
     on_block: Callable[[Loaded], None],
@@ -75,8 +94,8 @@ def load(
     Args:
         files: what to read.
         parser: how to parse a record.
+        storing: how to store columns.
         record_bytes: about how long a serialized record is.
-        directory: where columns go; None: in memory.
         reader_num_threads: files read at a time.
         parser_num_threads: blocks parsed at a time.
         on_block: called after each block; it may raise, or move the columns elsewhere.
@@ -89,18 +108,33 @@ def load(
     low, high = _BLOCK_ROWS
     block_rows = min(high, max(low, _BLOCK_BYTES // max(1, record_bytes)))
     records = _records(files, block_rows, reader_num_threads)
-    for separator in SEPARATORS:
-        layout = make_layout(parser, separator)
-        loaded = Loaded(layout, Store(layout.arrays, directory), len(files))
+    separators = iter(SEPARATORS)
+    separator = next(separators)
+    while True:
+        layout = make_layout(parser, separator, storing.coded)
+        store = Store(layout.arrays, storing.directory, storing.vocabulary_limit_bytes)
+        loaded = Loaded(layout, store, len(files))
+        blocks = _blocks(records, parser, layout, parser_num_threads)
         try:
-            _fill(loaded, _blocks(records, parser, layout, parser_num_threads), on_block)
+            _fill(loaded, blocks, on_block)
             check_whole(files, loaded.read_bytes)
+            store.vocabulary.freeze()
             return loaded
+        except VocabularyOutgrown:
+            store.close()
+            _logger.info("Reading again from the start: strings repeat less than they seemed to")
+            storing = replace(storing, coded=frozenset())
         except SeparatorInData:
-            loaded.store.close()
+            store.close()
+            separator = _following(separators)
         except BaseException:
-            loaded.store.close()
+            store.close()
             raise
+
+
+def _following(separators: Iterator[bytes]) -> bytes:
+    for separator in separators:
+        return separator
     raise SeparatorInData
 
 
@@ -108,7 +142,7 @@ def _fill(loaded: Loaded, blocks: Iterator[Any], on_block: Callable[[Loaded], No
     for file, rows, num_bytes, arrays, spoiled in blocks:
         if spoiled:
             raise SeparatorInData
-        loaded.store.append([np.asarray(array) for array in arrays])
+        loaded.store.append(arrays)
         loaded.runs.append((int(file), int(rows)))
         loaded.read_bytes[int(file)] += int(num_bytes) + int(rows) * FRAME_BYTES
         on_block(loaded)
@@ -146,7 +180,7 @@ def _blocks(
 ) -> Iterator[Any]:
     @traced
     def pack(file: tf.Tensor, serialized: tf.Tensor) -> Any:
-        arrays, spoiled = layout.pack(parser.parse(serialized))
+        arrays, spoiled = layout.pack(parser.parse_lists(serialized))
         num_bytes = tf.reduce_sum(tf.cast(tf.strings.length(serialized), tf.int64))
         return file, tf.size(serialized), num_bytes, arrays, spoiled
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer.data._column import Column, Fixed, Varying
+from generic_trainer.data._column import Block, Column, Fixed, Varying
+from generic_trainer.data._encode import encode_ragged, encode_sparse, sparse_indices
 from generic_trainer.data._parts import Arrays, Features, Packed
 
 __all__ = ["RaggedPart", "SparsePart"]
@@ -28,7 +29,7 @@ class SparsePart:
     key: str
     dtype: tf.DType
     shape: tuple[int, ...]
-    separator: bytes
+    separator: bytes | None
 
     @property
     def columns(self) -> tuple[Fixed, Varying, Varying]:
@@ -40,7 +41,7 @@ class SparsePart:
         )
 
     def pack(self, parsed: Mapping[str, Any]) -> Packed:
-        """Returns the arrays of the parsed feature."""
+        """See `Part`."""
         sparse = parsed[self.key]
         row_of_value, batch = sparse.indices[:, 0], sparse.dense_shape[0]
         values = tf.RaggedTensor.from_value_rowids(
@@ -61,20 +62,19 @@ class SparsePart:
         )
 
     def take(self, arrays: Arrays, rows: tf.Tensor) -> Features:
-        """Returns the feature as a sparse tensor [len(rows), *shape]."""
+        """See `Part`."""
         counts, places, contents = self.columns
-        lengths = counts.take(arrays[0], rows)[:, 0]
+        flat_rows, batches = tf.reshape(rows, [-1]), tf.shape(rows, tf.int64)
+        lengths = tf.cast(counts.take(arrays[0], flat_rows)[:, 0], tf.int64)
         rank = len(self.shape)
-        inner = tf.reshape(places.take(arrays[1], rows, lengths * rank), [-1, rank])
-        outer = tf.ragged.row_splits_to_segment_ids(_splits(lengths), out_type=tf.int64)
-        dense_shape = tf.stack([tf.size(rows, tf.int64), *self.shape])
-        return {
-            self.key: tf.SparseTensor(
-                tf.concat([outer[:, tf.newaxis], inner], axis=1),
-                contents.take(arrays[2], rows, lengths),
-                dense_shape,
-            )
-        }
+        inner = tf.reshape(places.take(arrays[1], flat_rows, lengths * rank), [-1, rank])
+        outer = sparse_indices(tf.reshape(lengths, batches))[:, :2]
+        encoded = encode_sparse(
+            tf.concat([outer, inner], axis=1),
+            contents.take(arrays[2], flat_rows, lengths),
+            tf.tile([tf.stack([batches[1], *self.shape])], tf.stack([batches[0], 1])),
+        )
+        return {self.key: encoded}
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class RaggedPart:
 
     key: str
     spec: Any
-    separator: bytes
+    separator: bytes | None
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -96,10 +96,10 @@ class RaggedPart:
         return (Fixed(_LENGTH, 1), *inner, Varying(self.spec.dtype, self.separator))
 
     def pack(self, parsed: Mapping[str, Any]) -> Packed:
-        """Returns the arrays of the parsed feature."""
+        """See `Part`."""
         feature = parsed[self.key]
         outer, *inner = (tf.cast(each, tf.int64) for each in feature.nested_row_lengths())
-        packed = [(tf.cast(outer, _LENGTH)[:, tf.newaxis],)]
+        packed: list[tuple[Block, ...]] = [(tf.cast(outer, _LENGTH)[:, tf.newaxis],)]
         counts = outer
         for column, lengths in zip(self.columns[1:], inner, strict=False):
             level = tf.RaggedTensor.from_row_lengths(lengths, counts, validate=False)
@@ -113,17 +113,20 @@ class RaggedPart:
         return Packed((*packed, contents.pack(values)), contents.spoiled(values))
 
     def take(self, arrays: Arrays, rows: tf.Tensor) -> Features:
-        """Returns the feature as a ragged tensor [len(rows), ...]."""
+        """See `Part`."""
         outer, *inner, contents = self.columns
-        counts = outer.take(arrays[0], rows)[:, 0]  # type: ignore[call-arg]
+        flat_rows = tf.reshape(rows, [-1])
+        counts = tf.cast(outer.take(arrays[0], flat_rows)[:, 0], tf.int64)  # type: ignore[call-arg]
         nested = [counts]
         for column, stored in zip(inner, arrays[1:-1], strict=True):
-            nested.append(column.take(stored, rows, counts))  # type: ignore[call-arg]
-            level = tf.RaggedTensor.from_row_lengths(nested[-1], counts, validate=False)
-            counts = tf.reduce_sum(level, axis=1)
+            level = column.take(stored, flat_rows, counts)  # type: ignore[call-arg]
+            nested.append(tf.cast(level, tf.int64))
+            counts = _sums(nested[-1], counts)
         counts *= self._value_size
-        values = contents.take(arrays[-1], rows, counts)  # type: ignore[call-arg]
-        return {self.key: self._rebuild(values, nested)}
+        values = contents.take(arrays[-1], flat_rows, counts)  # type: ignore[call-arg]
+        splits = [tf.cast(_splits(each), self.spec.row_splits_dtype) for each in nested]
+        shaped = tf.reshape(values, [-1, *self._value_shape])
+        return {self.key: encode_ragged(shaped, splits, tf.shape(rows)[1])}
 
     @property
     def _value_shape(self) -> list[int]:
@@ -133,19 +136,12 @@ class RaggedPart:
     def _value_size(self) -> int:
         return int(np.prod(self._value_shape, dtype=int))
 
-    def _rebuild(self, values: tf.Tensor, nested: Sequence[tf.Tensor]) -> tf.RaggedTensor:
-        result = tf.reshape(values, [-1, *self._value_shape])
-        for level in reversed(range(len(nested))):
-            lengths = tf.cast(nested[level], self.spec.row_splits_dtype)
-            uniform = self.spec.shape[level + 1]
-            if uniform is None:
-                result = tf.RaggedTensor.from_row_lengths(result, lengths, validate=False)
-            else:
-                result = tf.RaggedTensor.from_uniform_row_length(
-                    result, tf.cast(uniform, lengths.dtype), nrows=tf.size(lengths, lengths.dtype)
-                )
-        return result
-
 
 def _splits(lengths: tf.Tensor) -> tf.Tensor:
-    return tf.concat([[0], tf.cumsum(tf.cast(lengths, tf.int64))], axis=0)
+    return tf.concat([[0], tf.cumsum(lengths)], axis=0)
+
+
+def _sums(lengths: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+    """Returns the sum of the lengths in each row, `counts` many one after another."""
+    ends = tf.gather(_splits(lengths), _splits(counts))
+    return ends[1:] - ends[:-1]

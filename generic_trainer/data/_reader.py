@@ -108,19 +108,20 @@ class Reader:
     def _room(self) -> Limits:
         if self._limits is None:
             self._limits = self._make_limits()
-        taken = sum(
-            each.loaded.store.num_bytes
-            for each in self._collected.values()
-            if each.path == "memory"
-        )
+        taken = sum(each.loaded.store.memory_bytes for each in self._collected.values())
         return Limits(max(0, self._limits.memory_bytes - taken), self._limits.directory)
 
     def _serve(
         self, collected: Collected, parser: Parser, options: Any, seed: int | None
     ) -> tf.data.Dataset:
         loaded = collected.loaded
+        store = loaded.store
         columns = Columns(
-            loaded.layout, tuple(loaded.store.tensors()), loaded.num_rows, loaded.store.num_bytes
+            loaded.layout,
+            tuple(store.tensors()),
+            store.vocabulary.tensor(),
+            loaded.num_rows,
+            store.num_bytes,
         )
         dataset = column_dataset(columns, parser, self._order(collected, options), options, seed)
         dataset.generic_trainer_columns = loaded  # keeps the files open as long as the dataset is

@@ -8,15 +8,15 @@ from typing import Any
 import tensorflow as tf
 
 from generic_trainer.data._graph import traced
-from generic_trainer.data._layout import Layout, take
+from generic_trainer.data._layout import Layout
 from generic_trainer.data._order import Order
 from generic_trainer.data._parse import Parser
 
 __all__ = ["Columns", "column_dataset"]
 
 # Rows that one call gathers: enough to make the cost of the ops small, little enough for the cache.
-_CHUNK_ROWS = 1 << 14
-_CHUNK_BYTES = 8 << 20
+_CHUNK_ROWS = 1 << 12
+_CHUNK_BYTES = 4 << 20
 _ENDLESS = 1 << 62
 
 
@@ -26,11 +26,13 @@ class Columns:
 
     Attributes:
         arrays: the arrays of `layout`, stored.
+        vocabulary: the strings that codes in them stand for.
         num_bytes: their size.
     """
 
     layout: Layout
     arrays: tuple[tf.Tensor, ...]
+    vocabulary: tf.Tensor
     num_rows: int
     num_bytes: int
 
@@ -70,45 +72,32 @@ def column_dataset(
     """Returns the dataset that `options` ask for; see `make_dataset_factory`."""
     batches = _batches(columns, options)
     chunks = _chunks(batches, order, options, seed)
-    dense, ragged = columns.layout.split(columns.arrays)
-    static_size = batches.size if batches.drops_rest else None
-    threads = options.parser_num_threads
-    deterministic = not options.sloppy_ordering
 
     @traced
-    def gather_dense(arrays: Any, rows: tf.Tensor) -> Any:
-        features = take(columns.layout.dense, arrays, tf.reshape(rows, [-1]))
-        shape = tf.shape(rows)
-        cut = {key: _cut(each, shape, static_size) for key, each in features.items()}
-        if columns.layout.ragged:
-            return cut, tf.ensure_shape(rows, [None, static_size])
-        return parser.element(_ordered(cut, parser))
+    def gather(stored: Any, rows: tf.Tensor) -> Any:
+        arrays, vocabulary = stored
+        features = columns.layout.take(arrays, vocabulary, rows)
+        return tuple(tf.nest.flatten(parser.element(features)))
 
-    @traced
-    def gather_ragged(arrays: Any, batch: Any) -> Any:
-        features, rows = batch
-        features.update(take(columns.layout.ragged, arrays, rows))
-        return parser.element(_ordered(features, parser))
-
-    dataset = (
-        _beside(dense, chunks)
-        .map(gather_dense, num_parallel_calls=threads, deterministic=deterministic)
+    encoded = (
+        _beside((columns.arrays, columns.vocabulary), chunks)
+        .map(
+            gather,
+            num_parallel_calls=options.parser_num_threads,
+            deterministic=not options.sloppy_ordering,
+        )
         .unbatch()
     )
-    if columns.layout.ragged:
-        dataset = _beside(ragged, dataset).map(
-            gather_ragged, num_parallel_calls=threads, deterministic=deterministic
-        )
-    return dataset.apply(tf.data.experimental.assert_cardinality(_cardinality(batches, options)))
+    spec = parser.element_spec(batches.size if batches.drops_rest else None)
+    dataset = tf.data.experimental.from_variant(tf.data.experimental.to_variant(encoded), spec)
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(_cardinality(batches, options)))
+    dataset.generic_trainer_encoded = encoded  # its functions live as long as it does
+    return dataset
 
 
 def _beside(arrays: Any, dataset: tf.data.Dataset) -> tf.data.Dataset:
     # Tensors that a function captures are written into its graph by every rewrite of the dataset;
     # tensors that flow through it are not.
-    if not arrays:
-        return dataset.map(
-            traced(lambda *element: ((), element if len(element) > 1 else element[0]))
-        )
     return tf.data.Dataset.zip((tf.data.Dataset.from_tensors(arrays).repeat(), dataset))
 
 
@@ -143,7 +132,10 @@ def _chunks(batches: _Batches, order: Order, options: Any, seed: int | None) -> 
             flat = order.rows(arrays, tf.reshape(positions, [-1]), key)
             return tf.ensure_shape(tf.reshape(flat, tf.shape(positions)), [None, None])
 
-        return _beside(order.arrays, batches.positions()).map(rows)
+        positions = batches.positions()
+        if not order.arrays:
+            return positions.map(traced(lambda each: rows((), each)))
+        return _beside(order.arrays, positions).map(rows)
 
     if not options.shuffle:
         return of_seed(tf.constant(0, tf.int64))
@@ -152,14 +144,3 @@ def _chunks(batches: _Batches, order: Order, options: Any, seed: int | None) -> 
     again = True if tf.executing_eagerly() else None
     seeds = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=again).take(1)
     return seeds.flat_map(of_seed)
-
-
-def _cut(values: tf.Tensor, shape: tf.Tensor, static_size: int | None) -> tf.Tensor:
-    """Reshapes [batches x size, ...] into [batches, size, ...]."""
-    cut = tf.reshape(values, tf.concat([shape, tf.shape(values)[1:]], axis=0))
-    return tf.ensure_shape(cut, [None, static_size, *values.shape[1:]])
-
-
-def _ordered(features: dict[str, Any], parser: Parser) -> dict[str, Any]:
-    # As `tf.io.parse_example` orders its result: sparse, dense, ragged.
-    return {key: features[key] for key in parser.order}

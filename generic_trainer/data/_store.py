@@ -10,11 +10,13 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from generic_trainer.data._column import ArraySpec
+from generic_trainer.data._vocabulary import Vocabulary
 
 __all__ = ["Store"]
 
@@ -24,29 +26,53 @@ Opener = Callable[[], int]
 class Store:
     """The arrays of a dataset."""
 
-    def __init__(self, specs: Sequence[ArraySpec], directory: str | None = None) -> None:
+    def __init__(
+        self,
+        specs: Sequence[ArraySpec],
+        directory: str | None = None,
+        vocabulary_limit_bytes: int = 0,
+    ) -> None:
         """Opens one empty file for each array.
 
         Args:
             specs: the arrays.
             directory: where files go; None: in memory.
+            vocabulary_limit_bytes: memory that the strings behind codes may take.
         """
         _allow_open_files(len(specs))
+        self.vocabulary = Vocabulary(vocabulary_limit_bytes)
+        self._in_memory = directory is None
         self._arrays = [_Array(spec, _opener(directory)) for spec in specs]
         self._mapped: list[tf.Tensor] | None = None
 
     @property
     def num_bytes(self) -> int:
-        """Size of all arrays so far."""
-        return sum(array.num_bytes for array in self._arrays)
+        """Size of all arrays and of the vocabulary so far."""
+        return sum(array.num_bytes for array in self._arrays) + self.vocabulary.num_bytes
 
-    def append(self, blocks: Sequence[np.ndarray]) -> None:
-        """Appends one block of rows to each array."""
+    @property
+    def memory_bytes(self) -> int:
+        """What of it is in memory."""
+        return self.num_bytes if self._in_memory else self.vocabulary.num_bytes
+
+    def append(self, blocks: Sequence[Any]) -> None:
+        """Appends one block of rows to each array.
+
+        Args:
+            blocks: arrays as `ArraySpec` says; pairs of arrays where `coded`.
+
+        Raises:
+            VocabularyOutgrown: strings hardly repeat.
+        """
         for array, block in zip(self._arrays, blocks, strict=True):
-            array.append(block)
+            if isinstance(block, tuple):
+                places, strings = block
+                block = self.vocabulary.codes(strings)[places]
+            array.append(np.asarray(block))
 
     def spill(self, directory: str) -> None:
         """Moves all arrays to files in a directory."""
+        self._in_memory = False
         for array in self._arrays:
             array.move(_opener(directory))
 

@@ -29,7 +29,7 @@ def options(**changes: Any) -> TensorFlowDatasetOptions:
 def growing(directory: Path) -> str:
     """Files that look small: the long lists come after what the estimate looks at."""
     long = [
-        example(id=number, price=[1.0, 2.0], city="x", tags=["tag" * 50] * 20)
+        example(id=number, price=[1.0, 2.0], city="x", tags=[f"{number}" * 50] * 20)
         for number in range(1100, 3000)
     ]
     return write_files(directory, [[*numbered(0, 1100), *long]])
@@ -67,8 +67,8 @@ def test_columns_larger_than_a_graph_may_be() -> None:
     )
     os.close(file)
     feature = {"x": tf.io.FixedLenFeature([], tf.float32)}
-    layout = Layout((DensePart(tf.float32, {"x": ()}, b"\xff"),), ())
-    columns = Columns(layout, (zeros,), rows, rows * 4)
+    layout = Layout((DensePart(tf.float32, {"x": ()}, b"\xff"),))
+    columns = Columns(layout, (zeros,), tf.constant([], tf.string), rows, rows * 4)
     parser = Parser(feature, {"x": "x"}, None)
     dataset = column_dataset(columns, parser, FullShuffle(rows), options(), seed=1)
     for made in (
