@@ -2,10 +2,12 @@
 
 ::
 
+    generic-trainer run my_model.py --train 'train/*.gz' --eval 'eval/*.gz' --output runs
     generic-trainer validate MODEL_DIR --examples 'eval/*.gz' --label tips --html report.html
     generic-trainer doctor
 
-Exit status: 0 all is well, 1 it is not, 2 the call was wrong.
+Exit status: 0 all is well, 1 it is not, 2 the call was wrong. `run` tells more failures apart, by
+the codes of `generic_trainer.launchers`.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from collections.abc import Sequence
 
 from generic_trainer import __version__
 from generic_trainer.cli._doctor import add_doctor
+from generic_trainer.cli._run import add_run
 from generic_trainer.cli._status import WRONG_CALL
 from generic_trainer.cli._validate import add_validate
 from generic_trainer.errors import ConfigurationError
@@ -41,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="generic-trainer", description=__doc__.split("\n")[0])
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    add_run(commands)
     add_validate(commands)
     add_doctor(commands)
     return parser

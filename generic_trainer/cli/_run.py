@@ -1,0 +1,195 @@
+"""`generic-trainer run`: a module file without a pipeline."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+import tempfile
+from typing import Any
+
+from generic_trainer.cli._status import PASSED
+from generic_trainer.errors import ConfigurationError, GenericTrainerError, raise_problems
+from generic_trainer.files import gfile, is_remote
+from generic_trainer.launchers import Distribution, Job
+from generic_trainer.request import ExamplesFormat, TrainingRequest
+from generic_trainer.validation import ServingContract
+
+__all__ = ["add_run"]
+
+_TF_EXAMPLE = 6  # tfx.proto.example_gen_pb2.PayloadFormat.FORMAT_TF_EXAMPLE
+_SPLIT = "Split-"
+
+
+def add_run(commands: Any) -> None:
+    """Adds the command to the parser."""
+    parser = commands.add_parser(
+        "run",
+        help="train with a module file, without a pipeline, and publish the model",
+        description=(
+            "Trains with run_fn of a module file, or what stands in for it, checks the export and "
+            "publishes it as OUTPUT/model/N/Format-Serving; log and report are in "
+            "OUTPUT/model_run/N. A run that was killed goes on when the same command is given."
+        ),
+    )
+    parser.set_defaults(run=_run)
+    add = parser.add_argument
+    add("module_file", metavar="MODULE_FILE", help="Python file with run_fn, trainer_fn or a trial")
+    add("--output", metavar="DIR", required=True, help="where models and logs go")
+    add("--examples", metavar="DIR", help="what an ExampleGen or Transform has written: Split-*/")
+    add("--train", metavar="GLOB", help="TFRecords of tf.Examples to train on (or --examples)")
+    add("--eval", metavar="GLOB", help="TFRecords of tf.Examples to evaluate on (or --examples)")
+    add("--train-steps", metavar="N", type=int, help="fn_args.train_steps")
+    add("--eval-steps", metavar="N", type=int, help="fn_args.eval_steps")
+    add("--schema", metavar="FILE", help="schema.pbtxt of the examples")
+    add("--transform-graph", metavar="DIR", help="what Transform has written: transform_fn/")
+    add("--base-model", metavar="DIR", help="SavedModel to start from, and to compare with")
+    add("--hyperparameters", metavar="FILE", help="best_hyperparameters.txt of a Tuner")
+    add("--custom-config", metavar="JSON", help="fn_args.custom_config")
+    add("--contract", metavar="FILE", help="YAML or JSON file of a ServingContract")
+    add("--eval-config", metavar="FILE", help="the Evaluator's tfma.EvalConfig")
+    add(
+        "--distribution", metavar="JSON", help='such as \'{"launcher": "local", "num_workers": 2}\''
+    )
+
+
+def _run(options: argparse.Namespace) -> int:
+    # Before TensorFlow is imported: what is wrong with the words is told at once.
+    distribution = Distribution.from_json(options.distribution or "{}")
+    _check_words(options)
+    from generic_trainer.launchers._failures import exit_code
+    from generic_trainer.run import FN_ARGS_FACTORY, train_and_publish
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    try:
+        with tempfile.TemporaryDirectory(prefix="generic-trainer-") as scratch_dir:
+            train_and_publish(
+                Job(
+                    request=_request(options, scratch_dir),
+                    distribution=distribution,
+                    fn_args_factory=FN_ARGS_FACTORY,
+                )
+            )
+    except ConfigurationError:
+        raise
+    except GenericTrainerError as error:
+        print(f"generic-trainer: {error}", file=sys.stderr)
+        return exit_code(error)
+    return PASSED
+
+
+def _check_words(options: argparse.Namespace) -> None:
+    problems = []
+    if bool(options.examples) == bool(options.train or options.eval):
+        problems.append("give either --examples, or --train and --eval")
+    elif not options.examples and not (options.train and options.eval):
+        problems.append("--train and --eval go together")
+    for word in ("train_steps", "eval_steps"):
+        steps = getattr(options, word)
+        if steps is not None and steps < 1:
+            problems.append(f"--{word.replace('_', '-')} must be at least 1, got {steps}")
+    if options.custom_config:
+        try:
+            if not isinstance(json.loads(options.custom_config), dict):
+                problems.append("--custom-config must be a JSON object")
+        except ValueError as error:
+            problems.append(f"--custom-config is not JSON: {error}")
+    raise_problems(ConfigurationError, "generic-trainer run", problems)
+
+
+def _request(options: argparse.Namespace, scratch_dir: str) -> TrainingRequest:
+    from generic_trainer.training.resume import with_run_key
+    from generic_trainer.user_code import bundle_module_file
+    from generic_trainer.validation._protos import load_eval_config
+
+    splits = _splits(options)
+    user_code = bundle_module_file(options.module_file, scratch_dir)
+    contract = ServingContract.from_yaml(options.contract) if options.contract else None
+    request = TrainingRequest(
+        user_code=user_code,
+        train_files=splits["train"],
+        eval_files=splits["eval"],
+        split_files=splits,
+        examples_format=ExamplesFormat(_TF_EXAMPLE),
+        scratch_dir=scratch_dir,
+        train_steps=options.train_steps,
+        eval_steps=options.eval_steps,
+        schema_path=_existing("--schema", options.schema),
+        transform_graph_path=_existing("--transform-graph", options.transform_graph),
+        base_model=_existing("--base-model", options.base_model),
+        hyperparameters=_hyperparameters(options.hyperparameters),
+        custom_config=json.loads(options.custom_config) if options.custom_config else None,
+        contract=contract,
+        eval_config=load_eval_config(_existing("--eval-config", options.eval_config)),
+        **_new_directories(options.output),  # last, so that a wrong word leaves nothing behind
+    )
+    return with_run_key(request)
+
+
+def _splits(options: argparse.Namespace) -> dict[str, tuple[str, ...]]:
+    """Returns split → file patterns, of which each matches a file."""
+    splits: dict[str, tuple[str, ...]]
+    if options.examples:
+        folders = gfile().glob(os.path.join(_absolute(options.examples), f"{_SPLIT}*"))
+        splits = {
+            os.path.basename(folder).removeprefix(_SPLIT): (os.path.join(folder, "*"),)
+            for folder in folders
+        }
+        if missing := [f"{_SPLIT}{name}" for name in ("train", "eval") if name not in splits]:
+            raise ConfigurationError(
+                f"--examples: {options.examples} has no {' and no '.join(missing)}; "
+                f"found {sorted(splits) or 'no splits'}. Name the files with --train and --eval."
+            )
+    else:
+        splits = {"train": (_absolute(options.train),), "eval": (_absolute(options.eval),)}
+    empty = [pattern for (pattern,) in splits.values() if not gfile().glob(pattern)]
+    if empty:
+        raise ConfigurationError(f"no file matches {', '.join(empty)}")
+    return splits
+
+
+def _new_directories(output: str) -> dict[str, Any]:
+    """Makes `model/N` and `model_run/N` with the next N; two runs at once get one each."""
+    import tensorflow as tf
+
+    output, files = _absolute(output), gfile()
+    runs = os.path.join(output, "model_run")
+    files.makedirs(runs)
+    names = (name.rstrip("/") for name in files.listdir(runs))
+    number = 1 + max((int(name) for name in names if name.isdecimal()), default=0)
+    while True:
+        model_run_dir = os.path.join(runs, str(number))
+        try:
+            files.mkdir(model_run_dir)
+            break
+        except tf.errors.AlreadyExistsError:
+            number += 1
+    model_dir = os.path.join(output, "model", str(number))
+    files.makedirs(model_dir)
+    return {"model_dir": model_dir, "model_run_dir": model_run_dir}
+
+
+def _existing(word: str, path: str | None) -> str | None:
+    if path is None:
+        return None
+    if not gfile().exists(path):
+        raise ConfigurationError(f"{word}: {path} does not exist")
+    return _absolute(path)
+
+
+def _absolute(path: str) -> str:
+    """Makes a path one that workers elsewhere on this machine find as well."""
+    return path if is_remote(path) else os.path.abspath(path)
+
+
+def _hyperparameters(path: str | None) -> dict[str, Any] | None:
+    if _existing("--hyperparameters", path) is None:
+        return None
+    try:
+        with gfile().GFile(path) as file:
+            values: dict[str, Any] = json.loads(file.read())
+            return values
+    except ValueError as error:
+        raise ConfigurationError(f"--hyperparameters: {path} is not JSON: {error}") from error

@@ -1,0 +1,118 @@
+"""`generic-trainer run`, called as a user calls it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from generic_trainer import cli
+from tests import helpers
+
+TELLS_ITS_ARGUMENTS = """
+import json, os
+
+def run_fn(fn_args):
+    export(fn_args.serving_model_dir)
+    told = {
+        "train_steps": fn_args.train_steps,
+        "custom_config": fn_args.custom_config,
+        "hyperparameters": fn_args.hyperparameters,
+        "num_examples": dict(fn_args.num_examples),
+        "schema_path": fn_args.schema_path,
+    }
+    with open(os.path.join(fn_args.model_run_dir, "told.json"), "w") as file:
+        json.dump(told, file)
+"""
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    helpers.write_examples(tmp_path / "data")
+    helpers.write_schema(tmp_path / "schema")
+    return tmp_path / "data"
+
+
+def run(module_file: str, *words: object) -> int:
+    return cli.main(["run", module_file, *map(str, words)])
+
+
+def test_publishes_and_numbers_what_it_trains(data: Path, tmp_path: Path) -> None:
+    module_file, output = helpers.write_module(tmp_path, TELLS_ITS_ARGUMENTS), tmp_path / "runs"
+    hyperparameters = tmp_path / "best.json"
+    hyperparameters.write_text('{"values": {"units": 8}}')
+    words = ["--examples", data, "--output", output, "--train-steps", 7]
+    words += ["--custom-config", '{"depth": 2}', "--hyperparameters", hyperparameters]
+    words += ["--schema", tmp_path / "schema" / "schema.pbtxt"]
+
+    assert run(module_file, *words) == run(module_file, *words) == 0
+
+    for number in ("1", "2"):
+        assert (output / "model" / number / "Format-Serving" / "saved_model.pb").is_file()
+        assert (output / "model_run" / number / "report.html").is_file()
+    assert json.loads((output / "model_run" / "1" / "told.json").read_text()) == {
+        "train_steps": 7,
+        "custom_config": {"depth": 2},
+        "hyperparameters": {"values": {"units": 8}},
+        "num_examples": {"train": 32, "eval": 8},
+        "schema_path": str(tmp_path / "schema" / "schema.pbtxt"),
+    }
+
+
+def test_files_by_their_names(data: Path, tmp_path: Path) -> None:
+    module_file, output = helpers.write_module(tmp_path, TELLS_ITS_ARGUMENTS), tmp_path / "runs"
+    words = ["--train", data / "Split-train" / "*.gz", "--eval", data / "Split-eval" / "*"]
+
+    assert run(module_file, *words, "--output", output) == 0
+    told = json.loads((output / "model_run" / "1" / "told.json").read_text())
+    assert told["num_examples"] == {"train": 32, "eval": 8}
+
+
+def test_an_error_of_the_module(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module_file = helpers.write_module(tmp_path, "def run_fn(fn_args): raise KeyError('price')")
+
+    assert run(module_file, "--examples", data, "--output", tmp_path / "runs") == 1
+    assert "KeyError: 'price'" in capsys.readouterr().err
+    assert os.listdir(tmp_path / "runs" / "model" / "1") == []
+
+
+def test_an_export_that_is_no_good(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    contract = tmp_path / "contract.yaml"
+    contract.write_text("signatures: [predict]")
+    words = ["--examples", data, "--output", tmp_path / "runs", "--contract", contract]
+
+    assert run(helpers.write_module(tmp_path, TELLS_ITS_ARGUMENTS), *words) == 126
+    assert "required_signatures" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "give either --examples, or --train and --eval"),
+        (["--train", "x"], "--train and --eval go together"),
+        (["--examples", ".", "--train-steps", "0"], "--train-steps must be at least 1"),
+        (["--examples", ".", "--custom-config", "[]"], "--custom-config must be a JSON object"),
+        (["--examples", "."], "has no Split-train and no Split-eval"),
+        (["--train", "/nowhere/*", "--eval", "/nowhere/?"], "no file matches /nowhere/*"),
+        (["--examples", ".", "--distribution", '{"launcher": "slurm"}'], "launcher must be one of"),
+    ],
+)
+def test_wrong_words_leave_nothing_behind(
+    words: list[str],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    module_file = helpers.write_module(tmp_path, TELLS_ITS_ARGUMENTS)
+
+    assert run(module_file, "--output", tmp_path / "runs", *words) == 2
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
