@@ -1,0 +1,122 @@
+"""The TFJob is one that the API server takes, and asks for what the distribution says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from generic_trainer.launchers import Distribution, TFJobOptions
+from generic_trainer.launchers._members import members
+from generic_trainer.launchers.tfjob._manifest import manifest, pod_name
+from tests.launchers.tfjob_schema import problems_of
+
+NAME = "generic-trainer-0123456789"
+
+
+def made(**fields: Any) -> dict[str, Any]:
+    options = {"image": "example/trainer:1", **fields.pop("tfjob", {})}
+    distribution = Distribution(launcher="tfjob", tfjob=TFJobOptions(**options), **fields)
+    return manifest(distribution, NAME, "gs://bucket/root/job")
+
+
+def container(job: dict[str, Any], kind: str) -> dict[str, Any]:
+    spec = job["spec"]["tfReplicaSpecs"][kind]["template"]["spec"]
+    (only,) = spec["containers"]
+    return dict(only)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"num_workers": 4, "timeout_s": 0.5},
+        {"num_workers": 2, "parameter_servers": 3, "gpus_per_worker": 2},
+        {"cpus_per_worker": 1.5, "memory_mb_per_worker": 2048, "require_gpu": True},
+        {
+            "env": {"TF_USE_LEGACY_KERAS": "1"},
+            "tfjob": {
+                "namespace": "team",
+                "service_account": "trainer",
+                "volumes": {"pipelines": "/pipelines", "data": "/data"},
+                "node_selector": {"gpu": "a100"},
+                "labels": {"cost": "research"},
+            },
+        },
+    ],
+)
+def test_every_tfjob_is_what_the_definition_allows(fields: dict[str, Any]) -> None:
+    assert problems_of(made(**fields)) == []
+
+
+def test_chief_is_one_of_the_workers() -> None:
+    job = made(num_workers=3)
+    counts = {kind: spec["replicas"] for kind, spec in job["spec"]["tfReplicaSpecs"].items()}
+    assert counts == {"Chief": 1, "Worker": 2}
+
+
+def test_chief_that_sends_orders_comes_in_addition_and_needs_no_gpu() -> None:
+    job = made(num_workers=3, parameter_servers=2, gpus_per_worker=1)
+    counts = {kind: spec["replicas"] for kind, spec in job["spec"]["tfReplicaSpecs"].items()}
+    assert counts == {"Chief": 1, "Worker": 3, "PS": 2}
+    assert container(job, "Worker")["resources"]["limits"] == {"nvidia.com/gpu": "1"}
+    assert container(job, "Chief")["resources"]["limits"] == {}
+    assert container(job, "PS")["resources"]["limits"] == {}
+
+
+def test_resources_are_asked_for_and_memory_is_limited() -> None:
+    job = made(cpus_per_worker=1.5, memory_mb_per_worker=2048, require_gpu=True)
+    assert container(job, "Chief")["resources"] == {
+        "requests": {"cpu": "1.5", "memory": "2048Mi"},
+        "limits": {"memory": "2048Mi", "nvidia.com/gpu": "1"},
+    }
+
+
+def test_nothing_is_restarted_behind_the_launchers_back_and_time_is_limited() -> None:
+    spec = made(num_workers=2, timeout_s=90.5, preemption_grace_s=30)["spec"]
+    assert spec["runPolicy"]["activeDeadlineSeconds"] == 91
+    for replica in spec["tfReplicaSpecs"].values():
+        assert replica["restartPolicy"] == "Never"
+        assert replica["template"]["spec"]["terminationGracePeriodSeconds"] > 30
+
+
+def test_volumes_are_mounted_where_they_are_said_to_be() -> None:
+    job = made(tfjob={"volumes": {"pipelines": "/pipelines"}})
+    spec = job["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]
+    (volume,), (mount,) = spec["volumes"], spec["containers"][0]["volumeMounts"]
+    assert volume["persistentVolumeClaim"] == {"claimName": "pipelines"}
+    assert mount == {"name": volume["name"], "mountPath": "/pipelines"}
+
+
+def test_pods_have_the_names_that_the_operator_gives_them() -> None:
+    names = [pod_name("job", member) for member in members(Distribution(
+        launcher="local", num_workers=2, parameter_servers=1
+    ))]  # fmt: skip
+    assert names == ["job-chief-0", "job-worker-0", "job-worker-1", "job-ps-0"]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda job: job["spec"].update(restarts=3), "tfjob.spec has no field restarts"),
+        (lambda job: job["spec"].pop("tfReplicaSpecs"), "tfReplicaSpecs is required"),
+        (lambda job: job["metadata"].update(name="9lives"), "gives no name for a service"),
+        (
+            lambda job: job["spec"]["tfReplicaSpecs"]["Chief"].update(replicas="1"),
+            "must be a number",
+        ),
+        (
+            lambda job: container(job, "Chief")["resources"]["limits"].update(memory="2 GB"),
+            "'2 GB' is no quantity",
+        ),
+        (
+            lambda job: container(job, "Chief")["env"].append({"name": "A", "value": 1}),
+            r"env\[0\].value must be str, not 1",
+        ),
+    ],
+)
+def test_definition_finds_mistakes(change: Any, problem: str) -> None:
+    job = made()
+    change(job)
+    with pytest.raises(AssertionError, match=problem):
+        assert not problems_of(job), problems_of(job)
