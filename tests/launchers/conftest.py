@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from generic_trainer.launchers.local._nursery import kept_nursery
 from tests import helpers
+from tests.launchers.ray_nodes import two_nodes
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +25,10 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shared_imports() -> Iterator[None]:
     with kept_nursery():
         yield
+
+
+@pytest.fixture(scope="session")
+def ray_nodes() -> Iterator[Any]:
+    """Two nodes of a Ray cluster, to which this process is connected."""
+    with two_nodes() as cluster:
+        yield cluster

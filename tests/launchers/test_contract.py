@@ -33,12 +33,20 @@ def run_fn(fn_args):
 LAUNCHERS: dict[str, dict[str, Any]] = {
     "in_process": {},
     "local": {},
+    "ray": {},
 }
+SLOW = ("ray",)
 
 
-@pytest.fixture(params=sorted(LAUNCHERS))
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in LAUNCHERS
+    ]
+)
 def run(request: pytest.FixtureRequest, examples: Path, tmp_path: Path) -> Callable[..., Job]:
     """Launches a module's source with one of the launchers, and returns the job."""
+    if request.param == "ray":
+        request.getfixturevalue("ray_nodes")
     distribution = Distribution(launcher=request.param, **LAUNCHERS[request.param])
 
     def run(source: str, **fields: Any) -> Job:

@@ -1,0 +1,81 @@
+"""Several workers on two nodes: what each is told, what is retried, and what an error says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from generic_trainer.errors import TrainingError, WorkerLostError
+from generic_trainer.launchers import Job
+from tests.launchers import jobs
+from tests.launchers.local.test_cluster import MULTI_WORKER, PARAMETER_SERVERS
+
+pytestmark = pytest.mark.slow  # each attempt starts several processes, which import TensorFlow
+
+Run = Callable[..., Job]
+Told = Callable[[Job, str], dict[str, str]]
+
+KILL_ONCE = """
+    flag = fn_args.model_run_dir + "/killed"
+    if not training.is_chief() and not os.path.exists(flag):
+        open(flag, "w").close()
+        os.kill(os.getpid(), 9)
+"""
+
+
+def test_each_worker_reads_its_share_once_and_all_have_the_same_weights(
+    run: Run, told: Told
+) -> None:
+    job = run(MULTI_WORKER, num_workers=2)
+    seen = {name: set(numbers.split()) for name, numbers in told(job, "seen:").items()}
+    assert seen.keys() == {"chief", "worker 0"}
+    assert len(seen["chief"]) == len(seen["worker 0"]) == 16
+    assert seen["chief"] | seen["worker 0"] == {str(number) for number in range(32)}
+    weights = told(job, "weight:")
+    assert weights["chief"] == weights["worker 0"] == "496.0"
+    assert jobs.exported(job) == ["Format-Serving"]
+
+
+def test_chief_trains_with_the_workers_and_parameter_servers_it_is_given(run: Run) -> None:
+    job = run(PARAMETER_SERVERS, num_workers=1, parameter_servers=1, cpus_per_worker=0.5)
+    assert "steps: 10.0" in jobs.log(job)
+    assert "the variable is on /job:ps/replica:0/task:0" in jobs.log(job)
+    assert jobs.exported(job) == ["Format-Serving"]
+
+
+def test_error_of_one_worker_is_the_error_of_the_run_and_is_not_retried(run: Run) -> None:
+    raises = """
+    print("an attempt")
+    assert training.is_chief(), "only worker 0 has this"
+    strategy.reduce("SUM", strategy.run(lambda: tf.constant(1.0)), axis=None)
+    print("seen:"
+"""
+    source = MULTI_WORKER.replace('    print("seen:"', raises.rstrip())
+    with pytest.raises(TrainingError, match=r"^worker 0: ") as caught:
+        run(source, num_workers=2, max_failures=2)
+    assert type(caught.value) is TrainingError
+    assert "only worker 0 has this" in str(caught.value)
+
+
+def test_lost_worker_is_made_up_for_by_starting_all_again(run: Run, told: Told) -> None:
+    source = MULTI_WORKER.replace('    print("seen:"', KILL_ONCE.rstrip() + '\n    print("seen:"')
+    job = run("import os\n" + source, num_workers=2, max_failures=1)
+    assert told(job, "weight:")["chief"] == "496.0"
+
+
+def test_worker_that_is_lost_too_often_ends_the_run(run: Run) -> None:
+    source = "import os\ndef run_fn(fn_args):\n    os.kill(os.getpid(), 9)\n"
+    with pytest.raises(WorkerLostError, match="SIGKILL"):
+        run(source, max_failures=1)
+
+
+def test_crash_is_told_from_a_kill_and_is_not_retried(run: Run) -> None:
+    source = """
+    import ctypes
+    def run_fn(fn_args):
+        ctypes.string_at(0)
+    """
+    with pytest.raises(TrainingError, match="SIGSEGV") as caught:
+        run(source, max_failures=2)
+    assert not isinstance(caught.value, WorkerLostError)

@@ -1,0 +1,51 @@
+"""A Ray cluster of two machines, which are two nodes on this one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+__all__ = ["two_nodes"]
+
+ROOT = Path(__file__).parent.parent.parent
+_STORE_BYTES = 100 << 20
+
+
+@contextlib.contextmanager
+def two_nodes(**node: Any) -> Iterator[Any]:
+    """Yields the cluster, connected to this process; each node has one CPU unless `node` says so.
+
+    The nodes inherit the environment, as the pods of one image do.
+    """
+    import ray
+    from ray.cluster_utils import Cluster
+
+    before = dict(os.environ)
+    # Short, as Unix sockets lie below it.
+    temp_dir = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+    os.environ.update(
+        PYTHONPATH=os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+        RAY_USAGE_STATS_ENABLED="0",
+        RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
+        RAY_COLOR_PREFIX="0",
+    )
+    options = {"num_cpus": 1, "object_store_memory": _STORE_BYTES, **node}
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={**options, "include_dashboard": False, "temp_dir": temp_dir},
+    )
+    try:
+        cluster.add_node(**options)
+        ray.init(address=cluster.address, log_to_driver=True)
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+        shutil.rmtree(temp_dir, ignore_errors=True)
+        os.environ.clear()
+        os.environ.update(before)
