@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 
 from generic_trainer.derived_contract import derived_contract
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.launchers import Job, launch
+from generic_trainer.launchers import Distribution, Job, launch
 from generic_trainer.publishing import keep_failed_run, publish, require_passed
-from generic_trainer.request import TrainingRequest
+from generic_trainer.request import SERVING_MODEL_DIR, TrainingRequest
 from generic_trainer.training import is_chief
 from generic_trainer.validation import (
+    Checker,
     ServingContract,
     ValidationReport,
     lint_eval_config,
@@ -23,6 +25,8 @@ __all__ = ["FN_ARGS_FACTORY", "train_and_publish"]
 # What TFX's FnArgs needs is imported where it is called: Beam and TensorFlow Model Analysis are
 # more than whoever only builds a pipeline, or sends a job to other machines, can do with.
 FN_ARGS_FACTORY = "generic_trainer.executors._fn_args:make_fn_args"
+
+_REHEARSAL_DIR = "rehearsal"
 
 _logger = logging.getLogger(__name__)
 
@@ -57,14 +61,24 @@ def _train_and_publish(job: Job) -> ValidationReport:
     _check_eval_config(contract)
     # The checks need a process with TensorFlow; it starts up while the model trains.
     with start_checker(preload=_needed_by_checks(contract)) as checker:
-
-        def check_rehearsal(export_dir: str) -> None:
-            require_passed(checker.validate(export_dir, contract), "The untrained export")
-
         if contract.rehearse:
-            job = dataclasses.replace(job, check_rehearsal=check_rehearsal)
+            _rehearse(job, contract, checker)
         launch(job)
         return publish(job.request, contract, checker)
+
+
+def _rehearse(job: Job, contract: ServingContract, checker: Checker) -> None:
+    """Checks an export of untrained weights before any worker is started.
+
+    It is made in a child process. In this one it would leave its names in Keras and memory on the
+    GPU behind, and in a cluster a strategy can be made but once.
+    """
+    directory = os.path.join(job.request.scratch_dir, _REHEARSAL_DIR)
+    alone = Distribution(launcher="local", env=job.distribution.env)
+    launch(dataclasses.replace(job, distribution=alone, rehearsal_dir=directory))
+    if os.path.exists(directory):  # unless the module has no export_fn
+        export = os.path.join(directory, SERVING_MODEL_DIR)
+        require_passed(checker.validate(export, contract), "The untrained export")
 
 
 def _needed_by_checks(contract: ServingContract) -> tuple[str, ...]:

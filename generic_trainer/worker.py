@@ -16,21 +16,15 @@ from generic_trainer.training._cluster import is_one_of_several
 from generic_trainer.training._keras_3 import keras_3_on_one_worker_only
 from generic_trainer.user_code import call_user_function, user_function
 
-__all__ = ["run"]
+__all__ = ["rehearse", "run"]
 
 _logger = logging.getLogger(__name__)
 
 _SCRATCH_EXPORT_DIR = "export"
-_REHEARSAL_DIR = "rehearsal"
 _EXPORT_FN = "export_fn"
 
 
-def run(
-    request: TrainingRequest,
-    make_fn_args: Callable[[TrainingRequest, str], Any],
-    *,
-    check_rehearsal: Callable[[str], None] | None = None,
-) -> None:
+def run(request: TrainingRequest, make_fn_args: Callable[[TrainingRequest, str], Any]) -> None:
     """Calls the user's `run_fn` in this process.
 
     The chief exports into the staging directory of the model; every other worker exports into
@@ -40,9 +34,6 @@ def run(
         request: the run.
         make_fn_args: builds the argument of `run_fn` from the request and the directory that the
             model directories go into. TFX's `FnArgs` is built by who knows TFX.
-        check_rehearsal: called before training with the directory of an export of untrained
-            weights, where the module has `export_fn(fn_args)` to make one; it raises when the
-            export is no good. None leaves the rehearsal out.
 
     Raises:
         ModuleFileError: the user's module cannot be loaded.
@@ -51,8 +42,6 @@ def run(
     """
     export_dir = _export_dir(request)
     with user_function(request.user_code) as run_fn:
-        if check_rehearsal is not None:
-            _rehearse(request, make_fn_args, check_rehearsal)
         fn_args = make_fn_args(request, export_dir)
         _logger.info("Training with %s of %s", request.user_code.function, request.user_code.module)
         _logger.info("TensorBoard: tensorboard --logdir %s", request.model_run_dir)
@@ -60,28 +49,38 @@ def run(
             call_user_function(run_fn, fn_args, request.user_code)
 
 
+def rehearse(
+    request: TrainingRequest, make_fn_args: Callable[[TrainingRequest, str], Any], export_dir: str
+) -> None:
+    """Has the user's `export_fn` export untrained weights, so that a wrong signature costs seconds.
+
+    Exports nothing when the module has no such function.
+
+    Args:
+        request: the run.
+        make_fn_args: see `run`.
+        export_dir: directory that the model directories go into.
+
+    Raises:
+        ModuleFileError: the user's module cannot be loaded.
+        TrainingError: `export_fn` raised.
+    """
+    with user_function(request.user_code):
+        export_fn = getattr(sys.modules[request.user_code.module], _EXPORT_FN, None)
+        if export_fn is None:
+            _logger.warning(
+                "The contract asks for a rehearsal, but %s has no %s(fn_args): there is none.",
+                request.user_code.module,
+                _EXPORT_FN,
+            )
+            return
+        _logger.info("Rehearsing: %s exports untrained weights", _EXPORT_FN)
+        os.makedirs(export_dir)
+        call_user_function(export_fn, make_fn_args(request, export_dir), request.user_code)
+
+
 def _refusals() -> contextlib.AbstractContextManager[None]:
     return keras_3_on_one_worker_only() if is_one_of_several() else contextlib.nullcontext()
-
-
-def _rehearse(
-    request: TrainingRequest,
-    make_fn_args: Callable[[TrainingRequest, str], Any],
-    check: Callable[[str], None],
-) -> None:
-    """Exports before training, so that a bug in a signature costs seconds."""
-    export_fn = getattr(sys.modules[request.user_code.module], _EXPORT_FN, None)
-    if export_fn is None:
-        _logger.warning(
-            "The contract asks for a rehearsal, but %s has no %s(fn_args): there is none.",
-            request.user_code.module,
-            _EXPORT_FN,
-        )
-        return
-    _logger.info("Rehearsing: %s exports untrained weights", _EXPORT_FN)
-    fn_args = make_fn_args(request, os.path.join(request.scratch_dir, _REHEARSAL_DIR))
-    call_user_function(export_fn, fn_args, request.user_code)
-    check(fn_args.serving_model_dir)
 
 
 def _export_dir(request: TrainingRequest) -> str:

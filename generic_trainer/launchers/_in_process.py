@@ -13,7 +13,7 @@ __all__ = ["run_in_process"]
 def run_in_process(job: Job) -> None:
     """Calls `run_fn` here; a cluster may be described by `TF_CONFIG`. See `Launcher`."""
     try:
-        worker.run(job.request, job.make_fn_args, check_rehearsal=job.check_rehearsal)
+        worker.run(job.request, job.make_fn_args)
     except TrainingError as error:
         kind = classify(error).error
         if isinstance(error, kind):

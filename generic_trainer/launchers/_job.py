@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from generic_trainer.launchers._distribution import Distribution
@@ -23,14 +22,14 @@ class Job:
             from the request and the directory to export into. A path, because it has to be found
             on other machines as well.
         distribution: on how many workers, and who starts them.
-        check_rehearsal: checks an export of untrained weights, where the contract asks for one.
-            Workers in other processes have a checker of their own instead.
+        rehearsal_dir: local directory that `export_fn` exports untrained weights into, in a job
+            that is a rehearsal; None for one that trains.
     """
 
     request: TrainingRequest
     fn_args_factory: str
     distribution: Distribution = dataclasses.field(default_factory=Distribution)
-    check_rehearsal: Callable[[str], None] | None = None
+    rehearsal_dir: str | None = None
 
     def make_fn_args(self, request: TrainingRequest, export_dir: str) -> Any:
         """Calls the factory."""

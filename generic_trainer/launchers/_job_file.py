@@ -20,7 +20,7 @@ _PICKLED = "__pickled__"
 
 
 def job_to_json(job: Job) -> str:
-    """Returns all of a job but its `check_rehearsal`.
+    """Returns a job as JSON.
 
     What JSON cannot hold (a proto in `custom_config`, for example) is pickled inside it.
     """
@@ -34,6 +34,7 @@ def job_to_json(job: Job) -> str:
         "request": request,
         "fn_args_factory": job.fn_args_factory,
         "distribution": job.distribution.to_json(),
+        "rehearsal_dir": job.rehearsal_dir,
     }
     return json.dumps(values, default=_pickled)
 
@@ -53,6 +54,7 @@ def job_from_json(text: str) -> Job:
         request=TrainingRequest(**request),
         fn_args_factory=values["fn_args_factory"],
         distribution=Distribution.from_json(values["distribution"]),
+        rehearsal_dir=values["rehearsal_dir"],
     )
 
 

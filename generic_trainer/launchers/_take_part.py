@@ -9,18 +9,14 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from generic_trainer import worker
-from generic_trainer.derived_contract import derived_contract
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers._job import Job
 from generic_trainer.launchers._outcome import Outcome
 from generic_trainer.output import shown_output
-from generic_trainer.publishing import require_passed
-from generic_trainer.training import is_chief
 from generic_trainer.training._cluster import task, tf_config
-from generic_trainer.validation import start_checker
 
 __all__ = ["outcome_of_part", "take_part"]
 
@@ -42,7 +38,8 @@ def take_part(job: Job) -> None:
     """Does what `TF_CONFIG` says that this process is for.
 
     1. A server of `ParameterServerStrategy` waits for orders and never returns.
-    2. Any other process calls `run_fn`, with a scratch directory of its own.
+    2. Any other process calls `run_fn`, with a scratch directory of its own, or `export_fn` if the
+       job is a rehearsal.
 
     Raises:
         GenericTrainerError: see `Launcher`.
@@ -53,8 +50,12 @@ def take_part(job: Job) -> None:
         if _is_server(job):
             _serve()
             return
-        with _own_scratch(job) as job, _rehearsal(job) as check_rehearsal:
-            worker.run(job.request, job.make_fn_args, check_rehearsal=check_rehearsal)
+        with _own_scratch(job) as job:
+            if job.rehearsal_dir is None:
+                worker.run(job.request, job.make_fn_args)
+            else:
+                os.environ.pop("TF_CONFIG", None)  # alone, whatever cluster will train
+                worker.rehearse(job.request, job.make_fn_args, job.rehearsal_dir)
 
 
 def _require_gpu() -> None:
@@ -89,18 +90,3 @@ def _own_scratch(job: Job) -> Iterator[Job]:
     with tempfile.TemporaryDirectory(prefix="generic-trainer-") as scratch_dir:
         request = dataclasses.replace(job.request, scratch_dir=scratch_dir)
         yield dataclasses.replace(job, request=request)
-
-
-@contextlib.contextmanager
-def _rehearsal(job: Job) -> Iterator[Callable[[str], None] | None]:
-    asked = job.request.contract
-    if asked is None or not asked.rehearse or not is_chief():
-        yield None
-        return
-    contract = derived_contract(job.request)
-    with start_checker() as checker:
-
-        def check(export_dir: str) -> None:
-            require_passed(checker.validate(export_dir, contract), "The untrained export")
-
-        yield check

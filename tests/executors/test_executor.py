@@ -389,6 +389,30 @@ def test_a_good_rehearsal_is_followed_by_training(
     assert "export_fn exports untrained weights" in helpers.kept_log(outputs)
 
 
+def test_a_rehearsal_is_alone_whatever_cluster_trains(
+    examples: types.Artifact, outputs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = """
+    import os
+
+    def export_fn(fn_args):
+        print("pid", os.getpid(), "is alone:", "TF_CONFIG" not in os.environ)
+        export(fn_args.serving_model_dir)
+
+    def run_fn(fn_args):
+        export(fn_args.serving_model_dir)
+    """
+    cluster = {"chief": ["localhost:1"], "worker": ["localhost:2"]}
+    config = {"cluster": cluster, "task": {"type": "chief", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    contract = ServingContract(rehearse=True).to_json()
+    helpers.train(helpers.write_module(tmp_path, source), examples, outputs, contract=contract)
+    pid, alone = re.search(r"pid (\d+) is alone: (\w+)", helpers.kept_log(outputs)).groups()
+    assert alone == "True"
+    assert int(pid) != os.getpid()
+    assert json.loads(os.environ["TF_CONFIG"]) == config
+
+
 @pytest.mark.parametrize("num_epochs", [None, 1])
 def test_a_corrupt_file_is_named(
     num_epochs: int | None, outputs: Any, tmp_path: Path
