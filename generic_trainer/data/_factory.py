@@ -43,7 +43,8 @@ def make_dataset_factory(
        schema, from the same factory, shares their columns. They are freed with the factory and its
        datasets.
     5. The workers of a cluster agree on the order without a seed being set, so that automatic
-       sharding (by data: the columns have no files left to shard) gives each its share.
+       sharding (by data: the columns have no files left to shard) gives each its share. Parameter
+       server strategies do not shard: each worker goes through everything, as with TFX's reader.
 
     Args:
         fallback: TFX's own factory, for payload formats other than tf.Example.

@@ -13,7 +13,7 @@ import tensorflow as tf
 from generic_trainer.data._estimate import Estimate
 from generic_trainer.data._memory import free_disk_bytes
 
-__all__ = ["Limits", "Path", "Plan", "choose_path", "num_workers", "stream_reason"]
+__all__ = ["Limits", "Path", "Plan", "choose_path", "stream_reason", "workers_share"]
 
 Path = Literal["memory", "disk", "stream"]
 
@@ -78,10 +78,14 @@ def stream_reason() -> str | None:
     return None
 
 
-def num_workers() -> int:
-    """Returns how many processes train together, as `TF_CONFIG` has it."""
+def workers_share() -> bool:
+    """Returns whether several workers cut one dataset into shares, as `TF_CONFIG` has it.
+
+    Beside parameter servers they do not: each one goes through everything, in an order of its own.
+    """
     cluster = _cluster()
-    return sum(len(cluster.get(job, ())) for job in ("chief", "master", "worker")) or 1
+    workers = sum(len(cluster.get(job, ())) for job in ("chief", "master", "worker"))
+    return workers > 1 and "ps" not in cluster
 
 
 def _cluster() -> dict[str, list[str]]:

@@ -15,7 +15,7 @@ from generic_trainer.data._files import READ_ERRORS, RecordFile, match_files
 from generic_trainer.data._graph import eagerly
 from generic_trainer.data._order import BlockShuffle, FullShuffle, Order, StoredOrder
 from generic_trainer.data._parse import Parser
-from generic_trainer.data._plan import Limits, Plan, choose_path, num_workers, stream_reason
+from generic_trainer.data._plan import Limits, Plan, choose_path, stream_reason, workers_share
 from generic_trainer.data._serve import Columns, column_dataset
 from generic_trainer.data._stream import stream_dataset
 from generic_trainer.data._unshuffled import unshuffled_rows
@@ -74,9 +74,9 @@ class Reader:
     def _seed_of(self, options: Any) -> int | None:
         if options.shuffle_seed is not None:
             return int(options.shuffle_seed)
-        if self._seed is not None or num_workers() == 1:
-            return self._seed
-        return _CLUSTER_SEED
+        if self._seed is None and workers_share():
+            return _CLUSTER_SEED
+        return self._seed
 
     def _collect(self, files: tuple[RecordFile, ...], parser: Parser, options: Any) -> Collected:
         key = (files, parser.key())

@@ -22,7 +22,11 @@ PATHS = ("memory", "disk", "stream")
 VALUES = {
     "INT": st.integers(-(2**63), 2**63 - 1),
     "FLOAT": st.floats(width=32),
-    "BYTES": st.one_of(st.binary(max_size=6), st.text(max_size=6).map(str.encode)),
+    "BYTES": st.one_of(
+        st.binary(max_size=6),
+        st.text(max_size=6).map(str.encode),
+        st.sampled_from([b"", b"cash", b"credit card"]),  # repeats: a vocabulary is worth it
+    ),
 }
 DEFAULTS = {"INT": "int_value: -7", "FLOAT": "float_value: 0.5", "BYTES": 'bytes_value: "none"'}
 

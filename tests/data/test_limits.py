@@ -95,6 +95,25 @@ def test_strings_that_hold_the_separator(path: str, tmp_path: Path) -> None:
     assert batch["tags"].values.numpy().tolist() == expected
 
 
+def test_strings_that_repeat_less_than_the_first_ones_did(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "generic_trainer")
+    records = [
+        example(id=number, price=[0.0, 0.0], city=f"city {max(number, 1000)}")
+        for number in range(3000)
+    ]
+    pattern = write(tmp_path / "data.gz", records)
+    # An eighth of the budget holds the vocabulary of a hundred of these strings.
+    factory = make_dataset_factory(memory_budget_bytes=150_000)
+    dataset = factory(pattern, options(batch_size=3000, shuffle=False), schema_of())
+    assert "Reading again from the start: strings repeat less" in caplog.text
+    (batch,) = dataset.take(1)
+    assert batch["city"].numpy().tolist() == [
+        f"city {max(number, 1000)}".encode() for number in range(3000)
+    ]
+
+
 def test_examples_are_counted_while_they_are_read(tmp_path: Path) -> None:
     pattern = write_files(tmp_path, [numbered(0, 40), numbered(40, 45)])
     make_dataset_factory()(pattern, options(), schema_of())

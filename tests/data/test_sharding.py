@@ -99,6 +99,15 @@ def test_parameter_servers_get_a_dataset_that_can_be_sent(
     assert sorted(ids(received)) == list(range(300))
 
 
+def test_workers_beside_parameter_servers_shuffle_differently(
+    taxis: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", cluster(worker=2, ps=1, chief=1))
+    # Each of them goes through everything: the same batches at the same time would teach less.
+    first, second = (ids(make_dataset_factory()(taxis, options(), schema_of())) for _ in range(2))
+    assert first != second
+
+
 def test_a_dataset_built_inside_a_function_streams(taxis: str) -> None:
     @tf.function(autograph=False)
     def total() -> tf.Tensor:
