@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from generic_trainer.errors import DataError, ModuleFileError, TrainingError, WorkerMemoryError
-from generic_trainer.launchers import Distribution, Job, launch
+from generic_trainer.launchers import Distribution, Job, TFJobOptions, launch
 from tests import helpers
 from tests.launchers import jobs
+from tests.launchers.kubernetes_stand_in import kubernetes_stand_in
 
 TRAINS = """
 import os
@@ -30,24 +32,32 @@ def run_fn(fn_args):
 
 """
 
-LAUNCHERS: dict[str, dict[str, Any]] = {
-    "in_process": {},
-    "local": {},
-    "ray": {},
-}
-SLOW = ("ray",)
+LAUNCHERS = [
+    "in_process",
+    "local",
+    pytest.param("ray", marks=pytest.mark.slow),
+    pytest.param("tfjob", marks=pytest.mark.slow),
+]
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in LAUNCHERS
-    ]
-)
-def run(request: pytest.FixtureRequest, examples: Path, tmp_path: Path) -> Callable[..., Job]:
-    """Launches a module's source with one of the launchers, and returns the job."""
+@pytest.fixture(params=LAUNCHERS)
+def distribution(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Distribution]:
+    """One worker of each launcher, where it has what it needs."""
+    if request.param == "tfjob":
+        cluster = tmp_path / "cluster"
+        cluster.mkdir()
+        options = TFJobOptions(image="example/trainer:1", volumes={"claim": str(tmp_path)})
+        with kubernetes_stand_in(cluster):
+            yield Distribution(launcher="tfjob", tfjob=options)
+        return
     if request.param == "ray":
         request.getfixturevalue("ray_nodes")
-    distribution = Distribution(launcher=request.param, **LAUNCHERS[request.param])
+    yield Distribution(launcher=request.param)
+
+
+@pytest.fixture
+def run(distribution: Distribution, examples: Path, tmp_path: Path) -> Callable[..., Job]:
+    """Launches a module's source with one of the launchers, and returns the job."""
 
     def run(source: str, **fields: Any) -> Job:
         job = jobs.make_job(tmp_path, examples, source, distribution=distribution, **fields)
@@ -57,6 +67,11 @@ def run(request: pytest.FixtureRequest, examples: Path, tmp_path: Path) -> Calla
     return run
 
 
+def log(job: Job) -> str:
+    """Returns what was kept of the workers' output, without what Ray puts before each line."""
+    return re.sub(r"(?m)^\([^()\n]* pid=\d+[^()\n]*\) ", "", jobs.log(job))
+
+
 def test_run_fn_reads_the_data_and_exports_what_its_hyperparameters_say(
     run: Callable[..., Job],
 ) -> None:
@@ -64,7 +79,7 @@ def test_run_fn_reads_the_data_and_exports_what_its_hyperparameters_say(
 
     job = run(TRAINS, hyperparameters={"weight": 3})
     assert jobs.exported(job) == ["Format-Serving"]
-    assert "the sum is 496.0" in jobs.log(job)
+    assert "the sum is 496.0" in log(job)
     model = tf.saved_model.load(os.path.join(job.request.staging_dir, "Format-Serving"))
     served = model.signatures["serving_default"](tf.constant([helpers.example(2.0)]))
     assert served["outputs"].numpy().tolist() == [[6.0]]
@@ -72,7 +87,7 @@ def test_run_fn_reads_the_data_and_exports_what_its_hyperparameters_say(
 
 def test_nothing_is_left_running(run: Callable[..., Job]) -> None:
     job = run(TRAINS, hyperparameters={"weight": 3})
-    (line,) = [line for line in jobs.log(job).splitlines() if "run_fn is in process" in line]
+    (line,) = [line for line in log(job).splitlines() if "run_fn is in process" in line]
     pid = int(line.split()[-1])
     assert pid == os.getpid() or not jobs.is_running(pid)
 
@@ -91,7 +106,7 @@ def test_all_kinds_of_output_are_kept(run: Callable[..., Job]) -> None:
             export(fn_args.serving_model_dir)
         """
     )
-    kept = jobs.log(job)
+    kept = log(job)
     for line in ("printed", "to standard error", "mine: logged", "by TensorFlow", "by a child"):
         assert line in kept
 
@@ -132,4 +147,4 @@ def test_request_arrives_whole(run: Callable[..., Job]) -> None:
         train_steps=7,
         extra_inputs={"embeddings": ("a", "b")},
     )
-    assert "{'layers': [1, 2], 'set': {3}} 7 {'embeddings': ['a', 'b']}\n32\n" in jobs.log(job)
+    assert "{'layers': [1, 2], 'set': {3}} 7 {'embeddings': ['a', 'b']}\n32\n" in log(job)

@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 from generic_trainer.errors import ConfigurationError, WorkerHangError, WorkerLostError
+from generic_trainer.launchers._endings import Ending
 from generic_trainer.launchers._failures import Failure
 from generic_trainer.launchers._job import Job
 from generic_trainer.launchers._options import RayOptions
@@ -13,7 +14,6 @@ from generic_trainer.launchers._outcome import Outcome
 from generic_trainer.launchers.local._limits import Deadline
 from generic_trainer.launchers.local._stop import StopNotice
 from generic_trainer.launchers.ray._connection import connected
-from generic_trainer.launchers.ray._ending import Ending
 from generic_trainer.launchers.ray._last_output import shown_output
 from generic_trainer.launchers.ray._payload import Payload
 from generic_trainer.launchers.ray._resources import missing_resources, no_room

@@ -11,17 +11,18 @@ from ray import train
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from generic_trainer.launchers._distribution import Distribution
+from generic_trainer.launchers._endings import Ending
 from generic_trainer.launchers._failures import Failure
 from generic_trainer.launchers._job import Job
 from generic_trainer.launchers._job_file import job_from_json
 from generic_trainer.launchers._members import members
 from generic_trainer.launchers._outcome import Outcome
 from generic_trainer.launchers.ray._backend import ClusterConfig
-from generic_trainer.launchers.ray._ending import Ending, WorkerFailed
 from generic_trainer.launchers.ray._part import take_part_on_ray
 from generic_trainer.launchers.ray._payload import Payload
-from generic_trainer.launchers.ray._policy import RetryLostWorkers, cause_of
+from generic_trainer.launchers.ray._policy import RetryLostWorkers, ending_of
 from generic_trainer.launchers.ray._resources import no_room, resources_per_worker
+from generic_trainer.launchers.ray._worker_failed import WorkerFailed
 
 __all__ = ["train_on_cluster"]
 
@@ -41,7 +42,7 @@ def train_on_cluster(payload: Payload, start_timeout_s: float) -> Ending:
         try:
             _trainer(job, payload, storage).fit()
         except train.WorkerGroupError as error:
-            return cause_of(error.worker_failures, members(job.distribution))
+            return ending_of(error.worker_failures, members(job.distribution))
         except train.ControllerError as error:
             return _of_controller(error.controller_failure, job.distribution, start_timeout_s)
     return Ending(Outcome(), worker="chief")
