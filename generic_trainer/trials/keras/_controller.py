@@ -19,7 +19,11 @@ from generic_trainer.trials.keras._checkpoint import (
 from generic_trainer.trials.keras._data import make_data, weighted
 from generic_trainer.trials.keras._dispatch import Dispatch
 from generic_trainer.trials.keras._logs import numbers_of
-from generic_trainer.trials.keras._sample import build_for_prediction, build_for_training
+from generic_trainer.trials.keras._sample import (
+    as_trained_on,
+    build_for_prediction,
+    build_for_training,
+)
 from generic_trainer.trials.keras._serving import export
 
 if TYPE_CHECKING:
@@ -113,9 +117,7 @@ class TFKerasController:
         """
         self._open()
         self._has_failed = True
-        data = self._distributed(self._validation.validation())
-        found = _evaluate(self._model, data, self._callbacks.while_testing())
-        metrics = {f"val_{name}": value for name, value in numbers_of(found).items()}
+        metrics = {f"val_{name}": value for name, value in self._evaluate().items()}
         self._callbacks.test_end(metrics)
         self._note_stop()
         self._has_failed = False
@@ -151,13 +153,27 @@ class TFKerasController:
         self._training.close()
         self._validation.close()
 
+    def _evaluate(self) -> dict[str, Any]:
+        data = self._distributed(self._validation.validation())
+        testing = self._callbacks.while_testing()
+        problem = None
+        try:
+            found = self._model.evaluate(data, callbacks=[testing], return_dict=True, verbose=0)
+        except ValueError as error:  # which Keras 2 raises where there are no data
+            if testing.batches:
+                raise
+            problem = error
+        if not testing.batches:
+            raise ModuleFileError(f"{_VALIDATION}: the validation data have no batch") from problem
+        return numbers_of(found)
+
     def _open(self) -> None:
         """Restores the checkpoint, if there is one, and tells the callbacks that it begins."""
         if self._is_open:
             return
         directory = self._run.checkpoint_dir
         if directory is not None:
-            build_for_training(self._model, self._sample(), self._context.optimizers)
+            self._build_for_training()
             read_training_state(directory, self._model, self._context.optimizers)
             self._training.replay(self._batches * self._per_step)
             read_generators(directory, self._model)
@@ -167,14 +183,25 @@ class TFKerasController:
             self._callbacks.load(read_callbacks(directory))
         self._is_open = True
 
+    def _build_for_training(self) -> None:
+        """Makes all variables, of optimizers and metrics too, by a step on validation data.
+
+        Training data are not touched: a shuffled Dataset that is iterated once more goes on in
+        another order.
+        """
+        sample = as_trained_on(self._sample(), self._training.parts)
+        data = self._weighted(tf.data.Dataset.from_tensors(sample))
+        build_for_training(self._model, self._distributed(data.repeat()))
+
     def _training_iterator(self) -> Any:
         if self._iterator is None:
-            data = self._training.training(self._batches * self._per_step)
-            weights = self._context.fit_options.class_weight
-            if weights is not None:
-                data = weighted(data, weights)
+            data = self._weighted(self._training.training(self._batches * self._per_step))
             self._iterator = iter(self._distributed(data))
         return self._iterator
+
+    def _weighted(self, data: tf.data.Dataset) -> tf.data.Dataset:
+        weights = self._context.fit_options.class_weight
+        return data if weights is None else weighted(data, weights)
 
     def _distributed(self, data: tf.data.Dataset) -> Any:
         if self._run.slots == 1:
@@ -201,20 +228,6 @@ class TFKerasController:
         if self._model.stop_training:
             self._model.stop_training = False
             self._context.set_stop_requested(True)
-
-
-def _evaluate(model: Any, data: Any, callbacks: list[Any]) -> dict[str, Any]:
-    try:
-        found = model.evaluate(data, callbacks=callbacks, return_dict=True, verbose=0)
-    except ValueError as error:
-        if not _is_empty(data):
-            raise
-        raise ModuleFileError(f"{_VALIDATION}: the validation data have no batch") from error
-    return found  # type: ignore[no-any-return]
-
-
-def _is_empty(data: Any) -> bool:
-    return next(iter(data), None) is None
 
 
 def _batches_per_epoch(context: TFKerasContext) -> int:

@@ -31,9 +31,11 @@ class Data(abc.ABC):
     Attributes:
         generators: state of Python's and NumPy's random generators that belongs to the batches
             taken so far; None where it is the present one.
+        parts: 2 for batches (x, y), 3 with sample weights; None if that is not known.
     """
 
     generators: tuple[Any, Any] | None = None
+    parts: int | None = None
 
     @abc.abstractmethod
     def training(self, start: int) -> tf.data.Dataset:
@@ -115,6 +117,7 @@ class _Arrays(Data):
     def __init__(self, tensors: tuple[Any, ...], batch_size: int, loader: str) -> None:
         self._tensors, self._size = tensors, batch_size
         self._count = records_of(tensors)
+        self.parts = len(tensors)
         if self._count < batch_size:
             raise CheckFailedError(
                 f"{loader}: the data must have at least as many records as a batch, but have "
@@ -153,6 +156,8 @@ class _Batches(Data):
         cache = context.experimental
         self._cache = cache if is_training and cache.caches_training else None
         self._dataset = dataset
+        spec = dataset.element_spec
+        self.parts = len(spec) if isinstance(spec, tuple) else 1
 
     def training(self, start: int) -> tf.data.Dataset:
         if self._cache is not None:

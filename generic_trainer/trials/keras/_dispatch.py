@@ -14,7 +14,7 @@ from generic_trainer.trials._errors import CheckFailedError, InvalidArgumentsErr
 from generic_trainer.trials.keras._logs import numbers_of
 from generic_trainer.trials.keras.callbacks import Callback
 
-__all__ = ["Dispatch"]
+__all__ = ["Dispatch", "Testing"]
 
 _logger = logging.getLogger(__name__)
 
@@ -99,9 +99,9 @@ class Dispatch:
         if self._batches_per_epoch and batch + 1 == self._batches_per_epoch:
             self._call("on_epoch_end", epoch, {})
 
-    def while_testing(self) -> list[Any]:
+    def while_testing(self) -> Testing:
         """Returns what `model.evaluate` is given: it tells all but the end."""
-        return [_Testing(self._callbacks)]
+        return Testing(self._callbacks)
 
     def test_end(self, metrics: dict[str, Any]) -> None:
         """Tells that a validation has ended; callbacks may change its metrics."""
@@ -140,13 +140,18 @@ class Dispatch:
             getattr(callback, hook)(*arguments)
 
 
-class _Testing(tf.keras.callbacks.Callback):
-    """Passes on what Keras tells during an evaluation."""
+class Testing(tf.keras.callbacks.Callback):
+    """Passes on what Keras tells during an evaluation.
+
+    Attributes:
+        batches: how many there were.
+    """
 
     _supports_tf_logs = True  # Keras 2: each callback gets what it can read, from here
 
     def __init__(self, callbacks: Sequence[Any]) -> None:
         super().__init__()
+        self.batches = 0
         self._callbacks = callbacks
         self._batch_begin = [c for c in callbacks if _has(c, "on_test_batch_begin")]
         self._batch_end = [c for c in callbacks if _has(c, "on_test_batch_end")]
@@ -160,6 +165,7 @@ class _Testing(tf.keras.callbacks.Callback):
             callback.on_test_batch_begin(batch, {})
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.batches += 1
         if self._batch_end:
             values = numbers_of(logs)
             for callback in self._batch_end:

@@ -22,7 +22,11 @@ def open_trial():
         **fields,
     ):
         if callbacks is not None:
-            trial_class = type("Called", (trial_class,), {"keras_callbacks": lambda _: callbacks})
+            members = {
+                "__module__": trial_class.__module__,
+                "keras_callbacks": lambda _: callbacks,
+            }
+            trial_class = type("Called", (trial_class,), members)
         run = TrialRun(
             **{
                 "trial_id": 1,

@@ -22,7 +22,9 @@ class Deferred(tf.keras.Model):
         self.dense = tf.keras.layers.Dense(1)
 
     def call(self, inputs, training=None):
-        return self.dense(self.dropout(self.normalization(inputs, training=training), training=training))
+        return self.dense(
+            self.dropout(self.normalization(inputs, training=training), training=training)
+        )
 
 
 class Subclassed(OneWeight):

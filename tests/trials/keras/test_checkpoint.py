@@ -1,0 +1,188 @@
+"""The files of a checkpoint, and models with parts of their own."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from generic_trainer.trials.keras import callbacks
+from tests.trials.conftest import make_fn_args
+from tests.trials.keras.one_weight import OneWeight, X
+
+
+class Kept(callbacks.Callback):
+    """Counts batches, and adds a file to checkpoints."""
+
+    count = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.count += 1
+
+    def on_checkpoint_end(self, checkpoint_dir):
+        files = {path.name for path in Path(checkpoint_dir).iterdir()}
+        assert "determined-callbacks.v1.pkl" in files
+        Path(checkpoint_dir, "mine.txt").write_text("mine")
+
+    def get_state(self):
+        return {"count": self.count}
+
+    def load_state(self, state):
+        self.count = state["count"]
+
+
+def test_the_layout(open_trial, tmp_path):
+    trial = open_trial(callbacks=[Kept()])
+    trial.train(2)
+    trial.save(str(tmp_path))
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")) == [
+        "code/one_weight.py",
+        "determined-callbacks.v1.pkl",
+        "determined-keras-model-weights.data-00000-of-00001",
+        "determined-keras-model-weights.index",
+        "determined-keras-optimizer-weights.h5",
+        "mine.txt",
+        "rng_state.pkl",
+    ]
+    state = pickle.loads((tmp_path / "rng_state.pkl").read_bytes())
+    assert {"random_rng_state", "np_rng_state"} <= state.keys()
+
+
+def test_weights_can_be_read_by_keras_2(open_trial, tmp_path):
+    trial = open_trial()
+    trial.train(3)
+    trial.save(str(tmp_path))
+    path = str(tmp_path / "determined-keras-model-weights")
+    expected = np.array([[2.256]])
+    model = tf.keras.Sequential(
+        [tf.keras.Input([1]), tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")]
+    )
+    if hasattr(model, "stateless_call"):  # Keras 3
+        weights = [variable.value for variable in model.variables]
+        tf.train.Checkpoint(weights=weights).read(path)
+    else:
+        model.load_weights(path).expect_partial()
+    assert model.get_weights()[0] == pytest.approx(expected, rel=1e-4)
+
+
+def test_what_callbacks_keep_comes_back(open_trial, tmp_path):
+    first, second = Kept(), Kept()
+    trial = open_trial(callbacks=[first])
+    trial.train(3)
+    trial.save(str(tmp_path))
+    resumed = open_trial(callbacks=[second], batches_trained=3, checkpoint_dir=str(tmp_path))
+    resumed.train(2)
+    assert second.count == 5
+
+
+class Adversarial(tf.keras.Model):
+    """Two parts, each with its optimizer, trained by a step of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = (tf.keras.layers.Dense(1) for _ in range(2))
+
+    def call(self, inputs):
+        return self.first(inputs) + self.second(inputs)
+
+    def compile(self, optimizers):
+        super().compile(jit_compile=False)
+        self.optimizers = optimizers
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape(persistent=True) as tape:
+            losses = [tf.reduce_mean((part(x) - y) ** 2) for part in (self.first, self.second)]
+        for part, loss, optimizer in zip(
+            (self.first, self.second), losses, self.optimizers, strict=True
+        ):
+            variables = part.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return {"loss": losses[0], "second_loss": losses[1]}
+
+    def test_step(self, data):
+        x, y = data
+        return {"loss": tf.reduce_mean((self(x) - y) ** 2)}
+
+
+class TwoOptimizers(OneWeight):
+    def build_model(self):
+        rates = (0.01, 0.02)
+        optimizers = [self.context.wrap_optimizer(tf.keras.optimizers.Adam(rate)) for rate in rates]
+        self.context.wrap_model(Adversarial()).compile(optimizers)
+
+
+def test_several_optimizers_go_on(resumed):
+    expected, found = resumed(TwoOptimizers, before=4, after=3)
+    assert found == expected
+
+
+def test_metrics_of_a_step_of_ones_own_are_those_of_the_last_batch(open_trial):
+    trial = open_trial(TwoOptimizers)
+    assert trial.train(3).keys() == {"loss", "second_loss"}
+    assert trial.validate().keys() == {"val_loss"}
+
+
+def test_a_model_that_has_seen_no_data_is_exported(open_trial, tmp_path):
+    class Deferred(OneWeight):
+        def make_model(self):
+            return tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="ones")])
+
+    trial = open_trial(Deferred)
+    trial.export(make_fn_args(tmp_path))
+    serve = served(tmp_path)
+    assert serve(inputs=tf.constant(X))["outputs"].numpy() == pytest.approx(X)
+
+
+def test_the_exported_model_is_that_of_the_checkpoint(open_trial, tmp_path):
+    trial = open_trial()
+    trial.train(3)
+    trial.save(str(tmp_path / "checkpoint"))
+    saved = open_trial(batches_trained=3, checkpoint_dir=str(tmp_path / "checkpoint"))
+    saved.export(make_fn_args(tmp_path))
+    assert served(tmp_path)(inputs=tf.constant([[1.0]]))["outputs"].numpy() == pytest.approx(
+        2.256, rel=1e-4
+    )
+
+
+def test_features_of_the_schema_are_parsed(open_trial, tmp_path):
+    schema = tmp_path / "schema.pbtxt"
+    schema.write_text(
+        'feature { name: "x" type: FLOAT presence { min_fraction: 1 } shape { dim { size: 1 } } }'
+    )
+
+    class Named(OneWeight):
+        def make_model(self):
+            inputs = tf.keras.Input([1], name="x")
+            ones = tf.keras.layers.Dense(1, kernel_initializer="ones")
+            return tf.keras.Model(inputs, ones(inputs))
+
+    open_trial(Named).export(make_fn_args(tmp_path, schema_path=str(schema)))
+    example = tf.train.Example()
+    example.features.feature["x"].float_list.value.append(5.0)
+    found = served(tmp_path)(examples=tf.constant([example.SerializeToString()]))
+    assert found["outputs"].numpy() == pytest.approx(5.0)
+
+
+def test_named_inputs_are_those_of_the_signature(open_trial, tmp_path):
+    class Named(OneWeight):
+        def make_model(self):
+            inputs = {name: tf.keras.Input([1], name=name) for name in ("b", "a")}
+            return tf.keras.Model(inputs, tf.keras.layers.Subtract()([inputs["b"], inputs["a"]]))
+
+        def build_training_data_loader(self):
+            return {"a": X, "b": 3 * X}, X
+
+        build_validation_data_loader = build_training_data_loader
+
+    open_trial(Named).export(make_fn_args(tmp_path))
+    found = served(tmp_path)(a=tf.constant([[1.0]]), b=tf.constant([[5.0]]))
+    assert next(iter(found.values())).numpy() == pytest.approx(4.0)
+
+
+def served(directory):
+    model = tf.saved_model.load(str(directory / "Format-Serving"))
+    return model.signatures["serving_default"]

@@ -1,0 +1,185 @@
+"""What is wrong with a trial is said, with what to do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from generic_trainer.errors import ConfigurationError, ModuleFileError
+from generic_trainer.trials._errors import (
+    CheckFailedError,
+    InvalidDataTypeException,
+    InvalidExperimentException,
+)
+from generic_trainer.trials.keras import SequenceAdapter
+from tests.trials.keras.one_weight import OneWeight, X
+
+ROLES = ["build_training_data_loader", "build_validation_data_loader"]
+
+
+def loading(role, data):
+    return type("Loading", (OneWeight,), {role: lambda self: data})
+
+
+class Empty(tf.keras.utils.Sequence):
+    def __len__(self):
+        return 0
+
+    def __getitem__(self, index):
+        raise IndexError(index)
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ((X,), "it has 1 items"),
+        ((X, X, X, X), "it has 4 items"),
+        (("texts", X), "x must be an array, a list of arrays or a dict of arrays, but got str"),
+        (([1.0, 2.0], X), "x must be .* but got list of float"),
+        ((X, {"y": X}), "y must be an array, a list of arrays, but got dict"),
+        (([], X), "x must be .* but got list"),
+        ([X, X], "must return .* but got list"),
+        (X, "but got ndarray"),
+        (None, "but got NoneType"),
+        (iter([(X, X)]), "but got list_iterator"),
+    ],
+)
+def test_what_is_no_data(open_trial, role, data, message):
+    with pytest.raises(InvalidDataTypeException, match=message):
+        open_trial(loading(role, data))
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_fewer_records_than_a_batch(open_trial, role):
+    with pytest.raises(CheckFailedError, match=rf"{role}: .* have 3, and the batch size .* is 4"):
+        open_trial(loading(role, (X, X)), size=4) if role == ROLES[0] else open_trial(
+            type(
+                "Small",
+                (OneWeight,),
+                {
+                    ROLES[0]: lambda self: (np.ones([4, 1]), np.ones([4, 1])),
+                    role: lambda self: (X, X),
+                },
+            ),
+            size=4,
+        )
+
+
+def test_arrays_of_different_lengths(open_trial):
+    with pytest.raises(CheckFailedError, match=r"as many records each, but have \[2, 3\]"):
+        open_trial(loading(ROLES[0], (X, X[:2])))
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_dataset_that_was_not_wrapped(open_trial, role):
+    data = tf.data.Dataset.from_tensor_slices((X, X)).batch(1)
+    with pytest.raises(CheckFailedError, match="Please pass your datasets"):
+        open_trial(loading(role, data))
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_sequence_without_batches(open_trial, role):
+    with pytest.raises(ValueError, match="non-zero length"):
+        open_trial(loading(role, Empty()))
+    with pytest.raises(ValueError, match="non-zero length"):
+        SequenceAdapter(Empty())
+
+
+@pytest.mark.parametrize(("role", "method"), zip(ROLES, ["train", "validate"], strict=True))
+def test_a_dataset_without_batches(open_trial, role, method):
+    class Nothing(OneWeight):
+        pass
+
+    def load(self):
+        return self.context.wrap_dataset(
+            tf.data.Dataset.from_tensor_slices((X, X)).batch(1).take(0)
+        )
+
+    setattr(Nothing, role, load)
+    trial = open_trial(Nothing)
+    with pytest.raises(ModuleFileError, match=f"{role}: the .* data have no batch"):
+        trial.train(1) if method == "train" else trial.validate()
+
+
+def building(build):
+    return type("Building", (OneWeight,), {"build_model": build})
+
+
+def test_a_model_that_is_not_wrapped(open_trial):
+    def build(self):
+        model = self.make_model()
+        model.compile("sgd", "mse")
+        return model
+
+    with pytest.raises(CheckFailedError, match=r"Please call wrap_model\(\.\.\.\)"):
+        open_trial(building(build))
+
+
+def test_a_model_that_is_not_compiled(open_trial):
+    def build(self):
+        return self.context.wrap_model(self.make_model())
+
+    with pytest.raises(CheckFailedError, match=r"Please call model\.compile\(\.\.\.\)"):
+        open_trial(building(build))
+
+
+def test_a_model_that_is_compiled_before_it_is_wrapped(open_trial):
+    def build(self):
+        model = self.make_model()
+        model.compile("sgd", "mse")
+        return self.context.wrap_model(model)
+
+    with pytest.raises(CheckFailedError, match="wrapped first and then compiled"):
+        open_trial(building(build))
+
+
+def test_a_model_without_an_optimizer(open_trial):
+    class Own(tf.keras.Sequential):
+        def compile(self, rate):
+            self.rate = rate
+
+    def build(self):
+        model = self.context.wrap_model(Own([tf.keras.layers.Dense(1)]))
+        model.compile(rate=0.1)
+
+    with pytest.raises(CheckFailedError, match="wrap_optimizer"):
+        open_trial(building(build))
+
+
+def test_fit_before_compile(open_trial):
+    def build(self):
+        self.context.wrap_model(self.make_model()).fit(X, X)
+
+    with pytest.raises(InvalidExperimentException, match=r"Must call \.compile before"):
+        open_trial(building(build))
+
+
+def test_class_weights_with_a_gap(open_trial):
+    def build(self):
+        self.context.configure_fit(class_weight={1: 2.0})
+        OneWeight.build_model(self)
+
+    with pytest.raises(ConfigurationError, match="without a gap"):
+        open_trial(building(build)).train(1)
+
+
+def test_an_adapter_that_was_not_started():
+    class One(Empty):
+        def __len__(self):
+            return 1
+
+    with pytest.raises(ConfigurationError, match="start"):
+        SequenceAdapter(One()).get_iterator()
+
+
+def test_methods_that_are_left_out():
+    from generic_trainer.trials.keras import TFKerasTrial
+
+    class Half(TFKerasTrial):
+        def build_model(self):
+            return None
+
+    with pytest.raises(TypeError, match="abstract"):
+        Half(None)
