@@ -40,6 +40,12 @@ def parse_options(description: str, argv: Sequence[str] | None) -> argparse.Name
         default=1,
         help="split the CPU into so many devices, to try a distribution strategy without GPUs",
     )
+    add(
+        "--distribution",
+        default="{}",
+        metavar="JSON",
+        help="""where to train, such as '{"launcher": "ray", "num_workers": 2}'""",
+    )
     return parser.parse_args(argv)
 
 
@@ -80,6 +86,7 @@ def _run(
     console: StageConsole,
 ) -> tuple[Any, str]:
     console.start("importing TFX")
+    from generic_trainer import Distribution
     from pipelines._results import last_run
     from pipelines._summary import summarize
     from pipelines.penguin import create_pipeline
@@ -98,6 +105,7 @@ def _run(
         train_steps=options.train_steps,
         tune=options.tune,
         warm_start=options.warm_start,
+        distribution=Distribution.from_json(options.distribution),
         beam_pipeline_args=BEAM_ON_THIS_MACHINE,
     )
     make_runner().run(pipeline)

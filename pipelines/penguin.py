@@ -13,7 +13,7 @@ from google.protobuf import text_format
 from tensorflow_model_analysis.proto import config_pb2
 from tfx import v1 as tfx
 
-from generic_trainer import GenericTrainer
+from generic_trainer import Distribution, GenericTrainer
 
 EVAL_CONFIG = """
   model_specs {
@@ -50,6 +50,7 @@ def create_pipeline(
     eval_steps: int = 5,
     tune: bool = False,
     warm_start: bool = False,
+    distribution: Distribution | None = None,
     beam_pipeline_args: Sequence[str] = (),
 ) -> tfx.dsl.Pipeline:
     """Builds the DAG.
@@ -65,6 +66,7 @@ def create_pipeline(
         eval_steps: Validation batches during training.
         tune: Search hyperparameters first, with the module file's `tuner_fn`.
         warm_start: Hand the latest blessed model to `run_fn` as `fn_args.base_model`.
+        distribution: On how many workers to train, and who starts them.
         beam_pipeline_args: Options for the components that run on Beam.
 
     Returns:
@@ -110,6 +112,7 @@ def create_pipeline(
         # The exported model is tried as the Evaluator will, on what the Evaluator will read.
         eval_config=eval_config,
         extra_inputs={"raw_examples": examples.outputs["examples"]},
+        distribution=distribution,
     )
     evaluator = tfx.components.Evaluator(
         examples=examples.outputs["examples"],

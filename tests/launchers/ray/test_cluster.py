@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from generic_trainer.errors import TrainingError, WorkerLostError
-from generic_trainer.launchers import Job
+from generic_trainer.launchers import Distribution, Job, launch
 from tests.launchers import jobs
 from tests.launchers.local.test_cluster import MULTI_WORKER, PARAMETER_SERVERS
 
@@ -79,3 +81,51 @@ def test_crash_is_told_from_a_kill_and_is_not_retried(run: Run) -> None:
     with pytest.raises(TrainingError, match="SIGSEGV") as caught:
         run(source, max_failures=2)
     assert not isinstance(caught.value, WorkerLostError)
+
+
+RESUMES = """
+import os, signal
+from generic_trainer import training
+
+class KillOnce(tf.keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        flag = os.path.join(os.path.dirname(self.directory), "killed")
+        if batch == 7 and not training.is_chief() and not os.path.exists(flag):
+            open(flag, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+def run_fn(fn_args):
+    strategy = training.get_strategy()
+    with strategy.scope():
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(1,))])
+        model.compile(tf.keras.optimizers.SGD(1e-4), "mse")
+    data = read(fn_args, num_epochs=None).map(lambda batch: (batch["x"], batch["y"]))
+    callbacks = training.resume_callbacks(fn_args, every_steps=3)
+    if KILLS:
+        kill = KillOnce()
+        kill.directory = fn_args.model_run_dir
+        callbacks.insert(0, kill)
+    model.fit(data, steps_per_epoch=10, epochs=2, verbose=2, shuffle=False, callbacks=callbacks)
+    print("weights:", *(float(w) for w in tf.reshape(model.get_weights()[0], [-1])))
+    export(fn_args.serving_model_dir)
+"""
+
+
+def test_worker_killed_in_mid_epoch_costs_no_more_than_the_steps_since_the_last_checkpoint(
+    ray_nodes: Any, examples: Path, tmp_path: Path, told: Told
+) -> None:
+    weights = []
+    for kills in (False, True):
+        wanted = Distribution(
+            launcher="ray",
+            num_workers=2,
+            max_failures=1 if kills else 0,
+            env={"TF_USE_LEGACY_KERAS": "1"},
+        )
+        root = tmp_path / str(kills)
+        source = RESUMES.replace("KILLS", str(kills))
+        job = jobs.make_job(root, examples, source, distribution=wanted, seed=1)
+        launch(job)
+        weights.append(told(job, "weights:")["chief"])
+    assert "Resuming in epoch 1 after 6 of its batches" in jobs.log(job)
+    assert weights[0] == weights[1]
