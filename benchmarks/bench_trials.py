@@ -1,10 +1,10 @@
-"""What the trial loop costs: steps/s of `TensorFlowTrial` against a bare `Session.run`.
+"""What the loops of the trial APIs cost: steps/s against the bare loop of the same model.
 
-    python -m benchmarks.bench_trials [--runs 5] [--steps 2000]
+    python -m benchmarks.bench_trials [--runs 5] [--steps 2000] [--only EstimatorTrial ...]
 
-Both train the same graph (`module_files/digits_tensorflow_trial.py`) on the same data in this
-process, in turn. The trial runs as an experiment does: workloads of 100 batches, metrics averaged
-over them, event files, a checkpoint at the end.
+Both train the same graph on the same data in this process, in turn; building graphs and opening
+sessions is left out. A trial runs as an experiment does: workloads of 100 batches, metrics averaged
+over them, event files, a checkpoint at the end. An Experiment evaluates at the end.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "module_files"))
 
 HPARAMS = {"global_batch_size": 32, "units": 64, "dropout": 0.1, "learning_rate": 1e-3}
 CONFIG = {"data": {"validation_records": 360}, "hyperparameters": HPARAMS}
+DIGITS_CONFIG = {"hyperparameters": {"global_batch_size": 64}}
 
 
 def main() -> None:
@@ -33,26 +34,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--only", nargs="+", choices=PAIRS, default=list(PAIRS))
     options = parser.parse_args()
-    rates: dict[str, list[float]] = {"Session.run": [], "TensorFlowTrial": []}
-    run_trial(100)  # what only the first run pays
-    for _ in range(options.runs):
-        rates["Session.run"].append(_rate(run_bare, options.steps))
-        rates["TensorFlowTrial"].append(_rate(run_trial, options.steps))
+    print("| loop | steps/s, median | lowest | highest | ratio to the bare loop |")
+    print("|---|---|---|---|---|")
+    print(json.dumps({api: _compare(api, options.runs, options.steps) for api in options.only}))
+
+
+def _compare(api: str, runs: int, steps: int) -> dict[str, Any]:
+    """Prints a bare loop and that of an API, each a row; returns the figures."""
+    bare, run_bare, run_api = PAIRS[api]
+    rates: dict[str, list[float]] = {bare: [], api: []}
+    run_api(100)  # what only the first run pays
+    for _ in range(runs):
+        rates[bare].append(_rate(run_bare, steps))
+        rates[api].append(_rate(run_api, steps))
     medians = {name: statistics.median(values) for name, values in rates.items()}
-    ratio = medians["TensorFlowTrial"] / medians["Session.run"]
-    print("| loop | steps/s, median | lowest | highest |\n|---|---|---|---|")
     for name, values in rates.items():
-        print(f"| {name} | {medians[name]:.0f} | {min(values):.0f} | {max(values):.0f} |")
-    print(f"\nratio: {ratio:.3f}")
-    print(json.dumps({"medians": medians, "ratio": ratio, "runs": rates}))
+        rate, ratio = medians[name], medians[name] / medians[bare]
+        print(f"| {name} | {rate:.0f} | {min(values):.0f} | {max(values):.0f} | {ratio:.3f} |")
+    return {"medians": medians, "ratio": medians[api] / medians[bare], "runs": rates}
 
 
 def _rate(run: Callable[[int], float], steps: int) -> float:
     return steps / run(steps)
 
 
-def run_bare(steps: int) -> float:
+def run_session(steps: int) -> float:
     """Trains as a script of one's own would; returns seconds, building the graph left out."""
     import tensorflow.compat.v1 as tf
     from digits_tensorflow_trial import DigitsTrial, make_data_loaders
@@ -74,7 +82,7 @@ def run_bare(steps: int) -> float:
         return time.perf_counter() - started
 
 
-def run_trial(steps: int) -> float:
+def run_tensorflow_trial(steps: int) -> float:
     """Trains as an experiment; returns the seconds of the loop, its report included."""
     from digits_tensorflow_trial import DigitsTrial
 
@@ -85,6 +93,109 @@ def run_trial(steps: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         run_fn_from_trial(timed)(_fn_args(folder, config))
     return timed.finished - timed.started
+
+
+def run_estimator(steps: int) -> float:
+    """Trains by `Estimator.train`; returns the seconds from the open session to the last batch."""
+    from generic_trainer.trials.estimator import EstimatorTrialContext
+
+    trial = _digits_trial()(EstimatorTrialContext.from_config(DIGITS_CONFIG))
+    spec = trial.build_train_spec()
+    trial.build_estimator().train(lambda: spec.input_fn().repeat(), hooks=spec.hooks, steps=steps)
+    return trial.timer.seconds
+
+
+def run_estimator_trial(steps: int) -> float:
+    """Trains the same as an experiment."""
+    from generic_trainer.trials import run_fn_from_trial
+
+    trial_class = _digits_trial()
+    config = {**DIGITS_CONFIG, "searcher": {"metric": "loss", "max_length": {"batches": steps}}}
+    with tempfile.TemporaryDirectory() as folder:
+        run_fn_from_trial(trial_class)(_fn_args(folder, config))
+    return trial_class.timer.seconds
+
+
+def _digits_trial() -> Any:
+    """Returns a trial class with the model of `module_files/digits_experiment.py`."""
+    import digits_experiment as digits
+
+    from generic_trainer.estimator import tf
+    from generic_trainer.trials.estimator import EstimatorTrial
+
+    def batches() -> Any:
+        return tf.data.Dataset.from_tensor_slices(digits._digits(slice(360, None))).batch(64)
+
+    class DigitsTrial(EstimatorTrial):
+        timer = _timer()
+
+        def build_estimator(self) -> Any:
+            self.context.wrap_optimizer(None)
+            return tf.estimator.Estimator(digits.model_fn, params=digits.HPARAMS)
+
+        def build_train_spec(self) -> Any:
+            return tf.estimator.TrainSpec(
+                lambda: self.context.wrap_dataset(batches()), hooks=[self.timer]
+            )
+
+        def build_validation_spec(self) -> Any:
+            return tf.estimator.EvalSpec(batches, steps=1)
+
+        def build_serving_input_receiver_fns(self) -> Any:
+            return {"digits": digits.receive_images}
+
+    return DigitsTrial
+
+
+def run_estimator_of_experiment(steps: int) -> float:
+    """Trains the estimator of `module_files/digits_experiment.py` by `Estimator.train`."""
+    with tempfile.TemporaryDirectory() as folder:
+        experiment, timer = _experiment(folder, steps)
+        experiment.estimator.train(
+            experiment._train_input_fn, hooks=experiment._train_hooks, max_steps=steps
+        )
+    return timer.seconds
+
+
+def run_experiment(steps: int) -> float:
+    """Trains the same by `Experiment.train_and_evaluate`."""
+    with tempfile.TemporaryDirectory() as folder:
+        experiment, timer = _experiment(folder, steps)
+        experiment.train_and_evaluate()
+    return timer.seconds
+
+
+def _experiment(folder: str, steps: int) -> tuple[Any, Any]:
+    from digits_experiment import HPARAMS as DEFAULTS
+    from digits_experiment import experiment_fn
+
+    from generic_trainer.trials.experiment import HParams, RunConfig
+
+    hparams = HParams(**{**DEFAULTS.values(), "train_steps": steps, "min_eval_frequency": steps})
+    timer = _timer()
+    experiment = experiment_fn(RunConfig(folder), hparams)
+    experiment.extend_train_hooks([timer])
+    return experiment, timer
+
+
+def _timer() -> Any:
+    """Returns a hook that takes the time from the open session to the last batch."""
+    import tensorflow as tf
+
+    class Timer(tf.compat.v1.train.SessionRunHook):
+        started = finished = 0.0
+
+        def after_create_session(self, session: Any, coord: Any) -> None:
+            self.started = time.perf_counter()
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            self.finished = time.perf_counter()
+
+        @property
+        def seconds(self) -> float:
+            return self.finished - self.started
+
+    return Timer()
 
 
 def _timed(trial_class: type[Any]) -> Any:
@@ -120,6 +231,14 @@ def _fn_args(folder: str, config: dict[str, Any]) -> Any:
         checkpoint_dir=os.path.join(folder, "checkpoints"),
         serving_model_dir=os.path.join(folder, "Format-Serving"),
     )
+
+
+# API → the bare loop's name, the bare loop, the API's.
+PAIRS = {
+    "TensorFlowTrial": ("Session.run", run_session, run_tensorflow_trial),
+    "EstimatorTrial": ("Estimator.train", run_estimator, run_estimator_trial),
+    "Experiment": ("Estimator.train of it", run_estimator_of_experiment, run_experiment),
+}
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from generic_trainer.trials.estimator._checkpoint import (
 from generic_trainer.trials.estimator._export import Exports, publish
 from generic_trainer.trials.estimator._hooks import RunHook, StopHook
 from generic_trainer.trials.estimator._rebuilt import rebuilt, then
-from generic_trainer.trials.estimator._summaries import average, plain
+from generic_trainer.trials.estimator._summaries import plain
 from generic_trainer.trials.estimator._training import Training
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class EstimatorController:
         self._training.start()
         self._context.check_optimizer()
         self._is_saved = False
-        return average(self._training.run(batches))
+        return self._training.run(batches)
 
     def validate(self) -> dict[str, Any]:
         """Returns the metrics of an evaluation, as the estimator calls them."""

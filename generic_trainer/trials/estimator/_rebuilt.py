@@ -35,8 +35,6 @@ def rebuilt(
         save_checkpoints_steps=None,
         save_checkpoints_secs=None,
         keep_checkpoint_max=1,
-        session_config=estimator.config.session_config
-        or tf.compat.v1.ConfigProto(allow_soft_placement=True),
         train_distribute=strategy,
         eval_distribute=None,
     )

@@ -8,14 +8,58 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-__all__ = ["average", "plain", "summarised"]
+__all__ = ["Summaries", "plain"]
 
 # Type of a summary's operation → which of its inputs are the tag and the value.
 _TAG_AND_VALUE = {"ScalarSummary": (0, 1), "TensorSummaryV2": (0, 1)}
 _LOSS, _RENAMED_LOSS = "loss", "loss_1"
 
 
-def summarised(graph: tf.Graph) -> dict[str, tf.Tensor]:
+class Summaries:
+    """What a session has to yield with each batch.
+
+    Attributes:
+        fetches: tensors for `Session.run`.
+    """
+
+    def __init__(self, graph: tf.Graph) -> None:
+        """Takes a graph that is built but for this.
+
+        Scalars are packed into one tensor: a session takes its time for each that it hands out.
+        """
+        tensors = _summarised(graph)
+        self._packed = [name for name, tensor in tensors.items() if tensor.shape.rank == 0]
+        self._others = [name for name in tensors if name not in self._packed]
+        with graph.as_default(), tf.name_scope("summaries_of_a_batch"):
+            scalars = [tf.cast(tensors[name], tf.float64) for name in self._packed]
+            packed = [tf.stack(scalars)] if scalars else []
+        self.fetches = [*packed, *(tensors[name] for name in self._others)]
+
+    def average(self, batches: Sequence[Sequence[Any]]) -> dict[str, Any]:
+        """Returns the unweighted mean of each metric over batches, a number or nested lists.
+
+        A metric whose shape is not the same in all batches has no mean and is left out.
+
+        Args:
+            batches: what a session yielded for `fetches`, for each batch.
+        """
+        if not batches:
+            return {}
+        columns = list(zip(*batches, strict=True))
+        means = np.mean(columns.pop(0), axis=0).tolist() if self._packed else []
+        found = dict(zip(self._packed, means, strict=True))
+        for name, values in zip(self._others, columns, strict=True):
+            if len({np.shape(value) for value in values}) == 1:
+                found[name] = np.mean(values, axis=0).tolist()
+        return found
+
+
+def plain(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Returns the metrics of an evaluation as JSON can hold them."""
+    return {name: _plain(value) for name, value in metrics.items()}
+
+
+def _summarised(graph: tf.Graph) -> dict[str, tf.Tensor]:
     """Returns tag → tensor for every scalar and tensor summary of a graph that is a number.
 
     An estimator adds a summary of its loss, which is called loss_1 where the name was taken; if
@@ -29,24 +73,6 @@ def summarised(graph: tf.Graph) -> dict[str, tf.Tensor]:
     if _LOSS not in found and _RENAMED_LOSS in found:
         found[_LOSS] = found.pop(_RENAMED_LOSS)
     return found
-
-
-def average(batches: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the unweighted mean of each metric over batches, a number or nested lists.
-
-    A metric whose shape is not the same in all batches has no mean and is left out.
-    """
-    columns = {name: [batch[name] for batch in batches] for name in (batches[0] if batches else ())}
-    return {
-        name: np.mean(values, axis=0).tolist()
-        for name, values in columns.items()
-        if len({np.shape(value) for value in values}) == 1
-    }
-
-
-def plain(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Returns the metrics of an evaluation as JSON can hold them."""
-    return {name: _plain(value) for name, value in metrics.items()}
 
 
 def _parts(operation: tf.Operation) -> tuple[str | None, Any]:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.trials.estimator._coroutine import Coroutine
-from generic_trainer.trials.estimator._summaries import summarised
+from generic_trainer.trials.estimator._summaries import Summaries
 
 __all__ = ["Training"]
 
@@ -40,16 +40,16 @@ class Training:
         if not self.started:
             self._resume()
 
-    def run(self, batches: int) -> list[dict[str, Any]]:
-        """Trains on the next batches; returns the metrics of each.
+    def run(self, batches: int) -> dict[str, Any]:
+        """Trains on the next batches; returns the summaries' values, averaged over them.
 
         Raises:
             ModuleFileError: the training data ended.
         """
         self.start()
-        self._hook.metrics = []
+        self._hook.batches = []
         self._resume(batches)
-        return self._hook.metrics
+        return self._hook.summaries.average(self._hook.batches)
 
     def save(self, directory: str) -> None:
         """Writes the state of the session into the estimator's directory."""
@@ -65,7 +65,7 @@ class Training:
         if self._hook.data_ended:
             raise ModuleFileError(
                 f"The training data ended within {batches} batches, of which it had "
-                f"{len(self._hook.metrics)}. Return a tf.data.Dataset with at least one batch from "
+                f"{len(self._hook.batches)}. Return a tf.data.Dataset with at least one batch from "
                 "the TrainSpec's input_fn, which is repeated; other data has to go on for ever."
             )
         if self._hook.ended:
@@ -76,13 +76,14 @@ class _PortionHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
     """Waits in the middle of training, each time that so many batches are done.
 
     Attributes:
-        metrics: of each batch since the list was last replaced.
+        batches: what the summaries yielded, for each batch since the list was last replaced.
+        summaries: of the graph.
         ended: whether the session is about to close by itself.
         data_ended: whether there was no next batch.
     """
 
     def __init__(self, coroutine: Coroutine) -> None:
-        self.metrics: list[dict[str, Any]] = []
+        self.batches: list[Any] = []
         self.ended = self.data_ended = False
         self._coroutine = coroutine
         self._session: Any = None
@@ -93,7 +94,8 @@ class _PortionHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
     def begin(self) -> None:
         """Looks for the summaries, while the graph may still change."""
         self._graph = tf.compat.v1.get_default_graph()
-        self._fetched = tf.compat.v1.train.SessionRunArgs(summarised(self._graph))
+        self.summaries = Summaries(self._graph)
+        self._fetched = tf.compat.v1.train.SessionRunArgs(self.summaries.fetches)
         self._step = tf.compat.v1.train.get_global_step(self._graph)
         savers = self._graph.get_collection(tf.compat.v1.GraphKeys.SAVERS)
         self._saver = savers[0] if savers else tf.compat.v1.train.Saver(save_relative_paths=True)
@@ -112,7 +114,7 @@ class _PortionHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Counts batches; waits when they are done."""
         self._in_batch = False
-        self.metrics.append(run_values.results)
+        self.batches.append(run_values.results)
         self._batches_left -= 1
         if self._batches_left <= 0 and not self._coroutine.closing:
             self._batches_left = self._coroutine.pause() or 0
