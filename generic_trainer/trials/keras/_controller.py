@@ -75,6 +75,7 @@ class TFKerasController:
         self._batches = run.batches_trained
         self._is_open = self._has_failed = False
         self._iterator: Any = None
+        self._validation_batches: int | None = None
 
     @property
     def stop_requested(self) -> bool:
@@ -154,18 +155,31 @@ class TFKerasController:
         self._validation.close()
 
     def _evaluate(self) -> dict[str, Any]:
-        data = self._distributed(self._validation.validation())
+        data = self._validation.validation()
         testing = self._callbacks.while_testing()
-        problem = None
         try:
-            found = self._model.evaluate(data, callbacks=[testing], return_dict=True, verbose=0)
-        except ValueError as error:  # which Keras 2 raises where there are no data
-            if testing.batches:
+            found = self._model.evaluate(
+                self._distributed(data),
+                steps=self._steps(data),
+                callbacks=[testing],
+                return_dict=True,
+                verbose=0,
+            )
+        except ValueError:  # which Keras 2 raises where there are no data
+            if testing.batches or next(iter(data), None) is not None:
                 raise
-            problem = error
         if not testing.batches:
-            raise ModuleFileError(f"{_VALIDATION}: the validation data have no batch") from problem
+            raise ModuleFileError(f"{_VALIDATION}: the validation data have no batch")
         return numbers_of(found)
+
+    def _steps(self, data: tf.data.Dataset) -> int | None:
+        """Returns how many steps a validation has, where Keras 2 cannot find that out itself."""
+        if self._run.slots == 1:
+            return None
+        if self._validation_batches is None:
+            count = int(data.cardinality())
+            self._validation_batches = count if count >= 0 else sum(1 for _ in data)
+        return -(-self._validation_batches // self._per_step)
 
     def _open(self) -> None:
         """Restores the checkpoint, if there is one, and tells the callbacks that it begins."""

@@ -66,7 +66,7 @@ def make_data(data: Any, context: TFKerasContext, loader: str, *, is_training: b
         CheckFailedError: it is too small, or a Dataset that was not wrapped.
     """
     if isinstance(data, tuple):
-        return _Arrays(as_tensors(data, loader), context.get_per_slot_batch_size(), loader)
+        return _Arrays(as_tensors(data, loader), context, loader)
     if isinstance(data, tf.data.Dataset):
         context.check_dataset()
         return _Batches(data, context, is_training=is_training)
@@ -114,19 +114,21 @@ def weighted(dataset: tf.data.Dataset, class_weight: Mapping[int, float]) -> tf.
 class _Arrays(Data):
     """In the order in which they are; never shuffled."""
 
-    def __init__(self, tensors: tuple[Any, ...], batch_size: int, loader: str) -> None:
-        self._tensors, self._size = tensors, batch_size
+    def __init__(self, tensors: tuple[Any, ...], context: TFKerasContext, loader: str) -> None:
+        self._tensors, self._size = tensors, context.get_per_slot_batch_size()
         self._count = records_of(tensors)
         self.parts = len(tensors)
-        if self._count < batch_size:
+        whole = context.get_global_batch_size()
+        if self._count < whole:
             raise CheckFailedError(
                 f"{loader}: the data must have at least as many records as a batch, but have "
-                f"{self._count}, and the batch size per slot is {batch_size}"
+                f"{self._count}, and the batch size is {whole}"
             )
+        # What is left over of the last global batch is dropped.
+        self._per_epoch = self._count // whole * (whole // self._size)
 
     def training(self, start: int) -> tf.data.Dataset:
-        whole = self._count // self._size  # what is left over is dropped
-        return self._batches(start, _ENDLESS, whole)
+        return self._batches(start, _ENDLESS, self._per_epoch)
 
     def validation(self) -> tf.data.Dataset:
         count = -(-self._count // self._size)

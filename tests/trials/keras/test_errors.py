@@ -51,20 +51,20 @@ def test_what_is_no_data(open_trial, role, data, message):
         open_trial(loading(role, data))
 
 
+class Four(OneWeight):
+    """Has as many records as a batch."""
+
+    def build_training_data_loader(self):
+        return np.ones([4, 1]), np.ones([4, 1])
+
+    build_validation_data_loader = build_training_data_loader
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_fewer_records_than_a_batch(open_trial, role):
-    with pytest.raises(CheckFailedError, match=rf"{role}: .* have 3, and the batch size .* is 4"):
-        open_trial(loading(role, (X, X)), size=4) if role == ROLES[0] else open_trial(
-            type(
-                "Small",
-                (OneWeight,),
-                {
-                    ROLES[0]: lambda self: (np.ones([4, 1]), np.ones([4, 1])),
-                    role: lambda self: (X, X),
-                },
-            ),
-            size=4,
-        )
+    small = type("Small", (Four,), {role: lambda self: (X, X)})
+    with pytest.raises(CheckFailedError, match=rf"{role}: .* have 3, and the batch size is 4"):
+        open_trial(small, size=4)
 
 
 def test_arrays_of_different_lengths(open_trial):

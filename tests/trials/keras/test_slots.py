@@ -1,0 +1,119 @@
+"""Training on several devices, which a process has to be started with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+    import json, tempfile
+    import numpy as np
+    import tensorflow as tf
+
+    cpus = tf.config.list_physical_devices("CPU")
+    logical = tf.config.LogicalDeviceConfiguration()
+    tf.config.set_logical_device_configuration(cpus[0], [logical, logical])
+
+    from generic_trainer.trials._trial import TrialRun
+    from tests.trials.conftest import make_fn_args
+    from tests.trials.keras.one_weight import WithMomentum, X
+    from pathlib import Path
+
+    X5 = np.arange(1.0, 6.0, dtype=np.float32).reshape(5, 1) / 5
+
+    class Arrays(WithMomentum):
+        def build_training_data_loader(self):
+            return X5, 2 * X5
+
+        def build_validation_data_loader(self):
+            return X5, 2 * X5
+
+    class Datasets(Arrays):
+        def batches(self, size):
+            data = tf.data.Dataset.from_tensor_slices((X5[:4], 2 * X5[:4]))
+            return self.context.wrap_dataset(data.batch(size))
+
+        def build_training_data_loader(self):
+            return self.batches(self.context.get_per_slot_batch_size())
+
+        def build_validation_data_loader(self):
+            data = tf.data.Dataset.from_tensor_slices((X5, 2 * X5))
+            return self.context.wrap_dataset(data.batch(self.context.get_per_slot_batch_size()))
+
+    def open_trial(trial_class, slots, parallel=False, **fields):
+        resources = {"slots_per_trial": slots, "native_parallel": parallel}
+        return trial_class.open_controller(
+            TrialRun(
+                trial_id=1, config={"resources": resources}, hparams={"global_batch_size": 2},
+                seed=3, slots=slots, **fields,
+            )
+        )
+
+    def losses(trial, count):
+        return [trial.train(1)["loss"] for _ in range(count)]
+
+    found, directory = {}, tempfile.mkdtemp()
+    for kind in (Arrays, Datasets):
+        one, two = open_trial(kind, 1), open_trial(kind, 2)
+        name = kind.__name__
+        found[name] = {
+            "one": [*losses(one, 6), one.validate()["val_loss"]],
+            "two": [*losses(two, 6), two.validate()["val_loss"]],
+            "devices": two._strategy.num_replicas_in_sync,
+        }
+    parallel = open_trial(Datasets, 2, parallel=True)
+    found["native parallel"] = [*losses(parallel, 6), parallel.validate()["val_loss"]]
+    first = open_trial(Datasets, 2)
+    found["resumed"] = losses(first, 3)
+    first.save(directory)
+    second = open_trial(Datasets, 2, batches_trained=3, checkpoint_dir=directory)
+    found["resumed"] += [*losses(second, 3), second.validate()["val_loss"]]
+    second.export(make_fn_args(Path(directory)))
+    model = tf.saved_model.load(directory + "/Format-Serving").signatures["serving_default"]
+    found["served"] = model(inputs=tf.constant([[1.0]]))["outputs"].numpy().tolist()
+    found["weight"] = float(second._model.get_weights()[0][0, 0])
+    print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def found():
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(PROGRAM)],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("kind", ["Arrays", "Datasets"])
+def test_two_slots_train_as_one_does_on_the_whole_batch(found, kind):
+    assert found[kind]["devices"] == 2
+    assert found[kind]["two"] == pytest.approx(found[kind]["one"], rel=1e-4)
+
+
+def test_with_native_parallel_batches_are_divided(found):
+    assert found["native parallel"] == pytest.approx(found["Datasets"]["one"], rel=1e-4)
+
+
+def test_they_go_on_from_a_checkpoint(found):
+    assert found["resumed"] == found["Datasets"]["two"]
+
+
+def test_the_export_needs_one_device(found):
+    assert found["served"] == [[pytest.approx(found["weight"])]]
+
+
+def test_too_few_devices_train_on_whole_batches(open_trial, caplog):
+    trial = open_trial(size=3, slots=64, config={"resources": {"slots_per_trial": 64}})
+    assert trial.train(1)["loss"] == pytest.approx(56 / 3)
+    assert "fewer devices" in caplog.text
