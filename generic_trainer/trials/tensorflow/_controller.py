@@ -12,7 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError, ModuleFileError, raise_problems
+from generic_trainer.trials._slots import fit_to_devices
 from generic_trainer.trials._trial import TrialRun
+from generic_trainer.trials.tensorflow._replicas import LOSS, build_replicas
 from generic_trainer.trials.tensorflow._serving import export
 
 if TYPE_CHECKING:
@@ -22,7 +24,6 @@ __all__ = ["TensorFlowController"]
 
 _CHECKPOINT = "model.ckpt"
 _LOADERS = "make_data_loaders"
-_LOSS = "loss"
 
 
 class TensorFlowController:
@@ -37,6 +38,7 @@ class TensorFlowController:
             ModuleFileError: the module has no `make_data_loaders`, or its result is no good.
             ConfigurationError: the methods of the trial contradict each other.
         """
+        run, strategy = fit_to_devices(run)
         self._graph = tf.Graph()
         with self._graph.as_default():
             tf.compat.v1.set_random_seed(run.seed)
@@ -56,11 +58,11 @@ class TensorFlowController:
                 tf.compat.v1.data.get_output_classes(training),
             )
             self._is_training = tf.compat.v1.placeholder_with_default(False, [], "is_training")
-            self._record = self._iterator.get_next()
-            tf.nest.assert_same_structure(spec, self._record)
-            self._outputs = _outputs(trial.build_graph(self._record, self._is_training))
-            self._metrics = _metrics(trial, self._outputs)
-            self._train_op = self._minimise(trial.optimizer())
+            record = self._iterator.get_next()
+            tf.nest.assert_same_structure(spec, record)
+            with strategy.scope():
+                self._replicas = build_replicas(trial, record, self._is_training, strategy)
+            self._metrics = _metrics(trial, self._replicas.outputs[0])
             self._saver = tf.compat.v1.train.Saver(max_to_keep=None)
             initialise = tf.group(
                 tf.compat.v1.global_variables_initializer(),
@@ -79,26 +81,22 @@ class TensorFlowController:
                 }
             )
 
-    def _minimise(self, optimizer: Any) -> tf.Operation:
-        counter = tf.compat.v1.train.get_or_create_global_step()
-        # Batch normalisation keeps its moving averages in this collection.
-        updates = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)
-        with tf.control_dependencies(updates):
-            return optimizer.minimize(self._outputs[_LOSS], global_step=counter)
-
     def train(self, batches: int) -> dict[str, Any]:
         """Trains on the next batches and returns the metrics, averaged over them.
 
         Raises:
             ModuleFileError: the training data is empty.
         """
-        fetched = {name: self._outputs[name] for name in self._metrics["training"]}
+        fetched = [
+            {name: outputs[name] for name in self._metrics["training"]}
+            for outputs in self._replicas.outputs
+        ]
         step = self._session.make_callable(
-            (fetched, self._train_op), [self._handle, self._is_training]
+            (fetched, self._replicas.train_op), [self._handle, self._is_training]
         )
         handle = self._handles["training"]
         try:
-            return _average(step(handle, True)[0] for _ in range(batches))
+            return _average(found for _ in range(batches) for found in step(handle, True)[0])
         except tf.errors.OutOfRangeError as error:  # of a Dataset that repeats for ever
             raise ModuleFileError(f"{_LOADERS}: the training Dataset has no batch") from error
 
@@ -109,7 +107,8 @@ class TensorFlowController:
             ModuleFileError: the validation data is empty.
         """
         self._session.run(self._validation.initializer)
-        fetched = {name: self._outputs[name] for name in self._metrics["validation"]}
+        outputs = self._replicas.outputs[0]
+        fetched = {name: outputs[name] for name in self._metrics["validation"]}
         step = self._session.make_callable(fetched, [self._handle, self._is_training])
         handle = self._handles["validation"]
         found = _average(_until_end(lambda: step(handle, False)))
@@ -125,7 +124,7 @@ class TensorFlowController:
 
     def export(self, fn_args: Any) -> None:
         """Writes a SavedModel of what does not depend on the labels."""
-        export(self._session, self._record, self._outputs, fn_args)
+        export(self._session, self._replicas.records[0], self._replicas.outputs[0], fn_args)
 
     def close(self) -> None:
         """Closes the session."""
@@ -177,15 +176,6 @@ def _compatible(first: Any, second: Any) -> bool:
     return all(a.dtype == b.dtype and a.shape[1:].is_compatible_with(b.shape[1:]) for a, b in pairs)
 
 
-def _outputs(made: Any) -> dict[str, tf.Tensor]:
-    if not isinstance(made, dict) or _LOSS not in made:
-        raise ModuleFileError(
-            f"build_graph must return a dict of tensors with the key {_LOSS!r}, but got "
-            f"{sorted(made) if isinstance(made, dict) else made!r}"
-        )
-    return made
-
-
 def _metrics(trial: TensorFlowTrial, outputs: dict[str, Any]) -> dict[str, list[str]]:
     training, validation = list(trial.training_metrics()), list(trial.validation_metrics())
     problems = [
@@ -194,10 +184,10 @@ def _metrics(trial: TensorFlowTrial, outputs: dict[str, Any]) -> dict[str, list[
         for name in names
         if name not in outputs
     ]
-    if _LOSS in training:
-        problems.append(f"training_metrics must not name {_LOSS!r}: it is always reported")
+    if LOSS in training:
+        problems.append(f"training_metrics must not name {LOSS!r}: it is always reported")
     raise_problems(ConfigurationError, type(trial).__name__, problems)
-    return {"training": [_LOSS, *training], "validation": validation}
+    return {"training": [LOSS, *training], "validation": validation}
 
 
 def _until_end(step: Callable[[], dict[str, Any]]) -> Iterable[dict[str, Any]]:

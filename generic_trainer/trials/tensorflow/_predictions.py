@@ -79,6 +79,7 @@ class _Flow:
 
     def __init__(self, components: Mapping[str, tf.Tensor], results: Iterable[tf.Tensor]) -> None:
         self._results = list(results)
+        self._sources = dict(components)
         self.components = {t.ref(): frozenset({name}) for name, t in components.items()}
         self.learned: set[Any] = set()
         self._order = list(_upstream(self._results, stop=set(self.components)))
@@ -109,8 +110,7 @@ class _Flow:
         )
 
     def _batch_sizes(self, names: Iterable[str]) -> set[int | None]:
-        sources = (r.deref() for r, n in self.components.items() if n <= frozenset(names))
-        return {t.shape[0] for t in sources if t.op.type.startswith("IteratorGetNext")}
+        return {self._sources[name].shape[0] for name in names}
 
     def joined_last(self) -> set[str]:
         """Returns the components that meet a learned tensor downstream of all other such places."""

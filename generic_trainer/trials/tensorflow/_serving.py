@@ -83,8 +83,9 @@ def _reloaded(
     with session.graph.as_default():
         signature = tf.compat.v1.saved_model.predict_signature_def(dict(inputs), dict(outputs))
         builder.add_meta_graph_and_variables(
-            session, [tf.saved_model.SERVING], {_DEFAULT: signature}, strip_default_attrs=True
-        )
+            session, [tf.saved_model.SERVING], {_DEFAULT: signature},
+            clear_devices=True, strip_default_attrs=True,
+        )  # fmt: skip
     builder.save()
     return tf.saved_model.load(directory)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import logging
 from typing import Any
 
 import tensorflow as tf
@@ -13,15 +12,15 @@ from generic_trainer.trials.tensorflow._controller import TensorFlowController
 
 __all__ = ["TensorFlowTrial"]
 
-_logger = logging.getLogger(__name__)
-
 
 class TensorFlowTrial(Trial, abc.ABC):
     """A model as a TF1 graph.
 
     The module of a subclass also defines ``make_data_loaders(experiment_config, hparams)``, which
     returns the training and the validation data as batched `tf.data.Dataset`s of the same
-    structure. It and the methods below are called within the trial's graph, each once per trial.
+    structure. It and the methods below are called within the trial's graph, each once per trial;
+    on several slots `build_graph` and `optimizer` are called once for each, with its share of the
+    batch.
 
     Source: the documentation of PEDL's TensorFlowTrial.
     """
@@ -65,10 +64,4 @@ class TensorFlowTrial(Trial, abc.ABC):
     @classmethod
     def open_controller(cls, run: TrialRun) -> TensorFlowController:
         """Builds the graph and restores it from the checkpoint, if there is one."""
-        if run.slots > 1:
-            _logger.warning(
-                "resources.slots_per_trial is %d: a TensorFlowTrial trains on one device, with the "
-                "whole batch.",
-                run.slots,
-            )
         return TensorFlowController(cls, run)

@@ -120,7 +120,7 @@ def test_a_trial_can_ask_for_its_configuration():
         assert get_experiment_config()["data"] == {"a": 1}
 
 
-def test_more_slots_than_one_are_no_error(run_experiment, caplog):
+def test_more_slots_than_devices_are_no_error(run_experiment, caplog):
     [trial] = run_experiment(OneWeight, config(1, resources={"slots_per_trial": 2}))
     assert trial["batches"] == 1
-    assert "trains on one device" in caplog.text
+    assert "fewer devices: one trains on whole batches" in caplog.text
