@@ -23,7 +23,6 @@ def two_nodes(**node: Any) -> Iterator[Any]:
     The nodes inherit the environment, as the pods of one image do.
     """
     import ray
-    from ray.cluster_utils import Cluster
 
     before = dict(os.environ)
     # Short, as Unix sockets lie below it.
@@ -34,13 +33,8 @@ def two_nodes(**node: Any) -> Iterator[Any]:
         RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
         RAY_COLOR_PREFIX="0",
     )
-    options = {"num_cpus": 1, "object_store_memory": _STORE_BYTES, **node}
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={**options, "include_dashboard": False, "temp_dir": temp_dir},
-    )
+    cluster = _started(temp_dir, {"num_cpus": 1, "object_store_memory": _STORE_BYTES, **node})
     try:
-        cluster.add_node(**options)
         ray.init(address=cluster.address, log_to_driver=True)
         yield cluster
     finally:
@@ -49,3 +43,21 @@ def two_nodes(**node: Any) -> Iterator[Any]:
         shutil.rmtree(temp_dir, ignore_errors=True)
         os.environ.clear()
         os.environ.update(before)
+
+
+def _started(temp_dir: str, node: dict[str, Any]) -> Any:
+    """Returns the cluster; on a busy machine a node may take longer than the 30 s that Ray waits."""
+    from ray.cluster_utils import Cluster
+
+    head = {**node, "include_dashboard": False, "temp_dir": temp_dir}
+    for tries_left in reversed(range(3)):
+        cluster = Cluster()
+        try:
+            cluster.add_node(**head)
+            cluster.add_node(**node)
+            return cluster
+        except Exception as error:
+            cluster.shutdown()
+            if not tries_left or "timed out during startup" not in str(error):
+                raise
+    raise AssertionError("the last try returns or raises")

@@ -18,6 +18,7 @@ from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers._distribution import Distribution
 from generic_trainer.launchers._options import RayOptions
 from generic_trainer.launchers.ray._reachable import check_reachable
+from generic_trainer.launchers.ray._resources import missing_resources, no_room
 
 __all__ = ["connected"]
 
@@ -43,8 +44,8 @@ def connected(distribution: Distribution) -> Iterator[Any]:
        room for all workers.
 
     Raises:
-        ConfigurationError: Ray is not installed, there is no cluster at the address, or its
-            versions of Ray and Python are others.
+        ConfigurationError: Ray is not installed; there is no cluster at the address, or its
+            versions of Ray and Python are others; this machine has no room for the workers.
     """
     ray = _import_ray()
     if ray.is_initialized():
@@ -58,6 +59,8 @@ def connected(distribution: Distribution) -> Iterator[Any]:
     ):
         try:
             _init(ray, options, arguments)
+            if is_own:  # what it does not have it never will; a cluster may grow
+                _check_room(distribution, ray.cluster_resources())
             yield ray
         finally:
             ray.shutdown()
@@ -74,6 +77,11 @@ def _init(ray: Any, options: RayOptions, arguments: Mapping[str, Any]) -> None:
     except Exception as error:  # plain ones among them
         where = "this machine" if options.address is None else f"the cluster at {options.address}"
         raise ConfigurationError(f"Ray cannot be used on {where}: {error}") from error
+
+
+def _check_room(distribution: Distribution, total: Mapping[str, float]) -> None:
+    if missing_resources(distribution, total):
+        raise ConfigurationError(no_room(distribution, total))
 
 
 def _import_ray() -> Any:

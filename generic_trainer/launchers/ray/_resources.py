@@ -32,17 +32,20 @@ def missing_resources(distribution: Distribution, total: Mapping[str, float]) ->
     return [name for name, each in asked.items() if each * count > total.get(name, 0.0)]
 
 
-def no_room(distribution: Distribution, total: Mapping[str, float], waited_s: float) -> str:
-    """Returns the message for workers that could not be placed.
+def no_room(
+    distribution: Distribution, total: Mapping[str, float], waited_s: float | None = None
+) -> str:
+    """Returns the message for workers that cannot be placed.
 
     Args:
         distribution: what was asked for.
         total: Ray's name of a resource → how much of it the cluster has.
-        waited_s: how long was waited, in seconds.
+        waited_s: how long was waited, in seconds; None where there was nothing to wait for.
     """
     asked = resources_per_worker(distribution)
+    waited = "" if waited_s is None else f" within {waited_s:g} s"
     return (
-        f"The workers could not be placed within {waited_s:g} s. Expected room for "
+        f"The workers could not be placed{waited}. Expected room for "
         f"{distribution.num_processes} x ({_listed(asked)}), found a cluster with "
         f"{_listed({name: total.get(name, 0.0) for name in asked})} in all, perhaps in use or "
         "scattered over its nodes. Ask for fewer or smaller workers, add nodes, or give an "

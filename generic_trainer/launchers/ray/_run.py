@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from generic_trainer.errors import ConfigurationError, WorkerHangError, WorkerLostError
@@ -16,14 +15,11 @@ from generic_trainer.launchers.local._stop import StopNotice
 from generic_trainer.launchers.ray._connection import connected
 from generic_trainer.launchers.ray._last_output import shown_output
 from generic_trainer.launchers.ray._payload import Payload
-from generic_trainer.launchers.ray._resources import missing_resources, no_room
 
 __all__ = ["run_on_ray"]
 
 _POLL_S = 0.5
 _NO_MODULE = "No module named"
-
-_logger = logging.getLogger(__name__)
 
 
 def run_on_ray(job: Job) -> None:
@@ -34,20 +30,11 @@ def run_on_ray(job: Job) -> None:
     """
     payload = Payload.of(job)
     with shown_output() as shown, connected(job.distribution) as ray, StopNotice() as stop:
-        _check_room(job, ray)
         ending = _ending(job, payload, ray, stop)
         if ending.worker is not None and ending.outcome.failure is not Failure.LOST:
             shown.wait_for(ending.worker)
     if ending.outcome.failure is not None:
         raise ending.outcome.to_error(ending.worker if job.distribution.is_cluster else None)
-
-
-def _check_room(job: Job, ray: Any) -> None:
-    """Refuses at once what a Ray of our own will never have; a cluster may grow."""
-    options = job.distribution.ray or RayOptions()
-    total = ray.cluster_resources()
-    if options.address is None and missing_resources(job.distribution, total):
-        raise ConfigurationError(no_room(job.distribution, total, 0.0))
 
 
 def _ending(job: Job, payload: Payload, ray: Any, stop: StopNotice) -> Ending:
@@ -62,7 +49,7 @@ def _ending(job: Job, payload: Payload, ray: Any, stop: StopNotice) -> Ending:
         ending: Ending = ray.get(reference)
         return ending
     except ray.exceptions.RayTaskError as error:
-        raise _of_task(error, job) from error
+        raise _of_task(error) from error
     except ray.exceptions.RayError as error:
         raise WorkerLostError(
             f"The node that directs the training was lost, or Ray itself stopped: {error}"
@@ -86,7 +73,7 @@ def _wait(job: Job, reference: Any, ray: Any, stop: StopNotice) -> None:
         )
 
 
-def _of_task(error: Any, job: Job) -> Exception:
+def _of_task(error: Any) -> Exception:
     cause = error.cause
     if _NO_MODULE in str(cause):  # an ImportError, or one of Ray's that quotes it
         missing = next(line.strip() for line in str(cause).splitlines() if _NO_MODULE in line)
