@@ -46,7 +46,7 @@ def two_nodes(**node: Any) -> Iterator[Any]:
 
 
 def _started(temp_dir: str, node: dict[str, Any]) -> Any:
-    """Returns the cluster; on a busy machine a node may take longer than the 30 s that Ray waits."""
+    """Returns the cluster; a busy machine may need longer for a node than the 30 s Ray waits."""
     from ray.cluster_utils import Cluster
 
     head = {**node, "include_dashboard": False, "temp_dir": temp_dir}
