@@ -2,18 +2,23 @@
 
 ::
 
-    python benchmarks/bench_reader.py                       # a few minutes
-    python benchmarks/bench_reader.py --rows 100000 1000000 5000000 --features 10 100 500
+    python -m benchmarks.bench_reader                                  # a few minutes
+    python -m benchmarks.bench_reader --rows 100000 1000000 5000000 --batch 256
+    python -m benchmarks.bench_reader --features 10 100 500 --kinds numeric string sparse mixed
+    python -m benchmarks.bench_reader --compare-caches                 # tf.data's cache, snapshot
 
-A line is one data set and one batch size. A third of the features each are numeric, string and
-sparse; `--kinds` leaves some out. Readers take turns in one process, so that all of them meet the
-same neighbours on the machine, and every number is a median over `--repeats`. Shuffling is on.
+A line is one data set and one batch size. Of `--kinds`, `half` are numbers and strings, `mixed` a
+third each of numbers, strings and sparse lists; `distinct` are strings that never repeat. Readers
+take turns in one process, so that all of them meet the same neighbours on the machine, and every
+number is a median over `--repeats`. Shuffling is on.
 
-`first` is the first epoch with all that it takes: opening, reading, parsing. `memory` and `disk`
-are later epochs of the two column paths, `disk` with a budget of a quarter of the columns. An `x`
-is the ratio to TFX's reader. `grown` is by how much the process grew while columns were in memory.
-`--consume python` fetches each batch into Python, which costs both readers the same; the default
-counts batches in C++ and so measures the readers alone.
+`stream` is one pass of the streaming reader. `first` is the first epoch from columns, with all that
+it takes: opening, reading, parsing. `memory` and `disk` are later epochs of the two column paths,
+`disk` with a budget of a quarter of the columns. An `x` is the ratio to TFX's reader. `grown` is by
+how much memory grew at most while columns were read into memory and iterated, columns included,
+beyond what a small data set of the same schema had taken; `disk grown` is the same for the disk
+path, where the budget is a quarter. `--consume python` fetches each batch into Python, which costs
+both readers the same; the default counts batches in C++ and so measures the readers alone.
 
 Where others use the machine, wall time says little: `--clock cpu` gives examples per second of
 processor time, all threads together. Prints a table; `--json FILE` writes the same as JSON.
@@ -22,14 +27,17 @@ processor time, all threads together. Prints a table; `--json FILE` writes the s
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import itertools
 import json
 import os
+import shutil
 import statistics
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,35 +45,48 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx_bsl.tfxio import tf_example_record
 from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
 
 from generic_trainer.data import make_dataset_factory
 
-_SHARDS = 4
-_DISTINCT = 20_000
-_KINDS = ("numeric", "string", "sparse")
+_FILE_ROWS = 25_000
+_VALUES = 1_600_000  # that are drawn; rows repeat, farther apart than gzip looks back
+_KINDS = {
+    "numeric": ("numeric",),
+    "string": ("string",),
+    "sparse": ("sparse",),
+    "half": ("numeric", "string"),
+    "mixed": ("numeric", "string", "sparse"),
+    "distinct": ("distinct",),
+}
 _HEADER = (
-    "rows", "features", "batch", "TFX/s", "stream/s", "x", "first/s", "x", "memory/s", "x",
-    "disk/s", "x", "columns MB", "grown MB",
+    "kind", "rows", "features", "batch", "TFX/s", "stream/s", "x", "first/s", "x", "memory/s", "x",
+    "disk/s", "x", "columns MB", "grown MB", "disk grown",
 )  # fmt: skip
+_CACHES = ("cache", "snapshot")
 
 
 def main() -> None:
     """Measures every combination that the arguments name."""
     arguments = _arguments()
+    logging.set_verbosity(logging.ERROR)
+    header = [*_HEADER, *(f"{cache}{end}" for cache in _caches(arguments) for end in ("/s", " x"))]
+    print(" | ".join(f"{name:>10}" for name in header), flush=True)
     results = []
-    print(" | ".join(f"{name:>10}" for name in _HEADER))
-    for rows, features in itertools.product(arguments.rows, arguments.features):
+    for kind, features, rows in itertools.product(
+        arguments.kinds, arguments.features, arguments.rows
+    ):
         with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
-            schema = _schema(features, arguments.kinds)
+            schema = _schema(features, _KINDS[kind])
             pattern = _write(Path(directory), rows, schema)
             for batch in arguments.batch:
                 case = _Case(pattern, schema, batch, rows, arguments)
-                result = {"rows": rows, "features": features, "batch": batch, **case.measure()}
-                results.append(result)
-                print(_line(result), flush=True)
+                names = {"kind": kind, "rows": rows, "features": features, "batch": batch}
+                results.append({**names, **case.measure()})
+                print(_line(results[-1], arguments), flush=True)
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(results, indent=2), encoding="utf-8")
 
@@ -77,70 +98,118 @@ class _Case:
         self, pattern: str, schema: schema_pb2.Schema, batch: int, rows: int, arguments: Any
     ) -> None:
         self._pattern, self._schema, self._rows = pattern, schema, rows
-        self._repeats, self._sample = arguments.repeats, min(rows, arguments.sample)
+        self._arguments = arguments
+        sample = arguments.sample * 16 // max(16, len(schema.feature))
+        self._sample_batches = max(1, min(rows, sample) // batch)
         self._options = TensorFlowDatasetOptions(batch_size=batch, num_epochs=None)
-        self._directory = arguments.directory
         self._clock = time.process_time if arguments.clock == "cpu" else time.perf_counter
         self._iterate = _fetch if arguments.consume == "python" else _count
 
     def measure(self) -> dict[str, float]:
         """Returns examples per second of each reader, and sizes in MB."""
-        before = _resident_mb()
-        first = self._make(make_dataset_factory(path="memory"))
-        memory = first.pop("dataset")
-        self._rate(memory)
-        grown = _resident_mb() - before
-        size_mb = first.pop("columns_mb")
-        disk = self._make(
-            make_dataset_factory(
-                path="disk",
-                cache_dir=self._directory,
-                memory_budget_bytes=int(size_mb * 1e6 / 4),
-            )
-        )
-        readers = {
-            "tfx": self._tfx(),
-            "stream": self._make(make_dataset_factory(path="stream"))["dataset"],
-            "memory": memory,
-            "disk": disk["dataset"],
-        }
-        rates: dict[str, list[float]] = {name: [] for name in readers}
-        firsts = [first["rate"]]
-        for repeat in range(self._repeats):
-            for name, dataset in readers.items():
-                rates[name].append(self._rate(dataset))
-            if repeat:
-                firsts.append(self._make(make_dataset_factory(path="memory"))["rate"])
-        medians = {name: statistics.median(each) for name, each in rates.items()}
+        self._first_epoch("memory", pattern=self._pattern.replace("*", "data-00000.gz"))  # warm
+        with _memory_growth() as grown:
+            memory, size_mb, first = self._first_epoch("memory")
+        with _memory_growth() as disk_grown:
+            disk, _, _ = self._first_epoch("disk", int(size_mb * 1e6 / 4))
+        with self._cached() as cached:
+            readers = {"tfx": self._tfx(None), "memory": memory, "disk": disk, **cached}
+            rates: dict[str, list[float]] = {name: [] for name in [*readers, "stream"]}
+            firsts = [first]
+            for repeat in range(self._arguments.repeats):
+                for name, dataset in readers.items():
+                    rates[name].append(self._rate(dataset))
+                rates["stream"].append(self._rate(self._make("stream")))
+                if repeat:
+                    firsts.append(self._first_epoch("memory")[2])
         return {
-            **medians, "first": statistics.median(firsts),
-            "columns_mb": size_mb, "grown_mb": grown,
+            **{name: statistics.median(each) for name, each in rates.items()},
+            "first": statistics.median(firsts), "columns_mb": size_mb,
+            "grown_mb": grown[0] / 1e6, "disk_grown_mb": disk_grown[0] / 1e6,
         }  # fmt: skip
 
-    def _make(self, factory: Callable[..., tf.data.Dataset]) -> dict[str, Any]:
-        """Makes a dataset and iterates it once; returns it, the rate, and its columns' size."""
+    def _make(self, path: Any, budget_bytes: int | None = None) -> tf.data.Dataset:
+        factory = make_dataset_factory(
+            path=path, cache_dir=self._arguments.directory, memory_budget_bytes=budget_bytes
+        )
+        return factory(self._pattern, self._options, self._schema)
+
+    def _first_epoch(
+        self, path: str, budget_bytes: int | None = None, pattern: str | None = None
+    ) -> tuple[tf.data.Dataset, float, float]:
+        """Returns a dataset that was iterated once, the MB of its columns, and examples/s."""
+        factory = make_dataset_factory(
+            path=path,  # type: ignore[arg-type]
+            cache_dir=self._arguments.directory,
+            memory_budget_bytes=budget_bytes,
+        )
         gc.collect()
         start = self._clock()
-        dataset = factory(self._pattern, self._options, self._schema)
-        if not hasattr(factory, "_collected") or not factory._collected:
-            return {"dataset": dataset}
-        (collected,) = factory._collected.values()
-        self._iterate(dataset, self._rows // self._options.batch_size)
+        dataset = factory(pattern or self._pattern, self._options, self._schema)
+        (collected,) = factory._collected.values()  # type: ignore[attr-defined]
+        loaded = collected.loaded
+        self._iterate(dataset, max(1, loaded.num_rows // self._options.batch_size))
         seconds = self._clock() - start
-        size_mb = collected.loaded.store.num_bytes / 1e6
-        return {"dataset": dataset, "rate": self._rows / seconds, "columns_mb": size_mb}
+        return dataset, loaded.store.num_bytes / 1e6, loaded.num_rows / seconds
 
-    def _tfx(self) -> tf.data.Dataset:
+    def _tfx(self, num_epochs: int | None) -> tf.data.Dataset:
         record = tf_example_record.TFExampleRecord(
             self._pattern, schema=self._schema, telemetry_descriptors=["bench"]
         )
-        return record.TensorFlowDataset(self._options)
+        return record.TensorFlowDataset(self._options._replace(num_epochs=num_epochs))
+
+    @contextlib.contextmanager
+    def _cached(self) -> Iterator[dict[str, tf.data.Dataset]]:
+        """Yields TFX's batches behind tf.data's own caches on disk, filled; shuffled as batches."""
+        caches: dict[str, tf.data.Dataset] = {}
+        directory = tempfile.mkdtemp(dir=self._arguments.directory)
+        for name in _caches(self._arguments):
+            batches = self._tfx(1)
+            path = os.path.join(directory, name)
+            kept = batches.cache(path) if name == "cache" else batches.snapshot(path)
+            _count(kept, self._rows)
+            caches[name] = kept.shuffle(100).repeat()
+        try:
+            yield caches
+        finally:
+            shutil.rmtree(directory)
 
     def _rate(self, dataset: tf.data.Dataset) -> float:
-        batches = max(1, self._sample // self._options.batch_size)
         start = self._clock()
-        self._iterate(dataset, batches)
-        return batches * self._options.batch_size / (self._clock() - start)
+        self._iterate(dataset, self._sample_batches)
+        return self._sample_batches * self._options.batch_size / (self._clock() - start)
+
+
+@contextlib.contextmanager
+def _memory_growth() -> Iterator[list[int]]:
+    """Yields a list that afterwards holds the most bytes that memory grew by meanwhile."""
+    gc.collect()
+    before, grown, done = _memory_bytes(), [0], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.02):
+            grown[0] = max(grown[0], _memory_bytes() - before)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield grown
+    finally:
+        done.set()
+        watcher.join()
+        grown[0] = max(grown[0], _memory_bytes() - before)
+
+
+def _memory_bytes() -> int:
+    """Returns what the process holds: its own pages, and those of its files in memory."""
+    status = Path("/proc/self/status").read_text()
+    own = sum(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon"))
+    columns = 0
+    for entry in os.scandir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if "memfd:generic_trainer" in os.readlink(entry.path):
+                columns += os.stat(entry.path).st_blocks * 512
+    return own * 1024 + columns
 
 
 def _fetch(dataset: tf.data.Dataset, batches: int) -> None:
@@ -152,11 +221,12 @@ def _count(dataset: tf.data.Dataset, batches: int) -> None:
     dataset.take(batches).reduce(0, lambda number, *_: number + 1)
 
 
-def _schema(features: int, kinds: list[str]) -> schema_pb2.Schema:
+def _schema(features: int, kinds: tuple[str, ...]) -> schema_pb2.Schema:
     schema = schema_pb2.Schema()
     for number in range(features):
         kind = kinds[number % len(kinds)]
-        value_type = {"numeric": 3 if number % 2 else 2, "string": 1, "sparse": 2}[kind]
+        numeric_type = 3 if number // len(kinds) % 2 else 2  # float and int by turns
+        value_type = {"numeric": numeric_type, "sparse": 2}.get(kind, 1)
         feature = schema.feature.add(name=f"{kind}_{number:03d}", type=value_type)
         if kind != "sparse":
             feature.presence.min_fraction = 1
@@ -165,15 +235,22 @@ def _schema(features: int, kinds: list[str]) -> schema_pb2.Schema:
 
 
 def _write(directory: Path, rows: int, schema: schema_pb2.Schema) -> str:
-    # Distinct records go round: they are farther apart than gzip looks back.
+    """Writes one file and copies it until there are enough rows; returns the pattern."""
     random = np.random.default_rng(0)
-    records = [_record(schema, random) for _ in range(min(rows, _DISTINCT))]
-    for shard in range(_SHARDS):
-        path = str(directory / f"data-{shard:05d}.gz")
-        with tf.io.TFRecordWriter(path, "GZIP") as writer:
-            for number in range(shard, rows, _SHARDS):
-                writer.write(records[number % len(records)])
-    return str(directory / "*.gz")
+    made = min(rows, _FILE_ROWS, _VALUES // len(schema.feature))
+    records = [_record(schema, random) for _ in range(made)]
+    repeats = not schema.feature[0].name.startswith("distinct")
+    for number, first in enumerate(range(0, rows, _FILE_ROWS)):
+        path = directory / f"data-{number:05d}.gz"
+        if number and repeats and first + _FILE_ROWS <= rows:
+            shutil.copyfile(directory / "data-00000.gz", path)
+            continue
+        if number and not repeats:
+            records = [_record(schema, random) for _ in range(made)]
+        with tf.io.TFRecordWriter(str(path), "GZIP") as writer:
+            for record in itertools.islice(itertools.cycle(records), min(_FILE_ROWS, rows - first)):
+                writer.write(record)
+    return str(directory / "*")
 
 
 def _record(schema: schema_pb2.Schema, random: np.random.Generator) -> bytes:
@@ -182,6 +259,8 @@ def _record(schema: schema_pb2.Schema, random: np.random.Generator) -> bytes:
         target = example.features.feature[feature.name]
         if feature.name.startswith("sparse"):
             target.int64_list.value.extend(random.integers(0, 1000, random.integers(0, 4)))
+        elif feature.name.startswith("distinct"):
+            target.bytes_list.value.append(b"value-%d" % random.integers(1 << 60))
         elif feature.type == schema_pb2.BYTES:
             target.bytes_list.value.append(b"value-%d" % random.integers(1000))
         elif feature.type == schema_pb2.INT:
@@ -191,20 +270,19 @@ def _record(schema: schema_pb2.Schema, random: np.random.Generator) -> bytes:
     return example.SerializeToString()
 
 
-def _resident_mb() -> float:
-    gc.collect()
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
-            return int(line.split()[1]) / 1000
-    raise RuntimeError("no VmRSS in /proc/self/status")
+def _caches(arguments: argparse.Namespace) -> tuple[str, ...]:
+    return _CACHES if arguments.compare_caches else ()
 
 
-def _line(result: dict[str, float]) -> str:
-    cells = [f"{result[name]:>10,}" for name in ("rows", "features", "batch")]
+def _line(result: dict[str, Any], arguments: argparse.Namespace) -> str:
+    cells = [f"{result['kind']:>10}"]
+    cells += [f"{result[name]:>10,}" for name in ("rows", "features", "batch")]
     cells.append(f"{result['tfx']:>10,.0f}")
     for name in ("stream", "first", "memory", "disk"):
         cells += [f"{result[name]:>10,.0f}", f"{result[name] / result['tfx']:>10.1f}"]
-    cells += [f"{result[name]:>10,.0f}" for name in ("columns_mb", "grown_mb")]
+    cells += [f"{result[name]:>10,.0f}" for name in ("columns_mb", "grown_mb", "disk_grown_mb")]
+    for name in _caches(arguments):
+        cells += [f"{result[name]:>10,.0f}", f"{result[name] / result['tfx']:>10.1f}"]
     return " | ".join(cells)
 
 
@@ -213,11 +291,18 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, nargs="+", default=[200_000])
     parser.add_argument("--features", type=int, nargs="+", default=[16])
     parser.add_argument("--batch", type=int, nargs="+", default=[32, 256, 2048])
-    parser.add_argument("--kinds", nargs="+", choices=_KINDS, default=["numeric", "string"])
-    parser.add_argument("--sample", type=int, default=200_000, help="examples of a later epoch")
+    parser.add_argument(
+        "--kinds", nargs="+", choices=list(_KINDS), default=["numeric", "half", "sparse"]
+    )
+    parser.add_argument(
+        "--sample", type=int, default=200_000, help="examples of a later epoch, of 16 features"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--consume", choices=("graph", "python"), default="graph")
+    parser.add_argument(
+        "--compare-caches", action="store_true", help="tf.data's cache and snapshot on disk, too"
+    )
     parser.add_argument("--directory", help="where data and columns go; default: temporary")
     parser.add_argument("--json", help="file that the results are written to")
     return parser.parse_args()

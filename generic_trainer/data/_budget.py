@@ -9,7 +9,9 @@ from generic_trainer.errors import ConfigurationError
 
 __all__ = ["MEMORY_VARIABLE", "default_budget_bytes"]
 
-# An environment variable, because it belongs to the machine: the same pipeline runs on others.
+# An environment variable, because it belongs to the machine: the same pipeline runs on others. An
+# argument of the component or an entry of `custom_config` would be an execution property, so that
+# another budget would run the step anew, and `custom_config` is the user's own.
 MEMORY_VARIABLE = "GENERIC_TRAINER_READER_MEMORY_MB"
 
 _SHARE_OF_FREE_MEMORY = 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -166,13 +167,14 @@ def _records(files: Sequence[RecordFile], block_rows: int, num_threads: int) -> 
     return numbered.interleave(
         blocks_of_file,
         cycle_length=min(_FILES_AT_A_TIME, len(files)),
-        num_parallel_calls=_at_most(num_threads, len(files)),
+        num_parallel_calls=min(_threads(num_threads), _FILES_AT_A_TIME, len(files)),
         deterministic=True,
     )
 
 
-def _at_most(num_threads: int, limit: int) -> int:
-    return num_threads if num_threads < 0 else min(num_threads, _FILES_AT_A_TIME, limit)
+def _threads(number: int) -> int:
+    # The tuner of `tf.data` starts with one thread: a short pass is over before it has more.
+    return number if number > 0 else len(os.sched_getaffinity(0))
 
 
 def _blocks(
@@ -184,5 +186,7 @@ def _blocks(
         num_bytes = tf.reduce_sum(tf.cast(tf.strings.length(serialized), tf.int64))
         return file, tf.size(serialized), num_bytes, arrays, spoiled
 
-    packed = records.map(pack, num_parallel_calls=num_threads, deterministic=True).prefetch(2)
+    packed = records.map(
+        pack, num_parallel_calls=_threads(num_threads), deterministic=True
+    ).prefetch(2)
     yield from packed.as_numpy_iterator()

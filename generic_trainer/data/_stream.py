@@ -1,4 +1,8 @@
-"""The streaming reader: TFX's graph, read and parsed in parallel."""
+"""The streaming reader: TFX's graph, read and parsed in parallel.
+
+As in TFX's reader, a gzip file that is cut off exactly between two records reads as a shorter one
+here; any other cut is an error. The other paths count the bytes of each file (`_whole`).
+"""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 import tensorflow as tf
 from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
@@ -171,6 +172,23 @@ def test_several_patterns_and_compressions(tmp_path: Path) -> None:
     for path in PATHS:
         dataset = make_dataset_factory(path=path)(patterns, options(), schema_of())
         assert sorted(ids(dataset)) == list(range(50))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_snappy(path: str, tmp_path: Path) -> None:
+    pattern = write_files(tmp_path, [numbered(0, 30), numbered(30, 40), []], "")
+    for file in tmp_path.iterdir():
+        file.write_bytes(snappy(file.read_bytes()))
+    dataset = make_dataset_factory(path=path)(pattern, options(), schema_of())
+    assert sorted(ids(dataset)) == list(range(40))
+    assert data.count_examples(pattern) == 40
+
+
+def snappy(content: bytes) -> bytes:
+    """Returns what TensorFlow calls SNAPPY: blocks behind their lengths, 4 bytes, big-endian."""
+    pieces = (content[start : start + 1000] for start in range(0, len(content), 1000))
+    blocks = (pyarrow.compress(piece, codec="snappy", asbytes=True) for piece in pieces)
+    return b"".join(len(block).to_bytes(4, "big") + block for block in blocks)
 
 
 def test_a_remote_file_system() -> None:
