@@ -16,6 +16,7 @@ from tfx.utils import json_utils, proto_utils
 
 from generic_trainer.components._arguments import PER_RUN_VALUES, check_arguments
 from generic_trainer.components._module_path import bundle_user_code
+from generic_trainer.components._resources import compiled_for_kubeflow, step_resources
 from generic_trainer.components._spec import GenericTrainerSpec, spec_with_extra_inputs
 from generic_trainer.executors import GenericTrainerExecutor
 from generic_trainer.executors import _keys as keys
@@ -99,7 +100,8 @@ class GenericTrainer(BaseComponent):
                 a SavedModel that works.
             distribution: on how many workers to train, what they need, and who starts them; by
                 default where the executor runs. It is an execution property: a step that is run
-                with another one is not taken from the cache.
+                with another one is not taken from the cache. KubeflowV2DagRunner makes the step
+                as large as the workers that run inside it need.
 
         Raises:
             ConfigurationError: arguments are wrong or missing; the message lists all of them.
@@ -109,6 +111,8 @@ class GenericTrainer(BaseComponent):
         _warn_of_deprecated(arguments)
         self._module_file = module_file
         self._run_fn = run_fn
+        self._distribution = distribution
+        self._own_resources: Any = None
         extra_inputs = extra_inputs or {}
         spec = spec_with_extra_inputs(extra_inputs)(
             examples=examples if examples is not None else transformed_examples,
@@ -141,6 +145,15 @@ class GenericTrainer(BaseComponent):
         if self._reads_bundles():
             code = bundle_user_code(self._module_file, self._run_fn, pipeline_root)
             self.spec.exec_properties.update(code)
+            self._take_resources()
+
+    def _take_resources(self) -> None:
+        """Asks Kubeflow for what the workers need, unless `with_platform_config` has done so."""
+        if self.platform_config is self._own_resources:
+            self._own_resources = None
+            if self._distribution is not None and compiled_for_kubeflow():
+                self._own_resources = step_resources(self._distribution)
+            self.platform_config = self._own_resources
 
     def _reads_bundles(self) -> bool:
         executor_class = getattr(self.executor_spec, "executor_class", None)
