@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from generic_trainer.trials.estimator._order import run_before_updates
+
 __all__ = ["Summaries", "plain"]
 
 # Type of a summary's operation → which of its inputs are the tag and the value.
@@ -34,6 +36,7 @@ class Summaries:
             scalars = [tf.cast(tensors[name], tf.float64) for name in self._packed]
             packed = [tf.stack(scalars)] if scalars else []
         self.fetches = [*packed, *(tensors[name] for name in self._others)]
+        run_before_updates(graph, [tensor.op for tensor in self.fetches])
 
     def average(self, batches: Sequence[Sequence[Any]]) -> dict[str, Any]:
         """Returns the unweighted mean of each metric over batches, a number or nested lists.
