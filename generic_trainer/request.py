@@ -77,7 +77,7 @@ class TrainingRequest:
         contract: what the export must fulfil; None requires what any consumer needs.
         eval_config: the `tfma.EvalConfig` of the Evaluator downstream.
         run_key: names the runs that may go on from each other's checkpoints; see
-            `generic_trainer.training.resume.run_key`.
+            `generic_trainer.run_key`.
         seed: what the reader shuffles with where `run_fn` does not say; the same in all runs of
             the same `run_key`.
     """

@@ -100,7 +100,7 @@ def _check_words(options: argparse.Namespace) -> None:
 
 
 def _request(options: argparse.Namespace, scratch_dir: str) -> TrainingRequest:
-    from generic_trainer.training.resume import with_run_key
+    from generic_trainer.run_key import with_run_key
     from generic_trainer.user_code import bundle_module_file
     from generic_trainer.validation._protos import load_eval_config
 

@@ -23,7 +23,7 @@ from generic_trainer.executors._examples import (
 )
 from generic_trainer.launchers import Distribution
 from generic_trainer.request import TrainingRequest
-from generic_trainer.training.resume import with_run_key
+from generic_trainer.run_key import with_run_key
 from generic_trainer.user_code import UserCode, bundle_function, bundle_module_file
 from generic_trainer.validation import ServingContract
 

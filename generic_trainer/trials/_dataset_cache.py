@@ -24,9 +24,9 @@ from __future__ import annotations
 
 import functools
 import os
-import threading
 import urllib.parse
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -240,18 +240,5 @@ def _checked(dataset: Any, make: Maker) -> tf.data.Dataset:
 
 def _aside(function: Callable[[], Any]) -> Any:
     """Calls a function in a thread of its own: eagerly also where a graph is being built."""
-    results: list[Any] = []
-    errors: list[BaseException] = []
-
-    def target() -> None:
-        try:
-            results.append(function())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=target, name="dataset_cache")
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()

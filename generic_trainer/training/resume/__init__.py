@@ -11,16 +11,12 @@ from generic_trainer._lazy import lazy_names
 
 if TYPE_CHECKING:
     from generic_trainer.training.resume._callbacks import resume_callbacks
-    from generic_trainer.training.resume._key import RunKey, run_key, with_run_key
     from generic_trainer.training.resume._manager import CheckpointManager, SavedCheckpoint
 
 __all__ = [
     "CheckpointManager",
-    "RunKey",
     "SavedCheckpoint",
     "resume_callbacks",
-    "run_key",
-    "with_run_key",
 ]
 
 _HERE = "generic_trainer.training.resume"
@@ -29,10 +25,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "CheckpointManager": f"{_HERE}._manager",
-        "RunKey": f"{_HERE}._key",
         "SavedCheckpoint": f"{_HERE}._manager",
         "resume_callbacks": f"{_HERE}._callbacks",
-        "run_key": f"{_HERE}._key",
-        "with_run_key": f"{_HERE}._key",
     },
 )

@@ -12,7 +12,7 @@ import pytest
 
 from generic_trainer.errors import DataError
 from generic_trainer.request import ExamplesFormat, TrainingRequest
-from generic_trainer.training.resume._key import claim_checkpoint_dir, run_key
+from generic_trainer.run_key._key import claim_checkpoint_dir, run_key
 from generic_trainer.user_code import UserCode
 
 

@@ -1,4 +1,4 @@
-"""Which runs may go on from each other's checkpoints: those that would train the same."""
+"""What decides the outcome of a run, and the directory of its checkpoints, named by that."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from generic_trainer.files import gfile
+from generic_trainer.run_key._fingerprint import fingerprint
 from generic_trainer.training._cluster import is_chief
-from generic_trainer.training.resume._fingerprint import fingerprint
 
 if TYPE_CHECKING:
     from generic_trainer.request import TrainingRequest
