@@ -51,7 +51,11 @@ INSTALL_REQUIRES = [
 ]
 
 KFP = ["kfp>=2.5,<2.17"]  # 2.5 beside TFX 1.16 (protobuf 3), 2.16 beside TFX 1.21 (protobuf 6)
-RAY = ["ray[train]>=2.51,<3"]  # the first release whose Ray Train is the second version
+RAY = [
+    "ray[train]>=2.51,<3",  # the first release whose Ray Train is the second version
+    "aiohttp>=3",  # submitting jobs: ray imports it without asking for it
+    "pathspec>=0.12",  # .detignore
+]
 KUBERNETES = ["kubernetes>=26,<36"]
 EXAMPLES = ["palmerpenguins>=0.1.4", "scikit-learn"]  # the data of the example pipelines
 NOTEBOOK = [
