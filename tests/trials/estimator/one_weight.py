@@ -20,8 +20,12 @@ def examples():
 class OneWeight(EstimatorTrial):
     """Starts at w = 0; trains on batches of one record, validates on batches of two and one."""
 
+    @property
+    def rate(self):
+        return self.context.get_hparams().get("rate", RATE)
+
     def make_optimizer(self):
-        return tf1.train.GradientDescentOptimizer(self.context.get_hparams().get("rate", RATE))
+        return tf1.train.GradientDescentOptimizer(self.rate)
 
     def metrics(self, outputs, labels):
         return {"error": tf1.metrics.mean_absolute_error(labels, outputs)}
@@ -71,7 +75,7 @@ class WithMomentum(OneWeight):
     """Has a slot variable, which a checkpoint must keep."""
 
     def make_optimizer(self):
-        return tf1.train.MomentumOptimizer(RATE, 0.5)
+        return tf1.train.MomentumOptimizer(self.rate, 0.5)
 
 
 def steps(count, *, rate=RATE):

@@ -45,15 +45,18 @@ def test_validation_metrics_are_those_of_the_estimator(open_trial):
 @pytest.mark.parametrize("trial_class", [OneWeight, WithMomentum])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_restored_trial_goes_on_as_the_straight_one(open_trial, tmp_path, trial_class, shuffle):
-    data = {"shuffle": shuffle}
-    straight = open_trial(trial_class, data)
-    losses = [straight.train(1)["loss"] for _ in range(14)]
-    first = open_trial(trial_class, data)
-    before = [first.train(1)["loss"] for _ in range(7)]
+    hparams = {"global_batch_size": 1, "rate": 0.0005}
+    settings = {"data": {"shuffle": shuffle}, "hparams": hparams}
+    straight = open_trial(trial_class, **settings)
+    losses = [straight.train(10)["loss"] for _ in range(20)]
+    first = open_trial(trial_class, **settings)
+    before = [first.train(10)["loss"] for _ in range(10)]
     first.save(str(tmp_path))
-    after = open_trial(trial_class, data, batches_trained=7, checkpoint_dir=str(tmp_path))
+    at = {"batches_trained": 100, "checkpoint_dir": str(tmp_path)}
+    after = open_trial(trial_class, **settings, **at)
     assert after.validate() == first.validate()
-    assert before + [after.train(1)["loss"] for _ in range(7)] == losses
+    assert before + [after.train(10)["loss"] for _ in range(10)] == losses
+    assert losses[-1] > 0
 
 
 def test_validation_in_between_changes_nothing(open_trial):
@@ -163,3 +166,34 @@ def test_an_input_function_may_take_what_estimators_pass(open_trial):
             return tf.estimator.TrainSpec(input_fn, max_steps=1)
 
     assert open_trial(Asks).train(2)["loss"] == pytest.approx((4 + 10.24) / 2)
+
+
+def test_a_killed_trial_goes_on_as_the_straight_one(run_experiment, tmp_path):
+    class Killed(OneWeight):
+        kills_at = 7
+
+        def train_hooks(self):
+            class Kills(tf.compat.v1.train.SessionRunHook):
+                runs = 0
+
+                def after_run(self, run_context, run_values):
+                    self.runs += 1
+                    if self.runs == Killed.kills_at:
+                        raise KeyboardInterrupt
+
+            return [Kills()]
+
+    settings = config(
+        12,
+        data={"shuffle": True},
+        scheduling_unit=3,
+        min_validation_period={"batches": 4},
+        min_checkpoint_period={"batches": 3},
+    )
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(Killed, settings)
+    Killed.kills_at = None
+    [resumed] = run_experiment(Killed, settings)
+    [straight] = run_experiment(Killed, settings, checkpoint_dir=str(tmp_path / "other"))
+    assert resumed["history"] == straight["history"]
+    assert resumed["batches"] == 12
