@@ -26,6 +26,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "module_files"))
 
 HPARAMS = {"global_batch_size": 32, "units": 64, "dropout": 0.1, "learning_rate": 1e-3}
 CONFIG = {"data": {"validation_records": 360}, "hyperparameters": HPARAMS}
+KERAS_HPARAMS = {
+    "global_batch_size": 32, "filters": 16, "dropout": 0.1, "learning_rate": 1e-3, "patience": 99,
+}  # fmt: skip
+KERAS_CONFIG = {"data": {"validation_records": 360}, "hyperparameters": KERAS_HPARAMS}
+WORKLOAD = 100
 DIGITS_CONFIG = {"hyperparameters": {"global_batch_size": 64}}
 
 
@@ -93,6 +98,34 @@ def run_tensorflow_trial(steps: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         run_fn_from_trial(timed)(_fn_args(folder, config))
     return timed.finished - timed.started
+
+
+def run_fit(steps: int) -> float:
+    """Trains by `model.fit`; returns seconds, the first workload left out."""
+    from digits_keras_trial import DigitsTrial
+
+    from generic_trainer.trials.keras import TFKerasTrialContext
+
+    trial = DigitsTrial(TFKerasTrialContext.from_config(KERAS_CONFIG))
+    data, model = trial.build_training_data_loader().repeat(), trial.build_model()
+    model.fit(data, steps_per_epoch=WORKLOAD, verbose=0)
+    started = time.perf_counter()
+    model.fit(data, steps_per_epoch=steps, verbose=0)
+    return time.perf_counter() - started
+
+
+def run_keras_trial(steps: int) -> float:
+    """Trains the same as an experiment; returns seconds, the first workload left out."""
+    from digits_keras_trial import DigitsTrial
+
+    from generic_trainer.trials import run_fn_from_trial
+
+    length = {"batches": WORKLOAD + steps}
+    config = {**KERAS_CONFIG, "searcher": {"metric": "val_loss", "max_length": length}}
+    timed = _timed(DigitsTrial)
+    with tempfile.TemporaryDirectory() as folder:
+        run_fn_from_trial(timed)(_fn_args(folder, config))
+    return timed.finished - timed.first_finished
 
 
 def run_estimator(steps: int) -> float:
@@ -203,7 +236,7 @@ def _timed(trial_class: type[Any]) -> Any:
 
     class Timed(trial_class):
         __module__ = trial_class.__module__
-        started = finished = 0.0
+        started = first_finished = finished = 0.0
 
         @classmethod
         def open_controller(cls, run: Any) -> Any:
@@ -214,6 +247,7 @@ def _timed(trial_class: type[Any]) -> Any:
                 cls.started = cls.started or time.perf_counter()
                 metrics = train(batches)
                 cls.finished = time.perf_counter()
+                cls.first_finished = cls.first_finished or cls.finished
                 return metrics
 
             controller.train = noted
@@ -235,6 +269,7 @@ def _fn_args(folder: str, config: dict[str, Any]) -> Any:
 
 # API → the bare loop's name, the bare loop, the API's.
 PAIRS = {
+    "TFKerasTrial": ("Model.fit", run_fit, run_keras_trial),
     "TensorFlowTrial": ("Session.run", run_session, run_tensorflow_trial),
     "EstimatorTrial": ("Estimator.train", run_estimator, run_estimator_trial),
     "Experiment": ("Estimator.train of it", run_estimator_of_experiment, run_experiment),

@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import tensorflow as tf
+
 from generic_trainer.trials._errors import InvalidExperimentException
 
 __all__ = ["FitCall", "Recorded"]
@@ -29,6 +31,8 @@ class FitCall:
     options: dict[str, Any]
 
 
+# Arguments of Keras 2's compile, after optimizer and loss.
+_COMPILE = ("metrics", "loss_weights", "weighted_metrics", "run_eagerly")
 _OPTIONS = ("verbose", "class_weight", "workers", "use_multiprocessing", "max_queue_size")
 
 
@@ -72,6 +76,7 @@ class Recorded:
         recorded = self
 
         def compile(model: Any, *args: Any, **kwargs: Any) -> None:
+            args, kwargs = recorded._by_name(args, kwargs)
             recorded._compile = _bound(recorded._class.compile, model, args, kwargs)
 
         def fit(model: Any, *args: Any, **kwargs: Any) -> None:
@@ -85,6 +90,17 @@ class Recorded:
         return type(
             self._class.__name__, (self._class,), {**methods, "__module__": self._class.__module__}
         )
+
+    def _by_name(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Names the arguments of `compile` that stand in another place in Keras 3 than in Keras 2.
+
+        Trials were written for Keras 2.
+        """
+        if self._class.compile is not tf.keras.Model.compile:
+            return args, kwargs
+        return args[:2], {**dict(zip(_COMPILE, args[2:], strict=False)), **kwargs}
 
     def _fitted(self, arguments: dict[str, Any]) -> None:
         if not self.is_compiled:

@@ -1,0 +1,104 @@
+"""Trials and configurations as users of Determined wrote them."""
+
+from __future__ import annotations
+
+import csv
+import textwrap
+
+import pytest
+from sklearn.datasets import load_iris
+
+from tests.trials.keras.written_for_determined.augmented import AugmentedTrial
+from tests.trials.keras.written_for_determined.flowers import FlowersTrial
+from tests.trials.keras.written_for_determined.images import ImagesTrial
+
+
+@pytest.fixture
+def run_yaml(run_experiment, tmp_path):
+    def run(trial_class, text):
+        path = tmp_path / "const.yaml"
+        path.write_text(textwrap.dedent(text))
+        return run_experiment(trial_class, {"experiment_config": str(path)})
+
+    return run
+
+
+def test_images(run_yaml):
+    [trial] = run_yaml(
+        ImagesTrial,
+        """
+        description: digits_tf_keras_const
+        hyperparameters:
+          global_batch_size: 32
+          dense1: 128
+        records_per_epoch: 1500
+        searcher:
+          name: single
+          metric: val_accuracy
+          smaller_is_better: false
+          max_length:
+            epochs: 5
+        entrypoint: images:ImagesTrial
+        """,
+    )
+    assert trial["batches"] == 5 * 1500 // 32
+    assert trial["best"] > 0.85
+
+
+def test_flowers(run_yaml, tmp_path):
+    features, species = load_iris(return_X_y=True)
+    rows = [[*record, kind] for record, kind in zip(features, species, strict=True)]
+    for name, chosen in (("train", rows[::2]), ("test", rows[1::2])):
+        with open(tmp_path / f"{name}.csv", "w", newline="") as file:
+            csv.writer(file).writerows([[len(chosen), 4, "a", "b", "c"], *chosen])
+    [trial] = run_yaml(
+        FlowersTrial,
+        f"""
+        description: iris_tf_keras_const
+        data:
+          train_url: {tmp_path}/train.csv
+          test_url: {tmp_path}/test.csv
+        hyperparameters:
+          learning_rate: 1.0e-2
+          global_batch_size: 15
+          layer1_dense_size: 16
+        searcher:
+          name: single
+          metric: val_categorical_accuracy
+          smaller_is_better: false
+          max_length:
+            batches: 200
+        scheduling_unit: 50
+        min_validation_period:
+          batches: 50
+        reproducibility:
+          experiment_seed: 1
+        """,
+    )
+    assert trial["best"] > 0.8
+    assert list((tmp_path / "run" / "trials" / "1" / "keras").rglob("*tfevents*"))
+
+
+@pytest.mark.parametrize("processes", ["false", pytest.param("true", marks=pytest.mark.slow)])
+def test_augmented(run_yaml, processes):
+    [trial] = run_yaml(
+        AugmentedTrial,
+        f"""
+        data: {{processes: {processes}}}
+        hyperparameters:
+          learning_rate: {{type: const, val: 3e-3}}
+          layer1_dropout: {{type: double, minval: 0.1, maxval: 0.2}}
+          global_batch_size: 32
+        batches_per_step: 47
+        searcher:
+          name: single
+          metric: val_categorical_error
+          max_steps: 4
+        min_validation_period: 2
+        """,
+    )
+    assert trial["batches"] == 4 * 47
+    assert trial["best"] < 0.5
+    last = trial["history"][-1]["validation"]
+    assert last["workloads"] == 4
+    assert last["lr"] == pytest.approx(3e-3)
