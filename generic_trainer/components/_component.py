@@ -52,6 +52,8 @@ class GenericTrainer(BaseComponent):
     SPEC_CLASS = GenericTrainerSpec
     EXECUTOR_SPEC = ExecutorClassSpec(GenericTrainerExecutor)
 
+    platform_config: Any
+
     def __init__(
         self,
         examples: types.BaseChannel | None = None,

@@ -15,6 +15,7 @@ from generic_trainer.launchers.local._limits import Deadline
 from generic_trainer.launchers.local._nursery import kept_nursery, nursery
 from generic_trainer.launchers.local._placement import common_environment
 from generic_trainer.launchers.local._ports import reserved_ports
+from generic_trainer.launchers.local._processes import Processes
 from generic_trainer.launchers.local._stop import StopNotice
 from generic_trainer.launchers.local._streams import prefixed
 
@@ -61,8 +62,7 @@ def _attempt(job: Job, deadline: Deadline, stop: StopNotice) -> None:
         Path(folder, "job.json").write_text(job_to_json(job), encoding="utf-8")
         with Attempt(
             job.distribution,
-            source,
-            Path(folder),
+            Processes(source, Path(folder)),
             addresses=dict(zip(everyone, addresses, strict=True)),
             streams=streams,
         ) as attempt:

@@ -6,11 +6,15 @@ import faulthandler
 import os
 import random
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 __all__ = ["main"]
+
+_PEERS_TIMEOUT_S = 10.0
+_POLL_S = 0.02
 
 
 def main(order: Mapping[str, Any]) -> int:
@@ -18,7 +22,8 @@ def main(order: Mapping[str, Any]) -> int:
 
     Args:
         order: `job`, the job's file; `outcome`, the file to say in how it ended; `stacks`, the
-            file for the stacks of a process that crashes; `environment`, all its variables;
+            file for the stacks of a process that crashes; `peers`, the outcomes of all workers that
+            train; `environment`, all its variables;
             `processors`, the ones to run on, where it is not free to use all.
     """
     with open(order["stacks"], "w") as stacks:
@@ -35,8 +40,17 @@ def main(order: Mapping[str, Any]) -> int:
         job = job_from_json(Path(order["job"]).read_text(encoding="utf-8"))
         outcome = outcome_of_part(job)
         outcome.write(order["outcome"])
+        if outcome.failure is None:
+            _wait_for(order["peers"])
         faulthandler.disable()  # before the file is closed
         return outcome.exit_code
+
+
+def _wait_for(peers: Sequence[str]) -> None:
+    """Stays until all are done: the chief's process has the service that the others talk to."""
+    end_s = time.monotonic() + _PEERS_TIMEOUT_S
+    while not all(map(os.path.exists, peers)) and time.monotonic() < end_s:
+        time.sleep(_POLL_S)
 
 
 def _draw_differently() -> None:
