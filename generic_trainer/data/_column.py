@@ -54,8 +54,11 @@ class Fixed:
         return (_looked_up(values) if self.dtype == tf.string else values,)
 
     def take(self, arrays: Sequence[tf.Tensor], rows: tf.Tensor) -> tf.Tensor:
-        """Returns the values [..., width] of the rows with these numbers [...]."""
-        values = tf.gather(arrays[0], rows)
+        """Returns the values, or codes, [..., width] of the rows with these numbers [...]."""
+        return tf.gather(arrays[0], rows)
+
+    def decode(self, arrays: Sequence[tf.Tensor], values: tf.Tensor) -> tf.Tensor:
+        """Returns what some of the values that `take` returned stand for."""
         return tf.gather(arrays[-1], values) if self.dtype == tf.string else values
 
 

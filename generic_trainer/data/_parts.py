@@ -86,13 +86,13 @@ class DensePart:
     def take(self, arrays: Arrays, rows: tf.Tensor) -> Features:
         """See `Part`."""
         column = self.columns[0]
-        if isinstance(column, Fixed):
-            values = column.take(arrays[0], rows)
-        else:
-            flat = tf.reshape(rows, [-1])
-            values = column.take(arrays[0], flat, tf.fill(tf.shape(flat), self._width))
-            values = tf.reshape(values, tf.concat([tf.shape(rows), [self._width]], axis=0))
-        return dict(self._cut(values))
+        if isinstance(column, Fixed):  # strings are copied once, where each feature is cut out
+            cut = self._cut(column.take(arrays[0], rows))
+            return {key: column.decode(arrays[0], values) for key, values in cut}
+        flat = tf.reshape(rows, [-1])
+        values = column.take(arrays[0], flat, tf.fill(tf.shape(flat), self._width))
+        shape = tf.concat([tf.shape(rows), [self._width]], axis=0)
+        return dict(self._cut(tf.reshape(values, shape)))
 
     @property
     def _width(self) -> int:
