@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from generic_trainer.trials.estimator._context import EstimatorContext
 
 __all__ = ["EstimatorController"]
+
+_logger = logging.getLogger(__name__)
 
 
 class EstimatorController:
@@ -65,6 +69,8 @@ class EstimatorController:
         self._training = Training(self._train, on_stop=self._note_stop)
         self._is_open = False
         self._is_saved = False
+        if train_spec.saving_listeners:
+            _logger.warning("TrainSpec.saving_listeners are not called: use a RunHook.")
 
     @property
     def stop_requested(self) -> bool:
@@ -118,12 +124,11 @@ class EstimatorController:
 
     def close(self) -> None:
         """Ends training, tells the hooks, and deletes the estimator's directory."""
-        try:
-            self._training.close()
-        finally:
-            for hook in self._hooks if self._is_open else ():
-                hook.on_trial_close()
-            self._folder.cleanup()
+        with contextlib.ExitStack() as stack:  # all of it, whatever fails, from last to first
+            stack.callback(self._folder.cleanup)
+            for hook in reversed(self._hooks if self._is_open else []):
+                stack.callback(hook.on_trial_close)
+            stack.callback(self._training.close)
 
     def _open(self) -> None:
         """Goes to where the trial stands, before its first work."""

@@ -21,11 +21,12 @@ class Coroutine:
     Attributes:
         closing: whether `pause` will not be answered any more: the function should end.
         started: whether the function was called.
+        ended: whether it has returned or raised.
     """
 
     def __init__(self, function: Callable[[], None]) -> None:
         """Takes the function, which calls `pause` wherever it is to wait."""
-        self.closing = self.started = False
+        self.closing = self.started = self.ended = False
         self._function = function
         self._orders: queue.Queue[Any] = queue.Queue()
         self._replies: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue()
@@ -43,7 +44,10 @@ class Coroutine:
 
         Raises:
             Exception: what the function raised.
+            RuntimeError: it has ended before.
         """
+        if self.ended:
+            raise RuntimeError("the function has ended and cannot go on")
         if self.started:
             self._orders.put(order)
         else:
@@ -72,4 +76,5 @@ class Coroutine:
             self._function()
         except BaseException as raised:  # told to the caller, whatever it is
             error = raised
+        self.ended = True
         self._replies.put((None, error))

@@ -12,8 +12,8 @@ from generic_trainer.trials.estimator._order import run_before_updates
 
 __all__ = ["Summaries", "plain"]
 
-# Type of a summary's operation → which of its inputs are the tag and the value.
-_TAG_AND_VALUE = {"ScalarSummary": (0, 1), "TensorSummaryV2": (0, 1)}
+# Operations whose first inputs are a tag and a value.
+_SUMMARIES = ("ScalarSummary", "TensorSummaryV2")
 _LOSS, _RENAMED_LOSS = "loss", "loss_1"
 
 
@@ -79,9 +79,9 @@ def _summarised(graph: tf.Graph) -> dict[str, tf.Tensor]:
 
 
 def _parts(operation: tf.Operation) -> tuple[str | None, Any]:
-    if operation.type not in _TAG_AND_VALUE:
+    if operation.type not in _SUMMARIES:
         return None, None
-    tag, value = (operation.inputs[index] for index in _TAG_AND_VALUE[operation.type])
+    tag, value = operation.inputs[0], operation.inputs[1]
     name = tf.get_static_value(tag)
     return (None if name is None else name.item().decode()), value
 

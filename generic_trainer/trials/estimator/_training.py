@@ -135,4 +135,6 @@ class _PortionHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
                 graph_def = self._graph.as_graph_def(add_shapes=True)
                 tf.io.write_graph(graph_def, directory, "graph.pbtxt")
             step = tf.compat.v1.train.global_step(self._session, self._step)
-            self._saver.save(self._session, path, global_step=step)
+            saved = self._saver.save(self._session, path, global_step=step)
+        # A saver of the user's may have written where the directory is now; it will be elsewhere.
+        tf.compat.v1.train.update_checkpoint_state(directory, os.path.basename(saved))

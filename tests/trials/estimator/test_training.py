@@ -197,3 +197,21 @@ def test_a_killed_trial_goes_on_as_the_straight_one(run_experiment, tmp_path):
     [straight] = run_experiment(Killed, settings, checkpoint_dir=str(tmp_path / "other"))
     assert resumed["history"] == straight["history"]
     assert resumed["batches"] == 12
+
+
+def test_a_saver_of_the_model_function(open_trial, tmp_path):
+    class Saves(OneWeight):
+        def model_fn(self, features, labels, mode):
+            spec = super().model_fn(features, labels, mode)
+            saver = tf.compat.v1.train.Saver(save_relative_paths=False, max_to_keep=3)
+            return spec._replace(scaffold=tf.compat.v1.train.Scaffold(saver=saver))
+
+    trial = open_trial(Saves)
+    trial.train(2)
+    (tmp_path / "unfinished").mkdir()
+    trial.save(str(tmp_path / "unfinished"))
+    (tmp_path / "unfinished").rename(tmp_path / "saved")
+    found = trial.validate()
+    trial.close()
+    after = open_trial(Saves, batches_trained=2, checkpoint_dir=str(tmp_path / "saved"))
+    assert after.validate() == found
