@@ -23,6 +23,7 @@ import collections
 import contextlib
 import ctypes
 import gc
+import importlib
 import json
 import os
 import random
@@ -41,7 +42,7 @@ os.environ.update(TF_USE_LEGACY_KERAS="1", TF_CPP_MIN_LOG_LEVEL="3")
 
 import numpy as np
 import tensorflow as tf
-import tf_keras  # noqa: F401 - forked processes shall not have to import it
+import tf_keras  # noqa: F401 - as for the modules of PRELOADED
 
 from generic_trainer import Distribution, publishing
 from generic_trainer.executors import GenericTrainerExecutor
@@ -49,6 +50,17 @@ from generic_trainer.launchers.local import _nursery
 from generic_trainer.validation import Checker
 from tests import helpers
 
+# What the forked processes would import, each for itself.
+PRELOADED = (
+    "executors._fn_args",
+    "launchers._take_part",
+    "launchers.local._worker_process",
+    "training._strategy",
+    "training.resume._callbacks",
+    "training.resume._manager",
+    "validation._runner",
+    "worker",
+)
 INTERVAL_STEPS = 10
 STEPS = 60
 ROUND_TIMEOUT_S = 300.0
@@ -460,6 +472,8 @@ def main() -> int:
     options = parser.parse_args()
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     dice = random.Random(options.seed)
+    for name in PRELOADED:
+        importlib.import_module(f"generic_trainer.{name}")
     kinds = [options.only] if options.only else MIX
     started_s = time.perf_counter()
     # The same for all rounds: how examples are written differs from time to time.

@@ -60,10 +60,13 @@ class Call:
             NotImplementedError: a whole experiment shall run here.
         """
         if isinstance(local, Mode):
-            by_position = (test, context_dir, command) if isinstance(test, str) else None
-            mode, local, test = local, False, False
-            context_dir, command, master_url = by_position or (context_dir, command, master_url)
-            command = command or None
+            mode, local = local, False
+            # What came by position is one place too far to the right; names are where they belong.
+            folder = next((value for value in (test, context_dir) if _is_text(value)), "")
+            url = next((value for value in (command, master_url) if _is_text(value)), None)
+            words = (value for value in (context_dir, command) if value and not _is_text(value))
+            context_dir, command, master_url = folder, next(words, None), url
+            test = False
         return cls(
             config or {}, runs_here(mode, local, test), test, context_dir, command, master_url
         )
@@ -92,6 +95,10 @@ def init(make_context: Callable[[TrialRun, Start, str | None], C], call: Call) -
     run = local_run(call.config)
     seed_generators(run.seed)
     return make_context(run, try_one_batch, code)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
 def _stop_loading(controller: Controller) -> None:

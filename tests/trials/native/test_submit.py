@@ -84,9 +84,18 @@ def test_the_address_may_come_from_the_environment(ray_head, code, monkeypatch):
     assert submit(ray_head, code, command=["script.py"])["entrypoint"].endswith("_task script.py")
 
 
-def test_by_position_in_the_first_form(ray_head, code):
+@pytest.mark.parametrize("by_position", [1, 2, 3, 4])
+def test_by_position_in_the_first_form(ray_head, code, by_position):
+    given = {
+        "mode": Mode.CLUSTER,
+        "context_dir": str(code),
+        "command": ["script.py", "x"],
+        "master_url": ray_head.url,
+    }
+    args = list(given.values())[:by_position]
+    kwargs = dict(list(given.items())[by_position:])
     with pytest.raises(SystemExit):
-        estimator.init(CONFIG, Mode.CLUSTER, str(code), ["script.py", "x"], ray_head.url)
+        estimator.init(CONFIG, *args, **kwargs)
     assert ray_head.jobs[0]["entrypoint"].endswith("_task script.py x")
 
 
