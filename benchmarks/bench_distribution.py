@@ -1,16 +1,21 @@
-"""What `launcher="local"` costs: the same loop, started by it and by a bare script.
+"""What a launcher costs: the same loop, started by it and by what a user would write instead.
 
-    python -m benchmarks.bench_distribution [--runs 3] [--steps 300]
+    python -m benchmarks.bench_distribution [--launchers local ray] [--runs 3] [--steps 300]
 
-The bare script starts its processes itself, sets `TF_CONFIG`, and imports TensorFlow and nothing
-else. Both ways train the same model in the same custom loop, alone and with
-`MultiWorkerMirroredStrategy` on two workers, in turn. Prints the median time from the start to the
-end of the first step, the steps per second after it, and the ratio to the bare script.
+1. `local` stands beside a bare script that starts its processes itself, sets `TF_CONFIG`, and
+   imports TensorFlow and nothing else.
+2. `ray` stands beside Ray Train's own `TensorflowTrainer`, on the same Ray, started before.
+
+Both ways train the same model in the same custom loop, alone and with
+`MultiWorkerMirroredStrategy` on two workers, in turn. Prints the median time from submitting the
+run to the end of its first step, the steps per second after it, and the ratios to the bare way.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
 import json
 import os
 import statistics
@@ -18,11 +23,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+ROOT = Path(__file__).resolve().parent.parent
 LOOP = """
 import json, os, sys, time
 import tensorflow as tf
@@ -31,7 +38,8 @@ BATCH, FEATURES, UNITS = 64, 64, 256
 
 def train(steps):
     strategy = tf.distribute.get_strategy()
-    if "TF_CONFIG" in os.environ:
+    cluster = json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {})
+    if sum(map(len, cluster.values())) > 1:
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
     with strategy.scope():
         layers = [tf.Variable(tf.random.stateless_normal(shape, (1, 2)) * 0.05)
@@ -107,7 +115,30 @@ def run_bare(workers: int, steps: int, root: Path) -> Path:
     return result
 
 
-def run_ours(workers: int, steps: int, root: Path) -> Path:
+def run_bare_ray(workers: int, steps: int, root: Path) -> Path:
+    """Gives the loop to Ray Train, and returns the file with the chief's result."""
+    from ray import train
+    from ray.train.tensorflow import TensorflowTrainer
+
+    names: dict[str, Any] = {}
+    exec(compile(LOOP, "loop", "exec"), names)
+    loop = names["train"]
+
+    def train_loop(config: dict[str, Any]) -> None:
+        result = loop(config["steps"])
+        if train.get_context().get_world_rank() == 0:
+            Path(config["result"]).write_text(json.dumps(result), encoding="utf-8")
+
+    TensorflowTrainer(
+        train_loop,
+        train_loop_config={"steps": steps, "result": str(root / "result.json")},
+        scaling_config=train.ScalingConfig(num_workers=workers, resources_per_worker={"CPU": 1}),
+        run_config=train.RunConfig(name="bench", storage_path=str(root / "ray")),
+    ).fit()
+    return root / "result.json"
+
+
+def run_ours(launcher: str, workers: int, steps: int, root: Path) -> Path:
     """Launches the same loop as a `run_fn` and returns the file with the chief's result."""
     from generic_trainer.launchers import Distribution, Job, launch
     from generic_trainer.request import ExamplesFormat, TrainingRequest
@@ -128,9 +159,74 @@ def run_ours(workers: int, steps: int, root: Path) -> Path:
         scratch_dir=str(root / "scratch"),
         train_steps=steps,
     )
-    distribution = Distribution(launcher="local", num_workers=workers)
+    distribution = Distribution(launcher=launcher, num_workers=workers)
     launch(Job(request=request, fn_args_factory=FN_ARGS_FACTORY, distribution=distribution))
     return root / "model_run" / "result.json"
+
+
+@contextlib.contextmanager
+def own_ray() -> Iterator[None]:
+    """Has a Ray with a CPU for each of two workers, which both ways use."""
+    import ray
+
+    os.environ.update(
+        PYTHONPATH=str(ROOT),
+        RAY_USAGE_STATS_ENABLED="0",
+        # Ray will only warn about what it will do in later versions, on every start.
+        RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
+    )
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        object_store_memory=100 << 20,
+        log_to_driver=False,
+    )
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """Medians of several runs, and the ratios to those of the bare way.
+
+    Attributes:
+        how: "bare", or the launcher.
+        first_step_s: seconds from submitting the run until its first step was done.
+        steps_per_s: of the steps after it.
+    """
+
+    launcher: str
+    workers: int
+    how: str
+    first_step_s: float
+    first_step_ratio: float
+    steps_per_s: float
+    steps_ratio: float
+
+
+def compare(launcher: str, workers: int, runs: int, steps: int) -> list[Row]:
+    """Runs both ways in turn."""
+    bare = {"local": run_bare, "ray": run_bare_ray}[launcher]
+    ways: dict[str, Callable[..., Path]] = {
+        "bare": bare,
+        launcher: lambda *arguments: run_ours(launcher, *arguments),
+    }
+    samples: dict[str, list[tuple[float, float]]] = {how: [] for how in ways}
+    for _ in range(runs):
+        for how, run in ways.items():
+            samples[how].append(measure(run, workers, steps))
+    medians = {
+        how: [statistics.median(column) for column in zip(*taken, strict=True)]
+        for how, taken in samples.items()
+    }
+    bare_first_s, bare_rate = medians["bare"]
+    return [
+        Row(launcher, workers, how, first_s, first_s / bare_first_s, rate, rate / bare_rate)
+        for how, (first_s, rate) in medians.items()
+    ]
 
 
 def measure(run: Callable[[int, int, Path], Path], workers: int, steps: int) -> tuple[float, float]:
@@ -149,26 +245,26 @@ def _free_ports(count: int) -> list[int]:
 
 
 def main() -> None:
-    """Prints the table."""
+    """Prints the table and its JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--launchers", nargs="+", choices=("local", "ray"), default=["local", "ray"]
+    )
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--steps", type=int, default=300)
     options = parser.parse_args()
     rows = []
-    for workers in (1, 2):
-        samples: dict[str, list[tuple[float, float]]] = {"bare": [], "local": []}
-        for _ in range(options.runs):
-            samples["bare"].append(measure(run_bare, workers, options.steps))
-            samples["local"].append(measure(run_ours, workers, options.steps))
-        medians = {
-            name: [statistics.median(column) for column in zip(*taken, strict=True)]
-            for name, taken in samples.items()
-        }
-        for name, (first_s, rate) in medians.items():
-            ratio = rate / medians["bare"][1]
-            rows.append(f"{workers:7}  {name:6}  {first_s:10.1f} s  {rate:9.0f}/s  {ratio:6.2f}")
-    print("workers  how       first step      steps   ratio")
-    print("\n".join(rows))
+    for launcher in options.launchers:
+        with own_ray() if launcher == "ray" else contextlib.nullcontext():
+            for workers in (1, 2):
+                rows += compare(launcher, workers, options.runs, options.steps)
+    print(f"{'launcher':8}  workers  {'how':5}  first step  ratio    steps  ratio")
+    for row in rows:
+        print(
+            f"{row.launcher:8}  {row.workers:7}  {row.how:5}  {row.first_step_s:8.1f} s  "
+            f"{row.first_step_ratio:5.2f}  {row.steps_per_s:5.0f}/s  {row.steps_ratio:5.2f}"
+        )
+    print(json.dumps([dataclasses.asdict(row) for row in rows]))
 
 
 if __name__ == "__main__":

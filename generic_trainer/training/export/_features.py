@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
-
-import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training.export._schema import parse_spec_of
 from generic_trainer.training.export._source import Source
+from generic_trainer.training.export._transform import TransformedFeatures
 
-__all__ = ["EXAMPLES", "Features", "features_of", "probe"]
-
-EXAMPLES = tf.TensorSpec([None], tf.string, name="examples")
+__all__ = ["Features", "features_of"]
 
 
 class Features(Protocol):
@@ -47,8 +44,6 @@ def features_of(source: Source, feature_spec: Mapping[str, Any]) -> Features:
         ConfigurationError: nothing says which features there are.
     """
     if source.transform_graph is not None:
-        from generic_trainer.training.export._transform import TransformedFeatures
-
         return TransformedFeatures(source, feature_spec)
     if source.schema is None and not feature_spec:
         raise ConfigurationError(
@@ -76,14 +71,3 @@ class RawFeatures:
     def raw_names(self, names: Iterable[str]) -> set[str]:
         """Returns the names."""
         return set(names)
-
-
-def probe(raw_spec: Mapping[str, Any], look: Callable[[dict[str, Any]], Any]) -> Any:
-    """Returns `look(raw features)`, called once on symbolic tensors in a graph thrown away."""
-    seen = []
-
-    def trace(examples: tf.Tensor) -> None:
-        seen.append(look(tf.io.parse_example(examples, raw_spec)))
-
-    tf.function(trace, input_signature=[EXAMPLES], autograph=False).get_concrete_function()
-    return seen[0]

@@ -10,7 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError, raise_problems
-from generic_trainer.training.export._features import Features, probe
+from generic_trainer.training.export._examples import probe
+from generic_trainer.training.export._features import Features
 from generic_trainer.training.export._inputs import Declared
 
 __all__ = ["Plan", "plan"]

@@ -8,7 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError, ExportError
-from generic_trainer.training.export._features import EXAMPLES, Features
+from generic_trainer.training.export._examples import EXAMPLES
+from generic_trainer.training.export._features import Features
 from generic_trainer.training.export._inputs import accepts_training
 from generic_trainer.training.export._matching import Plan
 from generic_trainer.training.export._outputs import dense_only, named_outputs

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from generic_trainer.errors import DataError
-from generic_trainer.training.export._features import probe
+from generic_trainer.training.export._examples import probe
 from generic_trainer.training.export._source import Source
 from generic_trainer.training.export._tracked import tracked_parts
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.training.export._features import EXAMPLES
+from generic_trainer.training.export._examples import EXAMPLES
 
 __all__ = ["MOST_REQUESTS", "write_warm_up"]
 
