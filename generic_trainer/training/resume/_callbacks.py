@@ -54,7 +54,7 @@ def resume_callbacks(
     3. By default a checkpoint is written every minute, and more rarely where writing one takes
        longer than 3 % of that. A disk that is full costs a warning, not the run.
     4. SIGTERM writes a checkpoint after the step that is running, then raises `WorkerLostError`.
-       With several workers it raises without a checkpoint: they can save only together.
+       With several workers it is enough that one of them is told: all save after the same step.
     5. When `fit` ends, that is saved too: a run that is killed in its evaluation or export does not
        train again. When the model is published, the checkpoints are deleted.
     6. With several workers, all call this; the chief keeps what it saves.

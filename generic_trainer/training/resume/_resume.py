@@ -26,6 +26,7 @@ from generic_trainer.training.resume._schedule import (
     EverySteps,
     Schedule,
 )
+from generic_trainer.training.resume._stop import AgreedStop, OwnStop, Stop, tasks_of
 from generic_trainer.training.resume._train_function import TrainFunction
 
 __all__ = ["Resume"]
@@ -101,6 +102,7 @@ class Resume(tf.keras.callbacks.Callback):
         _refuse_parameter_servers(self._strategy)
         self._manager = self._open_manager()
         self._notice = PreemptionNotice(self._grace_s)
+        self._stop = self._make_stop()
         self._train = TrainFunction(self.model.train_function)
         self._saved = self._manager.latest()
         if self._saved is not None:
@@ -130,8 +132,9 @@ class Resume(tf.keras.callbacks.Callback):
         self._place.batches = batch + 1
         self._place.steps += count
         self._place.consumed = self._train.consumed
-        if self._notice.received:
-            self._stop()
+        if self._stop.is_due(self._place.steps):
+            self._save()
+            self._end_early()
         if self._schedule.is_due(self._place.steps):
             self._save()
 
@@ -142,8 +145,9 @@ class Resume(tf.keras.callbacks.Callback):
         if not self._place.done and self._place.steps:
             self._place.done = True
             self._save()
-        self._notice.close()
-        self._opened.close()
+        if self._notice.received:
+            self._end_early()
+        self._close()
 
     def _go_to(self, saved: SavedCheckpoint, place: _Place) -> None:
         self._place = place
@@ -210,28 +214,34 @@ class Resume(tf.keras.callbacks.Callback):
         if not self._place.done:
             write_position(directory, self._train.iterator)
 
-    def _stop(self) -> None:
-        """Saves if one worker alone can decide to, and ends the run."""
-        if not self._is_cluster:
-            self._save()
-        self._notice.close()
-        self._opened.close()
+    def _end_early(self) -> None:
+        self._close()
         raise WorkerLostError(
-            f"SIGTERM: this worker was preempted in epoch {self._place.epoch + 1} after "
+            f"SIGTERM: training was preempted in epoch {self._place.epoch + 1} after "
             f"{self._place.steps} steps. The next run of the same inputs, code and hyperparameters "
             f"resumes from the checkpoints in {self._opened.directory}."
         )
+
+    def _close(self) -> None:
+        self._stop.close()
+        self._notice.close()
+        self._opened.close()
 
     def _model_state(self) -> ModelState:
         if self._state is None:
             self._state = ModelState(self.model)
         return self._state
 
+    def _make_stop(self) -> Stop:
+        if tasks_of(self._strategy):
+            return AgreedStop(self._notice, self._strategy)
+        return OwnStop(self._notice)
+
     def _make_schedule(self) -> Schedule:
         steps = self._place.steps
         if self._every_steps is not None:
             return EverySteps(self._every_steps, steps)
-        if self._is_cluster:
+        if tasks_of(self._strategy):
             return AgreedInterval(self._every_s, steps, self._mean, self._clock)
         return EveryInterval(self._every_s, self._clock)
 
@@ -250,10 +260,6 @@ class Resume(tf.keras.callbacks.Callback):
     @property
     def _strategy(self) -> Any:
         return self.model.distribute_strategy
-
-    @property
-    def _is_cluster(self) -> bool:
-        return isinstance(self._strategy, tf.distribute.MultiWorkerMirroredStrategy)
 
 
 def _refuse_parameter_servers(strategy: Any) -> None:

@@ -112,6 +112,36 @@ def test_keras_2_trains_to_the_same_weights(run: Run) -> None:
     assert len(set(weights.values())) == 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("preempted", ["chief", "worker", "chief and worker"])
+def test_sigterm_has_all_workers_save_after_the_same_step(run: Run, preempted: str) -> None:
+    source = f"""
+import os, signal
+{KERAS}
+class Preempt(tf.keras.callbacks.Callback):
+    steps = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.steps += 1
+        task = json.loads(os.environ["TF_CONFIG"])["task"]["type"]
+        if task in "{preempted}" and self.steps == 7 and not os.path.exists(self.flag + task):
+            open(self.flag + task, "w").close()
+            os.kill(os.getpid(), signal.SIGTERM)
+""".replace("verbose=0)", "verbose=0, callbacks=callbacks(fn_args))")
+    source += """
+import json
+
+def callbacks(fn_args):
+    Preempt.flag = fn_args.model_run_dir + "/preempted"
+    return [Preempt(), *training.resume_callbacks(fn_args, every_steps=1000)]
+"""
+    job = run(source, num_workers=2, max_failures=1, env={"TF_USE_LEGACY_KERAS": "1"})
+    log = jobs.log(job)
+    assert len(re.findall("SIGTERM: training was preempted in epoch 2 after 8 steps", log)) >= 2
+    assert "Resuming in epoch 2 after 3 of its batches (8 steps in all)" in log
+    assert len(set(told(job, "weights:").values())) == 1
+
+
 @pytest.mark.parametrize(
     "strategy", ["training.get_strategy()", "tf.distribute.MultiWorkerMirroredStrategy()"]
 )
