@@ -69,7 +69,7 @@ def test_a_killed_fit_ends_with_the_weights_and_the_history_of_an_unbroken_one(
 @pytest.mark.slow
 def test_sigterm_saves_and_then_ends_the_run(tmp_path: Path, examples: str) -> None:
     stopped = fit(tmp_path, examples, "endless", False, kill=7, number=signal.SIGTERM)
-    assert "WorkerLostError: SIGTERM: this worker was preempted in epoch 1 after" in stopped.stderr
+    assert "WorkerLostError: SIGTERM: training was preempted in epoch 1 after" in stopped.stderr
     saved = [path.name for path in (tmp_path / "fit").glob("step-*")]
     assert {"step-000000000007.0", "step-000000000008.0"} & set(saved)
 
