@@ -9,6 +9,9 @@
         ...
 
     run_fn = run_fn_from_trial(MnistTrial)
+
+This package also takes the place of `determined`, as in ``import generic_trainer.trials as det``,
+and of `pedl`.
 """
 
 from __future__ import annotations
@@ -18,32 +21,50 @@ from typing import TYPE_CHECKING
 from generic_trainer._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from generic_trainer.trials import estimator, experiment, keras, native, tensorflow
-    from generic_trainer.trials._hyperparameters import (
-        Categorical,
-        Constant,
-        Double,
-        Integer,
-        Log,
+    from generic_trainer.trials import (
+        errors,
+        estimator,
+        experiment,
+        experimental,
+        keras,
+        native,
+        tensorflow,
     )
+    from generic_trainer.trials._context import DistributedContext, TrialContext
+    from generic_trainer.trials._experiment_config import ExperimentConfig
+    from generic_trainer.trials._ranges import Categorical, Constant, Double, Integer, Log
     from generic_trainer.trials._run_fn import run_fn_from_trial
     from generic_trainer.trials._trial import (
+        Trial,
+        get_data_config,
         get_experiment_config,
+        get_hyperparameter,
         get_hyperparameters,
         get_trial_seed,
     )
-    from generic_trainer.trials.native import experimental
+    from generic_trainer.trials.native._create import create, create_trial_instance
+    from generic_trainer.trials.native._mode import Mode
 
 __all__ = [
     "Categorical",
     "Constant",
+    "DistributedContext",
     "Double",
+    "ExperimentConfig",
     "Integer",
     "Log",
+    "Mode",
+    "Trial",
+    "TrialContext",
+    "create",
+    "create_trial_instance",
+    "errors",
     "estimator",
     "experiment",
     "experimental",
+    "get_data_config",
     "get_experiment_config",
+    "get_hyperparameter",
     "get_hyperparameters",
     "get_trial_seed",
     "keras",
@@ -52,25 +73,28 @@ __all__ = [
     "tensorflow",
 ]
 
-_RANGES = "generic_trainer.trials._hyperparameters"
-_TRIAL = "generic_trainer.trials._trial"
+_HOMES = {
+    "_context": ("DistributedContext", "TrialContext"),
+    "_experiment_config": ("ExperimentConfig",),
+    "_ranges": ("Categorical", "Constant", "Double", "Integer", "Log"),
+    "_run_fn": ("run_fn_from_trial",),
+    "_trial": (
+        "Trial",
+        "get_data_config",
+        "get_experiment_config",
+        "get_hyperparameter",
+        "get_hyperparameters",
+        "get_trial_seed",
+    ),
+    "native._create": ("create", "create_trial_instance"),
+    "native._mode": ("Mode",),
+}
+_MODULES = ("errors", "estimator", "experiment", "experimental", "keras", "native", "tensorflow")
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "Categorical": _RANGES,
-        "Constant": _RANGES,
-        "Double": _RANGES,
-        "Integer": _RANGES,
-        "Log": _RANGES,
-        "experimental": f"{__name__}.native",
-        "get_experiment_config": _TRIAL,
-        "get_hyperparameters": _TRIAL,
-        "get_trial_seed": _TRIAL,
-        "run_fn_from_trial": "generic_trainer.trials._run_fn",
-        **{
-            api: f"{__name__}.{api}"
-            for api in ("estimator", "experiment", "keras", "native", "tensorflow")
-        },
+        **{name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names},
+        **{module: f"{__name__}.{module}" for module in _MODULES},
     },
 )

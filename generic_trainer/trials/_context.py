@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._batch_sizes import BatchSizes
 from generic_trainer.trials._errors import CheckFailedError, InvalidArgumentsError
+from generic_trainer.trials._experiment_config import ExperimentConfig
 from generic_trainer.trials._hyperparameters import parse_hyperparameters, sample
 from generic_trainer.trials._trial import TrialRun
 
@@ -37,9 +38,9 @@ _DEFAULTS: Mapping[str, Any] = {
         "mixed_precision": "O0",
     },
     "resources": {"slots_per_trial": 1, "native_parallel": False},
-    "scheduling_unit": 100,
     "searcher": {"name": "single", "max_length": {"batches": 100}},
 }
+_SCHEDULING_UNIT = 100
 _NOT_HYPERPARAMETERS = ("aggregation_frequency", "gradient_compression")
 _GLOBAL_BATCH_SIZE = "global_batch_size"
 
@@ -93,7 +94,8 @@ class TrialContext:
         """
         self._run = run
         self._managed_training = managed_training
-        self._config = {**copy.deepcopy(dict(_DEFAULTS)), **copy.deepcopy(dict(run.config))}
+        unit = {"scheduling_unit": run.config.get("batches_per_step", _SCHEDULING_UNIT)}
+        self._config = ExperimentConfig(copy.deepcopy({**_DEFAULTS, **unit, **run.config}))
         _check_optimizations(self._config.get("optimizations") or {}, run.hparams)
         resources = self._config.get("resources") or {}
         self._batch_sizes = BatchSizes.of(
@@ -121,7 +123,7 @@ class TrialContext:
         run = TrialRun(trial_id=1, config=kept, hparams=hparams, seed=seed)
         return cls(run, managed_training=False)
 
-    def get_experiment_config(self) -> dict[str, Any]:
+    def get_experiment_config(self) -> ExperimentConfig:
         """Returns the experiment configuration, with what it leaves out at its default."""
         return self._config
 

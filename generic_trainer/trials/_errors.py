@@ -5,8 +5,8 @@
     ConfigurationError (ValueError)
     ├── CheckFailedError              a rule of the trial API was not kept
     ├── InvalidArgumentsError         the same, where the original asserted (AssertionError)
-    ├── InvalidDataTypeException      a data loader returned something that is no data
     └── InvalidExperimentException    the order of calls or the configuration makes no sense
+        └── InvalidDataTypeException  a data loader returned something that is no data
 
 The original of `InvalidExperimentException` derives from `BaseException`, which `except Exception`
 misses; this one does not.
@@ -32,9 +32,9 @@ class InvalidArgumentsError(ConfigurationError, AssertionError):
     """A rule was not kept that the original asserted, so that code may expect AssertionError."""
 
 
-class InvalidDataTypeException(ConfigurationError):
-    """A data loader returned something that cannot be trained on."""
-
-
 class InvalidExperimentException(ConfigurationError):
     """Calls came in an order, or with a configuration, that makes no sense."""
+
+
+class InvalidDataTypeException(InvalidExperimentException):
+    """A data loader returned something that cannot be trained on."""

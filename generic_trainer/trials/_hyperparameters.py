@@ -149,8 +149,6 @@ def grid(ranges: Mapping[str, Hyperparameter]) -> Iterator[dict[str, Any]]:
 
 
 def _parse(value: Any) -> Hyperparameter:
-    if isinstance(value, Hyperparameter):
-        return value
     if not (isinstance(value, Mapping) and "type" in value):
         return Constant(value)
     arguments = {key: item for key, item in value.items() if key != "type"}

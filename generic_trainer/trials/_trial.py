@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from generic_trainer.errors import ConfigurationError
+from generic_trainer.trials._experiment_config import ExperimentConfig
 from generic_trainer.trials._loop import Controller
 
 __all__ = [
@@ -16,7 +17,9 @@ __all__ = [
     "TrialRun",
     "current",
     "current_run",
+    "get_data_config",
     "get_experiment_config",
+    "get_hyperparameter",
     "get_hyperparameters",
     "get_trial_seed",
 ]
@@ -85,13 +88,22 @@ def current(run: TrialRun) -> Iterator[None]:
         _current.reset(token)
 
 
-def get_experiment_config() -> dict[str, Any]:
+def get_experiment_config() -> ExperimentConfig:
     """Returns the experiment configuration of the running trial.
 
     Raises:
         ConfigurationError: no trial is running.
     """
-    return dict(_running().config)
+    return ExperimentConfig(_running().config)
+
+
+def get_data_config() -> dict[str, Any]:
+    """Returns the section `data` of the running trial's experiment configuration.
+
+    Raises:
+        ConfigurationError: no trial is running.
+    """
+    return get_experiment_config().get("data") or {}
 
 
 def get_hyperparameters() -> dict[str, Any]:
@@ -101,6 +113,18 @@ def get_hyperparameters() -> dict[str, Any]:
         ConfigurationError: no trial is running.
     """
     return dict(_running().hparams)
+
+
+def get_hyperparameter(name: str) -> Any:
+    """Returns the running trial's value of a hyperparameter.
+
+    Raises:
+        ConfigurationError: no trial is running, or it has no such hyperparameter.
+    """
+    found = get_hyperparameters()
+    if name not in found:
+        raise ConfigurationError(f"There is no hyperparameter {name!r}; there are {sorted(found)}")
+    return found[name]
 
 
 def get_trial_seed() -> int:

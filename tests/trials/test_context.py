@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from generic_trainer import trials
+from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._context import TrialContext
 from generic_trainer.trials._errors import CheckFailedError
-from generic_trainer.trials._trial import TrialRun
+from generic_trainer.trials._trial import TrialRun, current
 
 CONFIG = {
     "data": {"path": "/data/x.csv"},
@@ -34,6 +38,45 @@ def test_configuration_is_what_was_written_with_defaults_for_the_rest():
     assert config["searcher"] == {"name": "random"}
     assert config["resources"]["slots_per_trial"] == 1
     assert config["scheduling_unit"] == 100
+
+
+def test_the_configuration_answers_what_is_asked_most():
+    written = {
+        "batches_per_step": 7,
+        "resources": {"slots_per_trial": 4, "native_parallel": True},
+        "reproducibility": {"experiment_seed": "3"},
+        "records_per_epoch": 50,
+        "min_validation_period": {"epochs": 1},
+        "data_layer": {"type": "gcs"},
+        "debug": True,
+    }
+    config = context(config=written).get_experiment_config()
+    assert json.loads(json.dumps(config)) == config
+    assert (config.batches_per_step(), config.scheduling_unit()) == (7, 7)
+    assert (config.slots_per_trial(), config.native_parallel_enabled()) == (4, True)
+    assert (config.experiment_seed(), config.get_records_per_epoch()) == (3, 50)
+    assert config.get_min_validation_period() == {"epochs": 1}
+    assert (config.get_data_layer_type(), config.debug_enabled()) == ("gcs", True)
+
+
+def test_what_the_configuration_leaves_out():
+    config = context().get_experiment_config()
+    assert (config.scheduling_unit(), config.slots_per_trial()) == (100, 1)
+    assert (config.experiment_seed(), config.get_records_per_epoch()) == (0, None)
+    assert config.get_min_validation_period() == {}
+    assert not (config.native_parallel_enabled() or config.debug_enabled())
+
+
+def test_functions_tell_about_the_running_trial():
+    run = TrialRun(trial_id=1, config={"data": {"a": 1}}, hparams={"rate": 0.5}, seed=5)
+    with current(run):
+        assert trials.get_experiment_config().get_records_per_epoch() is None
+        assert trials.get_data_config() == {"a": 1}
+        assert trials.get_hyperparameters() == {"rate": 0.5}
+        assert trials.get_hyperparameter("rate") == 0.5
+        assert trials.get_trial_seed() == 5
+        with pytest.raises(ConfigurationError, match=r"no hyperparameter 'units'; there are"):
+            trials.get_hyperparameter("units")
 
 
 def test_data_is_empty_by_default():

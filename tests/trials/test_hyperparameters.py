@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from generic_trainer import trials
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.trials import Categorical, Constant, Double, Integer, Log
-from generic_trainer.trials._hyperparameters import grid, parse_hyperparameters, sample
+from generic_trainer.trials._hyperparameters import (
+    Categorical,
+    Constant,
+    Double,
+    Integer,
+    Log,
+    grid,
+    parse_hyperparameters,
+    sample,
+)
 
 
 def test_ranges_and_constants_are_told_apart():
@@ -29,6 +40,24 @@ def test_ranges_and_constants_are_told_apart():
         "rate": Log(-4, -2, 10),
         "kind": Categorical(["a", "b"]),
         "optimizer": Constant({"name": "adam"}),
+    }
+
+
+def test_ranges_that_scripts_write_are_mappings():
+    written = {
+        "const": trials.Constant(value="x"),
+        "units": trials.Integer(minval=1, maxval=4),
+        "dropout": trials.Double(0.0, 0.5, count=3),
+        "rate": trials.Log(-4, -2),
+        "kind": trials.Categorical(vals=("a", "b")),
+    }
+    assert json.loads(json.dumps(written)) == written
+    assert parse_hyperparameters(written) == {
+        "const": Constant("x"),
+        "units": Integer(1, 4),
+        "dropout": Double(0.0, 0.5, count=3),
+        "rate": Log(-4, -2, 10),
+        "kind": Categorical(["a", "b"]),
     }
 
 

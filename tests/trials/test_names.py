@@ -2,24 +2,48 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 
 import pytest
 
+# What code written for Determined 0.12 and 0.13, PEDL or tf.contrib.learn may import, and more.
 NAMES = {
     "generic_trainer": {"estimator"},
     "generic_trainer.trials": {
-        *("Categorical", "Constant", "Double", "Integer", "Log", "run_fn_from_trial"),
-        *("estimator", "experiment", "experimental", "keras", "native", "tensorflow"),
+        *("Categorical", "Constant", "Double", "Integer", "Log"),
+        *("DistributedContext", "ExperimentConfig", "Mode", "Trial", "TrialContext"),
+        *("create", "create_trial_instance", "run_fn_from_trial"),
+        *("get_data_config", "get_experiment_config", "get_hyperparameter"),
+        *("get_hyperparameters", "get_trial_seed"),
+        *("errors", "estimator", "experiment", "experimental", "keras", "native", "tensorflow"),
+    },
+    "generic_trainer.trials.errors": {
+        *("CheckFailedError", "InvalidArgumentsError"),
+        *("InvalidDataTypeException", "InvalidExperimentException"),
     },
     "generic_trainer.trials.estimator": {
         *("EstimatorContext", "EstimatorExperimentalContext", "EstimatorNativeContext"),
         *("EstimatorTrial", "EstimatorTrialContext", "MetricReducer", "RunHook"),
-        "ServingInputReceiverFn",
+        *("ServingInputReceiverFn", "init"),
     },
     "generic_trainer.trials.experiment": {
         *("Experiment", "HParams", "RunConfig", "learn_runner", "run_fn_from_experiment"),
+    },
+    "generic_trainer.trials.experimental": {
+        *("Mode", "create", "create_trial_instance", "estimator", "keras"),
+    },
+    "generic_trainer.trials.experimental.estimator": {"init"},
+    "generic_trainer.trials.experimental.keras": {"init"},
+    "generic_trainer.trials.keras": {
+        *("ArrayLike", "ArrayLikeAdapter", "InMemorySequence", "InputData", "KerasDataAdapter"),
+        *("KerasInputData", "SequenceAdapter", "TFKerasContext", "TFKerasExperimentalContext"),
+        *("TFKerasNativeContext", "TFKerasTensorBoard", "TFKerasTrial", "TFKerasTrialContext"),
+        *("_ArrayLikeAdapter", "callbacks", "init"),
+    },
+    "generic_trainer.trials.keras.callbacks": {
+        *("Callback", "EarlyStopping", "ReduceLROnPlateau", "TFKerasTensorBoard", "TensorBoard"),
     },
     "generic_trainer.trials.native": {
         *("InvalidExperimentException", "Mode", "StopLoadingImplementation"),
@@ -27,10 +51,46 @@ NAMES = {
     },
     "generic_trainer.trials.native.estimator": {"EstimatorNativeContext", "init"},
     "generic_trainer.trials.native.keras": {"TFKerasNativeContext", "init"},
-    "generic_trainer.trials.native.experimental": {
-        *("Mode", "create", "create_trial_instance"),
-        *("Categorical", "Constant", "Double", "Integer", "Log"),
-    },
+    "generic_trainer.trials.tensorflow": {"TensorFlowTrial"},
+}
+
+# Names and their arguments, in the order of the originals; what comes after them is ours.
+SIGNATURES = {
+    "Constant": ["value"],
+    "Integer": ["minval", "maxval"],
+    "Double": ["minval", "maxval"],
+    "Log": ["minval", "maxval", "base"],
+    "Categorical": ["vals"],
+    "create": [
+        *("trial_def", "config", "local", "test", "context_dir", "command", "master_url"),
+    ],
+    "create_trial_instance": ["trial_def", "checkpoint_dir", "config", "hparams"],
+    "keras.init": ["config", "local", "test", "context_dir", "command", "master_url"],
+    "estimator.init": ["config", "local", "test", "context_dir", "command", "master_url"],
+    "keras.SequenceAdapter": ["data", "use_multiprocessing", "workers", "max_queue_size"],
+    "keras.SequenceAdapter.start": ["self", "batch_offset", "is_validation"],
+    "keras.InMemorySequence": [
+        *("data", "labels", "batch_size", "sample_weight", "drop_leftovers"),
+    ],
+    "keras.ArrayLikeAdapter": ["x", "y", "batch_size", "sample_weights", "drop_leftovers"],
+    "keras.TFKerasTrialContext.wrap_dataset": ["self", "dataset", "shard_dataset"],
+    "keras.TFKerasTrialContext.configure_fit": [
+        *("self", "verbose", "class_weight", "workers", "use_multiprocessing"),
+        *("max_queue_size", "shuffle", "validation_steps"),
+    ],
+    "estimator.EstimatorTrialContext.wrap_dataset": ["self", "dataset", "shard_dataset"],
+    "estimator.EstimatorExperimentalContext.make_metric": [
+        *("self", "metric", "reducer", "numpy_dtype"),
+    ],
+    "keras.TFKerasExperimentalContext.cache_train_dataset": [
+        *("self", "dataset_id", "dataset_version", "shuffle", "skip_shuffle_at_epoch_end"),
+    ],
+    "keras.TFKerasExperimentalContext.cache_validation_dataset": [
+        *("self", "dataset_id", "dataset_version", "shuffle"),
+    ],
+    "estimator.EstimatorNativeContext.train_and_evaluate": [
+        *("self", "estimator", "train_spec", "eval_spec"),
+    ],
 }
 
 
@@ -40,6 +100,15 @@ def test_names_are_there(module):
     assert NAMES[module] <= set(dir(imported))
     for name in NAMES[module]:
         assert getattr(imported, name) is not None
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_arguments_are_those_of_the_originals(name):
+    found = __import__("generic_trainer.trials", fromlist=["*"])
+    for part in name.split("."):
+        found = getattr(found, part)
+    parameters = list(inspect.signature(found).parameters)
+    assert parameters[: len(SIGNATURES[name])] == SIGNATURES[name]
 
 
 def test_importing_the_rooms_does_not_import_tensorflow():

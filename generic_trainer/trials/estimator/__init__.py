@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from generic_trainer.trials.estimator._native import EstimatorNativeContext
     from generic_trainer.trials.estimator._reducer import MetricReducer
     from generic_trainer.trials.estimator._trial import EstimatorTrial, ServingInputReceiverFn
+    from generic_trainer.trials.native.estimator import init
 
 __all__ = [
     "EstimatorContext",
@@ -30,6 +31,7 @@ __all__ = [
     "MetricReducer",
     "RunHook",
     "ServingInputReceiverFn",
+    "init",
 ]
 
 _CONTEXT = f"{__name__}._context"
@@ -46,5 +48,6 @@ __getattr__, __dir__ = lazy_names(
         "MetricReducer": f"{__name__}._reducer",
         "RunHook": f"{__name__}._hooks",
         "ServingInputReceiverFn": _TRIAL,
+        "init": "generic_trainer.trials.native.estimator",
     },
 )

@@ -7,41 +7,55 @@ The names are those of `determined.keras`, for Keras 2 and Keras 3::
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from generic_trainer._lazy import lazy_names
 
 if TYPE_CHECKING:
     from generic_trainer.trials.keras import callbacks
-    from generic_trainer.trials.keras._context import TFKerasContext, TFKerasTrialContext
-    from generic_trainer.trials.keras._sequence import SequenceAdapter
+    from generic_trainer.trials.keras._array_sequence import ArrayLikeAdapter, InMemorySequence
+    from generic_trainer.trials.keras._context import (
+        TFKerasContext,
+        TFKerasExperimentalContext,
+        TFKerasTrialContext,
+    )
+    from generic_trainer.trials.keras._sequence import KerasDataAdapter, SequenceAdapter
     from generic_trainer.trials.keras._trial import TFKerasTrial
+    from generic_trainer.trials.keras._types import ArrayLike, InputData, KerasInputData
     from generic_trainer.trials.keras.callbacks import TFKerasTensorBoard
+    from generic_trainer.trials.native.keras import TFKerasNativeContext, init
 
 __all__ = [
+    "ArrayLike",
+    "ArrayLikeAdapter",
+    "InMemorySequence",
+    "InputData",
+    "KerasDataAdapter",
+    "KerasInputData",
     "SequenceAdapter",
     "TFKerasContext",
+    "TFKerasExperimentalContext",
+    "TFKerasNativeContext",
     "TFKerasTensorBoard",
     "TFKerasTrial",
     "TFKerasTrialContext",
     "callbacks",
+    "init",
 ]
 
-_CALLBACKS = f"{__name__}.callbacks"
+_ROOM = "generic_trainer.trials"
+_HOMES = {
+    # Scripts that Determined shipped import the name with the underscore.
+    "keras._array_sequence": ("ArrayLikeAdapter", "InMemorySequence", "_ArrayLikeAdapter"),
+    "keras._context": ("TFKerasContext", "TFKerasExperimentalContext", "TFKerasTrialContext"),
+    "keras._sequence": ("KerasDataAdapter", "SequenceAdapter"),
+    "keras._trial": ("TFKerasTrial",),
+    "keras._types": ("ArrayLike", "InputData", "KerasInputData"),
+    "keras.callbacks": ("TFKerasTensorBoard", "callbacks"),
+    "native.keras": ("TFKerasNativeContext", "init"),
+}
 
-_load, __dir__ = lazy_names(
+__getattr__, __dir__ = lazy_names(
     __name__,
-    {
-        "SequenceAdapter": f"{__name__}._sequence",
-        "TFKerasContext": f"{__name__}._context",
-        "TFKerasTensorBoard": _CALLBACKS,
-        "TFKerasTrial": f"{__name__}._trial",
-        "TFKerasTrialContext": f"{__name__}._context",
-        "callbacks": _CALLBACKS,
-    },
+    {name: f"{_ROOM}.{home}" for home, names in _HOMES.items() for name in names},
 )
-
-
-def __getattr__(name: str) -> Any:
-    return importlib.import_module(_CALLBACKS) if name == "callbacks" else _load(name)

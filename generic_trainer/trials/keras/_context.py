@@ -12,7 +12,7 @@ from generic_trainer.trials._errors import CheckFailedError
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.keras._recorded import FitCall, Recorded
 
-__all__ = ["FitOptions", "TFKerasContext", "TFKerasTrialContext"]
+__all__ = ["FitOptions", "TFKerasContext", "TFKerasExperimentalContext", "TFKerasTrialContext"]
 
 _UNCHANGED: Any = object()
 
@@ -26,6 +26,12 @@ class FitOptions:
     workers: int = 1
     use_multiprocessing: bool = False
     max_queue_size: int = 10
+    shuffle: bool = False
+    validation_steps: int | None = None
+
+
+class TFKerasExperimentalContext(DatasetCache):
+    """What was experimental in Determined: cached datasets."""
 
 
 class TFKerasContext(TrialContext):
@@ -41,7 +47,9 @@ class TFKerasContext(TrialContext):
     def __init__(self, run: TrialRun, *, managed_training: bool = True) -> None:
         """Takes a trial; see `TrialContext`."""
         super().__init__(run, managed_training=managed_training)
-        self.experimental = DatasetCache(run, self._batch_sizes, managed_training=managed_training)
+        self.experimental = TFKerasExperimentalContext(
+            run, self._batch_sizes, managed_training=managed_training
+        )
         self.fit_options = FitOptions()
         self.fit_call: FitCall | None = None
         self.optimizers: list[Any] = []
@@ -88,11 +96,13 @@ class TFKerasContext(TrialContext):
 
     def configure_fit(
         self,
-        verbose: Any = _UNCHANGED,
+        verbose: Any = None,
         class_weight: Mapping[int, float] | None = _UNCHANGED,
-        workers: int = _UNCHANGED,
-        use_multiprocessing: bool = _UNCHANGED,
-        max_queue_size: int = _UNCHANGED,
+        workers: int | None = None,
+        use_multiprocessing: bool | None = None,
+        max_queue_size: int | None = None,
+        shuffle: bool | None = None,
+        validation_steps: int | None = _UNCHANGED,
     ) -> None:
         """Says how to train; what is not given stays as it was.
 
@@ -102,15 +112,22 @@ class TFKerasContext(TrialContext):
             workers: threads or processes that read a Keras Sequence; 0 is the training thread.
             use_multiprocessing: whether they are processes.
             max_queue_size: batches that they read ahead.
+            shuffle: whether to train on the batches of arrays and Sequences in an order that is
+                drawn for each epoch; a Dataset has a `shuffle` of its own.
+            validation_steps: batches of a Dataset that are validated on; None is all.
         """
         given = {
             "verbose": verbose,
-            "class_weight": class_weight,
             "workers": workers,
             "use_multiprocessing": use_multiprocessing,
             "max_queue_size": max_queue_size,
+            "shuffle": shuffle,
         }
-        changes = {name: value for name, value in given.items() if value is not _UNCHANGED}
+        may_be_none = {"class_weight": class_weight, "validation_steps": validation_steps}
+        changes = {
+            **{name: value for name, value in given.items() if value is not None},
+            **{name: value for name, value in may_be_none.items() if value is not _UNCHANGED},
+        }
         self.fit_options = dataclasses.replace(self.fit_options, **changes)
 
     def on_fit(self, train: Callable[[], None]) -> None:

@@ -65,19 +65,21 @@ def make_data(data: Any, context: TFKerasContext, loader: str, *, is_training: b
         InvalidDataTypeException: it is none of these.
         CheckFailedError: it is too small, or a Dataset that was not wrapped.
     """
+    seed = context.get_trial_seed() if context.fit_options.shuffle else None
     if isinstance(data, tuple):
-        return _Arrays(as_tensors(data, loader), context, loader)
+        return _Arrays(as_tensors(data, loader), context, loader, seed)
     if isinstance(data, tf.data.Dataset):
         context.check_dataset()
         return _Batches(data, context, is_training=is_training)
     if isinstance(data, SequenceAdapter):
-        return _Sequence(data)
+        return _Sequence(data, seed)
     if _is_sequence(data):
         options = context.fit_options
         return _Sequence(
             SequenceAdapter(
                 data, options.use_multiprocessing, options.workers, options.max_queue_size
-            )
+            ),
+            seed,
         )
     raise InvalidDataTypeException(
         f"{loader} must return (x, y) or (x, y, sample_weight) of NumPy arrays, a tf.data.Dataset, "
@@ -112,10 +114,13 @@ def weighted(dataset: tf.data.Dataset, class_weight: Mapping[int, float]) -> tf.
 
 
 class _Arrays(Data):
-    """In the order in which they are; never shuffled."""
+    """In the order in which they are, or with a seed in an order of batches for each epoch."""
 
-    def __init__(self, tensors: tuple[Any, ...], context: TFKerasContext, loader: str) -> None:
+    def __init__(
+        self, tensors: tuple[Any, ...], context: TFKerasContext, loader: str, seed: int | None
+    ) -> None:
         self._tensors, self._size = tensors, context.get_per_slot_batch_size()
+        self._seed = seed
         self._count = records_of(tensors)
         self.parts = len(tensors)
         whole = context.get_global_batch_size()
@@ -128,15 +133,19 @@ class _Arrays(Data):
         self._per_epoch = self._count // whole * (whole // self._size)
 
     def training(self, start: int) -> tf.data.Dataset:
-        return self._batches(start, _ENDLESS, self._per_epoch)
+        return self._batches(start, _ENDLESS, self._per_epoch, self._seed)
 
     def validation(self) -> tf.data.Dataset:
         count = -(-self._count // self._size)
-        return self._batches(0, count, count)
+        return self._batches(0, count, count, None)
 
-    def _batches(self, start: int, stop: int, per_epoch: int) -> tf.data.Dataset:
+    def _batches(self, start: int, stop: int, per_epoch: int, seed: int | None) -> tf.data.Dataset:
         def batch(index: tf.Tensor) -> Any:
-            first = index % per_epoch * self._size
+            place = index % per_epoch
+            if seed is not None:
+                epoch = tf.stack([tf.constant(seed, tf.int64), index // per_epoch])
+                place = tf.random.experimental.index_shuffle(place, epoch, per_epoch - 1)
+            first = place * self._size
             return tf.nest.map_structure(
                 lambda tensor: tensor[first : first + self._size], self._tensors
             )
@@ -158,6 +167,7 @@ class _Batches(Data):
         cache = context.experimental
         self._cache = cache if is_training and cache.caches_training else None
         self._dataset = dataset
+        self._validation_steps = context.fit_options.validation_steps
         spec = dataset.element_spec
         self.parts = len(spec) if isinstance(spec, tuple) else 1
 
@@ -170,14 +180,15 @@ class _Batches(Data):
         return endless.skip(start) if start else endless
 
     def validation(self) -> tf.data.Dataset:
-        return self._dataset
+        steps = self._validation_steps
+        return self._dataset if steps is None else self._dataset.take(steps)
 
 
 class _Sequence(Data):
     """A Keras Sequence, read by an adapter."""
 
-    def __init__(self, adapter: SequenceAdapter) -> None:
-        self._adapter = adapter
+    def __init__(self, adapter: SequenceAdapter, seed: int | None) -> None:
+        self._adapter, self._seed = adapter, seed
         self._spec: Any = None
 
     @property
@@ -187,7 +198,7 @@ class _Sequence(Data):
     _generators: tuple[Any, Any] | None = None
 
     def training(self, start: int) -> tf.data.Dataset:
-        self._adapter.start(start)
+        self._adapter.start(start, shuffle_seed=self._seed)
         return self._dataset(self._noted(self._adapter.get_iterator()))
 
     def validation(self) -> tf.data.Dataset:

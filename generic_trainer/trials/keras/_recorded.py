@@ -33,7 +33,9 @@ class FitCall:
 
 # Arguments of Keras 2's compile, after optimizer and loss.
 _COMPILE = ("metrics", "loss_weights", "weighted_metrics", "run_eagerly")
-_OPTIONS = ("verbose", "class_weight", "workers", "use_multiprocessing", "max_queue_size")
+# Arguments of `fit` that Keras 3 has no more.
+_READING = ("workers", "use_multiprocessing", "max_queue_size")
+_OPTIONS = ("verbose", "class_weight", "shuffle", "validation_steps", *_READING)
 
 
 class Recorded:
@@ -80,7 +82,9 @@ class Recorded:
             recorded._compile = _bound(recorded._class.compile, model, args, kwargs)
 
         def fit(model: Any, *args: Any, **kwargs: Any) -> None:
-            recorded._fitted(_bound(recorded._class.fit, model, args, kwargs).arguments)
+            reading = {name: kwargs.pop(name) for name in _READING if name in kwargs}
+            bound = _bound(recorded._class.fit, model, args, kwargs)
+            recorded._fitted({**bound.arguments, **reading})
 
         def fit_generator(model: Any, generator: Any, *args: Any, **kwargs: Any) -> None:
             names = ("steps_per_epoch", "epochs", "verbose", "callbacks", "validation_data")

@@ -6,14 +6,14 @@ import collections
 import concurrent.futures
 import multiprocessing
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from generic_trainer.errors import ConfigurationError
 
-__all__ = ["SequenceAdapter"]
+__all__ = ["KerasDataAdapter", "SequenceAdapter"]
 
 # The Sequence of a process that reads, set when it starts.
 _sequence: Any = None
@@ -74,15 +74,22 @@ class SequenceAdapter:
         """Whether one thread reads, so that the order of what it draws is known."""
         return not self._processes and self._workers <= 1
 
-    def start(self, batch_offset: int = 0, is_validation: bool = False) -> None:
+    def start(
+        self,
+        batch_offset: int = 0,
+        is_validation: bool = False,
+        shuffle_seed: int | None = None,
+    ) -> None:
         """Starts to read.
 
         Args:
             batch_offset: batches that are left out.
             is_validation: whether to end after one pass; else passes follow each other for ever.
+            shuffle_seed: what an order of batches is drawn by for each pass; None leaves them in
+                order.
         """
         self.stop()
-        self._iterator = self._batches(batch_offset, is_validation)
+        self._iterator = self._batches(batch_offset, is_validation, shuffle_seed)
 
     def skip_epochs(self, batches: int) -> None:
         """Tells the Sequence of the epochs that ended before the last of the batches trained on."""
@@ -109,17 +116,23 @@ class SequenceAdapter:
             self._pool.shutdown(wait=timeout is None or timeout > 0, cancel_futures=True)
         self._pool = self._iterator = None
 
-    def _batches(self, offset: int, is_validation: bool) -> Iterator[Any]:
-        if offset and offset % self._length == 0:
+    def _batches(self, offset: int, is_validation: bool, seed: int | None) -> Iterator[Any]:
+        epoch, offset = divmod(offset, self._length)
+        if epoch and not offset:
             self._end_epoch()
         while True:
-            yield from self._epoch(range(offset % self._length, self._length))
+            yield from self._epoch(self._order(epoch, seed)[offset:])
             if is_validation:
                 return
-            offset = 0
+            epoch, offset = epoch + 1, 0
             self._end_epoch()
 
-    def _epoch(self, indices: range) -> Iterator[Any]:
+    def _order(self, epoch: int, seed: int | None) -> Sequence[int]:
+        if seed is None:
+            return range(self._length)
+        return np.random.RandomState((seed + epoch) % 2**32).permutation(self._length).tolist()
+
+    def _epoch(self, indices: Sequence[int]) -> Iterator[Any]:
         if self._workers == 0:
             for index in indices:
                 yield self._taken(_read(self._data, index, self.is_exact))
@@ -162,6 +175,9 @@ class SequenceAdapter:
     def _end_epoch(self) -> None:
         if hasattr(self._data, "on_epoch_end"):
             self._data.on_epoch_end()
+
+
+KerasDataAdapter = SequenceAdapter  # the name in the first release of 0.12
 
 
 def _read(data: Any, index: int, notes_generators: bool) -> tuple[Any, Any]:

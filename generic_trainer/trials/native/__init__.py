@@ -1,4 +1,4 @@
-"""Experiments that a script starts: `keras.init`, `estimator.init` and `experimental.create`.
+"""Experiments that a script starts: `keras.init` and `estimator.init`.
 
 ::
 
@@ -9,6 +9,8 @@
 
 On a cluster the folder is sent as a Ray job (`pip install "generic-trainer[ray]"`), and the script
 ends at `init`. In the job it is run anew for each trial, up to the line that trains.
+
+`experimental.create` starts an experiment of a trial class in the same way.
 
 Source: `determined.keras.init`, `determined.estimator.init` and `determined.experimental` of
 Determined 0.12 and 0.13.
@@ -21,8 +23,9 @@ from typing import TYPE_CHECKING
 from generic_trainer._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from generic_trainer.trials import experimental
     from generic_trainer.trials._errors import InvalidExperimentException
-    from generic_trainer.trials.native import estimator, experimental, keras
+    from generic_trainer.trials.native import estimator, keras
     from generic_trainer.trials.native._loading import StopLoadingImplementation
     from generic_trainer.trials.native._mode import Mode
 
@@ -42,7 +45,7 @@ __getattr__, __dir__ = lazy_names(
         "Mode": f"{__name__}._mode",
         "StopLoadingImplementation": f"{__name__}._loading",
         "estimator": f"{__name__}.estimator",
-        "experimental": f"{__name__}.experimental",
+        "experimental": "generic_trainer.trials",
         "keras": f"{__name__}.keras",
     },
 )

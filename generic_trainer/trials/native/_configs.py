@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from generic_trainer.trials._hyperparameters import Hyperparameter, parse_hyperparameters, sample
+from generic_trainer.trials._hyperparameters import parse_hyperparameters, sample
 from generic_trainer.trials._trial import TrialRun
 
-__all__ = ["local_run", "one_batch_config", "plain"]
+__all__ = ["local_run", "one_batch_config"]
 
 _IGNORED_LOCALLY = (
     "bind_mounts",
@@ -17,7 +17,6 @@ _IGNORED_LOCALLY = (
     "optimizations",
     "resources",
 )
-_KINDS = {"Constant": "const", "Integer": "int"}
 
 
 def local_run(config: Mapping[str, Any] | None) -> TrialRun:
@@ -55,14 +54,3 @@ def one_batch_config(config: Mapping[str, Any]) -> dict[str, Any]:
         "hyperparameters": dict(local_run(config).hparams),
         "checkpoint_storage": {**(config.get("checkpoint_storage") or {}), **storage},
     }
-
-
-def plain(config: Any) -> Any:
-    """Returns a configuration as JSON can hold it: ranges as mappings with a type."""
-    if isinstance(config, Hyperparameter):
-        fields = {name: value for name, value in vars(config).items() if value is not None}
-        name = type(config).__name__
-        return {"type": _KINDS.get(name, name.lower()), **plain(fields)}
-    if isinstance(config, Mapping):
-        return {name: plain(value) for name, value in config.items()}
-    return [plain(value) for value in config] if isinstance(config, (list, tuple)) else config

@@ -1,12 +1,4 @@
-"""`experimental.create`: an experiment of a trial class, started by a script.
-
-::
-
-    from generic_trainer.trials.native import experimental
-
-    if __name__ == "__main__":
-        experimental.create(trial_def=MnistTrial, config=config, local=True, test=True)
-"""
+"""`create`: an experiment of a trial class, started by a script."""
 
 from __future__ import annotations
 
@@ -14,7 +6,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from generic_trainer.trials._hyperparameters import Categorical, Constant, Double, Integer, Log
 from generic_trainer.trials._seed import seed_generators
 from generic_trainer.trials._trial import Trial, current
 from generic_trainer.trials.native._configs import local_run
@@ -24,28 +15,19 @@ from generic_trainer.trials.native._local import try_one_batch
 from generic_trainer.trials.native._mode import Mode
 from generic_trainer.trials.native._submit import submit_experiment
 
-__all__ = [
-    "Categorical",
-    "Constant",
-    "Double",
-    "Integer",
-    "Log",
-    "Mode",
-    "create",
-    "create_trial_instance",
-]
+__all__ = ["create", "create_trial_instance"]
 
 
 def create(
     trial_def: type[Trial],
     config: Mapping[str, Any] | None = None,
-    local: bool | Mode = False,
+    local: bool | Mode | str = False,
     test: bool = False,
     context_dir: str = "",
     command: Sequence[str] | None = None,
     master_url: str | None = None,
     *,
-    mode: Mode | None = None,
+    mode: Mode | str | None = None,
 ) -> str | None:
     """Creates an experiment of a trial class.
 

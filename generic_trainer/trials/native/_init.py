@@ -52,14 +52,15 @@ class Call:
         context_dir: Any,
         command: Any,
         master_url: str | None,
-        mode: Mode | None,
+        mode: Mode | str | None,
     ) -> Call:
         """Takes the arguments of release 0.13, or those of 0.12 by position: a Mode comes second.
 
         Raises:
             NotImplementedError: a whole experiment shall run here.
+            ValueError: `mode` is none.
         """
-        if isinstance(local, Mode):
+        if isinstance(local, (Mode, str)):
             mode, local = local, False
             # What came by position is one place too far to the right; names are where they belong.
             folder = next((value for value in (test, context_dir) if _is_text(value)), "")
@@ -67,9 +68,8 @@ class Call:
             words = (value for value in (context_dir, command) if value and not _is_text(value))
             context_dir, command, master_url = folder, next(words, None), url
             test = False
-        return cls(
-            config or {}, runs_here(mode, local, test), test, context_dir, command, master_url
-        )
+        here = runs_here(None if mode is None else Mode(mode), local, test)
+        return cls(config or {}, here, test, context_dir, command, master_url)
 
 
 def init(make_context: Callable[[TrialRun, Start, str | None], C], call: Call) -> C:

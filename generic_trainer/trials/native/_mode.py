@@ -1,4 +1,4 @@
-"""Where an experiment runs, in the two ways in which that was said."""
+"""Where an experiment runs, in the ways in which that was said."""
 
 from __future__ import annotations
 
@@ -6,12 +6,24 @@ import enum
 
 __all__ = ["Mode", "runs_here"]
 
+# As the first release of 0.12 had it.
+_FIRST_NAMES = {"submit": "cluster", "test": "local"}
+
 
 class Mode(enum.Enum):
-    """Determined 0.12 said this; from 0.13 on it is `local=True, test=True`."""
+    """Determined 0.12 said this, first as SUBMIT and TEST; later it is `local=True, test=True`.
+
+    ``Mode("submit")`` and ``Mode("test")`` are modes too.
+    """
 
     CLUSTER = "cluster"
     LOCAL = "local"
+    SUBMIT = "cluster"
+    TEST = "local"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Mode | None:
+        return cls(_FIRST_NAMES[str(value)]) if value in _FIRST_NAMES else None
 
 
 def runs_here(mode: Mode | None, local: bool, test: bool) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials.native._command import command_in, existing_context_dir
-from generic_trainer.trials.native._configs import one_batch_config, plain
+from generic_trainer.trials.native._configs import one_batch_config
 from generic_trainer.trials.native._context_dir import pack
 from generic_trainer.trials.native._storage import storage_dir
 
@@ -61,7 +61,7 @@ def submit_experiment(
     """
     folder = existing_context_dir(context_dir)
     entrypoint = shlex.join(["python", "-m", _TASK, *command_in(folder, command)])
-    config = plain(one_batch_config(config) if test else config)
+    config = one_batch_config(config) if test else config
     name = f"experiment-{uuid.uuid4().hex[:12]}"
     experiment = {"config": config, "directory": os.path.join(storage_dir(config), name)}
     with tempfile.TemporaryDirectory(prefix="context-") as scratch:

@@ -26,13 +26,13 @@ __all__ = ["EstimatorNativeContext", "init"]
 
 def init(
     config: Mapping[str, Any] | None = None,
-    local: bool | Mode = False,
+    local: bool | Mode | str = False,
     test: bool = False,
     context_dir: str = "",
     command: Sequence[str] | None = None,
     master_url: str | None = None,
     *,
-    mode: Mode | None = None,
+    mode: Mode | str | None = None,
 ) -> EstimatorNativeContext:
     """Returns the context to train an estimator by.
 
@@ -44,7 +44,7 @@ def init(
         command: the script in it and its arguments; by default the script that runs now.
         master_url: the cluster's address, `http://head:8265`; by default the environment variable
             DET_MASTER.
-        mode: `Mode.LOCAL` or `Mode.CLUSTER`, as release 0.12 had it in place of `local` and `test`.
+        mode: a `Mode` or its value, as release 0.12 had it in place of `local` and `test`.
 
     Raises:
         NotImplementedError: `local` without `test`.

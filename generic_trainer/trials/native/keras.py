@@ -40,13 +40,13 @@ class TFKerasNativeContext(TFKerasContext):
 
 def init(
     config: Mapping[str, Any] | None = None,
-    local: bool | Mode = False,
+    local: bool | Mode | str = False,
     test: bool = False,
     context_dir: str = "",
     command: Sequence[str] | None = None,
     master_url: str | None = None,
     *,
-    mode: Mode | None = None,
+    mode: Mode | str | None = None,
 ) -> TFKerasNativeContext:
     """Returns the context to train a Keras model by.
 

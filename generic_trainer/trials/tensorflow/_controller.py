@@ -152,18 +152,23 @@ def _datasets(trial_class: type[Any], run: TrialRun) -> tuple[Any, Any]:
 
 
 def _make_data_loaders(trial_class: type[Any]) -> Callable[..., Any]:
-    """Finds the function in the module of the class, or in its package."""
+    """Finds the function in the module of the class, in its package, or where both are imported."""
     module = trial_class.__module__
-    for name in (module, module.rpartition(".")[0]):
-        found = name and getattr(
-            sys.modules.get(name) or importlib.import_module(name), _LOADERS, None
-        )
+    named = (name for name in (module, module.rpartition(".")[0]) if name)
+    own = [sys.modules.get(name) or importlib.import_module(name) for name in named]
+    both = [other for other in list(sys.modules.values()) if _has(other, trial_class)]
+    for place in (*own, *both):
+        found = getattr(place, _LOADERS, None)
         if found:
             return found  # type: ignore[no-any-return]
     raise ModuleFileError(
         f"Module {module!r}, which has the trial {trial_class.__name__}, must also define "
         f"{_LOADERS}(experiment_config, hparams)"
     )
+
+
+def _has(module: Any, trial_class: type[Any]) -> bool:
+    return getattr(module, "__dict__", {}).get(trial_class.__name__) is trial_class
 
 
 def _compatible(first: Any, second: Any) -> bool:

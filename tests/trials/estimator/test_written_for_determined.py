@@ -14,7 +14,7 @@ import tensorflow as tf
 from generic_trainer.trials.native._task import run_experiment
 from generic_trainer.user_code._trial_class import find_trial_class
 
-FILES = Path(__file__).with_name("written_by_others")
+FILES = Path(__file__).with_name("written_for_determined")
 IMPORTS = {
     "import tensorflow as tf": "from generic_trainer.estimator import tf",
     "import determined as det": "import generic_trainer.trials as det",
@@ -51,7 +51,7 @@ def trial_class(path: Path):
 def forget_modules():
     before = set(sys.modules)
     yield
-    for name in {"mnist_estimator", "titanic_dnn"} & (set(sys.modules) - before):
+    for name in {"strokes", "wines"} & (set(sys.modules) - before):
         del sys.modules[name]
 
 
@@ -60,18 +60,18 @@ def test_a_convolutional_model(ported, run_experiment, tmp_path):
         "hyperparameters": {
             "global_batch_size": 64,
             "learning_rate": 5e-3,
-            "n_filters": 8,
+            "filters": 8,
             "dropout": 0.2,
         },
         "min_validation_period": {"batches": 60},
         "searcher": {"metric": "loss", "max_length": {"batches": 120}},
     }
-    [trial] = run_experiment(trial_class(ported("mnist_estimator")), config)
+    [trial] = run_experiment(trial_class(ported("strokes")), config)
     training = [entry["training"] for entry in trial["history"] if "training" in entry]
-    assert training[0].keys() == {"loss", "train_accuracy", "learning_rate"}
+    assert training[0].keys() == {"loss", "right", "rate"}
     last = trial["history"][-1]["validation"]
     assert last["accuracy"] > 0.5
-    assert last["reduced_accuracy"] == pytest.approx(last["accuracy"])
+    assert last["share"] == pytest.approx(last["accuracy"])
     assert last["global_step"] == 120
     saved = tf.saved_model.load(str(tmp_path / "Format-Serving"))
     assert "serving_default" in saved.signatures
@@ -91,15 +91,15 @@ def test_feature_columns(ported, run_experiment, tmp_path):
             "max_length": {"batches": 100},
         },
     }
-    [trial] = run_experiment(trial_class(ported("titanic_dnn")), config)
+    [trial] = run_experiment(trial_class(ported("wines")), config)
     assert trial["best"] > 0.7
     saved = tf.saved_model.load(str(tmp_path / "Format-Serving"))
     assert "predict" in saved.signatures
 
 
 def test_a_script(ported, tmp_path, monkeypatch, capsys):
-    path = ported("native_estimator")
-    monkeypatch.setattr(sys, "argv", [str(path), "--hidden", "12"])
+    path = ported("species_script")
+    monkeypatch.setattr(sys, "argv", [str(path), "12"])
     runpy.run_path(str(path), run_name="__main__")
     assert "trained 12" in capsys.readouterr().out
 
@@ -107,11 +107,11 @@ def test_a_script(ported, tmp_path, monkeypatch, capsys):
         "hyperparameters": {"global_batch_size": 30, "learning_rate": 0.05},
         "searcher": {"metric": "accuracy", "max_length": {"batches": 50}},
     }
-    run_experiment([str(path), "--hidden", "12"], config, str(tmp_path / "results"))
+    run_experiment([str(path), "12"], config, str(tmp_path / "results"))
     assert "trained" not in capsys.readouterr().out  # the script ended where it would train
     [trial] = json.loads((tmp_path / "results" / "model_run" / "trials.json").read_text())
     assert trial["history"][-1]["validation"]["global_step"] == 50
 
 
 def test_a_trial_that_its_script_creates(ported):
-    runpy.run_path(str(ported("mnist_estimator")), run_name="__main__")
+    runpy.run_path(str(ported("strokes")), run_name="__main__")

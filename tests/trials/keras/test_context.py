@@ -68,6 +68,10 @@ def test_fit_starts_what_was_arranged(context):
     model.fit_generator("generator", 10, workers=3)
     assert seen == ["generator"]
     assert context.fit_options.workers == 3
+    model.fit("data", workers=2, use_multiprocessing=True, max_queue_size=5, shuffle=False)
+    assert seen == ["generator", "data"]
+    options = context.fit_options
+    assert (options.workers, options.use_multiprocessing, options.max_queue_size) == (2, True, 5)
 
 
 def test_arguments_of_compile_are_those_of_the_model_itself(context):
@@ -93,14 +97,18 @@ def test_fit_options_that_are_not_given_stay(context):
         "workers": 1,
         "use_multiprocessing": False,
         "max_queue_size": 10,
+        "shuffle": False,
+        "validation_steps": None,
     }
     context.configure_fit(workers=4)
     context.configure_fit(verbose=False, class_weight={0: 1.0})
-    context.configure_fit(class_weight=None)
+    context.configure_fit(verbose=None, class_weight=None, shuffle=True)
     assert vars(context.fit_options) == {
         "verbose": False,
         "class_weight": None,
         "workers": 4,
         "use_multiprocessing": False,
         "max_queue_size": 10,
+        "shuffle": True,
+        "validation_steps": None,
     }

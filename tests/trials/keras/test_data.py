@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from generic_trainer.trials.keras import SequenceAdapter
+from generic_trainer.trials.errors import CheckFailedError
+from generic_trainer.trials.keras import ArrayLikeAdapter, InMemorySequence, SequenceAdapter
 from tests.trials.keras.one_weight import OneWeight, X, steps
 
 BY_HAND = [loss for _, loss in steps(7)]
@@ -51,6 +52,8 @@ KINDS = {
     "list": lambda context, x, y: ([x], [y]),
     "dataset": dataset,
     "sequence": lambda context, x, y: Batches(x, y),
+    "arrays as a sequence": lambda context, x, y: ArrayLikeAdapter(x, y, batch_size=1),
+    "in memory": lambda context, x, y: InMemorySequence(data=x, labels=y, batch_size=1),
     "adapter": lambda context, x, y: SequenceAdapter(Batches(x, y)),
     "main thread": lambda context, x, y: SequenceAdapter(Batches(x, y), workers=0),
     "threads": lambda context, x, y: SequenceAdapter(Batches(x, y), workers=3, max_queue_size=2),
@@ -193,3 +196,61 @@ def test_batches_of_a_sequence_may_differ_in_length(open_trial):
     trial = open_trial(Pooled, data={"make": lambda context, x, y: Growing(x, y)})
     assert trial.train(5)["loss"] > 0
     assert trial.validate()["val_loss"] > 0
+
+
+class Shuffled(Loader):
+    """Tells by its loss which record it sees: 4, 16 or 36."""
+
+    def __init__(self, context):
+        super().__init__(context)
+        context.configure_fit(shuffle=True)
+
+    def make_optimizer(self):
+        return tf.keras.optimizers.SGD(0.0)
+
+
+@pytest.mark.parametrize("kind", ["arrays", "sequence", "main thread"])
+def test_shuffled_batches_are_in_an_order_of_their_own_in_each_epoch(resumed, kind):
+    straight, found = resumed(Shuffled, before=10, after=14, data={"make": KINDS[kind]})
+    assert found == straight
+    losses = [round(loss) for loss in straight]
+    epochs = [tuple(losses[start : start + 3]) for start in range(0, 24, 3)]
+    assert {tuple(sorted(epoch)) for epoch in epochs} == {(4, 16, 36)}
+    assert len(set(epochs)) > 2
+
+
+def test_validation_data_are_not_shuffled(open_trial):
+    read = []
+
+    class Noted(Batches):
+        def __getitem__(self, index):
+            read.append(index)
+            return super().__getitem__(index)
+
+    trial = open_trial(Shuffled, data={"make": lambda context, x, y: Noted(x, y)})
+    trial.validate()
+    assert read == [0, 1, 2]
+
+
+def test_validation_may_have_fewer_steps(open_trial):
+    class Short(Loader):
+        def __init__(self, context):
+            super().__init__(context)
+            context.configure_fit(validation_steps=2)
+
+    trial = open_trial(Short, data={"make": dataset})
+    assert trial.validate()["val_loss"] == pytest.approx((4 + 16) / 2)
+
+
+def test_arrays_as_a_sequence():
+    y, weights = np.arange(5), np.ones(5)
+    batches = ArrayLikeAdapter({"a": y, "b": -y}, [y, y], 2, weights)
+    assert len(batches) == 3
+    x, labels, weight = batches[2]
+    assert x.keys() == {"a", "b"}
+    assert [list(part) for part in (x["b"], *labels, weight)] == [[-4], [4], [4], [1]]
+    assert len(ArrayLikeAdapter(y, y, 2, drop_leftovers=True)) == 2
+    with pytest.raises(CheckFailedError, match="as many records"):
+        ArrayLikeAdapter(y, y[1:], 2)
+    with pytest.raises(CheckFailedError, match="too large"):
+        InMemorySequence(y, y, 6)

@@ -27,10 +27,10 @@ def test_images(run_yaml):
     [trial] = run_yaml(
         ImagesTrial,
         """
-        description: digits_tf_keras_const
+        description: digits as arrays
         hyperparameters:
           global_batch_size: 32
-          dense1: 128
+          units: 128
         records_per_epoch: 1500
         searcher:
           name: single
@@ -54,14 +54,14 @@ def test_flowers(run_yaml, tmp_path):
     [trial] = run_yaml(
         FlowersTrial,
         f"""
-        description: iris_tf_keras_const
+        description: flowers from CSV files
         data:
           train_url: {tmp_path}/train.csv
           test_url: {tmp_path}/test.csv
         hyperparameters:
           learning_rate: 1.0e-2
           global_batch_size: 15
-          layer1_dense_size: 16
+          hidden: 16
         searcher:
           name: single
           metric: val_categorical_accuracy
@@ -87,7 +87,7 @@ def test_augmented(run_yaml, processes):
         data: {{processes: {processes}}}
         hyperparameters:
           learning_rate: {{type: const, val: 3e-3}}
-          layer1_dropout: {{type: double, minval: 0.1, maxval: 0.2}}
+          dropout: {{type: double, minval: 0.1, maxval: 0.2}}
           global_batch_size: 32
         batches_per_step: 47
         searcher:

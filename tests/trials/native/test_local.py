@@ -7,6 +7,7 @@ import tempfile
 
 import pytest
 
+import generic_trainer.trials as det
 from generic_trainer.estimator import tf
 from generic_trainer.trials.estimator import EstimatorNativeContext, RunHook
 from generic_trainer.trials.native import Mode, estimator, experimental
@@ -30,6 +31,9 @@ class Notes(tf.compat.v1.train.SessionRunHook):
         ((Mode.LOCAL,), {}),
         ((Mode.LOCAL, "folder", ["script.py"], "http://head"), {}),
         ((), {"mode": Mode.LOCAL}),
+        ((), {"mode": Mode("test")}),
+        ((), {"mode": "test"}),
+        (("local", "folder"), {}),
         ((Mode.LOCAL,), {"context_dir": "folder"}),
     ],
 )
@@ -80,11 +84,11 @@ def test_a_whole_run_is_not_done_here():
 def test_ranges_are_drawn_with_the_seed():
     def drawn(seed):
         ranges = {
-            "global_batch_size": experimental.Constant(8),
-            "layers": experimental.Integer(1, 1000),
-            "rate": experimental.Log(-4, -1, base=10),
-            "dropout": experimental.Double(0.2, 0.8),
-            "kind": experimental.Categorical(["a", "b"]),
+            "global_batch_size": det.Constant(8),
+            "layers": det.Integer(1, 1000),
+            "rate": det.Log(-4, -1, base=10),
+            "dropout": det.Double(0.2, 0.8),
+            "kind": det.Categorical(["a", "b"]),
         }
         config = {"hyperparameters": ranges, "reproducibility": {"experiment_seed": seed}}
         return estimator.init(config, local=True, test=True).get_hparams()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -12,7 +13,7 @@ from generic_trainer.trials import get_experiment_config, run_fn_from_trial
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.tensorflow._controller import TensorFlowController
 from tests.trials.tensorflow import one_weight
-from tests.trials.tensorflow.one_weight import (  # noqa: F401 - found in the module of a trial
+from tests.trials.tensorflow.one_weight import (
     OneWeight,
     make_data_loaders,
 )
@@ -86,10 +87,22 @@ def test_empty_data(monkeypatch, empty, method):
         controller.train(1) if method == "train" else controller.validate()
 
 
-def test_a_module_without_loaders(monkeypatch):
-    monkeypatch.delattr(sys.modules[one_weight.__name__], "make_data_loaders")
+def test_a_module_without_loaders():
+    class Lonely(OneWeight):
+        __module__ = "json"
+
     with pytest.raises(ModuleFileError, match=r"must also define make_data_loaders"):
-        TensorFlowController(OneWeight, RUN)
+        TensorFlowController(Lonely, RUN)
+
+
+def test_loaders_may_be_imported_beside_the_trial(monkeypatch):
+    class Imported(OneWeight):
+        __module__ = "json"
+
+    entry = types.ModuleType("entry")
+    entry.Imported, entry.make_data_loaders = Imported, make_data_loaders
+    monkeypatch.setitem(sys.modules, "entry", entry)
+    assert TensorFlowController(Imported, RUN).train(1)["loss"] == pytest.approx(4)
 
 
 def test_only_trial_classes_are_taken():

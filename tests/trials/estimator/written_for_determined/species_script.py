@@ -1,62 +1,51 @@
-"""
-A script that trains a classifier by the native API.
-"""
+"""A script without a trial class: it trains a premade classifier by the native API."""
 
-import argparse
+import sys
 
 import tensorflow as tf
 from determined import estimator
+from sklearn.datasets import load_iris
+
+CONFIG = {
+    "hyperparameters": {"global_batch_size": 30, "learning_rate": 1e-2},
+    "searcher": {
+        "name": "single",
+        "metric": "accuracy",
+        "smaller_is_better": False,
+        "max_length": {"batches": 50},
+    },
+}
 
 
-def build(context, hidden):
-    optimizer = tf.compat.v1.train.ProximalAdagradOptimizer(
-        learning_rate=context.get_hparam("learning_rate")
-    )
-    optimizer = context.wrap_optimizer(optimizer)
-    return tf.compat.v1.estimator.DNNClassifier(
-        feature_columns=[tf.feature_column.numeric_column("x", shape=(4,))],
+def main(hidden):
+    context = estimator.init(config=CONFIG, local=True, test=True, context_dir=".")
+    optimizer = tf.compat.v1.train.ProximalAdagradOptimizer(context.get_hparam("learning_rate"))
+    classifier = tf.compat.v1.estimator.DNNClassifier(
+        [hidden],
+        [tf.feature_column.numeric_column("measured", shape=[4])],
         n_classes=3,
-        hidden_units=[hidden],
-        optimizer=optimizer,
+        optimizer=context.wrap_optimizer(optimizer),
     )
 
+    def flowers():
+        measured, species = load_iris(return_X_y=True)
+        flowers = tf.data.Dataset.from_tensor_slices(({"measured": measured}, species))
+        return context.wrap_dataset(flowers)
 
-def input_fn(context, training):
-    def _input_fn():
-        from sklearn.datasets import load_iris
+    def train_input():
+        mixed = flowers().shuffle(150, seed=context.get_trial_seed())
+        return mixed.batch(context.get_per_slot_batch_size())
 
-        x, y = load_iris(return_X_y=True)
-        dataset = tf.data.Dataset.from_tensor_slices(({"x": x.astype("float32")}, y))
-        dataset = context.wrap_dataset(dataset)
-        if training:
-            dataset = dataset.shuffle(150, seed=context.get_trial_seed())
-        return dataset.batch(context.get_per_slot_batch_size())
+    def test_input():
+        return flowers().batch(context.get_per_slot_batch_size())
 
-    return _input_fn
+    context.train_and_evaluate(
+        classifier,
+        tf.estimator.TrainSpec(train_input),
+        tf.estimator.EvalSpec(test_input, steps=None),
+    )
+    print("trained", hidden)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--hidden", type=int, default=10)
-    args = parser.parse_args()
-
-    context = estimator.init(
-        config={
-            "hyperparameters": {"global_batch_size": 30, "learning_rate": 1e-2},
-            "searcher": {
-                "name": "single",
-                "metric": "accuracy",
-                "smaller_is_better": False,
-                "max_length": {"batches": 50},
-            },
-        },
-        local=True,
-        test=True,
-        context_dir=".",
-    )
-    context.train_and_evaluate(
-        build(context, args.hidden),
-        tf.estimator.TrainSpec(input_fn(context, True)),
-        tf.estimator.EvalSpec(input_fn(context, False), steps=None),
-    )
-    print("trained", args.hidden)
+    main(int(sys.argv[1]))

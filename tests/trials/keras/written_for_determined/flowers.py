@@ -1,60 +1,49 @@
-"""Tabular data from CSV files."""
+"""Measurements of flowers, from CSV files that the section `data` of the configuration names."""
 
 import pandas as pd
-import tensorflow as tf
-from tensorflow.keras.layers import Dense, Input
-from tensorflow.keras.models import Model
-from tensorflow.keras.optimizers import RMSprop
-from tensorflow.keras.utils import to_categorical
+from tensorflow import keras
 
-from generic_trainer.trials import keras
-from generic_trainer.trials.keras import TFKerasTensorBoard, TFKerasTrial, TFKerasTrialContext
+from generic_trainer.trials.keras import (
+    InputData,
+    TFKerasTensorBoard,
+    TFKerasTrial,
+    TFKerasTrialContext,
+    callbacks,
+)
 
-NUM_CLASSES = 3
-DS_COLUMNS = ["sepal_length", "sepal_width", "petal_length", "petal_width", "species"]
+KINDS = 3
 
 
 class FlowersTrial(TFKerasTrial):
     def __init__(self, context: TFKerasTrialContext) -> None:
         self.context = context
+        self.files = context.get_data_config()
 
-    def keras_callbacks(self) -> list[tf.keras.callbacks.Callback]:
-        return [
-            TFKerasTensorBoard(update_freq="batch", profile_batch=0, histogram_freq=1),
-            keras.callbacks.EarlyStopping(monitor="val_loss", patience=50),
-        ]
-
-    def build_model(self) -> Model:
-        inputs = Input(shape=(4,))
-        dense1 = Dense(self.context.get_hparam("layer1_dense_size"))(inputs)
-        dense2 = Dense(NUM_CLASSES, activation="softmax")(dense1)
-
-        # Wrap the model.
-        model = self.context.wrap_model(Model(inputs=inputs, outputs=dense2))
-
-        # Create and wrap optimizer.
-        optimizer = RMSprop(learning_rate=self.context.get_hparam("learning_rate"))
-        optimizer = self.context.wrap_optimizer(optimizer)
-
+    def build_model(self) -> keras.Model:
+        measured = keras.Input((4,))
+        hidden = keras.layers.Dense(self.context.get_hparam("hidden"), "tanh")(measured)
+        kind = keras.layers.Dense(KINDS, "softmax")(hidden)
+        model = self.context.wrap_model(keras.Model(measured, kind))
+        optimizer = keras.optimizers.RMSprop(self.context.get_hparam("learning_rate"))
         model.compile(
-            optimizer,
-            tf.keras.losses.categorical_crossentropy,
-            [tf.keras.metrics.categorical_accuracy],
+            self.context.wrap_optimizer(optimizer),
+            loss=keras.losses.categorical_crossentropy,
+            metrics=[keras.metrics.categorical_accuracy],
         )
         return model
 
-    def build_training_data_loader(self) -> keras.SequenceAdapter:
-        # The first column is not a header.
-        data_config = self.context.get_data_config()
-        train = pd.read_csv(data_config["train_url"], names=DS_COLUMNS, header=0)
-        train_features, train_labels = train, train.pop("species")
+    def keras_callbacks(self) -> list:
+        return [
+            TFKerasTensorBoard(update_freq="batch", profile_batch=0, histogram_freq=1),
+            callbacks.EarlyStopping("val_loss", patience=50),
+        ]
 
-        # One-hot labels for the three species.
-        train_labels_categorical = to_categorical(train_labels, num_classes=NUM_CLASSES)
+    def build_training_data_loader(self) -> InputData:
+        return self.read("train_url")
 
-        return train_features.values, train_labels_categorical
+    def build_validation_data_loader(self) -> InputData:
+        return self.read("test_url")
 
-    def build_validation_data_loader(self) -> keras.SequenceAdapter:
-        test = pd.read_csv(self.context.get_data_config()["test_url"], names=DS_COLUMNS, header=0)
-        test_features, test_labels = test, test.pop("species")
-        return test_features.values, to_categorical(test_labels, num_classes=NUM_CLASSES)
+    def read(self, url: str):
+        table = pd.read_csv(self.files[url], header=None, skiprows=1).to_numpy()
+        return table[:, :4], keras.utils.to_categorical(table[:, 4], KINDS)

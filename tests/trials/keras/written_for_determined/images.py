@@ -1,51 +1,40 @@
-"""An image classifier on arrays."""
+"""Handwritten digits as arrays; the model is built by a function of its own."""
 
-import numpy as np
 import tensorflow as tf
 from sklearn.datasets import load_digits
-from tensorflow import keras
 
-from generic_trainer.trials.keras import TFKerasTrial, TFKerasTrialContext
+import generic_trainer.trials.keras as det
+
+HELD_OUT = 297
 
 
-class ImagesTrial(TFKerasTrial):
-    def __init__(self, context: TFKerasTrialContext):
-        # Initialize the trial class.
+def network(units):
+    network = tf.keras.Sequential(name="digits")
+    network.add(tf.keras.Input((8, 8)))
+    network.add(tf.keras.layers.Rescaling(1 / 16))
+    network.add(tf.keras.layers.Flatten())
+    network.add(tf.keras.layers.Dense(units, "relu"))
+    network.add(tf.keras.layers.Dense(10))
+    return network
+
+
+class ImagesTrial(det.TFKerasTrial):
+    def __init__(self, context: det.TFKerasTrialContext):
         self.context = context
 
     def build_model(self):
-        model = keras.Sequential(
-            [
-                keras.layers.Flatten(input_shape=(8, 8)),
-                keras.layers.Dense(self.context.get_hparam("dense1"), activation="relu"),
-                keras.layers.Dense(10),
-            ]
-        )
-
-        # Wrap the model.
-        model = self.context.wrap_model(model)
-
-        # Create and wrap the optimizer.
-        optimizer = tf.keras.optimizers.Adam()
-        optimizer = self.context.wrap_optimizer(optimizer)
-
+        model = self.context.wrap_model(network(self.context.get_hparam("units")))
         model.compile(
-            optimizer=optimizer,
-            loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            metrics=[tf.keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+            self.context.wrap_optimizer(tf.keras.optimizers.Adam()),
+            tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            [tf.keras.metrics.SparseCategoricalAccuracy("accuracy")],
         )
         return model
 
     def build_training_data_loader(self):
-        train_images, train_labels = load("train")
-        return train_images / 16.0, train_labels
+        digits = load_digits()
+        return digits.images[:-HELD_OUT], digits.target[:-HELD_OUT]
 
     def build_validation_data_loader(self):
-        test_images, test_labels = load("test")
-        return test_images / 16.0, test_labels
-
-
-def load(split):
-    images, labels = load_digits().images, load_digits().target
-    where = slice(0, 1500) if split == "train" else slice(1500, None)
-    return np.array(images[where]), np.array(labels[where])
+        digits = load_digits()
+        return digits.images[-HELD_OUT:], digits.target[-HELD_OUT:]

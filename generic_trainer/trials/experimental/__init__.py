@@ -1,0 +1,42 @@
+"""Experiments that a script starts, under the names of `determined.experimental`.
+
+::
+
+    from generic_trainer.trials import experimental
+
+    if __name__ == "__main__":
+        experimental.create(trial_def=MnistTrial, config=config, local=True, test=True)
+
+    from generic_trainer.trials.experimental.keras import init     # for scripts without a class
+
+What these do is in `generic_trainer.trials.native`. There is no master with an API of its own, so
+there are no `Determined`, `Checkpoint`, `ExperimentReference` and the like.
+
+Source: `determined.experimental` of Determined 0.12 and 0.13.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from generic_trainer._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from generic_trainer.trials.experimental import estimator, keras
+    from generic_trainer.trials.native._create import create, create_trial_instance
+    from generic_trainer.trials.native._mode import Mode
+
+__all__ = ["Mode", "create", "create_trial_instance", "estimator", "keras"]
+
+_CREATE = "generic_trainer.trials.native._create"
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Mode": "generic_trainer.trials.native._mode",
+        "create": _CREATE,
+        "create_trial_instance": _CREATE,
+        "estimator": f"{__name__}.estimator",
+        "keras": f"{__name__}.keras",
+    },
+)

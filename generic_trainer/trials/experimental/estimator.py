@@ -1,0 +1,7 @@
+"""`init` of `determined.experimental.estimator`."""
+
+from __future__ import annotations
+
+from generic_trainer.trials.native.estimator import init
+
+__all__ = ["init"]

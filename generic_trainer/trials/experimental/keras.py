@@ -1,0 +1,7 @@
+"""`init` of `determined.experimental.keras`."""
+
+from __future__ import annotations
+
+from generic_trainer.trials.native.keras import init
+
+__all__ = ["init"]
