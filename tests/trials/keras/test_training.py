@@ -140,7 +140,7 @@ def test_a_search_exports_the_best_trial(run_experiment, tmp_path):
     slow, fast = run_experiment(Searched, config(hyperparameters=ranges, searcher=searcher))
     assert (slow["exported"], fast["exported"]) == (False, True)
     serve = tf.saved_model.load(str(tmp_path / "Format-Serving")).signatures["serving_default"]
-    prediction = float(serve(inputs=tf.constant([[1.0]]))["outputs"])
+    [[prediction]] = serve(inputs=tf.constant([[1.0]]))["outputs"].numpy()
     # At w, the mean absolute error of the records 1, 2, 3 is 2 |w - 2|.
     assert abs(prediction - 2) * 2 == pytest.approx(fast["best"], rel=1e-3)
 
