@@ -4,7 +4,7 @@ Prints one table: seconds to write one checkpoint of a Keras model with Adam (th
 weight, plus the reader's state), its share of the training time at the default interval of 60 s,
 and seconds from the start of a resumed `fit` to its first new step, next to those of a new `fit`.
 
-    python benchmarks/bench_checkpoint.py [--units 64 1024 2048]
+    python -m benchmarks.bench_checkpoint [--units 64 1024 2048]
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 ::
 
-    python benchmarks/bench_validation.py            # 1, 100 and 1000 MB
-    python benchmarks/bench_validation.py --sizes 1 100
+    python -m benchmarks.bench_validation            # 1, 100 and 1000 MB
+    python -m benchmarks.bench_validation --sizes 1 100
 
 Columns: seconds for the plain load with the interpreter's start and the import of TensorFlow; for
 all checks in the same way; for all checks when the process was started before; for the static

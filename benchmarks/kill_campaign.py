@@ -10,7 +10,7 @@ or publishes. A killed executor is started anew, as an orchestrator does. After 
 - nothing is left running;
 - the model that is published in the end equals, bit by bit, that of a run without interruption.
 
-    python benchmarks/kill_campaign.py [--kills 200] [--seed 0] [--only loop|keras|two]
+    python -m benchmarks.kill_campaign [--kills 200] [--seed 0] [--only loop|keras|two]
 
 Prints one table: moment and target → kills. Exits with 1 at the first violation, and leaves the
 round's files there. Linux only. Processes are forked from this one, which has imported everything.
