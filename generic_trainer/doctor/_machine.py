@@ -21,9 +21,10 @@ _PYTHONS = ((3, 10), (3, 13))
 _MIN_GLIBC_OF_CURRENT_STACK = (2, 39)
 _TIMEOUT_S = 300.0
 _ASK_TENSORFLOW = """
-import json, os, tensorflow as tf
+import json, sys, tensorflow as tf
+keras = sys.modules[tf.keras.layers.Layer.__module__.partition(".")[0]]
 print(json.dumps({
-    "keras": tf.keras.__version__,
+    "keras": keras.__version__,
     "gpus": [tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name)
              for gpu in tf.config.list_physical_devices("GPU")],
     "cuda": tf.test.is_built_with_cuda(),

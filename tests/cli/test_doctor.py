@@ -31,8 +31,12 @@ def test_the_status_tells_whether_all_is_there(
 
 
 @pytest.mark.slow
-def test_this_environment_is_sound(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("legacy", "keras"), [("1", "2."), ("0", "3.")])
+def test_this_environment_is_sound(
+    legacy: str, keras: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", legacy)
     assert cli.main(["doctor", "--json"]) == 0
     found = {symptom["subject"]: symptom for symptom in json.loads(capsys.readouterr().out)}
     assert found["tensorflow"]["status"] == found["tfx"]["status"] == "ok"
-    assert "tf.keras is Keras" in found["Keras"]["found"]
+    assert f"tf.keras is Keras {keras}" in found["Keras"]["found"]
