@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from generic_trainer.errors import ExportError
+from generic_trainer.estimator._exports import copy_newest
 from generic_trainer.trials._code import write_code
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.estimator._checkpoint import (
@@ -21,6 +23,7 @@ from generic_trainer.trials.estimator._checkpoint import (
 from generic_trainer.trials.estimator._export import Exports, publish
 from generic_trainer.trials.estimator._hooks import RunHook, StopHook
 from generic_trainer.trials.estimator._rebuilt import rebuilt, then
+from generic_trainer.trials.estimator._receiver import name_default_signature, receiver_of
 from generic_trainer.trials.estimator._summaries import plain
 from generic_trainer.trials.estimator._training import Training
 
@@ -114,9 +117,14 @@ class EstimatorController:
     def export(self, fn_args: Any) -> None:
         """Publishes the export of the checkpoint that this trial stands at.
 
+        Without serving input receiver functions it is one for the features of the validation data.
+
         Raises:
-            ExportError: there is no serving input receiver function.
+            ExportError: there are none, and the estimator cannot predict from these features.
         """
+        if not self._exports.names:
+            self._export_features(fn_args)
+            return
         if self._run.checkpoint_dir is None:
             self._write_state()
             self._exports.copy_to(self._folder.name)
@@ -129,6 +137,24 @@ class EstimatorController:
             for hook in reversed(self._hooks if self._is_open else []):
                 stack.callback(hook.on_trial_close)
             stack.callback(self._training.close)
+
+    def _export_features(self, fn_args: Any) -> None:
+        if self._run.checkpoint_dir is None:
+            self._write_state()
+        else:
+            copy_state(self._run.checkpoint_dir, self._model_dir)
+        folder = os.path.join(self._folder.name, "published")
+        try:
+            receiver = receiver_of(self._estimator, self._eval_spec.input_fn, fn_args)
+            self._estimator.export_saved_model(folder, receiver)
+        except Exception as error:  # of the user's model function, for want of labels say
+            raise ExportError(
+                "There are no serving input receiver functions, and no model can be served for the "
+                "features of the validation data. Define build_serving_input_receiver_fns in the "
+                f"EstimatorTrial. Found: {type(error).__name__}: {error}"
+            ) from error
+        copy_newest(folder, fn_args.serving_model_dir)
+        name_default_signature(fn_args.serving_model_dir)
 
     def _open(self) -> None:
         """Goes to where the trial stands, before its first work."""

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from generic_trainer.errors import ExportError
 from generic_trainer.estimator._exports import copy_newest, copy_tree
 from generic_trainer.files import gfile
 
@@ -56,16 +55,7 @@ def publish(directory: str, names: list[str], fn_args: Any) -> None:
         directory: holds `<name>/<time>/saved_model.pb`.
         names: of the serving input receiver functions.
         fn_args: the argument of `run_fn`.
-
-    Raises:
-        ExportError: there is none.
     """
-    if not names:
-        raise ExportError(
-            "There is no model to publish: expected serving input receiver functions, found none. "
-            "Define build_serving_input_receiver_fns in the EstimatorTrial, which returns "
-            '{"a name": tf.estimator.export.build_parsing_serving_input_receiver_fn(feature_spec)}.'
-        )
     if len(names) > 1:
         _logger.warning(
             "The export %r is published, the first one; the others (%s) are in the checkpoints.",

@@ -72,6 +72,7 @@ class EstimatorTrial(Trial, abc.ABC):
         """Returns name → serving input receiver function.
 
         Each is exported with every checkpoint; the first of the best checkpoint is published.
+        Without any, the model is published with the features of the validation data for inputs.
         """
         return {}
 

@@ -24,7 +24,7 @@ from generic_trainer.trials.keras._sample import (
     build_for_prediction,
     build_for_training,
 )
-from generic_trainer.trials.keras._serving import export
+from generic_trainer.trials.keras._serving import export, servable
 
 if TYPE_CHECKING:
     from generic_trainer.trials.keras._context import TFKerasContext
@@ -138,13 +138,16 @@ class TFKerasController:
         self._callbacks.checkpoint_end(directory)
 
     def export(self, fn_args: Any) -> None:
-        """Writes the model as a SavedModel, as it is where this trial stands."""
+        """Writes the model as a SavedModel, as it is where this trial stands.
+
+        Raises:
+            ExportError: the model cannot be called with what it is validated on, and has no
+                generator.
+        """
         sample = self._sample()
         if not self._is_open:
-            build_for_prediction(self._model, sample)
-            if self._run.checkpoint_dir is not None:
-                read_weights(self._run.checkpoint_dir, self._model)
-        export(self._model, sample[0], fn_args)
+            self._build(sample)
+        export(*servable(self._model, sample[0]), fn_args)
 
     def close(self) -> None:
         """Tells the callbacks, unless there was an error, and stops to read."""
@@ -197,6 +200,17 @@ class TFKerasController:
             self._callbacks.load(read_callbacks(directory))
         self._is_open = True
 
+    def _build(self, sample: tuple[Any, ...]) -> None:
+        """Makes the variables, and restores them from the checkpoint if there is one."""
+        directory = self._run.checkpoint_dir
+        is_built = self._model.built and self._model.weights
+        if directory is None and not is_built:
+            build_for_prediction(self._model, sample)
+        elif not is_built:  # by a step, because a model need not call all its parts to predict
+            self._build_for_training()
+        if directory is not None:
+            read_weights(directory, self._model)
+
     def _build_for_training(self) -> None:
         """Makes all variables, of optimizers and metrics too, by a step on validation data.
 
@@ -204,7 +218,8 @@ class TFKerasController:
         another order.
         """
         sample = as_trained_on(self._sample(), self._training.parts)
-        data = self._weighted(tf.data.Dataset.from_tensors(sample))
+        batch = sample[0] if self._training.is_bare else sample
+        data = self._weighted(tf.data.Dataset.from_tensors(batch))
         build_for_training(self._model, self._distributed(data.repeat()))
 
     def _training_iterator(self) -> Any:

@@ -32,10 +32,12 @@ class Data(abc.ABC):
         generators: state of Python's and NumPy's random generators that belongs to the batches
             taken so far; None where it is the present one.
         parts: 2 for batches (x, y), 3 with sample weights; None if that is not known.
+        is_bare: whether batches are x alone, and not in a tuple.
     """
 
     generators: tuple[Any, Any] | None = None
     parts: int | None = None
+    is_bare = False
 
     @abc.abstractmethod
     def training(self, start: int) -> tf.data.Dataset:
@@ -169,7 +171,8 @@ class _Batches(Data):
         self._dataset = dataset
         self._validation_steps = context.fit_options.validation_steps
         spec = dataset.element_spec
-        self.parts = len(spec) if isinstance(spec, tuple) else 1
+        self.is_bare = not isinstance(spec, tuple)
+        self.parts = 1 if self.is_bare else len(spec)
 
     def training(self, start: int) -> tf.data.Dataset:
         if self._cache is not None:

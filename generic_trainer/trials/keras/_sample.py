@@ -25,11 +25,10 @@ def build_for_prediction(model: Any, sample: tuple[Any, ...]) -> None:
     """Makes what predictions need.
 
     Args:
-        model: compiled.
+        model: compiled, and not built.
         sample: a batch (x, ...).
     """
-    if not model.built or not model.weights:
-        model.predict_on_batch(sample[0])
+    model.predict_on_batch(sample[0])
 
 
 def build_for_training(model: Any, data: Any) -> None:

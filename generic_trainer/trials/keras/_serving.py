@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -9,14 +10,16 @@ from typing import Any
 import tensorflow as tf
 
 from generic_trainer.errors import ExportError
-from generic_trainer.proto_files import read_schema
 from generic_trainer.training import export_model
 from generic_trainer.training.export._inputs import accepts_training
 from generic_trainer.training.export._outputs import named_outputs
 from generic_trainer.training.export._save import outside_of_strategy, save
 from generic_trainer.training.export._tracked import tracked_parts, weights_of
+from generic_trainer.trials._features import are_features
 
-__all__ = ["export"]
+__all__ = ["export", "servable"]
+
+_logger = logging.getLogger(__name__)
 
 _LONE_INPUT = "inputs"
 _OUTPUT = "outputs"
@@ -39,10 +42,47 @@ def export(model: Any, x: Any, fn_args: Any) -> None:
         ExportError: an input is sparse or ragged, or the model cannot be called.
     """
     names = _names(model, x)
-    if _are_features(names, fn_args):
+    if are_features(names, fn_args):
         export_model(model, fn_args, inputs=tf.nest.pack_sequence_as(x, names))
     else:
         outside_of_strategy(lambda: _save(model, x, names, fn_args.serving_model_dir))
+
+
+def servable(model: Any, x: Any) -> tuple[Any, Any]:
+    """Returns what is served, and a batch for it: the model, or its `generator`.
+
+    A model whose parts are called by its `train_step` need not have a `call`. What is wanted of
+    adversarial networks is their generator.
+
+    Args:
+        model: built.
+        x: a batch of what it is validated on.
+
+    Raises:
+        ExportError: the model cannot be called, and has no generator.
+    """
+    reason = None if _declared(model) else _why_not(model, x)
+    if reason is None:
+        return model, x
+    generator = getattr(model, "generator", None)
+    inputs = getattr(generator, "inputs", None)
+    if isinstance(generator, tf.keras.Model) and inputs:
+        _logger.info("%s cannot be called; its generator is served", type(model).__name__)
+        batch = [tf.zeros([size or 1 for size in one.shape], one.dtype) for one in inputs]
+        return generator, batch[0] if len(batch) == 1 else tuple(batch)
+    raise ExportError(
+        f"{type(model).__name__} cannot be called with what it is validated on, as serving would: "
+        "what its `call` returns is published, or what an attribute `generator` does, a model. "
+        f"Return from `call` what is to be served. Found: {type(reason).__name__}: {reason}"
+    ) from reason
+
+
+def _why_not(model: Any, x: Any) -> Exception | None:
+    try:
+        outputs = model(x, training=False) if accepts_training(model) else model(x)
+    except Exception as error:  # of the user's code, or of Keras for want of it
+        return error
+    return TypeError("call returns None") if outputs is None else None
 
 
 class _Servable(tf.Module):
@@ -95,14 +135,3 @@ def _declared(model: Any) -> list[str]:
     except (AttributeError, ValueError):  # of a model that was not built from symbolic tensors
         return []
     return [str(one.name).partition(":")[0].replace("/", "_") for one in inputs]
-
-
-def _are_features(names: list[str], fn_args: Any) -> bool:
-    if getattr(fn_args, "transform_graph_path", None):
-        import tensorflow_transform as tft
-
-        transformed = tft.TFTransformOutput(fn_args.transform_graph_path)
-        return set(names) <= transformed.transformed_feature_spec().keys()
-    if not getattr(fn_args, "schema_path", None):
-        return False
-    return set(names) <= {feature.name for feature in read_schema(fn_args.schema_path).feature}

@@ -70,16 +70,21 @@ def test_a_loss_that_is_no_number(open_trial):
 
 
 def test_nothing_to_publish(run_experiment):
-    class NoReceivers(OneWeight):
+    class NoPredictions(OneWeight):
         def build_serving_input_receiver_fns(self):
             return {}
+
+        def model_fn(self, features, labels, mode):
+            if mode == tf.estimator.ModeKeys.PREDICT:
+                raise KeyError("labels")
+            return super().model_fn(features, labels, mode)
 
     config = {
         "hyperparameters": {"global_batch_size": 1},
         "searcher": {"max_length": {"batches": 1}},
     }
     with pytest.raises(ExportError, match="Define build_serving_input_receiver_fns"):
-        run_experiment(NoReceivers, config)
+        run_experiment(NoPredictions, config)
 
 
 def test_data_that_are_wrapped_and_cached(open_trial, tmp_path):

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from generic_trainer.errors import ConfigurationError, ModuleFileError
+from generic_trainer.errors import ConfigurationError, ExportError, ModuleFileError
 from generic_trainer.trials._errors import (
     CheckFailedError,
     InvalidDataTypeException,
     InvalidExperimentException,
 )
 from generic_trainer.trials.keras import SequenceAdapter
+from tests.trials.conftest import make_fn_args
 from tests.trials.keras.one_weight import OneWeight, X
 
 ROLES = ["build_training_data_loader", "build_validation_data_loader"]
@@ -183,3 +184,24 @@ def test_methods_that_are_left_out():
 
     with pytest.raises(TypeError, match="abstract"):
         Half(None)
+
+
+def test_a_model_that_nothing_can_be_served_of(open_trial, tmp_path):
+    class Silent(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = tf.keras.layers.Dense(1)
+
+        def train_step(self, data):
+            return {"loss": tf.reduce_mean(self.dense(data[0]))}
+
+        test_step = train_step
+
+    class Nothing(OneWeight):
+        def make_model(self):
+            return Silent()
+
+    trial = open_trial(Nothing)
+    trial.train(1)
+    with pytest.raises(ExportError, match=r"Silent cannot be called .* Return from `call` what"):
+        trial.export(make_fn_args(tmp_path))

@@ -35,6 +35,44 @@ class Subclassed(OneWeight):
         return tf.keras.optimizers.Adam(0.01)
 
 
+class InParts(tf.keras.Model):
+    """Has no `call`: its own step trains its parts, on records without labels."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = tf.keras.Sequential([tf.keras.Input([1]), tf.keras.layers.Dense(1)])
+        self.critic = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+
+    def compile(self, first, second):
+        super().compile()
+        self.first, self.second = first, second
+
+    def loss_of(self, x):
+        return tf.reduce_mean(tf.square(self.critic(self.generator(x)) - 2 * x))
+
+    def train_step(self, x):
+        for part, optimizer in ((self.generator, self.first), (self.critic, self.second)):
+            with tf.GradientTape() as tape:
+                loss = self.loss_of(x)
+            weights = part.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return {"loss": loss}
+
+    def test_step(self, x):
+        return {"loss": self.loss_of(x)}
+
+
+class Adversarial(OneWeight):
+    def build_model(self):
+        model = self.context.wrap_model(InParts())
+        model.compile(*(self.context.wrap_optimizer(tf.keras.optimizers.Adam()) for _ in range(2)))
+
+    def build_training_data_loader(self):
+        return self.context.wrap_dataset(tf.data.Dataset.from_tensor_slices(X).batch(2))
+
+    build_validation_data_loader = build_training_data_loader
+
+
 class Shuffled(Subclassed):
     def build_training_data_loader(self):
         data = tf.data.Dataset.from_tensor_slices((X, 2 * X)).shuffle(3).batch(2)
@@ -109,7 +147,8 @@ class Drawn(Subclassed):
 
 
 @pytest.mark.parametrize(
-    "trial_class", [OneWeight, WithMomentum, Schedule, Subclassed, Shuffled, Shuffling, Drawn]
+    "trial_class",
+    [OneWeight, WithMomentum, Schedule, Subclassed, Adversarial, Shuffled, Shuffling, Drawn],
 )
 def test_losses_go_on(resumed, trial_class):
     expected, found = resumed(trial_class)

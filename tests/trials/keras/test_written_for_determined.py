@@ -6,9 +6,11 @@ import csv
 import textwrap
 
 import pytest
+import tensorflow as tf
 from sklearn.datasets import load_iris
 
 from tests.trials.keras.written_for_determined.augmented import AugmentedTrial
+from tests.trials.keras.written_for_determined.blots import BlotsTrial
 from tests.trials.keras.written_for_determined.flowers import FlowersTrial
 from tests.trials.keras.written_for_determined.images import ImagesTrial
 
@@ -102,3 +104,20 @@ def test_augmented(run_yaml, processes):
     last = trial["history"][-1]["validation"]
     assert last["workloads"] == 4
     assert last["lr"] == pytest.approx(3e-3)
+
+
+def test_blots(run_yaml, tmp_path):
+    [trial] = run_yaml(
+        BlotsTrial,
+        """
+        hyperparameters: {global_batch_size: 30, noise: 5, learning_rate: 1e-3}
+        searcher: {name: single, metric: val_forged, max_length: {batches: 20}}
+        scheduling_unit: 10
+        min_validation_period: {batches: 10}
+        """,
+    )
+    assert trial["history"][-1]["validation"].keys() == {"val_forged", "val_judged"}
+    served = tf.saved_model.load(str(tmp_path / "Format-Serving")).signatures["serving_default"]
+    [name] = served.structured_input_signature[1]
+    [blots] = served(**{name: tf.zeros([3, 5])}).values()
+    assert blots.shape == (3, 64)  # of the generator, from noise

@@ -235,6 +235,7 @@ def test_a_trial_class_that_a_script_creates(tmp_path):
 def test_a_script_without_a_model_to_serve(tmp_path, caplog):
     script = tmp_path / "no_receivers.py"
     source = SCRIPT.read_text().replace('context.serving_input_receiver_fns["plain"]', "_")
+    source = source.replace('(mode, {"outputs": outputs})', "(mode)")
     script.write_text(source)
     config = {**CONFIG, "searcher": {"max_length": {"batches": 1}}}
     run_experiment([str(script), "{}"], config, str(tmp_path / "results"))
