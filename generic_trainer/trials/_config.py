@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -15,9 +16,13 @@ __all__ = ["Experiment", "Searcher", "parse_experiment", "read_yaml"]
 
 _POLICIES = ("best", "all", "none")
 _SEARCHES = ("single", "random", "grid")
+# These end bad trials early, which needs Determined's scheduler.
+_ADAPTIVE = ("adaptive_simple", "adaptive_asha")
 _DEFAULT_SCHEDULING_UNIT = 100
 # YAML 1.2, which these files are written in, has floats without a point: 1e-4. PyYAML reads 1.1.
 _FLOAT_1_2 = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$")
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +130,11 @@ def parse_experiment(raw: Mapping[str, Any]) -> Experiment:
 
 def _parse_searcher(raw: Mapping[str, Any], unit: int) -> Searcher:
     name = raw.get("name", "single")
+    if name in _ADAPTIVE:
+        _logger.warning(
+            "searcher.name is %r: the search is random, and all trials train to the end.", name
+        )
+        name = "random"
     problems = []
     if name not in _SEARCHES:
         problems.append(f"searcher.name must be one of {', '.join(_SEARCHES)}, got {name!r}")

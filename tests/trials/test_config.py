@@ -87,3 +87,11 @@ def test_all_problems_are_told_at_once():
 def test_a_search_needs_a_metric():
     with pytest.raises(ConfigurationError, match=r"searcher\.metric"):
         parse_experiment({"searcher": {"name": "grid", "max_length": 1}})
+
+
+@pytest.mark.parametrize("name", ["adaptive_simple", "adaptive_asha"])
+def test_a_search_that_ends_trials_early_trains_all_to_the_end(name, caplog):
+    searcher = {"name": name, "metric": "loss", "max_trials": 4, "max_steps": 5}
+    found = parse_experiment({"searcher": searcher}).searcher
+    assert (found.name, found.max_trials, found.max_length) == ("random", 4, Length(500))
+    assert f"searcher.name is {name!r}: the search is random" in caplog.text

@@ -19,7 +19,7 @@ IMPORTS = {
     "import tensorflow as tf": "from generic_trainer.estimator import tf",
     "import determined as det": "import generic_trainer.trials as det",
     "from determined.estimator import": "from generic_trainer.trials.estimator import",
-    "from determined import estimator": "from generic_trainer.trials.native import estimator",
+    "from determined import": "from generic_trainer.trials import",
 }
 
 
