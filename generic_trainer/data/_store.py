@@ -2,13 +2,15 @@
 
 An array is an unnamed file: a `memfd` in memory, an unlinked file on disk. Either way it grows
 without a second copy, the kernel frees it when its last user is gone, a killed process included,
-and TensorFlow maps it as a tensor that no graph ever contains, however large.
+and it is mapped as a tensor that no graph ever contains, however large.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import tempfile
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,9 +24,12 @@ __all__ = ["Store"]
 
 Opener = Callable[[], int]
 
+# Graphs open the files of these whenever they run.
+_read_by: weakref.WeakKeyDictionary[tf.Graph, list[Store]] = weakref.WeakKeyDictionary()
+
 
 class Store:
-    """The arrays of a dataset."""
+    """The arrays of a dataset; they are freed with the last object or tensor that shows them."""
 
     def __init__(
         self,
@@ -43,6 +48,8 @@ class Store:
         self.vocabulary = Vocabulary(vocabulary_limit_bytes)
         self._in_memory = directory is None
         self._arrays = [_Array(spec, _opener(directory)) for spec in specs]
+        self._closing = weakref.finalize(self, _close, self._arrays)
+        self._closing.atexit = False  # threads may still read; the kernel frees what is left
         self._mapped: list[tf.Tensor] | None = None
 
     @property
@@ -78,13 +85,13 @@ class Store:
 
     def close(self) -> None:
         """Frees the arrays, except where tensors still show them."""
-        for array in self._arrays:
-            array.close()
+        self._closing()
 
     def tensors(self) -> list[tf.Tensor]:
         """Returns the arrays as tensors of the current graph, or as eager ones."""
         if not tf.executing_eagerly():
-            return [array.tensor() for array in self._arrays]
+            _read_by.setdefault(tf.compat.v1.get_default_graph(), []).append(self)
+            return [array.constant() for array in self._arrays]
         if self._mapped is None:
             self._mapped = [array.tensor() for array in self._arrays]
         return self._mapped
@@ -118,21 +125,42 @@ class _Array:
         os.close(self._file)
 
     def tensor(self) -> tf.Tensor:
-        width = [] if self._spec.width is None else [self._spec.width]
-        rows = self.num_bytes // (self._spec.dtype.size * max(1, *width, 1))
+        """Returns an eager tensor that shows the file."""
         if not self.num_bytes:
-            return tf.zeros([0, *width], self._spec.dtype)
+            return tf.zeros(self._shape, self._spec.dtype)
+        # TensorFlow refuses what NumPy says must not be written to. Nobody writes.
+        pages = mmap.mmap(self._file, self.num_bytes)
+        values = np.frombuffer(pages, self._spec.dtype.as_numpy_dtype).reshape(self._shape)
+        return tf.experimental.dlpack.from_dlpack(values.__dlpack__())
+
+    def constant(self) -> tf.Tensor:
+        """Returns a tensor of the current graph, which opens the file when it runs.
+
+        Not for eager execution, which keeps the value of each name for ever.
+        """
+        if not self.num_bytes:
+            return tf.zeros(self._shape, self._spec.dtype)
         return tf.raw_ops.ImmutableConst(
             dtype=self._spec.dtype,
-            shape=[rows, *width],
+            shape=self._shape,
             memory_region_name=f"/dev/fd/{self._file}",
         )
+
+    @property
+    def _shape(self) -> list[int]:
+        width = [] if self._spec.width is None else [self._spec.width]
+        return [self.num_bytes // (self._spec.dtype.size * max(1, *width, 1)), *width]
 
     def _write(self, block: np.ndarray) -> None:
         rest = memoryview(np.ascontiguousarray(block)).cast("B") if block.size else b""
         self.num_bytes += len(rest)
         while rest:  # one call writes 2 GiB at most
             rest = rest[os.write(self._file, rest) :]
+
+
+def _close(arrays: Sequence[_Array]) -> None:
+    for array in arrays:
+        array.close()
 
 
 def _opener(directory: str | None) -> Opener:
@@ -151,7 +179,7 @@ def _allow_open_files(number: int) -> None:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = number + 1024
+    wanted = 2 * number + 1024  # a file that is mapped counts twice
     if soft < wanted:
         limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, limit), hard))

@@ -12,10 +12,10 @@ import contextlib
 import importlib
 import json
 import os
-import select
 import sys
 import traceback
 from collections.abc import Sequence
+from multiprocessing.connection import wait
 from typing import Any
 
 __all__ = ["ABORT", "Events", "main"]
@@ -84,7 +84,7 @@ def _serve(request: str, requests: int, events: Events, hide: bool) -> bool:
     if pid == 0:
         _run_and_exit(request, events, hide)
     os.close(alive_in_child)
-    readable, _, _ = select.select([requests, alive], [], [])
+    readable = wait([requests, alive])
     interrupted = requests in readable
     if interrupted:
         with contextlib.suppress(ProcessLookupError):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import logging
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +53,46 @@ def test_iterating_again_shuffles_again(path: str, taxis: str) -> None:
     first, second = ids(dataset), ids(dataset)
     assert sorted(first) == sorted(second)
     assert first != second
+
+
+def stored() -> list[str]:
+    """Returns the open files and the memory of this process that hold columns."""
+    links = [
+        os.readlink(f"/proc/self/fd/{fd}")
+        for fd in set(os.listdir("/proc/self/fd"))
+        if os.path.exists(f"/proc/self/fd/{fd}")
+    ]
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    return [place for place in links + maps if "generic_trainer_column" in place]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("in_graph", [False, True])
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("path", COLUMNS)
+def test_columns_are_freed_with_their_dataset(
+    path: str, shuffle: bool, in_graph: bool, taxis: str
+) -> None:
+    gc.collect()
+    before = len(stored())
+
+    def read() -> None:
+        dataset = make_dataset_factory(path=path)(taxis, options(shuffle=shuffle), schema_of())
+        dataset = dataset.map(lambda features: features["id"])
+        if not in_graph:
+            assert len(list(dataset)) == 10
+        else:
+            batch = tf.compat.v1.data.make_one_shot_iterator(dataset).get_next()
+            del dataset
+            gc.collect()
+            with tf.compat.v1.Session() as session:
+                assert session.run(batch).shape == (32,)
+        assert len(stored()) > before
+
+    with tf.Graph().as_default() if in_graph else contextlib.nullcontext():
+        read()
+    gc.collect()
+    assert len(stored()) == before
 
 
 @pytest.mark.parametrize("path", PATHS)

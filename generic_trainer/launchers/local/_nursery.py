@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import select
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +160,7 @@ class Nursery:
 
     def _next_event(self, timeout_s: float) -> dict[str, Any] | None:
         while b"\n" not in self._received:
-            if not select.select([self._channel], [], [], timeout_s)[0]:
+            if not wait([self._channel], timeout_s):
                 return None
             received = self._channel.recv(1 << 16)
             if not received:

@@ -13,13 +13,13 @@ import ctypes
 import importlib
 import json
 import os
-import select
 import signal
 import socket
 import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from multiprocessing.connection import wait
 from typing import Any
 
 __all__ = ["main"]
@@ -54,7 +54,7 @@ class _Nursery:
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._workers: dict[int, str] = {}
-        # An end of a worker must wake the select() in serve().
+        # An end of a worker must wake the wait() in serve().
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -68,8 +68,7 @@ class _Nursery:
     def serve(self) -> None:
         try:
             while True:
-                watched: list[Any] = [self._channel, self._woken]
-                readable, _, _ = select.select(watched, [], [])
+                readable = wait([self._channel, self._woken])
                 if self._woken in readable:
                     os.read(self._woken, 512)
                     self._bury()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -39,6 +40,14 @@ def run(examples: Path, tmp_path: Path) -> Run:
         return job
 
     return run
+
+
+def test_workers_start_where_many_files_are_open(run: Run) -> None:
+    with contextlib.ExitStack() as files:
+        for _ in range(1100):  # as columns of a wide data set may be
+            files.enter_context(open(os.devnull))
+        job = run("def run_fn(fn_args): export(fn_args.serving_model_dir)")
+    assert jobs.exported(job) == ["Format-Serving"]
 
 
 def test_segmentation_fault_shows_where_it_was(run: Run) -> None:
