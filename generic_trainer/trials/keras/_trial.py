@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import abc
+import contextlib
+import logging
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
+from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._code import code_file
 from generic_trainer.trials._slots import fit_to_devices
 from generic_trainer.trials._trial import Trial, TrialRun
@@ -15,6 +19,8 @@ from generic_trainer.trials.keras._controller import TFKerasController
 from generic_trainer.trials.keras._seed import seed_keras
 
 __all__ = ["TFKerasTrial"]
+
+_logger = logging.getLogger(__name__)
 
 
 class TFKerasTrial(Trial, abc.ABC):
@@ -91,7 +97,8 @@ class TFKerasTrial(Trial, abc.ABC):
             trial = cls(context)
             training = trial.build_training_data_loader()
             validation = trial.build_validation_data_loader()
-            trial.build_model()
+            with _telling_of_keras_2():
+                trial.build_model()
             callbacks = trial.keras_callbacks()
         return TFKerasController(
             context,
@@ -102,3 +109,19 @@ class TFKerasTrial(Trial, abc.ABC):
             strategy=strategy,
             code=code_file(cls.__module__),
         )
+
+
+@contextlib.contextmanager
+def _telling_of_keras_2() -> Iterator[None]:
+    """Says what helps a model that was written for Keras 2, where Keras 3 refuses it."""
+    try:
+        yield
+    except ConfigurationError:
+        raise
+    except (AttributeError, ImportError, TypeError, ValueError):
+        if hasattr(tf.keras, "ops"):
+            _logger.error(
+                "build_model failed with Keras 3. A model that was written for Keras 2 needs the "
+                "environment variable TF_USE_LEGACY_KERAS=1, set before TensorFlow is imported."
+            )
+        raise

@@ -205,3 +205,15 @@ def test_a_model_that_nothing_can_be_served_of(open_trial, tmp_path):
     trial.train(1)
     with pytest.raises(ExportError, match=r"Silent cannot be called .* Return from `call` what"):
         trial.export(make_fn_args(tmp_path))
+
+
+def test_a_model_of_another_keras(open_trial, caplog):
+    class Older(OneWeight):
+        def build_model(self):
+            tf.keras.optimizers.SGD(learning_rates=0.1)
+
+    with pytest.raises((TypeError, ValueError)):
+        open_trial(Older)
+    assert ("needs the environment variable TF_USE_LEGACY_KERAS=1" in caplog.text) == (
+        tf.keras.Model.__module__.startswith("keras.")
+    )
