@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,6 @@ def test_two_workers_train_to_a_blessed_model(ray_nodes: Any, tmp_path: Path) ->
     assert exit_code == 0, output
     folder = tmp_path / "penguin"
     assert last_run(str(folder / "metadata.db")).blessed
-    log = (folder / "pipeline.log").read_text()
     for worker in ("chief", "worker 0"):
-        assert f"({worker} pid=" in log
-    assert log.count("Training on 2 replicas.") >= 1
+        assert re.search(rf"\({worker} pid=.*\) Training on 2 replicas\.", output)
     assert not list(folder.glob("artifacts/GenericTrainer/.checkpoints/*/*"))
