@@ -33,11 +33,12 @@ def save(*_):
     sys.exit()
 """
 LAUNCHES = """
-import sys
+import signal, sys
 from pathlib import Path
 from generic_trainer.launchers import Distribution, launch
 from tests.launchers import jobs
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
 root, examples, workers = sys.argv[1:]
 distribution = Distribution(launcher="local", num_workers=int(workers), preemption_grace_s=20)
 source = Path(root, "source.py").read_text()
