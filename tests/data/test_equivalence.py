@@ -196,7 +196,7 @@ def test_elements_are_those_of_tfx(case: Any) -> None:
 @pytest.mark.slow
 @given(cases())
 @settings(
-    max_examples=150,
+    max_examples=60,
     deadline=None,
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
