@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import sys
@@ -16,6 +17,7 @@ from generic_trainer.trials._slots import fit_to_devices
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.tensorflow._replicas import LOSS, build_replicas
 from generic_trainer.trials.tensorflow._serving import export
+from generic_trainer.trials.tensorflow._step import Step, make_step
 
 if TYPE_CHECKING:
     from generic_trainer.trials.tensorflow._trial import TensorFlowTrial
@@ -87,16 +89,11 @@ class TensorFlowController:
         Raises:
             ModuleFileError: the training data is empty.
         """
-        fetched = [
-            {name: outputs[name] for name in self._metrics["training"]}
-            for outputs in self._replicas.outputs
-        ]
-        step = self._session.make_callable(
-            (fetched, self._replicas.train_op), [self._handle, self._is_training]
-        )
         handle = self._handles["training"]
         try:
-            return _average(found for _ in range(batches) for found in step(handle, True)[0])
+            return _average(
+                found for _ in range(batches) for found in self._train_step(handle, True)
+            )
         except tf.errors.OutOfRangeError as error:  # of a Dataset that repeats for ever
             raise ModuleFileError(f"{_LOADERS}: the training Dataset has no batch") from error
 
@@ -106,13 +103,12 @@ class TensorFlowController:
         Raises:
             ModuleFileError: the validation data is empty.
         """
+        if not self._metrics["validation"]:
+            return {}
         self._session.run(self._validation.initializer)
-        outputs = self._replicas.outputs[0]
-        fetched = {name: outputs[name] for name in self._metrics["validation"]}
-        step = self._session.make_callable(fetched, [self._handle, self._is_training])
         handle = self._handles["validation"]
-        found = _average(_until_end(lambda: step(handle, False)))
-        if not found and fetched:
+        found = _average(_until_end(lambda: self._validation_step(handle, False)[0]))
+        if not found:
             raise ModuleFileError(f"{_LOADERS}: the validation Dataset has no batch")
         return found
 
@@ -129,6 +125,24 @@ class TensorFlowController:
     def close(self) -> None:
         """Closes the session."""
         self._session.close()
+
+    @functools.cached_property
+    def _train_step(self) -> Step:
+        fetched = [
+            {name: outputs[name] for name in self._metrics["training"]}
+            for outputs in self._replicas.outputs
+        ]
+        return make_step(self._session, self._feeds, fetched, self._replicas.train_op)
+
+    @functools.cached_property
+    def _validation_step(self) -> Step:
+        outputs = self._replicas.outputs[0]
+        fetched = [{name: outputs[name] for name in self._metrics["validation"]}]
+        return make_step(self._session, self._feeds, fetched)
+
+    @property
+    def _feeds(self) -> list[tf.Tensor]:
+        return [self._handle, self._is_training]
 
 
 def _datasets(trial_class: type[Any], run: TrialRun) -> tuple[Any, Any]:

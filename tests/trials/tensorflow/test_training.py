@@ -124,3 +124,12 @@ def test_more_slots_than_devices_are_no_error(run_experiment, caplog):
     [trial] = run_experiment(OneWeight, config(1, resources={"slots_per_trial": 2}))
     assert trial["batches"] == 1
     assert "fewer devices: one trains on whole batches" in caplog.text
+
+
+def test_a_trial_that_measures_nothing_in_validation(run_experiment):
+    class Unmeasured(OneWeight):
+        def validation_metrics(self):
+            return []
+
+    [trial] = run_experiment(Unmeasured, config(5))
+    assert trial["history"][-1] == {"batches": 5, "validation": {}}
