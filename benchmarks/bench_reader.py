@@ -204,12 +204,13 @@ def _memory_bytes() -> int:
     """Returns what the process holds: its own pages, and those of its files in memory."""
     status = Path("/proc/self/status").read_text()
     own = sum(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon"))
-    columns = 0
+    columns = {}  # by inode: a mapping has a descriptor of its own
     for entry in os.scandir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # closed meanwhile
             if "memfd:generic_trainer" in os.readlink(entry.path):
-                columns += os.stat(entry.path).st_blocks * 512
-    return own * 1024 + columns
+                status_of_file = os.stat(entry.path)
+                columns[status_of_file.st_ino] = status_of_file.st_blocks * 512
+    return own * 1024 + sum(columns.values())
 
 
 def _fetch(dataset: tf.data.Dataset, batches: int) -> None:

@@ -92,7 +92,14 @@ def column_dataset(
     dataset = tf.data.experimental.from_variant(tf.data.experimental.to_variant(encoded), spec)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(_cardinality(batches, options)))
     dataset.generic_trainer_encoded = encoded  # its functions live as long as it does
-    return dataset
+    return dataset.with_options(_without_copies())
+
+
+def _without_copies() -> tf.data.Options:
+    # Where it optimizes a dataset, TensorFlow takes a fingerprint, of a copy of all its tensors.
+    options = tf.data.Options()
+    options.experimental_optimization.apply_default_optimizations = False
+    return options
 
 
 def _beside(arrays: Any, dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import logging
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +115,29 @@ def test_strings_that_repeat_less_than_the_first_ones_did(
     assert batch["city"].numpy().tolist() == [
         f"city {max(number, 1000)}".encode() for number in range(3000)
     ]
+
+
+def own_bytes() -> int:
+    """Returns the memory of this process that shows no file, without what is free for reuse."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_columns_are_not_copied_to_be_iterated(tmp_path: Path) -> None:
+    width, rows = 50_000, 1_500  # 300 MB
+    pattern = write(tmp_path / "data", [example(x=[0.5] * width)] * rows)
+    schema = schema_of(
+        f'feature {{ name: "x" type: FLOAT presence {{ min_fraction: 1.0 }} '
+        f"shape {{ dim {{ size: {width} }} }} }}"
+    )
+    dataset = make_dataset_factory(path="disk")(pattern, options(batch_size=1), schema)
+    before = own_bytes()
+    iterator = iter(dataset)
+    next(iterator)
+    assert own_bytes() - before < width * rows * 4 / 2
 
 
 def test_examples_are_counted_while_they_are_read(tmp_path: Path) -> None:
