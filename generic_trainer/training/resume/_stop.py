@@ -87,7 +87,8 @@ class AgreedStop:
     def close(self) -> None:
         """See `Stop`; the other workers have come to the end of `fit` as well."""
         self._is_open = False
-        self._propose(_NEVER)
+        with contextlib.suppress(tf.errors.OpError):  # the others may be gone already
+            self._propose(_NEVER)
 
     def _propose(self, step: str) -> None:
         with contextlib.suppress(tf.errors.AlreadyExistsError):  # another worker was faster
