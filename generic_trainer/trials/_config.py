@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from generic_trainer.errors import ConfigurationError, raise_problems
+from generic_trainer.trials._experiment_config import DEFAULT_SCHEDULING_UNIT, ExperimentConfig
 from generic_trainer.trials._hyperparameters import Hyperparameter, parse_hyperparameters
 from generic_trainer.trials._length import Length
 
@@ -18,7 +19,6 @@ _POLICIES = ("best", "all", "none")
 _SEARCHES = ("single", "random", "grid")
 # These end bad trials early, which needs Determined's scheduler.
 _ADAPTIVE = ("adaptive_simple", "adaptive_asha")
-_DEFAULT_SCHEDULING_UNIT = 100
 # YAML 1.2, which these files are written in, has floats without a point: 1e-4. PyYAML reads 1.1.
 _FLOAT_1_2 = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$")
 
@@ -88,10 +88,10 @@ def parse_experiment(raw: Mapping[str, Any]) -> Experiment:
         ConfigurationError: with everything that is wrong.
     """
     problems: list[str] = []
-    unit = _first(raw, "scheduling_unit", "batches_per_step", default=_DEFAULT_SCHEDULING_UNIT)
+    unit = _first(raw, "scheduling_unit", "batches_per_step", default=DEFAULT_SCHEDULING_UNIT)
     if not isinstance(unit, int) or unit < 1:
         problems.append(f"scheduling_unit must be a whole number of batches above 0, got {unit!r}")
-        unit = _DEFAULT_SCHEDULING_UNIT
+        unit = DEFAULT_SCHEDULING_UNIT
 
     def attempt(parse: Any, *arguments: Any, default: Any = None, **options: Any) -> Any:
         try:
@@ -121,7 +121,7 @@ def parse_experiment(raw: Mapping[str, Any]) -> Experiment:
         checkpoint_policy=policy,
         perform_initial_validation=bool(raw.get("perform_initial_validation", False)),
         records_per_epoch=int(raw.get("records_per_epoch") or 0),
-        seed=int((raw.get("reproducibility") or {}).get("experiment_seed") or 0),
+        seed=ExperimentConfig(raw).experiment_seed(),
         slots=int((raw.get("resources") or {}).get("slots_per_trial") or 1),
     )
     raise_problems(ConfigurationError, "The experiment configuration", problems)

@@ -14,19 +14,12 @@ from typing import Any, TypeVar
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._batch_sizes import BatchSizes
 from generic_trainer.trials._errors import CheckFailedError, InvalidArgumentsError
-from generic_trainer.trials._experiment_config import ExperimentConfig
-from generic_trainer.trials._hyperparameters import parse_hyperparameters, sample
+from generic_trainer.trials._experiment_config import DEFAULT_SCHEDULING_UNIT, ExperimentConfig
+from generic_trainer.trials._sole_trial import sole_trial
 from generic_trainer.trials._trial import TrialRun
 
 __all__ = ["DistributedContext", "TrialContext"]
 
-_IGNORED_LOCALLY = (
-    "bind_mounts",
-    "checkpoint_storage",
-    "environment",
-    "resources",
-    "optimizations",
-)
 _DEFAULTS: Mapping[str, Any] = {
     "data": {},
     "hyperparameters": {},
@@ -40,7 +33,6 @@ _DEFAULTS: Mapping[str, Any] = {
     "resources": {"slots_per_trial": 1, "native_parallel": False},
     "searcher": {"name": "single", "max_length": {"batches": 100}},
 }
-_SCHEDULING_UNIT = 100
 _NOT_HYPERPARAMETERS = ("aggregation_frequency", "gradient_compression")
 _GLOBAL_BATCH_SIZE = "global_batch_size"
 
@@ -94,12 +86,11 @@ class TrialContext:
         """
         self._run = run
         self._managed_training = managed_training
-        unit = {"scheduling_unit": run.config.get("batches_per_step", _SCHEDULING_UNIT)}
+        unit = {"scheduling_unit": run.config.get("batches_per_step", DEFAULT_SCHEDULING_UNIT)}
         self._config = ExperimentConfig(copy.deepcopy({**_DEFAULTS, **unit, **run.config}))
         _check_optimizations(self._config.get("optimizations") or {}, run.hparams)
-        resources = self._config.get("resources") or {}
         self._batch_sizes = BatchSizes.of(
-            run.hparams, run.slots, native_parallel=bool(resources.get("native_parallel"))
+            run.hparams, run.slots, native_parallel=self._config.native_parallel_enabled()
         )
         self._stop_requested = False
         self.distributed = DistributedContext(run.slots)
@@ -117,11 +108,7 @@ class TrialContext:
         Raises:
             ConfigurationError: as the constructor, or a hyperparameter is none.
         """
-        kept = {name: value for name, value in config.items() if name not in _IGNORED_LOCALLY}
-        seed = int((kept.get("reproducibility") or {}).get("experiment_seed") or 0)
-        hparams = sample(parse_hyperparameters(kept.get("hyperparameters") or {}), seed)
-        run = TrialRun(trial_id=1, config=kept, hparams=hparams, seed=seed)
-        return cls(run, managed_training=False)
+        return cls(sole_trial(config), managed_training=False)
 
     def get_experiment_config(self) -> ExperimentConfig:
         """Returns the experiment configuration, with what it leaves out at its default."""

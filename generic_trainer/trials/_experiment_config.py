@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["ExperimentConfig"]
+__all__ = ["DEFAULT_SCHEDULING_UNIT", "ExperimentConfig"]
 
-_UNIT = 100  # batches
+DEFAULT_SCHEDULING_UNIT = 100  # batches
 
 
 class ExperimentConfig(dict[str, Any]):
@@ -17,7 +17,8 @@ class ExperimentConfig(dict[str, Any]):
 
     def scheduling_unit(self) -> int:
         """Returns the batches in a training workload."""
-        return int(self.get("scheduling_unit") or self.get("batches_per_step") or _UNIT)
+        named = self.get("scheduling_unit") or self.get("batches_per_step")
+        return int(named or DEFAULT_SCHEDULING_UNIT)
 
     def batches_per_step(self) -> int:
         """Returns the same, by its name in 0.12."""

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from generic_trainer.trials._hyperparameters import parse_hyperparameters, sample
+from generic_trainer.trials._sole_trial import sole_trial
 from generic_trainer.trials._trial import TrialRun
 
 __all__ = ["local_run", "one_batch_config"]
-
-_IGNORED_LOCALLY = (
-    "bind_mounts",
-    "checkpoint_storage",
-    "environment",
-    "optimizations",
-    "resources",
-)
 
 
 def local_run(config: Mapping[str, Any] | None) -> TrialRun:
@@ -25,12 +18,11 @@ def local_run(config: Mapping[str, Any] | None) -> TrialRun:
     What only a cluster can do is ignored; there is one slot, and hyperparameters are drawn with the
     seed of the experiment.
     """
-    kept = {name: value for name, value in (config or {}).items() if name not in _IGNORED_LOCALLY}
-    kept["scheduling_unit"] = 1
-    kept.setdefault("searcher", {"name": "single", "max_length": {"batches": 1}})
-    seed = int((kept.get("reproducibility") or {}).get("experiment_seed") or 0)
-    hparams = sample(parse_hyperparameters(kept.get("hyperparameters") or {}), seed)
-    return TrialRun(trial_id=1, config=kept, hparams=hparams, seed=seed)
+    run = sole_trial(config or {})
+    searcher = {"name": "single", "max_length": {"batches": 1}}
+    return dataclasses.replace(
+        run, config={"searcher": searcher, **run.config, "scheduling_unit": 1}
+    )
 
 
 def one_batch_config(config: Mapping[str, Any]) -> dict[str, Any]:
