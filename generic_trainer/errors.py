@@ -13,13 +13,24 @@
     └── ExportError                          run_fn ended well, its export cannot be published
         └── ModelValidationError             the export was checked and failed
 
-A message says what was expected, what was found, where, and what to do about it. Whatever can be
-checked together is checked together: one error lists all the problems (see `raise_problems`).
+A message says what was expected, what was found, where, and what to do about it. What code needs to
+know is in fields, which are None where nothing is known, and which an error keeps on its way from
+one process to another::
+
+    except ModelValidationError as error:
+        for failure in error.report.failures: ...
+
+Whatever can be checked together is checked together: one error lists all the problems (see
+`raise_problems`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from generic_trainer.validation import ValidationReport
 
 __all__ = [
     "ConfigurationError",
@@ -37,26 +48,102 @@ __all__ = [
 
 
 class GenericTrainerError(Exception):
-    """Base class: catches everything that this package raises on purpose."""
+    """Base class: catches everything that this package raises on purpose.
+
+    Attributes:
+        fields: the names of the attributes that say more than the message does.
+        problems: the single sentences of a message that lists several.
+    """
+
+    fields: ClassVar[tuple[str, ...]] = ("problems",)
+    problems: tuple[str, ...] = ()
+
+    def __init__(self, message: str = "", **details: Any) -> None:
+        """Makes an error.
+
+        Args:
+            message: see the module.
+            **details: values of `fields`; those that are left out, or None, are not known.
+
+        Raises:
+            TypeError: a detail is no field of this class.
+        """
+        super().__init__(message)
+        for name, value in details.items():
+            if name not in self.fields:
+                raise TypeError(f"{type(self).__name__} has no field {name!r}: {self.fields}")
+            if value is not None:
+                setattr(self, name, value)
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """The fields that are known."""
+        return {name: vars(self)[name] for name in self.fields if name in vars(self)}
+
+    def __reduce__(self) -> Any:
+        return _rebuild, (type(self), str(self), self.details)
+
+
+def _rebuild(
+    kind: type[GenericTrainerError], message: str, details: dict[str, Any]
+) -> GenericTrainerError:
+    return kind(message, **details)
 
 
 class ConfigurationError(GenericTrainerError, ValueError):
     """Arguments are wrong or contradict each other.
 
     Also a `ValueError`, because that is what `tfx.components.Trainer` raises for its arguments.
+
+    Attributes:
+        path: the file that they come from.
     """
+
+    fields = (*GenericTrainerError.fields, "path")
+    path: str | None = None
 
 
 class ModuleFileError(GenericTrainerError):
-    """The user's module file cannot be found, bundled, imported or called."""
+    """The user's module file cannot be found, bundled, imported or called.
+
+    Attributes:
+        path: the file, as the user knows it.
+        missing_module: the module that an import did not find.
+    """
+
+    fields = (*GenericTrainerError.fields, "missing_module", "path")
+    path: str | None = None
+    missing_module: str | None = None
 
 
 class DataError(GenericTrainerError):
-    """An input artifact, file or record cannot be read or has the wrong type."""
+    """An input artifact, file or record cannot be read or has the wrong type.
+
+    Attributes:
+        path: the file or directory.
+        record: number of the record in it, from 0.
+        feature: the feature of the record.
+    """
+
+    fields = (*GenericTrainerError.fields, "feature", "path", "record")
+    path: str | None = None
+    record: int | None = None
+    feature: str | None = None
 
 
 class TrainingError(GenericTrainerError):
-    """The user's `run_fn` raised; the original exception is the `__cause__`."""
+    """The user's `run_fn` raised; the original exception is the `__cause__`.
+
+    Attributes:
+        worker: the name of the worker that failed first, such as `"worker 1"`.
+        signal: the name of the signal that ended it, such as `"SIGSEGV"`.
+        exit_code: what its process ended with.
+    """
+
+    fields = (*GenericTrainerError.fields, "exit_code", "signal", "worker")
+    worker: str | None = None
+    signal: str | None = None
+    exit_code: int | None = None
 
 
 class WorkerHangError(TrainingError):
@@ -72,24 +159,42 @@ class WorkerMemoryError(TrainingError):
 
 
 class ExportError(GenericTrainerError):
-    """`run_fn` returned, but what it exported cannot be published."""
+    """`run_fn` returned, but what it exported cannot be published.
+
+    Attributes:
+        path: the export.
+    """
+
+    fields = (*GenericTrainerError.fields, "path")
+    path: str | None = None
 
 
 class ModelValidationError(ExportError):
-    """The exported model failed the checks that stand before publishing."""
+    """The exported model failed the checks that stand before publishing.
+
+    Attributes:
+        report: the outcome of all checks.
+    """
+
+    fields = (*ExportError.fields, "report")
+    report: ValidationReport | None = None
 
 
-def raise_problems(error: type[GenericTrainerError], subject: str, problems: Sequence[str]) -> None:
+def raise_problems(
+    error: type[GenericTrainerError], subject: str, problems: Sequence[str], **details: Any
+) -> None:
     """Raises one `error` that lists all `problems`; does nothing when there are none.
 
     Args:
         error: the class to raise.
         subject: what the problems belong to, the start of the message.
         problems: one sentence each.
+        **details: fields of the error.
     """
     if not problems:
         return
+    details["problems"] = tuple(problems)
     if len(problems) == 1:
-        raise error(f"{subject}: {problems[0]}")
+        raise error(f"{subject}: {problems[0]}", **details)
     listed = "\n".join(f"  {number}. {problem}" for number, problem in enumerate(problems, 1))
-    raise error(f"{subject}: {len(problems)} problems\n{listed}")
+    raise error(f"{subject}: {len(problems)} problems\n{listed}", **details)

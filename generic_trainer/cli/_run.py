@@ -10,11 +10,10 @@ import sys
 import tempfile
 from typing import Any
 
+from generic_trainer._core.files import gfile, is_remote
 from generic_trainer.cli._status import PASSED
 from generic_trainer.errors import ConfigurationError, GenericTrainerError, raise_problems
-from generic_trainer.files import gfile, is_remote
-from generic_trainer.launchers import Distribution, Job
-from generic_trainer.request import ExamplesFormat, TrainingRequest
+from generic_trainer.launchers import Distribution, ExamplesFormat, Job, TrainingRequest
 from generic_trainer.validation import ServingContract
 
 __all__ = ["add_run"]
@@ -59,8 +58,8 @@ def _run(options: argparse.Namespace) -> int:
     # Before TensorFlow is imported: what is wrong with the words is told at once.
     distribution = Distribution.from_json(options.distribution or "{}")
     _check_words(options)
+    from generic_trainer._run.run import FN_ARGS_FACTORY, train_and_publish
     from generic_trainer.launchers._failures import exit_code
-    from generic_trainer.run import FN_ARGS_FACTORY, train_and_publish
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
@@ -100,9 +99,9 @@ def _check_words(options: argparse.Namespace) -> None:
 
 
 def _request(options: argparse.Namespace, scratch_dir: str) -> TrainingRequest:
-    from generic_trainer.run_key import with_run_key
+    from generic_trainer._core.protos import load_eval_config
+    from generic_trainer._run.run_key import with_run_key
     from generic_trainer.user_code import bundle_module_file
-    from generic_trainer.validation._protos import load_eval_config
 
     splits = _splits(options)
     user_code = bundle_module_file(options.module_file, scratch_dir)

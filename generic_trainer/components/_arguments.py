@@ -15,7 +15,7 @@ from tfx.utils import json_utils, proto_utils
 
 from generic_trainer.components._spec import GenericTrainerSpec
 from generic_trainer.errors import ConfigurationError, raise_problems
-from generic_trainer.executors import _keys as keys
+from generic_trainer._core import tfx_names as keys
 from generic_trainer.launchers import Distribution
 from generic_trainer.validation import ServingContract, lint_eval_config
 

@@ -19,7 +19,7 @@ from generic_trainer.components._module_path import bundle_user_code
 from generic_trainer.components._resources import compiled_for_kubeflow, step_resources
 from generic_trainer.components._spec import GenericTrainerSpec, spec_with_extra_inputs
 from generic_trainer.executors import GenericTrainerExecutor
-from generic_trainer.executors import _keys as keys
+from generic_trainer._core import tfx_names as keys
 from generic_trainer.launchers import Distribution
 from generic_trainer.validation import ServingContract
 

@@ -11,7 +11,7 @@ import logging
 import os
 from typing import Any
 
-from generic_trainer.executors import _keys as keys
+from generic_trainer._core import tfx_names as keys
 from generic_trainer.user_code import UserCode, bundle_function, bundle_module_file
 
 __all__ = ["bundle_user_code"]

@@ -11,7 +11,7 @@ from tfx.types import standard_artifacts
 from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
 from tfx.types.system_executions import Train
 
-from generic_trainer.executors import _keys as keys
+from generic_trainer._core import tfx_names as keys
 
 __all__ = ["GenericTrainerSpec", "spec_with_extra_inputs"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from generic_trainer.data._memory import free_memory_bytes
+from generic_trainer._core.machine import free_memory_bytes
 from generic_trainer.errors import ConfigurationError
 
 __all__ = ["MEMORY_VARIABLE", "default_budget_bytes"]

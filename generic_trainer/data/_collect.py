@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from generic_trainer._core.records import READ_ERRORS, RecordFile, reason
 from generic_trainer.data._count import remember_counts
 from generic_trainer.data._diagnose import diagnose
 from generic_trainer.data._estimate import Estimate
-from generic_trainer.data._files import READ_ERRORS, RecordFile, reason
 from generic_trainer.data._load import Loaded, SeparatorInData, Storing, load
 from generic_trainer.data._parse import Parser
 from generic_trainer.data._plan import Limits, Path

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer.data._files import (
+from generic_trainer._core.records import (
     READ_ERRORS,
     RecordFile,
     match_files,

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from generic_trainer.data._files import READ_ERRORS, RecordFile, reason, record_dataset
+from generic_trainer._core.records import READ_ERRORS, RecordFile, reason, record_dataset
 from generic_trainer.data._graph import eagerly
 from generic_trainer.data._parse import Parser
 from generic_trainer.errors import DataError

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from generic_trainer.data._files import RecordFile, record_dataset
+from generic_trainer._core.records import RecordFile, record_dataset
 from generic_trainer.data._layout import Layout, make_layout
 from generic_trainer.data._parse import Parser
 from generic_trainer.data._strings import SEPARATORS

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from generic_trainer.data._files import RecordFile, record_dataset
+from generic_trainer._core.records import RecordFile, record_dataset
 from generic_trainer.data._graph import traced
 from generic_trainer.data._layout import Layout, make_layout
 from generic_trainer.data._parse import Parser

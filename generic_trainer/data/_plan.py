@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from dataclasses import dataclass
@@ -10,10 +9,11 @@ from typing import Literal
 
 import tensorflow as tf
 
+from generic_trainer._core.cluster import has_parameter_servers
+from generic_trainer._core.machine import free_disk_bytes
 from generic_trainer.data._estimate import Estimate
-from generic_trainer.data._memory import free_disk_bytes
 
-__all__ = ["Limits", "Path", "Plan", "choose_path", "stream_reason", "workers_share"]
+__all__ = ["Limits", "Path", "Plan", "choose_path", "stream_reason"]
 
 Path = Literal["memory", "disk", "stream"]
 
@@ -70,27 +70,12 @@ def stream_reason() -> str | None:
     """Returns why columns of this process cannot serve the dataset; None: they can."""
     if tf.inside_function():
         return "the dataset is built inside a tf.function, which may run in another process"
-    if "ps" in _cluster():
+    if has_parameter_servers():
         return "the cluster has parameter servers, which the coordinator sends the dataset to"
     strategy = tf.distribute.get_strategy()
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
         return "a parameter server strategy sends the dataset to other processes"
     return None
-
-
-def workers_share() -> bool:
-    """Returns whether several workers cut one dataset into shares, as `TF_CONFIG` has it.
-
-    Beside parameter servers they do not: each one goes through everything, in an order of its own.
-    """
-    cluster = _cluster()
-    workers = sum(len(cluster.get(job, ())) for job in ("chief", "master", "worker"))
-    return workers > 1 and "ps" not in cluster
-
-
-def _cluster() -> dict[str, list[str]]:
-    cluster: dict[str, list[str]] = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster")
-    return cluster or {}
 
 
 def _size(num_bytes: int) -> str:

@@ -8,14 +8,15 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
+from generic_trainer._core.cluster import is_one_of_several
+from generic_trainer._core.records import READ_ERRORS, RecordFile, match_files
 from generic_trainer.data._collect import Collected, NoRoom, collect, read_error
 from generic_trainer.data._diagnose import watch
 from generic_trainer.data._estimate import Estimate, estimate
-from generic_trainer.data._files import READ_ERRORS, RecordFile, match_files
 from generic_trainer.data._graph import eagerly
 from generic_trainer.data._order import BlockShuffle, FullShuffle, Order, StoredOrder
 from generic_trainer.data._parse import Parser
-from generic_trainer.data._plan import Limits, Plan, choose_path, stream_reason, workers_share
+from generic_trainer.data._plan import Limits, Plan, choose_path, stream_reason
 from generic_trainer.data._serve import Columns, column_dataset
 from generic_trainer.data._stream import stream_dataset
 from generic_trainer.data._unshuffled import unshuffled_rows
@@ -74,7 +75,7 @@ class Reader:
     def _seed_of(self, options: Any) -> int | None:
         if options.shuffle_seed is not None:
             return int(options.shuffle_seed)
-        if self._seed is None and workers_share():
+        if self._seed is None and is_one_of_several():
             return _CLUSTER_SEED
         return self._seed
 

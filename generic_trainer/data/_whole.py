@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from generic_trainer.data._files import RecordFile
+from generic_trainer._core.records import RecordFile
 from generic_trainer.errors import DataError
 
 __all__ = ["FRAME_BYTES", "check_whole"]

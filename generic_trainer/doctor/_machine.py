@@ -10,8 +10,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+from generic_trainer._core.machine import free_memory_bytes
 from generic_trainer.data._budget import MEMORY_VARIABLE, default_budget_bytes
-from generic_trainer.data._memory import free_memory_bytes
 from generic_trainer.doctor._symptom import Symptom
 from generic_trainer.errors import ConfigurationError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from generic_trainer._core.files import gfile
 from generic_trainer.errors import ExportError
-from generic_trainer.files import gfile
 
 __all__ = ["copy_newest", "copy_newest_export", "copy_tree"]
 

@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from generic_trainer import estimator
+from generic_trainer._core.protos import read_schema
 from generic_trainer.errors import ModuleFileError, raise_problems
 from generic_trainer.estimator._exports import copy_newest_export
-from generic_trainer.proto_files import read_schema
 from generic_trainer.training import is_chief
 
 __all__ = ["run_fn_from_trainer_fn"]

@@ -12,7 +12,7 @@ from tfx.types import artifact_utils
 from tfx.utils import io_utils
 
 from generic_trainer.errors import DataError
-from generic_trainer.request import ExamplesFormat
+from generic_trainer.launchers import ExamplesFormat
 
 __all__ = ["common_splits", "examples_format", "num_examples", "split_files"]
 

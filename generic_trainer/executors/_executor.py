@@ -11,7 +11,7 @@ from tfx.dsl.components.base.base_executor import BaseExecutor
 from generic_trainer.executors._outputs import record_outputs
 from generic_trainer.executors._request import distribution_of, request_from_artifacts
 from generic_trainer.launchers import Job
-from generic_trainer.run import FN_ARGS_FACTORY, train_and_publish
+from generic_trainer._run.run import FN_ARGS_FACTORY, train_and_publish
 
 __all__ = ["GenericTrainerExecutor"]
 

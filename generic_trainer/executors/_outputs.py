@@ -10,8 +10,8 @@ from tfx import types
 from tfx.dsl.io import fileio
 from tfx.types import artifact_utils
 
-from generic_trainer.event_files import last_scalars
-from generic_trainer.executors import _keys as keys
+from generic_trainer._core.event_files import last_scalars
+from generic_trainer._core import tfx_names as keys
 from generic_trainer.validation import ValidationReport
 
 __all__ = ["record_outputs"]

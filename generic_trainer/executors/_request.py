@@ -14,7 +14,7 @@ from tfx.types import artifact_utils
 from tfx.utils import io_utils, json_utils, path_utils, proto_utils
 
 from generic_trainer.errors import ConfigurationError, DataError
-from generic_trainer.executors import _keys as keys
+from generic_trainer._core import tfx_names as keys
 from generic_trainer.executors._examples import (
     common_splits,
     examples_format,
@@ -22,8 +22,8 @@ from generic_trainer.executors._examples import (
     split_files,
 )
 from generic_trainer.launchers import Distribution
-from generic_trainer.request import TrainingRequest
-from generic_trainer.run_key import with_run_key
+from generic_trainer.launchers import TrainingRequest
+from generic_trainer._run.run_key import with_run_key
 from generic_trainer.user_code import UserCode, bundle_function, bundle_module_file
 from generic_trainer.validation import ServingContract
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from generic_trainer._lazy import lazy_names
+from generic_trainer._core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from generic_trainer.launchers._distribution import Distribution
@@ -20,14 +20,17 @@ if TYPE_CHECKING:
     from generic_trainer.launchers._job import Job, Launcher
     from generic_trainer.launchers._launch import launch
     from generic_trainer.launchers._options import RayOptions, TFJobOptions
+    from generic_trainer.launchers._request import ExamplesFormat, TrainingRequest
 
 __all__ = [
     "Distribution",
+    "ExamplesFormat",
     "Failure",
     "Job",
     "Launcher",
     "RayOptions",
     "TFJobOptions",
+    "TrainingRequest",
     "launch",
 ]
 
@@ -37,11 +40,13 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "Distribution": f"{_HERE}._distribution",
+        "ExamplesFormat": f"{_HERE}._request",
         "Failure": f"{_HERE}._failures",
         "Job": f"{_HERE}._job",
         "Launcher": f"{_HERE}._job",
         "RayOptions": f"{_HERE}._options",
         "TFJobOptions": f"{_HERE}._options",
+        "TrainingRequest": f"{_HERE}._request",
         "launch": f"{_HERE}._launch",
     },
 )

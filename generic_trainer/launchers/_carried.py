@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 
+from generic_trainer._core.files import gfile
 from generic_trainer.errors import ModuleFileError
-from generic_trainer.files import gfile
 from generic_trainer.launchers._job import Job
 
 __all__ = ["read_bundle_file", "with_carried_environment"]

@@ -7,7 +7,7 @@ import importlib
 from typing import Any, Protocol
 
 from generic_trainer.launchers._distribution import Distribution
-from generic_trainer.request import TrainingRequest
+from generic_trainer.launchers._request import TrainingRequest
 
 __all__ = ["Job", "Launcher"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from generic_trainer.launchers._distribution import Distribution
 from generic_trainer.launchers._job import Job
-from generic_trainer.request import ExamplesFormat, TrainingRequest
+from generic_trainer.launchers._request import ExamplesFormat, TrainingRequest
 from generic_trainer.user_code import UserCode
 from generic_trainer.validation import ServingContract
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 
+from generic_trainer._core.output import kept_output
 from generic_trainer.launchers._job import Job, Launcher
-from generic_trainer.output import kept_output
 
 __all__ = ["launch", "launcher"]
 

@@ -8,8 +8,8 @@ import os
 import traceback
 
 from generic_trainer import errors
+from generic_trainer._core.files import gfile, is_remote
 from generic_trainer.errors import GenericTrainerError
-from generic_trainer.files import gfile, is_remote
 from generic_trainer.launchers._failures import Failure, classify, lost_its_peers
 
 __all__ = ["Outcome", "WorkerTraceback"]

@@ -11,12 +11,12 @@ import tempfile
 import traceback
 from collections.abc import Iterator
 
-from generic_trainer import worker
+from generic_trainer._core.cluster import cluster_addresses, this_task
+from generic_trainer._core.output import shown_output
 from generic_trainer.errors import ConfigurationError
+from generic_trainer.launchers import _worker
 from generic_trainer.launchers._job import Job
 from generic_trainer.launchers._outcome import Outcome
-from generic_trainer.output import shown_output
-from generic_trainer.training._cluster import task, tf_config
 
 __all__ = ["outcome_of_part", "take_part"]
 
@@ -52,10 +52,10 @@ def take_part(job: Job) -> None:
             return
         with _own_scratch(job) as job:
             if job.rehearsal_dir is None:
-                worker.run(job.request, job.make_fn_args)
+                _worker.run(job.request, job.make_fn_args)
             else:
                 os.environ.pop("TF_CONFIG", None)  # alone, whatever cluster will train
-                worker.rehearse(job.request, job.make_fn_args, job.rehearsal_dir)
+                _worker.rehearse(job.request, job.make_fn_args, job.rehearsal_dir)
 
 
 def _require_gpu() -> None:
@@ -70,16 +70,18 @@ def _require_gpu() -> None:
 
 
 def _is_server(job: Job) -> bool:
-    return bool(job.distribution.parameter_servers) and task(tf_config())[0] != "chief"
+    return bool(job.distribution.parameter_servers) and this_task().type != "chief"
 
 
 def _serve() -> None:
     import tensorflow as tf
 
-    config = tf_config()
-    name, index = task(config)
+    task = this_task()
     server = tf.distribute.Server(
-        tf.train.ClusterSpec(config["cluster"]), job_name=name, task_index=index, protocol="grpc"
+        tf.train.ClusterSpec(cluster_addresses()),
+        job_name=task.type,
+        task_index=task.index,
+        protocol="grpc",
     )
     _logger.info("Waiting for orders at %s", server.target)
     server.join()

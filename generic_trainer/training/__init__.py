@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from generic_trainer._lazy import lazy_names
+from generic_trainer._core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from generic_trainer.training._cluster import is_chief
+    from generic_trainer._core.cluster import is_chief
     from generic_trainer.training._steps import steps_for
     from generic_trainer.training._strategy import get_strategy
     from generic_trainer.training.export import export_model
@@ -47,7 +47,7 @@ __getattr__, __dir__ = lazy_names(
         "SavedCheckpoint": "generic_trainer.training.resume._manager",
         "export_model": "generic_trainer.training.export",
         "get_strategy": "generic_trainer.training._strategy",
-        "is_chief": "generic_trainer.training._cluster",
+        "is_chief": "generic_trainer._core.cluster",
         "resume_callbacks": "generic_trainer.training.resume._callbacks",
         "steps_for": "generic_trainer.training._steps",
     },

@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from generic_trainer._core.cluster import has_parameter_servers, is_one_of_several, this_task
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.training._cluster import is_one_of_several, task, tf_config
 from generic_trainer.training._keras_3 import refusal
 
 __all__ = ["get_strategy"]
@@ -39,8 +39,7 @@ def get_strategy() -> tf.distribute.Strategy:
             nothing; or the workers would train Keras 3 models, which fails inside Keras.
     """
     _grow_memory()
-    cluster = tf_config().get("cluster") or {}
-    if cluster.get("ps"):
+    if has_parameter_servers():
         return _parameter_servers()
     if is_one_of_several():
         _refuse_keras_3()
@@ -51,11 +50,11 @@ def get_strategy() -> tf.distribute.Strategy:
 
 
 def _parameter_servers() -> tf.distribute.Strategy:
-    task_type, task_index = task(tf_config())
-    if task_type not in ("chief", "master"):
+    task = this_task()
+    if task.type not in ("chief", "master"):
         raise ConfigurationError(
-            f"TF_CONFIG names parameter servers and says that this process is {task_type} "
-            f"{task_index}. Expected the chief: it alone calls run_fn and sends the others their "
+            f"TF_CONFIG names parameter servers and says that this process is {task.type} "
+            f"{task.index}. Expected the chief: it alone calls run_fn and sends the others their "
             "work. Start them with tf.distribute.Server, or let GenericTrainer's launchers do it."
         )
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()

@@ -6,7 +6,7 @@ import functools
 import os
 import sys
 
-from generic_trainer.files import gfile
+from generic_trainer._core.files import gfile
 from generic_trainer.user_code._collect import collect
 
 __all__ = ["code_file", "write_code"]

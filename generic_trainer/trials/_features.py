@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from generic_trainer.proto_files import read_schema
+from generic_trainer._core.protos import read_schema
 
 __all__ = ["are_features"]
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer.files import gfile, is_remote
+from generic_trainer._core.files import gfile, is_remote
 
 __all__ = ["RecordStore", "copy_tree", "is_complete", "write_store"]
 

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from generic_trainer._core.files import gfile
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.files import gfile
 from generic_trainer.training import CheckpointManager
 from generic_trainer.trials._config import Experiment, parse_experiment, read_yaml
 from generic_trainer.trials._loop import Plan, Progress, run

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from generic_trainer._core.locks import held
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.user_code._archive import Bundle, read_bundle, top_level
 from generic_trainer.user_code._check import check_function
@@ -44,21 +45,14 @@ def user_function(code: UserCode) -> Iterator[Callable[..., Any]]:
             missing or does not take one argument.
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_alone(code))
+        stack.enter_context(held(_process_lock, lambda: _tell_of_waiting(code)))
         if code.bundle is not None:
             stack.enter_context(_unpacked(code, read_bundle(code)))
         yield check_function(_import(code), code)
 
 
-@contextlib.contextmanager
-def _alone(code: UserCode) -> Iterator[None]:
-    if not _process_lock.acquire(blocking=False):
-        _logger.info("Module %r waits for the user code of another thread to end.", code.module)
-        _process_lock.acquire()
-    try:
-        yield
-    finally:
-        _process_lock.release()
+def _tell_of_waiting(code: UserCode) -> None:
+    _logger.info("Module %r waits for the user code of another thread to end.", code.module)
 
 
 @contextlib.contextmanager

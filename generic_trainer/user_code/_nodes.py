@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from generic_trainer.files import is_remote
+from generic_trainer._core.files import is_remote
 from generic_trainer.user_code._paths import split
 from generic_trainer.user_code._remote import RemoteNode, write_remote
 

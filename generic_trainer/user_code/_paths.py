@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from generic_trainer.files import is_remote
+from generic_trainer._core.files import is_remote
 
 __all__ = ["absolute", "join", "split"]
 

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator
 
-from generic_trainer.files import gfile
+from generic_trainer._core.files import gfile
 from generic_trainer.user_code._paths import join, split
 
 __all__ = ["RemoteNode", "write_remote"]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from generic_trainer._lazy import lazy_names
+from generic_trainer._core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from generic_trainer.validation._catalogue import all_checks
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     )
     from generic_trainer.validation._contract import ServingContract, SignatureSpec
     from generic_trainer.validation._manifest import write_manifest
-    from generic_trainer.validation._records import read_records
     from generic_trainer.validation._report import ValidationReport
     from generic_trainer.validation._result import Result
     from generic_trainer.validation._tfma_lint import lint_eval_config
@@ -40,7 +39,6 @@ __all__ = [
     "ValidationReport",
     "all_checks",
     "lint_eval_config",
-    "read_records",
     "start_checker",
     "validate_saved_model",
     "write_manifest",
@@ -56,7 +54,6 @@ __getattr__, __dir__ = lazy_names(
         "SignatureSpec": f"{_HERE}._contract",
         "ValidationReport": f"{_HERE}._report",
         "all_checks": f"{_HERE}._catalogue",
-        "read_records": f"{_HERE}._records",
         "lint_eval_config": f"{_HERE}._tfma_lint",
         "start_checker": f"{_HERE}._checker",
         "validate_saved_model": f"{_HERE}._checker",

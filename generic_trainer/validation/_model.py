@@ -7,11 +7,11 @@ import gc
 from pathlib import Path
 from typing import Any
 
+from generic_trainer._core.protos import load_eval_config, load_schema
+from generic_trainer._core.records import read_records
 from generic_trainer.validation import _graph
 from generic_trainer.validation._contract import ServingContract
 from generic_trainer.validation._graph import Node
-from generic_trainer.validation._protos import load_eval_config, load_schema
-from generic_trainer.validation._records import read_records
 from generic_trainer.validation._scoring import Scores
 from generic_trainer.validation._variables import VariableScan, scan
 

@@ -9,7 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from generic_trainer.validation import _isolation, _limits, _memory
+from generic_trainer._core import machine
+from generic_trainer.validation import _isolation
 from generic_trainer.validation._catalogue import checks_for
 from generic_trainer.validation._check import Check
 from generic_trainer.validation._contract import ServingContract
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from generic_trainer.validation._server import Events
 
 __all__ = ["Request", "run"]
+
+# Of all processes this one is the kernel's first choice when memory runs out.
+_OOM_SCORE = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +49,8 @@ def run(request_file: str, events: Events, hide: bool) -> None:
     """Runs every check that the request does not list as done and sends an event for each."""
     request = Request(**json.loads(Path(request_file).read_text(encoding="utf-8")))
     contract = ServingContract.from_json(request.contract)
-    _limits.limit_memory(request.memory_limit_mb)
+    machine.be_first_to_be_killed(_OOM_SCORE)
+    machine.limit_memory(request.memory_limit_mb)
     target = Path(tempfile.mkdtemp(dir=request.scratch)) / "moved"
     hidden = _isolation.move(request.model_dir, target, hide)
     os.chdir(request.scratch)
@@ -68,7 +73,7 @@ def run(request_file: str, events: Events, hide: bool) -> None:
 
 
 def _costs() -> dict[str, float]:
-    peak = _memory.peak_mb()
+    peak = machine.peak_memory_mb()
     return {} if peak is None else {"peak_memory_mb": round(peak, 1)}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from generic_trainer.validation._protos import load_eval_config, load_schema
+from generic_trainer._core.protos import load_eval_config, load_schema
 from generic_trainer.validation._result import Finding, Result, fail, merge, warn
 
 __all__ = ["lint_eval_config", "lint_findings"]

@@ -24,7 +24,7 @@ from generic_trainer import GenericTrainer, ServingContract
 from generic_trainer.components import GenericTrainerSpec
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.executors import GenericTrainerExecutor
-from generic_trainer.executors import _keys as keys
+from generic_trainer._core import tfx_names as keys
 from tests import helpers
 
 

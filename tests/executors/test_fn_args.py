@@ -15,7 +15,7 @@ from tfx_bsl.public import tfxio
 from generic_trainer.errors import ConfigurationError, DataError
 from generic_trainer.executors._fn_args import FnArgs, make_fn_args
 from generic_trainer.executors._request import request_from_artifacts
-from generic_trainer.request import ExamplesFormat
+from generic_trainer.launchers import ExamplesFormat
 from tests import helpers
 
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from sklearn.datasets import load_digits
 
-from generic_trainer.event_files import last_scalars
+from generic_trainer._core.event_files import last_scalars
 from tests.helpers import kept_log, output_artifacts, train, write_examples
 from tests.module_files.training import MODULE_FILES
 

@@ -97,7 +97,7 @@ def test_a_process_killed_from_outside_is_replaced(good_model: Path) -> None:
 def test_tfma_is_imported_only_for_an_eval_config() -> None:
     code = (
         "import sys\n"
-        "from generic_trainer.validation._protos import load_eval_config, load_schema\n"
+        "from generic_trainer._core.protos import load_eval_config, load_schema\n"
         "assert load_eval_config(None) is None and load_schema(None) is None\n"
         "assert not {'tensorflow', 'tensorflow_model_analysis'} & set(sys.modules)"
     )

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Mapping
 from types import TracebackType
 
+from generic_trainer._core.machine import visible_gpus
+from generic_trainer._core.signals import SigtermNotice
 from generic_trainer.errors import WorkerHangError, WorkerLostError, WorkerMemoryError
 from generic_trainer.launchers._distribution import Distribution
 from generic_trainer.launchers._members import Member
@@ -17,10 +19,8 @@ from generic_trainer.launchers.local._limits import Deadline, Limits
 from generic_trainer.launchers.local._placement import (
     own_environment,
     own_processors,
-    visible_gpus,
 )
 from generic_trainer.launchers.local._processes import Processes
-from generic_trainer.launchers.local._stop import StopNotice
 
 __all__ = ["Attempt"]
 
@@ -84,7 +84,7 @@ class Attempt:
     ) -> None:
         self._processes.kill()
 
-    def watch(self, deadline: Deadline, stop: StopNotice) -> None:
+    def watch(self, deadline: Deadline, stop: SigtermNotice) -> None:
         """Returns when the chief has done its part.
 
         Raises:

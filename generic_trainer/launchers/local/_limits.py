@@ -7,9 +7,9 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+from generic_trainer._core.machine import Usage, group_usage
 from generic_trainer.launchers._distribution import Distribution
 from generic_trainer.launchers._members import Member
-from generic_trainer.launchers.local._usage import Usage, group_usage
 
 __all__ = ["Deadline", "Limits"]
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
 from collections.abc import Mapping, Sequence
 
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers._distribution import Distribution
 from generic_trainer.launchers._members import Member, tf_config_of
 
-__all__ = ["common_environment", "own_environment", "own_processors", "visible_gpus"]
+__all__ = ["common_environment", "own_environment", "own_processors"]
 
 _logger = logging.getLogger(__name__)
 
@@ -80,18 +79,6 @@ def own_processors(distribution: Distribution, number: int) -> list[int]:
             )
         return []
     return available[number * each : (number + 1) * each]
-
-
-def visible_gpus() -> list[str]:
-    """Returns the names that `CUDA_VISIBLE_DEVICES` has for the GPUs that this process may use."""
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is not None:
-        return [name for name in chosen.split(",") if name.strip() not in ("", "-1")]
-    try:
-        command = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
-        return subprocess.run(command, capture_output=True, text=True).stdout.split()
-    except OSError:
-        return []
 
 
 def _own_gpus(

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from generic_trainer._core.machine import oom_kills
 from generic_trainer.errors import WorkerLostError
 from generic_trainer.launchers._members import Member
 from generic_trainer.launchers._outcome import Outcome
 from generic_trainer.launchers.local._diagnosis import End
 from generic_trainer.launchers.local._nursery import Nursery
-from generic_trainer.launchers.local._usage import oom_kills
 
 __all__ = ["Processes"]
 

@@ -6,6 +6,7 @@ import logging
 import tempfile
 from pathlib import Path
 
+from generic_trainer._core.signals import SigtermNotice
 from generic_trainer.errors import WorkerLostError
 from generic_trainer.launchers._job import Job
 from generic_trainer.launchers._job_file import job_to_json
@@ -16,7 +17,6 @@ from generic_trainer.launchers.local._nursery import kept_nursery, nursery
 from generic_trainer.launchers.local._placement import common_environment
 from generic_trainer.launchers.local._ports import reserved_ports
 from generic_trainer.launchers.local._processes import Processes
-from generic_trainer.launchers.local._stop import StopNotice
 from generic_trainer.launchers.local._streams import prefixed
 
 __all__ = ["run_local"]
@@ -33,7 +33,7 @@ def run_local(job: Job) -> None:
     """
     deadline = Deadline(job.distribution.timeout_s)
     attempts = job.distribution.max_failures + 1
-    with StopNotice() as stop, kept_nursery():
+    with SigtermNotice() as stop, kept_nursery():
         for attempt in range(1, attempts + 1):
             try:
                 _attempt(job, deadline, stop)
@@ -50,7 +50,7 @@ def run_local(job: Job) -> None:
                 )
 
 
-def _attempt(job: Job, deadline: Deadline, stop: StopNotice) -> None:
+def _attempt(job: Job, deadline: Deadline, stop: SigtermNotice) -> None:
     everyone = members(job.distribution)
     module = job.fn_args_factory.partition(":")[0]
     with (

@@ -10,8 +10,8 @@ from typing import Any
 from ray import train
 from ray.train import collective
 
+from generic_trainer._core.files import is_remote
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.files import is_remote
 from generic_trainer.launchers._endings import Ending
 from generic_trainer.launchers._failures import Failure
 from generic_trainer.launchers._job import Job
@@ -67,12 +67,14 @@ def _serve(job: Job) -> None:
     os.environ.update({**job.distribution.env, "TF_GRPC_REUSE_PORT": "1"})
     import tensorflow as tf
 
-    from generic_trainer.training._cluster import task, tf_config
+    from generic_trainer._core.cluster import cluster_addresses, this_task
 
-    config = tf_config()
-    name, index = task(config)
+    task = this_task()
     tf.distribute.Server(
-        tf.train.ClusterSpec(config["cluster"]), job_name=name, task_index=index, protocol="grpc"
+        tf.train.ClusterSpec(cluster_addresses()),
+        job_name=task.type,
+        task_index=task.index,
+        protocol="grpc",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from generic_trainer._core.signals import SigtermNotice
 from generic_trainer.errors import ConfigurationError, WorkerHangError, WorkerLostError
 from generic_trainer.launchers._endings import Ending
 from generic_trainer.launchers._failures import Failure
@@ -11,7 +12,6 @@ from generic_trainer.launchers._job import Job
 from generic_trainer.launchers._options import RayOptions
 from generic_trainer.launchers._outcome import Outcome
 from generic_trainer.launchers.local._limits import Deadline
-from generic_trainer.launchers.local._stop import StopNotice
 from generic_trainer.launchers.ray._connection import connected
 from generic_trainer.launchers.ray._last_output import shown_output
 from generic_trainer.launchers.ray._payload import Payload
@@ -29,7 +29,7 @@ def run_on_ray(job: Job) -> None:
     2. `timeout_s` counts from the moment at which the cluster has answered.
     """
     payload = Payload.of(job)
-    with shown_output() as shown, connected(job.distribution) as ray, StopNotice() as stop:
+    with shown_output() as shown, connected(job.distribution) as ray, SigtermNotice() as stop:
         ending = _ending(job, payload, ray, stop)
         if ending.worker is not None and ending.outcome.failure is not Failure.LOST:
             shown.wait_for(ending.worker)
@@ -37,7 +37,7 @@ def run_on_ray(job: Job) -> None:
         raise ending.outcome.to_error(ending.worker if job.distribution.is_cluster else None)
 
 
-def _ending(job: Job, payload: Payload, ray: Any, stop: StopNotice) -> Ending:
+def _ending(job: Job, payload: Payload, ray: Any, stop: SigtermNotice) -> Ending:
     # Imported where Ray is known to be there.
     from generic_trainer.launchers.ray._submit import train_on_cluster
 
@@ -56,7 +56,7 @@ def _ending(job: Job, payload: Payload, ray: Any, stop: StopNotice) -> Ending:
         ) from error
 
 
-def _wait(job: Job, reference: Any, ray: Any, stop: StopNotice) -> None:
+def _wait(job: Job, reference: Any, ray: Any, stop: SigtermNotice) -> None:
     deadline = Deadline(job.distribution.timeout_s)
     while not ray.wait([reference], timeout=_POLL_S)[0]:
         if not (stop.received or deadline.is_over):

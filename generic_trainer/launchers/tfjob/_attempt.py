@@ -9,13 +9,13 @@ import time
 import uuid
 from collections.abc import Iterator
 
+from generic_trainer._core.signals import SigtermNotice
 from generic_trainer.errors import ConfigurationError, WorkerHangError, WorkerLostError
 from generic_trainer.launchers._endings import Ending, decisive
 from generic_trainer.launchers._job import Job
 from generic_trainer.launchers._members import members
 from generic_trainer.launchers._options import TFJobOptions
 from generic_trainer.launchers.local._limits import Deadline
-from generic_trainer.launchers.local._stop import StopNotice
 from generic_trainer.launchers.tfjob._api import JobState, KubernetesApi, PodState
 from generic_trainer.launchers.tfjob._folder import JobFolder
 from generic_trainer.launchers.tfjob._log import shown_log
@@ -77,7 +77,7 @@ class Attempt:
                 if not self._chief_has_ended:  # its log ends with its pod only
                     self._delete()
 
-    def watch(self, deadline: Deadline, stop: StopNotice) -> None:
+    def watch(self, deadline: Deadline, stop: SigtermNotice) -> None:
         """Returns when the chief has done its part.
 
         Raises:
@@ -138,7 +138,7 @@ class Attempt:
         state: JobState | None,
         pods: dict[str, PodState],
         deadline: Deadline,
-        stop: StopNotice,
+        stop: SigtermNotice,
     ) -> None:
         if stop.received:
             raise WorkerLostError(

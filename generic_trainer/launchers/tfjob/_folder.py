@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 
+from generic_trainer._core.files import gfile, is_remote
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.files import gfile, is_remote
 from generic_trainer.launchers._carried import read_bundle_file
 from generic_trainer.launchers._job import Job
 from generic_trainer.launchers._job_file import job_from_json, job_to_json

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 
+from generic_trainer._core.signals import SigtermNotice
 from generic_trainer.errors import WorkerLostError
 from generic_trainer.launchers._carried import with_carried_environment
 from generic_trainer.launchers._job import Job
 from generic_trainer.launchers._options import TFJobOptions
 from generic_trainer.launchers.local._limits import Deadline
-from generic_trainer.launchers.local._stop import StopNotice
 from generic_trainer.launchers.tfjob._api import KubernetesApi
 from generic_trainer.launchers.tfjob._attempt import Attempt
 
@@ -31,7 +31,7 @@ def run_as_tfjob(job: Job) -> None:
     api = KubernetesApi(options.namespace)
     deadline = Deadline(job.distribution.timeout_s)
     attempts = job.distribution.max_failures + 1
-    with StopNotice() as stop:
+    with SigtermNotice() as stop:
         for number in range(1, attempts + 1):
             try:
                 attempt = Attempt(job, api)

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from generic_trainer._core.cluster import cluster_addresses, this_task
 from generic_trainer.launchers._failures import Failure
 from generic_trainer.launchers._member_process import outcome_in_child
 from generic_trainer.launchers._members import Member, members
 from generic_trainer.launchers._take_part import take_part
 from generic_trainer.launchers.tfjob._folder import JobFolder
-from generic_trainer.training._cluster import task, tf_config
 
 __all__ = ["main"]
 
@@ -37,11 +37,10 @@ def main(arguments: Sequence[str]) -> int:
 
 def _member(everyone: tuple[Member, ...]) -> Member:
     """Returns who this process is; the operator gives a TFJob of one pod no TF_CONFIG."""
-    config = tf_config()
-    if not config.get("cluster"):
+    if not cluster_addresses():
         return everyone[0]
-    name = task(config)
-    return next(member for member in everyone if (member.task, member.index) == name)
+    task = this_task()
+    return next(one for one in everyone if (one.task, one.index) == (task.type, task.index))
 
 
 def _exit(signum: int, frame: Any) -> None:

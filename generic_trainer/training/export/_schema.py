@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from generic_trainer._core.protos import read_schema
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.proto_files import read_schema
 
 __all__ = ["parse_spec_of"]
 

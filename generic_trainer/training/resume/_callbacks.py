@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from generic_trainer._core.cluster import is_chief
 from generic_trainer.errors import ConfigurationError, raise_problems
-from generic_trainer.training._cluster import is_chief
 from generic_trainer.training.resume._manager import CheckpointManager
 from generic_trainer.training.resume._resume import Resume
 from generic_trainer.training.resume._schedule import check_intervals

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
+from generic_trainer._core.files import gfile, is_remote
+from generic_trainer._core.locks import DirectoryLock
 from generic_trainer.errors import ConfigurationError, TrainingError
-from generic_trainer.files import gfile, is_remote
-from generic_trainer.training.resume._lock import DirectoryLock
 from generic_trainer.training.resume._manifest import read_manifest, sync, write_manifest
 
 __all__ = ["CheckpointManager", "SavedCheckpoint"]

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from generic_trainer.files import gfile, is_remote
+from generic_trainer._core.files import gfile, is_remote
 
 __all__ = ["Manifest", "read_manifest", "sync", "write_manifest"]
 

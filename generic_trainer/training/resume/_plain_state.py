@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer.files import gfile
+from generic_trainer._core.files import gfile
 
 __all__ = ["read_state", "write_state"]
 

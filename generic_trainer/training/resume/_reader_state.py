@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from generic_trainer.files import gfile
+from generic_trainer._core.files import gfile
 
 __all__ = ["move_to", "write_position"]
 

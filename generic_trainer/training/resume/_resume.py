@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from generic_trainer._core.signals import SigtermNotice
 from generic_trainer.errors import ConfigurationError, TrainingError, WorkerLostError
 from generic_trainer.training.resume._manager import CheckpointManager, SavedCheckpoint
 from generic_trainer.training.resume._model_state import (
@@ -18,7 +19,6 @@ from generic_trainer.training.resume._model_state import (
     set_first_epoch,
 )
 from generic_trainer.training.resume._plain_state import read_state, write_state
-from generic_trainer.training.resume._preemption import PreemptionNotice
 from generic_trainer.training.resume._reader_state import move_to, write_position
 from generic_trainer.training.resume._schedule import (
     AgreedInterval,
@@ -101,7 +101,7 @@ class Resume(tf.keras.callbacks.Callback):
             )
         _refuse_parameter_servers(self._strategy)
         self._manager = self._open_manager()
-        self._notice = PreemptionNotice(self._grace_s)
+        self._notice = SigtermNotice(self._grace_s)
         self._stop = self._make_stop()
         self._train = TrainFunction(self.model.train_function)
         self._saved = self._manager.latest()

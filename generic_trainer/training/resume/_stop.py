@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 
-from generic_trainer.training.resume._preemption import PreemptionNotice
+from generic_trainer._core.signals import SigtermNotice
 
 __all__ = ["AgreedStop", "OwnStop", "Stop", "tasks_of"]
 
@@ -45,7 +45,7 @@ class Stop(Protocol):
 class OwnStop:
     """Due as soon as this process was told to stop."""
 
-    def __init__(self, notice: PreemptionNotice) -> None:
+    def __init__(self, notice: SigtermNotice) -> None:
         self._notice = notice
 
     def is_due(self, step: int) -> bool:
@@ -65,7 +65,7 @@ class AgreedStop:
     Source: how `tf.distribute.experimental.PreemptionCheckpointHandler` has workers agree.
     """
 
-    def __init__(self, notice: PreemptionNotice, strategy: Any) -> None:
+    def __init__(self, notice: SigtermNotice, strategy: Any) -> None:
         """Starts to listen to the other workers; they must make theirs for the same `fit`."""
         resolver = strategy.cluster_resolver
         self._notice = notice

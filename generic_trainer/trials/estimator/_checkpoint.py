@@ -17,7 +17,7 @@ import random
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer.files import gfile
+from generic_trainer._core.files import gfile
 
 __all__ = ["copy_state", "restore_generators", "write_generators"]
 

@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from generic_trainer._core.files import gfile
 from generic_trainer.estimator._exports import copy_newest, copy_tree
-from generic_trainer.files import gfile
 
 __all__ = ["Exports", "publish"]
 

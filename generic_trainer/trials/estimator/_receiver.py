@@ -10,9 +10,9 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from generic_trainer import estimator as tf_estimator
+from generic_trainer._core.files import gfile
 from generic_trainer.errors import ExportError
 from generic_trainer.estimator import export as tf_export
-from generic_trainer.files import gfile
 from generic_trainer.trials._features import are_features
 
 __all__ = ["name_default_signature", "receiver_of"]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable
 from typing import Any
 
+from generic_trainer._core.cluster import tf_config
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials.experiment._experiment import Experiment, RunConfig
 from generic_trainer.trials.experiment._hparams import HParams
@@ -68,5 +67,5 @@ def _checked(schedule: str) -> str:
 
 
 def _default_schedule() -> str:
-    config = json.loads(os.environ.get("TF_CONFIG") or "{}")
-    return _OF_TASK.get((config.get("task") or {}).get("type", ""), "train_and_evaluate")
+    task = tf_config().get("task") or {}
+    return _OF_TASK.get(task.get("type", ""), "train_and_evaluate")

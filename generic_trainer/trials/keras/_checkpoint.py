@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from generic_trainer._core.files import gfile
 from generic_trainer.errors import TrainingError
-from generic_trainer.files import gfile
 from generic_trainer.trials.keras._optimizers import read_optimizers, write_optimizers
 
 __all__ = [

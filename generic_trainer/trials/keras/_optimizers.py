@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from generic_trainer._core.files import gfile
 from generic_trainer.errors import TrainingError
-from generic_trainer.files import gfile
 
 __all__ = ["read_optimizers", "write_optimizers"]
 

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from generic_trainer._core.files import gfile
 from generic_trainer.errors import ExportError, ModuleFileError
-from generic_trainer.files import gfile
 from generic_trainer.trials import run_fn_from_trial
 from generic_trainer.trials._loop import Controller
 from generic_trainer.trials._trial import Trial, TrialRun

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from generic_trainer._lazy import lazy_names
+from generic_trainer._core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from generic_trainer.trials.tensorflow._trial import TensorFlowTrial

@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from generic_trainer._core.protos import read_schema
 from generic_trainer.errors import ExportError
-from generic_trainer.proto_files import read_schema
 from generic_trainer.training import export_model
 from generic_trainer.trials.tensorflow._predictions import find_predictions, inputs_of
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from generic_trainer._core.machine import resident_memory_mb
 from generic_trainer.validation._check import check
-from generic_trainer.validation._memory import resident_mb
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._result import Finding, fail, note, skip
 from generic_trainer.validation._scoring import Scores, call
@@ -42,7 +42,7 @@ def latency(model: ModelUnderTest) -> Iterator[Finding]:
 @check("memory", needs=("scores",))
 def memory(model: ModelUnderTest) -> Iterator[Finding]:
     """Loading and scoring stays within the contract's memory."""
-    before_mb, after_mb = model.memory_before_mb, resident_mb()
+    before_mb, after_mb = model.memory_before_mb, resident_memory_mb()
     if before_mb is None or after_mb is None:
         yield skip("resident memory cannot be read on this system")
         return

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from generic_trainer._core.machine import resident_memory_mb
 from generic_trainer.validation._check import check
-from generic_trainer.validation._memory import resident_mb
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._ops import import_library
 from generic_trainer.validation._result import Finding, fail
@@ -19,7 +19,7 @@ def loads(model: ModelUnderTest) -> Iterator[Finding]:
     """`tf.saved_model.load` loads the model elsewhere than where it was exported."""
     for op in model.contract.allowed_ops:
         import_library(op)
-    model.memory_before_mb = resident_mb()
+    model.memory_before_mb = resident_memory_mb()
     try:
         model.loaded  # noqa: B018 - loads on first use
     except Exception as error:

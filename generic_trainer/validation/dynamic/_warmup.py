@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from generic_trainer._core.records import read_records
 from generic_trainer.errors import DataError
 from generic_trainer.validation._check import check
 from generic_trainer.validation._model import ModelUnderTest
-from generic_trainer.validation._records import read_records
 from generic_trainer.validation._result import Finding, fail, note, skip
 from generic_trainer.validation._scoring import call, first_line
 

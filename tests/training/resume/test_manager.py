@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
+from generic_trainer._core.locks import DirectoryLock
 from generic_trainer.errors import ConfigurationError, TrainingError
 from generic_trainer.training import CheckpointManager
-from generic_trainer.training.resume._lock import DirectoryLock
 
 
 def writes(text: str) -> Callable[[str], object]:

@@ -108,7 +108,7 @@ def test_the_configuration_can_be_a_file(run_experiment, tmp_path):
 
 
 def test_metrics_are_there_for_tensorboard(run_experiment, tmp_path):
-    from generic_trainer.event_files import last_scalars
+    from generic_trainer._core.event_files import last_scalars
 
     run_experiment(OneWeight, config(2))
     found = last_scalars(str(tmp_path / "run"))

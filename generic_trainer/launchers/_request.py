@@ -13,16 +13,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from generic_trainer._core.tfx_names import FORMAT_TF_EXAMPLE
 from generic_trainer.user_code import UserCode
 from generic_trainer.validation import ServingContract
 
-__all__ = ["EVAL_MODEL_DIR", "LOG_FILE", "SERVING_MODEL_DIR", "ExamplesFormat", "TrainingRequest"]
+__all__ = ["LOG_FILE", "ExamplesFormat", "TrainingRequest"]
 
-# Where consumers of a TFX Model artifact look for the model (`tfx.utils.path_constants`).
-SERVING_MODEL_DIR = "Format-Serving"
-EVAL_MODEL_DIR = "Format-TFMA"
-# `tfx.proto.example_gen_pb2.PayloadFormat.FORMAT_TF_EXAMPLE`.
-_FORMAT_TF_EXAMPLE = 6
 # Inside the Model artifact.
 _STAGING_DIR = ".staging"
 # Inside the ModelRun artifact.
@@ -49,7 +45,7 @@ class ExamplesFormat:
     @property
     def is_tf_example(self) -> bool:
         """Whether the records are serialized `tf.Example`s."""
-        return self.payload_format == _FORMAT_TF_EXAMPLE
+        return self.payload_format == FORMAT_TF_EXAMPLE
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,7 +73,7 @@ class TrainingRequest:
         contract: what the export must fulfil; None requires what any consumer needs.
         eval_config: the `tfma.EvalConfig` of the Evaluator downstream.
         run_key: names the runs that may go on from each other's checkpoints; see
-            `generic_trainer.run_key`.
+            `generic_trainer._run.run_key`.
         seed: what the reader shuffles with where `run_fn` does not say; the same in all runs of
             the same `run_key`.
     """

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from generic_trainer._core.cluster import is_one_of_several
 from generic_trainer.data import explain_read_errors
-from generic_trainer.request import TrainingRequest
+from generic_trainer.launchers._request import TrainingRequest
 from generic_trainer.training import is_chief
-from generic_trainer.training._cluster import is_one_of_several
 from generic_trainer.training._keras_3 import keras_3_on_one_worker_only
 from generic_trainer.user_code import call_user_function, user_function
 

@@ -1,4 +1,4 @@
-"""One writer per checkpoint directory."""
+"""Locks: one thread at a time in this process, one process at a time in a directory."""
 
 from __future__ import annotations
 
@@ -8,15 +8,32 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable
-from typing import IO
+from collections.abc import Callable, Iterator
+from typing import IO, Any
 
 from generic_trainer.errors import ConfigurationError
 
-__all__ = ["DirectoryLock"]
+__all__ = ["DirectoryLock", "held"]
 
 _LOCK_FILE = ".lock"
 _POLL_S = 0.2
+
+
+@contextlib.contextmanager
+def held(lock: Any, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Holds a lock of this process; the thread that has it already may take it again.
+
+    Args:
+        lock: a `threading.RLock`.
+        on_wait: called when another thread has it, before the wait.
+    """
+    if not lock.acquire(blocking=False):
+        on_wait()
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class DirectoryLock:

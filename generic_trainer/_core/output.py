@@ -1,4 +1,4 @@
-"""What `run_fn` prints and logs is seen live, at its right level, and kept in a file.
+"""Output of `run_fn`: shown live, each line at its level, and kept in a file.
 
 The file descriptors 1 and 2 are led through `tee(1)` while training runs. That catches what Python
 cannot see (`tf.print`, TensorFlow's C++ log, child processes), holds on to the last line before a
@@ -18,7 +18,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from generic_trainer.files import is_remote
+from generic_trainer._core.files import is_remote
+from generic_trainer._core.locks import held
 
 __all__ = ["kept_output", "shown_output"]
 
@@ -48,7 +49,7 @@ def kept_output(path: str) -> Iterator[None]:
         path: the file; what it holds already is kept.
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_alone(path))
+        stack.enter_context(held(_process_lock, lambda: _tell_of_waiting(path)))
         local = stack.enter_context(_local_file(path))
         for descriptor in (1, 2):
             stack.enter_context(_teed_descriptor(descriptor, local))
@@ -69,15 +70,8 @@ def shown_output() -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def _alone(path: str) -> Iterator[None]:
-    if not _process_lock.acquire(blocking=False):
-        _logger.warning("The run that logs to %s waits for the run of another thread.", path)
-        _process_lock.acquire()
-    try:
-        yield
-    finally:
-        _process_lock.release()
+def _tell_of_waiting(path: str) -> None:
+    _logger.warning("The run that logs to %s waits for the run of another thread.", path)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What decides the outcome of a run, and the directory of its checkpoints, named by that."""
+"""Key of a run: what decides its outcome, and the name of the directory of its checkpoints."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from generic_trainer.files import gfile
-from generic_trainer.run_key._fingerprint import fingerprint
-from generic_trainer.training._cluster import is_chief
+from generic_trainer._core.cluster import is_chief
+from generic_trainer._core.files import gfile
+from generic_trainer._core.values import digest
+from generic_trainer.errors import DataError
+from generic_trainer.launchers import TrainingRequest
 
-if TYPE_CHECKING:
-    from generic_trainer.request import TrainingRequest
-
-__all__ = ["RunKey", "claim_checkpoint_dir", "run_key", "with_run_key"]
+__all__ = ["RunKey", "claim_checkpoint_dir", "fingerprint", "run_key", "with_run_key"]
 
 _KEY_FILE = "key.json"
 _DIGITS = 16
+# Files up to this size are read whole; of larger ones, both ends and the time of the last change.
+_SMALL_BYTES = 4 << 20
+_END_BYTES = 64 << 10
 
 _logger = logging.getLogger(__name__)
 
@@ -38,7 +40,7 @@ class RunKey:
     @property
     def digest(self) -> str:
         """A short name for it."""
-        return _digest(self.parts)
+        return digest(self.parts)
 
     @property
     def seed(self) -> int:
@@ -65,8 +67,8 @@ def run_key(request: TrainingRequest) -> RunKey:
         "schema": fingerprint(_given(request.schema_path)),
         "transform_graph": fingerprint(_given(request.transform_graph_path)),
         "base_model": fingerprint(_given(request.base_model)),
-        "hyperparameters": _digest(request.hyperparameters),
-        "custom_config": _digest(request.custom_config),
+        "hyperparameters": digest(request.hyperparameters),
+        "custom_config": digest(request.custom_config),
         "train_steps": str(request.train_steps),
         "eval_steps": str(request.eval_steps),
     }
@@ -131,6 +133,45 @@ def _given(path: str | None) -> tuple[str, ...]:
     return () if path is None else (path,)
 
 
-def _digest(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+def fingerprint(paths: Sequence[str]) -> str:
+    """Returns a digest of the files that some patterns match or directories hold.
+
+    Names count from the directory on: the same files elsewhere have the same fingerprint.
+
+    Raises:
+        DataError: something cannot be read.
+    """
+    try:
+        files = [[name, *_of_file(path)] for name, path in _files(paths)]
+    except Exception as error:  # what it raises depends on the file system
+        raise DataError(
+            f"Cannot tell whether {', '.join(paths)} is what an earlier run read: {error}"
+        ) from error
+    return hashlib.sha256(json.dumps(files).encode()).hexdigest()[:_DIGITS]
+
+
+def _files(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for pattern in paths:
+        for path in sorted(gfile().glob(pattern)):
+            if gfile().isdir(path):
+                yield from sorted(_inside(path))
+            else:
+                yield os.path.basename(path), path
+
+
+def _inside(directory: str) -> Iterator[tuple[str, str]]:
+    for folder, _, names in gfile().walk(directory):
+        for name in names:
+            path = os.path.join(folder, name)
+            yield os.path.relpath(path, directory), path
+
+
+def _of_file(path: str) -> list[Any]:
+    stat = gfile().stat(path)
+    with gfile().GFile(path, "rb") as file:
+        if stat.length <= _SMALL_BYTES:
+            return [stat.length, hashlib.sha256(file.read()).hexdigest()]
+        start = file.read(_END_BYTES)
+        file.seek(stat.length - _END_BYTES)
+        ends = hashlib.sha256(start + file.read(_END_BYTES)).hexdigest()
+    return [stat.length, ends, stat.mtime_nsec]

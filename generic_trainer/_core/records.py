@@ -1,4 +1,4 @@
-"""The TFRecord files behind a list of patterns."""
+"""TFRecord files: those behind a list of patterns, and their records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ import tensorflow as tf
 
 from generic_trainer.errors import DataError
 
-__all__ = ["READ_ERRORS", "RecordFile", "match_files", "reason", "record_dataset"]
+__all__ = [
+    "READ_ERRORS",
+    "RecordFile",
+    "match_files",
+    "read_records",
+    "reason",
+    "record_dataset",
+]
 
 # What TensorFlow raises for bad input; for records that are not text, it fails while it says so.
 READ_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
@@ -70,7 +77,7 @@ def reason(error: BaseException) -> str:
     return re.sub(r"^\{\{.*?\}\} | \[Op:.*$|\.$", "", first_line)
 
 
-def record_dataset(path: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:
+def record_dataset(path: tf.Tensor | str, compression: tf.Tensor | str) -> tf.data.Dataset:
     """Returns the serialized records of one file."""
     return tf.data.TFRecordDataset(path, compression, buffer_size=_READ_BUFFER_BYTES)
 
@@ -95,3 +102,35 @@ def _sniff(path: str, size: int) -> str:
 
 def _listed(patterns: Sequence[str]) -> str:
     return ", ".join(repr(pattern) for pattern in patterns)
+
+
+def read_records(source: str | Sequence[bytes], count: int) -> list[bytes]:
+    """Returns up to `count` serialized examples.
+
+    Args:
+        source: a TFRecord glob, whose files may be compressed, or the examples themselves.
+        count: how many are wanted; they come from as many files as that takes.
+
+    Raises:
+        DataError: nothing matches, or a file is no TFRecord.
+    """
+    if not isinstance(source, str):
+        return list(source[:count])
+    paths = sorted(path for path in tf.io.gfile.glob(source) if not tf.io.gfile.isdir(path))
+    records: list[bytes] = []
+    for path in paths:
+        if len(records) < count:
+            records += _first_records(path, count - len(records))
+    if not records:
+        raise DataError(
+            f"no examples: {len(paths)} files match {source!r} and hold no record", path=source
+        )
+    return records
+
+
+def _first_records(path: str, count: int) -> list[bytes]:
+    try:
+        dataset = record_dataset(path, _look_at(path).compression).take(count)
+        return [bytes(record.numpy()) for record in dataset]
+    except tf.errors.OpError as error:
+        raise DataError(f"{path} is not a TFRecord file: {error.message}", path=path) from error

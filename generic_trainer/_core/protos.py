@@ -1,4 +1,4 @@
-"""Reads protos that people write, or tools for them, as text."""
+"""Protos that people write, or tools for them, as text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from generic_trainer.errors import DataError
 
-__all__ = ["read_proto", "read_schema"]
+__all__ = ["load_eval_config", "load_schema", "read_eval_config", "read_proto", "read_schema"]
 
 
 def read_schema(path: str) -> Any:
@@ -14,6 +14,31 @@ def read_schema(path: str) -> Any:
     from tensorflow_metadata.proto.v0 import schema_pb2
 
     return read_proto(path, schema_pb2.Schema, "schema")
+
+
+def read_eval_config(path: str) -> Any:
+    """Returns the `tfma.EvalConfig` in a file; see `read_proto`."""
+    from tensorflow_model_analysis.proto import config_pb2
+
+    return read_proto(path, config_pb2.EvalConfig, "eval config")
+
+
+def load_schema(source: Any) -> Any:
+    """Returns the `Schema` of a path, or the proto itself; None for None.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    return read_schema(source) if isinstance(source, str) else source
+
+
+def load_eval_config(source: Any) -> Any:
+    """Returns the `EvalConfig` of a path, or the proto itself; None for None.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    return read_eval_config(source) if isinstance(source, str) else source
 
 
 def read_proto(path: str, message: Any, subject: str) -> Any:

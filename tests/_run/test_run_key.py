@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from generic_trainer._run.run_key import claim_checkpoint_dir, run_key
 from generic_trainer.errors import DataError
-from generic_trainer.request import ExamplesFormat, TrainingRequest
-from generic_trainer.run_key._key import claim_checkpoint_dir, run_key
+from generic_trainer.launchers import ExamplesFormat, TrainingRequest
 from generic_trainer.user_code import UserCode
 
 

@@ -1,4 +1,4 @@
-"""The names of the component's inputs, outputs and execution properties.
+"""Names of the component's inputs, outputs, execution properties and directories.
 
 The same strings as in `tfx.types.standard_component_specs`, which is not imported because it loads
 Beam and TensorFlow Model Analysis.
@@ -32,3 +32,9 @@ CUSTOM_CONFIG = "custom_config"
 CONTRACT = "contract"
 EVAL_CONFIG = "eval_config"
 DISTRIBUTION = "distribution"
+
+# Directories of a Model artifact (`tfx.utils.path_constants`).
+SERVING_MODEL_DIR = "Format-Serving"
+EVAL_MODEL_DIR = "Format-TFMA"
+# `tfx.proto.example_gen_pb2.PayloadFormat.FORMAT_TF_EXAMPLE`.
+FORMAT_TF_EXAMPLE = 6

@@ -6,11 +6,11 @@ import dataclasses
 import logging
 import os
 
-from generic_trainer.derived_contract import derived_contract
+from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
+from generic_trainer._run.derived_contract import derived_contract
+from generic_trainer._run.publishing import keep_failed_run, publish, require_passed
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.launchers import Distribution, Job, launch
-from generic_trainer.publishing import keep_failed_run, publish, require_passed
-from generic_trainer.request import SERVING_MODEL_DIR, TrainingRequest
+from generic_trainer.launchers import Distribution, Job, TrainingRequest, launch
 from generic_trainer.training import is_chief
 from generic_trainer.validation import (
     Checker,

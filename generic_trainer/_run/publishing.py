@@ -11,9 +11,10 @@ import dataclasses
 import logging
 import os
 
+from generic_trainer._core.files import gfile, move_aside, publish_tree
+from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
 from generic_trainer.errors import ExportError, ModelValidationError
-from generic_trainer.files import gfile, move_aside, publish_tree
-from generic_trainer.request import SERVING_MODEL_DIR, TrainingRequest
+from generic_trainer.launchers import TrainingRequest
 from generic_trainer.validation import (
     Checker,
     ServingContract,

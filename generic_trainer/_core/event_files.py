@@ -1,4 +1,4 @@
-"""What the event files under a ModelRun say at the end."""
+"""Scalars in the event files of TensorBoard."""
 
 from __future__ import annotations
 

@@ -6,9 +6,9 @@ import dataclasses
 import os
 from typing import Any
 
-from generic_trainer.proto_files import read_schema
-from generic_trainer.request import TrainingRequest
-from generic_trainer.validation import ServingContract, read_records
+from generic_trainer._core.protos import read_schema
+from generic_trainer.launchers import TrainingRequest
+from generic_trainer.validation import ServingContract
 
 __all__ = ["derived_contract"]
 
@@ -61,6 +61,8 @@ def _transformed(request: TrainingRequest, pattern: str) -> bool:
     if request.transform_graph_path is None:
         return False
     import tensorflow as tf
+
+    from generic_trainer._core.records import read_records
 
     example = tf.train.Example.FromString(read_records(pattern, 1)[0])
     schema = read_schema(os.path.join(request.transform_graph_path, _TRANSFORMED_SCHEMA))

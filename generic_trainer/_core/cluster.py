@@ -1,0 +1,144 @@
+"""The place of this process in a training cluster, as `TF_CONFIG` tells it.
+
+`TF_CONFIG` is parsed and written here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from generic_trainer.errors import ConfigurationError
+
+__all__ = [
+    "TF_CONFIG",
+    "Task",
+    "cluster_addresses",
+    "has_parameter_servers",
+    "is_chief",
+    "is_one_of_several",
+    "make_tf_config",
+    "tf_config",
+    "this_task",
+]
+
+TF_CONFIG = "TF_CONFIG"
+_CHIEFS = ("chief", "master")
+_TRAINS = ("chief", "master", "worker")
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """One process of a cluster, in TensorFlow's words.
+
+    Attributes:
+        type: `"chief"`, `"master"` (its name before TF 2.0), `"worker"`, `"ps"` or `"evaluator"`.
+        index: its number among the tasks of the same type.
+    """
+
+    type: str
+    index: int
+
+    @property
+    def name(self) -> str:
+        """The task in logs and messages: `"chief"`, `"worker 1"`."""
+        return self.type if self.type == "chief" else f"{self.type} {self.index}"
+
+
+def is_chief() -> bool:
+    """Returns whether this process is the one that exports the model.
+
+    Follows `tf.distribute.cluster_resolver.TFConfigClusterResolver`:
+
+    1. Without `TF_CONFIG`, or with one that names no cluster, the process is alone and the chief.
+    2. The task of type `chief` is the chief, and so is `master`, its name before TF 2.0.
+    3. In a cluster with neither, worker 0 is.
+
+    Raises:
+        ConfigurationError: `TF_CONFIG` is not JSON, or it names a cluster and no task in it.
+    """
+    cluster = cluster_addresses()
+    if not cluster:
+        return True
+    task = this_task()
+    if task.type in _CHIEFS:
+        return task.index == 0
+    return task == Task("worker", 0) and not set(_CHIEFS) & cluster.keys()
+
+
+def is_one_of_several() -> bool:
+    """Returns whether several processes train the same model, each with its share of the data."""
+    cluster = cluster_addresses()
+    return not cluster.get("ps") and sum(len(cluster.get(name, ())) for name in _TRAINS) > 1
+
+
+def has_parameter_servers() -> bool:
+    """Returns whether the cluster has parameter servers, which its chief sends work to."""
+    return bool(cluster_addresses().get("ps"))
+
+
+def cluster_addresses() -> dict[str, list[str]]:
+    """Returns task type → "host:port" of each task; empty when there is no cluster.
+
+    Raises:
+        ConfigurationError: `TF_CONFIG` is not JSON, or its cluster is no such mapping.
+    """
+    cluster = tf_config().get("cluster") or {}
+    if isinstance(cluster, dict) and all(isinstance(tasks, list) for tasks in cluster.values()):
+        return cluster
+    raise ConfigurationError(
+        f'{TF_CONFIG}: expected "cluster" to be a JSON object of lists of addresses, such as '
+        f'{{"worker": ["host:port"]}}, found {cluster!r}.'
+    )
+
+
+def this_task() -> Task:
+    """Returns the task that this process is.
+
+    Raises:
+        ConfigurationError: `TF_CONFIG` is not JSON, or names no task.
+    """
+    task = tf_config().get("task")
+    try:
+        return Task(str(task["type"]), int(task["index"]))  # type: ignore[index]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f'{TF_CONFIG} names a cluster, so it must also name this process as "task": '
+            f'{{"type": ..., "index": ...}}, but got {task!r}.'
+        ) from error
+
+
+def tf_config() -> dict[str, Any]:
+    """Returns `TF_CONFIG`; empty when there is none.
+
+    Raises:
+        ConfigurationError: it is not a JSON object.
+    """
+    text = os.environ.get(TF_CONFIG) or "{}"
+    try:
+        config = json.loads(text)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{TF_CONFIG} in the environment must be JSON, but got {text!r} ({error})."
+        ) from error
+    if not isinstance(config, dict):
+        raise ConfigurationError(
+            f"{TF_CONFIG} in the environment must be a JSON object, but got {text!r}."
+        )
+    return config
+
+
+def make_tf_config(task: Task, addresses: Mapping[Task, str]) -> str:
+    """Returns the `TF_CONFIG` of one task.
+
+    Args:
+        task: the process that it is for.
+        addresses: "host:port" of every task, in the order of their indices.
+    """
+    cluster: dict[str, list[str]] = {}
+    for each, address in addresses.items():
+        cluster.setdefault(each.type, []).append(address)
+    return json.dumps({"cluster": cluster, "task": {"type": task.type, "index": task.index}})

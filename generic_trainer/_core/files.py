@@ -1,0 +1,121 @@
+"""Operations on files that work on every file system that TensorFlow knows."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Any
+
+__all__ = [
+    "copy_tree",
+    "files_below",
+    "gfile",
+    "is_remote",
+    "move_aside",
+    "publish_tree",
+    "sha256_of_file",
+    "write_whole",
+]
+
+# What makes a directory a model; on a file system without a directory rename it goes last.
+_SAVED_MODEL_FILE = "saved_model.pb"
+_CHUNK_BYTES = 1 << 20
+
+
+def is_remote(path: str) -> bool:
+    """Returns whether a path has a scheme, such as `gs://bucket/file`."""
+    return "://" in path
+
+
+def publish_tree(source: str, target: str) -> None:
+    """Moves a directory so that its readers see either nothing or all of it.
+
+    1. On a local file system this is one `rename(2)`; both must be on the same file system.
+    2. An object store has no rename of directories: the files go one by one, `saved_model.pb` last.
+    3. What an earlier attempt left at `target` is replaced.
+    """
+    files = gfile()
+    if files.exists(target):
+        files.rmtree(target)
+    if not is_remote(target):
+        os.rename(source, target)
+        return
+    for name in files_below(source, last=_SAVED_MODEL_FILE):
+        destination = os.path.join(target, name)
+        files.makedirs(os.path.dirname(destination))
+        files.rename(os.path.join(source, name), destination, overwrite=True)
+    files.rmtree(source)
+
+
+def copy_tree(source: str, target: str, *, last: str = _SAVED_MODEL_FILE) -> None:
+    """Copies a directory between any two file systems.
+
+    Args:
+        source: the directory.
+        target: made where it is missing; files of the same names are replaced.
+        last: name of the file that makes the copy complete for its readers.
+    """
+    files = gfile()
+    files.makedirs(target)
+    for name in files_below(source, last=last):
+        destination = os.path.join(target, name)
+        files.makedirs(os.path.dirname(destination))
+        files.copy(os.path.join(source, name), destination, overwrite=True)
+
+
+def files_below(directory: str, *, last: str | None = None) -> list[str]:
+    """Returns the files of a directory tree, relative to it and sorted.
+
+    Args:
+        directory: local or remote.
+        last: a file name whose files come after all others.
+    """
+    root = directory.rstrip("/")
+    paths = [
+        os.path.join(folder, name)[len(root) :].lstrip("/")
+        for folder, _, names in gfile().walk(root)
+        for name in names
+    ]
+    return sorted(paths, key=lambda path: (os.path.basename(path) == last, path))
+
+
+def write_whole(path: str, content: str | bytes) -> None:
+    """Writes a file that is there whole or, after a crash, not at all.
+
+    An object store shows a file when it is closed; elsewhere it is written beside its place and
+    renamed.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    if is_remote(path):
+        with gfile().GFile(path, "wb") as file:
+            file.write(data)
+        return
+    part = f"{path}.part"
+    with open(part, "wb") as file:
+        file.write(data)
+    os.replace(part, path)
+
+
+def sha256_of_file(path: str | os.PathLike[str]) -> str:
+    """Returns the SHA-256 of a file in hex."""
+    digest = hashlib.sha256()
+    with gfile().GFile(os.fspath(path), "rb") as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def move_aside(directory: str, target: str) -> None:
+    """Moves the content of a directory to `target` and leaves the directory empty."""
+    files = gfile()
+    files.makedirs(target)
+    for name in files.listdir(directory):
+        name = name.rstrip("/")  # object stores list directories with a slash
+        files.rename(os.path.join(directory, name), os.path.join(target, name), overwrite=True)
+
+
+def gfile() -> Any:
+    """Returns `tf.io.gfile`; TensorFlow is imported only now, because that takes seconds."""
+    import tensorflow as tf
+
+    return tf.io.gfile

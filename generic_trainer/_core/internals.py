@@ -1,0 +1,122 @@
+"""Private names of other libraries: the only module that may use them.
+
+Each is listed here with what it is needed for. What a new release of a library has renamed is told
+as that, with library, version and name, instead of as an AttributeError from somewhere inside; and
+`tests/_core/test_internals.py` looks up every one of them on both stacks.
+
+::
+
+    context = internals.TF_EAGER_CONTEXT.get()          # a module's attribute
+    dataset = internals.TF_ITERATOR_DATASET.of(iterator)  # an object's attribute
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import importlib.metadata
+import platform
+from typing import Any
+
+from generic_trainer.errors import ConfigurationError
+
+__all__ = ["PrivateAttribute", "PrivateName"]
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivateName:
+    """A module, class or function that a library does not promise to keep.
+
+    Attributes:
+        library: the distribution that has it.
+        path: `"package.module"` or `"package.module:name.name"`.
+        purpose: what breaks without it.
+    """
+
+    library: str
+    path: str
+    purpose: str
+
+    def get(self) -> Any:
+        """Returns what the name stands for.
+
+        Raises:
+            ConfigurationError: the installed release has no such name.
+        """
+        module, _, names = self.path.partition(":")
+        try:
+            return functools.reduce(
+                getattr, filter(None, names.split(".")), importlib.import_module(module)
+            )
+        except (ImportError, AttributeError) as error:
+            raise _missing(self.library, self.path, self.purpose) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivateAttribute:
+    """An attribute of a library's objects that the library does not promise to keep.
+
+    Attributes:
+        library: the distribution that has the class.
+        owner: the class, for messages, such as `"keras.Model"`.
+        name: of the attribute.
+        purpose: what breaks without it.
+    """
+
+    library: str
+    owner: str
+    name: str
+    purpose: str
+
+    def of(self, thing: Any) -> Any:
+        """Returns the attribute of an object.
+
+        Raises:
+            ConfigurationError: the installed release has no such attribute.
+        """
+        try:
+            return getattr(thing, self.name)
+        except AttributeError as error:
+            raise _missing(self.library, f"{self.owner}.{self.name}", self.purpose) from error
+
+    def set(self, thing: Any, value: Any) -> None:
+        """Sets the attribute of an object that has it.
+
+        Raises:
+            ConfigurationError: the installed release has no such attribute.
+        """
+        self.of(thing)
+        setattr(thing, self.name, value)
+
+
+def _missing(library: str, name: str, purpose: str) -> ConfigurationError:
+    version = platform.python_version() if library == "python" else "(not installed)"
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        version = importlib.metadata.version(library)
+    return ConfigurationError(
+        f"{library} {version} has no {name}, which GenericTrainer needs for {purpose}. Install a "
+        "release that GenericTrainer supports (`generic-trainer doctor` lists them), or report it."
+    )
+
+
+# ---- Python --------------------------------------------------------------------------------------
+
+PYTHON_ATEXIT_CLEAR = PrivateName(
+    "python", "atexit:_clear", "children that do not run their parent's exit functions"
+)
+PYTHON_ATEXIT_RUN = PrivateName(
+    "python", "atexit:_run_exitfuncs", "children that run the exit functions of user code"
+)
+PYTHON_INTERPRETER_FLAGS = PrivateName(
+    "python", "subprocess:_args_from_interpreter_flags", "children with the same -W and -X options"
+)
+
+# ---- TensorFlow ----------------------------------------------------------------------------------
+
+# ---- Keras 2 and 3 -------------------------------------------------------------------------------
+
+# ---- tensorflow-estimator ------------------------------------------------------------------------
+
+# ---- Ray -----------------------------------------------------------------------------------------

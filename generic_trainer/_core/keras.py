@@ -1,0 +1,48 @@
+"""Keras 2 or Keras 3: of `tf.keras`, and of a single object."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import ModuleType
+from typing import Any
+
+__all__ = ["LEGACY_VARIABLE", "is_keras_3", "keras_module", "keras_version", "legacy_is_requested"]
+
+# Set to 1 before TensorFlow is imported, it makes tf.keras Keras 2.
+LEGACY_VARIABLE = "TF_USE_LEGACY_KERAS"
+_PACKAGES = ("keras", "tf_keras")
+
+
+def legacy_is_requested() -> bool:
+    """Returns whether the environment asks for Keras 2, as TensorFlow reads it."""
+    return os.environ.get(LEGACY_VARIABLE, "").lower() in ("1", "true")
+
+
+def keras_module() -> ModuleType:
+    """Returns the package behind `tf.keras`: `keras`, or `tf_keras`, which is Keras 2.
+
+    `tf.keras` is lazy, tells no version of Keras 2, and is what it was when it was first used,
+    whatever the environment says since.
+    """
+    import tensorflow as tf
+
+    return sys.modules[tf.keras.layers.Layer.__module__.partition(".")[0]]
+
+
+def keras_version() -> str:
+    """Returns the version of `tf.keras`, such as "3.6.0"."""
+    return str(keras_module().__version__)
+
+
+def is_keras_3(thing: Any = None) -> bool:
+    """Returns whether a model, layer, optimizer or callback is one of Keras 3.
+
+    Args:
+        thing: an object of Keras, or derived from one; None asks about `tf.keras`.
+    """
+    if thing is None:
+        return keras_version().startswith("3.")
+    packages = (kind.__module__.partition(".")[0] for kind in type(thing).__mro__)
+    package = next((name for name in packages if name in _PACKAGES), None)
+    return package is not None and str(sys.modules[package].__version__).startswith("3.")

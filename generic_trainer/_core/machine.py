@@ -1,0 +1,197 @@
+"""Memory, processors, disk and GPUs of this machine, control groups considered.
+
+Sources: proc(5); https://docs.kernel.org/admin-guide/cgroup-v2.html, memory interface files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import resource
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = [
+    "MIB",
+    "Usage",
+    "available_cpus",
+    "be_first_to_be_killed",
+    "free_disk_bytes",
+    "free_memory_bytes",
+    "group_usage",
+    "limit_memory",
+    "oom_kills",
+    "peak_memory_mb",
+    "resident_memory_mb",
+    "visible_gpus",
+]
+
+MIB = 1 << 20
+_PROC = Path("/proc")
+_CGROUP = Path("/sys/fs/cgroup")
+# Fields of /proc/PID/stat after the name, which may hold anything.
+_PGRP, _UTIME, _STIME, _RSS = 2, 11, 12, 21
+_OOM_COUNTERS = (
+    _CGROUP / "memory.events",
+    _CGROUP / "memory" / "memory.oom_control",
+    _PROC / "vmstat",
+)
+
+
+def free_memory_bytes() -> int:
+    """Returns what this process may still take without swapping, in bytes.
+
+    The smaller of what the machine has available and what the control group still allows.
+    """
+    available = _bytes_of(_PROC / "meminfo", "MemAvailable")
+    if available is None:  # not on Linux
+        available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    left = _left_of_cgroup()
+    return available if left is None else min(available, left)
+
+
+def free_disk_bytes(directory: str) -> int:
+    """Returns what may still be written into a directory, in bytes."""
+    return shutil.disk_usage(directory).free
+
+
+def available_cpus() -> list[int]:
+    """Returns the numbers of the processors that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def visible_gpus() -> list[str]:
+    """Returns the names that `CUDA_VISIBLE_DEVICES` has for the GPUs that this process may use."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return [name for name in chosen.split(",") if name.strip() not in ("", "-1")]
+    try:
+        command = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
+        return subprocess.run(command, capture_output=True, text=True).stdout.split()
+    except OSError:
+        return []
+
+
+def resident_memory_mb() -> float | None:
+    """Returns the resident memory of this process in MiB; None where it cannot be read."""
+    return _own_mb("VmRSS")
+
+
+def peak_memory_mb() -> float | None:
+    """Returns the most that was ever resident, in MiB; None where it cannot be read."""
+    return _own_mb("VmHWM")
+
+
+def limit_memory(limit_mb: float | None) -> None:
+    """Makes allocations beyond a limit fail in this process.
+
+    Args:
+        limit_mb: MiB that may be allocated from here on; None for what is free now.
+    """
+    allowance = limit_mb * MIB if limit_mb is not None else free_memory_bytes()
+    # RLIMIT_DATA counts the private writable memory that the process has already.
+    limit = int(allowance + (_bytes_of(_PROC / "self" / "status", "VmData") or 0))
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def be_first_to_be_killed(score: int) -> None:
+    """Makes the kernel choose this process rather than others when memory runs out.
+
+    Args:
+        score: from 0, as any other process, to 1000, always this one.
+    """
+    with contextlib.suppress(OSError):
+        (_PROC / "self" / "oom_score_adj").write_text(str(score))
+
+
+def oom_kills() -> int:
+    """Returns how many processes the kernel has killed for want of memory, as far as it says."""
+    total = 0
+    for path in _OOM_COUNTERS:
+        with contextlib.suppress(OSError):
+            lines = path.read_text().splitlines()
+            total += sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+    return total
+
+
+@dataclasses.dataclass(frozen=True)
+class Usage:
+    """The resources that the processes of a group use.
+
+    Attributes:
+        cpu_s: processor time of all of them so far, in seconds.
+        main_thread_s: that of the first one's main thread, to the nanosecond.
+        resident_mb: memory that they occupy now, in MiB.
+    """
+
+    cpu_s: float = 0.0
+    main_thread_s: float = 0.0
+    resident_mb: float = 0.0
+
+
+def group_usage(group: int) -> Usage | None:
+    """Returns what a process group uses; None when that cannot be told, as on macOS."""
+    if not _PROC.exists():
+        return None
+    ticks = pages = 0
+    for fields in _stats():
+        if int(fields[_PGRP]) == group:
+            ticks += int(fields[_UTIME]) + int(fields[_STIME])
+            pages += int(fields[_RSS])
+    return Usage(
+        cpu_s=ticks / os.sysconf("SC_CLK_TCK"),
+        main_thread_s=_main_thread_s(group),
+        resident_mb=pages * os.sysconf("SC_PAGE_SIZE") / MIB,
+    )
+
+
+def _stats() -> Iterator[list[str]]:
+    for entry in os.scandir(_PROC):
+        if entry.name.isdigit():
+            try:
+                text = Path(entry.path, "stat").read_text()
+            except OSError:  # it has ended
+                continue
+            yield text.rpartition(")")[2].split()
+
+
+def _main_thread_s(pid: int) -> float:
+    try:
+        text = (_PROC / str(pid) / "task" / str(pid) / "schedstat").read_text()
+    except OSError:  # it has ended, or the kernel keeps no such statistics
+        return 0.0
+    return int(text.split()[0]) / 1e9
+
+
+def _left_of_cgroup() -> int | None:
+    for limit, usage in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        try:
+            allowed = (_CGROUP / limit).read_text().strip()
+            used = (_CGROUP / usage).read_text().strip()
+        except OSError:
+            continue
+        return None if allowed == "max" else max(0, int(allowed) - int(used))
+    return None
+
+
+def _own_mb(key: str) -> float | None:
+    value = _bytes_of(_PROC / "self" / "status", key)
+    return None if value is None else value / MIB
+
+
+def _bytes_of(path: Path, key: str) -> int | None:
+    """Returns the value of a line such as "VmRSS:  12 kB", in bytes."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in path.read_text().splitlines():
+            if line.startswith(key + ":"):
+                return int(line.split()[1]) * 1024
+    return None

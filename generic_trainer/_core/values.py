@@ -1,0 +1,112 @@
+"""Python values as JSON, whole, and digests of them that are the same in every process.
+
+JSON alone makes lists of tuples and texts of numbers that are keys, and has no sets and no bytes.
+What it cannot hold goes below a tag; a mapping that has the tag as a key of its own goes below one
+too, so that nothing which came from outside is ever taken for ours.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import pickle
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+__all__ = ["digest", "from_json", "to_json"]
+
+_TAG = "__type__"
+_PLAIN = (type(None), bool, int, float, str)
+_SEQUENCES = {"tuple": tuple, "set": set, "frozenset": frozenset}
+
+
+def to_json(value: Any) -> str:
+    """Returns a value as JSON that `from_json` makes an equal value of, of the same types.
+
+    Exact for None, booleans, numbers, texts, bytes, lists, tuples, sets and dicts of these with
+    any keys. What is none of these (a proto, an array, an object) is pickled inside.
+    """
+    return json.dumps(_tagged(value))
+
+
+def from_json(text: str) -> Any:
+    """Returns the value that `to_json` was given; do not read what others wrote."""
+    return _untagged(json.loads(text))
+
+
+def digest(value: Any, digits: int = 16) -> str:
+    """Returns the start of a SHA-256 over a value, in hex.
+
+    It is that of the value as JSON, as far as JSON can hold it; sets count whatever their order,
+    and objects by their class and their attributes, not by where they lie in memory.
+    """
+    try:
+        text = json.dumps(value, sort_keys=True, default=_canonical)
+    except TypeError:  # keys that have no order, or are no texts
+        text = json.dumps(_with_text_keys(value), sort_keys=True, default=_canonical)
+    return hashlib.sha256(text.encode()).hexdigest()[:digits]
+
+
+def _tagged(value: Any) -> Any:
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is list:
+        return [_tagged(item) for item in value]
+    if kind is dict:
+        if _TAG not in value and all(type(key) is str for key in value):
+            return {key: _tagged(item) for key, item in value.items()}
+        items = [[_tagged(key), _tagged(item)] for key, item in value.items()]
+        return {_TAG: "dict", "value": items}
+    if kind in _SEQUENCES.values():
+        return {_TAG: kind.__name__, "value": [_tagged(item) for item in value]}
+    if kind is bytes:
+        return {_TAG: "bytes", "value": base64.b64encode(value).decode()}
+    return {_TAG: "pickle", "value": base64.b64encode(pickle.dumps(value)).decode()}
+
+
+def _untagged(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_untagged(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if _TAG not in value:
+        return {key: _untagged(item) for key, item in value.items()}
+    kind, held = value[_TAG], value["value"]
+    if kind == "dict":
+        return {_untagged(key): _untagged(item) for key, item in held}
+    if kind in _SEQUENCES:
+        return _SEQUENCES[kind](_untagged(item) for item in held)
+    data = base64.b64decode(held)
+    return data if kind == "bytes" else pickle.loads(data)
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, (set, frozenset)):
+        return {"set": sorted(digest(item) for item in value)}
+    if isinstance(value, bytes):
+        return {"bytes": hashlib.sha256(value).hexdigest()}
+    if isinstance(value, Mapping):
+        return dict(value)
+    name = f"{type(value).__module__}.{type(value).__qualname__}"
+    if hasattr(value, "SerializeToString"):
+        return {name: hashlib.sha256(value.SerializeToString(deterministic=True)).hexdigest()}
+    if hasattr(value, "__qualname__"):  # a class or a function
+        return f"{value.__module__}.{value.__qualname__}"
+    if type(value).__str__ is not object.__str__ or type(value).__repr__ is not object.__repr__:
+        return str(value)
+    if hasattr(value, "__dict__"):
+        return {name: vars(value)}
+    if isinstance(value, Iterable):
+        return {name: list(value)}
+    return {name: value.__reduce_ex__(2)[1:]}
+
+
+def _with_text_keys(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        items = sorted((digest(key), _with_text_keys(item)) for key, item in value.items())
+        return {"items": items}
+    if isinstance(value, (list, tuple)):
+        return [_with_text_keys(item) for item in value]
+    return value
