@@ -1,37 +1,231 @@
-"""The rules of the house that no linter knows."""
+"""The rules of the house that no linter knows; `CONTRIBUTING.md` says why."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from pathlib import Path
+import re
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-PACKAGE = ROOT / "generic_trainer"
+from tests.house import PACKAGE, ROOT, Module, circles, modules, own_imports, private_owner
+
+MODULES = list(modules().values())
+
+CLUSTER = "generic_trainer._core.cluster"
+FILES = "generic_trainer._core.files"
+INTERNALS = "generic_trainer._core.internals"
+KERAS = "generic_trainer._core.keras"
+MACHINE = "generic_trainer._core.machine"
+
 MAY_IMPORT_TFX = ("components", "executors")
-SOURCES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
+
+# From the roof to the ground: a room imports from itself and from the floors below its own. What
+# `_entry_points` loads it finds by `importlib.metadata`, not by import.
+FLOORS = (
+    {"cli", "components"},
+    {"executors"},
+    {"_run"},
+    {"trials"},
+    {"estimator", "launchers"},
+    {"_entry_points", "training", "validation"},
+    {"data", "user_code"},
+    {"_core"},
+    {"errors"},
+)
 
 
-def imported_modules(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Yields (absolute module name, line) of each import, the ones inside functions too."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            yield node.module or "", node.lineno
+def for_each_module(rule: Callable[[Module], list[Any]]) -> Callable[[], None]:
+    """Makes a test of a rule that returns what breaks it in a module."""
+
+    def test() -> None:
+        assert {module.name: found for module in MODULES if (found := rule(module))} == {}
+
+    test.__doc__ = rule.__doc__
+    return test
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=str)
-def test_only_the_components_and_executors_import_tfx(source: Path) -> None:
-    tree = ast.parse((PACKAGE / source).read_text(encoding="utf-8"))
-    tfx_imports = [
-        f"line {line}: {module}"
-        for module, line in imported_modules(tree)
-        if module.split(".")[0] == "tfx"
+# ---- who may know whom ---------------------------------------------------------------------------
+
+
+@for_each_module
+def test_only_the_components_and_executors_import_tfx(module: Module) -> list[Any]:
+    found = [one for one in module.imports if one.module.split(".")[0] == "tfx"]
+    return [] if module.room in MAY_IMPORT_TFX else found
+
+
+@for_each_module
+def test_private_modules_are_imported_by_their_own_package_alone(module: Module) -> list[Any]:
+    return [
+        f"line {each.line}: {name}"
+        for each, name in own_imports(module)
+        if (owner := private_owner(name)) and not f"{module.name}.".startswith(f"{owner}.")
     ]
-    assert source.parts[0] in MAY_IMPORT_TFX or not tfx_imports
+
+
+@for_each_module
+def test_imports_lead_down(module: Module) -> list[Any]:
+    floor_of = {name: number for number, floor in enumerate(FLOORS) for name in floor}
+    if not module.room:  # the package itself hands names on, lazily
+        return []
+    if module.room not in floor_of:
+        return [f"{module.room} has no floor: give it one in FLOORS"]
+    return [
+        f"line {each.line}: {name}"
+        for each, name in own_imports(module)
+        if not each.only_types
+        and (other := modules()[name].room) not in ("", module.room)
+        and floor_of.get(other, -1) <= floor_of[module.room]
+    ]
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    edges: dict[str, set[str]] = {}
+    for module in MODULES:
+        for each, name in own_imports(module):
+            # A package that only hands names on to others loads them when they are used.
+            hands_on = modules()[name].is_package and f"{module.name}.".startswith(f"{name}.")
+            if not each.only_types and name != module.name and not hands_on:
+                edges.setdefault(module.name, set()).add(name)
+    assert circles(edges) == []
+
+
+# ---- one place for one thing ---------------------------------------------------------------------
+
+
+@for_each_module
+def test_tf_config_is_read_in_one_place(module: Module) -> list[Any]:
+    reads = [
+        node.lineno
+        for node in module.nodes
+        if (isinstance(node, ast.Subscript) and _reads_environ(node) and _is_tf_config(node.slice))
+        or (isinstance(node, ast.Call) and _gets_environ(node) and _is_tf_config(node.args[0]))
+    ]
+    return [] if module.name == CLUSTER else reads
+
+
+@for_each_module
+def test_which_keras_is_asked_in_one_place(module: Module) -> list[Any]:
+    asks = [
+        f"line {node.lineno}: {ast.unparse(node)}"
+        for node in module.nodes
+        if (isinstance(node, ast.Attribute) and ast.unparse(node).endswith("keras.__version__"))
+        or (
+            isinstance(node, ast.Call)
+            and re.match(r"getattr\(.*keras.*__version__", ast.unparse(node))
+        )
+        or (isinstance(node, ast.Constant) and node.value == "TF_USE_LEGACY_KERAS")
+    ]
+    return [] if module.name == KERAS else asks
+
+
+@for_each_module
+def test_the_machine_is_asked_in_one_place(module: Module) -> list[Any]:
+    asks = [
+        f"line {node.lineno}: {node.value!r}"
+        for node in module.nodes
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.match(r"/proc/(meminfo|vmstat|\d|self/status)|/sys/fs/cgroup", node.value)
+    ]
+    return [] if module.name == MACHINE else asks
+
+
+@for_each_module
+def test_remote_paths_are_told_in_one_place(module: Module) -> list[Any]:
+    asks = [
+        node.lineno
+        for node in module.nodes
+        if isinstance(node, ast.Compare) and ast.unparse(node.left) == "'://'"
+    ]
+    return [] if module.name == FILES else asks
+
+
+@for_each_module
+def test_private_names_of_other_libraries_stand_in_one_place(module: Module) -> list[Any]:
+    imports = [
+        f"line {one.line}: {one.module}"
+        for one in module.imports
+        if not one.only_types and _is_foreign_private(one.module, one.names)
+    ]
+    attributes = [
+        f"line {node.lineno}: {ast.unparse(node)}"
+        for node in module.nodes
+        if isinstance(node, ast.Attribute)
+        and re.match(r"_[a-z]", node.attr)
+        and node.attr not in OWN_PRIVATE_NAMES
+        and node.attr not in DOCUMENTED_ALTHOUGH_UNDERSCORED
+    ]
+    return [] if module.name == INTERNALS else imports + attributes
+
+
+INTERNAL_PACKAGES = (
+    *("keras.src", "tf_keras.src", "tensorflow.python", "tensorflow_estimator.python"),
+    "ray.train.v2",
+)
+# `os._exit` and the methods of named tuples are documented.
+DOCUMENTED_ALTHOUGH_UNDERSCORED = {"_exit", "_replace", "_asdict", "_fields", "_make"}
+
+
+def _own_private_names() -> Iterator[str]:
+    for module in MODULES:
+        yield module.name.rpartition(".")[2]
+        for node in module.nodes:
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                yield node.name
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                yield node.id
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                # Assigning to somebody else's object does not make the name ours.
+                if ast.unparse(node.value) in ("self", "cls"):
+                    yield node.attr
+            elif isinstance(node, ast.alias):
+                yield node.asname or node.name
+
+
+OWN_PRIVATE_NAMES = set(_own_private_names())
+
+
+def _is_foreign_private(name: str, names: tuple[str, ...]) -> bool:
+    parts = name.split(".")
+    if parts[0] in ("generic_trainer", "__future__"):
+        return False
+    if name.startswith(INTERNAL_PACKAGES):
+        return True
+    return any(re.match(r"_[a-z]", part) for part in (*parts, *names))
+
+
+def _is_tf_config(node: ast.expr) -> bool:
+    return ast.unparse(node) in ("'TF_CONFIG'", "TF_CONFIG", "cluster.TF_CONFIG")
+
+
+def _reads_environ(node: ast.Subscript) -> bool:
+    return isinstance(node.ctx, ast.Load) and ast.unparse(node.value) == "os.environ"
+
+
+def _gets_environ(node: ast.Call) -> bool:
+    return bool(node.args) and ast.unparse(node.func) in ("os.environ.get", "os.getenv")
+
+
+# ---- size ----------------------------------------------------------------------------------------
+
+
+def test_rooms_are_few_and_full() -> None:
+    sizes = sorted(module.num_lines for module in MODULES if not module.is_package)
+    small = [
+        f"{module.name}: {module.num_lines}"
+        for module in MODULES
+        if module.num_lines < 40 and module.path.name not in ("__init__.py", "__main__.py")
+    ]
+    assert len(MODULES) <= 215
+    assert sum(module.num_lines for module in MODULES) <= 25_000
+    assert 100 <= statistics.median(sizes) <= 160
+    assert sizes[int(0.9 * len(sizes))] <= 350
+    assert sizes[-1] <= 500
+    assert len(small) <= 12, small
 
 
 def test_every_folder_of_the_package_is_a_package() -> None:
@@ -40,6 +234,104 @@ def test_every_folder_of_the_package_is_a_package() -> None:
     assert sorted(folder for folder in folders if not (folder / "__init__.py").exists()) == []
 
 
-@pytest.mark.parametrize("room", ["components", "executors"])
-def test_root_links_show_the_two_main_rooms(room: str) -> None:
-    assert (ROOT / room).resolve() == PACKAGE / room
+@pytest.mark.parametrize("name", ["components", "executors"])
+def test_root_links_show_the_two_main_rooms(name: str) -> None:
+    assert (ROOT / name).resolve() == PACKAGE / name
+
+
+# ---- words ---------------------------------------------------------------------------------------
+
+# A module's docstring names its subject; these begin a question, or a sentence without a subject.
+NO_NOUN = re.compile(
+    r"(What|Which|Is|Does|Do|Are|Can|How|Whether|Who|Whose|Where|When|Why|To|From|Brings|Builds|"
+    r"Calls|Checks|Chooses|Draws|Feeds|Finds|Gives|Has|Imports|Keeps|Lets|Loads|Makes|Puts|Reads|"
+    r"Runs|Saves|Says|Sends|Serves|Shows|Starts|Takes|Tells|Trains|Turns|Waits|Writes)\b"
+)
+# Words of our own for which the field has better ones: see docs/glossary.md.
+DIALECT = re.compile(
+    r"\b(nursery|nurseries|take_part|decisive|everyone|greedy|by who knows|symptoms?)\b",
+    re.IGNORECASE,
+)
+
+
+@for_each_module
+def test_module_docstring_names_a_subject(module: Module) -> list[Any]:
+    docstring = ast.get_docstring(module.tree) or "Is missing."
+    return docstring.splitlines()[:1] if NO_NOUN.match(docstring) else []
+
+
+@for_each_module
+def test_words_are_those_of_the_field(module: Module) -> list[Any]:
+    lines = enumerate(module.text.splitlines(), 1)
+    return [
+        f"line {number}: {match[0]}" for number, line in lines if (match := DIALECT.search(line))
+    ]
+
+
+def test_one_name_means_one_thing() -> None:
+    classes = Counter(
+        node.name
+        for module in MODULES
+        for node in module.tree.body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name: count for name, count in classes.items() if count > 1} == {}
+
+
+# ---- code that is no good at run time ------------------------------------------------------------
+
+
+@for_each_module
+def test_no_assertion_guards_the_run_time(module: Module) -> list[Any]:
+    # `python -O` takes them away, and their errors say nothing.
+    return [node.lineno for node in module.nodes if isinstance(node, ast.Assert)]
+
+
+@for_each_module
+def test_no_text_of_an_error_is_parsed(module: Module) -> list[Any]:
+    """`"..." in str(error)`, `str(error).startswith(...)`: the error's fields tell it."""
+    return [
+        f"line {node.lineno}: {ast.unparse(node)}"
+        for node in module.nodes
+        if (isinstance(node, ast.Compare) and any(map(_is_text_of_error, node.comparators)))
+        or (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("startswith", "endswith", "find", "index", "partition")
+            and _is_text_of_error(node.func.value)
+        )
+    ]
+
+
+@for_each_module
+def test_nobody_looks_at_the_callers_frame(module: Module) -> list[Any]:
+    frames = ("_getframe", "currentframe")
+    return [
+        node.lineno
+        for node in module.nodes
+        if isinstance(node, ast.Attribute) and node.attr in frames
+    ]
+
+
+def _is_text_of_error(node: ast.expr) -> bool:
+    if (
+        not isinstance(node, ast.Call)
+        or not node.args
+        or ast.unparse(node.func) not in ("str", "repr")
+    ):
+        return False
+    return bool(re.search(r"error|exception|cause|reason|failure", ast.unparse(node.args[0])))
+
+
+# ---- beside the package --------------------------------------------------------------------------
+
+
+def test_benchmarks_use_what_users_use() -> None:
+    banned = re.compile(
+        r"(?m)^\s*(?:from|import) (?:tests\b|generic_trainer[\w.]*(?:\.| import )_(?!_)).*"
+    )
+    found = {
+        script.name: banned.findall(script.read_text(encoding="utf-8"))
+        for script in sorted((ROOT / "benchmarks").glob("*.py"))
+    }
+    assert {name: lines for name, lines in found.items() if lines} == {}

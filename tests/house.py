@@ -1,0 +1,154 @@
+"""The package as its source tells: modules, imports and names, for the house rules."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "generic_trainer"
+
+
+@dataclasses.dataclass(frozen=True)
+class Import:
+    """One import, also one inside a function.
+
+    Attributes:
+        line: where it stands.
+        module: absolute name of the module.
+        names: what is taken from it; empty for `import module`.
+        only_types: whether it stands under `if TYPE_CHECKING:`.
+    """
+
+    line: int
+    module: str
+    names: tuple[str, ...] = ()
+    only_types: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Module:
+    """One module of the package.
+
+    Attributes:
+        path: its file.
+        name: its dotted name; a package's is that of its folder.
+    """
+
+    path: Path
+    name: str
+
+    @functools.cached_property
+    def text(self) -> str:
+        """The source."""
+        return self.path.read_text(encoding="utf-8")
+
+    @functools.cached_property
+    def tree(self) -> ast.Module:
+        """The syntax tree."""
+        return ast.parse(self.text)
+
+    @functools.cached_property
+    def nodes(self) -> list[ast.AST]:
+        """Every node of the tree."""
+        return list(ast.walk(self.tree))
+
+    @functools.cached_property
+    def imports(self) -> list[Import]:
+        """Every import."""
+        return list(_imports(self.tree, only_types=False))
+
+    @property
+    def num_lines(self) -> int:
+        """The number of lines."""
+        return len(self.text.splitlines())
+
+    @property
+    def is_package(self) -> bool:
+        """Whether it is an `__init__.py`."""
+        return self.path.name == "__init__.py"
+
+    @property
+    def room(self) -> str:
+        """The room that it lies in: "data" for `generic_trainer.data._order`."""
+        return self.name.split(".")[1] if "." in self.name else ""
+
+
+@functools.cache
+def modules() -> dict[str, Module]:
+    """Returns name → module of the whole package."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = Module(path, name)
+    return found
+
+
+def own_imports(module: Module) -> Iterator[tuple[Import, str]]:
+    """Yields each import of a module of this package, with that module's name."""
+    known = modules()
+    for each in module.imports:
+        if each.module.split(".")[0] != "generic_trainer":
+            continue
+        for name in each.names or ("",):
+            inner = f"{each.module}.{name}"
+            yield each, inner if inner in known else each.module
+
+
+def private_owner(name: str) -> str | None:
+    """Returns the package that a private module belongs to; None for a public module.
+
+    `generic_trainer._core` and `generic_trainer._run` are private to nobody inside the package.
+    """
+    parts = name.split(".")
+    for number, part in enumerate(parts):
+        if part.startswith("_") and number > 1:
+            return ".".join(parts[:number])
+    return None
+
+
+def circles(edges: dict[str, set[str]]) -> list[list[str]]:
+    """Returns the groups of two and more nodes each of which leads to all others (Tarjan, 1972)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    groups: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in sorted(edges.get(node, ())):
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            start = stack.index(node)
+            group = stack[start:]
+            del stack[start:]
+            if len(group) > 1:
+                groups.append(sorted(group))
+
+    for node in sorted(edges):
+        if node not in index:
+            visit(node)
+    return groups
+
+
+def _imports(node: ast.AST, *, only_types: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (Import(child.lineno, one.name, (), only_types) for one in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            names = tuple(one.name for one in child.names)
+            yield Import(child.lineno, child.module or "", names, only_types)
+        elif isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            yield from _imports(ast.Module(child.body, []), only_types=True)
+            yield from _imports(ast.Module(child.orelse, []), only_types=only_types)
+        else:
+            yield from _imports(child, only_types=only_types)
