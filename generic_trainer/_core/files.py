@@ -40,10 +40,7 @@ def publish_tree(source: str, target: str) -> None:
     if not is_remote(target):
         os.rename(source, target)
         return
-    for name in files_below(source, last=_SAVED_MODEL_FILE):
-        destination = os.path.join(target, name)
-        files.makedirs(os.path.dirname(destination))
-        files.rename(os.path.join(source, name), destination, overwrite=True)
+    _move_files(source, target, last=_SAVED_MODEL_FILE)
     files.rmtree(source)
 
 
@@ -109,9 +106,20 @@ def move_aside(directory: str, target: str) -> None:
     """Moves the content of a directory to `target` and leaves the directory empty."""
     files = gfile()
     files.makedirs(target)
+    if is_remote(directory):
+        _move_files(directory, target)
+        return
     for name in files.listdir(directory):
-        name = name.rstrip("/")  # object stores list directories with a slash
         files.rename(os.path.join(directory, name), os.path.join(target, name), overwrite=True)
+
+
+def _move_files(source: str, target: str, *, last: str | None = None) -> None:
+    """Moves a tree one file after another, which every file system can do."""
+    files = gfile()
+    for name in files_below(source, last=last):
+        destination = os.path.join(target, name)
+        files.makedirs(os.path.dirname(destination))
+        files.rename(os.path.join(source, name), destination, overwrite=True)
 
 
 def gfile() -> Any:

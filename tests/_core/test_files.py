@@ -1,0 +1,86 @@
+"""Operations on files, on a local and on a remote file system."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from generic_trainer._core import files
+
+TREE = {"saved_model.pb": "graph", "variables/variables.index": "index", "assets/vocabulary": "a b"}
+
+
+@pytest.fixture(params=["local", "ram"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A folder of the local file system, and one of TensorFlow's own in memory."""
+    if request.param == "local":
+        yield str(tmp_path / "folder")
+        return
+    path = f"ram://{uuid.uuid4().hex}"
+    yield path
+    tf.io.gfile.rmtree(path)
+
+
+def write_tree(directory: str) -> None:
+    for name, text in TREE.items():
+        path = os.path.join(directory, name)
+        tf.io.gfile.makedirs(os.path.dirname(path))
+        files.write_whole(path, text)
+
+
+def tree(directory: str) -> dict[str, str]:
+    found = {}
+    for name in files.files_below(directory):
+        with tf.io.gfile.GFile(os.path.join(directory, name)) as file:
+            found[name] = file.read()
+    return found
+
+
+def test_a_file_is_written_whole(folder: str) -> None:
+    tf.io.gfile.makedirs(folder)
+    files.write_whole(f"{folder}/a", "text")
+    files.write_whole(f"{folder}/b", b"bytes")
+    assert tree(folder) == {"a": "text", "b": "bytes"}
+
+
+def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    for text in ("first", "second"):
+        files.write_whole(str(tmp_path / "a"), text)
+    assert tree(str(tmp_path)) == {"a": "second"}
+
+
+def test_a_tree_is_copied_and_listed(folder: str) -> None:
+    write_tree(f"{folder}/source")
+    files.copy_tree(f"{folder}/source", f"{folder}/target")
+    assert tree(f"{folder}/target") == TREE
+    assert files.files_below(f"{folder}/target/", last="assets")[-1] == "variables/variables.index"
+    assert files.files_below(f"{folder}/target", last="saved_model.pb")[-1] == "saved_model.pb"
+
+
+def test_a_tree_is_published_over_what_was_there(folder: str) -> None:
+    write_tree(f"{folder}/source")
+    tf.io.gfile.makedirs(f"{folder}/target")
+    files.write_whole(f"{folder}/target/left_over", "of an earlier attempt")
+    files.publish_tree(f"{folder}/source", f"{folder}/target")
+    assert tree(f"{folder}/target") == TREE
+    assert not tf.io.gfile.exists(f"{folder}/source")
+
+
+def test_a_directory_is_emptied_into_another(folder: str) -> None:
+    write_tree(f"{folder}/source")
+    files.move_aside(f"{folder}/source", f"{folder}/target")
+    assert tree(f"{folder}/target") == TREE
+    assert tree(f"{folder}/source") == {}
+
+
+def test_digest_of_a_file_is_that_of_its_content(folder: str) -> None:
+    tf.io.gfile.makedirs(folder)
+    content = os.urandom(3 << 20)
+    files.write_whole(f"{folder}/a", content)
+    assert files.sha256_of_file(f"{folder}/a") == hashlib.sha256(content).hexdigest()

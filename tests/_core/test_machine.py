@@ -1,0 +1,86 @@
+"""What this machine has and what this process takes of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from generic_trainer._core import machine
+
+LINUX_ONLY = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+
+
+def run(script: str) -> str:
+    """Runs a script in a process of its own, with the module `machine` imported."""
+    source = "from generic_trainer._core import machine\n" + textwrap.dedent(script)
+    done = subprocess.run(
+        [sys.executable, "-c", source], check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+def test_free_memory_is_less_than_all_of_it() -> None:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 0 < machine.free_memory_bytes() < total
+
+
+@LINUX_ONLY
+def test_memory_that_is_taken_is_seen() -> None:
+    before, peak = run(
+        """
+        before = machine.resident_memory_mb()
+        block = bytearray(64 << 20)
+        print(before, machine.peak_memory_mb())
+        """
+    ).split()
+    assert float(peak) > float(before) + 60
+
+
+@LINUX_ONLY
+def test_an_allocation_beyond_the_limit_fails() -> None:
+    script = """
+        machine.limit_memory(64)
+        try:
+            block = bytearray(256 << 20)
+        except MemoryError:
+            print("no more")
+        """
+    assert run(script) == "no more"
+
+
+def test_processors_are_those_that_this_process_may_use() -> None:
+    cpus = machine.available_cpus()
+    assert cpus == sorted(set(cpus)) and 1 <= len(cpus) <= (os.cpu_count() or 1)
+
+
+@LINUX_ONLY
+def test_usage_of_a_group_counts_its_children() -> None:
+    source = "import subprocess, sys; block = bytearray(48 << 20); subprocess.run(['sleep', '60'])"
+    child = subprocess.Popen([sys.executable, "-c", source], start_new_session=True)
+    try:
+        usage = machine.group_usage(child.pid)
+        while usage is not None and usage.resident_mb < 48 and child.poll() is None:
+            usage = machine.group_usage(child.pid)
+        assert usage is not None and usage.resident_mb >= 48
+        assert usage.cpu_s >= 0 and usage.main_thread_s > 0
+    finally:
+        os.killpg(child.pid, 9)
+        child.wait()
+    empty = machine.group_usage(child.pid)
+    assert empty is not None and empty.resident_mb == 0
+
+
+def test_gpus_are_those_that_are_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,1")
+    assert machine.visible_gpus() == ["GPU-a", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert machine.visible_gpus() == []
+
+
+@LINUX_ONLY
+def test_kills_for_want_of_memory_are_counted() -> None:
+    assert machine.oom_kills() >= 0

@@ -1,0 +1,71 @@
+"""Errors: their fields, and their way to another process."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from generic_trainer import errors
+from generic_trainer.errors import (
+    ConfigurationError,
+    DataError,
+    GenericTrainerError,
+    ModelValidationError,
+    TrainingError,
+    WorkerLostError,
+    raise_problems,
+)
+from generic_trainer.validation import Result, ValidationReport
+
+ALL = [
+    kind
+    for kind in map(errors.__dict__.__getitem__, errors.__all__)
+    if isinstance(kind, type) and issubclass(kind, GenericTrainerError)
+]
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_fields_are_none_or_empty_where_nothing_is_known(kind: type[GenericTrainerError]) -> None:
+    error = kind("no such thing")
+    assert error.details == {}
+    assert not any(getattr(error, name) for name in kind.fields)
+    assert str(error) == "no such thing"
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_error_is_the_same_after_the_way_to_another_process(
+    kind: type[GenericTrainerError],
+) -> None:
+    details = {name: f"the {name}" for name in kind.fields}
+    there = pickle.loads(pickle.dumps(kind("no such thing", **details)))
+    assert type(there) is kind
+    assert str(there) == "no such thing"
+    assert there.details == details
+
+
+def test_a_subclass_has_the_fields_of_its_base() -> None:
+    error = WorkerLostError("gone", worker="worker 1", signal="SIGKILL", exit_code=-9)
+    assert isinstance(error, TrainingError)
+    assert (error.worker, error.signal, error.exit_code) == ("worker 1", "SIGKILL", -9)
+
+
+def test_report_of_a_failed_model_is_at_hand() -> None:
+    report = ValidationReport("model", (Result("loads", "fail", "it does not", "mend it"),))
+    error = pickle.loads(pickle.dumps(ModelValidationError("failed", report=report)))
+    assert [failure.name for failure in error.report.failures] == ["loads"]
+
+
+def test_a_field_that_the_class_has_not_is_refused() -> None:
+    with pytest.raises(TypeError, match="DataError has no field 'worker'"):
+        DataError("broken", worker="chief")
+
+
+def test_problems_are_listed_and_kept_one_by_one() -> None:
+    with pytest.raises(ConfigurationError, match="Distribution: 2 problems") as caught:
+        raise_problems(
+            ConfigurationError, "Distribution", ["no workers", "no memory"], path="a.yaml"
+        )
+    assert caught.value.problems == ("no workers", "no memory")
+    assert caught.value.path == "a.yaml"
+    assert str(caught.value).splitlines()[1:] == ["  1. no workers", "  2. no memory"]

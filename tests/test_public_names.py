@@ -1,0 +1,218 @@
+"""Every public name, pinned: what is added or taken away is seen here."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from tests.house import modules
+
+# Public module → its `__all__`.
+PUBLIC = {
+    "generic_trainer": [
+        "Distribution",
+        "GenericTrainer",
+        "ServingContract",
+        "__version__",
+        "cli",
+        "components",
+        "data",
+        "errors",
+        "estimator",
+        "executors",
+        "launchers",
+        "training",
+        "trials",
+        "user_code",
+        "validation",
+    ],
+    "generic_trainer.cli": ["main"],
+    "generic_trainer.components": ["GenericTrainer", "GenericTrainerSpec"],
+    "generic_trainer.data": [
+        "SplitCounts",
+        "count_examples",
+        "explain_read_errors",
+        "make_dataset_factory",
+    ],
+    "generic_trainer.errors": [
+        "ConfigurationError",
+        "DataError",
+        "ExportError",
+        "GenericTrainerError",
+        "ModelValidationError",
+        "ModuleFileError",
+        "TrainingError",
+        "WorkerHangError",
+        "WorkerLostError",
+        "WorkerMemoryError",
+        "raise_problems",
+    ],
+    "generic_trainer.estimator": ["experimental", "export", "inputs", "tf", "v1"],
+    "generic_trainer.estimator.v1": ["experimental", "export", "inputs"],
+    "generic_trainer.executors": ["GenericTrainerExecutor"],
+    "generic_trainer.launchers": [
+        "Distribution",
+        "Failure",
+        "Job",
+        "Launcher",
+        "RayOptions",
+        "TFJobOptions",
+        "launch",
+    ],
+    "generic_trainer.training": [
+        "CheckpointManager",
+        "SavedCheckpoint",
+        "export_model",
+        "get_strategy",
+        "is_chief",
+        "resume_callbacks",
+        "steps_for",
+    ],
+    "generic_trainer.training.export": ["export_model"],
+    "generic_trainer.training.resume": ["CheckpointManager", "SavedCheckpoint", "resume_callbacks"],
+    "generic_trainer.trials": [
+        "Categorical",
+        "Constant",
+        "DistributedContext",
+        "Double",
+        "ExperimentConfig",
+        "Integer",
+        "Log",
+        "Mode",
+        "Trial",
+        "TrialContext",
+        "create",
+        "create_trial_instance",
+        "errors",
+        "estimator",
+        "experiment",
+        "experimental",
+        "get_data_config",
+        "get_experiment_config",
+        "get_hyperparameter",
+        "get_hyperparameters",
+        "get_trial_seed",
+        "keras",
+        "native",
+        "run_fn_from_trial",
+        "tensorflow",
+    ],
+    "generic_trainer.trials.errors": [
+        "CheckFailedError",
+        "InvalidArgumentsError",
+        "InvalidDataTypeException",
+        "InvalidExperimentException",
+    ],
+    "generic_trainer.trials.estimator": [
+        "EstimatorContext",
+        "EstimatorExperimentalContext",
+        "EstimatorNativeContext",
+        "EstimatorTrial",
+        "EstimatorTrialContext",
+        "MetricReducer",
+        "RunHook",
+        "ServingInputReceiverFn",
+        "init",
+    ],
+    "generic_trainer.trials.experiment": [
+        "Experiment",
+        "HParams",
+        "RunConfig",
+        "learn_runner",
+        "run_fn_from_experiment",
+    ],
+    "generic_trainer.trials.experiment.learn_runner": ["run"],
+    "generic_trainer.trials.experimental": [
+        "Mode",
+        "create",
+        "create_trial_instance",
+        "estimator",
+        "keras",
+    ],
+    "generic_trainer.trials.experimental.estimator": ["init"],
+    "generic_trainer.trials.experimental.keras": ["init"],
+    "generic_trainer.trials.keras": [
+        "ArrayLike",
+        "ArrayLikeAdapter",
+        "InMemorySequence",
+        "InputData",
+        "KerasDataAdapter",
+        "KerasInputData",
+        "SequenceAdapter",
+        "TFKerasContext",
+        "TFKerasExperimentalContext",
+        "TFKerasNativeContext",
+        "TFKerasTensorBoard",
+        "TFKerasTrial",
+        "TFKerasTrialContext",
+        "callbacks",
+        "init",
+    ],
+    "generic_trainer.trials.keras.callbacks": [
+        "Callback",
+        "EarlyStopping",
+        "ReduceLROnPlateau",
+        "TFKerasTensorBoard",
+        "TensorBoard",
+    ],
+    "generic_trainer.trials.native": [
+        "InvalidExperimentException",
+        "Mode",
+        "StopLoadingImplementation",
+        "estimator",
+        "experimental",
+        "keras",
+    ],
+    "generic_trainer.trials.native.estimator": ["EstimatorNativeContext", "init"],
+    "generic_trainer.trials.native.keras": ["TFKerasNativeContext", "init"],
+    "generic_trainer.trials.tensorflow": ["TensorFlowTrial"],
+    "generic_trainer.user_code": [
+        "UserCode",
+        "bundle_function",
+        "bundle_module_file",
+        "call_user_function",
+        "user_function",
+    ],
+    "generic_trainer.validation": [
+        "Checker",
+        "Result",
+        "ServingContract",
+        "SignatureSpec",
+        "ValidationReport",
+        "all_checks",
+        "lint_eval_config",
+        "read_records",
+        "start_checker",
+        "validate_saved_model",
+        "write_manifest",
+    ],
+}
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_public_names_are_the_pinned_ones(module: str) -> None:
+    assert sorted(importlib.import_module(module).__all__) == PUBLIC[module]
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_every_public_name_is_there(module: str) -> None:
+    loaded = importlib.import_module(module)
+    missing = [name for name in PUBLIC[module] if not hasattr(loaded, name)]
+    assert missing == []
+    assert set(PUBLIC[module]) <= set(dir(loaded))
+
+
+def test_every_other_module_is_private() -> None:
+    public = [
+        name for name in modules() if not any(part.startswith("_") for part in name.split("."))
+    ]
+    assert sorted(set(public) - PUBLIC.keys() - WITHOUT_ALL) == []
+
+
+# Modules whose names are those of another one, and programs.
+WITHOUT_ALL = {
+    "generic_trainer.estimator.experimental",
+    "generic_trainer.estimator.export",
+    "generic_trainer.estimator.inputs",
+}
