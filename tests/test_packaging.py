@@ -13,6 +13,7 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -116,3 +117,11 @@ def test_constraints_pin_what_the_distribution_asks_for(
 def test_constraints_are_the_two_supported_stacks() -> None:
     assert pins("baseline", "3.10")["tfx"] == "1.16.0"
     assert {pins("current", python)["tfx"] for python in STACKS["current"]} == {"1.21.0"}
+
+
+def test_commits_are_checked_by_the_commands_of_ci() -> None:
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    hooks = {hook["id"]: hook["entry"] for repo in config["repos"] for hook in repo["hooks"]}
+    stages = re.findall(r"(?m)^(\w+)\(\) \{ (.*); \}$", (ROOT / ".ci" / "run").read_text())
+    assert hooks == {name: command for name, command in stages if name in hooks}
+    assert hooks.keys() == {"lint", "types"}
