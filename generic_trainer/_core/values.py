@@ -11,13 +11,16 @@ import base64
 import hashlib
 import json
 import pickle
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping
 from typing import Any
 
 __all__ = ["digest", "from_json", "to_json"]
 
 _TAG = "__type__"
 _PLAIN = (type(None), bool, int, float, str)
+# How Python shows an object that has no better text.
+_ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
 _SEQUENCES = {"tuple": tuple, "set": set, "frozenset": frozenset}
 
 
@@ -36,10 +39,10 @@ def from_json(text: str) -> Any:
 
 
 def digest(value: Any, digits: int = 16) -> str:
-    """Returns the start of a SHA-256 over a value, in hex.
+    """Returns the start of a SHA-256 over a value, in hex, the same in every process.
 
-    It is that of the value as JSON, as far as JSON can hold it; sets count whatever their order,
-    and objects by their class and their attributes, not by where they lie in memory.
+    It is that of the value as JSON. What JSON does not know counts by its `str`, sets whatever
+    their order, and what would show its address there by its class and its attributes.
     """
     try:
         text = json.dumps(value, sort_keys=True, default=_canonical)
@@ -85,22 +88,16 @@ def _untagged(value: Any) -> Any:
 def _canonical(value: Any) -> Any:
     if isinstance(value, (set, frozenset)):
         return {"set": sorted(digest(item) for item in value)}
-    if isinstance(value, bytes):
-        return {"bytes": hashlib.sha256(value).hexdigest()}
-    if isinstance(value, Mapping):
-        return dict(value)
-    name = f"{type(value).__module__}.{type(value).__qualname__}"
-    if hasattr(value, "SerializeToString"):
-        return {name: hashlib.sha256(value.SerializeToString(deterministic=True)).hexdigest()}
-    if hasattr(value, "__qualname__"):  # a class or a function
+    text = str(value)
+    if not _ADDRESS.search(text):
+        return text
+    if hasattr(value, "__qualname__"):  # a function
         return f"{value.__module__}.{value.__qualname__}"
-    if type(value).__str__ is not object.__str__ or type(value).__repr__ is not object.__repr__:
-        return str(value)
-    if hasattr(value, "__dict__"):
-        return {name: vars(value)}
-    if isinstance(value, Iterable):
-        return {name: list(value)}
-    return {name: value.__reduce_ex__(2)[1:]}
+    name = f"{type(value).__module__}.{type(value).__qualname__}"
+    try:
+        return {name: value.__reduce_ex__(2)[1:3]}
+    except TypeError:  # a lock, a file: nothing to tell it from others of its class
+        return name
 
 
 def _with_text_keys(value: Any) -> Any:
