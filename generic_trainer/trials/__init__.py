@@ -1,4 +1,4 @@
-"""Other trainer APIs, run by GenericTrainer: each trial class becomes a `run_fn`.
+"""Trial APIs of other trainers, run by GenericTrainer: each trial class becomes a `run_fn`.
 
 ::
 
@@ -30,9 +30,15 @@ if TYPE_CHECKING:
         native,
         tensorflow,
     )
+    from generic_trainer.trials._config import ExperimentConfig
     from generic_trainer.trials._context import DistributedContext, TrialContext
-    from generic_trainer.trials._experiment_config import ExperimentConfig
-    from generic_trainer.trials._ranges import Categorical, Constant, Double, Integer, Log
+    from generic_trainer.trials._hyperparameters import (
+        Categorical,
+        Constant,
+        Double,
+        Integer,
+        Log,
+    )
     from generic_trainer.trials._run_fn import run_fn_from_trial
     from generic_trainer.trials._trial import (
         Trial,
@@ -42,8 +48,7 @@ if TYPE_CHECKING:
         get_hyperparameters,
         get_trial_seed,
     )
-    from generic_trainer.trials.native._create import create, create_trial_instance
-    from generic_trainer.trials.native._mode import Mode
+    from generic_trainer.trials.native import Mode, create, create_trial_instance
 
 __all__ = [
     "Categorical",
@@ -74,9 +79,9 @@ __all__ = [
 ]
 
 _HOMES = {
+    "_config": ("ExperimentConfig",),
     "_context": ("DistributedContext", "TrialContext"),
-    "_experiment_config": ("ExperimentConfig",),
-    "_ranges": ("Categorical", "Constant", "Double", "Integer", "Log"),
+    "_hyperparameters": ("Categorical", "Constant", "Double", "Integer", "Log"),
     "_run_fn": ("run_fn_from_trial",),
     "_trial": (
         "Trial",
@@ -86,8 +91,7 @@ _HOMES = {
         "get_hyperparameters",
         "get_trial_seed",
     ),
-    "native._create": ("create", "create_trial_instance"),
-    "native._mode": ("Mode",),
+    "native": ("Mode", "create", "create_trial_instance"),
 }
 _MODULES = ("errors", "estimator", "experiment", "experimental", "keras", "native", "tensorflow")
 

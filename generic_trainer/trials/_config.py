@@ -4,25 +4,142 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from generic_trainer.errors import ConfigurationError, raise_problems
-from generic_trainer.trials._experiment_config import DEFAULT_SCHEDULING_UNIT, ExperimentConfig
 from generic_trainer.trials._hyperparameters import Hyperparameter, parse_hyperparameters
-from generic_trainer.trials._length import Length
+from generic_trainer.trials.errors import InvalidExperimentException
 
-__all__ = ["Experiment", "Searcher", "parse_experiment", "read_yaml"]
+__all__ = [
+    "DEFAULT_DATA_DIR",
+    "DEFAULT_SCHEDULING_UNIT",
+    "ExperimentConfig",
+    "ExperimentSettings",
+    "Length",
+    "Searcher",
+    "checkpoint_storage_dir",
+    "data_layer_dir",
+    "parse_experiment",
+    "read_yaml",
+]
 
+DEFAULT_SCHEDULING_UNIT = 100  # batches
+DEFAULT_DATA_DIR = "~/data/determined"
+_DEFAULT_CHECKPOINT_DIR = "/tmp/determined-cp"  # of Determined's own configuration
+_UNITS = ("batches", "records", "epochs")
 _POLICIES = ("best", "all", "none")
 _SEARCHES = ("single", "random", "grid")
 # These end bad trials early, which needs Determined's scheduler.
 _ADAPTIVE = ("adaptive_simple", "adaptive_asha")
+_BUCKETS = {"s3": "s3", "gcs": "gs"}  # type of a storage → scheme of its URLs
 # YAML 1.2, which these files are written in, has floats without a point: 1e-4. PyYAML reads 1.1.
 _FLOAT_1_2 = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$")
 
 _logger = logging.getLogger(__name__)
+
+
+class ExperimentConfig(dict[str, Any]):
+    """The mapping that the user wrote, with methods for what is asked most.
+
+    Source: `determined.ExperimentConfig` of Determined 0.12 and 0.13.
+    """
+
+    def scheduling_unit(self) -> int:
+        """Returns the batches in a training workload."""
+        named = self.get("scheduling_unit") or self.get("batches_per_step")
+        return int(named or DEFAULT_SCHEDULING_UNIT)
+
+    def batches_per_step(self) -> int:
+        """Returns the same, by its name in 0.12."""
+        return self.scheduling_unit()
+
+    def slots_per_trial(self) -> int:
+        """Returns the devices of a trial."""
+        return int(self._section("resources").get("slots_per_trial") or 1)
+
+    def native_parallel_enabled(self) -> bool:
+        """Returns whether user code batches by the global batch size."""
+        return bool(self._section("resources").get("native_parallel"))
+
+    def experiment_seed(self) -> int:
+        """Returns the seed of the experiment; 0 if there is none."""
+        return int(self._section("reproducibility").get("experiment_seed") or 0)
+
+    def get_records_per_epoch(self) -> int | None:
+        """Returns the records in an epoch; None if the configuration does not say."""
+        records = self.get("records_per_epoch")
+        return None if records is None else int(records)
+
+    def get_min_validation_period(self) -> dict[str, int]:
+        """Returns how long training goes on without a validation; empty if that is not limited."""
+        return self.get("min_validation_period") or {}
+
+    def get_data_layer_type(self) -> str:
+        """Returns where cached datasets lie, such as "shared_fs"."""
+        return str(self["data_layer"]["type"])
+
+    def debug_enabled(self) -> bool:
+        """Returns whether the user wants more to be logged."""
+        return bool(self.get("debug"))
+
+    def _section(self, name: str) -> dict[str, Any]:
+        return self.get(name) or {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Length:
+    """A number of batches, records or epochs.
+
+    Attributes:
+        count: how many.
+        unit: "batches", "records" or "epochs".
+    """
+
+    count: int
+    unit: str = "batches"
+
+    @classmethod
+    def parse(cls, field: str, value: Any, *, batches_per_unit: int = 1) -> Length:
+        """Reads `{"epochs": 3}`, or a bare number of steps, as the first releases had it.
+
+        Args:
+            field: the configuration's field, for messages.
+            value: what it holds.
+            batches_per_unit: how many batches a bare number stands for.
+
+        Raises:
+            ConfigurationError: it is neither, or negative.
+        """
+        if isinstance(value, Mapping) and len(value) == 1:
+            [(unit, count)] = value.items()
+            if unit in _UNITS and _is_count(count):
+                return cls(int(count), unit)
+        elif _is_count(value):
+            return cls(int(value) * batches_per_unit)
+        raise ConfigurationError(
+            f"{field} must be a whole number or one of "
+            f"{', '.join(f'{{{unit!r}: number}}' for unit in _UNITS)}, but got {value!r}"
+        )
+
+    def to_batches(self, global_batch_size: int, records_per_epoch: int) -> int:
+        """Returns the number of whole batches.
+
+        Raises:
+            ConfigurationError: epochs were given, and nothing says how long an epoch is.
+        """
+        if self.unit == "batches":
+            return self.count
+        if self.unit == "records":
+            return self.count // global_batch_size
+        if records_per_epoch <= 0:
+            raise ConfigurationError(
+                f"{{'epochs': {self.count}}} needs records_per_epoch, the number of training "
+                "records, at the top level of the experiment configuration"
+            )
+        return self.count * records_per_epoch // global_batch_size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +168,7 @@ class Searcher:
 
 
 @dataclasses.dataclass(frozen=True)
-class Experiment:
+class ExperimentSettings:
     """An experiment configuration, checked.
 
     Attributes:
@@ -81,14 +198,14 @@ class Experiment:
     slots: int
 
 
-def parse_experiment(raw: Mapping[str, Any]) -> Experiment:
+def parse_experiment(raw: Mapping[str, Any]) -> ExperimentSettings:
     """Checks an experiment configuration.
 
     Raises:
         ConfigurationError: with everything that is wrong.
     """
     problems: list[str] = []
-    unit = _first(raw, "scheduling_unit", "batches_per_step", default=DEFAULT_SCHEDULING_UNIT)
+    unit = raw.get("scheduling_unit", raw.get("batches_per_step", DEFAULT_SCHEDULING_UNIT))
     if not isinstance(unit, int) or unit < 1:
         problems.append(f"scheduling_unit must be a whole number of batches above 0, got {unit!r}")
         unit = DEFAULT_SCHEDULING_UNIT
@@ -109,7 +226,7 @@ def parse_experiment(raw: Mapping[str, Any]) -> Experiment:
     policy = raw.get("checkpoint_policy", "best")
     if policy not in _POLICIES:
         problems.append(f"checkpoint_policy must be one of {', '.join(_POLICIES)}, got {policy!r}")
-    experiment = Experiment(
+    settings = ExperimentSettings(
         raw=raw,
         hyperparameters=attempt(
             parse_hyperparameters, raw.get("hyperparameters") or {}, default={}
@@ -122,10 +239,10 @@ def parse_experiment(raw: Mapping[str, Any]) -> Experiment:
         perform_initial_validation=bool(raw.get("perform_initial_validation", False)),
         records_per_epoch=int(raw.get("records_per_epoch") or 0),
         seed=ExperimentConfig(raw).experiment_seed(),
-        slots=int((raw.get("resources") or {}).get("slots_per_trial") or 1),
+        slots=ExperimentConfig(raw).slots_per_trial(),
     )
     raise_problems(ConfigurationError, "The experiment configuration", problems)
-    return experiment
+    return settings
 
 
 def _parse_searcher(raw: Mapping[str, Any], unit: int) -> Searcher:
@@ -162,12 +279,16 @@ def _max_length(raw: Mapping[str, Any], unit: int) -> Length:
     return Length.parse("searcher.max_steps", raw["max_steps"], batches_per_unit=unit)
 
 
-def _first(raw: Mapping[str, Any], *fields: str, default: Any) -> Any:
-    return next((raw[field] for field in fields if field in raw), default)
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def read_yaml(text: str) -> dict[str, Any]:
+def read_yaml(text: str, path: str | None = None) -> dict[str, Any]:
     """Reads an experiment configuration, numbers as YAML 1.2 has them: 1e-4 is a float.
+
+    Args:
+        text: of the file.
+        path: the file, for errors.
 
     Raises:
         ConfigurationError: it is not YAML, or not a mapping.
@@ -179,11 +300,61 @@ def read_yaml(text: str) -> dict[str, Any]:
 
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT_1_2, list("-+0123456789."))
     try:
-        found = yaml.load(text, Loader)
+        config = yaml.load(text, Loader)
     except yaml.YAMLError as error:
-        raise ConfigurationError(f"The experiment configuration is not YAML: {error}") from error
-    if not isinstance(found, dict):
         raise ConfigurationError(
-            f"The experiment configuration must be a mapping, but got {type(found).__name__}"
+            f"The experiment configuration is not YAML: {error}", path=path
+        ) from error
+    if not isinstance(config, dict):
+        raise ConfigurationError(
+            f"The experiment configuration must be a mapping, but got {type(config).__name__}",
+            path=path,
         )
-    return found
+    return config
+
+
+def data_layer_dir(layer: Mapping[str, Any]) -> str:
+    """Returns the directory, local or remote, where an experiment caches its datasets.
+
+    Args:
+        layer: the section `data_layer` of an experiment configuration.
+
+    Raises:
+        ConfigurationError: it names none.
+    """
+    if layer.get("type", "shared_fs") == "shared_fs":
+        path = layer.get("host_storage_path") or layer.get("container_storage_path")
+        return os.path.abspath(os.path.expanduser(path or DEFAULT_DATA_DIR))
+    url = _bucket_url(layer, layer.get("bucket_directory_path"))
+    if url is None:
+        raise ConfigurationError(
+            "data_layer must be {'type': 'shared_fs', 'host_storage_path': path}, or 's3' or 'gcs' "
+            f"with 'bucket' and 'bucket_directory_path', but got {dict(layer)!r}"
+        )
+    return url
+
+
+def checkpoint_storage_dir(config: Mapping[str, Any]) -> str:
+    """Returns the directory, local or remote, that `checkpoint_storage` of a configuration names.
+
+    Raises:
+        InvalidExperimentException: it names none.
+    """
+    storage = config.get("checkpoint_storage") or {}
+    if storage.get("type", "shared_fs") == "shared_fs":
+        path = storage.get("host_path", _DEFAULT_CHECKPOINT_DIR)
+        return os.path.join(path, storage.get("storage_path") or "")
+    url = _bucket_url(storage, storage.get("prefix"))
+    if url is None:
+        raise InvalidExperimentException(
+            "checkpoint_storage must be {'type': 'shared_fs', 'host_path': path}, or 'gcs' or 's3' "
+            f"with 'bucket', but got {storage!r}"
+        )
+    return url
+
+
+def _bucket_url(section: Mapping[str, Any], folder: Any) -> str | None:
+    scheme = _BUCKETS.get(section["type"])
+    if scheme is None or not section.get("bucket"):
+        return None
+    return f"{scheme}://{section['bucket']}/{str(folder or '').strip('/')}".rstrip("/")

@@ -1,4 +1,4 @@
-"""What a trial may ask about itself: the base of every API's context.
+"""The context of a trial, through which it asks about itself: the base of every API's.
 
 Source: `TrialContext` and `NativeContext` of Determined 0.12 and 0.13.
 """
@@ -12,11 +12,9 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.trials._batch_sizes import BatchSizes
-from generic_trainer.trials._errors import CheckFailedError, InvalidArgumentsError
-from generic_trainer.trials._experiment_config import DEFAULT_SCHEDULING_UNIT, ExperimentConfig
-from generic_trainer.trials._sole_trial import sole_trial
-from generic_trainer.trials._trial import TrialRun
+from generic_trainer.trials._config import DEFAULT_SCHEDULING_UNIT, ExperimentConfig
+from generic_trainer.trials._trial import BatchSizes, TrialRun, sole_trial
+from generic_trainer.trials.errors import CheckFailedError, InvalidArgumentsError
 
 __all__ = ["DistributedContext", "TrialContext"]
 

@@ -1,4 +1,4 @@
-"""`context.experimental`: datasets that are computed once and read from a cache ever after.
+"""`context.experimental`: a cache of datasets, which are computed once and read ever after.
 
 ::
 
@@ -32,12 +32,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from generic_trainer._core.files import is_remote
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.trials._batch_sizes import BatchSizes
-from generic_trainer.trials._data_layer import DEFAULT_PATH, data_layer_root
-from generic_trainer.trials._errors import CheckFailedError
-from generic_trainer.trials._record_store import RecordStore, copy_tree, is_complete, write_store
-from generic_trainer.trials._trial import TrialRun
+from generic_trainer.trials._config import DEFAULT_DATA_DIR, data_layer_dir
+from generic_trainer.trials._record_store import RecordStore, copy_store, is_complete, write_store
+from generic_trainer.trials._trial import BatchSizes, TrialRun
+from generic_trainer.trials.errors import CheckFailedError
 
 __all__ = ["DatasetCache"]
 
@@ -198,17 +198,16 @@ class DatasetCache:
         return self._run.batches_trained * (self._sizes.of_all // self._sizes.per_slot)
 
     def _open(self, name: str, version: str, make: Maker, args: Any, kwargs: Any) -> RecordStore:
-        place = os.path.join(self._root(), _quoted(name), _quoted(version))
-        if not is_complete(place):
-            _aside(lambda: write_store(_checked(make(*args, **kwargs), make), place))
-        if "://" in place:
-            local = os.path.join(
-                os.path.expanduser(DEFAULT_PATH), _quoted(self._root()), _quoted(name), version
-            )
+        root, key = self._root(), os.path.join(_quoted(name), _quoted(version))
+        directory = os.path.join(root, key)
+        if not is_complete(directory):
+            _aside(lambda: write_store(_checked(make(*args, **kwargs), make), directory))
+        if is_remote(root):
+            local = os.path.join(os.path.expanduser(DEFAULT_DATA_DIR), _quoted(root), key)
             if not is_complete(local):
-                copy_tree(place, local)
-            place = local
-        store = _aside(lambda: RecordStore(place))
+                copy_store(directory, local)
+            directory = local
+        store: RecordStore = _aside(lambda: RecordStore(directory))
         # The function may have drawn random numbers, and is not called the next time.
         tf.random.set_seed(self._run.seed)
         return store
@@ -222,7 +221,7 @@ class DatasetCache:
                     "{'data_layer': {'type': 'shared_fs', 'host_storage_path': '/some/folder'}}"
                 )
             layer = {"type": "shared_fs"}
-        return data_layer_root(layer)
+        return data_layer_dir(layer)
 
 
 def _quoted(name: str) -> str:

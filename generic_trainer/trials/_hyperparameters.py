@@ -1,8 +1,18 @@
-"""Hyperparameters: constants, ranges, and how values are drawn from them."""
+"""Hyperparameters: constants, ranges, and the values that are drawn from them.
+
+::
+
+    import generic_trainer.trials as det
+
+    hyperparameters = {"global_batch_size": det.Constant(32), "units": det.Integer(8, 64)}
+
+Each is the mapping that a YAML file would have, so that configurations can be written as JSON.
+
+Source: `determined.Constant` and the others of Determined 0.12 and 0.13, which have no `count`.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,168 +30,164 @@ __all__ = [
     "grid",
     "parse_hyperparameters",
     "sample",
+    "tuned_values",
 ]
 
+Hyperparameter = dict[str, Any]
 
-@dataclasses.dataclass(frozen=True)
-class Constant:
-    """Always the same value."""
-
-    val: Any
-
-    def draw(self, _: random.Random) -> Any:
-        """Returns the value."""
-        return self.val
-
-    def points(self) -> list[Any]:
-        """Returns the one point of a grid."""
-        return [self.val]
-
-
-@dataclasses.dataclass(frozen=True)
-class Categorical:
-    """One of several values."""
-
-    vals: Sequence[Any]
-
-    def draw(self, source: random.Random) -> Any:
-        """Draws uniformly."""
-        return source.choice(list(self.vals))
-
-    def points(self) -> list[Any]:
-        """Returns all values."""
-        return list(self.vals)
-
-
-@dataclasses.dataclass(frozen=True)
-class Integer:
-    """A whole number from `minval` to `maxval`, both included."""
-
-    minval: int
-    maxval: int
-    count: int | None = None
-
-    def draw(self, source: random.Random) -> int:
-        """Draws uniformly."""
-        return source.randint(self.minval, self.maxval)
-
-    def points(self) -> list[int]:
-        """Returns `count` numbers, evenly spread; all of them if there are not more."""
-        return sorted({round(point) for point in _spread(self, self.minval, self.maxval)})
-
-
-@dataclasses.dataclass(frozen=True)
-class Double:
-    """A real number between `minval` and `maxval`."""
-
-    minval: float
-    maxval: float
-    count: int | None = None
-
-    def draw(self, source: random.Random) -> float:
-        """Draws uniformly."""
-        return source.uniform(self.minval, self.maxval)
-
-    def points(self) -> list[float]:
-        """Returns `count` numbers, evenly spread."""
-        return _spread(self, self.minval, self.maxval)
-
-
-@dataclasses.dataclass(frozen=True)
-class Log:
-    """`base` to the power of a real number between `minval` and `maxval`."""
-
-    minval: float
-    maxval: float
-    base: float = 10.0
-    count: int | None = None
-
-    def draw(self, source: random.Random) -> float:
-        """Draws the exponent uniformly."""
-        return float(self.base ** source.uniform(self.minval, self.maxval))
-
-    def points(self) -> list[float]:
-        """Returns `count` numbers, their exponents evenly spread."""
-        return [float(self.base**point) for point in _spread(self, self.minval, self.maxval)]
-
-
-Hyperparameter = Constant | Categorical | Integer | Double | Log
-
-_KINDS: dict[str, type[Hyperparameter]] = {
-    "const": Constant,
-    "categorical": Categorical,
-    "int": Integer,
-    "double": Double,
-    "log": Log,
+# Type → the fields that it must have, and those that it may have.
+_FIELDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "const": (("val",), ()),
+    "categorical": (("vals",), ()),
+    "int": (("minval", "maxval"), ("count",)),
+    "double": (("minval", "maxval"), ("count",)),
+    "log": (("minval", "maxval"), ("base", "count")),
 }
+_DEFAULT_BASE = 10
+
+
+def Constant(value: Any) -> Hyperparameter:
+    """Always the same value."""
+    return {"type": "const", "val": value}
+
+
+def Categorical(vals: Sequence[Any]) -> Hyperparameter:
+    """One of several values."""
+    return {"type": "categorical", "vals": list(vals)}
+
+
+def Integer(minval: int, maxval: int, count: int | None = None) -> Hyperparameter:
+    """A whole number from `minval` to `maxval`, both included.
+
+    Args:
+        minval: the lowest.
+        maxval: the highest.
+        count: points of a grid search; by default all.
+    """
+    return _range("int", minval, maxval, count)
+
+
+def Double(minval: float, maxval: float, count: int | None = None) -> Hyperparameter:
+    """A real number from `minval` to `maxval`; `count` are the points that a grid search needs."""
+    return _range("double", minval, maxval, count)
+
+
+def Log(
+    minval: float, maxval: float, base: float = _DEFAULT_BASE, count: int | None = None
+) -> Hyperparameter:
+    """`base` to the power of a real number from `minval` to `maxval`; `count` as for `Double`."""
+    return {**_range("log", minval, maxval, count), "base": base}
 
 
 def parse_hyperparameters(values: Mapping[str, Any]) -> dict[str, Hyperparameter]:
     """Reads the section `hyperparameters` of an experiment configuration.
 
-    A mapping with a `type` is a range, any other value stands for itself.
+    A mapping with a `type` is a constant or a range, any other value stands for itself.
 
     Raises:
         ConfigurationError: with everything that is wrong.
     """
-    found: dict[str, Hyperparameter] = {}
+    parsed: dict[str, Hyperparameter] = {}
     problems = []
     for name, value in values.items():
-        try:
-            found[name] = _parse(value)
-        except ConfigurationError as error:
-            problems.append(f"{name}: {error}")
+        if not (isinstance(value, Mapping) and "type" in value):
+            parsed[name] = Constant(value)
+        elif problem := _problem(value):
+            problems.append(f"{name}: {problem}")
+        else:
+            parsed[name] = dict(value)
     raise_problems(ConfigurationError, "hyperparameters", problems)
-    return found
+    return parsed
 
 
-def sample(ranges: Mapping[str, Hyperparameter], seed: int) -> dict[str, Any]:
+def sample(hyperparameters: Mapping[str, Hyperparameter], seed: int) -> dict[str, Any]:
     """Draws one value for each; the same seed draws the same values."""
     source = random.Random(seed)
-    return {name: ranges[name].draw(source) for name in sorted(ranges)}
+    return {name: _draw(hyperparameters[name], source) for name in sorted(hyperparameters)}
 
 
-def grid(ranges: Mapping[str, Hyperparameter]) -> Iterator[dict[str, Any]]:
-    """Yields every combination of the ranges' points, the last name varying fastest."""
-    names = sorted(ranges)
-    for values in itertools.product(*(ranges[name].points() for name in names)):
+def grid(hyperparameters: Mapping[str, Hyperparameter]) -> Iterator[dict[str, Any]]:
+    """Yields every combination of the points of all, the last name varying fastest.
+
+    Raises:
+        ConfigurationError: a range of real numbers has no `count`.
+    """
+    names = sorted(hyperparameters)
+    for values in itertools.product(*(_points(hyperparameters[name]) for name in names)):
         yield dict(zip(names, values, strict=True))
 
 
-def _parse(value: Any) -> Hyperparameter:
-    if not (isinstance(value, Mapping) and "type" in value):
-        return Constant(value)
-    arguments = {key: item for key, item in value.items() if key != "type"}
-    kind = _KINDS.get(value["type"])
-    if kind is None:
-        raise ConfigurationError(f"type must be one of {', '.join(_KINDS)}, got {value['type']!r}")
-    try:
-        made = kind(**arguments)
-    except TypeError:
-        fields = ", ".join(field.name for field in dataclasses.fields(kind))
-        raise ConfigurationError(
-            f"a hyperparameter of type {value['type']} takes {fields}; got {sorted(arguments)}"
-        ) from None
-    _check(made)
-    return made
+def tuned_values(fn_args: Any) -> dict[str, Any]:
+    """Returns what a Tuner found: the values of the `keras_tuner.HyperParameters` config.
+
+    Args:
+        fn_args: the argument of `run_fn`.
+    """
+    return dict((fn_args.hyperparameters or {}).get("values") or {})
 
 
-def _check(made: Hyperparameter) -> None:
-    if isinstance(made, Categorical) and not made.vals:
-        raise ConfigurationError("vals must not be empty")
-    if isinstance(made, (Integer, Double, Log)) and not made.minval <= made.maxval:
-        raise ConfigurationError(f"minval {made.minval} is above maxval {made.maxval}")
+def _range(kind: str, minval: float, maxval: float, count: int | None) -> Hyperparameter:
+    points = {} if count is None else {"count": count}
+    return {"type": kind, "minval": minval, "maxval": maxval, **points}
 
 
-def _spread(range_: Integer | Double | Log, lowest: float, highest: float) -> list[Any]:
-    count = range_.count
-    if count is None and isinstance(range_, Integer):
-        count = range_.maxval - range_.minval + 1
+def _problem(value: Mapping[str, Any]) -> str | None:
+    kind = value["type"]
+    if kind not in _FIELDS:
+        return f"type must be one of {', '.join(_FIELDS)}, got {kind!r}"
+    required, optional = _FIELDS[kind]
+    fields = value.keys() - {"type"}
+    if not set(required) <= fields <= {*required, *optional}:
+        expected = ", ".join((*required, *optional))
+        return f"a hyperparameter of type {kind} takes {expected}; got {sorted(fields)}"
+    if kind == "categorical" and not value["vals"]:
+        return "vals must not be empty"
+    if "minval" in required and not value["minval"] <= value["maxval"]:
+        return f"minval {value['minval']} is above maxval {value['maxval']}"
+    return None
+
+
+def _draw(hyperparameter: Hyperparameter, source: random.Random) -> Any:
+    kind = hyperparameter["type"]
+    if kind == "const":
+        return hyperparameter["val"]
+    if kind == "categorical":
+        return source.choice(list(hyperparameter["vals"]))
+    bounds = hyperparameter["minval"], hyperparameter["maxval"]
+    if kind == "int":
+        return source.randint(*bounds)
+    drawn = source.uniform(*bounds)
+    return drawn if kind == "double" else _power(hyperparameter, drawn)
+
+
+def _points(hyperparameter: Hyperparameter) -> list[Any]:
+    """Returns the points of a grid: `count` numbers, or exponents, evenly spread."""
+    kind = hyperparameter["type"]
+    if kind == "const":
+        return [hyperparameter["val"]]
+    if kind == "categorical":
+        return list(hyperparameter["vals"])
+    lowest, highest = hyperparameter["minval"], hyperparameter["maxval"]
+    count = hyperparameter.get("count")
+    if kind == "int":
+        numbers = highest - lowest + 1
+        count = numbers if count is None else min(count, numbers)
     if count is None or count < 1:
-        raise ConfigurationError(f"a grid search needs `count`, the number of points, for {range_}")
-    if isinstance(range_, Integer):
-        count = min(count, range_.maxval - range_.minval + 1)
+        raise ConfigurationError(
+            f"a grid search needs `count`, the number of points, for {hyperparameter}"
+        )
+    spread = _spread(lowest, highest, count)
+    if kind == "int":
+        return sorted({round(point) for point in spread})
+    return spread if kind == "double" else [_power(hyperparameter, point) for point in spread]
+
+
+def _spread(lowest: float, highest: float, count: int) -> list[float]:
     if count == 1:
         return [(lowest + highest) / 2]
     step = (highest - lowest) / (count - 1)
     return [lowest + step * index for index in range(count)]
+
+
+def _power(hyperparameter: Hyperparameter, exponent: float) -> float:
+    return float(hyperparameter.get("base", _DEFAULT_BASE) ** exponent)

@@ -1,7 +1,7 @@
-"""The loop that every trial API shares: train some batches, validate, checkpoint, in fixed order.
+"""The loop that all trial APIs share: batches, validations and checkpoints in a fixed order.
 
 What comes next follows the trial workload sequencer of Determined 0.13: it depends on nothing but
-the plan and the progress, so a run that resumes from a checkpoint goes on as the straight run did.
+schedule and progress, so a run that resumes from a checkpoint goes on as the straight run did.
 """
 
 from __future__ import annotations
@@ -12,10 +12,18 @@ import numbers
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from generic_trainer.trials._config import Experiment
-from generic_trainer.trials._length import Length
+from generic_trainer.trials._config import ExperimentSettings, Length
 
-__all__ = ["Checkpoint", "Controller", "Plan", "Progress", "Train", "Validate", "next_work", "run"]
+__all__ = [
+    "Checkpoint",
+    "Controller",
+    "Train",
+    "TrialProgress",
+    "TrialSchedule",
+    "Validate",
+    "next_work",
+    "run",
+]
 
 _logger = logging.getLogger(__name__)
 
@@ -44,7 +52,7 @@ class Controller(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class TrialSchedule:
     """What a trial is to do, in batches.
 
     Attributes:
@@ -68,37 +76,39 @@ class Plan:
     is_better: Callable[[float, float | None], bool]
 
     @classmethod
-    def of(cls, experiment: Experiment, global_batch_size: Callable[[], int]) -> Plan:
+    def of(
+        cls, settings: ExperimentSettings, global_batch_size: Callable[[], int]
+    ) -> TrialSchedule:
         """Converts the lengths of an experiment to batches, a period to at least one.
 
         Args:
-            experiment: the configuration.
+            settings: the configuration.
             global_batch_size: records in a batch; asked only where lengths are not in batches.
         """
 
         def batches(length: Length) -> int:
             if length.unit == "batches":
                 return length.count
-            return length.to_batches(global_batch_size(), experiment.records_per_epoch)
+            return length.to_batches(global_batch_size(), settings.records_per_epoch)
 
         def period(length: Length | None) -> int | None:
             return None if length is None else max(1, batches(length))
 
-        searcher = experiment.searcher
+        searcher = settings.searcher
         return cls(
             max_batches=batches(searcher.max_length),
-            unit=experiment.scheduling_unit,
-            validation_period=period(experiment.min_validation_period),
-            checkpoint_period=period(experiment.min_checkpoint_period),
-            validate_first=experiment.perform_initial_validation,
-            checkpoint_policy=experiment.checkpoint_policy,
+            unit=settings.scheduling_unit,
+            validation_period=period(settings.min_validation_period),
+            checkpoint_period=period(settings.min_checkpoint_period),
+            validate_first=settings.perform_initial_validation,
+            checkpoint_policy=settings.checkpoint_policy,
             metric=searcher.metric,
             is_better=searcher.is_better,
         )
 
 
 @dataclasses.dataclass
-class Progress:
+class TrialProgress:
     """How far a trial is; kept with every checkpoint.
 
     Attributes:
@@ -141,7 +151,7 @@ class Checkpoint:
 
 
 def next_work(
-    plan: Plan, progress: Progress, *, stop_requested: bool = False
+    schedule: TrialSchedule, progress: TrialProgress, *, stop_requested: bool = False
 ) -> Train | Validate | Checkpoint | None:
     """Returns what to do next; None when the trial is over.
 
@@ -155,52 +165,52 @@ def next_work(
     """
     unsaved = progress.batches - progress.checkpointed_at
     unvalidated = progress.batches - (progress.validated_at or 0)
-    if plan.validate_first and progress.validated_at is None and progress.batches == 0:
+    if schedule.validate_first and progress.validated_at is None and progress.batches == 0:
         return Validate()
     if stop_requested:
         return Checkpoint() if unsaved else None
     if progress.owes_checkpoint and unsaved:
         return Checkpoint()
-    if progress.batches >= plan.max_batches:
+    if progress.batches >= schedule.max_batches:
         if unsaved:
             return Checkpoint()
         return None if progress.validated_at == progress.batches else Validate()
-    if plan.validation_period and unvalidated >= plan.validation_period:
+    if schedule.validation_period and unvalidated >= schedule.validation_period:
         return Validate()
-    if plan.checkpoint_period and unsaved >= plan.checkpoint_period:
+    if schedule.checkpoint_period and unsaved >= schedule.checkpoint_period:
         return Checkpoint()
-    return Train(_stretch(plan, progress.batches, unvalidated, unsaved))
+    return Train(_stretch(schedule, progress.batches, unvalidated, unsaved))
 
 
-def _stretch(plan: Plan, batches: int, unvalidated: int, unsaved: int) -> int:
-    limits = [plan.max_batches - batches, plan.unit]
-    if plan.validation_period:
-        limits.append(plan.validation_period - unvalidated)
-    if plan.checkpoint_period:
-        limits.append(plan.checkpoint_period - unsaved)
+def _stretch(schedule: TrialSchedule, batches: int, unvalidated: int, unsaved: int) -> int:
+    limits = [schedule.max_batches - batches, schedule.unit]
+    if schedule.validation_period:
+        limits.append(schedule.validation_period - unvalidated)
+    if schedule.checkpoint_period:
+        limits.append(schedule.checkpoint_period - unsaved)
     return max(1, min(limits))
 
 
 def run(
     controller: Controller,
-    plan: Plan,
-    progress: Progress,
+    schedule: TrialSchedule,
+    progress: TrialProgress,
     *,
-    save: Callable[[Progress], None],
-    save_best: Callable[[Progress], None],
+    save: Callable[[TrialProgress], None],
+    save_best: Callable[[TrialProgress], None],
     report: Callable[[int, str, Mapping[str, Any]], None],
 ) -> None:
     """Brings a trial to its end.
 
     Args:
         controller: the trial.
-        plan: what to do.
+        schedule: what to do.
         progress: where it stands; brought up to date.
         save: writes a checkpoint to resume from.
         save_best: keeps the model that is the best so far.
         report: is told (batches, "training" or "validation", metrics) after each workload.
     """
-    while work := next_work(plan, progress, stop_requested=controller.stop_requested):
+    while work := next_work(schedule, progress, stop_requested=controller.stop_requested):
         if isinstance(work, Train):
             metrics = controller.train(work.batches)
             progress.batches += work.batches
@@ -209,14 +219,14 @@ def run(
             metrics = controller.validate()
             progress.validated_at = progress.batches
             _record(progress, "validation", metrics, report)
-            _judge(plan, progress, metrics, save_best)
+            _judge(schedule, progress, metrics, save_best)
         else:
             progress.checkpointed_at, progress.owes_checkpoint = progress.batches, False
             save(progress)
 
 
 def _record(
-    progress: Progress,
+    progress: TrialProgress,
     kind: str,
     metrics: Mapping[str, Any],
     report: Callable[[int, str, Mapping[str, Any]], None],
@@ -226,23 +236,23 @@ def _record(
 
 
 def _judge(
-    plan: Plan,
-    progress: Progress,
+    schedule: TrialSchedule,
+    progress: TrialProgress,
     metrics: Mapping[str, Any],
-    save_best: Callable[[Progress], None],
+    save_best: Callable[[TrialProgress], None],
 ) -> None:
-    value = metrics.get(plan.metric) if plan.metric else None
-    best = isinstance(value, numbers.Real) and plan.is_better(float(value), progress.best)
+    value = metrics.get(schedule.metric) if schedule.metric else None
+    best = isinstance(value, numbers.Real) and schedule.is_better(float(value), progress.best)
     if best:
         progress.best, progress.best_at = float(value), progress.batches  # type: ignore[arg-type]
-    elif plan.metric and not isinstance(value, numbers.Real):
+    elif schedule.metric and not isinstance(value, numbers.Real):
         _logger.warning(
             "The searcher's metric %r is not among the validation metrics that are numbers (%s).",
-            plan.metric,
+            schedule.metric,
             ", ".join(sorted(metrics)) or "none",
         )
-    progress.owes_checkpoint = plan.checkpoint_policy == "all" or (
-        plan.checkpoint_policy == "best" and best
+    progress.owes_checkpoint = schedule.checkpoint_policy == "all" or (
+        schedule.checkpoint_policy == "best" and best
     )
-    if best and plan.checkpoint_policy != "none":
+    if best and schedule.checkpoint_policy != "none":
         save_best(progress)

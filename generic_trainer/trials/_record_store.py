@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer._core.files import gfile, is_remote
+from generic_trainer._core.files import copy_tree, gfile, is_remote
 
-__all__ = ["RecordStore", "copy_tree", "is_complete", "write_store"]
+__all__ = ["RecordStore", "copy_store", "is_complete", "write_store"]
 
 _RECORDS, _OFFSETS, _SPEC = "records", "offsets.npy", "spec"
 # Records that one call into Python reads: enough for the call to cost next to nothing.
@@ -90,21 +90,14 @@ def write_store(dataset: tf.data.Dataset, directory: str) -> None:
         os.makedirs(made)
         _write(dataset, made)
         if is_remote(directory):
-            copy_tree(made, directory)
+            copy_store(made, directory)
         elif not os.path.exists(directory):
             os.rename(made, directory)
 
 
-def copy_tree(source: str, target: str) -> None:
+def copy_store(source: str, target: str) -> None:
     """Copies a store between file systems, the offsets last: with them it is complete."""
-    files = gfile()
-    paths = [
-        os.path.join(folder, name) for folder, _, names in files.walk(source) for name in names
-    ]
-    for path in sorted(paths, key=lambda path: os.path.basename(path) == _OFFSETS):
-        destination = os.path.join(target, path[len(source) :].lstrip("/"))
-        files.makedirs(os.path.dirname(destination))
-        files.copy(path, destination, overwrite=True)
+    copy_tree(source, target, last=_OFFSETS)
 
 
 def is_complete(directory: str) -> bool:

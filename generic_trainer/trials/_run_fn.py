@@ -6,19 +6,21 @@ import contextlib
 import dataclasses
 import json
 import logging
+import numbers
 import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from generic_trainer._core.files import gfile
+import tensorflow as tf
+
+from generic_trainer._core.files import gfile, write_whole
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import CheckpointManager
-from generic_trainer.trials._config import Experiment, parse_experiment, read_yaml
-from generic_trainer.trials._loop import Plan, Progress, run
-from generic_trainer.trials._report import Reporter
-from generic_trainer.trials._search import trials_of
-from generic_trainer.trials._trial import Trial, TrialRun, current
+from generic_trainer.trials._config import ExperimentSettings, parse_experiment, read_yaml
+from generic_trainer.trials._hyperparameters import tuned_values
+from generic_trainer.trials._loop import TrialProgress, TrialSchedule, run
+from generic_trainer.trials._trial import Trial, TrialRun, current, trials_of
 
 __all__ = ["run_fn_from_trial"]
 
@@ -30,11 +32,11 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Outcome:
-    """How a trial ended, and the checkpoint that stands for it."""
+class _FinishedTrial:
+    """A trial at its end."""
 
     run: TrialRun
-    progress: Progress
+    progress: TrialProgress
 
 
 def run_fn_from_trial(trial_class: type[Trial]) -> Callable[[Any], None]:
@@ -67,14 +69,14 @@ def run_fn_from_trial(trial_class: type[Trial]) -> Callable[[Any], None]:
         )
 
     def run_fn(fn_args: Any) -> None:
-        experiment = parse_experiment(_configuration(fn_args, trial_class))
-        runs = trials_of(experiment, _tuned(fn_args))
-        outcomes = []
+        settings = parse_experiment(_configuration(fn_args, trial_class))
+        runs = trials_of(settings, tuned_values(fn_args))
+        finished = []
         for number, trial in enumerate(runs, 1):
             _logger.info("Trial %d of %d: %s", number, len(runs), dict(trial.hparams))
-            outcomes.append(_finish(trial_class, trial, experiment, fn_args))
-        best = _best(outcomes, experiment)
-        _write_record(outcomes, best, fn_args.model_run_dir)
+            finished.append(_finish(trial_class, trial, settings, fn_args))
+        best = _best(finished, settings)
+        _write_record(finished, best, fn_args.model_run_dir)
         with _opened(trial_class, _exported(best, fn_args)) as controller:
             controller.export(fn_args)
 
@@ -82,35 +84,32 @@ def run_fn_from_trial(trial_class: type[Trial]) -> Callable[[Any], None]:
 
 
 def _configuration(fn_args: Any, trial_class: type[Trial]) -> Mapping[str, Any]:
-    found = dict(fn_args.custom_config or {})
-    path = found.get(_CONFIG_KEY)
+    config = dict(fn_args.custom_config or {})
+    path = config.get(_CONFIG_KEY)
     if isinstance(path, Mapping):
         return path
     if path is None:
-        return found
+        return config
     module = sys.modules[trial_class.__module__]
     path = os.path.join(os.path.dirname(module.__file__ or ""), path)
     if not gfile().exists(path):
-        raise ConfigurationError(f"custom_config names {path} as {_CONFIG_KEY}: there is no file")
+        raise ConfigurationError(
+            f"custom_config names {path} as {_CONFIG_KEY}: there is no file", path=path
+        )
     with gfile().GFile(path) as file:
-        return read_yaml(file.read())
-
-
-def _tuned(fn_args: Any) -> Mapping[str, Any]:
-    """Returns the values of a `keras_tuner.HyperParameters` config."""
-    return dict((fn_args.hyperparameters or {}).get("values") or {})
+        return read_yaml(file.read(), path)
 
 
 def _finish(
-    trial_class: type[Trial], trial: TrialRun, experiment: Experiment, fn_args: Any
-) -> _Outcome:
+    trial_class: type[Trial], trial: TrialRun, settings: ExperimentSettings, fn_args: Any
+) -> _FinishedTrial:
     """Runs a trial from where it stands to its end."""
     with (
         CheckpointManager(_directory(fn_args, trial, "latest")) as latest,
         CheckpointManager(_directory(fn_args, trial, "best"), max_to_keep=1) as best,
     ):
         saved = latest.latest()
-        progress = Progress(**saved.metadata) if saved else Progress()
+        progress = TrialProgress(**saved.metadata) if saved else TrialProgress()
         if saved:
             _logger.info("Trial %d goes on after %d batches", trial.trial_id, progress.batches)
             trial = _at(trial, progress.batches, saved.path)
@@ -118,24 +117,26 @@ def _finish(
         trial = dataclasses.replace(trial, log_dir=log_dir)
         with (
             _opened(trial_class, trial) as controller,
-            contextlib.closing(Reporter(trial, log_dir)) as reporter,
+            contextlib.closing(_Reporter(trial)) as reporter,
         ):
 
-            def save(manager: CheckpointManager) -> Callable[[Progress], None]:
+            def save(manager: CheckpointManager) -> Callable[[TrialProgress], None]:
                 return lambda progress: _save(manager, progress, controller.save)
 
             run(
                 controller,
-                Plan.of(experiment, lambda: trial_class.global_batch_size(trial)),
+                TrialSchedule.of(settings, lambda: trial_class.global_batch_size(trial)),
                 progress,
                 save=save(latest),
                 save_best=save(best),
                 report=reporter.report,
             )
-    return _Outcome(trial, progress)
+    return _FinishedTrial(trial, progress)
 
 
-def _save(manager: CheckpointManager, progress: Progress, write: Callable[[str], None]) -> None:
+def _save(
+    manager: CheckpointManager, progress: TrialProgress, write: Callable[[str], None]
+) -> None:
     saved = manager.latest()
     if saved is None or saved.step < progress.batches:  # a resumed run meets its own checkpoint
         manager.save(progress.batches, write, dataclasses.asdict(progress))
@@ -155,38 +156,64 @@ def _directory(fn_args: Any, trial: TrialRun, name: str) -> str:
     return os.path.join(fn_args.checkpoint_dir, f"trial-{trial.trial_id}", name)
 
 
-def _best(outcomes: list[_Outcome], experiment: Experiment) -> _Outcome:
-    best = outcomes[0]
-    for outcome in outcomes[1:]:
-        value = outcome.progress.best
-        if value is not None and experiment.searcher.is_better(value, best.progress.best):
-            best = outcome
+def _best(finished: list[_FinishedTrial], settings: ExperimentSettings) -> _FinishedTrial:
+    best = finished[0]
+    for trial in finished[1:]:
+        value = trial.progress.best
+        if value is not None and settings.searcher.is_better(value, best.progress.best):
+            best = trial
     return best
 
 
-def _exported(outcome: _Outcome, fn_args: Any) -> TrialRun:
+def _exported(trial: _FinishedTrial, fn_args: Any) -> TrialRun:
     """Returns the trial at the checkpoint to export: its best one, else its last."""
     for name in ("best", "latest"):
-        with CheckpointManager(_directory(fn_args, outcome.run, name)) as manager:
+        with CheckpointManager(_directory(fn_args, trial.run, name)) as manager:
             saved = manager.latest()
         if saved is not None:
-            return _at(outcome.run, saved.step, saved.path)
-    return outcome.run
+            return _at(trial.run, saved.step, saved.path)
+    return trial.run
 
 
-def _write_record(outcomes: list[_Outcome], best: _Outcome, model_run_dir: str) -> None:
+def _write_record(finished: list[_FinishedTrial], best: _FinishedTrial, model_run_dir: str) -> None:
     record = [
         {
-            "trial_id": outcome.run.trial_id,
-            "hparams": dict(outcome.run.hparams),
-            "seed": outcome.run.seed,
-            "batches": outcome.progress.batches,
-            "best": outcome.progress.best,
-            "best_at": outcome.progress.best_at,
-            "exported": outcome is best,
-            "history": outcome.progress.history,
+            "trial_id": trial.run.trial_id,
+            "hparams": dict(trial.run.hparams),
+            "seed": trial.run.seed,
+            "batches": trial.progress.batches,
+            "best": trial.progress.best,
+            "best_at": trial.progress.best_at,
+            "exported": trial is best,
+            "history": trial.progress.history,
         }
-        for outcome in outcomes
+        for trial in finished
     ]
-    with gfile().GFile(os.path.join(model_run_dir, _RECORD_FILE), "w") as file:
-        file.write(json.dumps(record, indent=2))
+    write_whole(os.path.join(model_run_dir, _RECORD_FILE), json.dumps(record, indent=2))
+
+
+class _Reporter:
+    """Writes metrics to the log and to event files."""
+
+    def __init__(self, trial: TrialRun) -> None:
+        """Opens the event files of "training" and "validation" below the trial's `log_dir`."""
+        self._trial_id = trial.trial_id
+        self._writers = {
+            kind: tf.summary.create_file_writer(f"{trial.log_dir}/{kind}")
+            for kind in ("training", "validation")
+        }
+
+    def report(self, batches: int, kind: str, metrics: Mapping[str, Any]) -> None:
+        """Reports the metrics of one workload, which ended after `batches`."""
+        scalars = {n: float(v) for n, v in metrics.items() if isinstance(v, numbers.Real)}
+        shown = ", ".join(f"{name} {value:.6g}" for name, value in scalars.items())
+        _logger.info("Trial %d, batch %d, %s: %s", self._trial_id, batches, kind, shown)
+        with self._writers[kind].as_default(step=batches):
+            for name, value in scalars.items():
+                tf.summary.scalar(name, value)
+        self._writers[kind].flush()
+
+    def close(self) -> None:
+        """Closes the event files."""
+        for writer in self._writers.values():
+            writer.close()

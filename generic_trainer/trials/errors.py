@@ -1,6 +1,12 @@
-"""What goes wrong in trials, to be caught: `det.errors` of Determined.
+"""Errors of code written for Determined's trials, under the names that it may catch: `det.errors`.
 
 ::
+
+    ConfigurationError (ValueError)
+    ├── CheckFailedError              a rule of the trial API was not kept
+    ├── InvalidArgumentsError         the same, where the original asserted (AssertionError)
+    └── InvalidExperimentException    the order of calls or the configuration makes no sense
+        └── InvalidDataTypeException  a data loader returned something that is no data
 
     import generic_trainer.trials as det
 
@@ -8,16 +14,14 @@
         model.fit(x, y)
     except det.errors.InvalidExperimentException:
         ...
+
+The original of `InvalidExperimentException` derives from `BaseException`, which `except Exception`
+misses; this one does not.
 """
 
 from __future__ import annotations
 
-from generic_trainer.trials._errors import (
-    CheckFailedError,
-    InvalidArgumentsError,
-    InvalidDataTypeException,
-    InvalidExperimentException,
-)
+from generic_trainer.errors import ConfigurationError
 
 __all__ = [
     "CheckFailedError",
@@ -25,3 +29,19 @@ __all__ = [
     "InvalidDataTypeException",
     "InvalidExperimentException",
 ]
+
+
+class CheckFailedError(ConfigurationError):
+    """A rule of the trial API was not kept."""
+
+
+class InvalidArgumentsError(ConfigurationError, AssertionError):
+    """A rule was not kept that the original asserted, so that code may expect AssertionError."""
+
+
+class InvalidExperimentException(ConfigurationError):
+    """Calls came in an order, or with a configuration, that makes no sense."""
+
+
+class InvalidDataTypeException(InvalidExperimentException):
+    """A data loader returned something that cannot be trained on."""

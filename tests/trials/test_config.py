@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.trials._config import parse_experiment, read_yaml
-from generic_trainer.trials._length import Length
+from generic_trainer.trials._config import Length, parse_experiment, read_yaml
 
 
 def test_floats_are_read_as_yaml_1_2_has_them():

@@ -9,8 +9,8 @@ import pytest
 from generic_trainer import trials
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._context import TrialContext
-from generic_trainer.trials._errors import CheckFailedError
 from generic_trainer.trials._trial import TrialRun, current
+from generic_trainer.trials.errors import CheckFailedError
 
 CONFIG = {
     "data": {"path": "/data/x.csv"},

@@ -7,11 +7,10 @@ import pytest
 import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.trials import _data_layer
-from generic_trainer.trials._batch_sizes import BatchSizes
+from generic_trainer.trials import _config
 from generic_trainer.trials._dataset_cache import DatasetCache
-from generic_trainer.trials._errors import CheckFailedError
-from generic_trainer.trials._trial import TrialRun
+from generic_trainer.trials._trial import BatchSizes, TrialRun
+from generic_trainer.trials.errors import CheckFailedError
 
 
 @pytest.fixture
@@ -149,11 +148,19 @@ def test_it_works_while_a_graph_is_built(cache):
 
 def test_a_bucket_is_read_through_a_local_copy(cache, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setitem(_data_layer._BUCKETS, "gcs", "ram")  # TensorFlow's file system in memory
+    monkeypatch.setitem(_config._BUCKETS, "gcs", "ram")  # TensorFlow's file system in memory
     layer = {"type": "gcs", "bucket": "bucket", "bucket_directory_path": "some/folder"}
     assert read(numbers(cache(layer=layer), 4)) == [0, 1, 2, 3]
     assert tf.io.gfile.exists("ram://bucket/some/folder/numbers/v1_train/offsets.npy")
     assert read(numbers(cache(layer=layer), 7)) == [0, 1, 2, 3]
+
+
+def test_the_local_copies_of_two_versions_do_not_meet(cache, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setitem(_config._BUCKETS, "gcs", "ram")
+    layer = {"type": "gcs", "bucket": "versions"}
+    assert read(numbers(cache(layer=layer), 4, version="a/../v1")) == [0, 1, 2, 3]
+    assert read(numbers(cache(layer=layer), 3, version="v1")) == [0, 1, 2]
 
 
 def test_twice_in_a_trial(cache):

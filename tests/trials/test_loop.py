@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from generic_trainer.trials._loop import Plan, Progress, run
+from generic_trainer.trials._loop import TrialProgress, TrialSchedule, run
 
 
 class Recorder:
@@ -34,7 +34,7 @@ class Recorder:
 
 
 def plan(**changes):
-    base = Plan(
+    base = TrialSchedule(
         max_batches=250,
         unit=100,
         validation_period=None,
@@ -49,7 +49,7 @@ def plan(**changes):
 
 def calls(plan, progress=None, **options):
     controller = Recorder(**options)
-    progress = progress or Progress()
+    progress = progress or TrialProgress()
     run(
         controller,
         plan,
@@ -141,6 +141,6 @@ def test_a_resumed_trial_goes_on_as_the_straight_one(killed_after):
             return saved[-1]
         return progress
 
-    straight = finish(Progress(), budget=1000)
-    resumed = finish(finish(Progress(), budget=killed_after), budget=1000)
+    straight = finish(TrialProgress(), budget=1000)
+    resumed = finish(finish(TrialProgress(), budget=killed_after), budget=1000)
     assert (resumed.history, resumed.best) == (straight.history, straight.best)

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from generic_trainer.errors import ExportError
 from generic_trainer.estimator._exports import copy_newest
-from generic_trainer.trials._code import write_code
+from generic_trainer.trials._process import write_code
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.estimator._checkpoint import (
     copy_state,

@@ -6,9 +6,7 @@ import abc
 from collections.abc import Callable
 from typing import Any
 
-from generic_trainer.trials._code import code_file
-from generic_trainer.trials._seed import seed_generators
-from generic_trainer.trials._slots import fit_to_devices
+from generic_trainer.trials._process import code_file, fit_to_devices, seed_generators
 from generic_trainer.trials._trial import Trial, TrialRun
 from generic_trainer.trials.estimator._context import EstimatorTrialContext
 from generic_trainer.trials.estimator._controller import EstimatorController

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from generic_trainer.trials.experiment import learn_runner
     from generic_trainer.trials.experiment._experiment import Experiment, RunConfig
     from generic_trainer.trials.experiment._hparams import HParams
-    from generic_trainer.trials.experiment._run_fn import run_fn_from_experiment
+    from generic_trainer.trials.experiment.learn_runner import run_fn_from_experiment
 
 __all__ = ["Experiment", "HParams", "RunConfig", "learn_runner", "run_fn_from_experiment"]
 
@@ -37,6 +37,6 @@ __getattr__, __dir__ = lazy_names(
         "HParams": f"{__name__}._hparams",
         "RunConfig": f"{__name__}._experiment",
         "learn_runner": f"{__name__}.learn_runner",
-        "run_fn_from_experiment": f"{__name__}._run_fn",
+        "run_fn_from_experiment": f"{__name__}.learn_runner",
     },
 )

@@ -1,27 +1,23 @@
-"""Makes and runs an experiment."""
+"""Experiments made and run: by `run` in a script, by `run_fn_from_experiment` in a pipeline."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 from generic_trainer._core.cluster import tf_config
-from generic_trainer.errors import ConfigurationError
+from generic_trainer.errors import ConfigurationError, ExportError
+from generic_trainer.estimator._exports import copy_newest_export
+from generic_trainer.training import is_chief
+from generic_trainer.trials._hyperparameters import tuned_values
 from generic_trainer.trials.experiment._experiment import Experiment, RunConfig
 from generic_trainer.trials.experiment._hparams import HParams
-from generic_trainer.trials.experiment._make import make_experiment
 
-__all__ = ["run"]
+__all__ = ["run", "run_fn_from_experiment"]
 
-_SCHEDULES = (
-    "train",
-    "evaluate",
-    "train_and_evaluate",
-    "local_run",
-    "continuous_eval",
-    "test",
-)
-_OF_TASK = {"worker": "train", "evaluator": "continuous_eval"}
+_SCHEDULES = ("train", "evaluate", "train_and_evaluate", "local_run", "continuous_eval", "test")
+_SCHEDULE_OF_TASK = {"worker": "train", "evaluator": "continuous_eval"}
 
 
 def run(
@@ -54,8 +50,61 @@ def run(
         raise ConfigurationError(
             "learn_runner.run needs one of run_config=RunConfig(model_dir=...) and output_dir"
         )
-    experiment = make_experiment(experiment_fn, output_dir, run_config, hparams)
+    experiment = _make_experiment(experiment_fn, output_dir, run_config, hparams)
     return getattr(experiment, _checked(schedule or _default_schedule()))()
+
+
+def run_fn_from_experiment(
+    experiment_fn: Callable[..., Experiment], hparams: HParams | None = None
+) -> Callable[[Any], None]:
+    """Returns the `run_fn` that trains an Experiment and publishes what its exporter writes.
+
+    1. Checkpoints and event files go into the ModelRun artifact.
+    2. `custom_config` changes the hyperparameters of the names that `hparams` has; the values of
+       the component's input `hyperparameters` come last and win.
+    3. The Experiment has one export strategy.
+
+    Args:
+        experiment_fn: takes `(run_config, hparams)` or `(run_config)`.
+        hparams: names and defaults.
+    """
+
+    def run_fn(fn_args: Any) -> None:
+        run_config = RunConfig(model_dir=fn_args.model_run_dir)
+        experiment = _make_experiment(experiment_fn, None, run_config, _tuned(hparams, fn_args))
+        getattr(experiment, _default_schedule())()
+        if is_chief():
+            _publish(experiment, fn_args.serving_model_dir)
+
+    return run_fn
+
+
+def _make_experiment(
+    experiment_fn: Callable[..., Any], output_dir: str | None, run_config: Any, hparams: Any
+) -> Experiment:
+    """Returns the Experiment; see `run` for the forms of `experiment_fn`.
+
+    Raises:
+        ConfigurationError: `run_config` names no directory, or the result is no Experiment.
+    """
+    if run_config is not None and not run_config.model_dir:
+        raise ConfigurationError("run_config must have a model_dir: RunConfig(model_dir=...)")
+    made = experiment_fn(*_arguments(experiment_fn, output_dir, run_config, hparams))
+    if not isinstance(made, Experiment):
+        raise ConfigurationError(f"experiment_fn must return an Experiment, got {made!r}")
+    return made
+
+
+def _arguments(
+    experiment_fn: Callable[..., Any], output_dir: str | None, run_config: Any, hparams: Any
+) -> tuple[Any, ...]:
+    if run_config is None:
+        return (output_dir,)
+    try:
+        inspect.signature(experiment_fn).bind(run_config, hparams)
+    except TypeError:
+        return (run_config,)
+    return (run_config, hparams)
 
 
 def _checked(schedule: str) -> str:
@@ -68,4 +117,22 @@ def _checked(schedule: str) -> str:
 
 def _default_schedule() -> str:
     task = tf_config().get("task") or {}
-    return _OF_TASK.get(task.get("type", ""), "train_and_evaluate")
+    return _SCHEDULE_OF_TASK.get(task.get("type", ""), "train_and_evaluate")
+
+
+def _tuned(hparams: HParams | None, fn_args: Any) -> HParams:
+    own = HParams(**hparams.values()) if hparams is not None else HParams()
+    changes = {**(fn_args.custom_config or {}), **tuned_values(fn_args)}
+    return own.override_from_dict({name: changes[name] for name in changes if name in own})
+
+
+def _publish(experiment: Experiment, serving_model_dir: str) -> None:
+    if len(experiment.export_strategies) != 1:
+        names = [exporter.name for exporter in experiment.export_strategies]
+        raise ExportError(
+            "The Experiment must have one export strategy, to write the model that is published: "
+            "Experiment(..., export_strategies=[estimator.FinalExporter(name, "
+            f"serving_input_receiver_fn)]), but it has {names}"
+        )
+    [exporter] = experiment.export_strategies
+    copy_newest_export(experiment.estimator, exporter, serving_model_dir)

@@ -23,19 +23,18 @@ from generic_trainer._core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from generic_trainer.trials.experimental import estimator, keras
-    from generic_trainer.trials.native._create import create, create_trial_instance
-    from generic_trainer.trials.native._mode import Mode
+    from generic_trainer.trials.native import Mode, create, create_trial_instance
 
 __all__ = ["Mode", "create", "create_trial_instance", "estimator", "keras"]
 
-_CREATE = "generic_trainer.trials.native._create"
+_NATIVE = "generic_trainer.trials.native"
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "Mode": "generic_trainer.trials.native._mode",
-        "create": _CREATE,
-        "create_trial_instance": _CREATE,
+        "Mode": _NATIVE,
+        "create": _NATIVE,
+        "create_trial_instance": _NATIVE,
         "estimator": f"{__name__}.estimator",
         "keras": f"{__name__}.keras",
     },

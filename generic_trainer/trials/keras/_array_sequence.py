@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from generic_trainer.trials._errors import CheckFailedError
+from generic_trainer.trials.errors import CheckFailedError
 
 __all__ = ["ArrayLikeAdapter", "InMemorySequence", "_ArrayLikeAdapter"]
 

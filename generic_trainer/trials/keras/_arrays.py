@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer.trials._errors import CheckFailedError, InvalidDataTypeException
+from generic_trainer.trials.errors import CheckFailedError, InvalidDataTypeException
 
 __all__ = ["as_tensors", "records_of", "standardized"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from generic_trainer.trials._context import TrialContext
 from generic_trainer.trials._dataset_cache import DatasetCache
-from generic_trainer.trials._errors import CheckFailedError
 from generic_trainer.trials._trial import TrialRun
+from generic_trainer.trials.errors import CheckFailedError
 from generic_trainer.trials.keras._recorded import FitCall, Recorded
 
 __all__ = ["FitOptions", "TFKerasContext", "TFKerasExperimentalContext", "TFKerasTrialContext"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from generic_trainer.errors import ModuleFileError
-from generic_trainer.trials._code import write_code
+from generic_trainer.trials._process import write_code
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.keras._checkpoint import (
     read_callbacks,

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.trials._errors import CheckFailedError, InvalidDataTypeException
+from generic_trainer.trials.errors import CheckFailedError, InvalidDataTypeException
 from generic_trainer.trials.keras._arrays import as_tensors, records_of, standardized
 from generic_trainer.trials.keras._sequence import SequenceAdapter
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from generic_trainer.trials._errors import CheckFailedError, InvalidArgumentsError
+from generic_trainer.trials.errors import CheckFailedError, InvalidArgumentsError
 from generic_trainer.trials.keras._logs import numbers_of
 from generic_trainer.trials.keras.callbacks import Callback
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from generic_trainer.trials._errors import InvalidExperimentException
+from generic_trainer.trials.errors import InvalidExperimentException
 
 __all__ = ["FitCall", "Recorded"]
 

@@ -11,8 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.trials._code import code_file
-from generic_trainer.trials._slots import fit_to_devices
+from generic_trainer.trials._process import code_file, fit_to_devices
 from generic_trainer.trials._trial import Trial, TrialRun
 from generic_trainer.trials.keras._context import TFKerasTrialContext
 from generic_trainer.trials.keras._controller import TFKerasController

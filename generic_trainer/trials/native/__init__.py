@@ -24,15 +24,17 @@ from generic_trainer._core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from generic_trainer.trials import experimental
-    from generic_trainer.trials._errors import InvalidExperimentException
+    from generic_trainer.trials.errors import InvalidExperimentException
     from generic_trainer.trials.native import estimator, keras
     from generic_trainer.trials.native._loading import StopLoadingImplementation
-    from generic_trainer.trials.native._mode import Mode
+    from generic_trainer.trials.native._start import Mode, create, create_trial_instance
 
 __all__ = [
     "InvalidExperimentException",
     "Mode",
     "StopLoadingImplementation",
+    "create",
+    "create_trial_instance",
     "estimator",
     "experimental",
     "keras",
@@ -41,9 +43,11 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "InvalidExperimentException": "generic_trainer.trials._errors",
-        "Mode": f"{__name__}._mode",
+        "InvalidExperimentException": "generic_trainer.trials.errors",
+        "Mode": f"{__name__}._start",
         "StopLoadingImplementation": f"{__name__}._loading",
+        "create": f"{__name__}._start",
+        "create_trial_instance": f"{__name__}._start",
         "estimator": f"{__name__}.estimator",
         "experimental": "generic_trainer.trials",
         "keras": f"{__name__}.keras",

@@ -1,19 +1,33 @@
-"""A script's way to a trial: it is run up to the line that would train, and no further.
+"""The trials of a script: loaded one after another on a cluster, or tried on one batch here.
 
-On a cluster the script is run anew for each trial, with the trial's hyperparameters. `init` returns
-their context; the call that would train raises, and takes along what there is to train.
+On a cluster the script is run anew for each trial, with the trial's hyperparameters, up to the line
+that would train and no further: `init` returns the context of the trial; the call that would train
+raises, and takes along what there is to train.
 """
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Iterator
+import dataclasses
+import logging
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from generic_trainer.trials._loop import Controller
-from generic_trainer.trials._trial import TrialRun
+from generic_trainer.trials._trial import TrialRun, sole_trial
 
-__all__ = ["StopLoadingImplementation", "loading", "run_to_load"]
+__all__ = [
+    "StopLoadingImplementation",
+    "loading",
+    "local_run",
+    "one_batch_config",
+    "run_to_load",
+    "try_one_batch",
+]
+
+_logger = logging.getLogger(__name__)
 
 
 class StopLoadingImplementation(BaseException):
@@ -45,3 +59,51 @@ def loading(run: TrialRun) -> Iterator[None]:
         yield
     finally:
         _run.reset(token)
+
+
+def local_run(config: Mapping[str, Any] | None) -> TrialRun:
+    """Returns the one trial of a local test.
+
+    What only a cluster can do is ignored; there is one slot, and hyperparameters are drawn with the
+    seed of the experiment.
+    """
+    run = sole_trial(config or {})
+    searcher = {"name": "single", "max_length": {"batches": 1}}
+    return dataclasses.replace(
+        run, config={"searcher": searcher, **run.config, "scheduling_unit": 1}
+    )
+
+
+def try_one_batch(controller: Controller) -> None:
+    """Trains one batch, validates once, writes a checkpoint, deletes it, and closes the trial."""
+    with contextlib.closing(controller), tempfile.TemporaryDirectory() as folder:
+        _logger.info("Training on one batch: %s", controller.train(1))
+        _logger.info("Validating: %s", controller.validate())
+        controller.save(folder)
+        _logger.info(
+            "A checkpoint was written and deleted again. The test is passed; to run the whole "
+            "experiment, submit it (local=False) or run it in a pipeline."
+        )
+
+
+def one_batch_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a configuration that trains one batch on the cluster, to see that all fits together.
+
+    It validates and writes a checkpoint after that batch, and keeps none of the checkpoints.
+    """
+    searcher = config.get("searcher") or {}
+    storage = dict.fromkeys(("save_experiment_best", "save_trial_best", "save_trial_latest"), 0)
+    return {
+        **config,
+        "description": f"[test-mode] {config.get('description', '')}".strip(),
+        "scheduling_unit": 1,
+        "min_validation_period": {"batches": 1},
+        "searcher": {
+            "name": "single",
+            "metric": searcher.get("metric"),
+            "max_length": {"batches": 1},
+        },
+        "max_restarts": 0,
+        "hyperparameters": dict(local_run(config).hparams),
+        "checkpoint_storage": {**(config.get("checkpoint_storage") or {}), **storage},
+    }

@@ -1,29 +1,25 @@
-"""Sends an experiment to a Ray cluster, as a job."""
+"""Submission of an experiment to a Ray cluster, as a job."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
-import shlex
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from generic_trainer._core.files import is_remote
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.trials.native._command import command_in, existing_context_dir
-from generic_trainer.trials.native._configs import one_batch_config
-from generic_trainer.trials.native._context_dir import pack
-from generic_trainer.trials.native._storage import storage_dir
+from generic_trainer.trials._config import checkpoint_storage_dir
+from generic_trainer.trials.native._context_dir import command_in, existing_context_dir, pack
+from generic_trainer.trials.native._loading import one_batch_config
+from generic_trainer.trials.native._task import EXPERIMENT, PACKAGE, entrypoint
 
-__all__ = ["EXPERIMENT", "PACKAGE", "submit_experiment"]
+__all__ = ["submit_experiment"]
 
-# Environment variable of the job: JSON with the configuration and the directory for the results.
-EXPERIMENT = "GENERIC_TRAINER_EXPERIMENT"
-PACKAGE = "context.zip"  # in the job's working directory
-_TASK = "generic_trainer.trials.native._task"
 _DEFAULT_ADDRESS = "http://localhost:8265"
 
 _logger = logging.getLogger(__name__)
@@ -60,15 +56,15 @@ def submit_experiment(
         ConfigurationError: Ray is not installed, or does not answer.
     """
     folder = existing_context_dir(context_dir)
-    entrypoint = shlex.join(["python", "-m", _TASK, *command_in(folder, command)])
+    script = command_in(folder, command)
     config = one_batch_config(config) if test else config
     name = f"experiment-{uuid.uuid4().hex[:12]}"
-    experiment = {"config": config, "directory": os.path.join(storage_dir(config), name)}
+    experiment = {"config": config, "directory": os.path.join(checkpoint_storage_dir(config), name)}
     with tempfile.TemporaryDirectory(prefix="context-") as scratch:
         # As a zip, because Ray leaves out files by rules of its own.
         pack(folder, Path(scratch, PACKAGE))
         _connect(_address(master_url)).submit_job(
-            entrypoint=entrypoint,
+            entrypoint=entrypoint(script),
             submission_id=name,
             runtime_env={"working_dir": scratch, "env_vars": _environment(config, experiment)},
             metadata={"description": str(config.get("description", ""))},
@@ -79,14 +75,14 @@ def submit_experiment(
 
 
 def _environment(config: Mapping[str, Any], experiment: Mapping[str, Any]) -> dict[str, str]:
-    given = (config.get("environment") or {}).get("environment_variables") or []
-    named = dict(variable.split("=", 1) for variable in given)
-    return {**named, EXPERIMENT: json.dumps(experiment)}
+    variables = (config.get("environment") or {}).get("environment_variables") or []
+    own = dict(variable.split("=", 1) for variable in variables)
+    return {**own, EXPERIMENT: json.dumps(experiment)}
 
 
 def _address(master_url: str | None) -> str:
     address = master_url or os.environ.get("DET_MASTER") or _DEFAULT_ADDRESS
-    return address if "://" in address else f"http://{address}"
+    return address if is_remote(address) else f"http://{address}"
 
 
 def _connect(address: str) -> Any:

@@ -1,4 +1,4 @@
-"""What a job on the cluster runs: ``python -m generic_trainer.trials.native._task train.py ...``.
+"""The job on the cluster: ``python -m generic_trainer.trials.native._task train.py ...``.
 
 The script is loaded anew for each trial; the trial loop is that of every other experiment.
 """
@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import runpy
+import shlex
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -17,15 +18,23 @@ from typing import Any
 
 from generic_trainer._core.files import gfile
 from generic_trainer.errors import ExportError, ModuleFileError
-from generic_trainer.trials import run_fn_from_trial
 from generic_trainer.trials._loop import Controller
+from generic_trainer.trials._run_fn import run_fn_from_trial
 from generic_trainer.trials._trial import Trial, TrialRun
 from generic_trainer.trials.native._loading import StopLoadingImplementation, loading
-from generic_trainer.trials.native._submit import EXPERIMENT, PACKAGE
 
-__all__ = ["main", "run_experiment"]
+__all__ = ["EXPERIMENT", "PACKAGE", "entrypoint", "main", "run_experiment"]
+
+# Environment variable of the job: JSON with the configuration and the directory for the results.
+EXPERIMENT = "GENERIC_TRAINER_EXPERIMENT"
+PACKAGE = "context.zip"  # in the job's working directory
 
 _logger = logging.getLogger(__name__)
+
+
+def entrypoint(command: Sequence[str]) -> str:
+    """Returns the shell command of the job that runs a script: its path and its arguments."""
+    return shlex.join(["python", "-m", __name__, *command])
 
 
 def run_experiment(command: Sequence[str], config: Mapping[str, Any], directory: str) -> None:
@@ -85,7 +94,8 @@ def _load(command: Sequence[str], run: TrialRun) -> Controller:
         sys.argv = arguments
     raise ModuleFileError(
         f"{command[0]} ended without training: expected a call of context.train_and_evaluate(...), "
-        "model.fit(...) or experimental.create(...)"
+        "model.fit(...) or experimental.create(...)",
+        path=command[0],
     )
 
 

@@ -1,4 +1,4 @@
-"""`keras.init`: a Keras model trained by a script, without a trial class.
+"""`keras.init`: a Keras model that a script trains, without a trial class.
 
 ::
 
@@ -13,17 +13,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from typing import Any
 
-from generic_trainer.trials._slots import fit_to_devices
+from generic_trainer.trials._process import fit_to_devices
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.keras._context import TFKerasContext
 from generic_trainer.trials.keras._controller import TFKerasController
 from generic_trainer.trials.keras._seed import seed_keras
-from generic_trainer.trials.native._init import Call, Start
-from generic_trainer.trials.native._init import init as _init
-from generic_trainer.trials.native._mode import Mode
+from generic_trainer.trials.native._start import Init, Start
 
 __all__ = ["TFKerasNativeContext", "init"]
 
@@ -36,37 +32,6 @@ class TFKerasNativeContext(TFKerasContext):
 
     Source: `determined.keras.TFKerasNativeContext` of Determined 0.12 and 0.13.
     """
-
-
-def init(
-    config: Mapping[str, Any] | None = None,
-    local: bool | Mode | str = False,
-    test: bool = False,
-    context_dir: str = "",
-    command: Sequence[str] | None = None,
-    master_url: str | None = None,
-    *,
-    mode: Mode | str | None = None,
-) -> TFKerasNativeContext:
-    """Returns the context to train a Keras model by.
-
-    Args:
-        config: see `estimator.init`, as for all that follow.
-        local: whether to run here; then `test` must be True.
-        test: whether to train one batch only.
-        context_dir: the folder with the code.
-        command: the script in it and its arguments.
-        master_url: the cluster's address.
-        mode: in place of `local` and `test`.
-
-    Raises:
-        NotImplementedError: `local` without `test`.
-        InvalidExperimentException: `context_dir` is empty, or `command` is needed.
-        SystemExit: with 0, once the experiment is submitted.
-    """
-    return _init(
-        _make_context, Call.of(config, local, test, context_dir, command, master_url, mode)
-    )
 
 
 def _make_context(run: TrialRun, start: Start, code: str | None) -> TFKerasNativeContext:
@@ -96,3 +61,6 @@ def _make_context(run: TrialRun, start: Start, code: str | None) -> TFKerasNativ
 
     context.on_fit(train)
     return context
+
+
+init = Init(_make_context)

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError, ModuleFileError, raise_problems
-from generic_trainer.trials._slots import fit_to_devices
+from generic_trainer.trials._process import fit_to_devices
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.tensorflow._replicas import LOSS, build_replicas
 from generic_trainer.trials.tensorflow._serving import export

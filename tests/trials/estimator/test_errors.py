@@ -6,7 +6,7 @@ import pytest
 
 from generic_trainer.errors import ExportError, ModuleFileError
 from generic_trainer.estimator import tf
-from generic_trainer.trials._errors import CheckFailedError
+from generic_trainer.trials.errors import CheckFailedError
 from tests.trials.estimator.one_weight import OneWeight, examples
 
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from generic_trainer._core.event_files import last_scalars
-from generic_trainer.trials._errors import CheckFailedError
+from generic_trainer.trials.errors import CheckFailedError
 from generic_trainer.trials.keras import TFKerasTensorBoard, callbacks
 from tests.trials.keras.one_weight import OneWeight
 

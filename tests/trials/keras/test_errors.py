@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError, ExportError, ModuleFileError
-from generic_trainer.trials._errors import (
+from generic_trainer.trials.errors import (
     CheckFailedError,
     InvalidDataTypeException,
     InvalidExperimentException,

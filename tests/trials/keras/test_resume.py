@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from generic_trainer.errors import TrainingError
-from generic_trainer.trials._errors import CheckFailedError
+from generic_trainer.trials.errors import CheckFailedError
 from generic_trainer.trials.keras import SequenceAdapter, callbacks
 from tests.trials.keras.one_weight import OneWeight, WithMomentum, X
 

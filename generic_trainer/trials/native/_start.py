@@ -1,0 +1,228 @@
+"""Experiments that a script starts: `init` of each API, and `create` for a trial class."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from generic_trainer.trials._loop import Controller
+from generic_trainer.trials._process import code_file, seed_generators
+from generic_trainer.trials._trial import Trial, TrialRun, current
+from generic_trainer.trials.native._loading import (
+    StopLoadingImplementation,
+    local_run,
+    run_to_load,
+    try_one_batch,
+)
+from generic_trainer.trials.native._submit import submit_experiment
+
+__all__ = ["Init", "Mode", "Start", "create", "create_trial_instance"]
+
+C = TypeVar("C")
+Start = Callable[[Controller], None]
+
+# As the first release of 0.12 had it.
+_FIRST_NAMES = {"submit": "cluster", "test": "local"}
+
+
+class Mode(enum.Enum):
+    """Determined 0.12 said this, first as SUBMIT and TEST; later it is `local=True, test=True`.
+
+    ``Mode("submit")`` and ``Mode("test")`` are modes too.
+    """
+
+    CLUSTER = "cluster"
+    LOCAL = "local"
+    SUBMIT = "cluster"
+    TEST = "local"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Mode | None:
+        return cls(_FIRST_NAMES[str(value)]) if value in _FIRST_NAMES else None
+
+
+class Init(Generic[C]):
+    """`init` of an API: returns the context that its models are trained by."""
+
+    def __init__(self, make_context: Callable[[TrialRun, Start, str | None], C]) -> None:
+        """Takes the API's part.
+
+        Args:
+            make_context: takes a trial, what is to be called with the controller when the script
+                trains, and the file of the script.
+        """
+        self._make_context = make_context
+
+    def __call__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        local: bool | Mode | str = False,
+        test: bool = False,
+        context_dir: str = "",
+        command: Sequence[str] | None = None,
+        master_url: str | None = None,
+        *,
+        mode: Mode | str | None = None,
+    ) -> C:
+        """Returns the context to train a model by.
+
+        Args:
+            config: the experiment configuration.
+            local: whether to run here; then `test` must be True.
+            test: whether to train one batch only, to see that everything fits together.
+            context_dir: the folder with the code, which is sent to the cluster.
+            command: the script in it and its arguments; by default the script that runs now.
+            master_url: the cluster's address, `http://head:8265`; by default the environment
+                variable DET_MASTER.
+            mode: a `Mode` or its value, as release 0.12 had it in place of `local` and `test`.
+
+        Raises:
+            NotImplementedError: `local` without `test`.
+            InvalidExperimentException: `context_dir` is empty, or `command` is needed.
+            SystemExit: with 0, once the experiment is submitted: the rest of the script is for the
+                cluster.
+        """
+        call = _Call.of(config, local, test, context_dir, command, master_url, mode)
+        run, start = run_to_load(), _stop_loading
+        if run is None:
+            if not call.is_local:
+                call.submit()
+                sys.exit(0)
+            run, start = local_run(call.config), try_one_batch
+        seed_generators(run.seed)
+        return self._make_context(run, start, code_file("__main__"))
+
+
+def create(
+    trial_def: type[Trial],
+    config: Mapping[str, Any] | None = None,
+    local: bool | Mode | str = False,
+    test: bool = False,
+    context_dir: str = "",
+    command: Sequence[str] | None = None,
+    master_url: str | None = None,
+    *,
+    mode: Mode | str | None = None,
+) -> str | None:
+    """Creates an experiment of a trial class.
+
+    Args:
+        trial_def: the trial class.
+        config: see `estimator.init`, as for all that follow.
+        local: whether to run here.
+        test: whether to train one batch only.
+        context_dir: the folder with the code.
+        command: the script in it and its arguments.
+        master_url: the cluster's address.
+        mode: in place of `local` and `test`.
+
+    Returns:
+        The job's name on the cluster; None after a local test.
+
+    Raises:
+        NotImplementedError: `local` without `test`.
+        InvalidExperimentException: `context_dir` is empty, or `command` is needed.
+    """
+    call = _Call.of(config, local, test, context_dir, command, master_url, mode)
+    run = run_to_load()
+    if run is not None:
+        raise StopLoadingImplementation(trial_def.open_controller(run))
+    if not call.is_local:
+        return call.submit()
+    run = local_run(call.config)
+    with current(run):
+        try_one_batch(trial_def.open_controller(run))
+    return None
+
+
+def create_trial_instance(
+    trial_def: type[Trial],
+    checkpoint_dir: str,
+    config: Mapping[str, Any] | None = None,
+    hparams: Mapping[str, Any] | None = None,
+) -> Any:
+    """Returns a trial, to call its methods in a notebook or a debugger.
+
+    Args:
+        trial_def: the trial class.
+        checkpoint_dir: a directory for checkpoints; nothing is read from it.
+        config: the experiment configuration.
+        hparams: hyperparameters, in place of those drawn from the configuration's.
+    """
+    run = local_run({**(config or {}), **({"hyperparameters": hparams} if hparams else {})})
+    run = dataclasses.replace(run, checkpoint_dir=checkpoint_dir)
+    seed_generators(run.seed)
+    context_class = getattr(trial_def, "trial_context_class", None)
+    return trial_def(context_class(run) if context_class else dict(run.hparams))  # type: ignore[call-arg]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """Arguments of `init` or `create`, in whichever of their forms they came.
+
+    Attributes:
+        config: the experiment configuration.
+        is_local: whether it is tested in this process, rather than submitted.
+        test: whether one batch is enough.
+        context_dir: the folder with the user's code.
+        command: the script in it and its arguments; by default the script that runs now.
+        master_url: the cluster.
+    """
+
+    config: Mapping[str, Any]
+    is_local: bool
+    test: bool
+    context_dir: str
+    command: Sequence[str] | None
+    master_url: str | None
+
+    @classmethod
+    def of(
+        cls,
+        config: Mapping[str, Any] | None,
+        local: Any,
+        test: Any,
+        context_dir: Any,
+        command: Any,
+        master_url: str | None,
+        mode: Mode | str | None,
+    ) -> _Call:
+        """Takes the arguments of release 0.13, or those of 0.12 by position: a Mode comes second.
+
+        Raises:
+            NotImplementedError: a whole experiment shall run here.
+            ValueError: `mode` is none.
+        """
+        if isinstance(local, (Mode, str)):
+            mode, local = local, False
+            # What came by position is one place too far to the right; names are where they belong.
+            folder = next((value for value in (test, context_dir) if _is_text(value)), "")
+            url = next((value for value in (command, master_url) if _is_text(value)), None)
+            words = (value for value in (context_dir, command) if value and not _is_text(value))
+            context_dir, command, master_url = folder, next(words, None), url
+            test = False
+        is_local = Mode(mode) is Mode.LOCAL if mode is not None else local
+        if is_local and mode is None and not test:
+            raise NotImplementedError(
+                "local=True without test=True is not implemented: a local run trains one batch, to "
+                "see that everything fits together. Pass local=True, test=True for that, or run "
+                "the experiment in a pipeline or on a cluster."
+            )
+        return cls(config or {}, is_local, test, context_dir, command, master_url)
+
+    def submit(self) -> str:
+        """Sends the experiment to the cluster; returns the job's name."""
+        return submit_experiment(
+            self.config, self.test, self.context_dir, self.command, self.master_url
+        )
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _stop_loading(controller: Controller) -> None:
+    raise StopLoadingImplementation(controller)
