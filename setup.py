@@ -79,7 +79,13 @@ setup(
     python_requires=">=3.10,<3.14",
     packages=find_packages(include=["generic_trainer", "generic_trainer.*"]),
     package_data={"": ["py.typed", "templates/*"]},
-    entry_points={"console_scripts": ["generic-trainer = generic_trainer.cli:main"]},
+    entry_points={
+        "console_scripts": ["generic-trainer = generic_trainer.cli:main"],
+        "generic_trainer.trainer_apis": [
+            "trainer_fn = generic_trainer.estimator._entry_point:TRAINER_FN",
+            "trial = generic_trainer.trials._entry_point:TRIAL",
+        ],
+    },
     install_requires=INSTALL_REQUIRES,
     extras_require={
         "kfp": KFP,

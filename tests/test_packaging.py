@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import importlib
 import re
 import shutil
@@ -20,6 +21,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 import generic_trainer
+from generic_trainer._entry_points import GROUP
 
 ROOT = Path(__file__).parent.parent
 EXTRAS = {"dev", "examples", "kfp", "kubernetes", "notebook", "ray", "test"}
@@ -68,12 +70,15 @@ def test_metadata_names_the_version_the_extras_and_the_pythons(metadata: Message
     assert SpecifierSet(metadata["Requires-Python"]) == SpecifierSet(">=3.10,<3.14")
 
 
-def test_command_leads_to_a_function(wheel: zipfile.ZipFile) -> None:
+def test_entry_points_lead_to_functions(wheel: zipfile.ZipFile) -> None:
     name = next(name for name in wheel.namelist() if name.endswith("entry_points.txt"))
-    assert wheel.read(name).decode().split() == [
-        "[console_scripts]", "generic-trainer", "=", "generic_trainer.cli:main"
-    ]  # fmt: skip
+    groups = configparser.ConfigParser()
+    groups.read_string(wheel.read(name).decode())
+    assert dict(groups["console_scripts"]) == {"generic-trainer": "generic_trainer.cli:main"}
     assert callable(importlib.import_module("generic_trainer.cli").main)
+    for path in groups[GROUP].values():
+        module, _, api = path.partition(":")
+        assert callable(getattr(importlib.import_module(module), api).run_fn)
 
 
 def pins(stack: str, python: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from typing import Any
@@ -80,17 +81,22 @@ def write_whole(path: str, content: str | bytes) -> None:
     """Writes a file that is there whole or, after a crash, not at all.
 
     An object store shows a file when it is closed; elsewhere it is written beside its place and
-    renamed.
+    renamed. Of several processes that write the same path at once, the last one wins.
     """
     data = content.encode() if isinstance(content, str) else content
     if is_remote(path):
         with gfile().GFile(path, "wb") as file:
             file.write(data)
         return
-    part = f"{path}.part"
-    with open(part, "wb") as file:
-        file.write(data)
-    os.replace(part, path)
+    part = f"{path}.{os.getpid()}-{os.urandom(4).hex()}.part"
+    try:
+        with open(part, "wb") as file:
+            file.write(data)
+        os.replace(part, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise
 
 
 def sha256_of_file(path: str | os.PathLike[str]) -> str:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from generic_trainer._core.cluster import is_one_of_several
+from generic_trainer._entry_points import run_fn_of
 from generic_trainer.data import explain_read_errors
 from generic_trainer.launchers._request import TrainingRequest
 from generic_trainer.training import is_chief
 from generic_trainer.training._keras_3 import keras_3_on_one_worker_only
-from generic_trainer.user_code import call_user_function, user_function
+from generic_trainer.user_code import call_user_function, user_module
 
 __all__ = ["rehearse", "run"]
 
@@ -41,7 +41,7 @@ def run(request: TrainingRequest, make_fn_args: Callable[[TrainingRequest, str],
         TrainingError: `run_fn` raised.
     """
     export_dir = _export_dir(request)
-    with user_function(request.user_code) as run_fn:
+    with run_fn_of(request.user_code) as run_fn:
         fn_args = make_fn_args(request, export_dir)
         _logger.info("Training with %s of %s", request.user_code.function, request.user_code.module)
         _logger.info("TensorBoard: tensorboard --logdir %s", request.model_run_dir)
@@ -65,8 +65,8 @@ def rehearse(
         ModuleFileError: the user's module cannot be loaded.
         TrainingError: `export_fn` raised.
     """
-    with user_function(request.user_code):
-        export_fn = getattr(sys.modules[request.user_code.module], _EXPORT_FN, None)
+    with user_module(request.user_code) as module:
+        export_fn = getattr(module, _EXPORT_FN, None)
         if export_fn is None:
             _logger.warning(
                 "The contract asks for a rehearsal, but %s has no %s(fn_args): there is none.",

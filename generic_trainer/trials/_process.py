@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from generic_trainer._core.files import gfile
 from generic_trainer.trials._trial import TrialRun
-from generic_trainer.user_code._collect import collect
+from generic_trainer.user_code import imported_files
 
 __all__ = ["code_file", "fit_to_devices", "seed_generators", "write_code"]
 
@@ -70,4 +70,4 @@ def write_code(file: str | None, directory: str) -> None:
 def _files(file: str | None) -> dict[str, bytes]:
     if file is None or not os.path.isfile(file):
         return {}
-    return collect(*os.path.split(os.path.abspath(file)))
+    return imported_files(file)

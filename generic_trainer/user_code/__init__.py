@@ -39,15 +39,26 @@ messages show the path of the user's own file, not the folder that the bundle wa
 
 from __future__ import annotations
 
+from generic_trainer.user_code._archive import UserCode
 from generic_trainer.user_code._bundle import bundle_function, bundle_module_file
-from generic_trainer.user_code._call import call_user_function
-from generic_trainer.user_code._code import UserCode
-from generic_trainer.user_code._load import user_function
+from generic_trainer.user_code._collect import imported_files
+from generic_trainer.user_code._errors import explain_missing
+from generic_trainer.user_code._functions import (
+    call_user_function,
+    checked_function,
+    path_of_module,
+)
+from generic_trainer.user_code._load import user_function, user_module
 
 __all__ = [
     "UserCode",
     "bundle_function",
     "bundle_module_file",
     "call_user_function",
+    "checked_function",
+    "explain_missing",
+    "imported_files",
+    "path_of_module",
     "user_function",
+    "user_module",
 ]

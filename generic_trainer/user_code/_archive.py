@@ -1,4 +1,4 @@
-"""The bundle file: a zip with the same bytes for the same contents."""
+"""User code on its way to workers: the name of a function, and the bundle that its module is in."""
 
 from __future__ import annotations
 
@@ -13,13 +13,29 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from generic_trainer.errors import ModuleFileError
-from generic_trainer.user_code._code import UserCode
-from generic_trainer.user_code._nodes import open_node
+from generic_trainer.user_code._sources import open_node
 
-__all__ = ["Bundle", "read_bundle", "top_level"]
+__all__ = ["Bundle", "UserCode", "read_bundle", "top_level"]
 
 _EARLIEST_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 _ORIGIN_KEY = "folder"
+
+
+@dataclasses.dataclass(frozen=True)
+class UserCode:
+    """All that a worker needs to find the user's function, as plain strings.
+
+    Attributes:
+        module: dotted name to import, such as "penguin_keras" or "package.module".
+        function: name of the function in that module.
+        bundle: path or URI of the bundle; None when the module is installed on the worker.
+        digest: SHA-256 in hex over the names and contents of the bundle; None without a bundle.
+    """
+
+    module: str
+    function: str = "run_fn"
+    bundle: str | None = None
+    digest: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +65,7 @@ class Bundle:
         return digest.hexdigest()
 
     def to_zip(self) -> bytes:
-        """Returns a zip without time stamps; `origin` goes into its comment."""
+        """Returns a zip of the same bytes for the same files; `origin` goes into its comment."""
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:
             archive.comment = json.dumps({_ORIGIN_KEY: self.origin}).encode()
@@ -79,12 +95,15 @@ def read_bundle(code: UserCode) -> Bundle:
     try:
         bundle = _parse(open_node(code.bundle or "").read_bytes(), code.bundle or "")
     except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        raise ModuleFileError(f"{subject} cannot be read: {error}. {remedy}") from error
+        raise ModuleFileError(
+            f"{subject} cannot be read: {error}. {remedy}", path=code.bundle
+        ) from error
     digest = bundle.digest()
     if code.digest not in (None, digest):
         raise ModuleFileError(
             f"{subject} is not the one that was packed: expected the digest {code.digest}, found "
-            f"{digest}. {remedy}"
+            f"{digest}. {remedy}",
+            path=code.bundle,
         )
     return bundle
 

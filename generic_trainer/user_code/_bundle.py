@@ -1,35 +1,54 @@
-"""Packs the user's code, on the machine where the pipeline is defined."""
+"""Bundles of the user's code, packed on the machine where the pipeline is defined."""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import logging
 import os
+import re
+from collections.abc import Callable, Collection, Iterator
 
-from generic_trainer.errors import ModuleFileError
-from generic_trainer.user_code._archive import Bundle
-from generic_trainer.user_code._code import UserCode
-from generic_trainer.user_code._collect import collect
-from generic_trainer.user_code._definitions import check_definition
-from generic_trainer.user_code._environment import OWN_PACKAGE, STANDARD_NAMES, lies_in_environment
-from generic_trainer.user_code._module_file import check_module_file
-from generic_trainer.user_code._nodes import write_file
-from generic_trainer.user_code._paths import absolute, join, split
+from generic_trainer.errors import ModuleFileError, raise_problems
+from generic_trainer.user_code._archive import Bundle, UserCode
+from generic_trainer.user_code._collect import collect, defined_names, parse
+from generic_trainer.user_code._errors import explain_missing, quote_syntax_error
+from generic_trainer.user_code._sources import (
+    OWN_PACKAGE,
+    STANDARD_NAMES,
+    Node,
+    absolute,
+    join,
+    lies_in_environment,
+    open_node,
+    split,
+    write_file,
+)
 
-__all__ = ["bundle_function", "bundle_module_file"]
+__all__ = ["MayDefine", "bundle_function", "bundle_module_file"]
+
+# Whether a module that does not define a function can be run all the same: (name of the function,
+# path of the module, its syntax tree, the names that it defines) → bool.
+MayDefine = Callable[[str, str, ast.Module, Collection[str]], bool]
 
 _LARGE_BUNDLE_BYTES = 50 * 2**20  # packing and hashing it is felt whenever a pipeline is compiled
+# A module that uses one of these can define names that its source does not show.
+_MAKERS_OF_NAMES = frozenset({"__getattr__", "exec", "globals", "modules", "setattr", "vars"})
 
 _logger = logging.getLogger(__name__)
 
 
-def bundle_module_file(module_file: str, destination: str) -> UserCode:
+def bundle_module_file(
+    module_file: str, destination: str, *, may_define: MayDefine | None = None
+) -> UserCode:
     """Packs a module file with what it imports from its own folder.
 
     Args:
         module_file: a `.py` file; local, in a zip (`code.zip/package/trainer.py`) or remote.
         destination: folder for the bundle, local or remote; made if it is not there.
+        may_define: asked, from source alone, about a module that does not define `run_fn`; None
+            lets no other module pass.
 
     Returns:
         Where the bundle is. Equal contents give an equal digest and one file.
@@ -40,11 +59,18 @@ def bundle_module_file(module_file: str, destination: str) -> UserCode:
             written.
     """
     path = absolute(os.fspath(module_file))
-    check_module_file(path)
-    return _pack(path, split(path)[1].removesuffix(".py"), "run_fn", destination)
+    try:
+        problems = list(_problems_of_path(open_node(path), path))
+    except OSError as error:
+        raise ModuleFileError(f"Module file {path} cannot be read: {error}", path=path) from error
+    raise_problems(ModuleFileError, f"Module file {path}", problems, path=path)
+    module = split(path)[1].removesuffix(".py")
+    return _pack(path, module, "run_fn", destination, may_define)
 
 
-def bundle_function(dotted: str, destination: str) -> UserCode:
+def bundle_function(
+    dotted: str, destination: str, *, may_define: MayDefine | None = None
+) -> UserCode:
     """Packs the source folder of a function that is named by `package.module.function`.
 
     The top-level package is packed whole, with what it imports from the folder that it lies in; a
@@ -54,6 +80,7 @@ def bundle_function(dotted: str, destination: str) -> UserCode:
     Args:
         dotted: name of the function.
         destination: folder for the bundle, local or remote; made if it is not there.
+        may_define: see `bundle_module_file`.
 
     Raises:
         ModuleFileError: the name has no module in it; its module cannot define the function;
@@ -73,7 +100,26 @@ def bundle_function(dotted: str, destination: str) -> UserCode:
     source = _own_source(top)
     if source is None:
         return UserCode(module, function)
-    return _pack(source, module, function, destination)
+    return _pack(source, module, function, destination, may_define)
+
+
+def _problems_of_path(node: Node, path: str) -> Iterator[str]:
+    """Yields why a path cannot be imported by the name of the file."""
+    name = split(path)[1]
+    stem = name.removesuffix(".py")
+    if node.is_dir():
+        yield "expected a Python file, found a folder."
+    elif not node.is_file():
+        yield "it does not exist."
+    elif stem == name:
+        yield 'expected a name that ends in ".py".'
+    elif stem == "__init__":
+        yield 'this is a package; pass run_fn="package.function" instead of module_file.'
+    elif stem in STANDARD_NAMES:
+        yield f"{stem!r} is a module of Python's standard library; rename the file."
+    elif re.search("[.@]", stem):
+        better = re.sub("[.@]", "_", stem)
+        yield f'the name of a module has no "." and no "@"; rename it to {better}.py.'
 
 
 def _own_source(top: str) -> str | None:
@@ -89,24 +135,66 @@ def _own_source(top: str) -> str | None:
     if top in STANDARD_NAMES | {OWN_PACKAGE}:
         return None
     # A namespace package may lie in several folders; the first of the user's is taken.
-    for place in spec.submodule_search_locations or [spec.origin or ""]:
-        if place and not lies_in_environment(place):
-            return absolute(place)
+    for path in spec.submodule_search_locations or [spec.origin or ""]:
+        if path and not lies_in_environment(path):
+            return absolute(path)
     return None
 
 
-def _pack(source: str, module: str, function: str, destination: str) -> UserCode:
+def _pack(
+    source: str, module: str, function: str, destination: str, may_define: MayDefine | None
+) -> UserCode:
     folder, root = split(source)
     try:
         bundle = Bundle(collect(folder, root), folder)
-        check_definition(bundle, module, function)
+        _check_definition(bundle, module, function, may_define)
         digest = bundle.digest()
         path = join(absolute(os.fspath(destination)), f"{module}-{digest[:16]}.zip")
         write_file(path, bundle.to_zip())
     except OSError as error:
-        raise ModuleFileError(f"Cannot pack {source} into {destination}: {error}") from error
+        raise ModuleFileError(
+            f"Cannot pack {source} into {destination}: {error}", path=source
+        ) from error
     _warn_if_large(bundle)
     return UserCode(module, function, path, digest)
+
+
+def _check_definition(
+    bundle: Bundle, module: str, function: str, may_define: MayDefine | None
+) -> None:
+    """Raises `ModuleFileError` if importing `module` can surely not give `function`.
+
+    A pipeline would otherwise find out after the components before the trainer have run.
+    """
+    stem = module.replace(".", "/")
+    candidates = (f"{stem}/__init__.py", f"{stem}.py")
+    file = next((file for file in candidates if file in bundle.files), None)
+    if file is None:
+        return
+    source, path = bundle.files[file], join(bundle.origin, file)
+    try:
+        tree, names = parse(source, path), defined_names(source, path)
+    except (SyntaxError, ValueError) as error:
+        quoted = quote_syntax_error(error, path)
+        raise ModuleFileError(f"{path} is not valid Python.\n{quoted}", path=path) from error
+    if function in names or any(_makes(node, function) for node in ast.walk(tree)):
+        return
+    if may_define is None or not may_define(function, path, tree, names):
+        raise ModuleFileError(explain_missing(function, path, names), path=path)
+
+
+def _makes(node: ast.AST, name: str) -> bool:
+    """Whether this piece of source may define `name` in a way that cannot be seen."""
+    if isinstance(node, ast.ImportFrom):
+        return any(alias.name == "*" for alias in node.names)
+    if isinstance(node, ast.Global):
+        return name in node.names
+    mentioned = (
+        getattr(node, "id", None),  # Name
+        getattr(node, "attr", None),  # Attribute
+        getattr(node, "name", None),  # FunctionDef
+    )
+    return not _MAKERS_OF_NAMES.isdisjoint(mentioned)
 
 
 def _warn_if_large(bundle: Bundle) -> None:

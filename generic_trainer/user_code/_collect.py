@@ -1,26 +1,49 @@
-"""Which files of a folder a module needs."""
+"""Files of a folder that a module needs, found in syntax trees: nothing is run."""
 
 from __future__ import annotations
 
+import ast
+import symtable
 import textwrap
+import warnings
 from collections.abc import Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import decode_source
 from pathlib import Path
 
 from generic_trainer.errors import ModuleFileError, raise_problems
-from generic_trainer.user_code._environment import (
+from generic_trainer.user_code._errors import quote_syntax_error
+from generic_trainer.user_code._sources import (
     OWN_PACKAGE,
     STANDARD_NAMES,
+    Node,
+    absolute,
     installed_at,
+    join,
     lies_in_environment,
+    open_folder,
+    open_node,
+    split,
 )
-from generic_trainer.user_code._imports import imported_names
-from generic_trainer.user_code._nodes import Node, open_folder, open_node
-from generic_trainer.user_code._parse import parse
-from generic_trainer.user_code._paths import join
-from generic_trainer.user_code._quote import quote_syntax_error
 
-__all__ = ["collect"]
+__all__ = ["collect", "defined_names", "imported_files", "imported_names", "parse"]
+
+# Calls whose first argument is a module name: importlib.import_module, importlib.util.find_spec,
+# __import__, importlib.resources.files, pkgutil.get_data.
+_IMPORTING_CALLS = frozenset({"import_module", "find_spec", "__import__", "files", "get_data"})
+
+
+def imported_files(module_file: str) -> dict[str, bytes]:
+    """Reads a module file and what it imports from its own folder, as it is bundled.
+
+    Returns:
+        Path relative to the folder, with forward slashes → contents.
+
+    Raises:
+        ModuleFileError: files cannot be read or have a syntax error; lists all of them.
+        OSError: the folder cannot be listed.
+    """
+    return collect(*split(absolute(module_file)))
 
 
 def collect(folder: str, root: str) -> dict[str, bytes]:
@@ -113,13 +136,75 @@ class _Collector:
 
 def _walk(path: str, folder: Node, above: tuple[str, ...]) -> Iterator[tuple[str, Node]]:
     # Only a local folder can hold a link to a folder above it.
-    place = str(folder.resolve()) if isinstance(folder, Path) else path
-    if place in above:
+    here = str(folder.resolve()) if isinstance(folder, Path) else path
+    if here in above:
         return
     for entry in folder.iterdir():
         if entry.name.startswith(".") or entry.name == "__pycache__":
             continue
         if entry.is_dir():
-            yield from _walk(f"{path}/{entry.name}", entry, (*above, place))
+            yield from _walk(f"{path}/{entry.name}", entry, (*above, here))
         elif entry.is_file() and not entry.name.endswith((".pyc", ".pyo")):
             yield f"{path}/{entry.name}", entry
+
+
+def imported_names(tree: ast.AST) -> set[str]:
+    """Returns the top-level names of all absolute imports, wherever in the file they stand.
+
+    1. `import a.b` and `from a.b import c` give "a"; relative imports give nothing.
+    2. Calls such as `importlib.import_module("a.b")` give "a"; so does a name that is put together
+       at run time, if what is before its first dot is constant: `import_module(f"a.{kind}")`.
+    """
+    return {
+        name.partition(".")[0] for node in ast.walk(tree) for name in _names(node) if name.strip()
+    }
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.level == 0:
+        yield node.module or ""
+    elif isinstance(node, ast.Call) and node.args and _called(node) in _IMPORTING_CALLS:
+        yield _constant_start(node.args[0])
+
+
+def _called(call: ast.Call) -> str:
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def _constant_start(argument: ast.expr) -> str:
+    if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+        return argument.value
+    if isinstance(argument, ast.JoinedStr) and argument.values:
+        start = _constant_start(argument.values[0])
+    elif isinstance(argument, ast.BinOp):
+        start = _constant_start(argument.left)
+    else:
+        return ""
+    return start if "." in start else ""
+
+
+def parse(source: bytes, path: str) -> ast.Module:
+    """Returns the syntax tree; the compiler's warnings are left to the import.
+
+    Raises:
+        SyntaxError, ValueError: the source is not Python.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(source, path)
+
+
+def defined_names(source: bytes, path: str) -> set[str]:
+    """Returns the names that a module assigns, defines or imports at its top level.
+
+    Raises:
+        SyntaxError, ValueError: the source is not Python.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        symbols = symtable.symtable(decode_source(source), path, "exec").get_symbols()
+    return {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}

@@ -1,30 +1,29 @@
-"""Imports the user's function on the worker, fresh, and puts everything back."""
+"""The user's module on the worker: unpacked, imported fresh, and everything put back."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
 import logging
+import os
 import shutil
+import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from generic_trainer._core.locks import held
 from generic_trainer.errors import ModuleFileError
-from generic_trainer.user_code._archive import Bundle, read_bundle, top_level
-from generic_trainer.user_code._check import check_function
-from generic_trainer.user_code._code import UserCode
-from generic_trainer.user_code._environment import installed_at
-from generic_trainer.user_code._hints import hint
+from generic_trainer.user_code._archive import Bundle, UserCode, read_bundle, top_level
+from generic_trainer.user_code._errors import quote_error
+from generic_trainer.user_code._functions import checked_function
 from generic_trainer.user_code._loader import UNPACKED_PREFIX, importable
-from generic_trainer.user_code._modules import fresh_modules
-from generic_trainer.user_code._quote import quote_error
+from generic_trainer.user_code._sources import installed_at
 
-__all__ = ["user_function"]
+__all__ = ["user_function", "user_module"]
 
 _logger = logging.getLogger(__name__)
 
@@ -33,22 +32,32 @@ _process_lock = threading.RLock()
 
 
 @contextlib.contextmanager
-def user_function(code: UserCode) -> Iterator[Callable[..., Any]]:
-    """Unpacks and imports the user's code, and yields the function, checked.
+def user_module(code: UserCode) -> Iterator[ModuleType]:
+    """Unpacks and imports the user's code, and yields the module.
 
     While it is open the bundle's modules can be imported, also by child processes. On exit
     `sys.path`, `sys.modules` and `PYTHONPATH` are what they were and the unpacked files are gone.
     A second thread waits until the first has left.
 
     Raises:
-        ModuleFileError: the bundle cannot be read; importing the module failed; the function is
-            missing or does not take one argument.
+        ModuleFileError: the bundle cannot be read; importing the module failed.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(held(_process_lock, lambda: _tell_of_waiting(code)))
         if code.bundle is not None:
             stack.enter_context(_unpacked(code, read_bundle(code)))
-        yield check_function(_import(code), code)
+        yield _import(code)
+
+
+@contextlib.contextmanager
+def user_function(code: UserCode) -> Iterator[Callable[..., Any]]:
+    """Yields the function that `code` names, checked, out of `user_module`.
+
+    Raises:
+        ModuleFileError: see `user_module`; the function is missing or does not take one argument.
+    """
+    with user_module(code) as module:
+        yield checked_function(module, code.function, "fn_args")
 
 
 def _tell_of_waiting(code: UserCode) -> None:
@@ -62,21 +71,21 @@ def _unpacked(code: UserCode, bundle: Bundle) -> Iterator[None]:
     folder = Path(tempfile.mkdtemp(prefix=UNPACKED_PREFIX)).resolve()
     try:
         bundle.unpack(folder, modules)
-        with importable(folder, bundle.origin), fresh_modules(modules, folder):
+        with importable(folder, bundle.origin), _fresh_modules(modules, folder):
             yield
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_taken(name: str, code: UserCode) -> bool:
-    place = installed_at(name)
-    if place is None or name == top_level(code.module):
+    installed = installed_at(name)
+    if installed is None or name == top_level(code.module):
         return True
     _logger.warning(
         "Module %r beside %r gives way to the installed one (%s); rename it to use yours.",
         name,
         code.module,
-        place,
+        installed,
     )
     return False
 
@@ -85,5 +94,44 @@ def _import(code: UserCode) -> ModuleType:
     try:
         return importlib.import_module(code.module)
     except (Exception, SystemExit) as error:
-        quoted = quote_error(error, code) + hint(error, code)
-        raise ModuleFileError(f"Importing module {code.module!r} failed.\n{quoted}") from error
+        raise ModuleFileError(
+            f"Importing module {code.module!r} failed.\n{quote_error(error, code)}",
+            missing_module=error.name if isinstance(error, ModuleNotFoundError) else None,
+        ) from error
+
+
+@contextlib.contextmanager
+def _fresh_modules(names: Collection[str], folder: Path) -> Iterator[None]:
+    """Has the top-level modules `names` imported anew, and removes on exit what came from `folder`.
+
+    On exit `sys.modules` has again what was there under these names.
+    """
+    displaced = _pop(_named(names))
+    try:
+        yield
+    finally:
+        # User code may extend sys.path by a folder of its own and import by other names.
+        _pop([*_named(names), *_from(folder)])
+        sys.modules.update(displaced)
+
+
+def _named(names: Collection[str]) -> list[str]:
+    return [name for name in sys.modules if top_level(name) in names]
+
+
+def _from(folder: Path) -> list[str]:
+    start = f"{folder}{os.sep}"
+    return [name for name, module in sys.modules.items() if _file(module).startswith(start)]
+
+
+def _file(module: ModuleType) -> str:
+    # Asking the module itself would make lazy ones load.
+    try:
+        variables = object.__getattribute__(module, "__dict__")
+    except AttributeError:
+        return ""
+    return str(variables.get("__file__") or "")
+
+
+def _pop(names: Iterable[str]) -> dict[str, ModuleType]:
+    return {name: sys.modules.pop(name) for name in set(names)}

@@ -1,4 +1,4 @@
-"""Imports from the unpacked bundle, under the user's own paths."""
+"""The import system's view of an unpacked bundle: its files, under the user's own paths."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from importlib.util import decode_source
 from pathlib import Path
 from typing import Any
 
-from generic_trainer.user_code._paths import join
+from generic_trainer.user_code._sources import join
 
 __all__ = ["UNPACKED_PREFIX", "BundleLoader", "importable"]
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from generic_trainer._entry_points import may_define, run_fn_of
 from generic_trainer.user_code import (
     UserCode,
     bundle_module_file,
     call_user_function,
-    user_function,
 )
 
 Write = Callable[..., Path]
@@ -38,7 +38,8 @@ class Project:
 
     def bundle(self, name: str = "trainer.py") -> UserCode:
         """Bundles a module file of the folder."""
-        return bundle_module_file(str(self.folder / name), str(self.destination))
+        path = str(self.folder / name)
+        return bundle_module_file(path, str(self.destination), may_define=may_define)
 
     def run(self, name: str = "trainer.py") -> Any:
         """Bundles a module file and calls its run_fn with None."""
@@ -47,7 +48,7 @@ class Project:
 
 def run(code: UserCode) -> Any:
     """Loads and calls the user's function with None."""
-    with user_function(code) as function:
+    with run_fn_of(code) as function:
         return call_user_function(function, None, code)
 
 

@@ -28,7 +28,12 @@ def test_exported_names():
         "bundle_function",
         "bundle_module_file",
         "call_user_function",
+        "checked_function",
+        "explain_missing",
+        "imported_files",
+        "path_of_module",
         "user_function",
+        "user_module",
     ]
 
 

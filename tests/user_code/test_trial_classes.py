@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from generic_trainer._entry_points import may_define, run_fn_of
 from generic_trainer.errors import ModuleFileError
-from generic_trainer.user_code import bundle_module_file, user_function
+from generic_trainer.user_code import bundle_module_file
 
 TRIAL = """
 from generic_trainer.trials._trial import Trial
@@ -20,8 +21,8 @@ class Base(Trial):
 def load(directory: Path, source: str):
     path = directory / "model_def.py"
     path.write_text(source)
-    code = bundle_module_file(str(path), str(directory / "bundle"))
-    with user_function(code) as function:
+    code = bundle_module_file(str(path), str(directory / "bundle"), may_define=may_define)
+    with run_fn_of(code) as function:
         return function
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
+from generic_trainer.trials._entry_point import find_trial_class
 from generic_trainer.trials.native._task import run_experiment
-from generic_trainer.user_code._trial_class import find_trial_class
 
 FILES = Path(__file__).with_name("written_for_determined")
 IMPORTS = {

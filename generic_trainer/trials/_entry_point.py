@@ -1,28 +1,43 @@
-"""Which modules have a trial class in place of `run_fn`."""
+"""Trial classes, as one of `generic_trainer`'s trainer APIs."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+from collections.abc import Callable, Collection
 from types import ModuleType
 from typing import Any
 
 from generic_trainer.errors import ModuleFileError
 
-__all__ = ["RUN_FN", "find_trial_class", "may_define_trial"]
+__all__ = ["TRIAL", "find_trial_class"]
 
-RUN_FN = "run_fn"
+_RUN_FN = "run_fn"
 _SUFFIX = "Trial"
 
 
-def may_define_trial(tree: ast.AST) -> bool:
-    """Whether a class in the source, or what it derives from, is called something with "Trial"."""
-    return any(
-        name.endswith(_SUFFIX)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef) and node.bases
-        for name in (node.name, *map(_last_name, node.bases))
-    )
+class _TrialClass:
+    """A module with a trial class in place of `run_fn`; see `TrainerApi`."""
+
+    def may_define(self, tree: ast.Module, names: Collection[str]) -> bool:
+        """Whether a class, or what it derives from, is called something with "Trial"."""
+        return any(
+            name.endswith(_SUFFIX)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ClassDef) and node.bases
+            for name in (node.name, *map(_last_name, node.bases))
+        )
+
+    def run_fn(self, module: ModuleType, function: str) -> Callable[[Any], Any] | None:
+        trial_class = find_trial_class(module) if function == _RUN_FN else None
+        if trial_class is None:
+            return None
+        from generic_trainer.trials import run_fn_from_trial
+
+        return run_fn_from_trial(trial_class)
+
+
+TRIAL = _TrialClass()
 
 
 def find_trial_class(module: ModuleType) -> type[Any] | None:

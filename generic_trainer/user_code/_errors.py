@@ -1,0 +1,179 @@
+"""Errors of the user's code: its own file and line quoted, and what can be done about it.
+
+Lines are quoted in the form that terminals and editors turn into links.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import linecache
+import re
+import sys
+import traceback
+from collections.abc import Callable, Collection
+from types import FrameType, ModuleType
+from typing import Any
+
+from generic_trainer.user_code._archive import UserCode, top_level
+from generic_trainer.user_code._loader import UNPACKED_PREFIX, BundleLoader
+from generic_trainer.user_code._sources import installed_at
+
+__all__ = ["explain_missing", "hint", "quote_error", "quote_function", "quote_syntax_error"]
+
+# TensorFlow puts whole graph tracebacks into its messages; the start says what is wrong.
+_LONGEST_MESSAGE = 2000
+_RELATIVE_IMPORT = re.compile(r"\bfrom\s*\.")
+
+
+def quote_syntax_error(error: SyntaxError | ValueError, path: str) -> str:
+    """Returns file, line, source and reason of a file which is not Python."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return _text(error)
+    return f'  File "{path}"\n{_text(error)}'
+
+
+def quote_error(error: BaseException, code: UserCode) -> str:
+    """Returns an exception's text, the innermost line of the user's that it passed, and a remedy.
+
+    The remedy is on a line of its own, where there is one that the error does not tell itself.
+    """
+    text = _text(error)
+    if len(text) > _LONGEST_MESSAGE:
+        text = text[:_LONGEST_MESSAGE] + " …"
+    frames = [
+        (frame, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if _is_users(frame, code)
+    ]
+    if frames:
+        loader = frames[-1][0].f_globals.get("__loader__")
+        # Python's import errors say which file lacks the name.
+        if isinstance(error, ImportError) and isinstance(loader, BundleLoader):
+            text = loader.as_users(text)
+        text += _quote_frame(*frames[-1])
+    remedy = hint(error, code)
+    return f"{text}\n{remedy}" if remedy else text
+
+
+def quote_function(function: Callable[..., Any]) -> str:
+    """Returns where a function is defined, "" for one that is not written in Python."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return _quote_line(code.co_filename, code.co_firstlineno) if code else ""
+
+
+def explain_missing(function: str, path: str, names: Collection[str]) -> str:
+    """Returns the message for a module at `path` that defines `names` and not `function`."""
+    near = difflib.get_close_matches(function, names, n=1)
+    meant = f" Did you mean {near[0]!r}?" if near else ""
+    return (
+        f"{path} does not define {function!r}, the function that trains: expected "
+        f"`def {function}(fn_args)` at the top level of the module.{meant}"
+    )
+
+
+def hint(error: BaseException, code: UserCode) -> str:
+    """Returns what the user can do about an error, where the error itself does not say; or ""."""
+    if isinstance(error, SystemExit):
+        return "A module that ends the process trains nothing: return from the function instead."
+    if "." not in code.module and _is_relative_import(error):
+        return (
+            "A module file is imported by its own name, outside of any package: write "
+            '"import helper" instead of "from . import helper", or pass '
+            'run_fn="package.module.run_fn" instead of module_file.'
+        )
+    # `tf.estimator`, `tf.compat.v1.estimator` and `tf.keras.estimator` fail alike.
+    if isinstance(error, AttributeError) and error.name == "estimator":
+        return (
+            "TensorFlow has no tf.estimator since 2.16. Write "
+            '"from generic_trainer.estimator import tf" instead of "import tensorflow as tf".'
+        )
+    missing_in = _module_that_lacks(error)
+    if isinstance(error, AttributeError) and (missing_in, error.name) == (
+        "tensorflow_model_analysis", "export",
+    ):  # fmt: skip
+        return (
+            "TensorFlow Model Analysis has no EvalSavedModels any more. A module with trainer_fn "
+            "needs no run_fn: take run_fn away, and the model is published without them."
+        )
+    name = top_level(code.module)
+    if code.bundle and missing_in == name and (installed := installed_at(name)):
+        return f"The module hides an installed one of the same name ({installed}); rename it."
+    if isinstance(error, ModuleNotFoundError):
+        return _hint_at_missing_module(top_level(error.name or ""), code)
+    if UNPACKED_PREFIX in _missing_file(error):
+        return (
+            "A data file travels with the code only inside a package that the module imports: put "
+            "it there and open it relative to the package's __file__, or pass it as an input."
+        )
+    return ""
+
+
+def _is_relative_import(error: BaseException) -> bool:
+    """Whether an error comes from the very line of a relative import.
+
+    It is the one ImportError of Python's import system that names no module.
+    """
+    if not isinstance(error, ImportError) or error.name is not None:
+        return False
+    frames = list(traceback.walk_tb(error.__traceback__))
+    if not frames:
+        return False
+    frame, line = frames[-1]
+    source = linecache.getline(frame.f_code.co_filename, line, frame.f_globals)
+    return _RELATIVE_IMPORT.search(source) is not None
+
+
+def _module_that_lacks(error: BaseException) -> str | None:
+    """Returns the module in which an attribute, a name or a submodule was looked for in vain."""
+    if isinstance(error, ModuleNotFoundError):
+        return top_level(error.name or "")
+    if isinstance(error, ImportError):
+        return error.name
+    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
+        return error.obj.__name__
+    return None
+
+
+def _hint_at_missing_module(name: str, code: UserCode) -> str:
+    if code.bundle and name == top_level(code.module):
+        return f"{name!r} was packed as it was found, and has no such module: check the spelling."
+    return (
+        f"If {name!r} is a package, install it where the trainer runs. If it lies beside the "
+        "module file, import it by a constant name, so that it is packed."
+    )
+
+
+def _missing_file(error: BaseException) -> str:
+    """Returns what an error says of the file that is not there; "" for other errors."""
+    if isinstance(error, FileNotFoundError) and error.filename is not None:
+        return str(error.filename)
+    # TensorFlow's error has no field for the path, and libraries that raise Python's leave it out:
+    # `UNPACKED_PREFIX`, which is in no other text, is looked for in what they say.
+    tensorflow = sys.modules.get("tensorflow")
+    kinds = (
+        (FileNotFoundError, tensorflow.errors.NotFoundError) if tensorflow else FileNotFoundError
+    )
+    return str(error) if isinstance(error, kinds) else ""
+
+
+def _text(error: BaseException) -> str:
+    return "".join(traceback.format_exception_only(error)).rstrip()
+
+
+def _is_users(frame: FrameType, code: UserCode) -> bool:
+    if code.bundle is not None:
+        return isinstance(frame.f_globals.get("__loader__"), BundleLoader)
+    return top_level(str(frame.f_globals.get("__name__", ""))) == top_level(code.module)
+
+
+def _quote_frame(frame: FrameType, line: int) -> str:
+    function = frame.f_code
+    return _quote_line(function.co_filename, line, f", in {function.co_name}", frame.f_globals)
+
+
+def _quote_line(
+    path: str, line: int, where: str = "", variables: dict[str, Any] | None = None
+) -> str:
+    source = linecache.getline(path, line, variables).strip()
+    return f'\n  File "{path}", line {line}{where}' + (f"\n    {source}" if source else "")

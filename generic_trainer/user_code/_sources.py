@@ -1,0 +1,201 @@
+"""Paths of source code: on a local disk, inside a zip, behind a `scheme://`, in the environment.
+
+`pathlib.Path` and `zipfile.Path` share the few methods that packing needs; `RemoteNode` adds the
+same ones over `tf.io.gfile`. TensorFlow is imported only for paths with a scheme. Paths as text are
+absolute, with forward slashes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import os
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Iterator
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Protocol
+
+from generic_trainer._core.files import gfile, is_remote, write_whole
+
+__all__ = [
+    "OWN_PACKAGE",
+    "STANDARD_NAMES",
+    "Node",
+    "absolute",
+    "installed_at",
+    "join",
+    "lies_in_environment",
+    "open_folder",
+    "open_node",
+    "split",
+    "write_file",
+]
+
+# Two copies of this package in one process would not recognise each other's classes, so a checkout
+# of it that lies beside a module file is never packed.
+OWN_PACKAGE = __name__.partition(".")[0]
+
+# Top-level names that mean the standard library, or the running script, whoever imports them.
+STANDARD_NAMES = sys.stdlib_module_names | {"__main__"}
+
+
+def absolute(path: str) -> str:
+    """Returns a local path as an absolute one with forward slashes; a remote one as it is."""
+    return path if is_remote(path) else Path(os.path.abspath(path)).as_posix()
+
+
+def join(folder: str, name: str) -> str:
+    """Joins with one slash, which every file system takes."""
+    return f"{folder.rstrip('/')}/{name}"
+
+
+def split(path: str) -> tuple[str, str]:
+    """Returns the folder and the last part of an absolute path."""
+    folder, _, name = path.rpartition("/")
+    return folder or "/", name
+
+
+def lies_in_environment(path: str) -> bool:
+    """Whether `path` lies in site-packages, dist-packages or the standard library."""
+    local = Path(path)
+    if {"site-packages", "dist-packages"}.intersection(local.parts):
+        return True
+    return any(local.is_relative_to(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib"))
+
+
+def installed_at(name: str) -> str | None:
+    """Returns where the environment has the top-level module `name`; None when it has not.
+
+    Folders without `__init__.py` do not count: to Python they are nothing if a real one exists.
+    """
+    if name in STANDARD_NAMES:
+        return "the standard library"
+    spec = PathFinder.find_spec(name, [path for path in sys.path if lies_in_environment(path)])
+    return spec.origin if spec else None
+
+
+class Node(Protocol):
+    """A file or folder, there or not."""
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+
+    def is_file(self) -> bool:
+        """Whether it is there and is a file."""
+
+    def is_dir(self) -> bool:
+        """Whether it is there and is a folder."""
+
+    def iterdir(self) -> Iterator[Node]:
+        """Yields what lies in the folder."""
+
+    def joinpath(self, name: str, /) -> Node:
+        """Returns what is called `name` in the folder."""
+
+    def read_bytes(self) -> bytes:
+        """Returns the contents of the file."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RemoteNode:
+    """A path of any file system that TensorFlow knows, as a `Node`."""
+
+    path: str
+
+    @property
+    def name(self) -> str:
+        return split(self.path)[1]
+
+    def is_file(self) -> bool:
+        with _as_os_errors():
+            return bool(gfile().exists(self.path)) and not self.is_dir()
+
+    def is_dir(self) -> bool:
+        with _as_os_errors():
+            return bool(gfile().isdir(self.path))
+
+    def iterdir(self) -> Iterator[RemoteNode]:
+        with _as_os_errors():
+            names = gfile().listdir(self.path)
+        # Object stores list folders with a slash at the end.
+        yield from (self.joinpath(name.rstrip("/")) for name in names)
+
+    def joinpath(self, name: str, /) -> RemoteNode:
+        return RemoteNode(join(self.path, name))
+
+    def read_bytes(self) -> bytes:
+        with _as_os_errors(), gfile().GFile(self.path, "rb") as file:
+            content: bytes = file.read()
+            return content
+
+
+def open_node(path: str) -> Node:
+    """Returns the file or folder at `path`, also when a part of the path is a zip file."""
+    node = _plain(path)
+    if node.is_file() or node.is_dir():
+        return node
+    return _inside_zip(path) or node
+
+
+def open_folder(path: str) -> Node:
+    """Returns the folder at `path`, which may be a zip file or lie in one."""
+    node = _plain(path)
+    return node if node.is_dir() else _inside_zip(f"{path}/") or node
+
+
+def write_file(path: str, content: bytes) -> None:
+    """Writes `path` so that a reader sees all of it or none; writes nothing if it is the same.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    node = _plain(path)
+    if node.is_file() and node.read_bytes() == content:
+        return
+    if not is_remote(path):
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, content)
+        return
+    temporary = f"{path}.{os.getpid()}-{os.urandom(4).hex()}.tmp"
+    with _as_os_errors():
+        gfile().makedirs(split(path)[0])
+        with gfile().GFile(temporary, "wb") as file:
+            file.write(content)
+        gfile().rename(temporary, path, overwrite=True)
+
+
+def _plain(path: str) -> Node:
+    return RemoteNode(path) if is_remote(path) else Path(path)
+
+
+def _inside_zip(path: str) -> Node | None:
+    outer = split(path)[0]
+    while outer not in ("", "/") and not outer.endswith(":/"):
+        node = _plain(outer)
+        if node.is_file():
+            return _zip_member(node, path[len(outer) + 1 :])
+        outer = split(outer)[0]
+    return None
+
+
+def _zip_member(archive: Node, member: str) -> Node | None:
+    content = io.BytesIO(archive.read_bytes())
+    if not zipfile.is_zipfile(content):
+        return None
+    root = zipfile.Path(zipfile.ZipFile(content))
+    return root.joinpath(member.rstrip("/")) if member else root
+
+
+@contextlib.contextmanager
+def _as_os_errors() -> Iterator[None]:
+    import tensorflow as tf
+
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise OSError(error.message) from error
