@@ -140,7 +140,7 @@ def run_bare_ray(workers: int, steps: int, root: Path) -> Path:
 
 def run_ours(launcher: str, workers: int, steps: int, root: Path) -> Path:
     """Launches the same loop as a `run_fn` and returns the file with the chief's result."""
-    from generic_trainer._run.run import FN_ARGS_FACTORY
+    from generic_trainer.executors import FN_ARGS_FACTORY
     from generic_trainer.launchers import Distribution, Job, launch
     from generic_trainer.launchers._request import ExamplesFormat, TrainingRequest
     from generic_trainer.user_code import bundle_module_file

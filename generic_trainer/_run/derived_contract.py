@@ -1,4 +1,4 @@
-"""What the pipeline around the trainer says about the model, made part of its contract."""
+"""The contract of a run: the user's, completed by what the pipeline says about the model."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def derived_contract(request: TrainingRequest) -> ServingContract:
     Raises:
         DataError: the eval examples cannot be read.
     """
-    given = request.contract or ServingContract(signatures=())
-    if given.format != "saved_model":
-        return given
+    contract = request.contract or ServingContract(signatures=())
+    if contract.format != "saved_model":
+        return contract
     derived = {
         **_examples(request),
         "schema": _schema(request),
@@ -40,7 +40,7 @@ def derived_contract(request: TrainingRequest) -> ServingContract:
         "eval_config": request.eval_config,
     }
     return dataclasses.replace(
-        given, **{name: value for name, value in derived.items() if not getattr(given, name)}
+        contract, **{name: value for name, value in derived.items() if not getattr(contract, name)}
     )
 
 

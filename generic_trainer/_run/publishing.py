@@ -1,4 +1,4 @@
-"""Makes a finished export visible to the components downstream, whole or not at all.
+"""A finished export, made visible to the components downstream whole or not at all.
 
 `run_fn` writes into a staging directory inside the Model artifact, on the same file system as the
 place where consumers look. Publishing is one rename from there; until then the artifact has no
@@ -56,7 +56,8 @@ def publish(
         raise ExportError(
             "run_fn returned and exported no model: expected a SavedModel in "
             f"fn_args.serving_model_dir ({staged}), found nothing there. Save one with "
-            "`model.export(fn_args.serving_model_dir)` or `tf.saved_model.save`."
+            "`model.export(fn_args.serving_model_dir)` or `tf.saved_model.save`.",
+            path=staged,
         )
     report = checker.validate(staged, contract)
     report = dataclasses.replace(report, model_dir=_resting_place(request, report.passed))
@@ -91,7 +92,9 @@ def require_passed(report: ValidationReport, subject: str) -> None:
     """
     if not report.passed:
         raise ModelValidationError(
-            f"{subject} failed its checks and is not published.\n{report.summary()}"
+            f"{subject} failed its checks and is not published.\n{report.summary()}",
+            path=report.model_dir,
+            report=report,
         )
 
 

@@ -1,4 +1,4 @@
-"""A whole run: what is checked before, the training, and what is checked and published after."""
+"""A whole run: the checks before it, the training, the checks after it, and publishing."""
 
 from __future__ import annotations
 
@@ -20,11 +20,7 @@ from generic_trainer.validation import (
     start_checker,
 )
 
-__all__ = ["FN_ARGS_FACTORY", "train_and_publish"]
-
-# What TFX's FnArgs needs is imported where it is called: Beam and TensorFlow Model Analysis are
-# more than whoever only builds a pipeline, or sends a job to other machines, can do with.
-FN_ARGS_FACTORY = "generic_trainer.executors._fn_args:make_fn_args"
+__all__ = ["train_and_publish"]
 
 _REHEARSAL_DIR = "rehearsal"
 
@@ -62,12 +58,12 @@ def _train_and_publish(job: Job) -> ValidationReport:
     # The checks need a process with TensorFlow; it starts up while the model trains.
     with start_checker(preload=_needed_by_checks(contract)) as checker:
         if contract.rehearse:
-            _rehearse(job, contract, checker)
+            _check_untrained_export(job, contract, checker)
         launch(job)
         return publish(job.request, contract, checker)
 
 
-def _rehearse(job: Job, contract: ServingContract, checker: Checker) -> None:
+def _check_untrained_export(job: Job, contract: ServingContract, checker: Checker) -> None:
     """Checks an export of untrained weights before any worker is started.
 
     It is made in a child process. In this one it would leave its names in Keras and memory on the

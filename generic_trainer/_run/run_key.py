@@ -1,4 +1,4 @@
-"""Key of a run: what decides its outcome, and the name of the directory of its checkpoints."""
+"""The key of a run: what decides its outcome, and names the directory of its checkpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from generic_trainer._core.values import digest
 from generic_trainer.errors import DataError
 from generic_trainer.launchers import TrainingRequest
 
-__all__ = ["RunKey", "claim_checkpoint_dir", "fingerprint", "run_key", "with_run_key"]
+__all__ = ["RunKey", "claim_checkpoint_dir", "run_key", "with_run_key"]
 
 _KEY_FILE = "key.json"
 _DIGITS = 16
@@ -32,7 +32,7 @@ class RunKey:
     """What decides the outcome of a run.
 
     Attributes:
-        parts: name of the part → its fingerprint.
+        parts: name of the part → its digest, or its value where that is short.
     """
 
     parts: Mapping[str, str]
@@ -62,18 +62,18 @@ def run_key(request: TrainingRequest) -> RunKey:
     parts = {
         "code": code.digest or "not bundled",
         "run_fn": f"{code.module}.{code.function}",
-        "train_files": fingerprint(request.train_files),
-        "eval_files": fingerprint(request.eval_files),
-        "schema": fingerprint(_given(request.schema_path)),
-        "transform_graph": fingerprint(_given(request.transform_graph_path)),
-        "base_model": fingerprint(_given(request.base_model)),
+        "train_files": _files_digest(request.train_files),
+        "eval_files": _files_digest(request.eval_files),
+        "schema": _files_digest(_paths_of(request.schema_path)),
+        "transform_graph": _files_digest(_paths_of(request.transform_graph_path)),
+        "base_model": _files_digest(_paths_of(request.base_model)),
         "hyperparameters": digest(request.hyperparameters),
         "custom_config": digest(request.custom_config),
         "train_steps": str(request.train_steps),
         "eval_steps": str(request.eval_steps),
     }
     for name, uris in request.extra_inputs.items():
-        parts[f"extra_inputs[{name}]"] = fingerprint(uris)
+        parts[f"extra_inputs[{name}]"] = _files_digest(uris)
     return RunKey(parts)
 
 
@@ -129,14 +129,14 @@ def _changed(parts: Mapping[str, str], others: Mapping[str, str]) -> set[str]:
     return {name for name in names if parts.get(name) != others.get(name)}
 
 
-def _given(path: str | None) -> tuple[str, ...]:
+def _paths_of(path: str | None) -> tuple[str, ...]:
     return () if path is None else (path,)
 
 
-def fingerprint(paths: Sequence[str]) -> str:
+def _files_digest(paths: Sequence[str]) -> str:
     """Returns a digest of the files that some patterns match or directories hold.
 
-    Names count from the directory on: the same files elsewhere have the same fingerprint.
+    Names count from the directory on: the same files elsewhere have the same digest.
 
     Raises:
         DataError: something cannot be read.
@@ -145,7 +145,8 @@ def fingerprint(paths: Sequence[str]) -> str:
         files = [[name, *_of_file(path)] for name, path in _files(paths)]
     except Exception as error:  # what it raises depends on the file system
         raise DataError(
-            f"Cannot tell whether {', '.join(paths)} is what an earlier run read: {error}"
+            f"Cannot tell whether {', '.join(paths)} is what an earlier run read: {error}",
+            path=paths[0],
         ) from error
     return hashlib.sha256(json.dumps(files).encode()).hexdigest()[:_DIGITS]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
+from generic_trainer.components._arguments import GenericTrainerSpec
 from generic_trainer.components._component import GenericTrainer
-from generic_trainer.components._spec import GenericTrainerSpec
 
 __all__ = ["GenericTrainer", "GenericTrainerSpec"]

@@ -1,9 +1,9 @@
-"""Checks the arguments of the component and names every problem at once."""
+"""Arguments of the component: what they are in TFX's own terms, and every check of them at once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from google.protobuf import json_format
 from tfx import types
@@ -11,19 +11,70 @@ from tfx.dsl.components.base.executor_spec import ExecutorSpec
 from tfx.dsl.placeholder.placeholder import Placeholder
 from tfx.orchestration.data_types import RuntimeParameter
 from tfx.proto import trainer_pb2
+from tfx.types import standard_artifacts
+from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
+from tfx.types.system_executions import Train
 from tfx.utils import json_utils, proto_utils
 
-from generic_trainer.components._spec import GenericTrainerSpec
-from generic_trainer.errors import ConfigurationError, raise_problems
 from generic_trainer._core import tfx_names as keys
+from generic_trainer.errors import ConfigurationError, raise_problems
 from generic_trainer.launchers import Distribution
 from generic_trainer.validation import ServingContract, lint_eval_config
 
-__all__ = ["PER_RUN_VALUES", "check_arguments"]
+__all__ = ["PER_RUN_VALUES", "GenericTrainerSpec", "check_arguments", "spec_with_extra_inputs"]
 
 # Their value is known only when the pipeline runs.
 PER_RUN_VALUES = (RuntimeParameter, Placeholder)
 _STEPS_ARGS = {keys.TRAIN_ARGS: trainer_pb2.TrainArgs, keys.EVAL_ARGS: trainer_pb2.EvalArgs}
+
+
+class GenericTrainerSpec(ComponentSpec):
+    """The specification of TFX's Trainer, with statistics and a hash of the user's code."""
+
+    PARAMETERS: ClassVar[Mapping[str, ExecutionParameter]] = {
+        keys.TRAIN_ARGS: ExecutionParameter(type=trainer_pb2.TrainArgs),
+        keys.EVAL_ARGS: ExecutionParameter(type=trainer_pb2.EvalArgs),
+        keys.MODULE_FILE: ExecutionParameter(type=str, optional=True),
+        keys.MODULE_PATH: ExecutionParameter(type=str, optional=True),
+        keys.MODULE_HASH: ExecutionParameter(type=str, optional=True),
+        keys.RUN_FN: ExecutionParameter(type=str, optional=True),
+        keys.CUSTOM_CONFIG: ExecutionParameter(type=str, optional=True),
+        keys.CONTRACT: ExecutionParameter(type=str, optional=True),
+        keys.EVAL_CONFIG: ExecutionParameter(type=str, optional=True),
+        keys.DISTRIBUTION: ExecutionParameter(type=str, optional=True),
+    }
+    INPUTS: ClassVar[Mapping[str, ChannelParameter]] = {
+        keys.EXAMPLES: ChannelParameter(type=standard_artifacts.Examples),
+        keys.TRANSFORM_GRAPH: ChannelParameter(
+            type=standard_artifacts.TransformGraph, optional=True
+        ),
+        keys.SCHEMA: ChannelParameter(type=standard_artifacts.Schema, optional=True),
+        keys.BASE_MODEL: ChannelParameter(type=standard_artifacts.Model, optional=True),
+        keys.HYPERPARAMETERS: ChannelParameter(
+            type=standard_artifacts.HyperParameters, optional=True
+        ),
+        keys.STATISTICS: ChannelParameter(type=standard_artifacts.ExampleStatistics, optional=True),
+    }
+    OUTPUTS: ClassVar[Mapping[str, ChannelParameter]] = {
+        keys.MODEL: ChannelParameter(type=standard_artifacts.Model),
+        keys.MODEL_RUN: ChannelParameter(type=standard_artifacts.ModelRun),
+        keys.INFRA_BLESSING: ChannelParameter(type=standard_artifacts.InfraBlessing),
+    }
+    TYPE_ANNOTATION = Train
+
+
+def spec_with_extra_inputs(
+    extra_inputs: Mapping[str, types.BaseChannel],
+) -> type[GenericTrainerSpec]:
+    """Returns a specification whose inputs include one per extra input, of its channel's type."""
+    if not extra_inputs:
+        return GenericTrainerSpec
+    extra_parameters = {
+        keys.EXTRA_INPUT_PREFIX + name: ChannelParameter(type=channel.type, optional=True)
+        for name, channel in extra_inputs.items()
+    }
+    inputs = {**GenericTrainerSpec.INPUTS, **extra_parameters}
+    return type(GenericTrainerSpec.__name__, (GenericTrainerSpec,), {"INPUTS": inputs})
 
 
 def check_arguments(arguments: Mapping[str, Any]) -> None:

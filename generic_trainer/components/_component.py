@@ -1,4 +1,4 @@
-"""The pipeline component."""
+"""The pipeline component, with the arguments of TFX's own Trainer."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from tfx.proto import trainer_pb2
 from tfx.types import standard_artifacts
 from tfx.utils import json_utils, proto_utils
 
-from generic_trainer.components._arguments import PER_RUN_VALUES, check_arguments
-from generic_trainer.components._module_path import bundle_user_code
-from generic_trainer.components._resources import compiled_for_kubeflow, step_resources
-from generic_trainer.components._spec import GenericTrainerSpec, spec_with_extra_inputs
-from generic_trainer.executors import GenericTrainerExecutor
 from generic_trainer._core import tfx_names as keys
+from generic_trainer.components._arguments import (
+    PER_RUN_VALUES,
+    GenericTrainerSpec,
+    check_arguments,
+    spec_with_extra_inputs,
+)
+from generic_trainer.components._compile import bundle_user_code, step_resources, with_encode_hook
+from generic_trainer.executors import GenericTrainerExecutor
 from generic_trainer.launchers import Distribution
 from generic_trainer.validation import ServingContract
 
@@ -52,7 +55,7 @@ class GenericTrainer(BaseComponent):
     SPEC_CLASS = GenericTrainerSpec
     EXECUTOR_SPEC = ExecutorClassSpec(GenericTrainerExecutor)
 
-    platform_config: Any
+    executor_spec: Any
 
     def __init__(
         self,
@@ -114,7 +117,7 @@ class GenericTrainer(BaseComponent):
         self._module_file = module_file
         self._run_fn = run_fn
         self._distribution = distribution
-        self._own_resources: Any = None
+        self._offers_resources = False
         extra_inputs = extra_inputs or {}
         spec = spec_with_extra_inputs(extra_inputs)(
             examples=examples if examples is not None else transformed_examples,
@@ -137,8 +140,21 @@ class GenericTrainer(BaseComponent):
             **{keys.EXTRA_INPUT_PREFIX + name: channel for name, channel in extra_inputs.items()},
         )
         super().__init__(spec=spec, custom_executor_spec=custom_executor_spec)
-        if not self._reads_bundles():
+        if self._reads_bundles():
+            self.executor_spec = with_encode_hook(self.executor_spec, self._withdraw_resources)
+        else:
             _package_as_tfx_does(self)
+
+    @property
+    def platform_config(self) -> Any:
+        """What `with_platform_config` has set, or what the step needs; see `step_resources`."""
+        if self._platform_config is None and self._offers_resources:
+            return step_resources(self._distribution or Distribution())
+        return self._platform_config
+
+    @platform_config.setter
+    def platform_config(self, config: Any) -> None:
+        self._platform_config = config
 
     def _resolve_pip_dependencies(self, pipeline_root: str) -> None:
         # TFX calls this whenever a pipeline is compiled and before each run in a notebook: the
@@ -147,15 +163,10 @@ class GenericTrainer(BaseComponent):
         if self._reads_bundles():
             code = bundle_user_code(self._module_file, self._run_fn, pipeline_root)
             self.spec.exec_properties.update(code)
-            self._take_resources()
+            self._offers_resources = True
 
-    def _take_resources(self) -> None:
-        """Asks Kubeflow for what the workers need, unless `with_platform_config` has done so."""
-        if self.platform_config is self._own_resources:
-            self._own_resources = None
-            if self._distribution is not None and compiled_for_kubeflow():
-                self._own_resources = step_resources(self._distribution)
-            self.platform_config = self._own_resources
+    def _withdraw_resources(self) -> None:
+        self._offers_resources = False
 
     def _reads_bundles(self) -> bool:
         executor_class = getattr(self.executor_spec, "executor_class", None)

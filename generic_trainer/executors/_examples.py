@@ -1,4 +1,4 @@
-"""Reads the Examples and ExampleStatistics artifacts: splits, files, formats, counts."""
+"""Examples and ExampleStatistics artifacts: their splits, files, formats and counts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def split_files(examples: Sequence[types.Artifact], splits: Sequence[str]) -> tu
     directories = [uri for split in splits for uri in _split_uris(examples, split)]
     empty = [directory for directory in directories if not _has_files(directory)]
     if empty:
-        raise DataError(f"These splits of the input examples have no files: {', '.join(empty)}.")
+        raise DataError(
+            f"These splits of the input examples have no files: {', '.join(empty)}.", path=empty[0]
+        )
     return tuple(io_utils.all_files_pattern(directory) for directory in directories)
 
 
@@ -107,6 +109,7 @@ def _count(path: str) -> int:
     except Exception as error:  # what a missing or broken file raises depends on the file system
         raise DataError(
             f"The input statistics cannot be read: expected DatasetFeatureStatisticsList in {path} "
-            f"({error})."
+            f"({error}).",
+            path=path,
         ) from error
     return sum(dataset.num_examples for dataset in statistics.datasets[:1])

@@ -1,4 +1,4 @@
-"""The argument of `run_fn`."""
+"""The argument of `run_fn`: TFX's `FnArgs`, and what GenericTrainer adds to them."""
 
 from __future__ import annotations
 

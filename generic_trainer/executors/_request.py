@@ -1,4 +1,4 @@
-"""Turns TFX's dictionaries of artifacts into one `TrainingRequest`."""
+"""The `TrainingRequest` that TFX's dictionaries of artifacts and properties make."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tfx.proto import trainer_pb2
 from tfx.types import artifact_utils
 from tfx.utils import io_utils, json_utils, path_utils, proto_utils
 
-from generic_trainer.errors import ConfigurationError, DataError
 from generic_trainer._core import tfx_names as keys
+from generic_trainer._entry_points import may_define
+from generic_trainer._run.run_key import with_run_key
+from generic_trainer.errors import ConfigurationError, DataError
 from generic_trainer.executors._examples import (
     common_splits,
     examples_format,
     num_examples,
     split_files,
 )
-from generic_trainer.launchers import Distribution
-from generic_trainer.launchers import TrainingRequest
-from generic_trainer._run.run_key import with_run_key
+from generic_trainer.launchers import Distribution, TrainingRequest
 from generic_trainer.user_code import UserCode, bundle_function, bundle_module_file
 from generic_trainer.validation import ServingContract
 
@@ -99,9 +99,9 @@ def _user_code(exec_properties: Mapping[str, Any], scratch_dir: str) -> UserCode
         digest = exec_properties.get(keys.MODULE_HASH)
         return UserCode(module, function, bundle=bundle or None, digest=digest)
     if module_file:
-        return bundle_module_file(module_file, scratch_dir)
+        return bundle_module_file(module_file, scratch_dir, may_define=may_define)
     if run_fn:
-        return bundle_function(run_fn, scratch_dir)
+        return bundle_function(run_fn, scratch_dir, may_define=may_define)
     raise ConfigurationError(
         "The execution properties name no user code: one of module_file, module_path and run_fn "
         f"must be set, but the properties set are {sorted(exec_properties)}."
@@ -167,7 +167,8 @@ def _only_file(input_dict: _Artifacts, name: str) -> str | None:
         return io_utils.get_only_uri_in_dir(directory)
     except Exception as error:  # what it raises depends on the file system
         raise DataError(
-            f"The input {name} must be a directory with exactly one file, but {directory} is not."
+            f"The input {name} must be a directory with exactly one file, but {directory} is not.",
+            path=directory,
         ) from error
 
 
@@ -187,7 +188,9 @@ def _hyperparameters(input_dict: _Artifacts) -> dict[str, Any] | None:
         with fileio.open(path) as file:
             return json.loads(file.read())
     except ValueError as error:
-        raise DataError(f"Hyperparameters must be JSON, but {path} is not: {error}.") from error
+        raise DataError(
+            f"Hyperparameters must be JSON, but {path} is not: {error}.", path=path
+        ) from error
 
 
 def _extra_inputs(input_dict: _Artifacts) -> dict[str, tuple[str, ...]]:

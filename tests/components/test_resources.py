@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from tfx import v1 as tfx
+from tfx.dsl.compiler.compiler import Compiler
+from tfx.proto.orchestration import pipeline_pb2
 from tfx.types import standard_artifacts
 
 from generic_trainer import Distribution, GenericTrainer
-from generic_trainer.components._resources import step_resources
+from generic_trainer.components._compile import step_resources
 from generic_trainer.launchers import RayOptions
 from tests import helpers
 
@@ -88,10 +90,12 @@ def test_no_resources_where_the_step_needs_none(distribution: Distribution) -> N
 def test_other_runners_compile_the_same_component(tmp_path: Path) -> None:
     pipeline = pipeline_of(tmp_path, Distribution(cpus_per_worker=4))
     (component,) = (one for one in pipeline.components if isinstance(one, GenericTrainer))
-    compiled(pipeline)
-    assert component.platform_config is not None
+    assert compiled(pipeline)["resources"]["cpuLimit"] == 4.0
     component._resolve_pip_dependencies(str(tmp_path / "root"))  # as LocalDagRunner does
-    assert component.platform_config is None
+    deployment = pipeline_pb2.IntermediateDeploymentConfig()
+    Compiler().compile(pipeline).deployment_config.Unpack(deployment)
+    assert not deployment.node_level_platform_configs
+    assert compiled(pipeline)["resources"]["cpuLimit"] == 4.0
 
 
 def test_resources_that_the_user_has_given_stay(tmp_path: Path) -> None:

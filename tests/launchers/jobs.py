@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from generic_trainer.executors import FN_ARGS_FACTORY
 from generic_trainer.launchers import Distribution, Job
 from generic_trainer.launchers._request import ExamplesFormat, TrainingRequest
 from generic_trainer.user_code import bundle_module_file
@@ -14,7 +15,6 @@ from tests import helpers
 
 __all__ = ["FN_ARGS_FACTORY", "exported", "is_running", "log", "make_job"]
 
-FN_ARGS_FACTORY = "generic_trainer.executors._fn_args:make_fn_args"
 _TF_EXAMPLE = 6
 
 # For module files: the examples in batches.

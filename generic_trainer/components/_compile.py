@@ -1,0 +1,116 @@
+"""A step as it is compiled: the user's code in a bundle, and room for the workers on Kubeflow.
+
+Both are found out whenever a pipeline is compiled: the pipeline root, which every machine that runs
+the pipeline can read, is known only then. The bundle's path goes into the execution property
+`module_path` in TFX's own form, `module@path`, and its digest into `module_hash`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+from tfx.dsl.components.base.executor_spec import ExecutorSpec
+
+from generic_trainer._core import tfx_names as keys
+from generic_trainer._entry_points import may_define
+from generic_trainer.launchers import Distribution
+from generic_trainer.user_code import bundle_function, bundle_module_file
+
+__all__ = ["bundle_user_code", "step_resources", "with_encode_hook"]
+
+_BUNDLES_DIR = "_bundles"  # beside TFX's `_wheels`
+_BYTES_PER_MIB, _BYTES_PER_GB = 1 << 20, 10**9
+
+_logger = logging.getLogger(__name__)
+
+
+def bundle_user_code(
+    module_file: Any, run_fn: Any, pipeline_root: str | None
+) -> dict[str, str | None]:
+    """Bundles the user's code and returns the execution properties that point to the bundle.
+
+    Code whose path is known only when the pipeline runs (a runtime parameter), code that lies in
+    the environment's installed packages, and code of a pipeline without a root stay where they are.
+
+    Raises:
+        ModuleFileError: the module file is missing or cannot be read or parsed.
+    """
+    unbundled: dict[str, str | None] = {
+        keys.MODULE_FILE: module_file,
+        keys.RUN_FN: run_fn,
+        keys.MODULE_PATH: None,
+        keys.MODULE_HASH: None,
+    }
+    if not isinstance(module_file or run_fn, str):
+        return unbundled
+    if not pipeline_root:
+        _logger.warning(
+            "The pipeline has no root, so %s is not bundled: it must exist where the step runs.",
+            module_file or run_fn,
+        )
+        return unbundled
+    destination = os.path.join(pipeline_root, _BUNDLES_DIR)
+    bundle = bundle_function if run_fn else bundle_module_file
+    code = bundle(run_fn or module_file, destination, may_define=may_define)
+    if code.bundle is None:
+        return unbundled
+    return {
+        keys.MODULE_FILE: None,
+        keys.RUN_FN: run_fn,
+        keys.MODULE_PATH: f"{code.module}@{code.bundle}",
+        keys.MODULE_HASH: code.digest,
+    }
+
+
+def step_resources(distribution: Distribution) -> Any:
+    """Returns the `ResourceSpec` of a step on Kubeflow or Vertex; None where it asks for nothing.
+
+    1. Workers that run in the step, in the process of the executor or beside it, are what it needs
+       room for: all of them together.
+    2. Workers on Ray or in a TFJob are elsewhere: their resources are none of the step's.
+    3. Requests equal limits; the accelerator's type is `distribution.gpu_type`.
+    """
+    if distribution.launcher not in ("in_process", "local"):
+        return None
+    wanted = {
+        "cpu": (distribution.cpus_per_worker or 0) * distribution.num_processes,
+        "memory": (distribution.memory_mb_per_worker or 0)
+        * distribution.num_processes
+        * (_BYTES_PER_MIB / _BYTES_PER_GB),
+    }
+    gpus = int((distribution.gpus_per_worker or 0) * distribution.num_workers)
+    if not any(wanted.values()) and not gpus:
+        return None
+    from kfp.pipeline_spec import pipeline_spec_pb2
+
+    spec = pipeline_spec_pb2.PipelineDeploymentConfig.PipelineContainerSpec.ResourceSpec()
+    for name, amount in wanted.items():
+        if amount:
+            setattr(spec, f"{name}_limit", amount)
+            setattr(spec, f"{name}_request", amount)
+    if gpus:
+        spec.accelerator.type = distribution.gpu_type
+        spec.accelerator.count = gpus
+    return spec
+
+
+def with_encode_hook(spec: ExecutorSpec, hook: Callable[[], None]) -> ExecutorSpec:
+    """Returns a copy of an executor's specification that calls `hook` when it is encoded.
+
+    TFX's compiler encodes it, and reads a component's `platform_config` afterwards. Of all runners
+    KubeflowV2DagRunner alone builds a step without this compiler, and it alone knows the resources
+    of `step_resources`: the others refuse a component that has them.
+    """
+    kind = type(spec)
+
+    def encode(self: ExecutorSpec, component_spec: Any = None) -> Any:
+        hook()
+        return kind.encode(self, component_spec)
+
+    hooked: Any = type(kind.__name__, (kind,), {"encode": encode, "__module__": kind.__module__})
+    copy = hooked.__new__(hooked)
+    vars(copy).update(vars(spec))
+    return copy
