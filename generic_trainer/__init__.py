@@ -21,20 +21,49 @@ from typing import TYPE_CHECKING
 from generic_trainer._core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from generic_trainer import estimator
+    from generic_trainer import (
+        cli,
+        components,
+        data,
+        errors,
+        estimator,
+        executors,
+        launchers,
+        training,
+        trials,
+        user_code,
+        validation,
+    )
     from generic_trainer.components import GenericTrainer
     from generic_trainer.launchers import Distribution
     from generic_trainer.validation import ServingContract
 
 __version__ = "0.1.0"
-__all__ = ["Distribution", "GenericTrainer", "ServingContract", "__version__", "estimator"]
+__all__ = [
+    "Distribution",
+    "GenericTrainer",
+    "ServingContract",
+    "__version__",
+    "cli",
+    "components",
+    "data",
+    "errors",
+    "estimator",
+    "executors",
+    "launchers",
+    "training",
+    "trials",
+    "user_code",
+    "validation",
+]
+
+_HOMES = {
+    "Distribution": "generic_trainer.launchers",
+    "GenericTrainer": "generic_trainer.components",
+    "ServingContract": "generic_trainer.validation",
+}
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {
-        "Distribution": "generic_trainer.launchers",
-        "GenericTrainer": "generic_trainer.components",
-        "ServingContract": "generic_trainer.validation",
-        "estimator": "generic_trainer.estimator",
-    },
+    {name: _HOMES.get(name, f"{__name__}.{name}") for name in __all__ if name != "__version__"},
 )

@@ -19,11 +19,12 @@ from collections.abc import Sequence
 from generic_trainer import __version__
 from generic_trainer.cli._doctor import add_doctor
 from generic_trainer.cli._run import add_run
-from generic_trainer.cli._status import WRONG_CALL
 from generic_trainer.cli._validate import add_validate
 from generic_trainer.errors import ConfigurationError
 
 __all__ = ["main"]
+
+_WRONG_CALL = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(options.run(options))
     except ConfigurationError as error:
         print(f"generic-trainer: {error}", file=sys.stderr)
-        return WRONG_CALL
+        return _WRONG_CALL
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""`generic-trainer run`: a module file without a pipeline."""
+"""`generic-trainer run`: training and publishing with a module file, without a pipeline."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import tempfile
 from typing import Any
 
 from generic_trainer._core.files import gfile, is_remote
-from generic_trainer.cli._status import PASSED
+from generic_trainer._core.tfx_names import FORMAT_TF_EXAMPLE
 from generic_trainer.errors import ConfigurationError, GenericTrainerError, raise_problems
 from generic_trainer.launchers import Distribution, ExamplesFormat, Job, TrainingRequest
 from generic_trainer.validation import ServingContract
 
 __all__ = ["add_run"]
 
-_TF_EXAMPLE = 6  # tfx.proto.example_gen_pb2.PayloadFormat.FORMAT_TF_EXAMPLE
 _SPLIT = "Split-"
 
 
@@ -55,10 +54,11 @@ def add_run(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    # Before TensorFlow is imported: what is wrong with the words is told at once.
+    # What is wrong with the options is said at once, before TensorFlow is imported.
     distribution = Distribution.from_json(options.distribution or "{}")
-    _check_words(options)
-    from generic_trainer._run.run import FN_ARGS_FACTORY, train_and_publish
+    _check_options(options)
+    from generic_trainer._run.run import train_and_publish
+    from generic_trainer.executors import FN_ARGS_FACTORY
     from generic_trainer.launchers._failures import exit_code
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -76,10 +76,10 @@ def _run(options: argparse.Namespace) -> int:
     except GenericTrainerError as error:
         print(f"generic-trainer: {error}", file=sys.stderr)
         return exit_code(error)
-    return PASSED
+    return 0
 
 
-def _check_words(options: argparse.Namespace) -> None:
+def _check_options(options: argparse.Namespace) -> None:
     problems = []
     if bool(options.examples) == bool(options.train or options.eval):
         problems.append("give either --examples, or --train and --eval")
@@ -100,18 +100,19 @@ def _check_words(options: argparse.Namespace) -> None:
 
 def _request(options: argparse.Namespace, scratch_dir: str) -> TrainingRequest:
     from generic_trainer._core.protos import load_eval_config
+    from generic_trainer._entry_points import may_define
     from generic_trainer._run.run_key import with_run_key
     from generic_trainer.user_code import bundle_module_file
 
     splits = _splits(options)
-    user_code = bundle_module_file(options.module_file, scratch_dir)
+    user_code = bundle_module_file(options.module_file, scratch_dir, may_define=may_define)
     contract = ServingContract.from_yaml(options.contract) if options.contract else None
     request = TrainingRequest(
         user_code=user_code,
         train_files=splits["train"],
         eval_files=splits["eval"],
         split_files=splits,
-        examples_format=ExamplesFormat(_TF_EXAMPLE),
+        examples_format=ExamplesFormat(FORMAT_TF_EXAMPLE),
         scratch_dir=scratch_dir,
         train_steps=options.train_steps,
         eval_steps=options.eval_steps,
@@ -122,7 +123,7 @@ def _request(options: argparse.Namespace, scratch_dir: str) -> TrainingRequest:
         custom_config=json.loads(options.custom_config) if options.custom_config else None,
         contract=contract,
         eval_config=load_eval_config(_existing("--eval-config", options.eval_config)),
-        **_new_directories(options.output),  # last, so that a wrong word leaves nothing behind
+        **_new_directories(options.output),  # last, so that a wrong option leaves nothing behind
     )
     return with_run_key(request)
 
@@ -139,7 +140,8 @@ def _splits(options: argparse.Namespace) -> dict[str, tuple[str, ...]]:
         if missing := [f"{_SPLIT}{name}" for name in ("train", "eval") if name not in splits]:
             raise ConfigurationError(
                 f"--examples: {options.examples} has no {' and no '.join(missing)}; "
-                f"found {sorted(splits) or 'no splits'}. Name the files with --train and --eval."
+                f"found {sorted(splits) or 'no splits'}. Name the files with --train and --eval.",
+                path=options.examples,
             )
     else:
         splits = {"train": (_absolute(options.train),), "eval": (_absolute(options.eval),)}
@@ -174,7 +176,7 @@ def _existing(word: str, path: str | None) -> str | None:
     if path is None:
         return None
     if not gfile().exists(path):
-        raise ConfigurationError(f"{word}: {path} does not exist")
+        raise ConfigurationError(f"{word}: {path} does not exist", path=path)
     return _absolute(path)
 
 
@@ -191,4 +193,6 @@ def _hyperparameters(path: str | None) -> dict[str, Any] | None:
             values: dict[str, Any] = json.loads(file.read())
             return values
     except ValueError as error:
-        raise ConfigurationError(f"--hyperparameters: {path} is not JSON: {error}") from error
+        raise ConfigurationError(
+            f"--hyperparameters: {path} is not JSON: {error}", path=path
+        ) from error

@@ -1,4 +1,4 @@
-"""`generic-trainer validate`."""
+"""`generic-trainer validate`: the checks of an exported SavedModel, on their own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from generic_trainer.cli._status import FAILED, PASSED
+from generic_trainer._core.files import is_remote
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.validation import ServingContract, ValidationReport, validate_saved_model
 
@@ -48,11 +48,11 @@ def add_validate(commands: Any) -> None:
 
 def _validate(options: argparse.Namespace) -> int:
     model_dir = options.model_dir
-    if "://" not in model_dir and not Path(model_dir).is_dir():
-        raise ConfigurationError(f"MODEL_DIR: {model_dir} is not a directory")
+    if not is_remote(model_dir) and not Path(model_dir).is_dir():
+        raise ConfigurationError(f"MODEL_DIR: {model_dir} is not a directory", path=model_dir)
     report = validate_saved_model(model_dir, _contract(options), timeout_s=options.timeout_s)
     _show(report, options)
-    return PASSED if report.passed else FAILED
+    return int(not report.passed)
 
 
 def _contract(options: argparse.Namespace) -> ServingContract:
@@ -88,4 +88,6 @@ def _write(file: Path, text: str) -> None:
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigurationError(f"--html: {file} cannot be written: {error.strerror}") from error
+        raise ConfigurationError(
+            f"--html: {file} cannot be written: {error.strerror}", path=str(file)
+        ) from error

@@ -23,18 +23,28 @@ from typing import TYPE_CHECKING
 from generic_trainer._core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from generic_trainer.data._budget import MEMORY_VARIABLE, default_budget_bytes
     from generic_trainer.data._count import count_examples
     from generic_trainer.data._diagnose import explain_read_errors
     from generic_trainer.data._factory import make_dataset_factory
     from generic_trainer.data._split_counts import SplitCounts
 
-__all__ = ["SplitCounts", "count_examples", "explain_read_errors", "make_dataset_factory"]
+__all__ = [
+    "MEMORY_VARIABLE",
+    "SplitCounts",
+    "count_examples",
+    "default_budget_bytes",
+    "explain_read_errors",
+    "make_dataset_factory",
+]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "MEMORY_VARIABLE": "generic_trainer.data._budget",
         "SplitCounts": "generic_trainer.data._split_counts",
         "count_examples": "generic_trainer.data._count",
+        "default_budget_bytes": "generic_trainer.data._budget",
         "explain_read_errors": "generic_trainer.data._diagnose",
         "make_dataset_factory": "generic_trainer.data._factory",
     },

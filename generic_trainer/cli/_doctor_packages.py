@@ -1,4 +1,4 @@
-"""Which packages are there, and can they be imported?
+"""Packages that GenericTrainer needs: whether they are there, and can be imported.
 
 An import can fail in ways that no list of versions shows: a dependency that nobody asks for, a
 binary for another processor, another protobuf. So each one is tried, in a process of its own
@@ -7,16 +7,22 @@ because a broken binary may take it down.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Literal
 
-from generic_trainer.doctor._symptom import Symptom
-
-__all__ = ["import_errors", "optional_packages", "required_packages"]
+__all__ = [
+    "Observation",
+    "import_errors",
+    "optional_packages",
+    "required_packages",
+    "run_python",
+]
 
 # Distribution → module, in the order in which they need each other.
 _REQUIRED = {
@@ -49,38 +55,56 @@ for module in sys.argv[1:]:
     try:
         importlib.import_module(module)
     except BaseException as error:
-        told = {"module": module, "error": f"{type(error).__name__}: {error}",
-                "missing": getattr(error, "name", None) or ""}
-        print(json.dumps(told), file=sys.__stderr__, flush=True)
+        outcome = {"module": module, "error": f"{type(error).__name__}: {error}",
+                   "missing": getattr(error, "name", None) or ""}
+        print(json.dumps(outcome), file=sys.__stderr__, flush=True)
 """
 
 
-def required_packages() -> Iterator[Symptom]:
-    """Yields a finding for each package that GenericTrainer needs."""
+@dataclasses.dataclass(frozen=True)
+class Observation:
+    """One thing that the doctor has looked at.
+
+    Attributes:
+        subject: what was looked at.
+        status: `"ok"`; `"missing"` for what is optional; `"warn"` for what works, but not as well
+            as it could; `"fail"` for what GenericTrainer cannot do without.
+        found: what was found.
+        remedy: what to do about it.
+    """
+
+    subject: str
+    status: Literal["ok", "missing", "warn", "fail"]
+    found: str
+    remedy: str = ""
+
+
+def required_packages() -> Iterator[Observation]:
+    """Yields an observation of each package that GenericTrainer needs."""
     errors = import_errors(tuple(_REQUIRED.values()))
     for distribution, module in _REQUIRED.items():
         version = _version(distribution)
         if version is None:
             remedy = f"pip install {distribution}, or all at once: pip install generic-trainer"
-            yield Symptom(distribution, "fail", "not installed", remedy)
+            yield Observation(distribution, "fail", "not installed", remedy)
         elif module in errors:
             message, missing = errors[module]
-            yield Symptom(
+            yield Observation(
                 distribution, "fail", f"{version}, import fails: {message}", _cure(missing)
             )
         else:
-            yield Symptom(distribution, "ok", version)
+            yield Observation(distribution, "ok", version)
 
 
-def optional_packages() -> Iterator[Symptom]:
-    """Yields a finding for each package that only some people need."""
+def optional_packages() -> Iterator[Observation]:
+    """Yields an observation of each package that some uses need."""
     for distribution, (extra, purpose) in _OPTIONAL.items():
         version = _version(distribution)
         if version is not None:
-            yield Symptom(distribution, "ok", f"{version}, for {purpose}")
+            yield Observation(distribution, "ok", f"{version}, for {purpose}")
         else:
             remedy = f"pip install 'generic-trainer[{extra}]'"
-            yield Symptom(distribution, "missing", f"not installed: for {purpose}", remedy)
+            yield Observation(distribution, "missing", f"not installed: for {purpose}", remedy)
 
 
 def _version(distribution: str) -> str | None:
@@ -105,12 +129,8 @@ def import_errors(modules: tuple[str, ...]) -> dict[str, tuple[str, str]]:
 
 def _try(modules: tuple[str, ...]) -> tuple[list[str], dict[str, tuple[str, str]], str]:
     """Imports modules in a process; returns those tried, those that failed, how it died if so."""
-    command = [sys.executable, "-c", _TRY, *modules]
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_TIMEOUT_S, env=environment
-        )
+        done = run_python(_TRY, *modules, timeout_s=_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         return list(modules), {modules[0]: (f"no end within {_TIMEOUT_S:g} s", "")}, ""
     tried: list[str] = []
@@ -118,13 +138,28 @@ def _try(modules: tuple[str, ...]) -> tuple[list[str], dict[str, tuple[str, str]
     for line in done.stderr.splitlines():
         if not line.startswith('{"module"'):
             continue
-        told = json.loads(line)
-        if "error" in told:
-            failed[told["module"]] = (told["error"], told["missing"])
+        outcome = json.loads(line)
+        if "error" in outcome:
+            failed[outcome["module"]] = (outcome["error"], outcome["missing"])
         else:
-            tried.append(told["module"])
+            tried.append(outcome["module"])
     ended_early = done.returncode != 0 and len(tried) < len(modules)
     return tried, failed, f"the process ended with {done.returncode}" if ended_early else ""
+
+
+def run_python(code: str, *arguments: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Runs Python code in a process of its own, in which TensorFlow logs nothing.
+
+    Raises:
+        subprocess.TimeoutExpired: it has not ended in time.
+    """
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
 
 
 def _cure(missing: str) -> str:

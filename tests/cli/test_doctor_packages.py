@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from generic_trainer.doctor import _packages
-from generic_trainer.doctor._packages import import_errors, optional_packages, required_packages
+from generic_trainer.cli import _doctor_packages
+from generic_trainer.cli._doctor_packages import (
+    import_errors,
+    optional_packages,
+    required_packages,
+)
 
 
 @pytest.fixture
@@ -40,8 +44,8 @@ def test_an_import_that_takes_the_process_down_does_not_hide_the_next(modules: P
 
 
 def test_a_package_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_packages, "_REQUIRED", {"no-such-package": "json"})
-    monkeypatch.setattr(_packages, "_OPTIONAL", {"no-such-engine": ("engine", "speed")})
+    monkeypatch.setattr(_doctor_packages, "_REQUIRED", {"no-such-package": "json"})
+    monkeypatch.setattr(_doctor_packages, "_OPTIONAL", {"no-such-engine": ("engine", "speed")})
 
     (required,), (optional,) = list(required_packages()), list(optional_packages())
 
@@ -54,7 +58,7 @@ def test_a_dependency_that_nobody_asks_for_is_named(
     modules: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (modules / "bereft.py").write_text("raise ModuleNotFoundError('no dill', name='dill')")
-    monkeypatch.setattr(_packages, "_REQUIRED", {"pytest": "bereft"})
+    monkeypatch.setattr(_doctor_packages, "_REQUIRED", {"pytest": "bereft"})
 
     (found,) = required_packages()
 
