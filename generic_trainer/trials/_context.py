@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._config import DEFAULT_SCHEDULING_UNIT, ExperimentConfig
-from generic_trainer.trials._trial import BatchSizes, TrialRun, sole_trial
+from generic_trainer.trials._trial import TrialRun, sole_trial
 from generic_trainer.trials.errors import CheckFailedError, InvalidArgumentsError
 
-__all__ = ["DistributedContext", "TrialContext"]
+__all__ = ["BatchSizes", "DistributedContext", "TrialContext"]
 
 _DEFAULTS: Mapping[str, Any] = {
     "data": {},
@@ -60,6 +60,46 @@ class DistributedContext:
     def get_num_agents(self) -> int:
         """Returns the number of machines: 1."""
         return 1
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchSizes:
+    """Records in a training step.
+
+    Attributes:
+        of_all: on all slots together.
+        per_slot: what the user's code batches by.
+    """
+
+    of_all: int
+    per_slot: int
+
+    @classmethod
+    def of(
+        cls, hparams: Mapping[str, Any], slots: int, *, native_parallel: bool = False
+    ) -> BatchSizes:
+        """Divides the batch by the slots, rounding down.
+
+        Args:
+            hparams: has `global_batch_size`.
+            slots: devices of the trial.
+            native_parallel: the user's code batches by the global size, and batches are divided.
+
+        Raises:
+            InvalidArgumentsError: there is no `global_batch_size`, or it is below the slots.
+            CheckFailedError: it is no whole number.
+        """
+        _check_batch_size(hparams, slots)
+        size = hparams[_GLOBAL_BATCH_SIZE]
+        effective = size // slots * slots
+        if effective != size:
+            _logger.warning(
+                "`global_batch_size` changed from %d to %d to divide equally across %d slots.",
+                size,
+                effective,
+                slots,
+            )
+        return cls(effective, effective if native_parallel else effective // slots)
 
 
 class TrialContext:
@@ -213,4 +253,24 @@ def _check_optimizations(optimizations: Mapping[str, Any], hparams: Mapping[str,
     if optimizations.get("aggregation_frequency", 1) != 1:
         _logger.warning(
             "optimizations.aggregation_frequency has no effect here: a step is one global batch."
+        )
+
+
+def _check_batch_size(hparams: Mapping[str, Any], slots: int) -> None:
+    if _GLOBAL_BATCH_SIZE not in hparams:
+        raise InvalidArgumentsError(
+            f"Please specify `{_GLOBAL_BATCH_SIZE}` under `hyperparameters` in experiment config."
+        )
+    if "batch_size" in hparams:
+        _logger.warning(
+            "Use `%s` not `batch_size` under `hyperparameters` in experiment config.",
+            _GLOBAL_BATCH_SIZE,
+        )
+    size = hparams[_GLOBAL_BATCH_SIZE]
+    if not isinstance(size, int) or isinstance(size, bool):
+        raise CheckFailedError(f"`{_GLOBAL_BATCH_SIZE}` hparam must be an int, but got {size!r}.")
+    if size < slots or size < 1:
+        raise InvalidArgumentsError(
+            f"Please set the `{_GLOBAL_BATCH_SIZE}` hyperparameter to be greater or equal to the "
+            f"number of slots. Current batch_size: {size}, slots_per_trial: {slots}."
         )

@@ -11,19 +11,22 @@
 
 Source: `context.experimental` of Determined 0.12 and 0.13, on yogadl.
 
-For the author of another API's context::
+`tf.data.Dataset.save` and `snapshot` write files that are read from their beginning; an order drawn
+anew for each epoch, and a start in mid-epoch, need any record at once. A store is a directory:
 
-    self.experimental = DatasetCache(run, batch_sizes, managed_training=...)
-    ...
-    if self.experimental.caches_training:                     # in place of skipping batches
-        self.experimental.resume(training_dataset)            # before it is iterated
-    training_dataset = training_dataset.repeat()
+=============  ==================================================================================
+`records`      the records, one after another: their components, each by `tf.io.serialize_tensor`
+`offsets.npy`  int64 [N + 1], where each of the N records begins, and the end
+`spec/`        an empty dataset of the same element spec, by `tf.data.Dataset.save`
+=============  ==================================================================================
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
+import tempfile
 import urllib.parse
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -32,16 +35,20 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer._core.files import is_remote
+from generic_trainer._core.files import copy_tree, gfile, is_remote
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._config import DEFAULT_DATA_DIR, data_layer_dir
-from generic_trainer.trials._record_store import RecordStore, copy_store, is_complete, write_store
-from generic_trainer.trials._trial import BatchSizes, TrialRun
+from generic_trainer.trials._context import BatchSizes
+from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.errors import CheckFailedError
 
 __all__ = ["DatasetCache"]
 
 Maker = Callable[..., tf.data.Dataset]
+
+_RECORDS, _OFFSETS, _SPEC = "records", "offsets.npy", "spec"
+# Records that one call into Python reads: enough for the call to cost next to nothing.
+_BLOCK = 64
 
 
 class _NoDataLayer(ConfigurationError, KeyError):
@@ -50,28 +57,28 @@ class _NoDataLayer(ConfigurationError, KeyError):
     __str__ = Exception.__str__
 
 
+@dataclasses.dataclass(eq=False)
 class _Passes:
-    """Which records each pass over a cached dataset reads.
+    """The records that each pass over a cached dataset reads, in their order.
 
     Attributes:
         epoch: the next pass, from 0.
         start: the record of that pass to begin with; later passes begin with the first.
     """
 
-    def __init__(self, count: int, seed: int, *, shuffle: bool, same_order: bool) -> None:
-        self.count, self.epoch, self.start = count, 0, 0
-        self._seed, self._shuffle, self._same_order = seed, shuffle, same_order
-
-    def go_to(self, record: int, per_epoch: int) -> None:
-        """Begins at a record, counted from the start of training."""
-        self.epoch, self.start = divmod(record, per_epoch) if per_epoch else (0, 0)
+    count: int
+    seed: int
+    shuffle: bool
+    same_order: bool = False
+    epoch: int = 0
+    start: int = 0
 
     def __call__(self) -> np.ndarray:
         epoch, start = self.epoch, self.start
         self.epoch, self.start = epoch + 1, 0
-        if not self._shuffle:
+        if not self.shuffle:
             return np.arange(start, self.count)
-        seed = self._seed + (0 if self._same_order else epoch)
+        seed = self.seed + (0 if self.same_order else epoch)
         return np.random.RandomState(seed % 2**32).permutation(self.count).astype(np.int64)[start:]
 
 
@@ -132,24 +139,16 @@ class DatasetCache:
             )
         self._used.add("train")
 
-        def decorate(make: Maker) -> Maker:
-            @functools.wraps(make)
-            def cached(*args: Any, **kwargs: Any) -> tf.data.Dataset:
-                store = self._open(dataset_id, f"{dataset_version}_train", make, args, kwargs)
-                # Horovod's shards are of equal size; what is left over is dropped.
-                passes = _Passes(
-                    store.count - store.count % self._run.slots,
-                    self._run.seed,
-                    shuffle=shuffle,
-                    same_order=skip_shuffle_at_epoch_end,
-                )
-                self._training = passes
-                passes.go_to(self._elements * self._sizes.per_slot, passes.count)
-                return store.read(passes)
+        def passes_over(count: int) -> _Passes:
+            # Horovod's shards are of equal size; what is left over is dropped.
+            count -= count % self._run.slots
+            passes = _Passes(count, self._run.seed, shuffle, skip_shuffle_at_epoch_end)
+            if count:
+                passes.epoch, passes.start = divmod(self._batches * self._sizes.per_slot, count)
+            self._training = passes
+            return passes
 
-            return cached
-
-        return decorate
+        return self._decorator(dataset_id, f"{dataset_version}_train", passes_over)
 
     def cache_validation_dataset(
         self, dataset_id: str, dataset_version: str, shuffle: bool = False
@@ -162,18 +161,11 @@ class DatasetCache:
             shuffle: whether to shuffle, record by record.
         """
         self._used.add("validation")
-
-        def decorate(make: Maker) -> Maker:
-            @functools.wraps(make)
-            def cached(*args: Any, **kwargs: Any) -> tf.data.Dataset:
-                store = self._open(dataset_id, f"{dataset_version}_val", make, args, kwargs)
-                return store.read(
-                    _Passes(store.count, self._run.seed, shuffle=shuffle, same_order=False)
-                )
-
-            return cached
-
-        return decorate
+        return self._decorator(
+            dataset_id,
+            f"{dataset_version}_val",
+            lambda count: _Passes(count, self._run.seed, shuffle),
+        )
 
     def resume(self, dataset: tf.data.Dataset) -> None:
         """Sets the record to start at to where the batches of a dataset end that were trained on.
@@ -189,25 +181,38 @@ class DatasetCache:
         first = tf.nest.flatten(dataset.element_spec)[0]
         drops = first.shape.rank and first.shape[0] is not None
         per_epoch = passes.count // size if drops else -(-passes.count // size)
-        epoch, batch = divmod(self._elements, max(1, per_epoch))
+        epoch, batch = divmod(self._batches, max(1, per_epoch))
         passes.epoch, passes.start = epoch, batch * size
 
     @property
-    def _elements(self) -> int:
+    def _batches(self) -> int:
         """Batches that were taken from the training data: one for each slot and step."""
         return self._run.batches_trained * (self._sizes.of_all // self._sizes.per_slot)
 
-    def _open(self, name: str, version: str, make: Maker, args: Any, kwargs: Any) -> RecordStore:
+    def _decorator(
+        self, name: str, version: str, passes_over: Callable[[int], _Passes]
+    ) -> Callable[[Maker], Maker]:
+        def decorate(make: Maker) -> Maker:
+            @functools.wraps(make)
+            def cached(*args: Any, **kwargs: Any) -> tf.data.Dataset:
+                store = self._open(name, version, lambda: _checked(make(*args, **kwargs), make))
+                return store.read(passes_over(store.count))
+
+            return cached
+
+        return decorate
+
+    def _open(self, name: str, version: str, make: Maker) -> _RecordStore:
         root, key = self._root(), os.path.join(_quoted(name), _quoted(version))
         directory = os.path.join(root, key)
-        if not is_complete(directory):
-            _aside(lambda: write_store(_checked(make(*args, **kwargs), make), directory))
+        if not _is_complete(directory):
+            _aside(lambda: _write_store(make(), directory))
         if is_remote(root):
             local = os.path.join(os.path.expanduser(DEFAULT_DATA_DIR), _quoted(root), key)
-            if not is_complete(local):
-                copy_store(directory, local)
+            if not _is_complete(local):
+                copy_tree(directory, local, last=_OFFSETS)
             directory = local
-        store: RecordStore = _aside(lambda: RecordStore(directory))
+        store: _RecordStore = _aside(lambda: _RecordStore(directory))
         # The function may have drawn random numbers, and is not called the next time.
         tf.random.set_seed(self._run.seed)
         return store
@@ -241,3 +246,86 @@ def _aside(function: Callable[[], Any]) -> Any:
     """Calls a function in a thread of its own: eagerly also where a graph is being built."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(function).result()
+
+
+class _RecordStore:
+    """Records in files, to be read in any order; see the module.
+
+    Attributes:
+        count: how many records there are.
+    """
+
+    def __init__(self, directory: str) -> None:
+        """Opens a local directory, without reading the records."""
+        self._offsets = np.load(os.path.join(directory, _OFFSETS))
+        self.count = len(self._offsets) - 1
+        path = os.path.join(directory, _RECORDS)
+        self._records: Any = b""
+        if os.path.getsize(path):
+            self._records = np.memmap(path, np.uint8, "r")
+        self.element_spec = tf.data.Dataset.load(os.path.join(directory, _SPEC)).element_spec
+
+    def read(self, next_order: Callable[[], np.ndarray]) -> tf.data.Dataset:
+        """Returns a dataset that asks for an order each time that it is iterated.
+
+        Args:
+            next_order: returns the indices of the records of one pass, int64 [M].
+        """
+        order = tf.data.Dataset.from_tensors(0).flat_map(
+            lambda _: tf.data.Dataset.from_tensor_slices(_call(next_order, tf.int64))
+        )
+        blocks = order.batch(_BLOCK).map(lambda indices: _call(self._block, tf.string, indices))
+        return blocks.unbatch().map(self._parse, num_parallel_calls=tf.data.AUTOTUNE)
+
+    def _block(self, indices: np.ndarray) -> np.ndarray:
+        starts, ends = self._offsets[indices], self._offsets[indices + 1]
+        pairs = zip(starts, ends, strict=True)
+        return np.array([bytes(self._records[start:end]) for start, end in pairs], object)
+
+    def _parse(self, record: tf.Tensor) -> Any:
+        parts = tf.io.parse_tensor(record, tf.string)
+        specs = tf.nest.flatten(self.element_spec, expand_composites=True)
+        tensors = [
+            tf.ensure_shape(tf.io.parse_tensor(parts[index], spec.dtype), spec.shape)
+            for index, spec in enumerate(specs)
+        ]
+        return tf.nest.pack_sequence_as(self.element_spec, tensors, expand_composites=True)
+
+
+def _write_store(dataset: tf.data.Dataset, directory: str) -> None:
+    """Writes the records of a dataset, which is iterated once, into a directory, local or remote.
+
+    A reader sees all of the store or none of it. If another process has written it meanwhile, that
+    one stays.
+    """
+    parent = tempfile.gettempdir() if is_remote(directory) else os.path.dirname(directory)
+    os.makedirs(parent, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=parent) as scratch:
+        store = os.path.join(scratch, "store")
+        os.makedirs(store)
+        offsets = [0]
+        with open(os.path.join(store, _RECORDS), "wb") as file:
+            for record in dataset.map(_serialized, num_parallel_calls=tf.data.AUTOTUNE):
+                offsets.append(offsets[-1] + file.write(record.numpy()))
+        dataset.take(0).save(os.path.join(store, _SPEC))
+        np.save(os.path.join(store, _OFFSETS), np.array(offsets, np.int64))
+        if is_remote(directory):
+            copy_tree(store, directory, last=_OFFSETS)
+        elif not os.path.exists(directory):
+            os.rename(store, directory)
+
+
+def _is_complete(directory: str) -> bool:
+    """Whether there is a store in a directory, local or remote."""
+    return bool(gfile().exists(os.path.join(directory, _OFFSETS)))
+
+
+def _serialized(*record: Any) -> tf.Tensor:
+    parts = tf.nest.flatten(record, expand_composites=True)
+    return tf.io.serialize_tensor(tf.stack([tf.io.serialize_tensor(part) for part in parts]))
+
+
+def _call(function: Callable[..., np.ndarray], dtype: tf.DType, *arguments: Any) -> tf.Tensor:
+    made = tf.numpy_function(function, arguments, dtype)
+    made.set_shape([None])
+    return made

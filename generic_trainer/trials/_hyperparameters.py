@@ -30,7 +30,6 @@ __all__ = [
     "grid",
     "parse_hyperparameters",
     "sample",
-    "tuned_values",
 ]
 
 Hyperparameter = dict[str, Any]
@@ -115,15 +114,6 @@ def grid(hyperparameters: Mapping[str, Hyperparameter]) -> Iterator[dict[str, An
     names = sorted(hyperparameters)
     for values in itertools.product(*(_points(hyperparameters[name]) for name in names)):
         yield dict(zip(names, values, strict=True))
-
-
-def tuned_values(fn_args: Any) -> dict[str, Any]:
-    """Returns what a Tuner found: the values of the `keras_tuner.HyperParameters` config.
-
-    Args:
-        fn_args: the argument of `run_fn`.
-    """
-    return dict((fn_args.hyperparameters or {}).get("values") or {})
 
 
 def _range(kind: str, minval: float, maxval: float, count: int | None) -> Hyperparameter:

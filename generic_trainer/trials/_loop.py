@@ -10,17 +10,14 @@ import dataclasses
 import logging
 import numbers
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from generic_trainer.trials._config import ExperimentSettings, Length
 
 __all__ = [
-    "Checkpoint",
     "Controller",
-    "Train",
     "TrialProgress",
     "TrialSchedule",
-    "Validate",
     "next_work",
     "run",
 ]
@@ -129,31 +126,11 @@ class TrialProgress:
     best_at: int | None = None
     history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
-    @property
-    def validation(self) -> dict[str, Any]:
-        """The metrics of the last validation; empty before the first."""
-        return next((e["validation"] for e in reversed(self.history) if "validation" in e), {})
-
-
-@dataclasses.dataclass(frozen=True)
-class Train:
-    """Train on the next batches."""
-
-    batches: int
-
-
-class Validate:
-    """Validate once."""
-
-
-class Checkpoint:
-    """Write a checkpoint."""
-
 
 def next_work(
     schedule: TrialSchedule, progress: TrialProgress, *, stop_requested: bool = False
-) -> Train | Validate | Checkpoint | None:
-    """Returns what to do next; None when the trial is over.
+) -> int | Literal["validate", "checkpoint"] | None:
+    """Returns what to do next: train so many batches, or the like; None when the trial is over.
 
     1. The initial validation, where one is asked for.
     2. If the user's code wants to stop: a checkpoint of what was not saved yet, then nothing.
@@ -166,24 +143,20 @@ def next_work(
     unsaved = progress.batches - progress.checkpointed_at
     unvalidated = progress.batches - (progress.validated_at or 0)
     if schedule.validate_first and progress.validated_at is None and progress.batches == 0:
-        return Validate()
+        return "validate"
     if stop_requested:
-        return Checkpoint() if unsaved else None
+        return "checkpoint" if unsaved else None
     if progress.owes_checkpoint and unsaved:
-        return Checkpoint()
+        return "checkpoint"
     if progress.batches >= schedule.max_batches:
         if unsaved:
-            return Checkpoint()
-        return None if progress.validated_at == progress.batches else Validate()
+            return "checkpoint"
+        return None if progress.validated_at == progress.batches else "validate"
     if schedule.validation_period and unvalidated >= schedule.validation_period:
-        return Validate()
+        return "validate"
     if schedule.checkpoint_period and unsaved >= schedule.checkpoint_period:
-        return Checkpoint()
-    return Train(_stretch(schedule, progress.batches, unvalidated, unsaved))
-
-
-def _stretch(schedule: TrialSchedule, batches: int, unvalidated: int, unsaved: int) -> int:
-    limits = [schedule.max_batches - batches, schedule.unit]
+        return "checkpoint"
+    limits = [schedule.max_batches - progress.batches, schedule.unit]
     if schedule.validation_period:
         limits.append(schedule.validation_period - unvalidated)
     if schedule.checkpoint_period:
@@ -210,49 +183,41 @@ def run(
         save_best: keeps the model that is the best so far.
         report: is told (batches, "training" or "validation", metrics) after each workload.
     """
+
+    def record(kind: str, metrics: Mapping[str, Any]) -> None:
+        progress.history.append({"batches": progress.batches, kind: dict(metrics)})
+        report(progress.batches, kind, metrics)
+
     while work := next_work(schedule, progress, stop_requested=controller.stop_requested):
-        if isinstance(work, Train):
-            metrics = controller.train(work.batches)
-            progress.batches += work.batches
-            _record(progress, "training", metrics, report)
-        elif isinstance(work, Validate):
+        if isinstance(work, int):
+            metrics = controller.train(work)
+            progress.batches += work
+            record("training", metrics)
+        elif work == "validate":
             metrics = controller.validate()
             progress.validated_at = progress.batches
-            _record(progress, "validation", metrics, report)
-            _judge(schedule, progress, metrics, save_best)
+            record("validation", metrics)
+            if _is_best(schedule, progress, metrics) and schedule.checkpoint_policy != "none":
+                save_best(progress)
         else:
             progress.checkpointed_at, progress.owes_checkpoint = progress.batches, False
             save(progress)
 
 
-def _record(
-    progress: TrialProgress,
-    kind: str,
-    metrics: Mapping[str, Any],
-    report: Callable[[int, str, Mapping[str, Any]], None],
-) -> None:
-    progress.history.append({"batches": progress.batches, kind: dict(metrics)})
-    report(progress.batches, kind, metrics)
-
-
-def _judge(
-    schedule: TrialSchedule,
-    progress: TrialProgress,
-    metrics: Mapping[str, Any],
-    save_best: Callable[[TrialProgress], None],
-) -> None:
+def _is_best(schedule: TrialSchedule, progress: TrialProgress, metrics: Mapping[str, Any]) -> bool:
+    """Whether the last validation is the best so far; the progress takes note of it."""
     value = metrics.get(schedule.metric) if schedule.metric else None
-    best = isinstance(value, numbers.Real) and schedule.is_better(float(value), progress.best)
-    if best:
-        progress.best, progress.best_at = float(value), progress.batches  # type: ignore[arg-type]
-    elif schedule.metric and not isinstance(value, numbers.Real):
+    is_best = False
+    if isinstance(value, numbers.Real):
+        is_best = schedule.is_better(float(value), progress.best)
+        if is_best:
+            progress.best, progress.best_at = float(value), progress.batches
+    elif schedule.metric:
         _logger.warning(
             "The searcher's metric %r is not among the validation metrics that are numbers (%s).",
             schedule.metric,
             ", ".join(sorted(metrics)) or "none",
         )
-    progress.owes_checkpoint = schedule.checkpoint_policy == "all" or (
-        schedule.checkpoint_policy == "best" and best
-    )
-    if best and schedule.checkpoint_policy != "none":
-        save_best(progress)
+    policy = schedule.checkpoint_policy
+    progress.owes_checkpoint = policy == "all" or (policy == "best" and is_best)
+    return is_best

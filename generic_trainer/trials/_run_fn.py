@@ -8,23 +8,21 @@ import json
 import logging
 import numbers
 import os
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from generic_trainer._core.files import gfile, write_whole
+from generic_trainer._core.files import write_whole
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import CheckpointManager
-from generic_trainer.trials._config import ExperimentSettings, parse_experiment, read_yaml
-from generic_trainer.trials._hyperparameters import tuned_values
+from generic_trainer.trials._config import ExperimentSettings, parse_experiment
 from generic_trainer.trials._loop import TrialProgress, TrialSchedule, run
+from generic_trainer.trials._pipeline import experiment_config, tuned_values
 from generic_trainer.trials._trial import Trial, TrialRun, current, trials_of
 
 __all__ = ["run_fn_from_trial"]
 
-_CONFIG_KEY = "experiment_config"
 _RECORD_FILE = "trials.json"
 _RECORD_DIR = "trials"
 
@@ -69,7 +67,7 @@ def run_fn_from_trial(trial_class: type[Trial]) -> Callable[[Any], None]:
         )
 
     def run_fn(fn_args: Any) -> None:
-        settings = parse_experiment(_configuration(fn_args, trial_class))
+        settings = parse_experiment(experiment_config(fn_args, trial_class))
         runs = trials_of(settings, tuned_values(fn_args))
         finished = []
         for number, trial in enumerate(runs, 1):
@@ -81,23 +79,6 @@ def run_fn_from_trial(trial_class: type[Trial]) -> Callable[[Any], None]:
             controller.export(fn_args)
 
     return run_fn
-
-
-def _configuration(fn_args: Any, trial_class: type[Trial]) -> Mapping[str, Any]:
-    config = dict(fn_args.custom_config or {})
-    path = config.get(_CONFIG_KEY)
-    if isinstance(path, Mapping):
-        return path
-    if path is None:
-        return config
-    module = sys.modules[trial_class.__module__]
-    path = os.path.join(os.path.dirname(module.__file__ or ""), path)
-    if not gfile().exists(path):
-        raise ConfigurationError(
-            f"custom_config names {path} as {_CONFIG_KEY}: there is no file", path=path
-        )
-    with gfile().GFile(path) as file:
-        return read_yaml(file.read(), path)
 
 
 def _finish(

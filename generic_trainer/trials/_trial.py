@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
-import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,10 +15,8 @@ from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._config import ExperimentConfig, ExperimentSettings
 from generic_trainer.trials._hyperparameters import Constant, grid, parse_hyperparameters, sample
 from generic_trainer.trials._loop import Controller
-from generic_trainer.trials.errors import CheckFailedError, InvalidArgumentsError
 
 __all__ = [
-    "BatchSizes",
     "Trial",
     "TrialRun",
     "current",
@@ -33,7 +30,6 @@ __all__ = [
     "trials_of",
 ]
 
-_GLOBAL_BATCH_SIZE = "global_batch_size"
 # Sections about what only a cluster can do.
 _CLUSTER_SECTIONS = (
     "bind_mounts",
@@ -42,8 +38,6 @@ _CLUSTER_SECTIONS = (
     "optimizations",
     "resources",
 )
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,66 +88,6 @@ class Trial:
                 f"number above 0, but got {size!r}. Give lengths as {{'batches': number}} instead."
             )
         return size
-
-
-@dataclasses.dataclass(frozen=True)
-class BatchSizes:
-    """Records in a training step.
-
-    Attributes:
-        of_all: on all slots together.
-        per_slot: what the user's code batches by.
-    """
-
-    of_all: int
-    per_slot: int
-
-    @classmethod
-    def of(
-        cls, hparams: Mapping[str, Any], slots: int, *, native_parallel: bool = False
-    ) -> BatchSizes:
-        """Divides the batch by the slots, rounding down.
-
-        Args:
-            hparams: has `global_batch_size`.
-            slots: devices of the trial.
-            native_parallel: the user's code batches by the global size, and batches are divided.
-
-        Raises:
-            InvalidArgumentsError: there is no `global_batch_size`, or it is below the slots.
-            CheckFailedError: it is no whole number.
-        """
-        size = _global_batch_size(hparams, slots)
-        effective = size // slots * slots
-        if effective != size:
-            _logger.warning(
-                "`global_batch_size` changed from %d to %d to divide equally across %d slots.",
-                size,
-                effective,
-                slots,
-            )
-        return cls(effective, effective if native_parallel else effective // slots)
-
-
-def _global_batch_size(hparams: Mapping[str, Any], slots: int) -> int:
-    if _GLOBAL_BATCH_SIZE not in hparams:
-        raise InvalidArgumentsError(
-            f"Please specify `{_GLOBAL_BATCH_SIZE}` under `hyperparameters` in experiment config."
-        )
-    if "batch_size" in hparams:
-        _logger.warning(
-            "Use `%s` not `batch_size` under `hyperparameters` in experiment config.",
-            _GLOBAL_BATCH_SIZE,
-        )
-    size = hparams[_GLOBAL_BATCH_SIZE]
-    if not isinstance(size, int) or isinstance(size, bool):
-        raise CheckFailedError(f"`{_GLOBAL_BATCH_SIZE}` hparam must be an int, but got {size!r}.")
-    if size < slots or size < 1:
-        raise InvalidArgumentsError(
-            f"Please set the `{_GLOBAL_BATCH_SIZE}` hyperparameter to be greater or equal to the "
-            f"number of slots. Current batch_size: {size}, slots_per_trial: {slots}."
-        )
-    return size
 
 
 def trials_of(settings: ExperimentSettings, tuned: Mapping[str, Any]) -> list[TrialRun]:

@@ -8,8 +8,9 @@ import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials import _config
+from generic_trainer.trials._context import BatchSizes
 from generic_trainer.trials._dataset_cache import DatasetCache
-from generic_trainer.trials._trial import BatchSizes, TrialRun
+from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.errors import CheckFailedError
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from generic_trainer.trials._context import TrialContext
+from generic_trainer.trials._context import BatchSizes, TrialContext
 from generic_trainer.trials._dataset_cache import DatasetCache
-from generic_trainer.trials._trial import BatchSizes, TrialRun
+from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.errors import CheckFailedError
 from generic_trainer.trials.estimator._reducer import MetricReducer, MetricValues
 

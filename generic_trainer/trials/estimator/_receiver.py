@@ -13,7 +13,7 @@ from generic_trainer import estimator as tf_estimator
 from generic_trainer._core.files import gfile
 from generic_trainer.errors import ExportError
 from generic_trainer.estimator import export as tf_export
-from generic_trainer.trials._features import are_features
+from generic_trainer.trials._pipeline import are_features
 
 __all__ = ["name_default_signature", "receiver_of"]
 

@@ -10,11 +10,11 @@ from generic_trainer._core.cluster import tf_config
 from generic_trainer.errors import ConfigurationError, ExportError
 from generic_trainer.estimator._exports import copy_newest_export
 from generic_trainer.training import is_chief
-from generic_trainer.trials._hyperparameters import tuned_values
+from generic_trainer.trials._pipeline import tuned_values
 from generic_trainer.trials.experiment._experiment import Experiment, RunConfig
 from generic_trainer.trials.experiment._hparams import HParams
 
-__all__ = ["run", "run_fn_from_experiment"]
+__all__ = ["run"]  # `run_fn_from_experiment` is offered by the package
 
 _SCHEDULES = ("train", "evaluate", "train_and_evaluate", "local_run", "continuous_eval", "test")
 _SCHEDULE_OF_TASK = {"worker": "train", "evaluator": "continuous_eval"}
@@ -51,7 +51,12 @@ def run(
             "learn_runner.run needs one of run_config=RunConfig(model_dir=...) and output_dir"
         )
     experiment = _make_experiment(experiment_fn, output_dir, run_config, hparams)
-    return getattr(experiment, _checked(schedule or _default_schedule()))()
+    schedule = schedule or _default_schedule()
+    if schedule not in _SCHEDULES:
+        raise ConfigurationError(
+            f"schedule must be one of {', '.join(_SCHEDULES)}, but got {schedule!r}"
+        )
+    return getattr(experiment, schedule)()
 
 
 def run_fn_from_experiment(
@@ -105,14 +110,6 @@ def _arguments(
     except TypeError:
         return (run_config,)
     return (run_config, hparams)
-
-
-def _checked(schedule: str) -> str:
-    if schedule not in _SCHEDULES:
-        raise ConfigurationError(
-            f"schedule must be one of {', '.join(_SCHEDULES)}, but got {schedule!r}"
-        )
-    return schedule
 
 
 def _default_schedule() -> str:

@@ -15,7 +15,7 @@ from generic_trainer.training.export._inputs import accepts_training
 from generic_trainer.training.export._outputs import named_outputs
 from generic_trainer.training.export._save import outside_of_strategy, save
 from generic_trainer.training.export._tracked import tracked_parts, weights_of
-from generic_trainer.trials._features import are_features
+from generic_trainer.trials._pipeline import are_features
 
 __all__ = ["export", "servable"]
 

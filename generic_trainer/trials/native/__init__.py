@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from generic_trainer.trials.errors import InvalidExperimentException
     from generic_trainer.trials.native import estimator, keras
     from generic_trainer.trials.native._loading import StopLoadingImplementation
-    from generic_trainer.trials.native._start import Mode, create, create_trial_instance
+    from generic_trainer.trials.native._start import Mode
+    from generic_trainer.trials.native._start import create as create
+    from generic_trainer.trials.native._start import create_trial_instance as create_trial_instance
 
 __all__ = [
     "InvalidExperimentException",
     "Mode",
     "StopLoadingImplementation",
-    "create",
-    "create_trial_instance",
     "estimator",
     "experimental",
     "keras",

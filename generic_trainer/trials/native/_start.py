@@ -85,13 +85,10 @@ class Init(Generic[C]):
             SystemExit: with 0, once the experiment is submitted: the rest of the script is for the
                 cluster.
         """
-        call = _Call.of(config, local, test, context_dir, command, master_url, mode)
-        run, start = run_to_load(), _stop_loading
-        if run is None:
-            if not call.is_local:
-                call.submit()
-                sys.exit(0)
-            run, start = local_run(call.config), try_one_batch
+        begun = _begin(config, local, test, context_dir, command, master_url, mode)
+        if isinstance(begun, str):
+            sys.exit(0)
+        run, start = begun
         seed_generators(run.seed)
         return self._make_context(run, start, code_file("__main__"))
 
@@ -126,15 +123,12 @@ def create(
         NotImplementedError: `local` without `test`.
         InvalidExperimentException: `context_dir` is empty, or `command` is needed.
     """
-    call = _Call.of(config, local, test, context_dir, command, master_url, mode)
-    run = run_to_load()
-    if run is not None:
-        raise StopLoadingImplementation(trial_def.open_controller(run))
-    if not call.is_local:
-        return call.submit()
-    run = local_run(call.config)
+    begun = _begin(config, local, test, context_dir, command, master_url, mode)
+    if isinstance(begun, str):
+        return begun
+    run, start = begun
     with current(run):
-        try_one_batch(trial_def.open_controller(run))
+        start(trial_def.open_controller(run))
     return None
 
 
@@ -159,65 +153,40 @@ def create_trial_instance(
     return trial_def(context_class(run) if context_class else dict(run.hparams))  # type: ignore[call-arg]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Call:
-    """Arguments of `init` or `create`, in whichever of their forms they came.
+def _begin(
+    config: Mapping[str, Any] | None,
+    local: Any,
+    test: Any,
+    context_dir: Any,
+    command: Any,
+    master_url: str | None,
+    mode: Mode | str | None,
+) -> tuple[TrialRun, Start] | str:
+    """Returns a trial and what is to be done with it, or the name of a job that was submitted.
 
-    Attributes:
-        config: the experiment configuration.
-        is_local: whether it is tested in this process, rather than submitted.
-        test: whether one batch is enough.
-        context_dir: the folder with the user's code.
-        command: the script in it and its arguments; by default the script that runs now.
-        master_url: the cluster.
+    The arguments are those of release 0.13, or those of 0.12 by position: a Mode comes second.
     """
-
-    config: Mapping[str, Any]
-    is_local: bool
-    test: bool
-    context_dir: str
-    command: Sequence[str] | None
-    master_url: str | None
-
-    @classmethod
-    def of(
-        cls,
-        config: Mapping[str, Any] | None,
-        local: Any,
-        test: Any,
-        context_dir: Any,
-        command: Any,
-        master_url: str | None,
-        mode: Mode | str | None,
-    ) -> _Call:
-        """Takes the arguments of release 0.13, or those of 0.12 by position: a Mode comes second.
-
-        Raises:
-            NotImplementedError: a whole experiment shall run here.
-            ValueError: `mode` is none.
-        """
-        if isinstance(local, (Mode, str)):
-            mode, local = local, False
-            # What came by position is one place too far to the right; names are where they belong.
-            folder = next((value for value in (test, context_dir) if _is_text(value)), "")
-            url = next((value for value in (command, master_url) if _is_text(value)), None)
-            words = (value for value in (context_dir, command) if value and not _is_text(value))
-            context_dir, command, master_url = folder, next(words, None), url
-            test = False
-        is_local = Mode(mode) is Mode.LOCAL if mode is not None else local
-        if is_local and mode is None and not test:
-            raise NotImplementedError(
-                "local=True without test=True is not implemented: a local run trains one batch, to "
-                "see that everything fits together. Pass local=True, test=True for that, or run "
-                "the experiment in a pipeline or on a cluster."
-            )
-        return cls(config or {}, is_local, test, context_dir, command, master_url)
-
-    def submit(self) -> str:
-        """Sends the experiment to the cluster; returns the job's name."""
-        return submit_experiment(
-            self.config, self.test, self.context_dir, self.command, self.master_url
+    if isinstance(local, (Mode, str)):
+        mode, local = local, False
+        # What came by position is one place too far to the right; names are where they belong.
+        folder = next((value for value in (test, context_dir) if _is_text(value)), "")
+        url = next((value for value in (command, master_url) if _is_text(value)), None)
+        words = (value for value in (context_dir, command) if value and not _is_text(value))
+        context_dir, command, master_url = folder, next(words, None), url
+        test = False
+    is_local = local if mode is None else Mode(mode) is Mode.LOCAL
+    if is_local and mode is None and not test:
+        raise NotImplementedError(
+            "local=True without test=True is not implemented: a local run trains one batch, to see "
+            "that everything fits together. Pass local=True, test=True for that, or run the "
+            "experiment in a pipeline or on a cluster."
         )
+    run = run_to_load()
+    if run is not None:
+        return run, _stop_loading
+    if is_local:
+        return local_run(config), try_one_batch
+    return submit_experiment(config or {}, test, context_dir, command, master_url)
 
 
 def _is_text(value: Any) -> bool:

@@ -1,26 +1,32 @@
-"""Submission of an experiment to a Ray cluster, as a job."""
+"""Submission of an experiment to a Ray cluster: the folder of its code, packed, and a job."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import sys
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from generic_trainer._core.files import is_remote
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._config import checkpoint_storage_dir
-from generic_trainer.trials.native._context_dir import command_in, existing_context_dir, pack
+from generic_trainer.trials.errors import InvalidExperimentException
 from generic_trainer.trials.native._loading import one_batch_config
 from generic_trainer.trials.native._task import EXPERIMENT, PACKAGE, entrypoint
 
-__all__ = ["submit_experiment"]
+__all__ = ["MAX_BASE64_BYTES", "pack", "read_context_dir", "submit_experiment"]
 
 _DEFAULT_ADDRESS = "http://localhost:8265"
+# 128 MiB of message hold 6 bits in every 8, less 1 MiB for the rest: 95 MiB, of base64.
+MAX_BASE64_BYTES = (128 * 2**20 // 8 * 6) - 2**20
+_ALWAYS_IGNORED = ("__pycache__/", "*.py[co]")
+_IGNORE_FILE = ".detignore"
 
 _logger = logging.getLogger(__name__)
 
@@ -43,9 +49,9 @@ def submit_experiment(
     Args:
         config: the experiment configuration.
         test: whether one batch is enough.
-        context_dir: the folder.
-        command: the script in it and its arguments; by default the script that runs now.
-        master_url: the cluster's address; by default that in the environment variable DET_MASTER.
+        context_dir: this and what follows as of `init`.
+        command: the script and its arguments.
+        master_url: the cluster's address.
 
     Returns:
         The job's name.
@@ -55,8 +61,8 @@ def submit_experiment(
         ValueError: the folder is too large.
         ConfigurationError: Ray is not installed, or does not answer.
     """
-    folder = existing_context_dir(context_dir)
-    script = command_in(folder, command)
+    folder = _existing_context_dir(context_dir)
+    script = _command_in(folder, command)
     config = one_batch_config(config) if test else config
     name = f"experiment-{uuid.uuid4().hex[:12]}"
     experiment = {"config": config, "directory": os.path.join(checkpoint_storage_dir(config), name)}
@@ -100,3 +106,95 @@ def _connect(address: str) -> Any:
             f"No Ray cluster takes jobs at {address}: {error} Pass master_url, the address of its "
             "dashboard, or set the environment variable DET_MASTER."
         ) from error
+
+
+def _existing_context_dir(context_dir: str) -> Path:
+    if context_dir == "":
+        raise InvalidExperimentException(
+            "Cannot specify the context directory to be empty: pass context_dir, the folder with "
+            "your code, which is sent to the cluster."
+        )
+    folder = Path(context_dir).resolve()
+    if not folder.is_dir():
+        raise InvalidExperimentException(f"context_dir must be a folder, but got {folder}")
+    return folder
+
+
+def _command_in(context_dir: Path, command: Sequence[str] | None) -> list[str]:
+    """Returns the script, relative to the folder, and its arguments."""
+    if command is None:
+        ipython = sys.modules.get("IPython")
+        if ipython is not None and ipython.get_ipython() is not None:
+            raise InvalidExperimentException(
+                "Must specify the location of the script relative to the context directory when "
+                'in IPython or a notebook: pass command=["train.py"].'
+            )
+        command = [os.path.abspath(sys.argv[0]), *sys.argv[1:]]
+    if not command:
+        raise InvalidExperimentException("command must name a script, but got an empty list")
+    script = context_dir / command[0]  # an absolute path stays what it is
+    script = script.parent.resolve() / script.name
+    if not (script.is_file() and script.is_relative_to(context_dir)):
+        raise InvalidExperimentException(
+            f"The script {command[0]} is not in the context directory {context_dir}, which is all "
+            'that is sent to the cluster. Pass its context_dir, or command=["train.py"].'
+        )
+    return [script.relative_to(context_dir).as_posix(), *command[1:]]
+
+
+def read_context_dir(context_dir: Path) -> list[Path]:
+    """Returns the files of a folder, in order, without what it ignores.
+
+    1. Compiled Python is ignored, and what the folder's `.detignore` says, in gitignore syntax.
+    2. The limit counts what base64 makes of the files: four bytes for three.
+
+    Args:
+        context_dir: the folder.
+
+    Raises:
+        ValueError: the files are too large.
+        ConfigurationError: pathspec, which reads gitignore syntax, is not installed.
+    """
+    files, size = [], 0
+    for path in _walk(context_dir, _ignored(context_dir)):
+        files.append(path)
+        size += -(-path.stat().st_size // 3) * 4
+        if size > MAX_BASE64_BYTES:
+            raise ValueError(
+                f"Directory '{context_dir}' exceeds the maximum allowed size of "
+                f"{MAX_BASE64_BYTES // 2**20} MiB in base64. Name what the model does not need in "
+                f"{context_dir / _IGNORE_FILE}, in the syntax of .gitignore."
+            )
+    return files
+
+
+def pack(context_dir: Path, target: Path) -> None:
+    """Writes the files of a folder into a zip; see `read_context_dir`."""
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in read_context_dir(context_dir):
+            archive.write(path, path.relative_to(context_dir))
+
+
+def _walk(root: Path, ignored: Callable[[str], bool]) -> Iterator[Path]:
+    for directory, folders, names in os.walk(root):
+        here = Path(directory).relative_to(root)
+        # A folder that is ignored cannot be looked into, as in git.
+        folders[:] = sorted(name for name in folders if not ignored(f"{(here / name).as_posix()}/"))
+        for path in (here / name for name in sorted(names)):
+            if not ignored(path.as_posix()) and (root / path).is_file():
+                yield root / path
+
+
+def _ignored(folder: Path) -> Callable[[str], bool]:
+    """Returns the function that tells of a relative path whether it is ignored."""
+    try:
+        from pathspec import GitIgnoreSpec
+    except ImportError as error:
+        raise ConfigurationError(
+            "Packing a context directory needs pathspec, which is not installed: run "
+            '`pip install "generic-trainer[ray]"`.'
+        ) from error
+    file = folder / _IGNORE_FILE
+    own = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    spec: Callable[[str], bool] = GitIgnoreSpec.from_lines([*_ALWAYS_IGNORED, *own]).match_file
+    return spec
