@@ -1,4 +1,4 @@
-"""The place of this process in a training cluster, as `TF_CONFIG` tells it.
+"""Tasks of a training cluster, and the place of this process among them, as `TF_CONFIG` says.
 
 `TF_CONFIG` is parsed and written here and nowhere else.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import socket
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ __all__ = [
     "is_chief",
     "is_one_of_several",
     "make_tf_config",
+    "reserve_port",
     "tf_config",
     "this_task",
 ]
@@ -28,6 +30,7 @@ __all__ = [
 TF_CONFIG = "TF_CONFIG"
 _CHIEFS = ("chief", "master")
 _TRAINS = ("chief", "master", "worker")
+_SERVERS = ("worker", "ps")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,15 +40,23 @@ class Task:
     Attributes:
         type: `"chief"`, `"master"` (its name before TF 2.0), `"worker"`, `"ps"` or `"evaluator"`.
         index: its number among the tasks of the same type.
+        is_server: whether it takes orders from the chief, as workers and parameter servers of
+            `ParameterServerStrategy` do, instead of calling `run_fn`.
     """
 
     type: str
     index: int
+    is_server: bool = dataclasses.field(default=False, compare=False)
 
     @property
     def name(self) -> str:
         """The task in logs and messages: `"chief"`, `"worker 1"`."""
         return self.type if self.type == "chief" else f"{self.type} {self.index}"
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether its type alone makes it the one that exports the model."""
+        return self.type in _CHIEFS
 
 
 def is_chief() -> bool:
@@ -64,7 +75,7 @@ def is_chief() -> bool:
     if not cluster:
         return True
     task = this_task()
-    if task.type in _CHIEFS:
+    if task.is_chief:
         return task.index == 0
     return task == Task("worker", 0) and not set(_CHIEFS) & cluster.keys()
 
@@ -103,12 +114,13 @@ def this_task() -> Task:
     """
     task = tf_config().get("task")
     try:
-        return Task(str(task["type"]), int(task["index"]))  # type: ignore[index]
+        name, index = str(task["type"]), int(task["index"])  # type: ignore[index]
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigurationError(
             f'{TF_CONFIG} names a cluster, so it must also name this process as "task": '
             f'{{"type": ..., "index": ...}}, but got {task!r}.'
         ) from error
+    return Task(name, index, is_server=has_parameter_servers() and name in _SERVERS)
 
 
 def tf_config() -> dict[str, Any]:
@@ -142,3 +154,18 @@ def make_tf_config(task: Task, addresses: Mapping[Task, str]) -> str:
     for each, address in addresses.items():
         cluster.setdefault(each.type, []).append(address)
     return json.dumps({"cluster": cluster, "task": {"type": task.type, "index": task.index}})
+
+
+def reserve_port(host: str) -> socket.socket:
+    """Returns a socket on a free port, which no other program is given until it is closed.
+
+    It is bound and does not listen. TensorFlow's server can bind to the same port because it asks
+    for `SO_REUSEPORT` as well, where `TF_GRPC_REUSE_PORT` is set.
+
+    Args:
+        host: address of this machine; empty for all of them.
+    """
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    reserved.bind((host, 0))
+    return reserved

@@ -14,6 +14,7 @@ __all__ = [
     "is_remote",
     "move_aside",
     "publish_tree",
+    "read_whole",
     "sha256_of_file",
     "write_whole",
 ]
@@ -97,6 +98,17 @@ def write_whole(path: str, content: str | bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(part)
         raise
+
+
+def read_whole(path: str) -> bytes:
+    """Returns the content of a file.
+
+    Raises:
+        OSError: it cannot be read; for a remote file it is an error of TensorFlow.
+    """
+    with gfile().GFile(path, "rb") if is_remote(path) else open(path, "rb") as file:
+        content: bytes = file.read()
+        return content
 
 
 def sha256_of_file(path: str | os.PathLike[str]) -> str:

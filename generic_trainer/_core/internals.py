@@ -120,3 +120,45 @@ PYTHON_INTERPRETER_FLAGS = PrivateName(
 # ---- tensorflow-estimator ------------------------------------------------------------------------
 
 # ---- Ray -----------------------------------------------------------------------------------------
+
+RAY_DATA_PARALLEL_TRAINER = PrivateName(
+    "ray",
+    "ray.train.v2.api.data_parallel_trainer:DataParallelTrainer",
+    "workers of Ray Train that do not import Ray's own TensorFlow backend",
+)
+RAY_DEFAULT_CALLBACKS = PrivateAttribute(
+    "ray",
+    "DataParallelTrainer",
+    "_create_default_callbacks",
+    "training without Ray's placement group cleaner, which needs a dashboard",
+)
+RAY_HEALTH_CHECK_FAILED = PrivateName(
+    "ray",
+    "ray.train.v2._internal.exceptions:WorkerHealthCheckFailedError",
+    "telling lost workers of Ray from failed ones",
+)
+RAY_HEALTH_CHECK_TIMEOUT = PrivateName(
+    "ray",
+    "ray.train.v2._internal.exceptions:WorkerHealthCheckTimeoutError",
+    "telling lost workers of Ray from failed ones",
+)
+RAY_NO_RESOURCES = PrivateName(
+    "ray",
+    "ray.train.v2._internal.exceptions:InsufficientClusterResourcesError",
+    "saying which resources a Ray cluster lacks",
+)
+RAY_PLACEMENT_GROUP_CLEANER = PrivateName(
+    "ray",
+    "ray.train.v2._internal.callbacks.placement_group_callback:PlacementGroupCleanerCallback",
+    "training without Ray's placement group cleaner, which needs a dashboard",
+)
+RAY_STARTUP_FAILED = PrivateName(
+    "ray",
+    "ray.train.v2._internal.exceptions:WorkerGroupStartupFailedError",
+    "telling workers of Ray that were lost at their start from failed ones",
+)
+RAY_STARTUP_TIMEOUT = PrivateName(
+    "ray",
+    "ray.train.v2._internal.exceptions:WorkerGroupStartupTimeoutError",
+    "saying which resources a Ray cluster lacks",
+)

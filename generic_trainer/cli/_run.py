@@ -59,7 +59,7 @@ def _run(options: argparse.Namespace) -> int:
     _check_options(options)
     from generic_trainer._run.run import train_and_publish
     from generic_trainer.executors import FN_ARGS_FACTORY
-    from generic_trainer.launchers._failures import exit_code
+    from generic_trainer.launchers import exit_code
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:

@@ -1,11 +1,12 @@
-"""Bringing up what a run trains on: this process, others on this machine, Ray, Kubernetes.
+"""Launchers of a training run: this process, others on this machine, Ray, Kubernetes.
 
 ::
 
     launch(Job(request=request, fn_args_factory="package.module:function",
                distribution=Distribution(launcher="local")))
 
-`Distribution` says what is wanted, `Launcher` is what each engine implements, `launch` chooses.
+`Distribution` says what is wanted, `launch` runs a job as it says, and `Launcher` has the rules
+that hold wherever that is.
 """
 
 from __future__ import annotations
@@ -15,12 +16,10 @@ from typing import TYPE_CHECKING
 from generic_trainer._core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from generic_trainer.launchers._distribution import Distribution
-    from generic_trainer.launchers._failures import Failure
-    from generic_trainer.launchers._job import Job, Launcher
-    from generic_trainer.launchers._launch import launch
-    from generic_trainer.launchers._options import RayOptions, TFJobOptions
-    from generic_trainer.launchers._request import ExamplesFormat, TrainingRequest
+    from generic_trainer.launchers._distribution import Distribution, RayOptions, TFJobOptions
+    from generic_trainer.launchers._failures import Failure, exit_code
+    from generic_trainer.launchers._job import ExamplesFormat, Job, TrainingRequest
+    from generic_trainer.launchers._supervisor import Launcher, launch
 
 __all__ = [
     "Distribution",
@@ -31,6 +30,7 @@ __all__ = [
     "RayOptions",
     "TFJobOptions",
     "TrainingRequest",
+    "exit_code",
     "launch",
 ]
 
@@ -40,13 +40,14 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "Distribution": f"{_HERE}._distribution",
-        "ExamplesFormat": f"{_HERE}._request",
+        "ExamplesFormat": f"{_HERE}._job",
         "Failure": f"{_HERE}._failures",
         "Job": f"{_HERE}._job",
-        "Launcher": f"{_HERE}._job",
-        "RayOptions": f"{_HERE}._options",
-        "TFJobOptions": f"{_HERE}._options",
-        "TrainingRequest": f"{_HERE}._request",
-        "launch": f"{_HERE}._launch",
+        "Launcher": f"{_HERE}._supervisor",
+        "RayOptions": f"{_HERE}._distribution",
+        "TFJobOptions": f"{_HERE}._distribution",
+        "TrainingRequest": f"{_HERE}._job",
+        "exit_code": f"{_HERE}._failures",
+        "launch": f"{_HERE}._supervisor",
     },
 )

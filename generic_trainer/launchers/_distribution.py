@@ -1,4 +1,4 @@
-"""`Distribution`: on how many workers to train, what they need, and who starts them."""
+"""`Distribution`: the number of workers, what each of them needs, and who starts them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,69 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+from generic_trainer._core.cluster import Task
 from generic_trainer.errors import ConfigurationError, raise_problems
-from generic_trainer.launchers._options import RayOptions, TFJobOptions
 
-__all__ = ["Distribution"]
+__all__ = ["Distribution", "RayOptions", "TFJobOptions", "tasks"]
 
 LauncherName = Literal["in_process", "local", "ray", "tfjob"]
 _LAUNCHERS = ("in_process", "local", "ray", "tfjob")
+_DEFAULT_GPU_TYPE = "nvidia.com/gpu"
+# Fields that are for the workers which an engine starts → what training in process comes up to
+# besides the default.
+_FOR_WORKERS: dict[str, tuple[Any, ...]] = {
+    "num_workers": (),
+    "parameter_servers": (),
+    "max_failures": (0,),
+    "preemption_grace_s": (),
+    "timeout_s": (),
+    "heartbeat_s": (None,),
+    "env": (),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class RayOptions:
+    """Where Ray is.
+
+    Attributes:
+        address: of a Ray cluster: `"auto"`, `"ray://head:10001"`, `"head:6379"`. None starts a
+            Ray on this machine, for the time of the run.
+        connect_timeout_s: how long, in seconds, to wait for the cluster to answer and for the
+            workers to be placed.
+        runtime_env: what Ray shall set up on its nodes, such as `{"pip": ["generic-trainer"]}`.
+    """
+
+    address: str | None = None
+    connect_timeout_s: float = 300.0
+    runtime_env: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class TFJobOptions:
+    """Where and as whom Kubernetes runs the workers.
+
+    Attributes:
+        image: container image with this package and TensorFlow. The pipeline root must be reachable
+            from it, under the same path.
+        namespace: where the TFJob is made.
+        service_account: of the pods; None takes the namespace's default.
+        volumes: name of a PersistentVolumeClaim → where it is mounted, such as
+            `{"pipelines": "/pipelines"}`.
+        node_selector: labels that the nodes must have.
+        labels: labels of the pods.
+        keep_job: leave the TFJob there when it is over, for looking at its pods.
+    """
+
+    image: str = ""
+    namespace: str = "default"
+    service_account: str | None = None
+    volumes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    node_selector: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    keep_job: bool = False
+
+
 # Name of the engine → the class of its options.
 _OPTIONS = {"ray": RayOptions, "tfjob": TFJobOptions}
 
@@ -34,6 +90,9 @@ class Distribution:
     3. With parameter servers, a chief beside the workers calls `run_fn` and sends them their work.
     4. A lost or preempted worker is replaced: all of them start again from the last checkpoint.
        Nothing else that fails is tried again.
+    5. What a launcher cannot do is refused unless it is the default: `"in_process"` starts no
+       workers, and so refuses what is about them (`num_workers`, `parameter_servers`,
+       `max_failures`, `preemption_grace_s`, `timeout_s`, `heartbeat_s`, `env`).
 
     Attributes:
         num_workers: processes that train.
@@ -44,7 +103,8 @@ class Distribution:
         cpus_per_worker: processors of each worker.
         gpus_per_worker: GPUs of each worker; None leaves it all that it sees, 0 hides them.
         gpu_type: what GPUs are called where the pods run: the name of the resource in Kubernetes,
-            and on Vertex AI that of the accelerator, such as "NVIDIA_TESLA_T4".
+            such as "amd.com/gpu", and on Vertex AI that of the accelerator, such as
+            "NVIDIA_TESLA_T4". Ray, which knows its nodes' GPUs itself, refuses any but the default.
         memory_mb_per_worker: memory of each worker in MiB. A worker that takes more is stopped.
         max_failures: how often a lost or preempted worker is made up for.
         preemption_grace_s: how long workers may take, in seconds, from SIGTERM until they have
@@ -66,7 +126,7 @@ class Distribution:
     launcher: LauncherName = "in_process"
     cpus_per_worker: float | None = None
     gpus_per_worker: float | None = None
-    gpu_type: str = "nvidia.com/gpu"
+    gpu_type: str = _DEFAULT_GPU_TYPE
     memory_mb_per_worker: int | None = None
     max_failures: int = 3
     preemption_grace_s: float = 25.0
@@ -93,7 +153,7 @@ class Distribution:
 
     def to_json(self) -> str:
         """Returns the distribution as a JSON object, without what has its default value."""
-        return json.dumps(_given(self), sort_keys=True)
+        return json.dumps(_changed(self), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> Distribution:
@@ -116,75 +176,99 @@ class Distribution:
             ) from error
 
 
-def _given(value: Any) -> dict[str, Any]:
+def tasks(distribution: Distribution) -> tuple[Task, ...]:
+    """Returns all processes, the chief first.
+
+    Without parameter servers the chief is one of the `num_workers`; with them it trains nothing
+    itself and comes in addition.
+    """
+    if not distribution.parameter_servers:
+        others = [Task("worker", index) for index in range(distribution.num_workers - 1)]
+        return (Task("chief", 0), *others)
+    counts = {"worker": distribution.num_workers, "ps": distribution.parameter_servers}
+    servers = [Task(name, index, True) for name, count in counts.items() for index in range(count)]
+    return (Task("chief", 0), *servers)
+
+
+def _changed(value: Any) -> dict[str, Any]:
     """Returns the fields of a dataclass that differ from their defaults, as plain values."""
-    given = {}
+    changed = {}
     for field in dataclasses.fields(value):
         held = getattr(value, field.name)
-        default = field.default
-        if field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory()
-        if held != default:
-            given[field.name] = _given(held) if dataclasses.is_dataclass(held) else held
-    return given
+        if held != _default(field):
+            changed[field.name] = _changed(held) if dataclasses.is_dataclass(held) else held
+    return changed
 
 
-def _wrong_values(given: Distribution) -> Iterator[str]:
-    if given.launcher not in _LAUNCHERS:
-        yield f"launcher must be one of {_LAUNCHERS}, got {given.launcher!r}"
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def _wrong_values(wanted: Distribution) -> Iterator[str]:
+    if wanted.launcher not in _LAUNCHERS:
+        yield f"launcher must be one of {_LAUNCHERS}, got {wanted.launcher!r}"
     for name, least in (("num_workers", 1), ("parameter_servers", 0), ("max_failures", 0)):
-        value = getattr(given, name)
+        value = getattr(wanted, name)
         if not _is_number(value) or value != int(value) or value < least:
             yield f"{name} must be a whole number of at least {least}, got {value!r}"
     for name in ("cpus_per_worker", "memory_mb_per_worker", "timeout_s", "heartbeat_s"):
-        value = getattr(given, name)
+        value = getattr(wanted, name)
         if value is not None and not (_is_number(value) and value > 0):
             yield f"{name} must be a positive number or None, got {value!r}"
     for name in ("gpus_per_worker", "preemption_grace_s"):
-        value = getattr(given, name)
+        value = getattr(wanted, name)
         if not (_is_number(value) and value >= 0) and (value, name) != (None, "gpus_per_worker"):
             yield f"{name} must be a number of at least 0, got {value!r}"
-    if not isinstance(given.require_gpu, bool):
-        yield f"require_gpu must be True or False, got {given.require_gpu!r}"
-    yield from _wrong_options(given)
+    if not isinstance(wanted.gpu_type, str) or not wanted.gpu_type:
+        yield f"gpu_type must be a text, got {wanted.gpu_type!r}"
+    if not isinstance(wanted.require_gpu, bool):
+        yield f"require_gpu must be True or False, got {wanted.require_gpu!r}"
+    yield from _wrong_options(wanted)
 
 
-def _wrong_options(given: Distribution) -> Iterator[str]:
-    if not _is_text_mapping(given.env):
-        yield f"env must be a dict of texts, got {given.env!r}"
-    elif "TF_CONFIG" in given.env:
+def _wrong_options(wanted: Distribution) -> Iterator[str]:
+    if not _is_text_mapping(wanted.env):
+        yield f"env must be a dict of texts, got {wanted.env!r}"
+    elif "TF_CONFIG" in wanted.env:
         yield "env must not hold TF_CONFIG, which the launcher sets for each worker"
     for name, kind in _OPTIONS.items():
-        value = getattr(given, name)
+        value = getattr(wanted, name)
         if value is not None and not isinstance(value, kind):
             yield f"{name} must be {kind.__name__}(...), got {value!r}"
-    if isinstance(given.tfjob, TFJobOptions):
+    if isinstance(wanted.tfjob, TFJobOptions):
         for name in ("volumes", "node_selector", "labels"):
-            if not _is_text_mapping(getattr(given.tfjob, name)):
-                yield f"tfjob.{name} must be a dict of texts, got {getattr(given.tfjob, name)!r}"
+            if not _is_text_mapping(getattr(wanted.tfjob, name)):
+                yield f"tfjob.{name} must be a dict of texts, got {getattr(wanted.tfjob, name)!r}"
 
 
-def _contradictions(given: Distribution) -> Iterator[str]:
-    if given.launcher == "in_process":
-        for name, neutral in (("num_workers", 1), ("parameter_servers", 0), ("timeout_s", None)):
-            if getattr(given, name) != neutral:
+def _contradictions(wanted: Distribution) -> Iterator[str]:
+    if wanted.launcher == "in_process":
+        for field in dataclasses.fields(wanted):
+            value = getattr(wanted, field.name)
+            enough = _FOR_WORKERS.get(field.name)
+            if enough is not None and value not in (_default(field), *enough):
                 yield (
-                    f"{name}={getattr(given, name)!r} needs a launcher that starts workers, such "
-                    "as launcher='local', but launcher is 'in_process'"
+                    f"{field.name}={value!r} needs a launcher that starts workers, such as "
+                    "launcher='local', but launcher is 'in_process'"
                 )
-        if given.env:
-            yield "env is for the workers that a launcher starts, but launcher is 'in_process'"
+    if wanted.launcher == "ray" and wanted.gpu_type != _DEFAULT_GPU_TYPE:
+        yield (
+            f"gpu_type={wanted.gpu_type!r} is for pods, but launcher is 'ray', which calls every "
+            "GPU of its nodes 'GPU': leave it out"
+        )
     for name in _OPTIONS:
-        if getattr(given, name) is not None and given.launcher != name:
-            yield f"{name}=... is for launcher={name!r}, but launcher is {given.launcher!r}"
-    if given.launcher == "tfjob" and not getattr(given.tfjob, "image", None):
+        if getattr(wanted, name) is not None and wanted.launcher != name:
+            yield f"{name}=... is for launcher={name!r}, but launcher is {wanted.launcher!r}"
+    if wanted.launcher == "tfjob" and not getattr(wanted.tfjob, "image", None):
         yield (
             "launcher='tfjob' needs tfjob=TFJobOptions(image=...), the container image of its pods"
         )
-    if given.require_gpu and given.gpus_per_worker == 0:
+    if wanted.require_gpu and wanted.gpus_per_worker == 0:
         yield "require_gpu=True contradicts gpus_per_worker=0"
-    gpus = given.gpus_per_worker
-    if given.launcher in ("local", "tfjob") and _is_number(gpus) and gpus != int(gpus or 0):
+    gpus = wanted.gpus_per_worker
+    if wanted.launcher in ("local", "tfjob") and _is_number(gpus) and gpus != int(gpus or 0):
         yield f"gpus_per_worker must be a whole number except on Ray, got {gpus!r}"
 
 

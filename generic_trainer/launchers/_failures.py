@@ -1,4 +1,4 @@
-"""Why a worker failed: the class of its failure, its exit code, the error that it becomes.
+"""Classes of failures, with their exit codes and the errors that they become.
 
 | class | exit code | tried again |
 |---|---|---|
@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import enum
 import signal
+import sys
+from collections.abc import Iterator
 
 from generic_trainer.errors import (
     DataError,
@@ -29,12 +31,18 @@ from generic_trainer.errors import (
     WorkerMemoryError,
 )
 
-__all__ = ["Failure", "classify", "exit_code", "failure_of_exit_code", "signal_name"]
+__all__ = [
+    "Failure",
+    "classify",
+    "exit_code",
+    "failure_of_exit_code",
+    "lost_its_peers",
+    "signal_name",
+]
 
 _LOST_EXIT_CODES = (130, 137, 138, 143)
-# What TensorFlow raises in those workers that a lost one leaves behind.
+# What TensorFlow raises, names in `tf.errors`, in those workers that a lost one leaves behind.
 _LOST_PEER_ERRORS = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")
-_MEMORY_ERRORS = ("MemoryError", "ResourceExhaustedError")
 
 
 class Failure(enum.Enum):
@@ -46,11 +54,6 @@ class Failure(enum.Enum):
     HANG = "hang"
     MEMORY = "out of memory"
     LOST = "lost worker"
-
-    @property
-    def is_retried(self) -> bool:
-        """Whether it may go better next time."""
-        return self is Failure.LOST
 
     @property
     def exit_code(self) -> int:
@@ -86,15 +89,16 @@ def classify(error: BaseException) -> Failure:
     for kind in (Failure.DATA, Failure.VALIDATION, Failure.HANG, Failure.MEMORY, Failure.LOST):
         if isinstance(error, kind.error):
             return kind
-    chain = [type(cause).__name__ for cause in _causes(error)]
-    if any(name in _MEMORY_ERRORS for name in chain):
+    memory_errors = _tensorflow_errors("ResourceExhaustedError")
+    if any(isinstance(cause, (MemoryError, *memory_errors)) for cause in _causes(error)):
         return Failure.MEMORY
     return Failure.USER_CODE
 
 
 def lost_its_peers(error: BaseException) -> bool:
     """Whether this may be the consequence of another worker's end rather than a cause."""
-    return any(type(cause).__name__ in _LOST_PEER_ERRORS for cause in _causes(error))
+    kinds = _tensorflow_errors(*_LOST_PEER_ERRORS)
+    return any(isinstance(cause, kinds) for cause in _causes(error))
 
 
 def exit_code(error: BaseException) -> int:
@@ -126,9 +130,15 @@ def signal_name(code: int) -> str | None:
         return None
 
 
-def _causes(error: BaseException | None) -> list[BaseException]:
-    chain: list[BaseException] = []
-    while error is not None and error not in chain:
-        chain.append(error)
+def _tensorflow_errors(*names: str) -> tuple[type[BaseException], ...]:
+    """Returns classes of `tf.errors`; none where TensorFlow, which takes seconds, is not there."""
+    errors = getattr(sys.modules.get("tensorflow"), "errors", None)
+    return tuple(getattr(errors, name) for name in names) if errors is not None else ()
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        yield error
+        seen.append(error)
         error = error.__cause__ or error.__context__
-    return chain

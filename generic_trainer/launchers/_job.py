@@ -1,15 +1,127 @@
-"""What a launcher is given, and what it is."""
+"""Jobs: a training run as plain data, and where it takes place; also as JSON.
+
+The executor turns TFX's dictionaries of artifacts into one `TrainingRequest`; nothing below it
+knows what an artifact is. A request is frozen and holds only plain values, so it can be logged,
+compared and sent to another process, where every value is what it is here.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
-from typing import Any, Protocol
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
 
+from generic_trainer._core.tfx_names import FORMAT_TF_EXAMPLE
+from generic_trainer._core.values import from_json, to_json
 from generic_trainer.launchers._distribution import Distribution
-from generic_trainer.launchers._request import TrainingRequest
+from generic_trainer.user_code import UserCode
+from generic_trainer.validation import ServingContract
 
-__all__ = ["Job", "Launcher"]
+__all__ = ["ExamplesFormat", "Job", "TrainingRequest"]
+
+# Inside the Model artifact.
+_STAGING_DIR = ".staging"
+# Inside the ModelRun artifact.
+_LOG_FILE = "training.log"
+# Beside the artifacts of the node, whose directories TFX deletes when a step fails.
+_CHECKPOINTS_DIR = ".checkpoints"
+_MODEL_RUN = "model_run"
+# Beside the ModelRun artifact.
+_FAILED_SUFFIX = ".failed"
+
+
+@dataclasses.dataclass(frozen=True)
+class ExamplesFormat:
+    """How the records of the Examples artifacts are encoded.
+
+    Attributes:
+        payload_format: a value of `tfx.proto.example_gen_pb2.PayloadFormat`.
+        data_view_uri: the DataView that decodes `FORMAT_PROTO` records, where one is attached.
+    """
+
+    payload_format: int
+    data_view_uri: str | None = None
+
+    @property
+    def is_tf_example(self) -> bool:
+        """Whether the records are serialized `tf.Example`s."""
+        return self.payload_format == FORMAT_TF_EXAMPLE
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingRequest:
+    """Everything that one training run needs to know.
+
+    Attributes:
+        user_code: where `run_fn` is found.
+        train_files: file patterns of the splits to train on.
+        eval_files: file patterns of the splits to evaluate on.
+        split_files: split name → file patterns, for every split that all Examples artifacts have.
+        examples_format: how the records in these files are encoded.
+        model_dir: URI of the Model artifact.
+        model_run_dir: URI of the ModelRun artifact.
+        scratch_dir: a local directory that is deleted after the run.
+        train_steps: number of batches to train on; None leaves it to `run_fn`.
+        eval_steps: number of batches to evaluate on; None means all.
+        schema_path: file of the Schema artifact.
+        transform_graph_path: directory of the TransformGraph artifact.
+        base_model: directory of the SavedModel to start from.
+        hyperparameters: a `keras_tuner.HyperParameters` config.
+        custom_config: the dictionary given to the component.
+        num_examples: split name → number of examples, where a statistics artifact tells.
+        extra_inputs: input name → URIs of its artifacts.
+        contract: what the export must fulfil; None requires what any consumer needs.
+        eval_config: the `tfma.EvalConfig` of the Evaluator downstream.
+        run_key: names the runs that may go on from each other's checkpoints; see
+            `generic_trainer._run.run_key`.
+        seed: what the reader shuffles with where `run_fn` does not say; the same in all runs of
+            the same `run_key`.
+    """
+
+    user_code: UserCode
+    train_files: tuple[str, ...]
+    eval_files: tuple[str, ...]
+    split_files: Mapping[str, tuple[str, ...]]
+    examples_format: ExamplesFormat
+    model_dir: str
+    model_run_dir: str
+    scratch_dir: str
+    train_steps: int | None = None
+    eval_steps: int | None = None
+    schema_path: str | None = None
+    transform_graph_path: str | None = None
+    base_model: str | None = None
+    hyperparameters: Mapping[str, Any] | None = None
+    custom_config: Mapping[str, Any] | None = None
+    num_examples: Mapping[str, int] | None = None
+    extra_inputs: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    contract: ServingContract | None = None
+    eval_config: Any = None
+    run_key: str = "unnamed"
+    seed: int | None = None
+
+    @property
+    def staging_dir(self) -> str:
+        """Where the export waits until it is published, on the file system of its destination."""
+        return os.path.join(self.model_dir, _STAGING_DIR)
+
+    @property
+    def failed_run_dir(self) -> str:
+        """Where the traces of a failed run are kept, beside the ModelRun artifact."""
+        return self.model_run_dir.rstrip("/") + _FAILED_SUFFIX
+
+    @property
+    def checkpoint_dir(self) -> str:
+        """Where `run_fn` keeps its checkpoints; outlives a failed run."""
+        return os.path.join(_node_dir(self.model_run_dir), _CHECKPOINTS_DIR, self.run_key)
+
+    @property
+    def log_path(self) -> str:
+        """Where the output of `run_fn` is kept."""
+        return os.path.join(self.model_run_dir, _LOG_FILE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,35 +143,61 @@ class Job:
     distribution: Distribution = dataclasses.field(default_factory=Distribution)
     rehearsal_dir: str | None = None
 
-    def make_fn_args(self, request: TrainingRequest, export_dir: str) -> Any:
-        """Calls the factory."""
-        module, _, function = self.fn_args_factory.partition(":")
-        return getattr(importlib.import_module(module), function)(request, export_dir)
+    def make_fn_args(self, export_dir: str) -> Any:
+        """Calls the factory.
 
-
-class Launcher(Protocol):
-    """Runs `run_fn` on all workers of a job and returns when the chief has exported.
-
-    Every launcher keeps to these rules, which `tests/launchers/test_contract.py` checks:
-
-    1. The chief exports into the staging directory of the request, on storage that the executor
-       sees; the others export into scratch.
-    2. What the workers print goes to standard output and error of this process, live; with several
-       workers each line tells whose it is.
-    3. A failure becomes the error of its class (see `Failure`), with the traceback of the worker.
-       Lost workers alone are replaced, `distribution.max_failures` times.
-    4. When it returns or raises, nothing is left running.
-    """
-
-    def __call__(self, job: Job) -> None:
-        """Runs the job.
-
-        Raises:
-            ModuleFileError: the user's module cannot be loaded.
-            DataError: `run_fn` met a file or record that cannot be read.
-            TrainingError: `run_fn` raised.
-            WorkerHangError: a worker hangs, or `timeout_s` is over.
-            WorkerLostError: a worker was lost more often than allowed, or this process is to stop.
-            WorkerMemoryError: a worker ran out of memory.
-            ConfigurationError: the engine cannot be reached, or not with these settings.
+        Args:
+            export_dir: directory that the model directories go into.
         """
+        module, _, function = self.fn_args_factory.partition(":")
+        return getattr(importlib.import_module(module), function)(self.request, export_dir)
+
+    def to_json(self) -> str:
+        """Returns the job as JSON, with every value of the types that it has.
+
+        What JSON cannot hold (a proto in `custom_config`, for example) is pickled inside it.
+        """
+        request = self.request
+        return to_json(
+            {
+                "request": {
+                    **vars(request),
+                    "user_code": dataclasses.asdict(request.user_code),
+                    "examples_format": dataclasses.asdict(request.examples_format),
+                    "contract": request.contract and request.contract.to_json(),
+                },
+                "fn_args_factory": self.fn_args_factory,
+                "distribution": self.distribution.to_json(),
+                "rehearsal_dir": self.rehearsal_dir,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Job:
+        """Reads what `to_json` wrote; do not read what others wrote."""
+        values = from_json(text)
+        request = values["request"]
+        request["user_code"] = UserCode(**request["user_code"])
+        request["examples_format"] = ExamplesFormat(**request["examples_format"])
+        contract = request["contract"]
+        request["contract"] = contract and ServingContract.from_json(contract)
+        values["request"] = TrainingRequest(**request)
+        values["distribution"] = Distribution.from_json(values["distribution"])
+        return cls(**values)
+
+
+def _node_dir(model_run_dir: str) -> str:
+    """Returns the directory that all executions of a node share, told from one of them.
+
+    1. TFX's own orchestrators: `<root>/<node>/model_run/<execution>` → `<root>/<node>`.
+    2. Kubeflow and Vertex: `<root>/<run>/<task>/model_run` → `<root>/<node>`, where a task is named
+       by its node and perhaps a number (`Trainer_-3145728`).
+    3. Anything else: the parent directory.
+    """
+    parent, name = os.path.split(model_run_dir.rstrip("/"))
+    if os.path.basename(parent) == _MODEL_RUN:
+        return os.path.dirname(parent)
+    if name != _MODEL_RUN:
+        return parent
+    run, task = os.path.split(parent)
+    return os.path.join(os.path.dirname(run), re.sub(r"_-?\d+$", "", task))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from generic_trainer.launchers.local._nursery import kept_nursery
+from generic_trainer._core.forkserver import kept_fork_servers
 from tests import helpers
 from tests.launchers.ray_nodes import two_nodes
 
@@ -23,7 +23,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_imports() -> Iterator[None]:
-    with kept_nursery():
+    with kept_fork_servers():
         yield
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from generic_trainer.executors import FN_ARGS_FACTORY
-from generic_trainer.launchers import Distribution, Job
-from generic_trainer.launchers._request import ExamplesFormat, TrainingRequest
+from generic_trainer.launchers import Distribution, ExamplesFormat, Job, TrainingRequest
 from generic_trainer.user_code import bundle_module_file
 from tests import helpers
 

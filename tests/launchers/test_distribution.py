@@ -9,17 +9,20 @@ import pytest
 from generic_trainer import Distribution, launchers
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers import RayOptions, TFJobOptions
-from generic_trainer.launchers._members import members, tf_config_of
+from generic_trainer.launchers._distribution import tasks
 
 
 def test_exported_names() -> None:
     assert launchers.__all__ == [
         "Distribution",
+        "ExamplesFormat",
         "Failure",
         "Job",
         "Launcher",
         "RayOptions",
         "TFJobOptions",
+        "TrainingRequest",
+        "exit_code",
         "launch",
     ]
     assert all(getattr(launchers, name) is not None for name in launchers.__all__)
@@ -94,21 +97,12 @@ def test_wrong_values_are_explained(arguments: dict[str, Any], message: str) -> 
 
 
 def test_the_chief_is_one_of_the_workers() -> None:
-    everyone = members(Distribution(launcher="local", num_workers=3))
-    assert [member.name for member in everyone] == ["chief", "worker 0", "worker 1"]
+    everyone = tasks(Distribution(launcher="local", num_workers=3))
+    assert [task.name for task in everyone] == ["chief", "worker 0", "worker 1"]
 
 
 def test_parameter_servers_take_orders_from_a_chief_that_trains_nothing() -> None:
     distribution = Distribution(launcher="local", num_workers=2, parameter_servers=1)
-    everyone = members(distribution)
-    assert [m.name for m in everyone if m.is_server] == ["worker 0", "worker 1", "ps 0"]
+    everyone = tasks(distribution)
+    assert [task.name for task in everyone if task.is_server] == ["worker 0", "worker 1", "ps 0"]
     assert len(everyone) == distribution.num_processes == 4
-
-
-def test_tf_config_names_all_and_oneself() -> None:
-    everyone = members(Distribution(launcher="local", num_workers=2))
-    addresses = {member: f"host:{port}" for port, member in enumerate(everyone)}
-    assert tf_config_of(everyone[1], addresses) == (
-        '{"cluster": {"chief": ["host:0"], "worker": ["host:1"]}, '
-        '"task": {"type": "worker", "index": 0}}'
-    )

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from generic_trainer._core.signals import PREEMPTED_EXIT_CODE
 from generic_trainer.errors import (
     ConfigurationError,
     DataError,
@@ -17,9 +18,8 @@ from generic_trainer.errors import (
     WorkerLostError,
     WorkerMemoryError,
 )
-from generic_trainer.launchers import Failure
-from generic_trainer.launchers._failures import classify, exit_code, failure_of_exit_code
-from generic_trainer.training.resume._preemption import PREEMPTED_EXIT_CODE
+from generic_trainer.launchers import Failure, exit_code
+from generic_trainer.launchers._failures import classify, failure_of_exit_code
 
 # What Kubeflow's training operator tries again under restartPolicy ExitCode.
 RETRIED_BY_KUBERNETES = {130, 137, 138, 143}
@@ -57,9 +57,8 @@ def test_the_cause_decides() -> None:
 
 
 def test_only_lost_workers_are_retried_here_and_in_kubernetes() -> None:
-    assert [failure for failure in Failure if failure.is_retried] == [Failure.LOST]
     for failure in Failure:
-        assert (failure.exit_code in RETRIED_BY_KUBERNETES) == failure.is_retried
+        assert (failure.exit_code in RETRIED_BY_KUBERNETES) == (failure is Failure.LOST)
 
 
 @pytest.mark.parametrize("failure", Failure)
@@ -75,7 +74,7 @@ def test_retried_codes_mean_a_lost_worker(code: int) -> None:
 
 @pytest.mark.parametrize("code", [1, 126, 139, 134, 77, -signal.SIGSEGV])
 def test_all_other_codes_are_permanent(code: int) -> None:
-    assert not failure_of_exit_code(code).is_retried
+    assert failure_of_exit_code(code) is not Failure.LOST
 
 
 def test_a_preempted_worker_exits_as_lost() -> None:

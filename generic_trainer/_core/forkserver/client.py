@@ -1,4 +1,4 @@
-"""The client's end of the fork server: starts it, has it start children, and outlives them."""
+"""Client of the fork server: starts it, has it start children, and is told of their ends."""
 
 from __future__ import annotations
 
@@ -90,6 +90,7 @@ class ForkServer:
             )
         self._ready = self._gone = False
         self._ended: list[tuple[str, int]] = []
+        self._children = 0
 
     def start(
         self,
@@ -118,6 +119,7 @@ class ForkServer:
         """
         self.wait_until_ready()
         request = {"name": name, "target": target, "arguments": dict(arguments)}
+        self._children += 1
         try:
             messages.send(self._channel, request, [stdout, stderr, *descriptors])
         except OSError as error:
@@ -137,7 +139,7 @@ class ForkServer:
         if not self._ended:
             event = self._next_event(timeout_s)
             if event is not None:
-                self._ended.append((event["name"], event["code"]))
+                self._note_end(event)
         return self._ended.pop(0) if self._ended else None
 
     def kill(self, pid: int) -> None:
@@ -179,6 +181,11 @@ class ForkServer:
         """Whether the process still runs and answers."""
         return not self._gone and self._process.poll() is None
 
+    @property
+    def has_children(self) -> bool:
+        """Whether a child runs, or has an end that nobody has asked for."""
+        return self._children > 0 or bool(self._ended)
+
     def close(self) -> None:
         """Kills all children, what they have started, and the server."""
         self._channel.close()
@@ -200,7 +207,11 @@ class ForkServer:
                 )
             if event["event"] == name:
                 return event
-            self._ended.append((event["name"], event["code"]))
+            self._note_end(event)
+
+    def _note_end(self, event: Mapping[str, Any]) -> None:
+        self._children -= 1
+        self._ended.append((event["name"], event["code"]))
 
     def _next_event(self, timeout_s: float) -> dict[str, Any] | None:
         if not wait([self._channel], timeout_s):
@@ -232,7 +243,7 @@ def fork_server(environment: Mapping[str, str], preload: Sequence[str]) -> Itera
     try:
         yield server
     finally:
-        if _keepers and server.is_alive:
+        if _keepers and server.is_alive and not server.has_children:
             _kept.append(server)
         else:
             server.close()

@@ -115,6 +115,8 @@ class _Server:
             pid = os.fork()
         if pid == 0:
             self._become_child(request, descriptors)
+        # Here as well as there: who is told of the child may kill its group at once.
+        _lead_group(pid)
         for descriptor in descriptors:
             os.close(descriptor)
         self._children[pid] = request["name"]
@@ -125,7 +127,7 @@ class _Server:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            os.setsid()
+            _lead_group(0)
             die_with_parent()
             machine.be_first_to_be_killed(_OOM_SCORE)
             for descriptor, target in zip(descriptors[:2], (1, 2), strict=True):
@@ -151,6 +153,12 @@ class _Server:
 def _prctl(option: int, argument: int) -> None:
     with contextlib.suppress(AttributeError):  # not on Linux: the closed socket has to do
         ctypes.CDLL(None).prctl(option, argument)
+
+
+def _lead_group(pid: int) -> None:
+    """Gives a child a process group of its own; it may have it already, or be gone."""
+    with contextlib.suppress(OSError):
+        os.setpgid(pid, pid)
 
 
 def _kill_group(pid: int) -> None:

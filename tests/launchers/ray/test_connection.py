@@ -10,8 +10,11 @@ import pytest
 
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers import Distribution, RayOptions, launch
-from generic_trainer.launchers.ray._reachable import check_reachable
-from generic_trainer.launchers.ray._resources import missing_resources, no_room
+from generic_trainer.launchers._ray.connection import (
+    check_reachable,
+    missing_resources,
+    no_room,
+)
 from tests.launchers import jobs
 
 

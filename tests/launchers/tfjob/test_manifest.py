@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from generic_trainer.launchers import Distribution, TFJobOptions
-from generic_trainer.launchers._members import members
-from generic_trainer.launchers.tfjob._manifest import manifest, pod_name
+from generic_trainer.launchers._distribution import tasks
+from generic_trainer.launchers._tfjob.manifest import manifest, pod_name
 from tests.launchers.tfjob_schema import problems_of
 
 NAME = "generic-trainer-0123456789"
@@ -89,7 +89,7 @@ def test_volumes_are_mounted_where_they_are_said_to_be() -> None:
 
 
 def test_pods_have_the_names_that_the_operator_gives_them() -> None:
-    names = [pod_name("job", member) for member in members(Distribution(
+    names = [pod_name("job", task) for task in tasks(Distribution(
         launcher="local", num_workers=2, parameter_servers=1
     ))]  # fmt: skip
     assert names == ["job-chief-0", "job-worker-0", "job-worker-1", "job-ps-0"]

@@ -1,0 +1,267 @@
+"""Engine of the launcher `local`: starts, watches and ends processes of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from generic_trainer._core.cluster import Task, reserve_port
+from generic_trainer._core.forkserver import ForkServer, fork_server, kept_fork_servers
+from generic_trainer._core.machine import oom_kills, visible_gpus
+from generic_trainer.errors import WorkerHangError, WorkerLostError, WorkerMemoryError
+from generic_trainer.launchers._distribution import tasks
+from generic_trainer.launchers._failures import Failure, failure_of_exit_code, signal_name
+from generic_trainer.launchers._job import Job
+from generic_trainer.launchers._local.limits import Limits
+from generic_trainer.launchers._local.placement import (
+    common_environment,
+    own_environment,
+    own_processors,
+    own_streams,
+)
+from generic_trainer.launchers._worker_end import WorkerEnd
+
+__all__ = ["LocalEngine", "local_engine"]
+
+_HOST = "127.0.0.1"
+_TASK_MAIN = "generic_trainer.launchers._task:main"
+_POLL_S = 0.2
+_STACKS_S = 5.0
+_MAX_STACK_LINES = 60
+
+
+@contextlib.contextmanager
+def local_engine(job: Job) -> Iterator[LocalEngine]:
+    """Opens the engine; all attempts share what the first of them has imported."""
+    with kept_fork_servers():
+        yield LocalEngine(job)
+
+
+class LocalEngine:
+    """Processes of this machine; see `Engine`."""
+
+    def __init__(self, job: Job) -> None:
+        self._job, self._distribution = job, job.distribution
+        self._tasks = {task.name: task for task in tasks(job.distribution)}
+        self._addresses: dict[Task, str] = {}
+        self._pids: dict[Task, int] = {}  # of the processes that run, and of their groups
+        self._ends: list[WorkerEnd] = []
+        self._attempt = contextlib.ExitStack()
+
+    def start(self) -> None:
+        """Starts a process for each task.
+
+        Raises:
+            ConfigurationError: there are not enough GPUs, or the imports of the workers fail.
+            WorkerLostError: the process that starts them was killed.
+        """
+        stack = self._attempt
+        folder = tempfile.TemporaryDirectory(prefix="generic-trainer-workers-")
+        self._folder = Path(stack.enter_context(folder))
+        preload = ("tensorflow", self._job.fn_args_factory.partition(":")[0])
+        self._server = stack.enter_context(
+            fork_server(common_environment(self._distribution), preload)
+        )
+        ports = [stack.enter_context(reserve_port(_HOST)) for _ in self._tasks]
+        self._addresses = {
+            task: f"{_HOST}:{port.getsockname()[1]}"
+            for task, port in zip(self._tasks.values(), ports, strict=True)
+        }
+        streams = stack.enter_context(own_streams(list(self._tasks)))
+        self._ends = []
+        self._oom_kills = oom_kills()
+        gpus = visible_gpus() if self._distribution.gpus_per_worker else []
+        job = self._job.to_json()
+        environments = {
+            task: own_environment(self._distribution, task, self._addresses, gpus)
+            for task in self._addresses
+        }
+        for number, (task, environment) in enumerate(environments.items()):
+            arguments = {
+                "job": job,
+                "name": task.name,
+                "environment": environment,
+                "processors": own_processors(self._distribution, number),
+                "end": str(self._file(task, "end")),
+                "peers": [
+                    str(self._file(each, "end")) for each in self._addresses if not each.is_server
+                ],
+                "stacks": str(self._file(task, "stacks")),
+            }
+            stdout, stderr = streams[task.name]
+            with self._living_server() as server:
+                self._pids[task] = server.start(
+                    task.name, _TASK_MAIN, arguments, stdout=stdout, stderr=stderr
+                )
+        self._limits = Limits(self._distribution, self._pids)
+
+    def poll(self) -> Sequence[WorkerEnd]:
+        """Waits a moment for the next end, and returns all of this attempt.
+
+        Raises:
+            WorkerLostError: the process that starts the workers was killed.
+        """
+        with self._living_server() as server:
+            ended = server.next_end(_POLL_S)
+        if ended is not None:
+            name, code = ended
+            task = self._tasks[name]
+            del self._pids[task]
+            self._ends.append(self._end_of(task, code))
+        return self._ends
+
+    def running(self) -> Sequence[Task]:
+        """Returns the tasks whose processes run."""
+        return list(self._pids)
+
+    def check(self) -> None:
+        """Looks at memory and at signs of life.
+
+        Raises:
+            WorkerMemoryError: a worker takes more than it may.
+            WorkerHangError: no worker does anything.
+        """
+        self._limits.look(self._pids)
+        over = self._limits.over_memory()
+        if over is not None:
+            task, mb = over
+            raise WorkerMemoryError(
+                f"{task.name} was stopped: it took {mb:.0f} MiB of memory, and "
+                f"memory_mb_per_worker={self._distribution.memory_mb_per_worker} allows no more. "
+                "Allow more, or use smaller batches or a smaller shuffle buffer.",
+                worker=task.name,
+            )
+        if self._limits.all_idle(self._pids):
+            raise WorkerHangError(
+                f"Training hangs: no worker has used a processor for "
+                f"{self._distribution.heartbeat_s:g} s (heartbeat_s). {self.diagnose()}"
+            )
+
+    def stop(self) -> None:
+        """Sends SIGTERM to the workers."""
+        self._signal(signal.SIGTERM)
+
+    def diagnose(self) -> str:
+        """Ends all workers in a way that has them show their stacks, and quotes these."""
+        running = self.running()
+        absent = [task.name for task in running if not self._answers(task)]
+        # faulthandler writes the stacks in its signal handler, whoever holds Python's lock.
+        self._signal(signal.SIGABRT)
+        end_s = time.monotonic() + _STACKS_S
+        while self._pids and time.monotonic() < end_s:
+            self.poll()
+        text = f"No server of {', '.join(absent)} ever came up. " if absent else ""
+        for task in running:
+            stacks = self._stacks(task)
+            sys.stderr.write(f"Stacks of {task.name}:\n{stacks}\n")
+            if not task.is_server:
+                text += f"{task.name} was here:\n{_quoted(stacks)}\n"
+        return text
+
+    def kill(self) -> None:
+        """Kills what still runs, and all that it has started."""
+        for pid in self._pids.values():
+            self._server.kill(pid)
+        with contextlib.suppress(WorkerLostError):
+            while self._pids:
+                self.poll()
+        self._attempt.close()
+
+    def _end_of(self, task: Task, code: int) -> WorkerEnd:
+        """Returns how a worker ended: what it said itself, else what its exit code tells."""
+        said = WorkerEnd.read(str(self._file(task, "end")))
+        if said is not None:
+            return dataclasses.replace(said, exit_code=code)
+        several = self._distribution.is_cluster
+        subject = f"The process of {task.name}" if several else "The process that trains"
+        name = signal_name(code) if code < 0 else None
+        failure, message = self._reason(subject, task, code, name)
+        return WorkerEnd(
+            task=task.name,
+            failure=failure,
+            error=failure.error.__name__,
+            message=message,
+            exit_code=code,
+            signal=name,
+            # TensorFlow aborts a process that finds its cluster incomplete.
+            may_be_consequence=code == -signal.SIGABRT,
+            names_task=True,
+        )
+
+    def _reason(
+        self, subject: str, task: Task, code: int, signal_name: str | None
+    ) -> tuple[Failure, str]:
+        is_lost = failure_of_exit_code(code) is Failure.LOST
+        if code > 0 and is_lost:
+            message = f"{subject} ended itself with exit status {code}, as if preempted."
+            return Failure.LOST, message
+        if code >= 0:
+            return Failure.USER_CODE, (
+                f"{subject} ended in the middle of run_fn with exit status {code}: expected run_fn "
+                "to return or raise. Something in it calls os._exit, or ends the process in native "
+                "code."
+            )
+        if code == -signal.SIGKILL and oom_kills() > self._oom_kills:
+            return Failure.MEMORY, (
+                f"{subject} was killed by the kernel because memory ran out. Give it more, or use "
+                "smaller batches, a smaller shuffle buffer or fewer workers on this machine."
+            )
+        if is_lost:
+            return Failure.LOST, (
+                f"{subject} was ended by {signal_name} from outside: somebody stopped it, or the "
+                "machine did."
+            )
+        return Failure.USER_CODE, (
+            f"{subject} crashed: {signal_name} in native code. It was called from here, and "
+            f"everything else goes on:\n{_quoted(self._stacks(task))}"
+        )
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Sends a signal to the workers, and not to what they have started."""
+        for pid in self._pids.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def _answers(self, task: Task) -> bool:
+        """Whether something listens where the cluster expects this worker."""
+        if not self._distribution.is_cluster:
+            return True
+        host, _, port = self._addresses[task].partition(":")
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1.0):
+            return True
+        return False
+
+    def _stacks(self, task: Task) -> str:
+        """Returns the stacks of a worker that has crashed or was aborted."""
+        path = self._file(task, "stacks")
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+    def _file(self, task: Task, suffix: str) -> Path:
+        return self._folder / f"{task.type}-{task.index}.{suffix}"
+
+    @contextlib.contextmanager
+    def _living_server(self) -> Iterator[ForkServer]:
+        try:
+            yield self._server
+        except ConnectionError as error:
+            self._pids.clear()
+            raise WorkerLostError(
+                "The process that starts the workers was killed from outside, and they with it."
+            ) from error
+
+
+def _quoted(stacks: str) -> str:
+    """Returns the first lines of some stacks, indented."""
+    lines = stacks.strip().splitlines() or ["(it left no stack)"]
+    shown = lines[:_MAX_STACK_LINES]
+    if len(lines) > len(shown):
+        shown.append(f"... and {len(lines) - len(shown)} lines more in the log")
+    return "\n".join(f"    {line}" for line in shown)

@@ -1,0 +1,148 @@
+"""Share of each worker: its processors, GPUs, environment variables and streams."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+
+from generic_trainer._core.cluster import TF_CONFIG, Task, make_tf_config
+from generic_trainer._core.machine import available_cpus
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.launchers._distribution import Distribution
+
+__all__ = ["common_environment", "own_environment", "own_processors", "own_streams"]
+
+_STANDARD = (1, 2)
+_COPY_TIMEOUT_S = 5.0
+
+_logger = logging.getLogger(__name__)
+
+
+def common_environment(distribution: Distribution) -> dict[str, str]:
+    """Returns the environment that all workers have in common.
+
+    Raises:
+        ConfigurationError: a cluster is asked for by a process that belongs to one.
+    """
+    environment: dict[str, str] = {
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+        **os.environ,
+        "TF_GRPC_REUSE_PORT": "1",
+        **distribution.env,
+    }
+    if distribution.is_cluster and TF_CONFIG in environment:
+        raise ConfigurationError(
+            f"launcher='local' is to start {distribution.num_processes} processes, but this one is "
+            "part of a cluster already: TF_CONFIG is set. Use launcher='in_process' there, or "
+            "unset TF_CONFIG."
+        )
+    return environment
+
+
+def own_environment(
+    distribution: Distribution, task: Task, addresses: Mapping[Task, str], gpus: Sequence[str]
+) -> dict[str, str]:
+    """Returns all environment variables of one worker.
+
+    Args:
+        distribution: what was asked for.
+        task: the worker.
+        addresses: see `make_tf_config`.
+        gpus: the GPUs of this machine.
+
+    Raises:
+        ConfigurationError: there are not enough GPUs.
+    """
+    own = common_environment(distribution)
+    if distribution.is_cluster:
+        own[TF_CONFIG] = make_tf_config(task, addresses)
+    if distribution.gpus_per_worker is not None:
+        own["CUDA_VISIBLE_DEVICES"] = _own_gpus(distribution, task, addresses, gpus)
+    return own
+
+
+def own_processors(distribution: Distribution, number: int) -> list[int]:
+    """Returns the processors that a worker shall keep to; none if it may use all.
+
+    Args:
+        distribution: what was asked for.
+        number: the worker's place among all.
+    """
+    if distribution.cpus_per_worker is None or not hasattr(os, "sched_setaffinity"):
+        return []
+    each = max(1, round(distribution.cpus_per_worker))
+    available = available_cpus()
+    if each * distribution.num_processes > len(available):
+        if number == 0:
+            _logger.warning(
+                "cpus_per_worker=%g is not kept to: %d processes share the %d processors there are",
+                distribution.cpus_per_worker,
+                distribution.num_processes,
+                len(available),
+            )
+        return []
+    return available[number * each : (number + 1) * each]
+
+
+@contextlib.contextmanager
+def own_streams(names: list[str]) -> Iterator[dict[str, tuple[int, int]]]:
+    """Yields name → the descriptors for standard output and error of the worker of that name.
+
+    With one worker they are those of this process. With several, each line gets the worker's name
+    in front. On exit what was printed has been shown.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):  # None or closed
+            stream.flush()
+    if len(names) == 1:
+        yield {names[0]: _STANDARD}
+        return
+    threads, write_ends = [], {}
+    for name in names:
+        pipes = [os.pipe(), os.pipe()]
+        for (read_end, _), target in zip(pipes, _STANDARD, strict=True):
+            threads.append(threading.Thread(target=_copy, args=(read_end, target, name)))
+            threads[-1].daemon = True
+            threads[-1].start()
+        write_ends[name] = (pipes[0][1], pipes[1][1])
+    try:
+        yield write_ends
+    finally:
+        for descriptors in write_ends.values():
+            for descriptor in descriptors:
+                os.close(descriptor)
+        for thread in threads:
+            thread.join(_COPY_TIMEOUT_S)
+
+
+def _own_gpus(
+    distribution: Distribution, task: Task, addresses: Mapping[Task, str], gpus: Sequence[str]
+) -> str:
+    each = int(distribution.gpus_per_worker or 0)
+    # Parameter servers, and a chief that only sends orders, have no use for any.
+    if not each or (distribution.parameter_servers and task.type != "worker"):
+        return "-1"
+    trainers = [
+        one for one in addresses if one.type == "worker" or not distribution.parameter_servers
+    ]
+    if each * len(trainers) > len(gpus):
+        raise ConfigurationError(
+            f"gpus_per_worker={each}: {len(trainers)} workers need {each * len(trainers)} GPUs, "
+            f"but this machine has {len(gpus)}. Use fewer workers, or launcher='ray' with a "
+            "cluster that has more."
+        )
+    start = trainers.index(task) * each
+    return ",".join(gpus[start : start + each])
+
+
+def _copy(read_end: int, target: int, name: str) -> None:
+    prefix = f"[{name}] ".encode()
+    with open(read_end, "rb") as lines:
+        for line in lines:
+            text = prefix + line if line.endswith(b"\n") else prefix + line + b"\n"
+            while text:
+                text = text[os.write(target, text) :]

@@ -1,0 +1,146 @@
+"""Jobs packed for machines that are set up by somebody else: in a message, or in a folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from generic_trainer._core.cluster import TF_CONFIG, Task
+from generic_trainer._core.files import gfile, is_remote, read_whole, write_whole
+from generic_trainer.errors import ConfigurationError, ModuleFileError
+from generic_trainer.launchers._job import Job
+from generic_trainer.launchers._worker_end import WorkerEnd
+
+__all__ = ["JobFolder", "pack", "read_bundle_file", "unpack", "with_carried_environment"]
+
+# They decide how TensorFlow and Keras work, and have to be the same everywhere.
+_PREFIXES = ("GENERIC_TRAINER_", "KERAS_", "TF_")
+# They are about this machine, or this process.
+_OWN = (TF_CONFIG, "TF_GRPC_REUSE_PORT", "TF_FORCE_GPU_ALLOW_GROWTH")
+
+
+def with_carried_environment(job: Job) -> Job:
+    """Returns the job with this process's TensorFlow and Keras settings in `distribution.env`.
+
+    A pipeline that was started with `TF_USE_LEGACY_KERAS=1` means its workers too.
+    """
+    carried = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(_PREFIXES) and name not in _OWN
+    }
+    env = {**carried, **job.distribution.env}
+    return dataclasses.replace(job, distribution=dataclasses.replace(job.distribution, env=env))
+
+
+def read_bundle_file(job: Job) -> bytes | None:
+    """Returns the content of the bundle with the user's code; None when there is no bundle.
+
+    Raises:
+        ModuleFileError: it cannot be read.
+    """
+    path = job.request.user_code.bundle
+    if path is None:
+        return None
+    try:
+        return read_whole(path)
+    except Exception as error:  # what it raises depends on the file system
+        raise ModuleFileError(
+            f"The bundle of the user's code, {path}, cannot be read: {error}. Run the pipeline "
+            "definition again to write it anew.",
+            path=path,
+        ) from error
+
+
+def pack(job: Job) -> dict[str, Any]:
+    """Returns all that a worker needs to know as plain values, for `unpack`.
+
+    Raises:
+        ModuleFileError: the bundle cannot be read.
+    """
+    return {"job": with_carried_environment(job).to_json(), "bundle": read_bundle_file(job)}
+
+
+def unpack(packed: dict[str, Any], directory: str) -> Job:
+    """Returns the job, with the user's code in a file of this machine.
+
+    Args:
+        packed: what `pack` returned.
+        directory: an existing local directory.
+    """
+    return _with_bundle(Job.from_json(packed["job"]), packed["bundle"], directory)
+
+
+class JobFolder:
+    """A folder on the pipeline root by which a job and its workers exchange files.
+
+    It has `job.json`, the user's code, and `<task>-<index>.json` when a worker has ended.
+
+    Attributes:
+        path: local or remote.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def write(self, job: Job, mounts: Iterable[str]) -> None:
+        """Packs a job for workers of other machines.
+
+        Args:
+            job: what they are to do.
+            mounts: local directories that they see under the same path.
+
+        Raises:
+            ConfigurationError: the folder is where no worker can see it.
+            ModuleFileError: the user's code cannot be read.
+        """
+        _check_shared(self.path, list(mounts))
+        bundle = read_bundle_file(job)
+        gfile().makedirs(self.path)
+        write_whole(self._file("job"), _with_bundle(job, bundle, self.path).to_json())
+
+    def read(self) -> Job:
+        """Returns the job."""
+        return Job.from_json(read_whole(self._file("job")).decode())
+
+    def write_end(self, task: Task, end: WorkerEnd) -> None:
+        """Notes how a worker ended."""
+        end.write(self._file(f"{task.type}-{task.index}"))
+
+    def end(self, task: Task) -> WorkerEnd | None:
+        """Returns how a worker ended; None if it did not come to saying so."""
+        return WorkerEnd.read(self._file(f"{task.type}-{task.index}"))
+
+    def delete(self) -> None:
+        """Deletes the folder."""
+        if gfile().exists(self.path):
+            gfile().rmtree(self.path)
+
+    def _file(self, name: str) -> str:
+        return os.path.join(self.path, f"{name}.json")
+
+
+def _with_bundle(job: Job, bundle: bytes | None, directory: str) -> Job:
+    """Writes the user's code into a directory, and returns the job that finds it there."""
+    code = job.request.user_code
+    if bundle is None or code.bundle is None:
+        return job
+    path = os.path.join(directory, os.path.basename(code.bundle))
+    write_whole(path, bundle)
+    code = dataclasses.replace(code, bundle=path)
+    return dataclasses.replace(job, request=dataclasses.replace(job.request, user_code=code))
+
+
+def _check_shared(path: str, mounts: list[str]) -> None:
+    if is_remote(path):
+        return
+    if not any(os.path.commonpath([path, mount]) == os.path.normpath(mount) for mount in mounts):
+        raise ConfigurationError(
+            f"launcher='tfjob': the pods cannot see the pipeline root, as {path} is neither remote "
+            f"nor below one of the mounted volumes ({mounts or 'there are none'}). Use a bucket "
+            "(gs://..., s3://...) as pipeline root, or a PersistentVolumeClaim that is mounted "
+            "here and there under the same path: TFJobOptions(volumes={'claim': '/path'}).",
+            path=path,
+        )

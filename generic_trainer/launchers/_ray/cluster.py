@@ -1,0 +1,241 @@
+"""Training on a Ray cluster, from the inside: the task that directs it, and Ray Train's workers."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+from ray import train
+from ray.exceptions import OutOfMemoryError
+from ray.train import collective
+from ray.train.backend import Backend, BackendConfig
+
+from generic_trainer._core import internals
+from generic_trainer._core.cluster import TF_CONFIG, Task, make_tf_config, reserve_port
+from generic_trainer._core.files import is_remote
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.launchers._distribution import Distribution, tasks
+from generic_trainer.launchers._failures import Failure
+from generic_trainer.launchers._job import Job
+from generic_trainer.launchers._local.engine import local_engine
+from generic_trainer.launchers._packing import unpack
+from generic_trainer.launchers._ray.connection import no_room, resources_per_worker
+from generic_trainer.launchers._ray.output import end_of_output
+from generic_trainer.launchers._supervisor import supervise_task
+from generic_trainer.launchers._task import serve
+from generic_trainer.launchers._worker_end import WorkerEnd, WorkerTraceback
+
+__all__ = ["ClusterConfig", "end_of_worker", "run_on_worker", "train_on_cluster"]
+
+# Ray's log monitor takes the name of a process from such a line.
+_NAME_LINE = ":actor_name:{}"
+# The port of this worker, kept from other programs until the worker ends.
+_reserved: list[socket.socket] = []
+
+
+def train_on_cluster(packed: dict[str, Any], start_timeout_s: float) -> list[dict[str, Any]]:
+    """Has Ray Train run a job; returns how workers ended, as `WorkerEnd.to_dict`, at least one.
+
+    Args:
+        packed: the job, as `pack` returned it.
+        start_timeout_s: how long, in seconds, the workers may take to be placed.
+    """
+    # Ray Train is told these by the environment alone.
+    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(start_timeout_s)
+    os.environ["RAY_TRAIN_METRICS_ENABLED"] = "0"
+    job = Job.from_json(packed["job"])
+    all_tasks = tasks(job.distribution)
+    with tempfile.TemporaryDirectory(prefix="generic-trainer-") as storage:
+        try:
+            _trainer(job, packed, storage).fit()
+            ends = [WorkerEnd(task=all_tasks[0].name)]
+        except train.WorkerGroupError as error:
+            failures = error.worker_failures.items()
+            ends = [end_of_worker(all_tasks[rank], failure) for rank, failure in failures]
+        except train.ControllerError as error:
+            failure = error.controller_failure
+            ends = [_end_of_controller(failure, job.distribution, start_timeout_s)]
+    return [end.to_dict() for end in ends]
+
+
+def _trainer(job: Job, packed: dict[str, Any], storage: str) -> Any:
+    distribution = job.distribution
+    resources = resources_per_worker(distribution)
+    trainer = internals.RAY_DATA_PARALLEL_TRAINER.get()(
+        run_on_worker,
+        train_loop_config={"packed": packed},
+        backend_config=ClusterConfig(distribution.to_json()),
+        scaling_config=train.ScalingConfig(
+            num_workers=distribution.num_processes,
+            use_gpu=resources.get("GPU", 0) > 0,
+            resources_per_worker=resources,
+        ),
+        run_config=train.RunConfig(
+            name=f"generic-trainer-{job.request.run_key}",
+            storage_path=storage,
+            # Ray Train retries whatever fails; here it is decided by the failure's class.
+            failure_config=train.FailureConfig(max_failures=0, controller_failure_limit=0),
+        ),
+    )
+    if distribution.ray is None or distribution.ray.address is None:
+        _drop_cleaner(trainer)
+    return trainer
+
+
+def _drop_cleaner(trainer: Any) -> None:
+    """Does without an actor that makes no sense where Ray ends with the run.
+
+    It outlives a trainer that is killed, to give back what that reserved, and asks Ray's dashboard
+    about it: where there is none, it warns once a second.
+    """
+    make_callbacks = internals.RAY_DEFAULT_CALLBACKS.of(trainer)
+    cleaner = internals.RAY_PLACEMENT_GROUP_CLEANER.get()
+    internals.RAY_DEFAULT_CALLBACKS.set(
+        trainer, lambda: [each for each in make_callbacks() if not isinstance(each, cleaner)]
+    )
+
+
+def end_of_worker(task: Task, failure: Exception) -> WorkerEnd:
+    """Returns how a worker ended, as far as it is known.
+
+    Args:
+        task: the worker.
+        failure: what Ray Train says happened to it.
+    """
+    if isinstance(failure, WorkerTraceback):
+        return failure.end
+    no_answer = (internals.RAY_HEALTH_CHECK_FAILED.get(), internals.RAY_HEALTH_CHECK_TIMEOUT.get())
+    if not isinstance(failure, no_answer):
+        return WorkerEnd.of(failure, task.name)
+    reason = getattr(failure, "health_check_failure", failure)
+    if isinstance(reason, OutOfMemoryError):
+        message = "Ray has stopped this worker because its node ran out of memory."
+        return _end(Failure.MEMORY, message, reason, task.name)
+    return _end(
+        Failure.LOST, "this worker was lost, with its process or its node.", reason, task.name
+    )
+
+
+def _end_of_controller(
+    failure: Exception, distribution: Distribution, start_timeout_s: float
+) -> WorkerEnd:
+    no_place = (internals.RAY_STARTUP_TIMEOUT.get(), internals.RAY_NO_RESOURCES.get())
+    if isinstance(failure, no_place):
+        message = no_room(distribution, ray.cluster_resources(), start_timeout_s)
+        end = _end(Failure.USER_CODE, message, failure)
+        return dataclasses.replace(end, error=ConfigurationError.__name__)
+    if isinstance(failure, internals.RAY_STARTUP_FAILED.get()):
+        return _end(Failure.LOST, "A worker was lost while it started.", failure)
+    return WorkerEnd.of(failure)
+
+
+def _end(failure: Failure, message: str, reason: Any, task: str | None = None) -> WorkerEnd:
+    return WorkerEnd(
+        task=task,
+        failure=failure,
+        error=failure.error.__name__,
+        message=message,
+        traceback=str(reason),
+    )
+
+
+@dataclasses.dataclass
+class ClusterConfig(BackendConfig):
+    """The cluster of a distribution, whose task N is Ray Train's worker of rank N.
+
+    Ray's own `TensorflowConfig` knows neither chiefs nor parameter servers, and importing it
+    imports TensorFlow three times in a row, in the driver, the controller and the workers.
+
+    Attributes:
+        distribution: as JSON.
+    """
+
+    distribution: str
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        """What Ray Train calls."""
+        return _ClusterBackend
+
+
+class _ClusterBackend(Backend):
+    def on_start(self, worker_group: Any, backend_config: Any) -> None:
+        all_tasks = tasks(Distribution.from_json(backend_config.distribution))
+        if len(all_tasks) == 1:
+            return
+        addresses = dict(zip(all_tasks, worker_group.execute(_reserve_address), strict=True))
+        waits = [
+            worker_group.execute_single_async(
+                rank, _set_tf_config, value=make_tf_config(task, addresses)
+            )
+            for rank, task in enumerate(all_tasks)
+        ]
+        ray.get(waits)
+
+
+def _reserve_address() -> str:
+    _reserved.append(reserve_port(""))
+    return f"{ray.util.get_node_ip_address()}:{_reserved[-1].getsockname()[1]}"
+
+
+def _set_tf_config(value: str) -> None:
+    os.environ[TF_CONFIG] = value
+
+
+def run_on_worker(config: Mapping[str, Any]) -> None:
+    """Runs the task whose number is the rank of this worker of Ray Train.
+
+    Args:
+        config: `packed`, the job as `pack` returned it.
+
+    Raises:
+        WorkerTraceback: it did not end well.
+    """
+    with tempfile.TemporaryDirectory(prefix="generic-trainer-") as directory:
+        job = unpack(config["packed"], directory)
+        task = tasks(job.distribution)[train.get_context().get_world_rank()]
+        _print_on_both(_NAME_LINE.format(task.name))
+        end = _run(job, task)
+    if end.failure is not Failure.LOST:  # after which there may be another attempt
+        _print_on_both(end_of_output(task.name))
+    if end.failure is not None:
+        raise WorkerTraceback(end)
+
+
+def _run(job: Job, task: Task) -> WorkerEnd:
+    try:
+        _check_storage(job)
+        if task.is_server:
+            os.environ.update({**job.distribution.env, "TF_GRPC_REUSE_PORT": "1"})
+            serve(job)
+            end = WorkerEnd(task=task.name)
+        else:
+            end = supervise_task(job, task, local_engine)
+    except Exception as error:
+        return WorkerEnd.of(error, task.name)
+    if job.distribution.parameter_servers and end.failure is None:
+        collective.barrier()  # servers serve until the chief comes here
+    return end
+
+
+def _check_storage(job: Job) -> None:
+    directory = job.request.model_run_dir
+    if not is_remote(directory) and not os.path.isdir(directory):
+        raise ConfigurationError(
+            f"The pipeline root must be on storage that all nodes share, but {directory} is not "
+            "there on this node of the Ray cluster. Use a bucket (gs://..., s3://...) or a file "
+            "system that is mounted everywhere under the same path.",
+            path=directory,
+        )
+
+
+def _print_on_both(line: str) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.write(f"{line}\n")
+        stream.flush()

@@ -1,0 +1,204 @@
+"""Tasks of a job, from the inside: what a process does that trains, serves or rehearses."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import faulthandler
+import logging
+import os
+import random
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from generic_trainer._core.cluster import (
+    TF_CONFIG,
+    cluster_addresses,
+    has_parameter_servers,
+    is_chief,
+    is_one_of_several,
+    this_task,
+)
+from generic_trainer._core.output import shown_output
+from generic_trainer._entry_points import run_fn_of
+from generic_trainer.data import explain_read_errors
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.launchers._job import Job, TrainingRequest
+from generic_trainer.launchers._worker_end import WorkerEnd
+from generic_trainer.training._keras_3 import keras_3_on_one_worker_only
+from generic_trainer.user_code import call_user_function, user_module
+
+__all__ = ["main", "run_task", "serve", "train"]
+
+_logger = logging.getLogger(__name__)
+
+_SCRATCH_EXPORT_DIR = "export"
+_EXPORT_FN = "export_fn"
+_PEERS_TIMEOUT_S = 10.0
+_POLL_S = 0.02
+
+
+def train(job: Job) -> None:
+    """Calls the user's `run_fn` in this process; `TF_CONFIG` may describe a cluster.
+
+    The chief exports into the staging directory of the model; every other worker exports into
+    scratch, because a distribution strategy has all of them save and only one copy is wanted.
+
+    Raises:
+        ConfigurationError: a GPU is required, and there is none.
+        ModuleFileError: the user's module cannot be loaded.
+        DataError: `run_fn` met a file or record that cannot be read.
+        TrainingError: `run_fn` raised.
+    """
+    # A chief that only sends orders has no use for a GPU.
+    if job.distribution.require_gpu and not has_parameter_servers():
+        _require_gpu()
+    request, code = job.request, job.request.user_code
+    export_dir = _export_dir(request)
+    with run_fn_of(code) as run_fn:
+        fn_args = job.make_fn_args(export_dir)
+        _logger.info("Training with %s of %s", code.function, code.module)
+        _logger.info("TensorBoard: tensorboard --logdir %s", request.model_run_dir)
+        with explain_read_errors(), _refusals():
+            call_user_function(run_fn, fn_args, code)
+
+
+def run_task(job: Job, name: str) -> WorkerEnd:
+    """Does what `TF_CONFIG` says that this process is for, and returns how it ended.
+
+    1. A server of `ParameterServerStrategy` waits for orders and never returns.
+    2. Any other process calls `run_fn`, with a scratch directory of its own, or `export_fn` if the
+       job is a rehearsal.
+    3. An error is printed.
+
+    Args:
+        job: what all tasks have in common.
+        name: of the task, for what it says at its end.
+    """
+    try:
+        with shown_output():
+            if job.distribution.parameter_servers and this_task().is_server:
+                serve(job).join()
+            with tempfile.TemporaryDirectory(prefix="generic-trainer-") as scratch_dir:
+                request = dataclasses.replace(job.request, scratch_dir=scratch_dir)
+                job = dataclasses.replace(job, request=request)
+                train(job) if job.rehearsal_dir is None else _rehearse(job, job.rehearsal_dir)
+    except BaseException as error:
+        traceback.print_exc()
+        sys.stderr.flush()
+        return WorkerEnd.of(error, name)
+    return WorkerEnd(task=name)
+
+
+def serve(job: Job) -> Any:
+    """Starts the server of `ParameterServerStrategy` that this process is, and returns it.
+
+    It goes on until the process ends; `join()` waits for that.
+
+    Raises:
+        ConfigurationError: a worker is required to have a GPU, and has none.
+    """
+    import tensorflow as tf
+
+    task = this_task()
+    if job.distribution.require_gpu and task.type == "worker":
+        _require_gpu()
+    server = tf.distribute.Server(
+        tf.train.ClusterSpec(cluster_addresses()),
+        job_name=task.type,
+        task_index=task.index,
+        protocol="grpc",
+    )
+    _logger.info("Waiting for orders at %s", server.target)
+    return server
+
+
+def main(arguments: Mapping[str, Any]) -> int:
+    """Runs a task in a child of a fork server and returns the exit code.
+
+    Args:
+        arguments: `job`, as JSON; `name`, of the task; `environment`, all variables; `processors`,
+            the ones to run on, where it is not free to use all; `end`, the file to note in how it
+            ended; `peers`, the same files of all workers that train; `stacks`, the file for the
+            stacks of a process that crashes.
+    """
+    with open(arguments["stacks"], "w") as stacks:
+        faulthandler.enable(stacks, all_threads=True)
+        os.environ.clear()
+        os.environ.update(arguments["environment"])
+        if arguments["processors"]:
+            os.sched_setaffinity(0, arguments["processors"])
+        _draw_differently()
+        end = run_task(Job.from_json(arguments["job"]), arguments["name"])
+        end.write(arguments["end"])
+        if end.failure is None:
+            _wait_for(arguments["peers"])
+        faulthandler.disable()  # before the file is closed
+        return end.status
+
+
+def _rehearse(job: Job, export_dir: str) -> None:
+    """Has the user's `export_fn` export untrained weights, so that a wrong signature costs seconds.
+
+    Exports nothing when the module has no such function.
+    """
+    os.environ.pop(TF_CONFIG, None)  # alone, whatever cluster will train
+    if job.distribution.require_gpu:
+        _require_gpu()
+    code = job.request.user_code
+    with user_module(code) as module:
+        export_fn = getattr(module, _EXPORT_FN, None)
+        if export_fn is None:
+            _logger.warning(
+                "The contract asks for a rehearsal, but %s has no %s(fn_args): there is none.",
+                code.module,
+                _EXPORT_FN,
+            )
+            return
+        _logger.info("Rehearsing: %s exports untrained weights", _EXPORT_FN)
+        os.makedirs(export_dir)
+        call_user_function(export_fn, job.make_fn_args(export_dir), code)
+
+
+def _require_gpu() -> None:
+    import tensorflow as tf
+
+    if not tf.config.list_physical_devices("GPU"):
+        raise ConfigurationError(
+            "require_gpu: TensorFlow sees no GPU in this worker. Give it one, install the CUDA "
+            "build of TensorFlow (pip install 'tensorflow[and-cuda]'), or drop require_gpu. "
+            f"CUDA_VISIBLE_DEVICES is {os.environ.get('CUDA_VISIBLE_DEVICES')!r}."
+        )
+
+
+def _refusals() -> contextlib.AbstractContextManager[None]:
+    return keras_3_on_one_worker_only() if is_one_of_several() else contextlib.nullcontext()
+
+
+def _export_dir(request: TrainingRequest) -> str:
+    if not is_chief():
+        return os.path.join(request.scratch_dir, _SCRATCH_EXPORT_DIR)
+    import tensorflow as tf
+
+    if tf.io.gfile.exists(request.staging_dir):  # a killed run left it
+        tf.io.gfile.rmtree(request.staging_dir)
+    tf.io.gfile.makedirs(request.staging_dir)
+    return request.staging_dir
+
+
+def _wait_for(peers: Sequence[str]) -> None:
+    """Stays until all are done: the chief's process has the service that the others talk to."""
+    end_s = time.monotonic() + _PEERS_TIMEOUT_S
+    while not all(map(os.path.exists, peers)) and time.monotonic() < end_s:
+        time.sleep(_POLL_S)
+
+
+def _draw_differently() -> None:
+    """Gives this process random numbers of its own: it was forked, as its siblings were."""
+    random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()

@@ -1,0 +1,187 @@
+"""The end of a worker: how it is noted, sent from process to process, and raised as an error."""
+
+from __future__ import annotations
+
+import dataclasses
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from generic_trainer import errors
+from generic_trainer._core.files import read_whole, write_whole
+from generic_trainer._core.values import from_json, to_json
+from generic_trainer.errors import GenericTrainerError, WorkerLostError
+from generic_trainer.launchers._failures import Failure, classify, lost_its_peers
+
+__all__ = ["WorkerEnd", "WorkerTraceback", "error_of", "root_cause"]
+
+
+class WorkerTraceback(Exception):
+    """The end of a worker with the traceback of its error; `args[0]` is the `WorkerEnd`.
+
+    It is the cause of what is raised in the process that started the worker, and what Ray carries
+    from there to here.
+    """
+
+    @property
+    def end(self) -> WorkerEnd:
+        """How the worker ended."""
+        end: WorkerEnd = self.args[0]
+        return end
+
+    def __str__(self) -> str:
+        return f"\n{self.end.traceback}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WorkerEnd:
+    """How a worker ended, as plain values.
+
+    Attributes:
+        task: name of the worker, such as `"worker 1"`; None where it was none of them.
+        failure: the class of its failure; None when all went well.
+        error: name of the error, one of `generic_trainer.errors`.
+        message: what the error says.
+        traceback: that of the error, as text.
+        fields: what the error knows besides; see `GenericTrainerError.fields`.
+        exit_code: what its process ended with, where it was there to be asked.
+        signal: name of the signal that ended its process.
+        may_be_consequence: whether another worker's end may be the cause.
+        names_task: whether the message says already which worker it is about.
+    """
+
+    task: str | None = None
+    failure: Failure | None = None
+    error: str = ""
+    message: str = ""
+    traceback: str = ""
+    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    exit_code: int | None = None
+    signal: str | None = None
+    may_be_consequence: bool = False
+    names_task: bool = False
+
+    @classmethod
+    def of(cls, error: BaseException, task: str | None = None) -> WorkerEnd:
+        """Returns the end of a worker that ends with an error."""
+        failure = classify(error)
+        details = error.details if isinstance(error, GenericTrainerError) else {}
+        raised = _raised_elsewhere(error)
+        lines = traceback.format_exception(type(error), error, error.__traceback__)
+        return cls(
+            task=task,
+            failure=failure,
+            error=_public_name(error, failure),
+            message=str(error) or type(error).__name__,
+            # What is above the traceback of the other process is only ours.
+            traceback=raised.traceback if raised else "".join(lines),
+            fields=_sendable(details),
+            exit_code=details.get("exit_code"),
+            signal=details.get("signal"),
+            may_be_consequence=lost_its_peers(error) or bool(raised and raised.may_be_consequence),
+        )
+
+    @property
+    def status(self) -> int:
+        """What a process that ends so exits with."""
+        return 0 if self.failure is None else self.failure.exit_code
+
+    def to_error(self, *, named: bool) -> GenericTrainerError:
+        """Returns the error to raise in the process that started the worker.
+
+        Args:
+            named: whether there are several workers, so that the message has to tell which one.
+        """
+        kind: type[GenericTrainerError] = getattr(errors, self.error)
+        known = {
+            **self.fields,
+            "worker": self.task,
+            "exit_code": self.exit_code,
+            "signal": self.signal,
+        }
+        start = f"{self.task}: " if named and self.task and not self.names_task else ""
+        error = kind(
+            start + self.message,
+            **{name: value for name, value in known.items() if name in kind.fields},
+        )
+        if self.traceback:
+            error.__cause__ = WorkerTraceback(self)
+        return error
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns plain values that `from_dict` reads."""
+        return {**vars(self), "failure": self.failure and self.failure.name}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> WorkerEnd:
+        """Reads what `to_dict` returned."""
+        failure = values["failure"]
+        return cls(**{**values, "failure": failure and Failure[failure]})
+
+    def write(self, path: str) -> None:
+        """Writes a file, local or remote, which is there whole or not at all."""
+        write_whole(path, to_json(self.to_dict()))
+
+    @classmethod
+    def read(cls, path: str) -> WorkerEnd | None:
+        """Reads what `write` wrote; None when the worker did not come to that."""
+        try:
+            return cls.from_dict(from_json(read_whole(path).decode()))
+        except Exception:  # what a missing file raises depends on the file system
+            return None
+
+
+def root_cause(failed: Sequence[WorkerEnd]) -> WorkerEnd:
+    """Returns the failure that was the cause of the others.
+
+    1. One that may be the consequence of another worker's end comes last.
+    2. An error comes before a loss: who stops a worker may do so because another one failed.
+    3. Of several that are alike it is the first.
+    """
+    return min(failed, key=lambda end: (end.may_be_consequence, end.failure is Failure.LOST))
+
+
+def error_of(failed: Sequence[WorkerEnd], *, named: bool) -> GenericTrainerError:
+    """Returns the error for an attempt in which at least one worker failed.
+
+    Args:
+        failed: the failures, the first one first.
+        named: see `WorkerEnd.to_error`.
+    """
+    cause = root_cause(failed)
+    error = cause.to_error(named=named)
+    if not cause.may_be_consequence or cause.signal or cause.failure is Failure.LOST:
+        return error
+    # All that is known is that they missed each other.
+    lost = WorkerLostError(f"The workers have lost each other. {error}", worker=cause.task)
+    lost.__cause__ = error
+    return lost
+
+
+def _raised_elsewhere(error: BaseException | None) -> WorkerEnd | None:
+    """Returns the end of the worker in another process that an error was made of, if it was."""
+    while error is not None:
+        if isinstance(error, WorkerTraceback):
+            return error.end
+        error = error.__cause__
+    return None
+
+
+def _public_name(error: BaseException, failure: Failure) -> str:
+    """The name of the error, or of the one of its class where a plain one says too little."""
+    name = type(error).__name__
+    plain = isinstance(error, failure.error) or failure is Failure.USER_CODE
+    known = isinstance(error, GenericTrainerError) and name in errors.__all__
+    return name if known and plain else failure.error.__name__
+
+
+def _sendable(details: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves out what no other process can be sent."""
+    kept = {}
+    for name, value in details.items():
+        try:
+            to_json(value)
+        except Exception:  # what pickling raises depends on the object
+            continue
+        kept[name] = value
+    return kept

@@ -1,0 +1,48 @@
+"""Functions for children of a fork server to run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["end", "fail", "say", "start_child_and_wait", "write_to"]
+
+
+def say(arguments: Mapping[str, Any]) -> int:
+    """Writes the length of a text, and its process group."""
+    print(len(arguments["text"]), os.getpgid(0) == os.getpid(), flush=True)
+    return 0
+
+
+def end(arguments: Mapping[str, Any]) -> int:
+    """Ends with an exit code, or by a signal."""
+    if "signal" in arguments:
+        os.kill(os.getpid(), arguments["signal"])
+    code: int = arguments["code"]
+    return code
+
+
+def fail(arguments: Mapping[str, Any]) -> int:
+    """Fails."""
+    raise ValueError(arguments["message"])
+
+
+def write_to(arguments: Mapping[str, Any], *descriptors: int) -> int:
+    """Writes its number into each descriptor."""
+    for number, descriptor in enumerate(descriptors):
+        os.write(descriptor, f"{arguments['start']}{number}".encode())
+    return 0
+
+
+def start_child_and_wait(arguments: Mapping[str, Any]) -> int:
+    """Notes its own process and that of a child, and waits for ever."""
+    child = subprocess.Popen(["sleep", "600"])
+    part = Path(arguments["path"] + ".part")
+    part.write_text(f"{os.getpid()} {child.pid}")
+    part.rename(arguments["path"])
+    while True:
+        time.sleep(1.0)

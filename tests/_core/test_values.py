@@ -1,0 +1,116 @@
+"""Values go through JSON unharmed, and have one digest in all processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from generic_trainer._core.values import digest, from_json, to_json
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    units: int
+
+
+class Color(str, enum.Enum):
+    RED = "red"
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether two values are equal, and of the same types all the way down."""
+    if type(left) is not type(right) or left != right:
+        return False
+    if isinstance(left, dict):
+        keys = zip(sorted(left, key=repr), sorted(right, key=repr), strict=True)
+        return all(same(*pair) for pair in keys) and all(same(left[k], right[k]) for k in left)
+    if isinstance(left, (list, tuple)):
+        return all(same(*pair) for pair in zip(left, right, strict=True))
+    return True
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        1,
+        1.0,
+        math.inf,
+        "text",
+        b"\x00\xff",
+        [1, (2, [3])],
+        (),
+        (1, (2,)),
+        {1, 2},
+        frozenset({"a"}),
+        {"a": {1: "one", (1, 2): "pair", None: 0, 2.5: [1]}},
+        {True: 1, "True": 2},
+        {"__type__": "dict", "value": [1]},
+        {"__type__": "pickle", "value": "gA=="},
+        {"__pickled__": "gA=="},
+        {"nested": {"__type__": {"__type__": None}}},
+        Layer(3),
+        [Color.RED, {"layer": Layer(1)}],
+    ],
+    ids=repr,
+)
+def test_value_is_what_it_was(value: Any) -> None:
+    text = to_json(value)
+    json.loads(text)
+    assert same(from_json(text), value)
+
+
+def test_proto_is_what_it_was() -> None:
+    from google.protobuf import struct_pb2
+
+    value = {"proto": struct_pb2.Value(string_value="a")}
+    assert from_json(to_json(value)) == value
+
+
+VALUES = """[
+    {"a": 1, "b": [1, 2]},
+    {"set": {"x", "y", "z", "w"}, 1: "int key", (1, 2): None},
+    {"object": Plain(3), "function": len, "bytes": b"abc"},
+]"""
+
+
+def test_digest_is_the_same_in_every_process() -> None:
+    source = f"""
+from generic_trainer._core.values import digest
+
+class Plain:
+    def __init__(self, value):
+        self.value = value
+
+print(*(digest(value) for value in {VALUES}))
+"""
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", source],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(digests) == 1
+    assert len(set(digests.pop().split())) == 3
+
+
+def test_digest_tells_values_apart() -> None:
+    values = [{}, {"a": 1}, {"a": "1"}, {"a": [1]}, {"a": {1}}, {"a": 1, "b": None}]
+    assert len({digest(value) for value in values}) == len(values)

@@ -1,0 +1,43 @@
+"""Jobs packed for other machines."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from generic_trainer.errors import ModuleFileError
+from generic_trainer.launchers import Distribution
+from generic_trainer.launchers._packing import read_bundle_file, with_carried_environment
+from generic_trainer.user_code import UserCode
+from tests.launchers import jobs
+
+SOURCE = "def run_fn(fn_args): pass"
+
+
+def test_settings_of_tensorflow_and_keras_go_along(
+    examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TF_USE_LEGACY_KERAS", "KERAS_BACKEND", "TF_CONFIG", "HOSTNAME"):
+        monkeypatch.setenv(name, "here")
+    wanted = Distribution(launcher="local", env={"KERAS_BACKEND": "there", "OWN": "there"})
+    job = jobs.make_job(tmp_path, examples, SOURCE, distribution=wanted)
+    env = with_carried_environment(job).distribution.env
+    assert env["TF_USE_LEGACY_KERAS"] == "here"
+    assert (env["KERAS_BACKEND"], env["OWN"]) == ("there", "there")
+    assert not env.keys() & {"TF_CONFIG", "HOSTNAME"}
+
+
+def test_bundle_that_is_gone_is_named(examples: Path, tmp_path: Path) -> None:
+    job = jobs.make_job(tmp_path, examples, SOURCE, distribution=Distribution())
+    assert read_bundle_file(job) == Path(job.request.user_code.bundle or "").read_bytes()
+    Path(job.request.user_code.bundle or "").unlink()
+    with pytest.raises(ModuleFileError, match=r"bundles/trainer-.*\.zip, cannot be read"):
+        read_bundle_file(job)
+
+
+def test_installed_code_needs_no_bundle(examples: Path, tmp_path: Path) -> None:
+    job = jobs.make_job(tmp_path, examples, SOURCE, distribution=Distribution())
+    request = dataclasses.replace(job.request, user_code=UserCode("installed"))
+    assert read_bundle_file(dataclasses.replace(job, request=request)) is None
