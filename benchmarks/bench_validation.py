@@ -1,4 +1,4 @@
-"""What do the checks cost, beside one plain `tf.saved_model.load` in a fresh process?
+"""Cost of the checks, beside one plain `tf.saved_model.load` in a fresh process.
 
 ::
 

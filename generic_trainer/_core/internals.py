@@ -115,6 +115,22 @@ PYTHON_INTERPRETER_FLAGS = PrivateName(
 
 # ---- TensorFlow ----------------------------------------------------------------------------------
 
+TF_CREATE_FINGERPRINT = PrivateName(
+    "tensorflow",
+    "tensorflow.python.saved_model.pywrap_saved_model:fingerprinting.CreateFingerprintDef",
+    "comparing a SavedModel with its fingerprint",
+)
+TF_FIND_OP = PrivateName(
+    "tensorflow",
+    "tensorflow.python.framework.op_def_registry:get",
+    "finding the ops of a SavedModel that TensorFlow does not have",
+)
+TF_PARSE_SAVED_MODEL = PrivateName(
+    "tensorflow",
+    "tensorflow.python.saved_model.loader_impl:parse_saved_model",
+    "reading a SavedModel without loading it",
+)
+
 # ---- Keras 2 and 3 -------------------------------------------------------------------------------
 
 # ---- tensorflow-estimator ------------------------------------------------------------------------

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from generic_trainer.errors import DataError
 
 __all__ = ["load_eval_config", "load_schema", "read_eval_config", "read_proto", "read_schema"]
+
+_PATHS = (str, os.PathLike)
 
 
 def read_schema(path: str) -> Any:
@@ -29,7 +32,7 @@ def load_schema(source: Any) -> Any:
     Raises:
         DataError: the file cannot be read.
     """
-    return read_schema(source) if isinstance(source, str) else source
+    return read_schema(os.fspath(source)) if isinstance(source, _PATHS) else source
 
 
 def load_eval_config(source: Any) -> Any:
@@ -38,7 +41,7 @@ def load_eval_config(source: Any) -> Any:
     Raises:
         DataError: the file cannot be read.
     """
-    return read_eval_config(source) if isinstance(source, str) else source
+    return read_eval_config(os.fspath(source)) if isinstance(source, _PATHS) else source
 
 
 def read_proto(path: str, message: Any, subject: str) -> Any:
@@ -65,5 +68,6 @@ def read_proto(path: str, message: Any, subject: str) -> Any:
     ) as error:  # fmt: skip
         raise DataError(
             f"the {subject} {path} cannot be read as a {message.DESCRIPTOR.full_name} in text "
-            f"format or JSON: {error}"
+            f"format or JSON: {error}",
+            path=path,
         ) from error

@@ -61,47 +61,14 @@ def match_files(file_pattern: str | Sequence[str]) -> tuple[RecordFile, ...]:
         if not paths:
             raise DataError(
                 f"No file matches {_listed(patterns)}: expected the TFRecord files of a split. "
-                "Check that the split exists and that the upstream component wrote it."
+                "Check that the split exists and that the upstream component wrote it.",
+                path=_only(patterns),
             )
         with ThreadPoolExecutor(_PARALLEL_LOOKS) as pool:
             return tuple(pool.map(_look_at, paths))
     except tf.errors.OpError as error:
-        raise DataError(f"Cannot read {_listed(patterns)}: {reason(error)}") from error
-
-
-def reason(error: BaseException) -> str:
-    """Returns what one of `READ_ERRORS` says, without the names of TensorFlow's nodes."""
-    if not isinstance(error, tf.errors.OpError):
-        return "bytes that are not text"
-    first_line = str(error.message).split("\n")[0]
-    return re.sub(r"^\{\{.*?\}\} | \[Op:.*$|\.$", "", first_line)
-
-
-def record_dataset(path: tf.Tensor | str, compression: tf.Tensor | str) -> tf.data.Dataset:
-    """Returns the serialized records of one file."""
-    return tf.data.TFRecordDataset(path, compression, buffer_size=_READ_BUFFER_BYTES)
-
-
-def _look_at(path: str) -> RecordFile:
-    stat = tf.io.gfile.stat(path)
-    compression = "GZIP" if path.endswith(".gz") else _sniff(path, stat.length)
-    return RecordFile(path, stat.length, stat.mtime_nsec, compression)
-
-
-def _sniff(path: str, size: int) -> str:
-    # A TFRecord starts with the little-endian length of its first record; a snappy stream with
-    # the big-endian length of its first block, which read as a record length exceeds any file.
-    with tf.io.gfile.GFile(path, "rb") as file:
-        head = file.read(8)
-    if head.startswith(_GZIP_MAGIC):
-        return "GZIP"
-    if len(head) < 8 or struct.unpack("<Q", head)[0] <= size:
-        return ""
-    return "SNAPPY" if struct.unpack(">I", head[:4])[0] <= size else ""
-
-
-def _listed(patterns: Sequence[str]) -> str:
-    return ", ".join(repr(pattern) for pattern in patterns)
+        message = f"Cannot read {_listed(patterns)}: {reason(error)}"
+        raise DataError(message, path=_only(patterns)) from error
 
 
 def read_records(source: str | Sequence[bytes], count: int) -> list[bytes]:
@@ -128,9 +95,48 @@ def read_records(source: str | Sequence[bytes], count: int) -> list[bytes]:
     return records
 
 
+def reason(error: BaseException) -> str:
+    """Returns what one of `READ_ERRORS` says, without the names of TensorFlow's nodes."""
+    if not isinstance(error, tf.errors.OpError):
+        return "bytes that are not text"
+    first_line = str(error.message).split("\n")[0]
+    return re.sub(r"^\{\{.*?\}\} | \[Op:.*$|\.$", "", first_line)
+
+
+def record_dataset(path: tf.Tensor | str, compression: tf.Tensor | str) -> tf.data.Dataset:
+    """Returns the serialized records of one file."""
+    return tf.data.TFRecordDataset(path, compression, buffer_size=_READ_BUFFER_BYTES)
+
+
 def _first_records(path: str, count: int) -> list[bytes]:
     try:
         dataset = record_dataset(path, _look_at(path).compression).take(count)
         return [bytes(record.numpy()) for record in dataset]
     except tf.errors.OpError as error:
         raise DataError(f"{path} is not a TFRecord file: {error.message}", path=path) from error
+
+
+def _look_at(path: str) -> RecordFile:
+    stat = tf.io.gfile.stat(path)
+    compression = "GZIP" if path.endswith(".gz") else _sniff(path, stat.length)
+    return RecordFile(path, stat.length, stat.mtime_nsec, compression)
+
+
+def _sniff(path: str, size: int) -> str:
+    # A TFRecord starts with the little-endian length of its first record; a snappy stream with
+    # the big-endian length of its first block, which read as a record length exceeds any file.
+    with tf.io.gfile.GFile(path, "rb") as file:
+        head = file.read(8)
+    if head.startswith(_GZIP_MAGIC):
+        return "GZIP"
+    if len(head) < 8 or struct.unpack("<Q", head)[0] <= size:
+        return ""
+    return "SNAPPY" if struct.unpack(">I", head[:4])[0] <= size else ""
+
+
+def _only(patterns: Sequence[str]) -> str | None:
+    return patterns[0] if len(patterns) == 1 else None
+
+
+def _listed(patterns: Sequence[str]) -> str:
+    return ", ".join(repr(pattern) for pattern in patterns)

@@ -9,7 +9,12 @@ from typing import Any
 
 from generic_trainer._core.files import is_remote
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.validation import ServingContract, ValidationReport, validate_saved_model
+from generic_trainer.validation import (
+    ServingContract,
+    ValidationReport,
+    print_report,
+    validate_saved_model,
+)
 
 __all__ = ["add_validate"]
 
@@ -79,8 +84,6 @@ def _show(report: ValidationReport, options: argparse.Namespace) -> None:
     if options.json:
         print(report.to_json())
         return
-    from generic_trainer.reports import print_report
-
     print_report(report)
 
 

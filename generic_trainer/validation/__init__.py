@@ -1,4 +1,4 @@
-"""Checks an exported model before anybody downstream has to rely on it.
+"""Checks of an exported model, before anybody downstream has to rely on it.
 
 ::
 
@@ -19,16 +19,17 @@ from typing import TYPE_CHECKING
 from generic_trainer._core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from generic_trainer.validation._catalogue import all_checks
+    from generic_trainer._core.records import read_records
+    from generic_trainer.validation._check import Result
     from generic_trainer.validation._checker import (
         Checker,
         start_checker,
         validate_saved_model,
     )
+    from generic_trainer.validation._checks import all_checks
     from generic_trainer.validation._contract import ServingContract, SignatureSpec
     from generic_trainer.validation._manifest import write_manifest
-    from generic_trainer.validation._report import ValidationReport
-    from generic_trainer.validation._result import Result
+    from generic_trainer.validation._report import ValidationReport, print_report
     from generic_trainer.validation._tfma_lint import lint_eval_config
 
 __all__ = [
@@ -39,6 +40,8 @@ __all__ = [
     "ValidationReport",
     "all_checks",
     "lint_eval_config",
+    "print_report",
+    "read_records",
     "start_checker",
     "validate_saved_model",
     "write_manifest",
@@ -49,12 +52,14 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "Checker": f"{_HERE}._checker",
-        "Result": f"{_HERE}._result",
+        "Result": f"{_HERE}._check",
         "ServingContract": f"{_HERE}._contract",
         "SignatureSpec": f"{_HERE}._contract",
         "ValidationReport": f"{_HERE}._report",
-        "all_checks": f"{_HERE}._catalogue",
+        "all_checks": f"{_HERE}._checks",
         "lint_eval_config": f"{_HERE}._tfma_lint",
+        "print_report": f"{_HERE}._report",
+        "read_records": "generic_trainer._core.records",
         "start_checker": f"{_HERE}._checker",
         "validate_saved_model": f"{_HERE}._checker",
         "write_manifest": f"{_HERE}._manifest",

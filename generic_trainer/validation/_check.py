@@ -1,7 +1,6 @@
-"""The one interface that every check implements.
+"""A check, what it finds, and the result that goes into the report.
 
-A check is a generator function in a file of its own, which yields what it found and nothing when
-all is well::
+A check is a generator function, which yields what it finds and nothing when all is well::
 
     @check("serve_tag", needs=("parses",))
     def serve_tag(model: ModelUnderTest) -> Iterator[Finding]:
@@ -14,17 +13,80 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
-
-from generic_trainer.validation._result import Finding, Result, fail, merge
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from generic_trainer.validation._model import ModelUnderTest
 
-__all__ = ["Check", "CheckFunction", "check"]
+__all__ = ["Check", "Finding", "Result", "check", "fail", "merge", "note", "skip", "warn"]
 
-CheckFunction = Callable[["ModelUnderTest"], Iterator[Finding]]
+Status = Literal["pass", "fail", "warn", "skip"]
+CheckFunction = Callable[["ModelUnderTest"], Iterator["Finding"]]
+
+_WORST_FIRST: tuple[Status, ...] = ("fail", "warn", "pass", "skip")
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One thing that a check has to say; a check may have several."""
+
+    status: Status
+    message: str
+    remedy: str = ""
+
+
+def fail(message: str, remedy: str) -> Finding:
+    """The model must not be published."""
+    return Finding("fail", message, remedy)
+
+
+def warn(message: str, remedy: str) -> Finding:
+    """The model can be published, and somebody should know."""
+    return Finding("warn", message, remedy)
+
+
+def skip(message: str) -> Finding:
+    """The check does not apply, or what it needs is missing."""
+    return Finding("skip", message)
+
+
+def note(message: str) -> Finding:
+    """Nothing is wrong; worth a line in the report."""
+    return Finding("pass", message)
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """The verdict of one check.
+
+    Attributes:
+        name: the check's name, the key in `ServingContract.severities`.
+        status: `"pass"`, `"fail"`, `"warn"` or `"skip"`.
+        message: what was expected and what was found, where; one line per finding.
+        remedy: what to do about it; empty for a pass.
+        seconds: how long the check took.
+    """
+
+    name: str
+    status: Status
+    message: str = ""
+    remedy: str = ""
+    seconds: float = 0.0
+
+
+def merge(name: str, findings: Iterable[Finding], seconds: float = 0.0) -> Result:
+    """Makes one `Result` of all findings of a check: the worst status wins, none means pass."""
+    listed = list(findings)
+    statuses = {finding.status for finding in listed}
+    shown = [f for f in listed if f.status in ("fail", "warn")] or listed
+    return Result(
+        name=name,
+        status=next((status for status in _WORST_FIRST if status in statuses), "pass"),
+        message="\n".join(f.message for f in shown),
+        remedy="\n".join(dict.fromkeys(f.remedy for f in shown if f.remedy)),
+        seconds=seconds,
+    )
 
 
 @dataclasses.dataclass(frozen=True)

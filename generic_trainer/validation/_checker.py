@@ -1,25 +1,43 @@
-"""Checks models in another process and survives what they do to it."""
+"""Checks of models in other processes, whatever the models do to these.
+
+Every model gets a process of its own, forked from one that has imported TensorFlow. It runs one
+check after the other and reports each. When it dies, or does not answer, that is the fault of the
+check that ran; another process goes on with those that are left.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import importlib.util
+import json
+import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from multiprocessing.connection import wait
 from pathlib import Path
 from types import TracebackType
+from typing import IO, Any
 
+from generic_trainer._core.cluster import TF_CONFIG
+from generic_trainer._core.files import is_remote
+from generic_trainer._core.forkserver import ForkServer
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.validation._check import Result
 from generic_trainer.validation._contract import ServingContract
-from generic_trainer.validation._process import CheckingProcess
-from generic_trainer.validation._progress import Progress
 from generic_trainer.validation._report import ValidationReport
-from generic_trainer.validation._server import ABORT
 
 __all__ = ["Checker", "start_checker", "validate_saved_model"]
 
-_ABORT_TIMEOUT_S = 30.0
+_RUNNER = "generic_trainer.validation._runner"
+_KILL_TIMEOUT_S = 30.0
+_LAST_WORDS_BYTES = 2000
 _NO_CONTRACT = ServingContract(signatures=())
+_DROPPED_VARIABLES = (TF_CONFIG, "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP")
 
 
 def validate_saved_model(
@@ -82,7 +100,8 @@ class Checker:
         self._preload = tuple(preload)
         self._memory_limit_mb = memory_limit_mb
         self._scratch = Path(tempfile.mkdtemp(prefix="generic_trainer_checks_"))
-        self._process = CheckingProcess(self._scratch, self._preload)
+        self._log = self._scratch / "checks.log"
+        self._server = self._start_server()
 
     def __enter__(self) -> Checker:
         return self
@@ -96,57 +115,218 @@ class Checker:
         self.close()
 
     def close(self) -> None:
-        """Ends the process."""
-        self._process.close()
+        """Ends the process, and all that it has started."""
+        self._server.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def validate(self, model_dir: str, contract: ServingContract | None = None) -> ValidationReport:
         """Checks one model; see `validate_saved_model`."""
         started = time.perf_counter()
-        progress = Progress(str(model_dir), contract or _NO_CONTRACT)
+        partial = _PartialReport(str(model_dir), contract or _NO_CONTRACT)
         with tempfile.TemporaryDirectory(dir=self._scratch) as scratch:
-            while not progress.complete:
-                self._attempt(progress, scratch)
-        progress.facts["seconds"] = round(time.perf_counter() - started, 3)
-        return progress.report()
+            request = partial.request(scratch, self._memory_limit_mb)
+            while not partial.complete:
+                self._attempt(partial, request)
+        partial.facts["seconds"] = round(time.perf_counter() - started, 3)
+        return partial.report()
 
-    def _attempt(self, progress: Progress, scratch: str) -> None:
-        """Lets one forked process take the checks that are still to do."""
-        if not self._process.alive:
-            self._process.close()
-            self._process = CheckingProcess(self._scratch, self._preload)
-        ready = self._process.wait_until_ready()
-        progress.facts["tensorflow_version"] = ready["tensorflow_version"]
-        progress.checking = None
-        request = Path(scratch, "request.json")
-        request.write_text(progress.request(scratch, self._memory_limit_mb), encoding="utf-8")
-        self._process.send(str(request))
-        while True:
-            event = self._process.next_event(self._timeout_s)
-            if event is None or event["event"] == "end":
-                break
-            progress.take(event)
-        if event is None:
-            self._stop(progress)
-        elif not progress.complete:
-            progress.fail(_death(event["exit_code"]), self._process.last_words())
+    def _attempt(self, partial: _PartialReport, request: dict[str, Any]) -> None:
+        """Lets one process take the checks that are still to do."""
+        partial.checking = None
+        reader, writer = os.pipe()
+        with (
+            open(reader, "rb", buffering=0) as events,
+            open(writer, "wb", buffering=0) as sent,
+            open(self._log, "ab") as log,
+        ):
+            log_start = log.tell()
+            pid = self._start_child(request, log.fileno(), sent.fileno())
+            sent.close()
+            try:
+                answered = self._listen(partial, events)
+            except BaseException:  # such as Ctrl-C: the process must not go on
+                self._server.close()
+                raise
+        if partial.complete or not answered:
+            self._server.kill(pid)
+        reason = self._end(answered)
+        if not partial.complete:
+            partial.fail(reason, self._last_words(log_start))
 
-    def _stop(self, progress: Progress) -> None:
-        """Kills a check that does not answer; the whole process when that does not answer."""
-        words = self._process.last_words()
-        if not self._process.alive:
-            progress.fail("the checking process died", words)
-            return
-        self._process.send(ABORT)
-        while (event := self._process.next_event(_ABORT_TIMEOUT_S)) is not None:
-            if event["event"] == "end":
-                break
-        else:
-            self._process.close()
-        progress.fail(f"no answer within {self._timeout_s:g} s; the process was killed", words)
+    def _start_child(self, request: dict[str, Any], log: int, events: int) -> int:
+        """Returns the number of the process, which another server starts if this one was killed."""
+
+        def start() -> int:
+            return self._server.start(
+                "checks", f"{_RUNNER}:run", request, stdout=log, stderr=log, descriptors=[events]
+            )
+
+        try:
+            with contextlib.suppress(ConnectionError):
+                if self._server.is_alive:
+                    return start()
+            self._server.close()
+            self._server = self._start_server()
+            return start()
+        except (ConfigurationError, ConnectionError) as error:
+            raise ConfigurationError(
+                "the process that checks models did not start; it needs a TensorFlow that "
+                f"{sys.executable} can import. Its last words:\n{self._last_words(0)}"
+            ) from error
+
+    def _listen(self, partial: _PartialReport, events: IO[bytes]) -> bool:
+        """Takes the events of a process; returns False when it is silent for too long."""
+        unread = b""
+        while not partial.complete:
+            if not wait([events.fileno()], self._timeout_s):
+                return False
+            part = events.read(1 << 16)
+            if not part:
+                return True
+            *lines, unread = (unread + part).split(b"\n")
+            for line in lines:
+                partial.take(json.loads(line))
+        return True
+
+    def _end(self, answered: bool) -> str:
+        """Waits until the process has ended; returns what happened to it."""
+        try:
+            ended = self._server.next_end(_KILL_TIMEOUT_S)
+        except ConnectionError:
+            return "the checking process died"
+        if ended is None:
+            self._server.close()
+        if ended is None or not answered:
+            return f"no answer within {self._timeout_s:g} s; the process was killed"
+        _, code = ended
+        if code >= 0:
+            return f"the process ended with exit code {code}"
+        return f"the process was killed by {signal.Signals(-code).name}"
+
+    def _start_server(self) -> ForkServer:
+        with open(self._log, "ab") as log:
+            return ForkServer(
+                ("tensorflow", _RUNNER),
+                preload_if_there=self._preload,
+                environment=_environment(self._scratch),
+                installed_packages=_installed_packages(),
+                cwd=self._scratch,
+                output=log,
+            )
+
+    def _last_words(self, start: int) -> str:
+        """Returns the end of what was written to standard error, of what came after `start`."""
+        with open(self._log, "rb") as log:
+            log.seek(max(start, log.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
+            return log.read().decode(errors="replace").strip()
 
 
-def _death(exit_code: int) -> str:
-    if exit_code >= 0:
-        return f"the process ended with exit code {exit_code}"
-    return f"the process was killed by {signal.Signals(-exit_code).name}"
+@dataclasses.dataclass
+class _PartialReport:
+    """What is known of one model so far, across the processes that a report may take.
+
+    Attributes:
+        model_dir: the model.
+        contract: what it must fulfil.
+        results: of the checks that have ended, in their order.
+        facts: what the checks have measured.
+        done: check → its outcome, for the process that goes on after one that died.
+        checking: the check that runs now.
+        complete: whether no check is left.
+    """
+
+    model_dir: str
+    contract: ServingContract
+    results: list[Result] = dataclasses.field(default_factory=list)
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+    done: dict[str, str] = dataclasses.field(default_factory=dict)
+    checking: str | None = None
+    complete: bool = False
+
+    def request(self, scratch: str, memory_limit_mb: float | None) -> dict[str, Any]:
+        """Returns the fields of a `CheckRequest`, whose `done` grows with this object's."""
+        model_dir = self.model_dir
+        return {
+            "model_dir": model_dir if is_remote(model_dir) else os.path.abspath(model_dir),
+            "contract": _portable(self.contract, Path(scratch)).to_json(),
+            "scratch": scratch,
+            "memory_limit_mb": memory_limit_mb,
+            "done": self.done,
+        }
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Notes an event of `_runner`."""
+        self.facts.update(event.get("facts", {}))
+        if event["event"] == "start":
+            self.checking = event["check"]
+        elif event["event"] == "result":
+            result = Result(**event["result"])
+            self.done[result.name] = event["outcome"]
+            self.results.append(result)
+        self.complete = event["event"] == "complete"
+
+    def fail(self, reason: str, last_words: str) -> None:
+        """Charges the death of the process to the check that was running.
+
+        Raises:
+            ConfigurationError: it died before any check.
+        """
+        name = self.checking
+        if name is None or name in self.done:
+            raise ConfigurationError(
+                f"the checks on {self.model_dir} could not run: {reason}\n{last_words}"
+            )
+        self.done[name] = "fail"
+        self.results.append(
+            Result(
+                name,
+                "fail",
+                f"{reason}. Last words: {last_words[-600:] or 'none'}",
+                "the model takes down the process that loads it; a consumer would go down with it",
+            )
+        )
+
+    def report(self) -> ValidationReport:
+        """Returns the report, with the severities that the contract asks for."""
+        results = []
+        for result in self.results:
+            severity = self.contract.severities.get(result.name)
+            if severity is not None and result.status not in ("pass", "skip"):
+                result = dataclasses.replace(result, status=severity)
+            results.append(result)
+        return ValidationReport(self.model_dir, tuple(results), self.facts)
+
+
+def _portable(contract: ServingContract, scratch: Path) -> ServingContract:
+    """Makes paths absolute, as the process works elsewhere, and puts protos into files."""
+    changes: dict[str, Any] = {}
+    for name in ("examples", "schema", "eval_config", "base_model"):
+        value = getattr(contract, name)
+        if hasattr(value, "SerializeToString"):
+            file = scratch / f"{name}.pbtxt"
+            file.write_text(str(value), encoding="utf-8")
+            changes[name] = str(file)
+        elif isinstance(value, (str, os.PathLike)) and not is_remote(os.fspath(value)):
+            changes[name] = os.path.abspath(value)
+    return dataclasses.replace(contract, **changes)
+
+
+def _installed_packages() -> list[str]:
+    """Returns the folders of installed packages: those on our path, and TensorFlow's."""
+    folders = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    with contextlib.suppress(ImportError, ValueError):
+        spec = importlib.util.find_spec("tensorflow")
+        if spec is not None and spec.origin is not None:
+            folders.append(str(Path(spec.origin).parent.parent))
+    return list(dict.fromkeys(folders))
+
+
+def _environment(scratch: Path) -> dict[str, str]:
+    """Returns the caller's environment without its cluster and GPUs, which training may occupy."""
+    kept = {key: value for key, value in os.environ.items() if key not in _DROPPED_VARIABLES}
+    return {
+        **kept,
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "TF_CPP_MIN_LOG_LEVEL": "1",
+        "TMPDIR": str(scratch),  # what a killed process leaves goes with the rest
+    }

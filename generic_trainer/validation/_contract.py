@@ -1,8 +1,10 @@
-"""What a model must fulfil before it is published."""
+"""The contract: what a model must fulfil before it is published, as an object, JSON or YAML."""
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -100,9 +102,7 @@ class ServingContract:
 
     def to_json(self) -> str:
         """Returns the contract as a JSON object; protos and records are kept inside it."""
-        from generic_trainer.validation import _contract_files
-
-        return _contract_files.to_json(self)
+        return json.dumps(_plain(self), indent=2, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> ServingContract:
@@ -111,15 +111,19 @@ class ServingContract:
         Raises:
             ConfigurationError: the text is not a contract.
         """
-        from generic_trainer.validation import _contract_files
-
-        return _contract_files.from_json(text)
+        try:
+            plain = json.loads(text)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"ServingContract: the JSON text cannot be read: {error}"
+            ) from error
+        return _from_plain(plain, "ServingContract")
 
     def to_yaml(self, path: str | os.PathLike[str]) -> None:
         """Writes the contract as a YAML file."""
-        from generic_trainer.validation import _contract_files
+        import yaml
 
-        Path(path).write_text(_contract_files.to_yaml(self), encoding="utf-8")
+        Path(path).write_text(yaml.safe_dump(_plain(self), sort_keys=True), encoding="utf-8")
 
     @classmethod
     def from_yaml(cls, path: str | os.PathLike[str]) -> ServingContract:
@@ -128,9 +132,15 @@ class ServingContract:
         Raises:
             ConfigurationError: the file cannot be read or is not a contract.
         """
-        from generic_trainer.validation import _contract_files
+        import yaml
 
-        return _contract_files.from_yaml(path)
+        try:
+            plain = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise ConfigurationError(
+                f"contract {path} cannot be read: {error}", path=os.fspath(path)
+            ) from error
+        return _from_plain({} if plain is None else plain, f"contract {path}", os.fspath(path))
 
     def _problems(self) -> list[str]:
         problems = [
@@ -146,3 +156,74 @@ class ServingContract:
             if budget is not None and not (is_number and budget > 0):
                 problems.append(f"{name} must be a positive number, got {budget!r}")
         return problems
+
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(ServingContract))
+
+
+def _plain(contract: ServingContract) -> dict[str, Any]:
+    """Returns the fields that differ from the defaults, as JSON and YAML can hold them."""
+    default = ServingContract()
+    return {
+        name: _encode(getattr(contract, name))
+        for name in _FIELDS
+        if getattr(contract, name) != getattr(default, name)
+    }
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return {"base64": base64.b64encode(value).decode("ascii")}
+    if isinstance(value, SignatureSpec):
+        return {"name": value.name, "inputs": dict(value.inputs), "outputs": dict(value.outputs)}
+    if isinstance(value, Mapping):
+        return {key: _encode(item) for key, item in value.items()}
+    if isinstance(value, (str, int, float, bool, type(None))):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "SerializeToString"):
+        return {"proto_text": str(value)}
+    return [_encode(item) for item in value]
+
+
+def _from_plain(plain: Any, subject: str, path: str | None = None) -> ServingContract:
+    if not isinstance(plain, Mapping):
+        raise ConfigurationError(
+            f"{subject}: expected a mapping of fields, found {type(plain).__name__}", path=path
+        )
+    unknown = sorted(set(plain) - set(_FIELDS))
+    if unknown:
+        raise ConfigurationError(
+            f"{subject}: unknown fields {unknown}; the fields are {', '.join(_FIELDS)}", path=path
+        )
+    try:
+        return ServingContract(**{name: _decode(name, value) for name, value in plain.items()})
+    except TypeError as error:
+        raise ConfigurationError(f"{subject}: {error}", path=path) from error
+
+
+def _decode(field: str, value: Any) -> Any:
+    if field == "signatures" and not isinstance(value, str):
+        return tuple(_signature(item) for item in value)
+    if isinstance(value, Mapping) and set(value) == {"base64"}:
+        return base64.b64decode(value["base64"])
+    if isinstance(value, Mapping) and set(value) == {"proto_text"}:
+        return _proto(field, value["proto_text"])
+    if isinstance(value, list):
+        return tuple(_decode(field, item) for item in value)
+    return value
+
+
+def _signature(item: Any) -> str | SignatureSpec:
+    return SignatureSpec(**item) if isinstance(item, Mapping) else item
+
+
+def _proto(field: str, text: str) -> Any:
+    from google.protobuf import text_format
+
+    if field == "schema":
+        from tensorflow_metadata.proto.v0.schema_pb2 import Schema as Message
+    else:
+        from tensorflow_model_analysis.proto.config_pb2 import EvalConfig as Message
+    return text_format.Parse(text, Message())

@@ -1,47 +1,27 @@
-"""What a signature is called with: rows of real examples where they fit, made-up ones elsewhere."""
+"""Rows that a signature is called with: real examples where they fit, made-up ones elsewhere."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from generic_trainer.validation import _made_up
 from generic_trainer.validation._model import RECORDS, ModelUnderTest
-from generic_trainer.validation._parse_spec import parsed_features
-from generic_trainer.validation._tensors import dtype_of, is_dense, is_serialized, shape_of
+from generic_trainer.validation._scoring import Feed
+from generic_trainer.validation._signatures import (
+    ParsedFeature,
+    dtype_of,
+    is_dense,
+    is_serialized,
+    parsed_features,
+    shape_of,
+)
 
-__all__ = ["Feed", "feed_for"]
+__all__ = ["feed_for"]
 
 _REAL = "the contract's examples"
-
-
-@dataclasses.dataclass(frozen=True)
-class Feed:
-    """Rows for the inputs of one signature.
-
-    Attributes:
-        inputs: input name → array [rows, ...].
-        source: what the rows are, in words.
-        real: whether they are examples that the contract named.
-        serialized: whether the only input is a vector of serialized examples.
-    """
-
-    inputs: dict[str, np.ndarray]
-    source: str
-    real: bool
-    serialized: bool
-
-    @property
-    def rows(self) -> int:
-        """How many rows there are."""
-        return len(next(iter(self.inputs.values())))
-
-    def take(self, rows: Sequence[int] | slice) -> dict[str, np.ndarray]:
-        """Returns some of the rows."""
-        return {name: values[rows] for name, values in self.inputs.items()}
+_FREE_DIM = 3  # values along a dimension that a signature leaves free
 
 
 def feed_for(model: ModelUnderTest, signature: Any) -> Feed | None:
@@ -55,7 +35,7 @@ def feed_for(model: ModelUnderTest, signature: Any) -> Feed | None:
     if columns is not None:
         return Feed(columns, f"features of {_REAL}", True, False)
     made_up = {
-        name: _made_up.tensor(dtype_of(i), shape_of(i), RECORDS) for name, i in infos.items()
+        name: _made_up_tensor(dtype_of(info), shape_of(info)) for name, info in infos.items()
     }
     return Feed(made_up, "made-up tensors", False, False)
 
@@ -67,7 +47,7 @@ def _strings(model: ModelUnderTest, signature: Any) -> Feed:
     if features and model.records and not model.contract.examples_transformed:
         return Feed({name: _vector(model.records)}, _REAL, True, True)
     if features:
-        records = _made_up.examples(features, model.schema, RECORDS)
+        records = _made_up_examples(features, model.schema)
         return Feed({name: _vector(records)}, "made-up examples", False, True)
     columns = _columns(model.records, dict(signature.inputs))
     if columns is not None:
@@ -107,3 +87,68 @@ def _vector(records: list[bytes]) -> np.ndarray:
     vector = np.empty(len(records), dtype=object)
     vector[:] = records
     return vector
+
+
+def _made_up_tensor(dtype: Any, shape: list[int | None] | None) -> np.ndarray:
+    """Returns [RECORDS, ...] small values, different from row to row, the same each time.
+
+    Args:
+        dtype: a `tf.DType`.
+        shape: the signature's dimensions, the batch first; None for an unknown rank.
+    """
+    if shape == []:
+        return np.asarray(_values(dtype, 1)[0])
+    dims = [_FREE_DIM if dim is None else dim for dim in (shape or [None])[1:]]
+    return _values(dtype, RECORDS * int(np.prod(dims, dtype=int))).reshape([RECORDS, *dims])
+
+
+def _values(dtype: Any, count: int) -> np.ndarray:
+    generator = np.random.default_rng(0)
+    if dtype.name == "string":
+        return np.array([b"text %d" % row for row in range(count)], dtype=object)
+    if dtype.is_floating or dtype.is_complex:
+        return generator.uniform(0.0, 1.0, count).astype(dtype.as_numpy_dtype)
+    return generator.integers(0, 2, count).astype(dtype.as_numpy_dtype)
+
+
+def _made_up_examples(features: Mapping[str, ParsedFeature], schema: Any) -> list[bytes]:
+    """Returns serialized examples with the features that a model parses.
+
+    Args:
+        features: name → feature.
+        schema: a `Schema` whose domains give the values of strings and integers, or None.
+    """
+    import tensorflow as tf
+
+    choices = _choices(schema) if schema is not None else {}
+    examples = []
+    for row in range(RECORDS):
+        example = tf.train.Example()
+        for feature in features.values():
+            _fill(example.features.feature[feature.name], feature, choices, row)
+        examples.append(example.SerializeToString(deterministic=True))
+    return examples
+
+
+def _fill(into: Any, feature: ParsedFeature, choices: Mapping[str, list[Any]], row: int) -> None:
+    options = choices.get(feature.name) or [None]
+    choice = options[row % len(options)]
+    if feature.dtype == "string":
+        into.bytes_list.value.extend([choice or b"text"] * feature.size)
+    elif feature.dtype == "int64":
+        into.int64_list.value.extend([choice if choice is not None else row % 2] * feature.size)
+    else:
+        into.float_list.value.extend(0.1 * (row + i % 7) for i in range(feature.size))
+
+
+def _choices(schema: Any) -> dict[str, list[Any]]:
+    """Returns feature → values that the schema's domains allow."""
+    domains = {domain.name: list(domain.value) for domain in schema.string_domain}
+    choices: dict[str, list[Any]] = {}
+    for feature in schema.feature:
+        words = domains.get(feature.domain, list(feature.string_domain.value))
+        if words:
+            choices[feature.name] = [word.encode() for word in words]
+        elif feature.HasField("int_domain"):
+            choices[feature.name] = [feature.int_domain.min, feature.int_domain.max]
+    return choices

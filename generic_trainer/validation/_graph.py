@@ -1,4 +1,4 @@
-"""The nodes of a model: the graph's own, and those inside every function of its library.
+"""Nodes of a model: the graph's own, and those inside every function of its library.
 
 `meta_info_def.stripped_op_list` misses what is inside `tf.cond` and `tf.while_loop`, and so does
 `saved_model_cli scan`; only a walk over the library finds it.
@@ -6,11 +6,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterator
+import importlib
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-__all__ = ["Node", "constants", "functions_of", "walk"]
+__all__ = [
+    "Node",
+    "functions_below",
+    "import_library",
+    "library_of",
+    "listed",
+    "string_constants",
+    "using",
+    "walk",
+]
+
+# Ops of the add-on libraries, by the start of their names, and the module that registers them.
+_LIBRARIES = (
+    (r"Addons>", "tensorflow_addons"),
+    (r"SimpleML", "tensorflow_decision_forests"),
+    (r"IO>", "tensorflow_io"),
+    (r"(DecodeProtoSparse|EquiJoin|RunLengthBefore|Struct2Tensor)", "struct2tensor"),
+    (r"(TFText>|Sentencepiece|Wordpiece|Unicode(Regex|Script)|Regex(Split)|WhitespaceTokenize"
+     r"|FastWordpiece|FastBertNormalize|NormalizeUTF8|CaseFoldUTF8|ConstrainedSequence|NgramsString"
+     r"|RougeL|SentenceFragments|SplitMergeTokenize|TokenizerFromLogits|ByteSplit)",
+     "tensorflow_text"),
+    (r"(Recommenders|TFRA)>", "tensorflow_recommenders_addons"),
+    (r"(Scann)", "scann"),
+    (r"(TRT|TensorRT)", "tensorrt"),
+)  # fmt: skip
+_SHOWN = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +63,7 @@ class Node:
 
     @property
     def where(self) -> str:
-        """The node's place in words, for messages."""
+        """The node and the graph that holds it, for messages."""
         home = f"function {self.function!r}" if self.function else "the main graph"
         return f"{self.proto.name!r} in {home}"
 
@@ -43,14 +71,26 @@ class Node:
 def walk(graph_def: Any) -> list[Node]:
     """Returns every node of a `GraphDef` and its library; calls of functions are left out."""
     library = {function.signature.name: function for function in graph_def.library.function}
-    served = _reachable(graph_def, library)
+    served = set(functions_below(graph_def.node, library))
     nodes = [Node(proto, "", True) for proto in graph_def.node]
     for name, function in library.items():
         nodes.extend(Node(proto, name, name in served) for proto in function.node_def)
     return [node for node in nodes if node.op not in library]
 
 
-def constants(nodes: list[Node]) -> Iterator[tuple[Node, list[bytes]]]:
+def functions_below(nodes: Iterable[Any], library: Mapping[str, Any]) -> list[str]:
+    """Returns the names of the library functions that `NodeDef`s call, directly or not."""
+    reached: dict[str, None] = {}
+    waiting = [name for node in nodes for name in _functions_of(node)]
+    while waiting:
+        name = waiting.pop()
+        if name in library and name not in reached:
+            reached[name] = None
+            waiting.extend(n for node in library[name].node_def for n in _functions_of(node))
+    return list(reached)
+
+
+def string_constants(nodes: Iterable[Node]) -> Iterator[tuple[Node, list[bytes]]]:
     """Yields the string constants among the nodes with their values."""
     import tensorflow as tf
 
@@ -61,18 +101,32 @@ def constants(nodes: list[Node]) -> Iterator[tuple[Node, list[bytes]]]:
                 yield node, list(tensor.string_val)
 
 
-def _reachable(graph_def: Any, library: dict[str, Any]) -> set[str]:
-    found: set[str] = set()
-    waiting = [name for node in graph_def.node for name in functions_of(node)]
-    while waiting:
-        name = waiting.pop()
-        if name in library and name not in found:
-            found.add(name)
-            waiting.extend(n for node in library[name].node_def for n in functions_of(node))
-    return found
+def using(nodes: Iterable[Node], ops: Collection[str], allowed: Collection[str]) -> list[Node]:
+    """Returns the nodes with one of the ops, but for those that the contract allows."""
+    return [node for node in nodes if node.op in ops and node.op not in allowed]
 
 
-def functions_of(node: Any) -> Iterator[str]:
+def listed(nodes: list[Node]) -> str:
+    """Returns the nodes in words, the first few with the graphs that hold them."""
+    shown = "; ".join(f"{node.op} {node.where}" for node in nodes[:_SHOWN])
+    rest = len(nodes) - _SHOWN
+    return shown + (f" and {rest} more" if rest > 0 else "")
+
+
+def library_of(op: str) -> str | None:
+    """Returns the module that registers an op, when it is one of the known add-on libraries'."""
+    return next((module for start, module in _LIBRARIES if re.match(start, op)), None)
+
+
+def import_library(op: str) -> None:
+    """Registers the op, where its library is known and installed."""
+    module = library_of(op)
+    if module is not None:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+
+
+def _functions_of(node: Any) -> Iterator[str]:
     """Yields the names of the functions that a `NodeDef` may call, and its op's name."""
     yield node.op
     for value in node.attr.values():

@@ -1,6 +1,6 @@
 """A model's files at a new path, with the directory they were exported to out of reach.
 
-A served model lies elsewhere than where it was exported. What still reads the old place works
+A served model lies elsewhere than where it was exported. What still reads the old path works
 there by accident, so the checks run in a process that sees the files at a new path and nothing at
 the old one. The original is never renamed, copied or written, whatever happens to the process:
 
@@ -16,35 +16,38 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import shutil
 import tempfile
 from pathlib import Path
 
-__all__ = ["can_hide", "hidden_copy", "linked_copy", "move"]
+from generic_trainer._core.files import copy_tree, is_remote
+from generic_trainer._core.forkserver.server import die_with_parent
+
+__all__ = ["move"]
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC = 1, 32, 4096, 16384
 _MS_PRIVATE, _MS_RELATIME = 1 << 18, 1 << 21
 
 
-def move(model_dir: str, target: Path, hide: bool) -> bool:
+def move(model_dir: str, target: Path) -> bool:
     """Makes the files of `model_dir` appear in `target`, for this process at least.
 
     Returns:
         Whether the original is out of this process's reach.
     """
-    if "://" in model_dir:
-        _download(model_dir, target)
+    if is_remote(model_dir):
+        copy_tree(model_dir, str(target))
         return False
+    # Tried elsewhere first: what fails half-way leaves a process without its rights.
     with contextlib.suppress(OSError):
-        if hide:
-            hidden_copy(Path(model_dir), target)
+        if _can_hide():
+            _hidden_copy(Path(model_dir), target)
             return True
-    linked_copy(Path(model_dir), target)
+    _linked_copy(Path(model_dir), target)
     return False
 
 
-def can_hide() -> bool:
+def _can_hide() -> bool:
     """Tries in a throw-away process whether directories can be hidden here."""
     with tempfile.TemporaryDirectory() as folder:
         original, target = Path(folder, "original"), Path(folder, "target")
@@ -56,7 +59,15 @@ def can_hide() -> bool:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def hidden_copy(original: Path, target: Path) -> None:
+def _hides(original: Path, target: Path) -> bool:
+    try:
+        _hidden_copy(original, target)
+    except (OSError, AttributeError):
+        return False
+    return (target / "file").exists() and not (original / "file").exists()
+
+
+def _hidden_copy(original: Path, target: Path) -> None:
     """Moves `original` to `target`, read-only, in the view of this process and its children.
 
     Raises:
@@ -66,6 +77,7 @@ def hidden_copy(original: Path, target: Path) -> None:
     uid, gid = os.getuid(), os.getgid()
     if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS):
         raise OSError(ctypes.get_errno(), "unshare")
+    die_with_parent()  # the new user namespace's capabilities have undone it
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
     Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
@@ -77,7 +89,7 @@ def hidden_copy(original: Path, target: Path) -> None:
     _mount(libc, "tmpfs", original, b"tmpfs", 0)
 
 
-def linked_copy(original: Path, target: Path) -> None:
+def _linked_copy(original: Path, target: Path) -> None:
     """Rebuilds the tree of `original` in `target`, with a symbolic link for every file."""
     original = original.resolve()
     target.mkdir(parents=True, exist_ok=True)
@@ -86,14 +98,6 @@ def linked_copy(original: Path, target: Path) -> None:
         copied.mkdir(parents=True, exist_ok=True)
         for name in names:
             (copied / name).symlink_to(Path(folder, name))
-
-
-def _hides(original: Path, target: Path) -> bool:
-    try:
-        hidden_copy(original, target)
-    except (OSError, AttributeError):
-        return False
-    return (target / "file").exists() and not (original / "file").exists()
 
 
 def _kept_flags(mounted: Path) -> int:
@@ -106,15 +110,3 @@ def _kept_flags(mounted: Path) -> int:
 def _mount(libc: ctypes.CDLL, source: str, target: Path, kind: bytes | None, flags: int) -> None:
     if libc.mount(source.encode(), os.fsencode(target), kind, ctypes.c_ulong(flags), None):
         raise OSError(ctypes.get_errno(), f"mount {source} at {target}")
-
-
-def _download(model_dir: str, target: Path) -> None:
-    import tensorflow as tf
-
-    for folder, _, names in tf.io.gfile.walk(model_dir):
-        local = target / folder[len(model_dir) :].strip("/")
-        local.mkdir(parents=True, exist_ok=True)
-        for name in names:
-            remote = folder.rstrip("/") + "/" + name
-            with tf.io.gfile.GFile(remote, "rb") as source, open(local / name, "wb") as sink:
-                shutil.copyfileobj(source, sink, 1 << 22)

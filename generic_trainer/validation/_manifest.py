@@ -1,4 +1,4 @@
-"""`manifest.json`: what was published, so that any consumer can prove that it has the same.
+"""`manifest.json`: the files that were published, for consumers to prove that theirs are the same.
 
 The file lies beside `saved_model.pb`, where a copy of the model's directory takes it along.
 """
@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import generic_trainer
+from generic_trainer._core.files import files_below, gfile, sha256_of_file, write_whole
 from generic_trainer.validation._report import ValidationReport
 
-__all__ = ["MANIFEST", "read_manifest", "sha256", "write_manifest"]
+__all__ = ["MANIFEST", "read_manifest", "write_manifest"]
 
 MANIFEST = "manifest.json"
-_CHUNK = 1 << 20
 
 
 def write_manifest(model_dir: str, report: ValidationReport) -> str:
@@ -35,8 +35,6 @@ def write_manifest(model_dir: str, report: ValidationReport) -> str:
     Returns:
         The SHA-256 of the manifest itself, in hex.
     """
-    import tensorflow as tf
-
     manifest = {
         "format_version": 1,
         "files": _files(model_dir),
@@ -50,8 +48,7 @@ def write_manifest(model_dir: str, report: ValidationReport) -> str:
         "golden": report.facts.get("golden", {}),
     }
     text = json.dumps(manifest, indent=2) + "\n"
-    with tf.io.gfile.GFile(os.path.join(model_dir, MANIFEST), "w") as file:
-        file.write(text)
+    write_whole(os.path.join(model_dir, MANIFEST), text)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -67,30 +64,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def sha256(file: str | os.PathLike[str]) -> str:
-    """Returns the SHA-256 of a file in hex."""
-    import tensorflow as tf
-
-    digest = hashlib.sha256()
-    with tf.io.gfile.GFile(file, "rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
 def _files(model_dir: str) -> dict[str, dict[str, Any]]:
-    import tensorflow as tf
-
-    paths = sorted(
-        os.path.join(folder, name)
-        for folder, _, names in tf.io.gfile.walk(model_dir)
-        for name in names
-        if name != MANIFEST
-    )
     return {
-        os.path.relpath(path, model_dir): {
-            "sha256": sha256(path),
-            "size_bytes": tf.io.gfile.stat(path).length,
+        name: {
+            "sha256": sha256_of_file(os.path.join(model_dir, name)),
+            "size_bytes": gfile().stat(os.path.join(model_dir, name)).length,
         }
-        for path in paths
+        for name in files_below(model_dir)
+        if os.path.basename(name) != MANIFEST
     }

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 from pathlib import Path
 from typing import Any
 
+from generic_trainer._core import internals
 from generic_trainer._core.protos import load_eval_config, load_schema
 from generic_trainer._core.records import read_records
-from generic_trainer.validation import _graph
 from generic_trainer.validation._contract import ServingContract
-from generic_trainer.validation._graph import Node
+from generic_trainer.validation._graph import Node, walk
 from generic_trainer.validation._scoring import Scores
-from generic_trainer.validation._variables import VariableScan, scan
 
-__all__ = ["ModelUnderTest"]
+__all__ = ["RECORDS", "ModelUnderTest"]
 
 RECORDS = 32  # examples that are read and scored
-INIT_OP_SIGNATURE = "__saved_model_init_op"
+_INIT_OP_SIGNATURE = "__saved_model_init_op"
+_CHUNK = 1 << 22  # values of a variable that are looked at together
+
+
+@dataclasses.dataclass(frozen=True)
+class VariableScan:
+    """What came out of reading every variable.
+
+    Attributes:
+        unreadable: name → why it could not be read.
+        nan: float variables with a NaN.
+        infinite: float variables with an infinity and no NaN.
+    """
+
+    unreadable: dict[str, str]
+    nan: tuple[str, ...]
+    infinite: tuple[str, ...]
 
 
 class ModelUnderTest:
@@ -41,15 +57,13 @@ class ModelUnderTest:
     @functools.cached_property
     def files(self) -> list[Path]:
         """Every file of the model, sorted, relative to `directory`."""
-        found = (path for path in self.directory.rglob("*") if path.is_file())
-        return sorted(path.relative_to(self.directory) for path in found)
+        files = (path for path in self.directory.rglob("*") if path.is_file())
+        return sorted(path.relative_to(self.directory) for path in files)
 
     @functools.cached_property
     def saved_model(self) -> Any:
         """The `SavedModel` proto."""
-        from tensorflow.python.saved_model import loader_impl
-
-        return loader_impl.parse_saved_model(str(self.directory))
+        return internals.TF_PARSE_SAVED_MODEL.get()(str(self.directory))
 
     @functools.cached_property
     def meta_graph(self) -> Any:
@@ -63,7 +77,7 @@ class ModelUnderTest:
     def signatures(self) -> dict[str, Any]:
         """Name → `SignatureDef` of what the user exported; TensorFlow's own init op left out."""
         declared = self.meta_graph.signature_def
-        return {name: declared[name] for name in sorted(declared) if name != INIT_OP_SIGNATURE}
+        return {name: declared[name] for name in sorted(declared) if name != _INIT_OP_SIGNATURE}
 
     @functools.cached_property
     def assets(self) -> list[Any]:
@@ -77,12 +91,12 @@ class ModelUnderTest:
     @functools.cached_property
     def nodes(self) -> list[Node]:
         """Every node: the graph's own, and those inside each library function."""
-        return _graph.walk(self.meta_graph.graph_def)
+        return walk(self.meta_graph.graph_def)
 
     @functools.cached_property
     def variable_scan(self) -> VariableScan:
         """What reading every variable has shown; raises when there is no readable index."""
-        return scan(self.directory / "variables" / "variables")
+        return _scan(self.directory / "variables" / "variables")
 
     @functools.cached_property
     def records(self) -> list[bytes]:
@@ -121,8 +135,8 @@ class ModelUnderTest:
     def serving_signatures(self) -> dict[str, Any]:
         """The signatures that consumers use: those of the contract that exist, or else all."""
         names = [spec.name for spec in self.contract.signature_specs]
-        found = {name: self.signatures[name] for name in names if name in self.signatures}
-        return found or self.signatures
+        required = {name: self.signatures[name] for name in names if name in self.signatures}
+        return required or self.signatures
 
     @functools.cached_property
     def loaded(self) -> Any:
@@ -135,3 +149,46 @@ class ModelUnderTest:
         """Drops the loaded model, so that the next loader does not hold a second copy."""
         self.__dict__.pop("loaded", None)
         gc.collect()
+
+
+def _scan(prefix: Path) -> VariableScan:
+    """Reads every tensor of a checkpoint; TensorFlow verifies their checksums.
+
+    Args:
+        prefix: the files' common start, `<model>/variables/variables`.
+
+    Raises:
+        Exception: TensorFlow's own, when not even the index can be read.
+    """
+    import tensorflow as tf
+
+    reader = tf.train.load_checkpoint(str(prefix))
+    unreadable: dict[str, str] = {}
+    flawed: dict[str, list[str]] = {"": [], "nan": [], "infinite": []}
+    for name in sorted(reader.get_variable_to_shape_map()):
+        try:
+            value = reader.get_tensor(name)
+        except Exception as error:
+            unreadable[name] = (str(error).strip().splitlines() or [""])[0]
+        else:
+            flawed[_flaw(value)].append(name)
+    return VariableScan(unreadable, tuple(flawed["nan"]), tuple(flawed["infinite"]))
+
+
+def _flaw(value: object) -> str:
+    """Returns "nan", "infinite" or nothing; works in pieces, as a variable may fill the memory."""
+    import numpy as np
+    import tensorflow as tf
+
+    array = np.asarray(value)
+    if array.dtype.kind not in "fc" and tf.as_dtype(array.dtype).is_floating is False:
+        return ""
+    flaw = ""
+    flat = array.reshape(-1)
+    for start in range(0, flat.size, _CHUNK):
+        piece = flat[start : start + _CHUNK]
+        if not np.isfinite(piece).all():
+            if np.isnan(piece).any():
+                return "nan"
+            flaw = "infinite"
+    return flaw

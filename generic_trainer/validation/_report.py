@@ -1,15 +1,23 @@
-"""The outcome of all checks on one model."""
+"""The outcome of all checks on one model: as JSON, as an HTML page, as a table on the terminal."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from generic_trainer.validation._result import Result
+from generic_trainer.validation._check import Result
 
-__all__ = ["ValidationReport"]
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+__all__ = ["ValidationReport", "print_report"]
+
+_UNITS = ("bytes", "kB", "MB", "GB", "TB")
+_ORDER = {"pass": 0, "skip": 0, "warn": 1, "fail": 2}  # what matters stands next to the verdict
+_STYLES = {"pass": "green", "fail": "bold red", "warn": "yellow", "skip": "dim"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,7 +25,7 @@ class ValidationReport:
     """What was checked on a model and what came out.
 
     Attributes:
-        model_dir: the directory as it was given.
+        model_dir: the directory as the caller knows it.
         results: one per check, in the order in which they ran.
         facts: what was measured on the way: `size_bytes`, `files`, `signatures`, `latency_ms`,
             `memory_mb`, `tensorflow_version`, `saved_by_tensorflow`, `seconds`, ...; a fact is
@@ -72,10 +80,20 @@ class ValidationReport:
         return cls(plain["model_dir"], results, plain["facts"])
 
     def to_html(self) -> str:
-        """Returns a self-contained HTML page."""
-        from generic_trainer.reports import render_html
+        """Returns a self-contained HTML page; whatever a model says in it is escaped."""
+        import jinja2
 
-        return render_html(self)
+        environment = jinja2.Environment(
+            loader=jinja2.PackageLoader("generic_trainer.validation", "templates"),
+            autoescape=True,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            undefined=jinja2.StrictUndefined,
+        )
+        statuses = ("fail", "warn", "pass", "skip")
+        counts = {status: len(self._with_status(status)) for status in statuses}
+        template = environment.get_template("validation.html")
+        return template.render(report=self, counts=counts, facts=_described(self.facts))
 
     def summary(self) -> str:
         """Returns the failures with their remedies as text, or one line when there are none."""
@@ -88,3 +106,79 @@ class ValidationReport:
 
     def _with_status(self, status: str) -> tuple[Result, ...]:
         return tuple(result for result in self.results if result.status == status)
+
+
+def print_report(report: ValidationReport, console: Console | None = None) -> None:
+    """Prints one line per check, the failures with their remedies, and the verdict last.
+
+    Args:
+        report: what to print.
+        console: where to; None for standard output.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = console or Console()
+    table = Table(box=None, pad_edge=False, show_header=False, expand=False)
+    table.add_column("status", no_wrap=True)
+    table.add_column("check", no_wrap=True)
+    table.add_column("what was found", overflow="ellipsis")
+    for result in sorted(report.results, key=lambda result: _ORDER[result.status]):
+        style = _STYLES[result.status]
+        table.add_row(Text(result.status.upper(), style=style), Text(result.name), _message(result))
+    console.print(table)
+    console.print()
+    for label, value in _described(report.facts):
+        console.print(Text.assemble((f"{label}: ", "dim"), value))
+    console.print(_verdict(report))
+
+
+def _message(result: Result) -> Text:
+    """Returns what was found: one line of it where all is well, everything where it is not."""
+    from rich.text import Text
+
+    if result.status in ("pass", "skip"):
+        line = " ".join(result.message.split())
+        return Text(line, style="dim", no_wrap=True, overflow="ellipsis")
+    message = Text(result.message, overflow="fold")
+    return message.append(f"\n→ {result.remedy}", style="cyan") if result.remedy else message
+
+
+def _verdict(report: ValidationReport) -> str:
+    failed, warned = len(report.failures), len(report.warnings)
+    if report.passed:
+        return f"[bold green]PASSED[/] with {warned} warning{'s' * (warned != 1)}"
+    return f"[bold red]FAILED[/] {failed} check{'s' * (failed != 1)}"
+
+
+def _described(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns label and value for every fact that a reader wants, in reading order."""
+    rows = [
+        ("Size", _size(facts)),
+        ("Signatures", ", ".join(facts.get("signatures", ()))),
+        ("Latency, one example", _number(facts, "latency_ms", "ms")),
+        ("Memory to load and score", _number(facts, "memory_mb", "MiB")),
+        ("Saved by TensorFlow", facts.get("saved_by_tensorflow", "")),
+        ("Checked with TensorFlow", facts.get("tensorflow_version", "")),
+        ("Original directory hidden", _yes_or_no(facts, "original_hidden")),
+        ("Time taken", _number(facts, "seconds", "s")),
+    ]
+    return [(label, value) for label, value in rows if value]
+
+
+def _number(facts: Mapping[str, Any], key: str, unit: str) -> str:
+    return f"{facts[key]:.4g} {unit}" if key in facts else ""
+
+
+def _yes_or_no(facts: Mapping[str, Any], key: str) -> str:
+    return ("yes" if facts[key] else "no") if key in facts else ""
+
+
+def _size(facts: Mapping[str, Any]) -> str:
+    if "size_bytes" not in facts:
+        return ""
+    size, unit = float(facts["size_bytes"]), 0
+    while size >= 1000 and unit < len(_UNITS) - 1:
+        size, unit = size / 1000, unit + 1
+    return f"{size:.3g} {_UNITS[unit]} in {facts.get('files', '?')} files"

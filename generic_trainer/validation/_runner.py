@@ -1,4 +1,8 @@
-"""Runs the checks on one model, in the process forked for it."""
+"""The checks on one model, in a child of the fork server that is thrown away afterwards.
+
+It reports each step as one line of JSON: `begin` with the first facts, `start` with the name of
+each check, `result` with its verdict, and `complete` in the end.
+"""
 
 from __future__ import annotations
 
@@ -6,34 +10,31 @@ import dataclasses
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from generic_trainer._core import machine
-from generic_trainer.validation import _isolation
-from generic_trainer.validation._catalogue import checks_for
-from generic_trainer.validation._check import Check
+from generic_trainer.validation._check import Check, Result
+from generic_trainer.validation._checks import checks_for
 from generic_trainer.validation._contract import ServingContract
+from generic_trainer.validation._isolation import move
 from generic_trainer.validation._model import ModelUnderTest
-from generic_trainer.validation._result import Result
 
-if TYPE_CHECKING:
-    from generic_trainer.validation._server import Events
-
-__all__ = ["Request", "run"]
+__all__ = ["CheckRequest", "run"]
 
 # Of all processes this one is the kernel's first choice when memory runs out.
 _OOM_SCORE = 1000
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class CheckRequest:
     """What to check, and what has been checked already by a process that died.
 
     Attributes:
         model_dir: the exported directory.
         contract: `ServingContract.to_json()`.
-        scratch: an empty directory for this process.
+        scratch: a directory for this process.
         memory_limit_mb: MiB that the checks may allocate; None for what is free.
         done: check name → its outcome: a status, or `"blocked"` by a check that it needs.
     """
@@ -45,36 +46,50 @@ class Request:
     done: dict[str, str]
 
 
-def run(request_file: str, events: Events, hide: bool) -> None:
-    """Runs every check that the request does not list as done and sends an event for each."""
-    request = Request(**json.loads(Path(request_file).read_text(encoding="utf-8")))
+def run(arguments: Mapping[str, Any], events: int) -> int:
+    """Runs every check that is not done yet.
+
+    Args:
+        arguments: the fields of a `CheckRequest`.
+        events: descriptor of the pipe that the events are written to.
+
+    Returns:
+        The exit code.
+    """
+    import tensorflow as tf
+
+    request = CheckRequest(**arguments)
     contract = ServingContract.from_json(request.contract)
     machine.be_first_to_be_killed(_OOM_SCORE)
     machine.limit_memory(request.memory_limit_mb)
     target = Path(tempfile.mkdtemp(dir=request.scratch)) / "moved"
-    hidden = _isolation.move(request.model_dir, target, hide)
+    hidden = move(request.model_dir, target)
     os.chdir(request.scratch)
     contract = _follow(contract, Path(request.model_dir), target)
     model = ModelUnderTest(target, contract, request.model_dir)
-    model.facts["original_hidden"] = hidden
+    model.facts.update(original_hidden=hidden, tensorflow_version=tf.__version__)
+    _send(events, event="begin", facts=model.facts)
     done = dict(request.done)
     for check in checks_for(contract):
         if check.name not in done:
-            events.send(event="start", check=check.name)
+            _send(events, event="start", check=check.name)
             result, outcome = _run_one(check, model, done)
             done[check.name] = outcome
-            events.send(
+            _send(
+                events,
                 event="result",
                 result=dataclasses.asdict(result),
                 outcome=outcome,
                 facts=model.facts,
             )
-    events.send(event="complete", facts=_costs())
+    _send(events, event="complete", facts=_costs())
+    return 0
 
 
-def _costs() -> dict[str, float]:
-    peak = machine.peak_memory_mb()
-    return {} if peak is None else {"peak_memory_mb": round(peak, 1)}
+def _send(descriptor: int, **event: Any) -> None:
+    line = (json.dumps(event) + "\n").encode()
+    while line:
+        line = line[os.write(descriptor, line) :]
 
 
 def _follow(contract: ServingContract, original: Path, target: Path) -> ServingContract:
@@ -95,3 +110,8 @@ def _run_one(check: Check, model: ModelUnderTest, done: dict[str, str]) -> tuple
         return Result(check.name, "skip", reason), "blocked"
     result = check.run(model)
     return result, result.status
+
+
+def _costs() -> dict[str, float]:
+    peak = machine.peak_memory_mb()
+    return {} if peak is None else {"peak_memory_mb": round(peak, 1)}

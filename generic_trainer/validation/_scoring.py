@@ -1,24 +1,51 @@
-"""Calls the signatures of the loaded model and keeps what they return."""
+"""Calls of a loaded model's signatures, and the comparison of what they return."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from generic_trainer.validation._feeds import Feed
-
-__all__ = ["ODD_ROWS", "SINGLE_ROWS", "Scores", "call", "first_line", "score"]
+__all__ = ["ODD_ROWS", "Feed", "Scores", "call", "difference", "first_line", "is_float", "score"]
 
 ODD_ROWS = 7  # an incomplete last batch, of a size that no graph is built for by accident
-SINGLE_ROWS = 4  # rows that are also scored alone
+_SINGLE_ROWS = 4  # rows that are also scored alone
+
+# Relative tolerance per dtype: sums are taken in another order at another batch size.
+_TOLERANCE = {2: 2e-2, 4: 1e-3, 8: 1e-6}
+_FEW = 0.05  # share of discrete values that may flip where two scores are nearly equal
 
 _WRAPPING = ("Graph execution error", "Detected at node", "Original stack", "File ", "<", "Node:")
 
 Outputs = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Feed:
+    """Rows for the inputs of one signature.
+
+    Attributes:
+        inputs: input name → array [rows, ...].
+        source: what the rows are, in words.
+        real: whether they are examples that the contract named.
+        serialized: whether the only input is a vector of serialized examples.
+    """
+
+    inputs: dict[str, np.ndarray]
+    source: str
+    real: bool
+    serialized: bool
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return len(next(iter(self.inputs.values())))
+
+    def take(self, rows: Sequence[int] | slice) -> dict[str, np.ndarray]:
+        """Returns some of the rows."""
+        return {name: values[rows] for name, values in self.inputs.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +56,7 @@ class Scores:
         feed: what it was called with.
         batch: its outputs for all rows at once.
         odd: for the first `ODD_ROWS` rows.
-        single: for each of the first `SINGLE_ROWS` rows alone.
+        single: for each of the first rows alone.
     """
 
     feed: Feed
@@ -42,7 +69,7 @@ def score(signature: Any, feed: Feed) -> Scores:
     """Calls a loaded signature with all rows, with an odd remainder, and with single rows."""
     batch = call(signature, feed.inputs)
     odd = call(signature, feed.take(slice(0, ODD_ROWS)))
-    singles = range(min(SINGLE_ROWS, feed.rows))
+    singles = range(min(_SINGLE_ROWS, feed.rows))
     return Scores(feed, batch, odd, tuple(call(signature, feed.take([row])) for row in singles))
 
 
@@ -50,9 +77,9 @@ def call(signature: Any, inputs: Mapping[str, np.ndarray]) -> Outputs:
     """Calls a loaded signature; ragged and sparse outputs are made dense."""
     import tensorflow as tf
 
-    wanted = signature.structured_input_signature[1]
+    specs = signature.structured_input_signature[1]
     tensors = {
-        name: tf.constant(value, dtype=wanted[name].dtype if name in wanted else None)
+        name: tf.constant(value, dtype=specs[name].dtype if name in specs else None)
         for name, value in inputs.items()
     }
     return {name: _dense(value) for name, value in signature(**tensors).items()}
@@ -61,8 +88,44 @@ def call(signature: Any, inputs: Mapping[str, np.ndarray]) -> Outputs:
 def first_line(error: Exception) -> str:
     """Returns what an error says, without the stack and the graph that TensorFlow wraps it in."""
     lines = [line.strip() for line in str(error).splitlines()]
-    told = [line for line in lines if line and not line.startswith(_WRAPPING)]
-    return f"{type(error).__name__}: {told[0][:500]}" if told else type(error).__name__
+    own = [line for line in lines if line and not line.startswith(_WRAPPING)]
+    return f"{type(error).__name__}: {own[0][:500]}" if own else type(error).__name__
+
+
+def is_float(array: np.ndarray) -> bool:
+    """Whether the array has floating point numbers, bfloat16 included."""
+    return array.dtype.kind in "fc" or array.dtype.name in ("bfloat16", "float8_e4m3fn")
+
+
+def difference(actual: np.ndarray, expected: np.ndarray) -> tuple[str, bool]:
+    """Compares two arrays of the same meaning.
+
+    Returns:
+        What differs, in words, empty for nothing; and whether it is more than a doubt.
+    """
+    if actual.shape != expected.shape:
+        # Rows that are padded to the longest of their batch differ in this way, and rightly so.
+        padded = actual.ndim == expected.ndim and actual.shape[:1] == expected.shape[:1]
+        return f"shape {actual.shape} instead of {expected.shape}", not padded
+    if not is_float(actual):
+        return _discrete_difference(actual, expected)
+    a, b = actual.astype(np.float64), expected.astype(np.float64)
+    scale = float(np.max(np.abs(b[np.isfinite(b)]), initial=0.0))
+    tolerance = _TOLERANCE.get(actual.dtype.itemsize, 2e-2)
+    close = np.isclose(a, b, rtol=tolerance, atol=tolerance * min(scale, 1.0), equal_nan=True)
+    if close.all():
+        return "", False
+    worst = int(np.argmax(np.where(close, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf))))
+    return f"{a.flat[worst]:.6g} instead of {b.flat[worst]:.6g}", True
+
+
+def _discrete_difference(actual: np.ndarray, expected: np.ndarray) -> tuple[str, bool]:
+    different = np.asarray(actual != expected)
+    share = float(different.mean()) if different.size else 0.0
+    if not share:
+        return "", False
+    first = int(np.argmax(different))
+    return f"{actual.flat[first]!r} instead of {expected.flat[first]!r}", share > _FEW
 
 
 def _dense(value: Any) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What is wrong with an `EvalConfig`, as far as the features of the examples tell.
+"""Mistakes in an `EvalConfig`, as far as it and the features of the examples tell.
 
 TFMA itself finds most of this only in the Evaluator, after training, and some of it never: with a
 wrong label it computes a wrong number, with a wrong weight none is applied, a slice on a feature
@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from generic_trainer._core.protos import load_eval_config, load_schema
-from generic_trainer.validation._result import Finding, Result, fail, merge, warn
+from generic_trainer.validation._check import Finding, Result, fail, merge, warn
 
 __all__ = ["lint_eval_config", "lint_findings"]
 

@@ -1,4 +1,4 @@
-"""The Evaluator in small: TFMA on a few examples, with Beam's runner in this process."""
+"""An evaluation in small: TFMA on a few examples, with Beam's runner in this process."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["EXAMPLES", "rehearse"]
-
-EXAMPLES = 20
+__all__ = ["evaluate"]
 
 
-def rehearse(
+def evaluate(
     config: Any,
     model_dir: str,
     base_model_dir: str | None,

@@ -36,7 +36,7 @@ def test_every_check_has_a_broken_model_that_it_must_find() -> None:
 def test_exported_names() -> None:
     assert set(validation.__all__) == {
         "Checker", "Result", "ServingContract", "SignatureSpec", "ValidationReport", "all_checks",
-        "lint_eval_config", "read_records", "start_checker", "validate_saved_model",
-        "write_manifest",
+        "lint_eval_config", "print_report", "read_records", "start_checker",
+        "validate_saved_model", "write_manifest",
     }  # fmt: skip
     assert all(getattr(validation, name) is not None for name in validation.__all__)

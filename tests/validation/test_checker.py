@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -63,11 +68,17 @@ def test_the_users_code_is_out_of_reach(
         assert fresh.validate(str(good_model)).passed
 
 
-def test_a_loop_without_end_is_a_failed_check(tmp_path: Path) -> None:
+def _without_end(folder: Path) -> Path:
+    """Saves a model whose signature never returns."""
+
     def spin(x: tf.Tensor) -> dict[str, tf.Tensor]:
         return {"y": tf.while_loop(lambda i: i < 2.0, lambda i: (i * 0.5,), (x[0, 0],))[0] + x}
 
-    folder = models.save(models.serving(spin, tf.TensorSpec([None, 1])), tmp_path / "1")
+    return models.save(models.serving(spin, tf.TensorSpec([None, 1])), folder)
+
+
+def test_a_loop_without_end_is_a_failed_check(tmp_path: Path) -> None:
+    folder = _without_end(tmp_path / "1")
     with start_checker(timeout_s=10) as impatient:
         report = impatient.validate(str(folder))
         assert [result.name for result in report.failures] == ["scores"]
@@ -86,12 +97,72 @@ def test_memory_without_end_is_a_failed_check(tmp_path: Path, good_model: Path) 
         assert frugal.validate(str(good_model)).passed
 
 
-def test_a_process_killed_from_outside_is_replaced(good_model: Path) -> None:
+def _processes_in(folder: Path) -> list[int]:
+    """Returns the processes that work in a folder or below it, the oldest first."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if (entry / "cwd").readlink().is_relative_to(folder):
+                found.append(int(entry.name))
+        except OSError:  # it has ended
+            continue
+    return sorted(found)
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of all temporary files."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def _when_checks_run(scratch: Path, act: Callable[[int], None]) -> threading.Thread:
+    """Calls `act` with the process that others are forked from, as soon as there is another."""
+
+    def watch() -> None:
+        while len(running := _processes_in(scratch)) < 2:
+            time.sleep(0.1)
+        time.sleep(1)  # it is in the middle of something
+        act(running[0])
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+def test_a_process_killed_from_outside_is_replaced(good_model: Path, scratch: Path) -> None:
     with start_checker() as fragile:
         assert fragile.validate(str(good_model)).passed
-        os.killpg(fragile._process._process.pid, 9)
-        fragile._process._process.wait()
+        (server,) = _processes_in(scratch)
+        os.killpg(server, 9)
         assert fragile.validate(str(good_model)).passed
+    assert not _processes_in(scratch)
+    assert not list(scratch.iterdir())
+
+
+def test_a_process_killed_amid_a_check_takes_the_check_along(tmp_path: Path, scratch: Path) -> None:
+    folder = _without_end(tmp_path / "1")
+    with start_checker(timeout_s=15) as fragile:
+        killer = _when_checks_run(scratch, lambda server: os.kill(server, 9))
+        report = fragile.validate(str(folder))
+        killer.join()
+    assert "the checking process died" in report.failures[0].message
+    assert not _processes_in(scratch)
+
+
+def test_an_interrupted_validation_leaves_nothing(tmp_path: Path, scratch: Path) -> None:
+    folder = _without_end(tmp_path / "1")
+    handler = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    with start_checker() as fragile:
+        thread = _when_checks_run(scratch, lambda _: os.kill(os.getpid(), signal.SIGUSR1))
+        with pytest.raises(KeyboardInterrupt):
+            fragile.validate(str(folder))
+        signal.signal(signal.SIGUSR1, handler)
+        thread.join()
+        assert not _processes_in(scratch)
+    assert not list(scratch.iterdir())
 
 
 def test_tfma_is_imported_only_for_an_eval_config() -> None:

@@ -51,6 +51,7 @@ def main(descriptor: int, preload: Sequence[str], preload_if_there: Sequence[str
         server = _Server(channel)
         server.tell(event="ready")
         server.serve()
+    os._exit(0)  # it holds nothing that Python and TensorFlow would have to take down, for long
 
 
 def die_with_parent() -> None:

@@ -1,6 +1,6 @@
-"""Which broken models are found before publishing: by TFX, by `saved_model_cli`, by the validator.
+"""Broken models that are found before publishing: by TFX, by `saved_model_cli`, by the validator.
 
-    python -m benchmarks.table_broken_models
+    python -m tests.validation.table_broken_models
 
 Makes every broken model of the validator's tests and shows it to each of the three:
 

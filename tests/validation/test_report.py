@@ -1,16 +1,14 @@
-"""The HTML page, the files and the terminal table of a validation."""
+"""A report as JSON, as an HTML page and as a table on the terminal."""
 
 from __future__ import annotations
 
 import io
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from generic_trainer.reports import print_report, render_html, write_report
-from generic_trainer.validation import Result, ValidationReport
+from generic_trainer.validation import Result, ValidationReport, print_report
 
 FAILED = ValidationReport(
     "/models/<b>taxi</b>",
@@ -39,7 +37,7 @@ class _Links(HTMLParser):
 
 
 def test_html_needs_nothing_but_itself_and_escapes() -> None:
-    page = render_html(FAILED)
+    page = FAILED.to_html()
     parser = _Links()
     parser.feed(page)
     assert not parser.fetched
@@ -49,17 +47,15 @@ def test_html_needs_nothing_but_itself_and_escapes() -> None:
 
 
 def test_html_puts_failures_first() -> None:
-    page = render_html(FAILED)
+    page = FAILED.to_html()
     order = [page.index(f'<td class="check">{name}') for name in ("loads", "devices", "presence")]
     assert order == sorted(order)
     assert "track it" in page
     assert "1.23 MB in 4 files" in page
 
 
-def test_files(tmp_path: Path) -> None:
-    as_json, as_html = write_report(FAILED, tmp_path / "new")
-    assert ValidationReport.from_json(as_json.read_text()) == FAILED
-    assert as_html.read_text() == render_html(FAILED)
+def test_json_and_back() -> None:
+    assert ValidationReport.from_json(FAILED.to_json()) == FAILED
 
 
 @pytest.mark.parametrize(("report", "verdict"), [(FAILED, "FAILED 1 check"), (PASSED, "PASSED")])

@@ -1,14 +1,69 @@
-"""Which features a signature parses, as its graph tells."""
+"""Tensors that a signature takes and returns, and the features that it parses from examples."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from generic_trainer.validation._graph import functions_of
+from generic_trainer.validation._graph import functions_below
 
-__all__ = ["ParsedFeature", "parsed_features"]
+__all__ = [
+    "ParsedFeature",
+    "batched",
+    "describe_info",
+    "dtype_of",
+    "is_dense",
+    "is_serialized",
+    "parsed_features",
+    "shape_of",
+]
+
+
+def dtype_of(info: Any) -> Any:
+    """Returns the `tf.DType` of a `TensorInfo`; a composite tensor has that of its values."""
+    import tensorflow as tf
+
+    if info.WhichOneof("encoding") == "composite_tensor":
+        return tf.as_dtype(info.composite_tensor.components[0].dtype)
+    return tf.as_dtype(info.dtype)
+
+
+def shape_of(info: Any) -> list[int | None] | None:
+    """Returns the dimensions of a `TensorInfo`, None for an unknown one or an unknown rank."""
+    if info.tensor_shape.unknown_rank:
+        return None
+    return [None if dim.size < 0 else dim.size for dim in info.tensor_shape.dim]
+
+
+def describe_info(info: Any) -> str:
+    """Returns e.g. `float32[None, 1]`."""
+    shape = shape_of(info)
+    dims = "[...]" if shape is None else "[" + ", ".join(map(str, shape)) + "]"
+    return f"{dtype_of(info).name}{dims}"
+
+
+def batched(info: Any) -> bool:
+    """Whether the tensor can have any number of rows."""
+    shape = shape_of(info)
+    return not is_dense(info) or shape is None or (len(shape) > 0 and shape[0] is None)
+
+
+def is_dense(info: Any) -> bool:
+    """Whether the tensor is neither ragged nor sparse."""
+    return info.WhichOneof("encoding") not in ("composite_tensor", "coo_sparse")
+
+
+def is_serialized(signature: Any) -> bool:
+    """Whether the signature has one string input of rank 1: serialized examples, or raw text."""
+    import tensorflow as tf
+
+    if len(signature.inputs) != 1:
+        return False
+    (info,) = signature.inputs.values()
+    shape = shape_of(info)
+    return dtype_of(info) == tf.string and (shape is None or len(shape) == 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,13 +83,13 @@ class ParsedFeature:
 
 def parsed_features(graph_def: Any, signature: Any) -> dict[str, ParsedFeature]:
     """Returns name → feature for all that the signature's functions parse from tf.Examples."""
-    found: dict[str, ParsedFeature] = {}
+    features: dict[str, ParsedFeature] = {}
     for nodes in _scopes(graph_def, signature):
         by_name = {node.name: node for node in nodes}
         for node in nodes:
             for feature in _features_of(node, by_name):
-                found.setdefault(feature.name, feature)
-    return found
+                features.setdefault(feature.name, feature)
+    return features
 
 
 def _scopes(graph_def: Any, signature: Any) -> Iterator[list[Any]]:
@@ -42,33 +97,29 @@ def _scopes(graph_def: Any, signature: Any) -> Iterator[list[Any]]:
     library = {function.signature.name: function for function in graph_def.library.function}
     own = _upstream(graph_def.node, [info.name for info in signature.outputs.values()])
     yield own
-    seen: set[str] = set()
-    waiting = [name for node in own for name in functions_of(node)]
-    while waiting:
-        name = waiting.pop()
-        if name in library and name not in seen:
-            seen.add(name)
-            nodes = list(library[name].node_def)
-            waiting += [callee for node in nodes for callee in functions_of(node)]
-            yield nodes
+    for name in functions_below(own, library):
+        yield list(library[name].node_def)
 
 
-def _upstream(nodes: Any, tensors: list[str]) -> list[Any]:
+def _upstream(nodes: Iterable[Any], tensors: Iterable[str]) -> list[Any]:
     by_name = {node.name: node for node in nodes}
-    found: dict[str, Any] = {}
+    needed: dict[str, Any] = {}
     waiting = [_node_name(tensor) for tensor in tensors]
     while waiting:
         name = waiting.pop()
-        if name in by_name and name not in found:
-            found[name] = by_name[name]
+        if name in by_name and name not in needed:
+            needed[name] = by_name[name]
             waiting += [_node_name(tensor) for tensor in by_name[name].input]
-    return list(found.values())
+    return list(needed.values())
 
 
-def _features_of(node: Any, by_name: dict[str, Any]) -> Iterator[ParsedFeature]:
+def _features_of(node: Any, by_name: Mapping[str, Any]) -> Iterator[ParsedFeature]:
     attributes = node.attr
     dense_types = attributes["Tdense"].list.type
-    dense_sizes = [_size(shape) for shape in attributes["dense_shapes"].list.shape]
+    dense_sizes = [
+        math.prod(max(dim.size, 1) for dim in shape.dim)
+        for shape in attributes["dense_shapes"].list.shape
+    ]
     sparse_types = attributes["sparse_types"].list.type
     if node.op == "ParseExampleV2":
         sparse, dense, ragged = (_strings(by_name, name) for name in node.input[2:5])
@@ -93,16 +144,9 @@ def _features(keys: Any, types: Any, sizes: list[int] | None = None) -> Iterator
         yield ParsedFeature(key.decode(), tf.as_dtype(dtype).name, size)
 
 
-def _strings(by_name: dict[str, Any], tensor: str) -> list[bytes]:
+def _strings(by_name: Mapping[str, Any], tensor: str) -> list[bytes]:
     node = by_name.get(_node_name(tensor))
     return list(node.attr["value"].tensor.string_val) if node is not None else []
-
-
-def _size(shape: Any) -> int:
-    size = 1
-    for dim in shape.dim:
-        size *= max(dim.size, 1)
-    return size
 
 
 def _node_name(tensor: str) -> str:

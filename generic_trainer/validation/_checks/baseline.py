@@ -1,4 +1,4 @@
-"""What is different from the model that serves now?"""
+"""Comparison of the model with the base model, the one that serves now."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from generic_trainer.validation._check import check
-from generic_trainer.validation._compare import is_float
+from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
 from generic_trainer.validation._model import ModelUnderTest
-from generic_trainer.validation._result import Finding, fail, note, skip, warn
-from generic_trainer.validation._scoring import call, first_line
-from generic_trainer.validation._tensors import describe_info
+from generic_trainer.validation._scoring import call, first_line, is_float
+from generic_trainer.validation._signatures import describe_info
 
 __all__ = ["base_model"]
 
-_REMEDY = (
+_BASE_REMEDY = (
     "clients of the base model, and the Evaluator's comparison with it, will not work unchanged; "
     "keep the old names beside the new ones, or change the clients first"
 )
@@ -37,12 +35,16 @@ def base_model(model: ModelUnderTest) -> Iterator[Finding]:
             "point base_model at the directory that holds its saved_model.pb",
         )
         return
-    for told in (*_signatures(base, model), *_ops(base, model), *_assets(base, model)):
-        yield warn(told, _REMEDY)
-    yield from _predictions(base, model)
+    for change in (
+        *_changed_signatures(base, model),
+        *_new_ops(base, model),
+        *_changed_assets(base, model),
+    ):
+        yield warn(change, _BASE_REMEDY)
+    yield from _changed_predictions(base, model)
 
 
-def _signatures(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[str]:
+def _changed_signatures(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[str]:
     for name, old in base.signatures.items():
         new = model.signatures.get(name)
         if new is None:
@@ -57,19 +59,19 @@ def _signatures(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[str]:
                 yield f"signature {name!r}: {kind} were {before}, are {after}"
 
 
-def _ops(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[str]:
+def _new_ops(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[str]:
     before, after = ({node.op for node in m.nodes if node.served} for m in (base, model))
     if after - before:
         yield f"ops that the base model did not use: {', '.join(sorted(after - before))}"
 
 
-def _assets(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[str]:
+def _changed_assets(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[str]:
     before, after = ({a.filename for a in m.assets} for m in (base, model))
     if before != after:
         yield f"assets were {sorted(before)}, are {sorted(after)}"
 
 
-def _predictions(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[Finding]:
+def _changed_predictions(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[Finding]:
     for name, scores in model.scores.items():
         if name not in base.signatures or name not in model.serving_signatures:
             continue
@@ -83,18 +85,24 @@ def _predictions(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[Findin
             )
             continue
         for key in sorted(set(outputs) & set(scores.batch)):
-            yield _compare(f"signature {name!r}, output {key!r}", scores.batch[key], outputs[key])
+            yield _compare_outputs(
+                f"signature {name!r}, output {key!r}", scores.batch[key], outputs[key]
+            )
     base.release()
 
 
-def _compare(subject: str, new: np.ndarray, old: np.ndarray) -> Finding:
+def _compare_outputs(subject: str, new: np.ndarray, old: np.ndarray) -> Finding:
     if new.shape != old.shape:
         return note(f"{subject}: shapes {new.shape} and {old.shape}, not compared")
     if not is_float(new):
         return note(f"{subject}: {float(np.mean(new != old)):.0%} of the values differ")
     gap = float(np.mean(np.abs(new.astype(np.float64) - old.astype(np.float64))))
     size = float(np.mean(np.abs(old.astype(np.float64))))
-    told = f"{subject}: differs by {gap:.3g} on average, where the base model's size is {size:.3g}"
+    message = (
+        f"{subject}: differs by {gap:.3g} on average, where the base model's size is {size:.3g}"
+    )
     if gap > size:
-        return warn(told, "see whether the new model has learnt the same target in the same unit")
-    return note(told)
+        return warn(
+            message, "see whether the new model has learnt the same target in the same unit"
+        )
+    return note(message)

@@ -1,0 +1,79 @@
+"""All checks, in the order in which they run: what is cheap and fundamental comes first."""
+
+from __future__ import annotations
+
+from generic_trainer.validation._check import Check
+from generic_trainer.validation._checks import (
+    baseline,
+    evaluator,
+    examples,
+    files,
+    graph,
+    predictions,
+    serving,
+    signatures,
+)
+from generic_trainer.validation._contract import ServingContract
+
+__all__ = ["all_checks", "checks_for"]
+
+_ANY_FORMAT: tuple[Check, ...] = (files.presence, files.manifest_matches)
+# They read the files of a model and load nothing.
+_STATIC: tuple[Check, ...] = (
+    files.presence,
+    files.inputs_read,
+    files.manifest_matches,
+    files.leftovers,
+    files.parses,
+    files.fingerprint_matches,
+    graph.serve_tag,
+    graph.tensorflow_version,
+    signatures.signatures_exist,
+    signatures.required_signatures,
+    signatures.signature_specs,
+    signatures.serialized_input,
+    signatures.batch_dimension,
+    signatures.output_shape,
+    signatures.composite_tensors,
+    graph.unregistered_ops,
+    graph.denied_ops,
+    graph.python_ops,
+    graph.file_ops,
+    graph.absolute_paths,
+    graph.devices,
+    graph.compiled_functions,
+    files.assets,
+    files.variables_read,
+    files.variables_finite,
+    evaluator.eval_config,
+    evaluator.eval_signatures,
+)
+# They load the model and call it.
+_DYNAMIC: tuple[Check, ...] = (
+    serving.loads,
+    predictions.scores,
+    predictions.output_per_row,
+    predictions.outputs_finite,
+    predictions.outputs_vary,
+    predictions.deterministic,
+    predictions.row_independence,
+    examples.golden,
+    examples.without_label,
+    examples.without_optional,
+    serving.warmup,
+    serving.latency,
+    serving.memory,
+    serving.session,
+    baseline.base_model,
+    evaluator.eval_rehearsal,
+)
+
+
+def all_checks() -> tuple[Check, ...]:
+    """Returns every check, in the order in which they run on a SavedModel."""
+    return _STATIC + _DYNAMIC
+
+
+def checks_for(contract: ServingContract) -> tuple[Check, ...]:
+    """Returns the checks that the contract's format calls for."""
+    return _ANY_FORMAT if contract.format == "any" else all_checks()

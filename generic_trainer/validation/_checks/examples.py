@@ -1,0 +1,176 @@
+"""Checks of the contract's own examples: their golden outputs, and what may be absent from them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import numpy as np
+
+from generic_trainer.validation._check import Finding, check, fail, note, skip
+from generic_trainer.validation._manifest import MANIFEST, read_manifest
+from generic_trainer.validation._model import ModelUnderTest
+from generic_trainer.validation._scoring import Scores, call, difference, first_line
+
+__all__ = ["golden", "without_label", "without_optional"]
+
+_GOLDEN_ROWS = 3
+
+
+@check("golden", needs=("deterministic",))
+def golden(model: ModelUnderTest) -> Iterator[Finding]:
+    """The model still gives the golden outputs of its manifest."""
+    scored = model.scores.get("serving_default")
+    if scored is not None and scored.feed.real and scored.feed.serialized:
+        model.facts["golden"] = {"serving_default": _golden_record(scored)}
+    known = _golden_outputs(model)
+    if not known:
+        yield skip("no golden outputs in a manifest")
+    for name, rows in known.items():
+        yield from _compare_golden(model, name, rows)
+
+
+def _golden_record(scored: Scores) -> dict[str, Any]:
+    (records,) = scored.feed.inputs.values()
+    return {
+        "examples": [base64.b64encode(record).decode() for record in records[:_GOLDEN_ROWS]],
+        "outputs": {
+            key: _plain(value[:_GOLDEN_ROWS]) for key, value in sorted(scored.batch.items())
+        },
+    }
+
+
+def _golden_outputs(model: ModelUnderTest) -> dict[str, Any]:
+    try:
+        return read_manifest(model.directory).get("golden", {})
+    except (OSError, ValueError):
+        return {}
+
+
+def _compare_golden(model: ModelUnderTest, name: str, rows: dict[str, Any]) -> Iterator[Finding]:
+    (key,) = model.signatures[name].inputs
+    records = np.array([base64.b64decode(text) for text in rows["examples"]], dtype=object)
+    outputs = call(model.loaded.signatures[name], {key: records})
+    for output, golden_values in rows["outputs"].items():
+        actual = outputs[output]
+        changed, _ = difference(actual, _restored(golden_values, actual.dtype))
+        if changed:
+            yield fail(
+                f"signature {name!r}, output {output!r}: {changed} in {MANIFEST}",
+                "this is not the function that was published, or this TensorFlow computes it "
+                "differently: compare the versions in the manifest",
+            )
+    yield note(f"{len(records)} golden examples give the published outputs")
+
+
+def _restored(values: Any, dtype: np.dtype) -> np.ndarray:
+    if dtype.kind != "O":
+        return np.array(values).astype(dtype)
+    return np.vectorize(str.encode, otypes=[object])(values)
+
+
+def _plain(values: np.ndarray) -> Any:
+    if values.dtype.kind == "O":
+        return np.vectorize(lambda v: v.decode(errors="replace"), otypes=[object])(values).tolist()
+    return values.tolist()
+
+
+@check("without_label", needs=("scores",))
+def without_label(model: ModelUnderTest) -> Iterator[Finding]:
+    """Examples without the label still score, and score the same."""
+    labels = _label_keys(model)
+    present = [(n, scored) for n, scored in _real(model) if _holds(scored, labels)]
+    if not present:
+        yield skip("no examples with a known label: set label_keys and examples in the contract")
+    for name, scored in present:
+        stripped = [_strip(record, labels) for record in _records(scored)]
+        try:
+            outputs = _rescore(model, name, scored, stripped)
+        except Exception as error:
+            yield fail(
+                f"signature {name!r} needs the label {sorted(labels)}: {first_line(error)}",
+                "leave the label out of the feature spec that the signature parses "
+                "(feature_spec.pop(LABEL_KEY)): it is not known when the model serves",
+            )
+            continue
+        for key, output in sorted(outputs.items()):
+            changed, _ = difference(output, scored.batch[key])
+            if changed:
+                yield fail(
+                    f"signature {name!r}: output {key!r} depends on the label: {changed}",
+                    "the label leaked into the features: remove it from the model's inputs",
+                )
+
+
+@check("without_optional", needs=("scores",))
+def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
+    """Examples without the features that the schema calls optional still score."""
+    optional = _optional(model)
+    if not optional:
+        yield skip("no schema, or all of its features are required")
+        return
+    for name, scored in _real(model):
+        stripped = [_strip(record, optional) for record in _records(scored)]
+        try:
+            _rescore(model, name, scored, stripped)
+        except Exception as error:
+            yield fail(
+                f"signature {name!r} fails when {sorted(optional)} are absent, which the schema "
+                f"allows: {first_line(error)}",
+                "parse them as VarLenFeature or give FixedLenFeature a default_value; if they are "
+                "always there, set presence.min_fraction: 1 in the schema",
+            )
+
+
+def _real(model: ModelUnderTest) -> Iterator[tuple[str, Scores]]:
+    """Yields the signatures that consumers call and that real, serialized examples have scored."""
+    for name, scored in model.scores.items():
+        if name in model.serving_signatures and scored.feed.real and scored.feed.serialized:
+            yield name, scored
+
+
+def _records(scored: Scores) -> list[bytes]:
+    (records,) = scored.feed.inputs.values()
+    return list(records)
+
+
+def _rescore(model: ModelUnderTest, name: str, scored: Scores, records: list[bytes]) -> dict:
+    (key,) = scored.feed.inputs
+    return call(model.loaded.signatures[name], {key: np.array(records, dtype=object)})
+
+
+def _holds(scored: Scores, keys: Collection[str]) -> bool:
+    import tensorflow as tf
+
+    parsed = (tf.train.Example.FromString(record) for record in _records(scored))
+    return any(key in example.features.feature for example in parsed for key in keys)
+
+
+def _strip(record: bytes, keys: Collection[str]) -> bytes:
+    import tensorflow as tf
+
+    example = tf.train.Example.FromString(record)
+    for key in keys:
+        example.features.feature.pop(key, None)
+    return example.SerializeToString(deterministic=True)
+
+
+def _optional(model: ModelUnderTest) -> set[str]:
+    if model.schema is None:
+        return set()
+    return {
+        feature.name
+        for feature in model.schema.feature
+        if not (feature.presence.min_fraction == 1 or feature.presence.min_count > 0)
+        and feature.name not in _label_keys(model)
+    }
+
+
+def _label_keys(model: ModelUnderTest) -> set[str]:
+    """Returns the labels that the contract names, or that its eval config does."""
+    keys = set(model.contract.label_keys)
+    if not keys and model.contract.eval_config is not None:
+        for spec in model.eval_config.model_specs:
+            keys.update([spec.label_key] if spec.label_key else [], spec.label_keys.values())
+    return keys

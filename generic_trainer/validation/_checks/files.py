@@ -1,0 +1,277 @@
+"""Checks of files: those of the model, and those that the contract names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from generic_trainer._core import internals
+from generic_trainer._core.files import sha256_of_file
+from generic_trainer.errors import DataError
+from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
+from generic_trainer.validation._manifest import MANIFEST, read_manifest
+from generic_trainer.validation._model import ModelUnderTest
+
+__all__ = [
+    "assets",
+    "fingerprint_matches",
+    "inputs_read",
+    "leftovers",
+    "manifest_matches",
+    "parses",
+    "presence",
+    "variables_finite",
+    "variables_read",
+]
+
+_SAVED_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt", "saved_model.cpb")
+_SOURCES = ("records", "schema", "eval_config")
+_MANIFEST_REMEDY = "copy the model again from where it was published, with all of its files"
+_PROTOBUF_LIMIT = (1 << 31) - 1  # bytes; no C++ consumer reads more
+_SHARD = re.compile(r"variables\.data-(\d{5})-of-(\d{5})")
+_TEMPORARY = re.compile(r"_temp\b|\.tmp\b|tempstate|\.part$|^\.nfs")
+_HASHES = (
+    "saved_model_checksum",
+    "graph_def_program_hash",
+    "signature_def_hash",
+    "saved_object_graph_hash",
+    "checkpoint_hash",
+)
+_VARIABLES_INDEX = Path("variables/variables.index")
+_VARIABLE_OPS = ("VarHandleOp", "VariableV2", "Variable")
+_VARIABLES_REMEDY = (
+    "the files of variables/ are damaged or incomplete: export again, copy whole files, and "
+    "compare with the sizes at the source"
+)
+_VARIABLE_KEY = "/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+@check("presence")
+def presence(model: ModelUnderTest) -> Iterator[Finding]:
+    """The directory holds a SavedModel."""
+    model.facts["files"] = len(model.files)
+    model.facts["size_bytes"] = sum((model.directory / path).stat().st_size for path in model.files)
+    if not model.files:
+        yield fail(
+            f"no file in {model.exported_to}",
+            "save the model to fn_args.serving_model_dir at the end of run_fn",
+        )
+    elif model.contract.format == "saved_model" and not _is_saved_model(model):
+        listed = ", ".join(str(path) for path in model.files[:5])
+        yield fail(
+            f"expected one of {', '.join(_SAVED_MODEL_FILES)} in {model.exported_to}, found "
+            f"{listed}{_nested(model.files)}",
+            'export a SavedModel; for another format on purpose set format="any" in the '
+            "ServingContract: then only presence and manifest are checked",
+        )
+
+
+def _is_saved_model(model: ModelUnderTest) -> bool:
+    return any(Path(name) in model.files for name in _SAVED_MODEL_FILES)
+
+
+def _nested(files: list[Path]) -> str:
+    inner = [path.parent for path in files if path.name in _SAVED_MODEL_FILES]
+    return f"; there is a SavedModel below it, in {inner[0]}" if inner else ""
+
+
+@check("inputs_read")
+def inputs_read(model: ModelUnderTest) -> Iterator[Finding]:
+    """The contract's examples, schema and eval config can be read."""
+    contract = model.contract
+    if contract.examples is None and contract.schema is None and contract.eval_config is None:
+        yield skip("the contract names no examples, schema or eval config")
+        return
+    for source in _SOURCES:
+        try:
+            getattr(model, source)
+        except DataError as error:
+            yield fail(str(error), "correct the contract; nothing is said about the model here")
+    yield from _malformed(model)
+
+
+def _malformed(model: ModelUnderTest) -> Iterator[Finding]:
+    import tensorflow as tf
+    from google.protobuf.message import DecodeError
+
+    try:
+        for record in model.records:
+            tf.train.Example.FromString(record)
+        if model.records:
+            yield note(f"{len(model.records)} examples read")
+    except DecodeError:
+        yield fail(
+            "the contract's examples are not serialized tf.Examples",
+            "point the contract at the records that ExampleGen or Transform wrote",
+        )
+    except DataError:
+        return  # inputs_read has said so
+
+
+@check("manifest_matches", needs=("presence",))
+def manifest_matches(model: ModelUnderTest) -> Iterator[Finding]:
+    """Every file has the SHA-256 that the model's manifest.json lists.
+
+    A truncated vocabulary loads and silently returns defaults; only this finds it.
+    """
+    if Path(MANIFEST) not in model.files:
+        yield skip(f"no {MANIFEST}: the model was not published by this package")
+        return
+    try:
+        listed = read_manifest(model.directory)["files"]
+    except ValueError as error:
+        yield fail(f"{MANIFEST} cannot be read: {error}", _MANIFEST_REMEDY)
+        return
+    present = {path.as_posix() for path in model.files}
+    missing = sorted(set(listed) - present)
+    changed = [name for name in sorted(set(listed) & present) if _is_changed(model, name, listed)]
+    if missing:
+        yield fail(
+            f"missing since the model was published: {', '.join(missing[:5])}", _MANIFEST_REMEDY
+        )
+    if changed:
+        yield fail(
+            f"changed since the model was published: {', '.join(changed[:5])}", _MANIFEST_REMEDY
+        )
+
+
+def _is_changed(model: ModelUnderTest, name: str, listed: dict[str, dict[str, str]]) -> bool:
+    return sha256_of_file(model.directory / name) != listed[name].get("sha256")
+
+
+@check("leftovers", needs=("presence",))
+def leftovers(model: ModelUnderTest) -> Iterator[Finding]:
+    """saved_model.pb is below protobuf's 2 GB, and no file is left over from a broken save."""
+    if Path("saved_model.pb") in model.files:
+        size = (model.directory / "saved_model.pb").stat().st_size
+        if size > _PROTOBUF_LIMIT:
+            yield fail(
+                f"saved_model.pb has {size} bytes, protobuf reads at most {_PROTOBUF_LIMIT}",
+                "weights ended up as constants: keep them in tf.Variable attributes",
+            )
+    strange = [str(path) for path in model.files if any(map(_TEMPORARY.search, path.parts))]
+    totals = {match[2] for path in model.files if (match := _SHARD.fullmatch(path.name))}
+    if len(totals) > 1:
+        strange.append("variables/ with the shards of two saves")
+    if strange:
+        yield warn(
+            f"left over from an interrupted or repeated save: {', '.join(strange[:5])}",
+            "export into an empty directory and wait until the save has returned",
+        )
+
+
+@check("parses", needs=("presence",))
+def parses(model: ModelUnderTest) -> Iterator[Finding]:
+    """The SavedModel proto parses and holds a graph."""
+    try:
+        meta_graphs = len(model.saved_model.meta_graphs)
+    except Exception as error:
+        yield fail(
+            f"saved_model.pb does not parse: {error}",
+            "the file is truncated or damaged: export again, and copy whole files",
+        )
+        return
+    if not meta_graphs:
+        yield fail(
+            "saved_model.pb parses and holds no graph",
+            "the file is truncated or empty: export again with tf.saved_model.save",
+        )
+
+
+@check("fingerprint", needs=("parses",))
+def fingerprint_matches(model: ModelUnderTest) -> Iterator[Finding]:
+    """The fingerprint that was written at the export still fits the files.
+
+    It covers saved_model.pb and the index of the variables; the variables' own bytes have
+    checksums of their own, and assets are covered by the manifest.
+    """
+    if Path("fingerprint.pb") not in model.files:
+        yield skip("no fingerprint.pb (written by TensorFlow 2.12 and later)")
+        return
+    from google.protobuf.message import DecodeError
+    from tensorflow.core.protobuf.fingerprint_pb2 import FingerprintDef
+
+    try:
+        stored = FingerprintDef.FromString((model.directory / "fingerprint.pb").read_bytes())
+    except DecodeError as error:
+        yield fail(f"fingerprint.pb does not parse: {error}", "export again, copy whole files")
+        return
+    computed = FingerprintDef.FromString(
+        internals.TF_CREATE_FINGERPRINT.get()(str(model.directory))
+    )
+    if stored.version.producer != computed.version.producer:
+        yield skip("written by a TensorFlow whose fingerprints are computed in another way")
+        return
+    changed = [name for name in _HASHES if getattr(stored, name) != getattr(computed, name)]
+    if changed:
+        yield fail(
+            f"{', '.join(changed)} differ from fingerprint.pb: files were edited, damaged or "
+            "mixed with another model's after the export",
+            "publish the export as it was written; if it was edited on purpose, delete "
+            "fingerprint.pb or load and save the model again",
+        )
+
+
+@check("assets", needs=("serve_tag",))
+def assets(model: ModelUnderTest) -> Iterator[Finding]:
+    """Every asset of the graph is there and holds something."""
+    for name in sorted({asset.filename for asset in model.assets}):
+        file = model.directory / "assets" / name
+        if not file.is_file():
+            yield fail(
+                f"assets/{name} is missing",
+                "copy the model with its assets/ folder; without it tables cannot be filled",
+            )
+        elif file.stat().st_size == 0:
+            yield warn(
+                f"assets/{name} is empty: every lookup in it will return the default",
+                "see whether the vocabulary was complete when the model was exported",
+            )
+
+
+@check("variables_read", needs=("serve_tag",))
+def variables_read(model: ModelUnderTest) -> Iterator[Finding]:
+    """Every variable is complete, and its checksum is right."""
+    if _VARIABLES_INDEX not in model.files:
+        if any(node.op in _VARIABLE_OPS for node in model.nodes):
+            yield fail(f"the model has variables and no {_VARIABLES_INDEX}", _VARIABLES_REMEDY)
+        else:
+            yield skip("the model has no variables")
+        return
+    try:
+        unreadable = model.variable_scan.unreadable
+    except Exception as error:
+        yield fail(f"variables/ cannot be opened: {_first_line(error)}", _VARIABLES_REMEDY)
+        return
+    for name, reason in unreadable.items():
+        yield fail(f"variable {name!r} cannot be read: {reason}", _VARIABLES_REMEDY)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+@check("variables_finite", needs=("variables_read",))
+def variables_finite(model: ModelUnderTest) -> Iterator[Finding]:
+    """No weight is NaN or infinite."""
+    if _VARIABLES_INDEX not in model.files:
+        yield skip("the model has no variables")
+        return
+    scan = model.variable_scan
+    if scan.nan:
+        yield fail(
+            f"NaN in {_quoted(scan.nan)}",
+            "training diverged: look at the loss, lower the learning rate, clip gradients, and "
+            "look for NaN in the examples",
+        )
+    if scan.infinite:
+        yield warn(
+            f"infinite values in {_quoted(scan.infinite)}",
+            "fine in a mask; in a weight it means that training diverged",
+        )
+
+
+def _quoted(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name.removesuffix(_VARIABLE_KEY)) for name in names[:5])
+    return f"{len(names)} variables: {shown}" + (", ..." if len(names) > 5 else "")

@@ -1,0 +1,186 @@
+"""Checks of what the signatures return for examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from generic_trainer.validation._check import Finding, check, fail, note, warn
+from generic_trainer.validation._feeds import feed_for
+from generic_trainer.validation._model import ModelUnderTest
+from generic_trainer.validation._scoring import (
+    ODD_ROWS,
+    Feed,
+    Scores,
+    call,
+    difference,
+    first_line,
+    is_float,
+    score,
+)
+
+__all__ = [
+    "deterministic",
+    "output_per_row",
+    "outputs_finite",
+    "outputs_vary",
+    "row_independence",
+    "scores",
+]
+
+_PREPROCESSING = "transform_"  # TFX's names: transform_features, transform_labels
+_ROW_REMEDY = (
+    "a prediction must not depend on which examples share its batch: normalise with statistics "
+    "from training (BatchNormalization with training=False, or Transform) and not over the batch"
+)
+
+
+@check("scores", needs=("loads", "devices", "signatures_exist", "inputs_read"))
+def scores(model: ModelUnderTest) -> Iterator[Finding]:
+    """Every signature scores a batch, an odd remainder of one, and single rows.
+
+    The rows are the contract's examples where they fit the signature. Made-up rows stand in
+    elsewhere; what they cannot be scored with is a warning, as the model may rightly refuse them.
+    """
+    for name, signature in model.signatures.items():
+        feed = feed_for(model, signature)
+        if feed is None:
+            yield note(f"signature {name!r} takes no dense tensors: not called")
+            continue
+        loaded = model.loaded.signatures[name]
+        try:
+            model.scores[name] = score(loaded, feed)
+            yield note(f"signature {name!r} scored {feed.rows} rows of {feed.source}")
+        except Exception as error:
+            message = f"signature {name!r} with {feed.source}: {first_line(error)}"
+            if _out_of_memory(error):
+                yield fail(message, "reduce what the signature allocates for one batch")
+            else:
+                yield _judge_error(name in model.serving_signatures, loaded, feed, message)
+
+
+def _out_of_memory(error: Exception) -> bool:
+    import tensorflow as tf
+
+    return isinstance(error, (MemoryError, tf.errors.ResourceExhaustedError))
+
+
+def _judge_error(served: bool, loaded: Any, feed: Feed, message: str) -> Finding:
+    if served and _scores_alone(loaded, feed):
+        return fail(
+            f"{message}; single rows are scored",
+            "the function is made for one row: replace fixed sizes (reshape to [1, ...], x[0]) by "
+            "ones that follow the batch. The Evaluator would silently fall back to row by row",
+        )
+    if not feed.real:
+        return warn(
+            message,
+            "these rows were made up from the graph; pass real ones with "
+            "ServingContract(examples=...) to know whether the model is at fault",
+        )
+    return (fail if served else warn)(
+        message,
+        "every consumer will see this error: make the signature parse what the examples hold "
+        "(names, dtypes, optional features with a default_value), with any number of rows",
+    )
+
+
+def _scores_alone(loaded: Any, feed: Feed) -> bool:
+    try:
+        call(loaded, feed.take([0]))
+    except Exception:
+        return False
+    return True
+
+
+@check("output_per_row", needs=("scores",))
+def output_per_row(model: ModelUnderTest) -> Iterator[Finding]:
+    """The first dimension of every output is the number of rows."""
+    for name, scored in _served(model):
+        for key, output in sorted(scored.batch.items()):
+            if output.shape[:1] != (scored.feed.rows,):
+                yield fail(
+                    f"signature {name!r}: {scored.feed.rows} rows give output {key!r} of shape "
+                    f"{list(output.shape)}",
+                    "return one row per example; BulkInferrer and Evaluator split outputs by row",
+                )
+
+
+@check("outputs_finite", needs=("scores",))
+def outputs_finite(model: ModelUnderTest) -> Iterator[Finding]:
+    """No output is NaN or infinite."""
+    for name, scored in model.scores.items():
+        for key, output in sorted(scored.batch.items()):
+            if is_float(output) and not np.isfinite(output.astype(np.float64)).all():
+                is_nan = bool(np.isnan(output.astype(np.float64)).any())
+                judge = fail if is_nan and scored.feed.real else warn
+                kind = "NaN" if is_nan else "infinite values"
+                yield judge(
+                    f"signature {name!r}: output {key!r} has {kind} for {scored.feed.source}",
+                    "look for a division by zero, the log of zero, or features whose missing "
+                    "values became NaN; the Evaluator turns NaN into silent nonsense",
+                )
+
+
+@check("outputs_vary", needs=("scores",))
+def outputs_vary(model: ModelUnderTest) -> Iterator[Finding]:
+    """Different examples do not all get the same outputs."""
+    for name, scored in _served(model):
+        if name.startswith(_PREPROCESSING):
+            continue  # it may return the label, of which a few examples can well have one value
+        if scored.feed.real and scored.feed.rows > 1 and all(map(_constant, scored.batch.values())):
+            yield warn(
+                f"signature {name!r} gives the same outputs for {scored.feed.rows} examples",
+                "see whether the features reach the model (names, vocabulary, scaling) and "
+                "whether it was trained",
+            )
+
+
+def _served(model: ModelUnderTest) -> Iterator[tuple[str, Scores]]:
+    return ((n, scored) for n, scored in model.scores.items() if n in model.serving_signatures)
+
+
+def _constant(output: np.ndarray) -> bool:
+    return output.ndim > 0 and len(output) > 1 and bool((output == output[:1]).all())
+
+
+@check("deterministic", needs=("scores",))
+def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
+    """The same batch scored twice gives the same outputs."""
+    for name, scored in model.scores.items():
+        again = call(model.loaded.signatures[name], scored.feed.inputs)
+        for key, expected in sorted(scored.batch.items()):
+            changed, certain = difference(again[key], expected)
+            if changed:
+                yield (fail if certain else warn)(
+                    f"signature {name!r}, output {key!r}: the second call gives {changed}",
+                    "call the model with training=False in the exported function: dropout or "
+                    "another random op is live; severities={'deterministic': 'warn'} accepts a "
+                    "model that is meant to sample",
+                )
+
+
+@check("row_independence", needs=("deterministic",))
+def row_independence(model: ModelUnderTest) -> Iterator[Finding]:
+    """A row scored alone, or in a smaller batch, gives what it gives in the full batch."""
+    for name, scored in model.scores.items():
+        for key in sorted(scored.batch):
+            message, certain = _first_difference(scored, key)
+            if message:
+                judge = fail if certain else warn
+                yield judge(f"signature {name!r}, output {key!r}: {message}", _ROW_REMEDY)
+
+
+def _first_difference(scored: Scores, key: str) -> tuple[str, bool]:
+    batch = scored.batch[key]
+    if batch.ndim == 0 or len(batch) != scored.feed.rows:
+        return "", False  # output_per_row says so
+    for row, outputs in enumerate(scored.single):
+        changed, certain = difference(np.atleast_1d(outputs[key]), batch[row : row + 1])
+        if changed:
+            return f"row {row} alone gives {changed} in a batch of {len(batch)}", certain
+    changed, certain = difference(np.atleast_1d(scored.odd[key]), batch[:ODD_ROWS])
+    size = min(ODD_ROWS, len(batch))
+    return (f"a batch of {size} gives {changed} in one of {len(batch)}" if changed else ""), certain

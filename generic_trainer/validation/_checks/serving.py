@@ -1,0 +1,234 @@
+"""Checks of the model as servers and BulkInferrer load and call it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from generic_trainer._core.machine import resident_memory_mb
+from generic_trainer._core.records import read_records
+from generic_trainer.errors import DataError
+from generic_trainer.validation._check import Finding, check, fail, note, skip
+from generic_trainer.validation._graph import import_library
+from generic_trainer.validation._model import ModelUnderTest
+from generic_trainer.validation._scoring import Scores, call, difference, first_line
+
+__all__ = ["latency", "loads", "memory", "session", "warmup"]
+
+_WARMUP_FILE = Path("assets.extra/tf_serving_warmup_requests")
+_MAX_REQUESTS = 100
+_WARMUP_REMEDY = (
+    "write the requests again from examples that the signature takes, or delete the file"
+)
+_MAX_CALLS = 11
+_MAX_SECONDS = 0.5
+
+
+@check("loads", needs=("serve_tag",))
+def loads(model: ModelUnderTest) -> Iterator[Finding]:
+    """`tf.saved_model.load` loads the model elsewhere than where it was exported."""
+    for op in model.contract.allowed_ops:
+        import_library(op)
+    model.memory_before_mb = resident_memory_mb()
+    try:
+        model.loaded  # noqa: B018 - loads on first use
+    except Exception as error:
+        yield fail(
+            f"tf.saved_model.load raises {first_line(error)}",
+            "the model was loaded in a process without your code and from another directory: "
+            "track every variable, table and asset as an attribute of the exported object, and "
+            "export whole files",
+        )
+
+
+@check("warmup", needs=("loads", "devices"))
+def warmup(model: ModelUnderTest) -> Iterator[Finding]:
+    """Every warm-up request of the model can be answered."""
+    if _WARMUP_FILE not in model.files:
+        yield skip(f"no {_WARMUP_FILE}")
+        return
+    try:
+        from tensorflow_serving.apis import prediction_log_pb2
+    except ImportError:
+        yield skip("the package tensorflow-serving-api, which reads the requests, is missing")
+        return
+    try:
+        records = read_records(str(model.directory / _WARMUP_FILE), _MAX_REQUESTS)
+        requests = [prediction_log_pb2.PredictionLog.FromString(record) for record in records]
+    except Exception as error:
+        reason = str(error) if isinstance(error, DataError) else first_line(error)
+        yield fail(f"{_WARMUP_FILE} cannot be read: {reason}", _WARMUP_REMEDY)
+        return
+    for index, request in enumerate(requests):
+        yield from _replay(model, index, request)
+
+
+def _replay(model: ModelUnderTest, index: int, request: Any) -> Iterator[Finding]:
+    kind = request.WhichOneof("log_type")
+    if kind not in ("predict_log", "classify_log", "regress_log"):
+        yield note(f"request {index} is a {kind}: not replayed")
+        return
+    body = getattr(request, kind).request
+    name = body.model_spec.signature_name or "serving_default"
+    if name not in model.signatures:
+        yield fail(f"request {index} asks for signature {name!r}, which is missing", _WARMUP_REMEDY)
+        return
+    try:
+        call(model.loaded.signatures[name], _warmup_inputs(model, kind, name, body))
+    except Exception as error:
+        yield fail(f"request {index} to signature {name!r}: {first_line(error)}", _WARMUP_REMEDY)
+
+
+def _warmup_inputs(model: ModelUnderTest, kind: str, name: str, body: Any) -> dict[str, np.ndarray]:
+    import tensorflow as tf
+
+    if kind == "predict_log":
+        return {key: tf.make_ndarray(value) for key, value in body.inputs.items()}
+    examples = body.input.example_list.examples
+    records = np.array([example.SerializeToString() for example in examples], dtype=object)
+    return dict.fromkeys(model.signatures[name].inputs, records)
+
+
+@check("latency", needs=("scores",))
+def latency(model: ModelUnderTest) -> Iterator[Finding]:
+    """One example is scored within the contract's time, in the median."""
+    name = _main_signature(model)
+    if name is None:
+        yield skip("no signature was called")
+        return
+    median_ms = _median_ms(model.loaded.signatures[name], model.scores[name])
+    model.facts["latency_ms"] = round(median_ms, 3)
+    budget = model.contract.max_latency_ms
+    if budget is not None and median_ms > budget:
+        yield fail(
+            f"signature {name!r} takes {median_ms:.3g} ms for one example, the budget is "
+            f"{budget:g} ms (on the CPU of the machine that checks)",
+            "make the model smaller, move work into Transform, or raise max_latency_ms",
+        )
+    else:
+        yield note(f"{median_ms:.3g} ms for one example on this machine's CPU")
+
+
+@check("memory", needs=("scores",))
+def memory(model: ModelUnderTest) -> Iterator[Finding]:
+    """Loading and scoring stays within the contract's memory."""
+    before_mb, after_mb = model.memory_before_mb, resident_memory_mb()
+    if before_mb is None or after_mb is None:
+        yield skip("resident memory cannot be read on this system")
+        return
+    used_mb = max(after_mb - before_mb, 0.0)
+    model.facts["memory_mb"] = round(used_mb, 1)
+    budget = model.contract.max_memory_mb
+    if budget is not None and used_mb > budget:
+        yield fail(
+            f"loading and scoring took {used_mb:.0f} MiB, the budget is {budget:g} MiB",
+            "make the model smaller, share embeddings, or raise max_memory_mb",
+        )
+    else:
+        yield note(f"{used_mb:.0f} MiB to load and score")
+
+
+def _main_signature(model: ModelUnderTest) -> str | None:
+    served = [name for name in model.serving_signatures if name in model.scores]
+    return "serving_default" if "serving_default" in served else next(iter(served), None)
+
+
+def _median_ms(signature: Any, scores: Scores) -> float:
+    one = scores.feed.take([0])
+    taken: list[float] = []
+    started = time.perf_counter()
+    while len(taken) < _MAX_CALLS and time.perf_counter() - started < _MAX_SECONDS:
+        before = time.perf_counter()
+        call(signature, one)
+        taken.append(1000 * (time.perf_counter() - before))
+    return statistics.median(taken)
+
+
+@check("session", needs=("loads", "devices"))
+def session(model: ModelUnderTest) -> Iterator[Finding]:
+    """A graph session scores what the Python object scores.
+
+    BulkInferrer, TF Serving and every C++ server restore the variables that the checkpoint
+    tracks and run the graph. `tf.saved_model.load` restores more than that.
+    """
+    import tensorflow as tf
+
+    model.release()
+    with tf.Graph().as_default(), tf.compat.v1.Session() as running:
+        try:
+            tf.compat.v1.saved_model.load(running, ["serve"], str(model.directory))
+        except Exception as error:
+            yield fail(
+                f"a tf.compat.v1.Session cannot load the model: {first_line(error)}",
+                "BulkInferrer and TF Serving load it this way: see the other failures first",
+            )
+            return
+        for name, scores in model.scores.items():
+            yield from _compare_with_session(model, running, name, scores)
+
+
+def _compare_with_session(
+    model: ModelUnderTest, running: Any, name: str, scores: Scores
+) -> Iterator[Finding]:
+    signature = model.signatures[name]
+    is_random = model.contract.severities.get("deterministic") in ("warn", "skip")
+    dense = {
+        key: info.name
+        for key, info in signature.outputs.items()
+        if info.WhichOneof("encoding") == "name" and info.name
+    }
+    feed = {signature.inputs[key].name: value for key, value in scores.feed.inputs.items()}
+    try:
+        values = running.run(dense, feed)
+    except Exception as error:
+        yield _judge_session(running, name, error)
+        return
+    for key, value in sorted(values.items()):
+        changed, certain = difference(value, scores.batch[key])
+        if changed and certain and not is_random:
+            yield fail(
+                f"signature {name!r}, output {key!r}: a session gives {changed} from Python",
+                "the two loaders restored different values: export again with "
+                "generic_trainer.training.export_model",
+            )
+
+
+def _judge_session(running: Any, name: str, error: Exception) -> Finding:
+    untracked = _uninitialized(running)
+    if untracked:
+        return fail(
+            f"signature {name!r}: the variables {', '.join(map(repr, untracked[:8]))} are not "
+            "tracked, so that a session never restores them, though tf.saved_model.load does: "
+            f"{first_line(error)}",
+            "export with generic_trainer.training.export_model or, for a Keras 3 model, with "
+            "model.export / ExportArchive; tf.saved_model.save(keras_3_model) has this flaw",
+        )
+    return fail(
+        f"signature {name!r} fails in a tf.compat.v1.Session: {first_line(error)}",
+        "BulkInferrer and TF Serving run it this way; look at devices, fixed batch sizes and "
+        "tables that need initialisation",
+    )
+
+
+def _uninitialized(running: Any) -> list[str]:
+    """Returns the names of variables that nothing has restored."""
+    import tensorflow as tf
+
+    handles = [op for op in running.graph.get_operations() if op.type == "VarHandleOp"]
+    with running.graph.as_default():
+        checks = {
+            op.get_attr("shared_name").decode() or op.name: tf.raw_ops.VarIsInitializedOp(
+                resource=op.outputs[0]
+            )
+            for op in handles
+        }
+    try:
+        ready = running.run(checks)
+    except Exception:
+        return []
+    return sorted(name for name, is_ready in ready.items() if not is_ready)

@@ -1,0 +1,177 @@
+"""Checks of signatures: their names, and what they take and return."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
+from generic_trainer.validation._contract import SignatureSpec
+from generic_trainer.validation._model import ModelUnderTest
+from generic_trainer.validation._signatures import (
+    batched,
+    describe_info,
+    dtype_of,
+    is_dense,
+    shape_of,
+)
+
+__all__ = [
+    "batch_dimension",
+    "composite_tensors",
+    "output_shape",
+    "required_signatures",
+    "serialized_input",
+    "signature_specs",
+    "signatures_exist",
+]
+
+_SERIALIZED_REMEDY = (
+    "export a serving_default that takes serialized tf.Examples as tf.TensorSpec([None], "
+    "tf.string), e.g. with generic_trainer.training.export_model; raw tensors can be a second "
+    "signature"
+)
+
+
+@check("signatures_exist", needs=("serve_tag",))
+def signatures_exist(model: ModelUnderTest) -> Iterator[Finding]:
+    """The model has a signature."""
+    model.facts["signatures"] = list(model.signatures)
+    if not model.signatures:
+        yield fail(
+            "the model has no signature (TensorFlow's own __saved_model_init_op does not count)",
+            "pass signatures={'serving_default': ...} to the save call, or use "
+            "generic_trainer.training.export_model",
+        )
+
+
+@check("required_signatures", needs=("signatures_exist",))
+def required_signatures(model: ModelUnderTest) -> Iterator[Finding]:
+    """The signatures that the contract names are there."""
+    actual = list(model.signatures)
+    missing = [spec.name for spec in model.contract.signature_specs if spec.name not in actual]
+    if missing:
+        yield fail(
+            f"expected the signatures {missing}, found {actual}",
+            "export a signature with that name, or name the ones that the consumers use in "
+            "ServingContract(signatures=...)",
+        )
+
+
+@check("signature_specs", needs=("required_signatures",))
+def signature_specs(model: ModelUnderTest) -> Iterator[Finding]:
+    """The signatures have the names, dtypes and shapes that the contract requires."""
+    specs = [spec for spec in model.contract.signature_specs if spec.inputs or spec.outputs]
+    if not specs:
+        yield skip("the contract requires no tensors")
+    for spec in specs:
+        for problem in _deviations(spec, model.signatures[spec.name]):
+            yield fail(
+                f"signature {spec.name!r}: {problem}",
+                "change the function behind the signature, or the contract if the consumers "
+                "have changed",
+            )
+
+
+def _deviations(spec: SignatureSpec, signature: Any) -> Iterator[str]:
+    if spec.inputs and set(spec.inputs) != set(signature.inputs):
+        yield f"expected the inputs {sorted(spec.inputs)}, found {sorted(signature.inputs)}"
+    missing = sorted(set(spec.outputs) - set(signature.outputs))
+    if missing:
+        yield f"expected the outputs {missing}, found {sorted(signature.outputs)}"
+    yield from _mismatches("input", spec.inputs, signature.inputs)
+    yield from _mismatches("output", spec.outputs, signature.outputs)
+
+
+def _mismatches(kind: str, expected: Mapping[str, str], actual: Mapping[str, Any]) -> Iterator[str]:
+    for name in sorted(set(expected) & set(actual)):
+        if not _fits(expected[name], actual[name]):
+            yield f"{kind} {name!r}: expected {expected[name]}, found {describe_info(actual[name])}"
+
+
+def _fits(expected: str, info: Any) -> bool:
+    dtype, bracket, dims = expected.partition("[")
+    if dtype.strip() != dtype_of(info).name:
+        return False
+    shape = shape_of(info)
+    if not bracket or shape is None:
+        return True
+    listed = re.findall(r"None|-?\d+", dims)
+    return [None if dim in ("None", "-1") else int(dim) for dim in listed] == shape
+
+
+@check("serialized_input", needs=("signatures_exist",))
+def serialized_input(model: ModelUnderTest) -> Iterator[Finding]:
+    """A signature takes serialized examples as one string input of shape [None].
+
+    BulkInferrer wants exactly one input, which is a string; TF Serving's warm-up requests and
+    InfraValidator want its shape to be exactly [None].
+    """
+    problems = [_why_unserialized(name, item) for name, item in model.serving_signatures.items()]
+    if not problems or None in problems:
+        return
+    for problem in problems:
+        if model.has_contract:
+            yield warn(
+                f"{problem}; BulkInferrer and InfraValidator cannot call it", _SERIALIZED_REMEDY
+            )
+        else:
+            yield note(f"{problem}: fine for a server, not for BulkInferrer and InfraValidator")
+
+
+def _why_unserialized(name: str, signature: Any) -> str | None:
+    import tensorflow as tf
+
+    listed = ", ".join(f"{key}: {describe_info(v)}" for key, v in sorted(signature.inputs.items()))
+    if len(signature.inputs) == 1:
+        (info,) = signature.inputs.values()
+        if dtype_of(info) == tf.string and shape_of(info) == [None]:
+            return None
+    return f"signature {name!r} takes ({listed}) instead of one string[None]"
+
+
+@check("batch_dimension", needs=("signatures_exist",))
+def batch_dimension(model: ModelUnderTest) -> Iterator[Finding]:
+    """The first dimension of every input is free, so that batches of any size fit.
+
+    A signature with a fixed batch accepts other sizes when called from Python, and fails with
+    them in the sessions that servers and BulkInferrer use.
+    """
+    for name, signature in model.serving_signatures.items():
+        for key, info in sorted(signature.inputs.items()):
+            if not batched(info):
+                yield fail(
+                    f"signature {name!r}: the first dimension of input {key!r} should be None, "
+                    f"found {describe_info(info)}",
+                    "trace the function with tf.TensorSpec([None, ...]) instead of a fixed size",
+                )
+
+
+@check("output_shape", needs=("signatures_exist",))
+def output_shape(model: ModelUnderTest) -> Iterator[Finding]:
+    """The first dimension of every output is the batch: BulkInferrer and Evaluator split by it."""
+    for name, signature in model.serving_signatures.items():
+        for key, info in sorted(signature.outputs.items()):
+            if not batched(info):
+                yield fail(
+                    f"signature {name!r}: the first dimension of output {key!r} should be the "
+                    f"batch, found {describe_info(info)}",
+                    "return one row per example, e.g. [batch, 1] and not a mean over the batch; "
+                    "leave constants out of the signature's outputs",
+                )
+
+
+@check("composite_tensors", needs=("signatures_exist",))
+def composite_tensors(model: ModelUnderTest) -> Iterator[Finding]:
+    """Signatures take and return dense tensors; ragged and sparse ones cannot be served."""
+    for name, signature in model.serving_signatures.items():
+        for kind, tensors in (("input", signature.inputs), ("output", signature.outputs)):
+            for key, info in sorted(tensors.items()):
+                if not is_dense(info):
+                    yield warn(
+                        f"signature {name!r}: {kind} {key!r} is not a dense tensor; TF Serving "
+                        "and BulkInferrer cannot handle it",
+                        "return .to_tensor() with a default value, or values and row lengths as "
+                        "two outputs",
+                    )

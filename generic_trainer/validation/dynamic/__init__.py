@@ -1,1 +1,0 @@
-"""Checks that load the model and call it."""

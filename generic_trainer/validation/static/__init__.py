@@ -1,1 +1,0 @@
-"""Checks that read the files of a model and load nothing."""
