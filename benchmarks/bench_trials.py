@@ -152,12 +152,16 @@ def run_estimator_trial(steps: int) -> float:
 def _digits_trial() -> Any:
     """Returns a trial class with the model of `module_files/digits_experiment.py`."""
     import digits_experiment as digits
+    import numpy as np
+    from sklearn.datasets import load_digits
 
     from generic_trainer.estimator import tf
     from generic_trainer.trials.estimator import EstimatorTrial
 
     def batches() -> Any:
-        return tf.data.Dataset.from_tensor_slices(digits._digits(slice(360, None))).batch(64)
+        images, labels = load_digits(return_X_y=True)
+        images = (images[360:] / 16).astype(np.float32).reshape(-1, 8, 8, 1)
+        return tf.data.Dataset.from_tensor_slices((images, labels[360:].astype(np.int64))).batch(64)
 
     class DigitsTrial(EstimatorTrial):
         timer = _timer()
@@ -181,12 +185,10 @@ def _digits_trial() -> Any:
 
 
 def run_estimator_of_experiment(steps: int) -> float:
-    """Trains the estimator of `module_files/digits_experiment.py` by `Estimator.train`."""
+    """Trains the estimator of `module_files/digits_experiment.py` by one call of its `train`."""
     with tempfile.TemporaryDirectory() as folder:
         experiment, timer = _experiment(folder, steps)
-        experiment.estimator.train(
-            experiment._train_input_fn, hooks=experiment._train_hooks, max_steps=steps
-        )
+        experiment.train()
     return timer.seconds
 
 

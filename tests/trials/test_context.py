@@ -8,7 +8,7 @@ import pytest
 
 from generic_trainer import trials
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.trials._context import TrialContext
+from generic_trainer.trials import TrialContext
 from generic_trainer.trials._trial import TrialRun, current
 from generic_trainer.trials.errors import CheckFailedError
 
