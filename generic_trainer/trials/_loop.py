@@ -50,36 +50,28 @@ class Controller(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class TrialSchedule:
-    """What a trial is to do, in batches.
+    """The settings of an experiment, its lengths in batches.
 
     Attributes:
-        max_batches: how long it trains.
-        unit: batches in one training workload.
+        settings: the settings.
+        max_batches: how long a trial trains.
         validation_period: validate at least this often; None leaves it to the end.
         checkpoint_period: write a checkpoint at least this often.
-        validate_first: whether to validate before training.
-        checkpoint_policy: which validations are followed by a checkpoint.
-        metric: the validation metric that says which model is the best.
-        is_better: whether a value of the metric is better than the best so far.
     """
 
+    settings: ExperimentSettings
     max_batches: int
-    unit: int
     validation_period: int | None
     checkpoint_period: int | None
-    validate_first: bool
-    checkpoint_policy: str
-    metric: str | None
-    is_better: Callable[[float, float | None], bool]
 
     @classmethod
     def of(
         cls, settings: ExperimentSettings, global_batch_size: Callable[[], int]
     ) -> TrialSchedule:
-        """Converts the lengths of an experiment to batches, a period to at least one.
+        """Converts lengths to batches, a period to at least one.
 
         Args:
-            settings: the configuration.
+            settings: the settings.
             global_batch_size: records in a batch; asked only where lengths are not in batches.
         """
 
@@ -91,16 +83,11 @@ class TrialSchedule:
         def period(length: Length | None) -> int | None:
             return None if length is None else max(1, batches(length))
 
-        searcher = settings.searcher
         return cls(
-            max_batches=batches(searcher.max_length),
-            unit=settings.scheduling_unit,
-            validation_period=period(settings.min_validation_period),
-            checkpoint_period=period(settings.min_checkpoint_period),
-            validate_first=settings.perform_initial_validation,
-            checkpoint_policy=settings.checkpoint_policy,
-            metric=searcher.metric,
-            is_better=searcher.is_better,
+            settings,
+            batches(settings.searcher.max_length),
+            period(settings.min_validation_period),
+            period(settings.min_checkpoint_period),
         )
 
 
@@ -142,7 +129,8 @@ def next_work(
     """
     unsaved = progress.batches - progress.checkpointed_at
     unvalidated = progress.batches - (progress.validated_at or 0)
-    if schedule.validate_first and progress.validated_at is None and progress.batches == 0:
+    is_new = progress.batches == 0 and progress.validated_at is None
+    if is_new and schedule.settings.perform_initial_validation:
         return "validate"
     if stop_requested:
         return "checkpoint" if unsaved else None
@@ -156,7 +144,7 @@ def next_work(
         return "validate"
     if schedule.checkpoint_period and unsaved >= schedule.checkpoint_period:
         return "checkpoint"
-    limits = [schedule.max_batches - progress.batches, schedule.unit]
+    limits = [schedule.max_batches - progress.batches, schedule.settings.scheduling_unit]
     if schedule.validation_period:
         limits.append(schedule.validation_period - unvalidated)
     if schedule.checkpoint_period:
@@ -197,27 +185,30 @@ def run(
             metrics = controller.validate()
             progress.validated_at = progress.batches
             record("validation", metrics)
-            if _is_best(schedule, progress, metrics) and schedule.checkpoint_policy != "none":
+            is_best = _is_best(schedule.settings, progress, metrics)
+            if is_best and schedule.settings.checkpoint_policy != "none":
                 save_best(progress)
         else:
             progress.checkpointed_at, progress.owes_checkpoint = progress.batches, False
             save(progress)
 
 
-def _is_best(schedule: TrialSchedule, progress: TrialProgress, metrics: Mapping[str, Any]) -> bool:
+def _is_best(
+    settings: ExperimentSettings, progress: TrialProgress, metrics: Mapping[str, Any]
+) -> bool:
     """Whether the last validation is the best so far; the progress takes note of it."""
-    value = metrics.get(schedule.metric) if schedule.metric else None
-    is_best = False
+    metric, is_best = settings.searcher.metric, False
+    value = metrics.get(metric) if metric else None
     if isinstance(value, numbers.Real):
-        is_best = schedule.is_better(float(value), progress.best)
+        is_best = settings.searcher.is_better(float(value), progress.best)
         if is_best:
             progress.best, progress.best_at = float(value), progress.batches
-    elif schedule.metric:
+    elif metric:
         _logger.warning(
             "The searcher's metric %r is not among the validation metrics that are numbers (%s).",
-            schedule.metric,
+            metric,
             ", ".join(sorted(metrics)) or "none",
         )
-    policy = schedule.checkpoint_policy
+    policy = settings.checkpoint_policy
     progress.owes_checkpoint = policy == "all" or (policy == "best" and is_best)
     return is_best

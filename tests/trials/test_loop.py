@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from generic_trainer.trials._config import parse_experiment
 from generic_trainer.trials._loop import TrialProgress, TrialSchedule, run
 
 
@@ -33,26 +34,22 @@ class Recorder:
         return {"error": next(self._errors, 0.0)}
 
 
-def plan(**changes):
-    base = TrialSchedule(
-        max_batches=250,
-        unit=100,
-        validation_period=None,
-        checkpoint_period=None,
-        validate_first=False,
-        checkpoint_policy="best",
-        metric="error",
-        is_better=lambda value, best: best is None or value < best,
-    )
-    return dataclasses.replace(base, **changes)
+def schedule(max_batches=250, unit=100, searcher=None, **config):
+    searcher = {"metric": "error", "max_length": {"batches": max_batches}, **(searcher or {})}
+    settings = parse_experiment({"scheduling_unit": unit, "searcher": searcher, **config})
+    return TrialSchedule.of(settings, lambda: 1)
 
 
-def calls(plan, progress=None, **options):
+def every(batches, **config):
+    return {"min_validation_period": {"batches": batches}, **config}
+
+
+def calls(planned, progress=None, **options):
     controller = Recorder(**options)
     progress = progress or TrialProgress()
     run(
         controller,
-        plan,
+        planned,
         progress,
         save=lambda _: controller.calls.append("checkpoint"),
         save_best=lambda _: controller.calls.append("best"),
@@ -66,49 +63,46 @@ def calls(plan, progress=None, **options):
     [
         ({}, "100 100 50 checkpoint validate best"),
         ({"max_batches": 0}, "validate best"),
+        (every(120), "100 20 validate best checkpoint 100 20 validate 10 checkpoint validate"),
         (
-            {"validation_period": 120},
-            "100 20 validate best checkpoint 100 20 validate 10 checkpoint validate",
-        ),
-        (
-            {"validation_period": 120, "checkpoint_policy": "all"},
+            every(120, checkpoint_policy="all"),
             "100 20 validate best checkpoint 100 20 validate checkpoint 10 checkpoint validate",
         ),
         (
-            {"validation_period": 120, "checkpoint_policy": "none"},
+            every(120, checkpoint_policy="none"),
             "100 20 validate 100 20 validate 10 checkpoint validate",
         ),
         (
-            {"checkpoint_period": 110},
+            {"min_checkpoint_period": {"batches": 110}},
             "100 10 checkpoint 100 10 checkpoint 30 checkpoint validate best",
         ),
-        ({"validate_first": True, "max_batches": 40}, "validate best 40 checkpoint validate"),
-        ({"metric": None}, "100 100 50 checkpoint validate"),
-        ({"metric": "absent"}, "100 100 50 checkpoint validate"),
+        (
+            {"perform_initial_validation": True, "max_batches": 40},
+            "validate best 40 checkpoint validate",
+        ),
+        ({"searcher": {"metric": None}}, "100 100 50 checkpoint validate"),
+        ({"searcher": {"metric": "absent"}}, "100 100 50 checkpoint validate"),
     ],
 )
 def test_order_of_work(changes, expected):
-    found = calls(plan(**changes), errors=[0.5] * 9)
+    found = calls(schedule(**changes), errors=[0.5] * 9)
     assert " ".join(map(str, found)) == expected
 
 
 def test_each_better_validation_is_kept():
-    found = calls(plan(validation_period=50, max_batches=200), errors=[0.5, 0.4, 0.6, 0.3])
+    found = calls(schedule(max_batches=200, **every(50)), errors=[0.5, 0.4, 0.6, 0.3])
     kept = [found[index - 1] == "validate" for index, call in enumerate(found) if call == "best"]
     assert kept == [True, True, True]
 
 
 def test_larger_may_be_better():
-    bigger = plan(
-        validation_period=50,
-        max_batches=150,
-        is_better=lambda value, best: best is None or value > best,
-    )
+    searcher = {"smaller_is_better": False}
+    bigger = schedule(max_batches=150, searcher=searcher, **every(50))
     assert calls(bigger, errors=[0.5, 0.4, 0.6]).count("best") == 2
 
 
 def test_an_early_stop_ends_with_a_checkpoint_and_no_validation():
-    assert calls(plan(), stop_after=200) == [100, 100, "checkpoint"]
+    assert calls(schedule(), stop_after=200) == [100, 100, "checkpoint"]
 
 
 @pytest.mark.parametrize("killed_after", range(1, 12))
@@ -116,7 +110,7 @@ def test_a_resumed_trial_goes_on_as_the_straight_one(killed_after):
     class Killed(Exception):
         pass
 
-    wanted = plan(validation_period=60, checkpoint_period=40, max_batches=200, unit=30)
+    wanted = schedule(200, 30, min_checkpoint_period={"batches": 40}, **every(60))
     errors = {60: 0.5, 120: 0.4, 180: 0.6, 200: 0.3}
 
     def finish(progress, budget):
