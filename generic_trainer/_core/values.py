@@ -95,7 +95,7 @@ def _canonical(value: Any) -> Any:
         return f"{value.__module__}.{value.__qualname__}"
     name = f"{type(value).__module__}.{type(value).__qualname__}"
     try:
-        return {name: value.__reduce_ex__(2)[1:3]}
+        return {name: digest(value.__reduce_ex__(2)[1:3])}
     except TypeError:  # a lock, a file: nothing to tell it from others of its class
         return name
 

@@ -61,7 +61,6 @@ class GenericTrainerExecutor(BaseExecutor):
             ExportError: `run_fn` exported no model.
             ModelValidationError: it exported one that a consumer downstream could not use.
         """
-        self._log_startup(input_dict, output_dict, exec_properties)
         distribution = distribution_of(exec_properties)
         with tempfile.TemporaryDirectory(prefix="generic-trainer-") as scratch_dir:
             request = request_from_artifacts(

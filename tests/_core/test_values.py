@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import hashlib
 import json
 import math
 import os
@@ -83,6 +84,7 @@ VALUES = """[
     {"a": 1, "b": [1, 2]},
     {"set": {"x", "y", "z", "w"}, 1: "int key", (1, 2): None},
     {"object": Plain(3), "function": len, "bytes": b"abc"},
+    {"keys": Plain({(1, "a"): {"x", "y"}, None: Plain(b"z")})},
 ]"""
 
 
@@ -108,9 +110,23 @@ print(*(digest(value) for value in {VALUES}))
         for seed in ("1", "2", "3")
     }
     assert len(digests) == 1
-    assert len(set(digests.pop().split())) == 3
+    assert len(set(digests.pop().split())) == 4
 
 
 def test_digest_tells_values_apart() -> None:
     values = [{}, {"a": 1}, {"a": "1"}, {"a": [1]}, {"a": {1}}, {"a": 1, "b": None}]
     assert len({digest(value) for value in values}) == len(values)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        {"units": 8, "rate": 1e-3, "names": ["a", "ü"], "on": True, "none": None},
+        {1: "a", 2: {"b": [1.0, math.inf]}},
+        {"b": (1, 2), "a": {}},
+    ],
+)
+def test_plain_values_keep_the_digest_that_checkpoints_are_found_by(value: Any) -> None:
+    text = json.dumps(value, sort_keys=True)
+    assert digest(value) == hashlib.sha256(text.encode()).hexdigest()[:16]
