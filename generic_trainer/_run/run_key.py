@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from generic_trainer._core.cluster import is_chief
-from generic_trainer._core.files import gfile
+from generic_trainer._core.files import files_below, gfile
 from generic_trainer._core.values import digest
 from generic_trainer.errors import DataError
 from generic_trainer.launchers import TrainingRequest
@@ -155,16 +155,9 @@ def _files(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
     for pattern in paths:
         for path in sorted(gfile().glob(pattern)):
             if gfile().isdir(path):
-                yield from sorted(_inside(path))
+                yield from ((name, os.path.join(path, name)) for name in files_below(path))
             else:
                 yield os.path.basename(path), path
-
-
-def _inside(directory: str) -> Iterator[tuple[str, str]]:
-    for folder, _, names in gfile().walk(directory):
-        for name in names:
-            path = os.path.join(folder, name)
-            yield os.path.relpath(path, directory), path
 
 
 def _of_file(path: str) -> list[Any]:

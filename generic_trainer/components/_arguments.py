@@ -25,6 +25,11 @@ __all__ = ["PER_RUN_VALUES", "GenericTrainerSpec", "check_arguments", "spec_with
 
 # Their value is known only when the pipeline runs.
 PER_RUN_VALUES = (RuntimeParameter, Placeholder)
+_CLASSES = {
+    "custom_executor_spec": ExecutorSpec,
+    "contract": ServingContract,
+    "distribution": Distribution,
+}
 _STEPS_ARGS = {keys.TRAIN_ARGS: trainer_pb2.TrainArgs, keys.EVAL_ARGS: trainer_pb2.EvalArgs}
 
 
@@ -93,10 +98,8 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
         _extra_inputs,
         _steps,
         _custom_config,
-        _executor_spec,
-        _contract,
+        _classes,
         _eval_config,
-        _distribution,
     )
     problems = [problem for check in checks for problem in check(arguments)]
     raise_problems(ConfigurationError, "GenericTrainer got wrong arguments", problems)
@@ -195,16 +198,12 @@ def _custom_config(arguments: Mapping[str, Any]) -> Iterator[str]:
         yield f"`custom_config` must hold only what JSON can hold: {error}."
 
 
-def _executor_spec(arguments: Mapping[str, Any]) -> Iterator[str]:
-    value = arguments["custom_executor_spec"]
-    if value is not None and not isinstance(value, ExecutorSpec):
-        yield f"`custom_executor_spec` must be an ExecutorSpec, but got {_describe(value)}."
-
-
-def _contract(arguments: Mapping[str, Any]) -> Iterator[str]:
-    value = arguments["contract"]
-    if value is not None and not isinstance(value, ServingContract):
-        yield f"`contract` must be a ServingContract, but got {_describe(value)}."
+def _classes(arguments: Mapping[str, Any]) -> Iterator[str]:
+    for name, kind in _CLASSES.items():
+        value = arguments[name]
+        if value is not None and not isinstance(value, kind):
+            article = "an" if kind.__name__[0] in "AEIOU" else "a"
+            yield f"`{name}` must be {article} {kind.__name__}, but got {_describe(value)}."
 
 
 def _eval_config(arguments: Mapping[str, Any]) -> Iterator[str]:
@@ -218,12 +217,6 @@ def _eval_config(arguments: Mapping[str, Any]) -> Iterator[str]:
     result = lint_eval_config(value)
     if result.status == "fail":
         yield f"`eval_config` would make the Evaluator fail: {result.message} → {result.remedy}"
-
-
-def _distribution(arguments: Mapping[str, Any]) -> Iterator[str]:
-    value = arguments["distribution"]
-    if value is not None and not isinstance(value, Distribution):
-        yield f"`distribution` must be a Distribution, but got {_describe(value)}."
 
 
 def _describe(value: Any) -> str:

@@ -19,10 +19,8 @@ from generic_trainer.user_code._sources import (
     STANDARD_NAMES,
     Node,
     absolute,
-    join,
     lies_in_environment,
     open_node,
-    split,
     write_file,
 )
 
@@ -64,7 +62,7 @@ def bundle_module_file(
     except OSError as error:
         raise ModuleFileError(f"Module file {path} cannot be read: {error}", path=path) from error
     raise_problems(ModuleFileError, f"Module file {path}", problems, path=path)
-    module = split(path)[1].removesuffix(".py")
+    module = os.path.basename(path).removesuffix(".py")
     return _pack(path, module, "run_fn", destination, may_define)
 
 
@@ -105,7 +103,7 @@ def bundle_function(
 
 def _problems_of_path(node: Node, path: str) -> Iterator[str]:
     """Yields why a path cannot be imported by the name of the file."""
-    name = split(path)[1]
+    name = os.path.basename(path)
     stem = name.removesuffix(".py")
     if node.is_dir():
         yield "expected a Python file, found a folder."
@@ -144,12 +142,12 @@ def _own_source(top: str) -> str | None:
 def _pack(
     source: str, module: str, function: str, destination: str, may_define: MayDefine | None
 ) -> UserCode:
-    folder, root = split(source)
+    folder, root = os.path.split(source)
     try:
         bundle = Bundle(collect(folder, root), folder)
         _check_definition(bundle, module, function, may_define)
         digest = bundle.digest()
-        path = join(absolute(os.fspath(destination)), f"{module}-{digest[:16]}.zip")
+        path = os.path.join(absolute(os.fspath(destination)), f"{module}-{digest[:16]}.zip")
         write_file(path, bundle.to_zip())
     except OSError as error:
         raise ModuleFileError(
@@ -171,7 +169,7 @@ def _check_definition(
     file = next((file for file in candidates if file in bundle.files), None)
     if file is None:
         return
-    source, path = bundle.files[file], join(bundle.origin, file)
+    source, path = bundle.files[file], os.path.join(bundle.origin, file)
     try:
         tree, names = parse(source, path), defined_names(source, path)
     except (SyntaxError, ValueError) as error:

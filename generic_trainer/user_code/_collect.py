@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import symtable
 import textwrap
 import warnings
@@ -19,11 +20,9 @@ from generic_trainer.user_code._sources import (
     Node,
     absolute,
     installed_at,
-    join,
     lies_in_environment,
     open_folder,
     open_node,
-    split,
 )
 
 __all__ = ["collect", "defined_names", "imported_files", "imported_names", "parse"]
@@ -43,7 +42,7 @@ def imported_files(module_file: str) -> dict[str, bytes]:
         ModuleFileError: files cannot be read or have a syntax error; lists all of them.
         OSError: the folder cannot be listed.
     """
-    return collect(*split(absolute(module_file)))
+    return collect(*os.path.split(absolute(module_file)))
 
 
 def collect(folder: str, root: str) -> dict[str, bytes]:
@@ -74,7 +73,7 @@ class _Collector:
         self._entries = {entry.name: entry for entry in open_folder(folder).iterdir()}
 
     def follow(self, root: str) -> None:
-        entry = open_node(join(self._folder, root))
+        entry = open_node(os.path.join(self._folder, root))
         seen = STANDARD_NAMES | {OWN_PACKAGE, root.partition(".")[0]}
         names = self._add(self._walk(root, entry) if entry.is_dir() else {root: entry}) - seen
         while names:
@@ -107,7 +106,7 @@ class _Collector:
         try:
             return dict(_walk(path, folder, ()))
         except OSError as error:
-            self.problems.append(f"{join(self._folder, path)} cannot be listed: {error}")
+            self.problems.append(f"{os.path.join(self._folder, path)} cannot be listed: {error}")
             return {}
 
     def _add(self, nodes: dict[str, Node]) -> set[str]:
@@ -117,13 +116,13 @@ class _Collector:
             try:
                 self.files[path] = node.read_bytes()
             except OSError as error:
-                self.problems.append(f"{join(self._folder, path)} cannot be read: {error}")
+                self.problems.append(f"{os.path.join(self._folder, path)} cannot be read: {error}")
             else:
                 names |= self._imports(path) if path.endswith(".py") else set()
         return names
 
     def _imports(self, path: str) -> set[str]:
-        where = join(self._folder, path)
+        where = os.path.join(self._folder, path)
         try:
             return imported_names(parse(self.files[path], where))
         except (SyntaxError, ValueError) as error:

@@ -43,7 +43,8 @@ def user_module(code: UserCode) -> Iterator[ModuleType]:
         ModuleFileError: the bundle cannot be read; importing the module failed.
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(held(_process_lock, lambda: _tell_of_waiting(code)))
+        waiting = "Module %r waits for the user code of another thread to end."
+        stack.enter_context(held(_process_lock, lambda: _logger.info(waiting, code.module)))
         if code.bundle is not None:
             stack.enter_context(_unpacked(code, read_bundle(code)))
         yield _import(code)
@@ -58,10 +59,6 @@ def user_function(code: UserCode) -> Iterator[Callable[..., Any]]:
     """
     with user_module(code) as module:
         yield checked_function(module, code.function, "fn_args")
-
-
-def _tell_of_waiting(code: UserCode) -> None:
-    _logger.info("Module %r waits for the user code of another thread to end.", code.module)
 
 
 @contextlib.contextmanager

@@ -19,8 +19,6 @@ from importlib.util import decode_source
 from pathlib import Path
 from typing import Any
 
-from generic_trainer.user_code._sources import join
-
 __all__ = ["UNPACKED_PREFIX", "BundleLoader", "importable"]
 
 UNPACKED_PREFIX = "generic-trainer-code-"
@@ -40,7 +38,7 @@ class BundleLoader(SourceFileLoader):
     def __init__(self, name: str, path: str, folder: Path, origin: str) -> None:
         super().__init__(name, path)
         self._folder, self._origin = folder, origin
-        self.user_path = join(origin, Path(path).relative_to(folder).as_posix())
+        self.user_path = os.path.join(origin, Path(path).relative_to(folder).as_posix())
 
     def as_users(self, text: str) -> str:
         """Returns `text` with the user's own folder instead of the one that is unpacked."""
@@ -96,6 +94,6 @@ def _forget(folder: Path, origin: str) -> None:
     for path in [path for path in sys.path_importer_cache if path.startswith(str(folder))]:
         del sys.path_importer_cache[path]
     # Where the user's files are not on this machine, a later traceback has only the pinned lines.
-    for path in [path for path in linecache.cache if path.startswith(join(origin, ""))]:
+    for path in [path for path in linecache.cache if path.startswith(os.path.join(origin, ""))]:
         if Path(path).exists():
             del linecache.cache[path]

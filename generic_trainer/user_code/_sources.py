@@ -1,8 +1,7 @@
 """Paths of source code: on a local disk, inside a zip, behind a `scheme://`, in the environment.
 
 `pathlib.Path` and `zipfile.Path` share the few methods that packing needs; `RemoteNode` adds the
-same ones over `tf.io.gfile`. TensorFlow is imported only for paths with a scheme. Paths as text are
-absolute, with forward slashes.
+same ones over `tf.io.gfile`. TensorFlow is imported only for paths with a scheme.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import zipfile
 from collections.abc import Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 from generic_trainer._core.files import gfile, is_remote, write_whole
 
@@ -27,11 +26,9 @@ __all__ = [
     "Node",
     "absolute",
     "installed_at",
-    "join",
     "lies_in_environment",
     "open_folder",
     "open_node",
-    "split",
     "write_file",
 ]
 
@@ -44,19 +41,8 @@ STANDARD_NAMES = sys.stdlib_module_names | {"__main__"}
 
 
 def absolute(path: str) -> str:
-    """Returns a local path as an absolute one with forward slashes; a remote one as it is."""
-    return path if is_remote(path) else Path(os.path.abspath(path)).as_posix()
-
-
-def join(folder: str, name: str) -> str:
-    """Joins with one slash, which every file system takes."""
-    return f"{folder.rstrip('/')}/{name}"
-
-
-def split(path: str) -> tuple[str, str]:
-    """Returns the folder and the last part of an absolute path."""
-    folder, _, name = path.rpartition("/")
-    return folder or "/", name
+    """Returns a local path as an absolute one; a remote one as it is."""
+    return path if is_remote(path) else os.path.abspath(path)
 
 
 def lies_in_environment(path: str) -> bool:
@@ -78,29 +64,6 @@ def installed_at(name: str) -> str | None:
     return spec.origin if spec else None
 
 
-class Node(Protocol):
-    """A file or folder, there or not."""
-
-    @property
-    def name(self) -> str:
-        """The last part of the path."""
-
-    def is_file(self) -> bool:
-        """Whether it is there and is a file."""
-
-    def is_dir(self) -> bool:
-        """Whether it is there and is a folder."""
-
-    def iterdir(self) -> Iterator[Node]:
-        """Yields what lies in the folder."""
-
-    def joinpath(self, name: str, /) -> Node:
-        """Returns what is called `name` in the folder."""
-
-    def read_bytes(self) -> bytes:
-        """Returns the contents of the file."""
-
-
 @dataclasses.dataclass(frozen=True)
 class RemoteNode:
     """A path of any file system that TensorFlow knows, as a `Node`."""
@@ -109,7 +72,7 @@ class RemoteNode:
 
     @property
     def name(self) -> str:
-        return split(self.path)[1]
+        return os.path.basename(self.path)
 
     def is_file(self) -> bool:
         with _as_os_errors():
@@ -126,12 +89,16 @@ class RemoteNode:
         yield from (self.joinpath(name.rstrip("/")) for name in names)
 
     def joinpath(self, name: str, /) -> RemoteNode:
-        return RemoteNode(join(self.path, name))
+        return RemoteNode(os.path.join(self.path, name))
 
     def read_bytes(self) -> bytes:
         with _as_os_errors(), gfile().GFile(self.path, "rb") as file:
             content: bytes = file.read()
             return content
+
+
+# A file or folder, there or not.
+Node: TypeAlias = Path | zipfile.Path | RemoteNode
 
 
 def open_node(path: str) -> Node:
@@ -163,7 +130,7 @@ def write_file(path: str, content: bytes) -> None:
         return
     temporary = f"{path}.{os.getpid()}-{os.urandom(4).hex()}.tmp"
     with _as_os_errors():
-        gfile().makedirs(split(path)[0])
+        gfile().makedirs(os.path.dirname(path))
         with gfile().GFile(temporary, "wb") as file:
             file.write(content)
         gfile().rename(temporary, path, overwrite=True)
@@ -174,12 +141,12 @@ def _plain(path: str) -> Node:
 
 
 def _inside_zip(path: str) -> Node | None:
-    outer = split(path)[0]
-    while outer not in ("", "/") and not outer.endswith(":/"):
+    outer = os.path.dirname(path)
+    while outer not in ("", "/"):
         node = _plain(outer)
         if node.is_file():
             return _zip_member(node, path[len(outer) + 1 :])
-        outer = split(outer)[0]
+        outer = os.path.dirname(outer)
     return None
 
 
