@@ -18,6 +18,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -141,8 +142,13 @@ def run_bare_ray(workers: int, steps: int, root: Path) -> Path:
 def run_ours(launcher: str, workers: int, steps: int, root: Path) -> Path:
     """Launches the same loop as a `run_fn` and returns the file with the chief's result."""
     from generic_trainer.executors import FN_ARGS_FACTORY
-    from generic_trainer.launchers import Distribution, Job, launch
-    from generic_trainer.launchers._request import ExamplesFormat, TrainingRequest
+    from generic_trainer.launchers import (
+        Distribution,
+        ExamplesFormat,
+        Job,
+        TrainingRequest,
+        launch,
+    )
     from generic_trainer.user_code import bundle_module_file
 
     (root / "ours.py").write_text(OURS, encoding="utf-8")
@@ -238,10 +244,11 @@ def measure(run: Callable[[int, int, Path], Path], workers: int, steps: int) -> 
 
 
 def _free_ports(count: int) -> list[int]:
-    from generic_trainer.launchers.local._ports import reserved_ports
-
-    with reserved_ports(count) as addresses:
-        return [int(address.rpartition(":")[2]) for address in addresses]
+    with contextlib.ExitStack() as stack:
+        sockets = [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
+        ]
+        return [each.getsockname()[1] for each in sockets]
 
 
 def main() -> None:

@@ -23,7 +23,6 @@ import collections
 import contextlib
 import ctypes
 import gc
-import importlib
 import json
 import os
 import random
@@ -42,25 +41,21 @@ os.environ.update(TF_USE_LEGACY_KERAS="1", TF_CPP_MIN_LOG_LEVEL="3")
 
 import numpy as np
 import tensorflow as tf
-import tf_keras  # noqa: F401 - as for the modules of PRELOADED
+import tf_keras  # noqa: F401 - as for the rooms of PRELOADED
+from tfx import types
+from tfx.types import artifact_utils, standard_artifacts
 
-from generic_trainer import Distribution, publishing
+from generic_trainer import Distribution, data, launchers, training, validation
 from generic_trainer.executors import GenericTrainerExecutor
-from generic_trainer.launchers.local import _nursery
 from generic_trainer.validation import Checker
-from tests import helpers
 
-# What the forked processes would import, each for itself.
-PRELOADED = (
-    "executors._fn_args",
-    "launchers._take_part",
-    "launchers.local._worker_process",
-    "training._strategy",
-    "training.resume._callbacks",
-    "training.resume._manager",
-    "validation._runner",
-    "worker",
-)
+# What the forked processes would import, each for itself: the names of these rooms load lazily.
+PRELOADED = (data, launchers, training, validation)
+SCHEMA = """
+    feature { name: "x" type: FLOAT presence { min_fraction: 1.0 } shape { dim { size: 1 } } }
+    feature { name: "y" type: FLOAT presence { min_fraction: 1.0 } shape { dim { size: 1 } } }
+"""
+SERVING_DIR = "Format-Serving"
 INTERVAL_STEPS = 10
 STEPS = 60
 ROUND_TIMEOUT_S = 300.0
@@ -68,6 +63,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 COMMON = """
 import os, time
+import tensorflow as tf
 from generic_trainer import training
 
 def note(text):
@@ -223,9 +219,10 @@ class Round:
         self.root, self.kind, self.examples = root, kind, examples
         self.notes = root / "notes"
         self.notes.touch()
-        header = COMMON.replace("SCHEMA", repr(helpers.SCHEMA))
+        header = COMMON.replace("SCHEMA", repr(SCHEMA))
         source = header + SOURCES[kind].replace("INTERVAL_STEPS", str(INTERVAL_STEPS))
-        self.module = helpers.write_module(root, source)
+        self.module = root / "trainer.py"
+        self.module.write_text(source)
         self.executions = 0
 
     def start(self) -> int:
@@ -250,16 +247,14 @@ class Round:
 
     def _execute(self) -> None:
         os.environ["CAMPAIGN_NOTES"] = str(self.notes)
-        _nursery.subprocess.Popen = ForkedPopen  # both modules' `subprocess`
+        subprocess.Popen = ForkedPopen  # type: ignore[misc] # also what starts the fork servers
         self._note_phases()
         outputs = {}
         for name in ("model", "model_run"):
             folder = self.root / "Trainer" / name / str(self.executions)
             folder.mkdir(parents=True)
-            kind = {"model": helpers.standard_artifacts.Model}.get(
-                name, helpers.standard_artifacts.ModelRun
-            )
-            outputs[name] = [helpers.artifact_at(kind, folder)]
+            kinds = {"model": standard_artifacts.Model, "model_run": standard_artifacts.ModelRun}
+            outputs[name] = [artifact_at(kinds[name], folder)]
         distribution = Distribution(
             launcher="local",
             num_workers=2 if self.kind == "two" else 1,
@@ -267,31 +262,34 @@ class Round:
             preemption_grace_s=15.0,
             timeout_s=ROUND_TIMEOUT_S,
         )
-        properties = helpers.exec_properties(
-            module_file=self.module,
-            train_args=json.dumps({"num_steps": STEPS}),
-            distribution=distribution.to_json(),
-        )
+        properties = {
+            "module_file": str(self.module),
+            "train_args": json.dumps({"num_steps": STEPS}),
+            "eval_args": "{}",
+            "custom_config": "null",
+            "distribution": distribution.to_json(),
+        }
         GenericTrainerExecutor().Do({"examples": [self.examples]}, outputs, properties)
 
     def _note_phases(self) -> None:
-        validate, publish_tree = Checker.validate, publishing.publish_tree
+        validate, rename = Checker.validate, os.rename
         notes = self.notes
 
         def noted_validate(self: Any, *arguments: Any) -> Any:
             _append(notes, "validating")
             return validate(self, *arguments)
 
-        def noted_publish(*arguments: Any) -> None:
-            _append(notes, "publishing")
-            publish_tree(*arguments)
+        def noted_rename(source: Any, target: Any, **options: Any) -> None:
+            if Path(target).name == SERVING_DIR:  # this is how a local model is published
+                _append(notes, "publishing")
+            rename(source, target, **options)
 
         Checker.validate = noted_validate  # type: ignore[method-assign]
-        publishing.publish_tree = noted_publish
+        os.rename = noted_rename
 
     def published(self) -> list[Path]:
         """Returns all directories where a consumer would find a model."""
-        return sorted(self.root.glob("Trainer/model/*/Format-Serving"))
+        return sorted(self.root.glob(f"Trainer/model/*/{SERVING_DIR}"))
 
     def check_lost_steps(self) -> None:
         """Compares how far each attempt came with where the next one started."""
@@ -304,6 +302,30 @@ class Round:
                 done = max(done, int(number))
             if word == "resumed" and int(number) < done - INTERVAL_STEPS:
                 raise Violation(f"{done} steps were done, and the next attempt began at {number}")
+
+
+def artifact_at(kind: type[types.Artifact], uri: Path) -> types.Artifact:
+    """Returns an artifact that lies at a path."""
+    artifact = kind()
+    artifact.uri = str(uri)
+    return artifact
+
+
+def write_examples(folder: Path) -> types.Artifact:
+    """Writes what an ExampleGen does: the features x and y = 2 x, in two splits."""
+    splits = {"train": 32, "eval": 8}
+    for split, count in splits.items():
+        path = folder / f"Split-{split}" / "data_tfrecord-00000.gz"
+        path.parent.mkdir(parents=True)
+        with tf.io.TFRecordWriter(str(path), "GZIP") as writer:
+            for x in range(count):
+                example = tf.train.Example()
+                example.features.feature["x"].float_list.value.append(x)
+                example.features.feature["y"].float_list.value.append(2 * x)
+                writer.write(example.SerializeToString())
+    artifact = artifact_at(standard_artifacts.Examples, folder)
+    artifact.split_names = artifact_utils.encode_split_names(list(splits))
+    return artifact
 
 
 def _append(path: Path, line: str) -> None:
@@ -376,10 +398,10 @@ def choose_target(dice: random.Random, executor: int, note: str) -> tuple[str, i
     targets = {"executor": [executor]}
     noted = int(note.split()[1]) if " " in note else 0
     if noted in below:
-        nursery, _ = below[noted]
-        targets["nursery"] = [nursery]
+        server, _ = below[noted]
+        targets["fork server"] = [server]
         targets["chief"] = [noted]
-        siblings = [pid for pid, (parent, _) in below.items() if parent == nursery]
+        siblings = [pid for pid, (parent, _) in below.items() if parent == server]
         targets["worker"] = [pid for pid in siblings if pid != noted]
     name = dice.choice(sorted(name for name, pids in targets.items() if pids))
     return name, dice.choice(targets[name])
@@ -472,12 +494,13 @@ def main() -> int:
     options = parser.parse_args()
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     dice = random.Random(options.seed)
-    for name in PRELOADED:
-        importlib.import_module(f"generic_trainer.{name}")
+    for room in PRELOADED:
+        for name in room.__all__:
+            getattr(room, name)
     kinds = [options.only] if options.only else MIX
     started_s = time.perf_counter()
     # The same for all rounds: how examples are written differs from time to time.
-    examples = helpers.write_examples(Path(tempfile.mkdtemp(prefix="kill-campaign-")) / "examples")
+    examples = write_examples(Path(tempfile.mkdtemp(prefix="kill-campaign-")) / "examples")
     references = {kind: run_round(dice, kind, examples, 0, None)[0] for kind in set(kinds)}
     total: collections.Counter[tuple[str, str]] = collections.Counter()
     rounds = 0

@@ -29,7 +29,7 @@ from generic_trainer.data import explain_read_errors
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers._job import Job, TrainingRequest
 from generic_trainer.launchers._worker_end import WorkerEnd
-from generic_trainer.training._keras_3 import keras_3_on_one_worker_only
+from generic_trainer.training import keras_3_on_one_worker_only
 from generic_trainer.user_code import call_user_function, user_module
 
 __all__ = ["main", "run_task", "serve", "train"]

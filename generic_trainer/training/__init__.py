@@ -48,6 +48,7 @@ __getattr__, __dir__ = lazy_names(
         "export_model": "generic_trainer.training.export",
         "get_strategy": "generic_trainer.training._strategy",
         "is_chief": "generic_trainer._core.cluster",
+        "keras_3_on_one_worker_only": "generic_trainer.training._keras_3",
         "resume_callbacks": "generic_trainer.training.resume._callbacks",
         "steps_for": "generic_trainer.training._steps",
     },

@@ -1,0 +1,280 @@
+"""Every field of a `Distribution` changes something in every engine, or is refused by it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from generic_trainer._core.cluster import Task
+from generic_trainer._core.machine import Usage
+from generic_trainer.components._compile import step_resources
+from generic_trainer.errors import ConfigurationError, WorkerHangError, WorkerLostError
+from generic_trainer.launchers import Distribution, Job, RayOptions, TFJobOptions
+from generic_trainer.launchers._distribution import tasks
+from generic_trainer.launchers._local.limits import Limits
+from generic_trainer.launchers._local.placement import own_environment, own_processors
+from generic_trainer.launchers._packing import pack
+from generic_trainer.launchers._ray import connection
+from generic_trainer.launchers._supervisor import supervise, supervise_task
+from generic_trainer.launchers._task import train
+from generic_trainer.launchers._tfjob.api import KubernetesApi
+from generic_trainer.launchers._tfjob.engine import TFJobEngine
+from generic_trainer.launchers._tfjob.manifest import manifest
+from tests.launchers.fake_engine import FakeEngine, job_for, lost, succeeded, terminate
+
+ENGINES = ("in_process", "local", "ray", "tfjob")
+CHIEF = Task("chief", 0)
+DEFAULT_OPTIONS = {"tfjob": {"tfjob": TFJobOptions(image="a/b:1")}}
+
+
+def supervised(distribution: Distribution) -> Any:
+    """Returns how often lost workers are replaced, and how long is waited for the others."""
+    seen: list[Any] = []
+    scripts: dict[str, Any] = {
+        "losses": [[lost()]] * 9,
+        "time": [[None] * 99 + [succeeded()]],
+        "stop": [[terminate]],
+    }
+    for name, script in scripts.items():
+        engine = FakeEngine(*script, obeys=False)
+        try:
+            supervise(job_for(distribution), engine.open, clock=engine.clock)
+        except (WorkerHangError, WorkerLostError) as error:
+            seen.append(type(error))
+        seen += [name, engine.calls.count("start"), engine.now_s]
+    return seen
+
+
+def names(distribution: Distribution) -> Any:
+    return [task.name for task in tasks(distribution)]
+
+
+def step(distribution: Distribution) -> Any:
+    pytest.importorskip("kfp")
+    return str(step_resources(distribution))
+
+
+def environment(distribution: Distribution) -> Any:
+    gpus = [str(number) for number in range(8)]
+    found = own_environment(distribution, CHIEF, {CHIEF: "a:1"}, gpus)
+    return found.get("CUDA_VISIBLE_DEVICES"), found.get("CHANGED")
+
+
+def processors(distribution: Distribution) -> Any:
+    return own_processors(distribution, 0)
+
+
+def limits(distribution: Distribution) -> Any:
+    now = [0.0]
+    usage = Usage(cpu_s=1.0, resident_mb=2048.0)
+    watch = Limits(distribution, {CHIEF: 1}, clock=lambda: now[0], usage_of=lambda _: usage)
+    seen = []
+    for seconds in (1.0, 100.0, 500.0):
+        now[0] += seconds
+        watch.look([CHIEF])
+        seen.append((watch.over_memory(), watch.all_idle([CHIEF])))
+    return seen
+
+
+def require_gpu(distribution: Distribution) -> Any:
+    """Returns whether a worker without a GPU refuses to train."""
+    try:
+        train(job_for(distribution))
+    except ConfigurationError as error:
+        return str(error)
+    except Exception:
+        return ""
+
+
+def alone(distribution: Distribution) -> Any:
+    """Returns what a worker is told that another engine has put on its machine."""
+    engine = FakeEngine([succeeded()])
+    supervise_task(job_for(distribution), CHIEF, engine.open)
+    return engine.job.distribution.to_json()
+
+
+def packed(distribution: Distribution) -> Any:
+    return Job.from_json(pack(job_for(distribution))["job"]).distribution.env.get("CHANGED")
+
+
+def ray_resources(distribution: Distribution) -> Any:
+    return connection.resources_per_worker(distribution)
+
+
+def ray_options(distribution: Distribution) -> Any:
+    """Returns what `ray.init` is called with, and how long the address is tried."""
+
+    calls: list[Any] = []
+
+    class Ray:
+        def init(self, **arguments: Any) -> None:
+            calls.append((arguments["address"], arguments["runtime_env"]))
+
+        is_initialized = staticmethod(lambda: False)
+        shutdown = staticmethod(lambda: None)
+        cluster_resources = staticmethod(lambda: {"CPU": 99.0})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connection, "_import_ray", Ray)
+        patch.setattr(connection, "check_reachable", lambda *tried: calls.append(tried))
+        with connection.connected(distribution):
+            return calls
+
+
+def tfjob(distribution: Distribution) -> Any:
+    return json.dumps(manifest(distribution, "name", "gs://bucket/folder"))
+
+
+def tfjob_end(distribution: Distribution) -> Any:
+    """Returns what is asked of Kubernetes when a TFJob has ended."""
+    calls: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(KubernetesApi, "__init__", lambda self, namespace: None)
+        patch.setattr(KubernetesApi, "pods", lambda self, name: {})
+        patch.setattr(KubernetesApi, "job", lambda self, name: None)
+        patch.setattr(KubernetesApi, "create", lambda self, manifest: None)
+        patch.setattr(KubernetesApi, "delete", lambda self, name: calls.append("delete"))
+        patch.setattr("generic_trainer.launchers._packing.JobFolder.write", lambda *_: None)
+        engine = TFJobEngine(job_for(distribution))
+        engine.start()
+        engine.kill()
+    return calls
+
+
+REFUSED = None
+Effect = Callable[[Distribution], Any] | None
+# Field → (a value that is not the default, engine → where the value shows).
+FIELDS: dict[str, tuple[Any, dict[str, Effect]]] = {
+    "num_workers": (3, {"in_process": REFUSED, "local": names, "ray": names, "tfjob": tfjob}),
+    "parameter_servers": (
+        1,
+        {"in_process": REFUSED, "local": names, "ray": names, "tfjob": tfjob},
+    ),
+    "cpus_per_worker": (
+        0.5,
+        {"in_process": step, "local": processors, "ray": ray_resources, "tfjob": tfjob},
+    ),
+    "gpus_per_worker": (
+        2,
+        {"in_process": step, "local": environment, "ray": ray_resources, "tfjob": tfjob},
+    ),
+    "gpu_type": (
+        "amd.com/gpu",
+        {"in_process": step, "local": step, "ray": REFUSED, "tfjob": tfjob},
+    ),
+    "memory_mb_per_worker": (
+        1024,
+        {"in_process": step, "local": limits, "ray": ray_resources, "tfjob": tfjob},
+    ),
+    "max_failures": (
+        5,
+        {"in_process": REFUSED, "local": supervised, "ray": supervised, "tfjob": supervised},
+    ),
+    "preemption_grace_s": (
+        40.0,
+        {"in_process": REFUSED, "local": supervised, "ray": alone, "tfjob": tfjob},
+    ),
+    "timeout_s": (
+        9.0,
+        {"in_process": REFUSED, "local": supervised, "ray": supervised, "tfjob": supervised},
+    ),
+    "heartbeat_s": (
+        90.0,
+        {"in_process": REFUSED, "local": limits, "ray": alone, "tfjob": alone},
+    ),
+    "require_gpu": (
+        True,
+        {"in_process": require_gpu, "local": require_gpu, "ray": ray_resources, "tfjob": tfjob},
+    ),
+    "env": (
+        {"CHANGED": "1"},
+        {"in_process": REFUSED, "local": environment, "ray": packed, "tfjob": tfjob},
+    ),
+    "ray": (
+        RayOptions(runtime_env={"pip": []}),
+        {"in_process": REFUSED, "local": REFUSED, "ray": ray_options, "tfjob": REFUSED},
+    ),
+    "tfjob": (
+        TFJobOptions(image="c/d:2"),
+        {"in_process": REFUSED, "local": REFUSED, "ray": REFUSED, "tfjob": tfjob},
+    ),
+}
+# What shows only together with another field.
+TOGETHER: dict[tuple[str, str], dict[str, Any]] = {
+    ("gpu_type", engine): {"gpus_per_worker": 1} for engine in ENGINES
+}
+OPTIONS: dict[str, tuple[str, Any, Callable[[Distribution], Any]]] = {
+    "RayOptions.address": ("ray", "ray://head:10001", ray_options),
+    "RayOptions.connect_timeout_s": ("ray", 7.0, ray_options),
+    "RayOptions.runtime_env": ("ray", {"pip": ["x"]}, ray_options),
+    "TFJobOptions.image": ("tfjob", "c/d:2", tfjob),
+    "TFJobOptions.namespace": ("tfjob", "team", tfjob),
+    "TFJobOptions.service_account": ("tfjob", "trainer", tfjob),
+    "TFJobOptions.volumes": ("tfjob", {"claim": "/data"}, tfjob),
+    "TFJobOptions.node_selector": ("tfjob", {"gpu": "a100"}, tfjob),
+    "TFJobOptions.labels": ("tfjob", {"cost": "research"}, tfjob),
+    "TFJobOptions.keep_job": ("tfjob", True, tfjob_end),
+}
+
+
+def distribution(engine: str, **fields: Any) -> Distribution:
+    return Distribution(launcher=engine, **{**DEFAULT_OPTIONS.get(engine, {}), **fields})  # type: ignore
+
+
+def test_every_field_has_an_entry() -> None:
+    fields = {field.name for field in dataclasses.fields(Distribution)} - {"launcher"}
+    assert FIELDS.keys() == fields
+    assert all(effects.keys() == set(ENGINES) for _, effects in FIELDS.values())
+    options = {
+        f"{kind.__name__}.{field.name}"
+        for kind in (RayOptions, TFJobOptions)
+        for field in dataclasses.fields(kind)
+    }
+    assert OPTIONS.keys() == options
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", FIELDS)
+def test_field_shows_or_is_refused(
+    name: str, engine: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    value, effects = FIELDS[name]
+    together = TOGETHER.get((name, engine), {})
+    effect = effects[engine]
+    usual = distribution(engine, **together)
+    if effect is REFUSED:
+        with pytest.raises(ConfigurationError, match=name):
+            distribution(engine, **together, **{name: value})
+        return
+    changed = distribution(engine, **{**together, name: value})
+    assert effect(changed) != effect(usual)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_option_shows(name: str) -> None:
+    engine, value, effect = OPTIONS[name]
+    base = {"tfjob": TFJobOptions(image="a/b:1"), "ray": RayOptions(address="head:6379")}[engine]
+    options = dataclasses.replace(base, **{name.partition(".")[2]: value})  # type: ignore[type-var]
+    changed, usual = (
+        distribution(engine, **{engine: options}),
+        distribution(engine, **{engine: base}),
+    )
+    assert effect(changed) != effect(usual)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_defaults_are_never_refused(engine: str) -> None:
+    usual = Distribution()
+    fields = {name: getattr(usual, name) for name in FIELDS}
+    assert distribution(engine, **{**fields, **DEFAULT_OPTIONS.get(engine, {})})
+
+
+def test_what_training_in_process_comes_up_to_is_not_refused() -> None:
+    assert Distribution(max_failures=0, heartbeat_s=None)
