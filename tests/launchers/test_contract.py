@@ -1,16 +1,26 @@
-"""What every launcher does alike."""
+"""The rules that `Launcher` states, for every engine, alone and with several workers."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
+import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from generic_trainer.errors import DataError, ModuleFileError, TrainingError, WorkerMemoryError
+from generic_trainer.errors import (
+    DataError,
+    ModuleFileError,
+    TrainingError,
+    WorkerLostError,
+    WorkerMemoryError,
+)
 from generic_trainer.launchers import Distribution, Job, TFJobOptions, launch
 from tests import helpers
 from tests.launchers import jobs
@@ -40,27 +50,40 @@ LAUNCHERS = [
 ]
 
 
+Wanted = Callable[..., Distribution]
+Run = Callable[..., Job]
+
+
 @pytest.fixture(params=LAUNCHERS)
-def distribution(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Distribution]:
-    """One worker of each launcher, where it has what it needs."""
-    if request.param == "tfjob":
-        cluster = tmp_path / "cluster"
-        cluster.mkdir()
-        options = TFJobOptions(image="example/trainer:1", volumes={"claim": str(tmp_path)})
-        with kubernetes_stand_in(cluster):
-            yield Distribution(launcher="tfjob", tfjob=options)
-        return
-    if request.param == "ray":
-        request.getfixturevalue("ray_nodes")
-    yield Distribution(launcher=request.param)
+def launcher(request: pytest.FixtureRequest) -> str:
+    """The name of each launcher."""
+    return str(request.param)
 
 
 @pytest.fixture
-def run(distribution: Distribution, examples: Path, tmp_path: Path) -> Callable[..., Job]:
+def wanted(request: pytest.FixtureRequest, launcher: str, tmp_path: Path) -> Iterator[Wanted]:
+    """Makes distributions of a launcher, where it has what it needs."""
+    options: dict[str, Any] = {}
+    with contextlib.ExitStack() as stack:
+        if launcher == "tfjob":
+            cluster = tmp_path / "cluster"
+            cluster.mkdir()
+            volumes = {"claim": str(tmp_path)}
+            options["tfjob"] = TFJobOptions(image="example/trainer:1", volumes=volumes)
+            stack.enter_context(kubernetes_stand_in(cluster))
+        if launcher == "ray":
+            request.getfixturevalue("ray_nodes")
+        yield lambda **fields: Distribution(launcher=launcher, **options, **fields)
+
+
+@pytest.fixture
+def run(wanted: Wanted, examples: Path, tmp_path: Path) -> Run:
     """Launches a module's source with one of the launchers, and returns the job."""
 
-    def run(source: str, **fields: Any) -> Job:
-        job = jobs.make_job(tmp_path, examples, source, distribution=distribution, **fields)
+    def run(source: str, distribution: dict[str, Any] | None = None, **fields: Any) -> Job:
+        job = jobs.make_job(
+            tmp_path, examples, source, distribution=wanted(**(distribution or {})), **fields
+        )
         launch(job)
         return job
 
@@ -73,7 +96,7 @@ def log(job: Job) -> str:
 
 
 def test_run_fn_reads_the_data_and_exports_what_its_hyperparameters_say(
-    run: Callable[..., Job],
+    run: Run,
 ) -> None:
     import tensorflow as tf
 
@@ -85,14 +108,14 @@ def test_run_fn_reads_the_data_and_exports_what_its_hyperparameters_say(
     assert served["outputs"].numpy().tolist() == [[6.0]]
 
 
-def test_nothing_is_left_running(run: Callable[..., Job]) -> None:
+def test_nothing_is_left_running(run: Run) -> None:
     job = run(TRAINS, hyperparameters={"weight": 3})
     (line,) = [line for line in log(job).splitlines() if "run_fn is in process" in line]
     pid = int(line.split()[-1])
     assert pid == os.getpid() or not jobs.is_running(pid)
 
 
-def test_all_kinds_of_output_are_kept(run: Callable[..., Job]) -> None:
+def test_all_kinds_of_output_are_kept(run: Run) -> None:
     job = run(
         """
         import logging, subprocess, sys
@@ -122,7 +145,7 @@ def test_all_kinds_of_output_are_kept(run: Callable[..., Job]) -> None:
     ids=["user code", "exit", "memory", "data"],
 )
 def test_error_arrives_with_its_class_and_traceback(
-    run: Callable[..., Job], statement: str, error: type[Exception], message: str
+    run: Run, statement: str, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message) as caught:
         run(f"def run_fn(fn_args):\n    {statement}")
@@ -130,12 +153,22 @@ def test_error_arrives_with_its_class_and_traceback(
     assert "trainer.py" in str(caught.value.__cause__) + str(caught.getrepr(style="native"))
 
 
-def test_module_that_cannot_be_imported_is_named(run: Callable[..., Job]) -> None:
+def test_module_that_cannot_be_imported_is_named(run: Run) -> None:
     with pytest.raises(ModuleFileError, match="no_such_module"):
         run("import no_such_module\ndef run_fn(fn_args): pass")
 
 
-def test_request_arrives_whole(run: Callable[..., Job]) -> None:
+ODD_CONFIG = {
+    "tuple": (1, (2,)),
+    "keys": {1: "one", None: 0, (1, 2): "pair"},
+    "set": {3},
+    "bytes": b"\x00",
+    "__pickled__": "just a key",
+    "__type__": "this too",
+}
+
+
+def test_request_arrives_whole(run: Run) -> None:
     job = run(
         """
         def run_fn(fn_args):
@@ -148,3 +181,194 @@ def test_request_arrives_whole(run: Callable[..., Job]) -> None:
         extra_inputs={"embeddings": ("a", "b")},
     )
     assert "{'layers': [1, 2], 'set': {3}} 7 {'embeddings': ['a', 'b']}\n32\n" in log(job)
+
+
+def test_values_are_in_a_worker_what_they_are_here(run: Run) -> None:
+    job = run(
+        """
+        def run_fn(fn_args):
+            print("config:", fn_args.custom_config)
+            print("hyperparameters:", fn_args.hyperparameters)
+            export(fn_args.serving_model_dir)
+        """,
+        custom_config=ODD_CONFIG,
+        hyperparameters={"units": (8, 16), "rates": {1: 0.1}},
+    )
+    assert f"config: {ODD_CONFIG}\n" in log(job)
+    assert "hyperparameters: {'units': (8, 16), 'rates': {1: 0.1}}\n" in log(job)
+
+
+# ---- several workers -----------------------------------------------------------------------------
+
+# Each worker that calls run_fn notes that it does, and waits until all of them have.
+TOGETHER = """
+import json, os, time
+from generic_trainer import training
+
+config = json.loads(os.environ.get("TF_CONFIG") or "{}")
+cluster = config.get("cluster", {})
+task = config.get("task", {"type": "chief", "index": 0})
+name = f"{task['type']}-{task['index']}"
+
+def note(fn_args):
+    note = {"pid": os.getpid(), "export": fn_args.serving_model_dir, "cluster": cluster}
+    with open(f"{fn_args.model_run_dir}/{name}.notes", "a") as file:
+        file.write(json.dumps(note) + "\\n")
+    print("this is", name)
+
+def wait_for_all(fn_args):
+    workers = [] if "ps" in cluster else cluster.get("worker", [])
+    for name in ["chief-0", *(f"worker-{index}" for index in range(len(workers)))]:
+        deadline = time.monotonic() + 240
+        while not os.path.exists(f"{fn_args.model_run_dir}/{name}.notes"):
+            assert time.monotonic() < deadline, name
+            time.sleep(0.05)
+
+"""
+SHAPES: dict[str, dict[str, Any]] = {
+    "one worker": {},
+    "two workers": {"num_workers": 2},
+    # The two nodes of Ray have one processor each.
+    "parameter servers": {"num_workers": 1, "parameter_servers": 1, "cpus_per_worker": 0.5},
+}
+
+
+@pytest.fixture(params=SHAPES)
+def shape(request: pytest.FixtureRequest, launcher: str) -> dict[str, Any]:
+    """The fields of a distribution that say how many processes there are."""
+    fields = SHAPES[request.param]
+    if fields and launcher == "in_process":
+        pytest.skip("training in process has one worker")
+    return dict(fields)
+
+
+def notes(model_run: str | Path) -> dict[str, list[dict[str, Any]]]:
+    """Returns task → what it has noted, attempt after attempt."""
+    return {
+        path.stem: [json.loads(line) for line in path.read_text().splitlines()]
+        for path in Path(model_run).glob("*.notes")
+    }
+
+
+def nothing_runs(notes: dict[str, list[dict[str, Any]]], timeout_s: float = 20.0) -> bool:
+    """Whether no worker runs any more, and no server of the cluster answers."""
+    pids = {note["pid"] for each in notes.values() for note in each} - {os.getpid()}
+    addresses = {
+        address
+        for each in notes.values()
+        for note in each
+        for group in note["cluster"].values()
+        for address in group
+    }
+    deadline_s = time.monotonic() + timeout_s  # what Ray kills takes a moment to end
+    while any(map(jobs.is_running, pids)) or any(map(answers, addresses)):
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1.0):
+        return True
+    return False
+
+
+def test_run_that_ends_well_keeps_to_the_rules(run: Run, shape: dict[str, Any]) -> None:
+    job = run(
+        TOGETHER
+        + """
+def run_fn(fn_args):
+    note(fn_args)
+    wait_for_all(fn_args)
+    export(fn_args.serving_model_dir)
+""",
+        shape,
+    )
+    noted = notes(job.request.model_run_dir)
+    workers = {"chief-0", "worker-0"} if shape == SHAPES["two workers"] else {"chief-0"}
+    assert noted.keys() == workers
+    assert jobs.exported(job) == ["Format-Serving"]
+    for name, (note,) in noted.items():
+        in_staging = note["export"].startswith(job.request.staging_dir)
+        assert in_staging == (name == "chief-0")
+    if job.distribution.is_cluster:
+        sizes = {kind: len(tasks) for kind, tasks in noted["chief-0"][0]["cluster"].items()}
+        servers = {"ps": 1} if job.distribution.parameter_servers else {}
+        assert sizes == {"chief": 1, "worker": 1, **servers}
+        shown = r"(?m)^(?:\[{0}\] |\({0} pid=.*\) )this is {1}$"
+        assert re.search(shown.format("chief", "chief-0"), jobs.log(job))
+        if "worker-0" in workers and job.distribution.launcher != "tfjob":
+            assert re.search(shown.format("worker 0", "worker-0"), jobs.log(job))
+    assert nothing_runs(noted)
+
+
+def test_error_of_a_worker_is_the_error_of_the_run(
+    run: Run, shape: dict[str, Any], tmp_path: Path
+) -> None:
+    raises = "worker-0" if shape == SHAPES["two workers"] else "chief-0"
+    with pytest.raises(TrainingError, match="no such layer") as caught:
+        run(
+            TOGETHER
+            + f"""
+def run_fn(fn_args):
+    note(fn_args)
+    wait_for_all(fn_args)
+    if name == "{raises}":
+        raise ValueError("no such layer")
+    time.sleep(600)
+""",
+            shape,
+        )
+    assert type(caught.value) is TrainingError
+    text = str(caught.value.__cause__) + str(caught.getrepr(style="native"))
+    assert "trainer.py" in text
+    assert "ValueError: no such layer" in text
+    if shape:
+        worker = raises.replace("worker-0", "worker 0").replace("chief-0", "chief")
+        assert caught.value.worker == worker
+        assert str(caught.value).startswith(f"{worker}: ")
+    noted = notes(tmp_path / "model_run/1")
+    assert {len(attempts) for attempts in noted.values()} == {1}
+    assert nothing_runs(noted)
+
+
+KILLED = """
+def run_fn(fn_args):
+    note(fn_args)
+    wait_for_all(fn_args)
+    flag = fn_args.model_run_dir + "/killed"
+    if name == "{worker}" and (not os.path.exists(flag) or {always}):
+        open(flag, "w").close()
+        os.kill(os.getpid(), 9)
+    if not os.path.exists(flag):
+        time.sleep(600)
+    export(fn_args.serving_model_dir)
+"""
+
+
+def test_lost_worker_is_replaced(run: Run, launcher: str, shape: dict[str, Any]) -> None:
+    if launcher == "in_process":
+        pytest.skip("a process that trains in itself cannot be replaced")
+    worker = "worker-0" if shape == SHAPES["two workers"] else "chief-0"
+    source = TOGETHER + KILLED.format(worker=worker, always=False)
+    job = run(source, {**shape, "max_failures": 1})
+    noted = notes(job.request.model_run_dir)
+    assert len(noted[worker]) == 2
+    assert jobs.exported(job) == ["Format-Serving"]
+    assert "failure 1 of the 1 that max_failures allows" in jobs.log(job)
+    assert nothing_runs(noted)
+
+
+def test_worker_that_is_lost_too_often_ends_the_run(
+    run: Run, launcher: str, tmp_path: Path
+) -> None:
+    if launcher == "in_process":
+        pytest.skip("a process that trains in itself cannot be replaced")
+    source = TOGETHER + KILLED.format(worker="chief-0", always=True)
+    with pytest.raises(WorkerLostError, match="SIGKILL"):
+        run(source, {"max_failures": 1})
+    noted = notes(tmp_path / "model_run/1")
+    assert len(noted["chief-0"]) == 2
+    assert nothing_runs(noted)
