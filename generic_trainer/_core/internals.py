@@ -120,18 +120,47 @@ TF_CREATE_FINGERPRINT = PrivateName(
     "tensorflow.python.saved_model.pywrap_saved_model:fingerprinting.CreateFingerprintDef",
     "comparing a SavedModel with its fingerprint",
 )
+TF_EAGER_CONTEXT = PrivateName(
+    "tensorflow",
+    "tensorflow.python.eager.context:context",
+    "workers that agree on the step after which all of them stop",
+)
 TF_FIND_OP = PrivateName(
     "tensorflow",
     "tensorflow.python.framework.op_def_registry:get",
     "finding the ops of a SavedModel that TensorFlow does not have",
+)
+TF_ITERATOR_DATASET = PrivateAttribute(
+    "tensorflow", "tf.data.Iterator", "_dataset", "resuming in the middle of shuffled data"
 )
 TF_PARSE_SAVED_MODEL = PrivateName(
     "tensorflow",
     "tensorflow.python.saved_model.loader_impl:parse_saved_model",
     "reading a SavedModel without loading it",
 )
+TF_WRITE_FINGERPRINT = PrivateName(
+    "tensorflow",
+    "tensorflow.python.saved_model.fingerprinting_utils:write_fingerprint",
+    "the fingerprint of an export whose devices were cleared",
+)
 
 # ---- Keras 2 and 3 -------------------------------------------------------------------------------
+
+KERAS_2_TRAINING_STATE = PrivateAttribute(
+    "tf_keras", "tf_keras.Model", "_training_state", "a fit that starts at an epoch of its own"
+)
+KERAS_2_TRAIN_COUNTER = PrivateAttribute(
+    "tf_keras", "tf_keras.Model", "_train_counter", "the number of steps in a checkpoint"
+)
+KERAS_3_INITIAL_EPOCH = PrivateAttribute(
+    "keras", "keras.Model", "_initial_epoch", "a fit that starts at an epoch of its own"
+)
+KERAS_3_SET_MONITOR_OP = PrivateAttribute(
+    "keras",
+    "keras.callbacks.MonitorCallback",
+    "_set_monitor_op",
+    "callbacks that keep the best value of the run that they resume",
+)
 
 # ---- tensorflow-estimator ------------------------------------------------------------------------
 

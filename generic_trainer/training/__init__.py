@@ -1,4 +1,4 @@
-"""What the author of a `run_fn` may call.
+"""Functions for a `run_fn`: strategy, checkpoints to resume from, export.
 
 ::
 
@@ -43,13 +43,14 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "CheckpointManager": "generic_trainer.training.resume._manager",
-        "SavedCheckpoint": "generic_trainer.training.resume._manager",
+        "CheckpointManager": "generic_trainer.training.resume",
+        "SavedCheckpoint": "generic_trainer.training.resume",
         "export_model": "generic_trainer.training.export",
         "get_strategy": "generic_trainer.training._strategy",
         "is_chief": "generic_trainer._core.cluster",
-        "keras_3_on_one_worker_only": "generic_trainer.training._keras_3",
-        "resume_callbacks": "generic_trainer.training.resume._callbacks",
+        # For launchers, which call `run_fn` within it.
+        "keras_3_on_one_worker_only": "generic_trainer.training._strategy",
+        "resume_callbacks": "generic_trainer.training.resume",
         "steps_for": "generic_trainer.training._steps",
     },
 )

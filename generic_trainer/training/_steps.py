@@ -1,4 +1,4 @@
-"""How many steps a number of epochs takes."""
+"""The number of training steps that a number of epochs takes."""
 
 from __future__ import annotations
 

@@ -1,18 +1,26 @@
-"""Which `tf.distribute` strategy fits this process: its place in the cluster, and its GPUs."""
+"""The `tf.distribute` strategy of this process, and what Keras 3 cannot do with it."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from generic_trainer._core.cluster import has_parameter_servers, is_one_of_several, this_task
+from generic_trainer._core.keras import (
+    LEGACY_VARIABLE,
+    is_keras_3,
+    keras_version,
+    legacy_is_requested,
+)
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.training._keras_3 import refusal
 
-__all__ = ["get_strategy"]
+__all__ = ["get_strategy", "keras_3_on_one_worker_only"]
 
 _logger = logging.getLogger(__name__)
 
@@ -38,15 +46,52 @@ def get_strategy() -> tf.distribute.Strategy:
         ConfigurationError: `TF_CONFIG` cannot be understood; this process is a server and trains
             nothing; or the workers would train Keras 3 models, which fails inside Keras.
     """
-    _grow_memory()
+    gpus = tf.config.list_physical_devices("GPU")
+    for gpu in gpus:
+        _grow_memory(gpu)
     if has_parameter_servers():
         return _parameter_servers()
     if is_one_of_several():
-        _refuse_keras_3()
+        # A module that has imported tf_keras by its own name trains with that.
+        if is_keras_3() and "tf_keras" not in sys.modules:
+            raise _refusal(keras_version())
         return tf.distribute.MultiWorkerMirroredStrategy()
-    if len(tf.config.list_physical_devices("GPU")) > 1:
-        return tf.distribute.MirroredStrategy()
-    return tf.distribute.get_strategy()
+    return tf.distribute.MirroredStrategy() if len(gpus) > 1 else tf.distribute.get_strategy()
+
+
+@contextlib.contextmanager
+def keras_3_on_one_worker_only() -> Iterator[None]:
+    """Has `fit` of Keras 3 refuse a model that was built in a `MultiWorkerMirroredStrategy`.
+
+    Whether a module uses Keras 3 is known no sooner: a loop of one's own trains well with that
+    strategy, and `tf_keras` is Keras 2 whatever `tf.keras` is.
+    """
+    keras = None if legacy_is_requested() else _importable_keras()
+    if keras is None or not keras.__version__.startswith("3."):
+        yield
+        return
+    original = keras.Model.fit
+
+    @functools.wraps(original)
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        strategy = getattr(self, "distribute_strategy", None)
+        if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            raise _refusal(keras.__version__)
+        return original(self, *args, **kwargs)
+
+    keras.Model.fit = fit
+    try:
+        yield
+    finally:
+        keras.Model.fit = original
+
+
+def _grow_memory(gpu: Any) -> None:
+    """Lets other processes, such as the next step of a pipeline, use the GPU as well."""
+    try:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    except RuntimeError as error:  # TensorFlow has started to use it
+        _logger.warning("%s takes all of its memory: %s", gpu.name, error)
 
 
 def _parameter_servers() -> tf.distribute.Strategy:
@@ -61,28 +106,18 @@ def _parameter_servers() -> tf.distribute.Strategy:
     return tf.distribute.experimental.ParameterServerStrategy(resolver)
 
 
-def _refuse_keras_3() -> None:
-    if _trains_keras_3():
-        raise refusal(_keras_version())
-
-
-def _trains_keras_3() -> bool:
-    # Who has imported tf_keras by its own name trains with that.
-    return _keras_version().startswith("3.") and "tf_keras" not in sys.modules
-
-
-def _keras_version() -> str:
-    return str(getattr(tf.keras, "__version__", "2"))  # which only Keras 3 tells
-
-
-def _grow_memory() -> None:
-    """Lets other processes, such as the next step of a pipeline, use the GPUs as well."""
-    for gpu in tf.config.list_physical_devices("GPU"):
-        _grow(gpu)
-
-
-def _grow(gpu: Any) -> None:
+def _importable_keras() -> Any:
     try:
-        tf.config.experimental.set_memory_growth(gpu, True)
-    except RuntimeError as error:  # TensorFlow has started to use it
-        _logger.warning("%s takes all of its memory: %s", gpu.name, error)
+        import keras
+    except ImportError:
+        return None
+    return keras
+
+
+def _refusal(version: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"Keras {version} cannot train on several workers: under MultiWorkerMirroredStrategy its "
+        f"fit fails. Set the environment variable {LEGACY_VARIABLE}=1 before TensorFlow is "
+        "imported (and have tf-keras installed): tf.keras is then Keras 2, which can. With "
+        f"Distribution(env={{'{LEGACY_VARIABLE}': '1'}}) the workers have it set."
+    )

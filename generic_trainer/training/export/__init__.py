@@ -1,4 +1,4 @@
-"""Writing a trained model so that every consumer downstream can use it.
+"""A trained model as a SavedModel that every consumer downstream can use.
 
 ::
 
@@ -7,10 +7,28 @@
     def run_fn(fn_args):
         model = train(...)
         export_model(model, fn_args, label_keys=("tips",))
+
+`export_on_tensors` writes a model that is called with something else than features of tf.Examples;
+`inference_arguments` is for calling a model that may take `training`.
 """
 
 from __future__ import annotations
 
-from generic_trainer.training.export._export import export_model
+from typing import TYPE_CHECKING
 
-__all__ = ["export_model"]
+from generic_trainer._core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from generic_trainer.training.export._export import export_model, export_on_tensors
+    from generic_trainer.training.export._inputs import inference_arguments
+
+__all__ = ["export_model", "export_on_tensors", "inference_arguments"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "export_model": "generic_trainer.training.export._export",
+        "export_on_tensors": "generic_trainer.training.export._export",
+        "inference_arguments": "generic_trainer.training.export._inputs",
+    },
+)

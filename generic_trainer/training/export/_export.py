@@ -1,22 +1,31 @@
-"""One call that writes a model for every consumer."""
+"""Exports of a model, in one call each."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError, raise_problems
-from generic_trainer.training.export._features import features_of
-from generic_trainer.training.export._inputs import declared_inputs
-from generic_trainer.training.export._matching import plan
-from generic_trainer.training.export._save import outside_of_strategy, save
+from generic_trainer.training.export._features import EXAMPLES, features_of
+from generic_trainer.training.export._inputs import (
+    declared_inputs,
+    inference_arguments,
+    match_inputs,
+)
+from generic_trainer.training.export._saving import (
+    MOST_REQUESTS,
+    ModelParts,
+    outside_of_strategy,
+    save,
+    write_warm_up,
+)
 from generic_trainer.training.export._servable import Predictor, Servable
-from generic_trainer.training.export._source import find_source
-from generic_trainer.training.export._warm_up import MOST_REQUESTS, write_warm_up
+from generic_trainer.training.export._tensors import named_outputs
 
-__all__ = ["export_model"]
+__all__ = ["export_model", "export_on_tensors"]
 
 _OWN_NAMES = ("transform_features", "transform_labels", "serving_raw", "classification")
 _DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
@@ -96,26 +105,59 @@ def export_model(
         ExportError: the model cannot be called with its features, or not be saved.
     """
     _check(inputs, preprocess, label_keys, aliases, warmup_examples)
-    source = find_source(target, transform_graph, schema)
+    directory, transform_graph, schema = _sources(target, transform_graph, schema)
 
     def export() -> None:
-        features = features_of(source, feature_spec or {})
-        made = plan(_wanted(model, inputs, preprocess), features, label_keys)
-        predictor = Predictor(model, features, made, preprocess, postprocess, output_name)
-        servable = Servable(model, features, made, predictor)
+        features = features_of(transform_graph, schema, feature_spec or {})
+        matched = match_inputs(_wanted(model, inputs, preprocess), features, label_keys)
+        predictor = Predictor(model, features, matched, preprocess, postprocess, output_name)
+        servable = Servable(model, features, matched, predictor)
         signatures = dict.fromkeys((_DEFAULT, *aliases), servable.serve())
-        if source.transform_graph is not None:
-            signatures |= _transforms(servable, label_keys)
+        if transform_graph is not None:
+            signatures["transform_features"] = servable.transform()
+            if label_keys:
+                signatures["transform_labels"] = servable.transform(label_keys)
         if raw_signature:
             signatures["serving_raw"] = servable.serve_raw()
         if class_names:
             signatures["classification"] = servable.classify(class_names)
-        save(servable, source.directory, signatures)
+        save(servable, directory, signatures)
 
     outside_of_strategy(export)
     if warmup_examples:
-        write_warm_up(source.directory, warmup_examples, _DEFAULT)
-    return source.directory
+        write_warm_up(directory, _DEFAULT, EXAMPLES.name, warmup_examples)
+    return directory
+
+
+def export_on_tensors(model: Any, inputs: Any, directory: str) -> None:
+    """Writes a SavedModel whose `serving_default` takes a tensor for each input of a model.
+
+    For a model that is called with something else than features of tf.Examples.
+
+    Args:
+        model: see `export_model`.
+        inputs: a `tf.TensorSpec` [None, ...] for each input, in the structure that the model is
+            called with; the signature's inputs have their names.
+        directory: the SavedModel is written there.
+
+    Raises:
+        ExportError: the model returns something else than tensors [N, ...], or cannot be saved.
+    """
+    specs = tf.nest.flatten(inputs)
+    arguments = inference_arguments(model)
+    # The user's code needs its `if` and `for` over tensors to work as they do elsewhere.
+    call = tf.function(lambda structure: model(structure, **arguments))
+
+    def serve(**tensors: tf.Tensor) -> dict[str, tf.Tensor]:
+        structure = tf.nest.pack_sequence_as(inputs, [tensors[spec.name] for spec in specs])
+        return named_outputs(call(structure), "outputs", getattr(model, "output_names", None))
+
+    def export() -> None:
+        function = tf.function(serve, autograph=False)
+        signature = function.get_concrete_function(**{spec.name: spec for spec in specs})
+        save(ModelParts(model), directory, {_DEFAULT: signature})
+
+    outside_of_strategy(export)
 
 
 def _wanted(model: Any, inputs: Any, preprocess: Any) -> Any:
@@ -125,11 +167,23 @@ def _wanted(model: Any, inputs: Any, preprocess: Any) -> Any:
     return inputs if inputs is not None else declared_inputs(model)
 
 
-def _transforms(servable: Servable, label_keys: Sequence[str]) -> dict[str, Any]:
-    found = {"transform_features": servable.transform()}
-    if label_keys:
-        found["transform_labels"] = servable.transform(label_keys)
-    return found
+def _sources(target: Any, transform_graph: Any, schema: Any) -> tuple[str, Any, Any]:
+    """Returns directory, transform graph and schema; what the user names comes first."""
+    directory = target
+    if not isinstance(target, (str, os.PathLike)):
+        directory = getattr(target, "serving_model_dir", None)
+        transform_graph = transform_graph or getattr(target, "transform_graph_path", None)
+        schema = schema or getattr(target, "schema_path", None)
+    if not directory:
+        raise ConfigurationError(
+            "export_model needs a directory, or the fn_args of run_fn with a serving_model_dir, "
+            f"but got {target!r}."
+        )
+    return os.fspath(directory), _path(transform_graph), _path(schema)
+
+
+def _path(source: Any) -> Any:
+    return os.fspath(source) if isinstance(source, os.PathLike) else source or None
 
 
 def _check(

@@ -1,16 +1,19 @@
-"""What a model can be fed with: raw features as they are, or through the transform graph."""
+"""Features that a model can be fed with: raw ones as they are, or through the transform graph."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from generic_trainer.errors import ConfigurationError
-from generic_trainer.training.export._schema import parse_spec_of
-from generic_trainer.training.export._source import Source
-from generic_trainer.training.export._transform import TransformedFeatures
+import tensorflow as tf
 
-__all__ = ["Features", "features_of"]
+from generic_trainer._core.protos import load_schema
+from generic_trainer.errors import ConfigurationError, DataError
+from generic_trainer.training.export._saving import tracked_parts
+
+__all__ = ["EXAMPLES", "Features", "features_of", "probe"]
+
+EXAMPLES = tf.TensorSpec([None], tf.string, name="examples")
 
 
 class Features(Protocol):
@@ -33,41 +36,116 @@ class Features(Protocol):
         """Returns the raw features that the features `names` are computed from."""
 
 
-def features_of(source: Source, feature_spec: Mapping[str, Any]) -> Features:
+def features_of(transform_graph: Any, schema: Any, feature_spec: Mapping[str, Any]) -> Features:
     """Returns the features of the transform graph where there is one, else the raw ones.
 
     Args:
-        source: transform graph and schema.
+        transform_graph: a path or a `tft.TFTransformOutput`; None where there is no Transform.
+        schema: a path or a `Schema` proto of the raw features; None where there is none.
         feature_spec: parsing configurations that the user names; they replace those found.
 
     Raises:
         ConfigurationError: nothing says which features there are.
+        DataError: the transform graph or the schema cannot be read.
     """
-    if source.transform_graph is not None:
-        return TransformedFeatures(source, feature_spec)
-    if source.schema is None and not feature_spec:
+    if transform_graph is not None:
+        return _TransformedFeatures(transform_graph, feature_spec)
+    if schema is None and not feature_spec:
         raise ConfigurationError(
             "export_model has to know the raw features: pass transform_graph=, schema= or "
             "feature_spec=; from fn_args they come when the component is given the outputs of "
             "Transform or SchemaGen"
         )
-    return RawFeatures(source.schema, feature_spec)
+    return _RawFeatures(schema, feature_spec)
 
 
-class RawFeatures:
+def probe(raw_spec: Mapping[str, Any], look: Callable[[dict[str, Any]], Any]) -> Any:
+    """Returns `look(raw features)`, called once on symbolic tensors in a graph thrown away."""
+    seen = []
+
+    def trace(examples: tf.Tensor) -> None:
+        seen.append(look(tf.io.parse_example(examples, raw_spec)))
+
+    tf.function(trace, input_signature=[EXAMPLES], autograph=False).get_concrete_function()
+    return seen[0]
+
+
+class _RawFeatures:
     """The model reads raw features: there is no Transform, or the model has it inside."""
 
     def __init__(self, schema: Any, feature_spec: Mapping[str, Any]) -> None:
-        """Reads the schema, if there is one."""
         self.origin = "the schema" if schema is not None else "feature_spec"
-        found = parse_spec_of(schema) if schema is not None else {}
-        self.raw_spec = {**found, **feature_spec}
+        self.raw_spec = {**_parse_spec_of(load_schema(schema)), **feature_spec}
         self.tracked: list[Any] = []
 
     def __call__(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the raw features."""
         return dict(raw)
 
     def raw_names(self, names: Iterable[str]) -> set[str]:
-        """Returns the names."""
         return set(names)
+
+
+class _TransformedFeatures:
+    """The transform graph, with its vocabularies.
+
+    The layer leaves out what depends on raw features that it is not given; so one finds out which
+    ones a transformed feature needs, and no label has to be there for a prediction.
+    """
+
+    def __init__(self, graph: Any, feature_spec: Mapping[str, Any]) -> None:
+        import tensorflow_transform as tft
+
+        self.origin = f"the transform graph {graph!r}" if isinstance(graph, str) else "the graph"
+        try:
+            output = tft.TFTransformOutput(graph) if isinstance(graph, str) else graph
+            self.raw_spec = {**output.raw_feature_spec(), **feature_spec}
+            self._layer = output.transform_features_layer()
+        except OSError as error:
+            raise DataError(
+                f"{self.origin} must be the transform_graph of a Transform component, a directory "
+                f"with metadata, transform_fn and transformed_metadata, but: {error}",
+                path=graph if isinstance(graph, str) else None,
+            ) from error
+        self.tracked = tracked_parts(self._layer)
+
+    def __call__(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(self._layer(dict(raw)))
+
+    def raw_names(self, names: Iterable[str]) -> set[str]:
+        """Leaves out one raw feature after the other and looks what is lost."""
+        wanted = set(names)
+
+        def needed(raw: dict[str, tf.Tensor]) -> set[str]:
+            return {
+                key
+                for key in raw
+                if not wanted <= self({name: raw[name] for name in raw if name != key}).keys()
+            }
+
+        return probe(self.raw_spec, needed)
+
+
+def _parse_spec_of(schema: Any) -> dict[str, Any]:
+    """Returns feature name → `tf.io` parsing configuration, as a `Schema` proto or None tells.
+
+    The tensors are the ones that TFXIO (`tf_dataset_factory`) reads with the same schema: a feature
+    of fixed shape that is always present is dense, any other is sparse.
+    """
+    if schema is None:
+        return {}
+    from tfx_bsl.tfxio import tensor_representation_util as representations
+
+    types = {feature.name: feature.type for feature in schema.feature}
+    spec = {}
+    try:
+        tensors = representations.InferTensorRepresentationsFromMixedSchema(schema)
+        for name, tensor in tensors.items():
+            column = representations.GetSourceValueColumnFromTensorRepresentation(tensor)
+            feature_type = types[column.steps()[0]]
+            spec[name] = representations.CreateTfExampleParserConfig(tensor, feature_type)
+    except (KeyError, NotImplementedError, ValueError) as error:
+        raise ConfigurationError(
+            f"the schema describes features that a tf.Example cannot hold ({error}); name the "
+            "ones that the model needs with feature_spec={name: tf.io.FixedLenFeature(...)}"
+        ) from error
+    return spec

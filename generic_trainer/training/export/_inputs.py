@@ -1,18 +1,23 @@
-"""Which features a model declares as its inputs."""
+"""The inputs that a model declares, joined to the features there are."""
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["Declared", "accepts_training", "declared_inputs"]
+from generic_trainer.errors import ConfigurationError, raise_problems
+from generic_trainer.training.export._features import Features, probe
+
+__all__ = ["ModelInputs", "declared_inputs", "inference_arguments", "match_inputs"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Declared:
+class _Declared:
     """One input.
 
     Attributes:
@@ -26,14 +31,38 @@ class Declared:
     sparse: bool | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class ModelInputs:
+    """How a model is called with what raw features give.
+
+    Attributes:
+        raw_spec: the raw features that are needed, name → `tf.io` parsing configuration.
+        structure: what the model is called with, feature names in place of tensors.
+    """
+
+    raw_spec: dict[str, Any]
+    structure: Any
+
+    def arguments(self, features: Mapping[str, Any]) -> Any:
+        """Returns the structure with the features themselves."""
+        return _replace(self.structure, lambda name: features[name])
+
+
+def inference_arguments(model: Any) -> dict[str, bool]:
+    """Returns `{"training": False}` for a model that can be told that this is no training."""
+    function = getattr(model, "call", None) or _call_of(model)
+    parameters = inspect.signature(getattr(function, "python_function", function)).parameters
+    return {"training": False} if "training" in parameters else {}
+
+
 def declared_inputs(model: Any) -> Any:
-    """Returns the model's inputs, `Declared` in the structure that the model is called with.
+    """Returns the model's inputs, declared in the structure that the model is called with.
 
     Sources, in this order: the `input` of a functional or sequential Keras model, what a subclassed
     Keras model was built or called with, and the `input_signature` of a `tf.function`.
 
     Returns:
-        The structure, or None for a model that declares nothing.
+        The structure, for `match_inputs`; None for a model that declares nothing.
     """
     if _attribute(model, "inputs"):
         return _declared(model.input)
@@ -42,16 +71,41 @@ def declared_inputs(model: Any) -> Any:
         return _declared(saved[0][0])
     shapes = (_called(model, "get_build_config") or {}).get("input_shape")
     if isinstance(shapes, dict):
-        return {name: Declared(name) for name in shapes}
+        return {name: _Declared(name) for name in shapes}
     signature = getattr(_call_of(model), "input_signature", None)
     return _declared(signature[0]) if signature else None
 
 
-def accepts_training(model: Any) -> bool:
-    """Whether the model can be told that this is no training."""
-    function = getattr(model, "call", None) or _call_of(model)
-    parameters = inspect.signature(getattr(function, "python_function", function)).parameters
-    return "training" in parameters
+def match_inputs(wanted: Any, features: Features, label_keys: Sequence[str] = ()) -> ModelInputs:
+    """Finds the features that the model is called with, and the raw ones that they come from.
+
+    Args:
+        wanted: feature names, or `declared_inputs`, in the structure that the model is called
+            with; None for a dict of all features that can be computed without the labels.
+        features: what there is.
+        label_keys: raw features that a prediction must not need.
+
+    Raises:
+        ConfigurationError: inputs and features do not fit together; lists all that is wrong.
+    """
+    raise_problems(ConfigurationError, "label_keys", _unknown_labels(features, label_keys))
+    unlabelled = {key: spec for key, spec in features.raw_spec.items() if key not in label_keys}
+    specs = probe(unlabelled, lambda raw: _specs(features(raw)))
+    wanted = {name: name for name in specs} if wanted is None else wanted
+    declared = _replace(
+        wanted, lambda leaf: leaf if isinstance(leaf, _Declared) else _Declared(leaf)
+    )
+    problems = [text for one in _leaves(declared) for text in _problems(one, specs)]
+    subject = (
+        f"the model's inputs must be features of {features.origin}, which without the labels has "
+        f"{sorted(specs)}"
+    )
+    raise_problems(ConfigurationError, subject, problems)
+    structure = _replace(declared, lambda one: one.name)
+    raw_names = features.raw_names(_leaves(structure))
+    return ModelInputs(
+        {key: spec for key, spec in unlabelled.items() if key in raw_names}, structure
+    )
 
 
 def _call_of(model: Any) -> Any:
@@ -68,11 +122,11 @@ def _declared(structure: Any) -> Any:
     return _one(structure, getattr(structure, "name", None))
 
 
-def _one(spec: Any, name: str | None) -> Declared:
+def _one(spec: Any, name: str | None) -> _Declared:
     type_spec = getattr(spec, "type_spec", spec)
     sparse = getattr(spec, "sparse", isinstance(type_spec, tf.SparseTensorSpec))
     dtype = getattr(spec, "dtype", None)
-    return Declared(name, None if dtype is None else tf.as_dtype(dtype), sparse)
+    return _Declared(name, None if dtype is None else tf.as_dtype(dtype), sparse)
 
 
 def _attribute(model: Any, name: str) -> Any:
@@ -86,3 +140,61 @@ def _attribute(model: Any, name: str) -> Any:
 def _called(model: Any, name: str) -> Any:
     method = getattr(model, name, None)
     return method() if callable(method) else None
+
+
+def _unknown_labels(features: Features, label_keys: Sequence[str]) -> list[str]:
+    return [
+        f"expected raw features of {features.origin}, got {key!r}"
+        + _did_you_mean(key, features.raw_spec)
+        for key in label_keys
+        if key not in features.raw_spec
+    ]
+
+
+def _specs(features: Mapping[str, Any]) -> dict[str, tf.TypeSpec]:
+    return {name: tf.type_spec_from_value(feature) for name, feature in features.items()}
+
+
+def _problems(wanted: _Declared, specs: Mapping[str, Any]) -> Iterator[str]:
+    if wanted.name is None:
+        yield "an input has no name; say which features it takes with inputs="
+        return
+    spec = specs.get(wanted.name)
+    if spec is None:
+        yield (
+            f"no feature {wanted.name!r}{_did_you_mean(wanted.name, specs)}; name the features in "
+            "the order or by the names of the inputs with inputs="
+        )
+        return
+    is_sparse = isinstance(spec, tf.SparseTensorSpec)
+    if wanted.sparse is False and is_sparse:
+        yield (
+            f"input {wanted.name!r} is dense and the feature is sparse (not always there, or of "
+            "varying length); make it dense with preprocess=, or with "
+            f"feature_spec={{{wanted.name!r}: tf.io.FixedLenFeature(shape, dtype, default)}}"
+        )
+    if wanted.dtype is not None and (wanted.dtype == tf.string) != (spec.dtype == tf.string):
+        yield (
+            f"input {wanted.name!r} is {wanted.dtype.name} and the feature is {spec.dtype.name}; "
+            "convert it with preprocess="
+        )
+
+
+def _did_you_mean(name: str, names: Mapping[str, Any]) -> str:
+    close = difflib.get_close_matches(name, names, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _replace(structure: Any, function: Callable[[Any], Any]) -> Any:
+    """Returns the structure with `function` applied to its leaves."""
+    if isinstance(structure, Mapping):
+        return {key: _replace(value, function) for key, value in structure.items()}
+    if isinstance(structure, (list, tuple)):
+        return [_replace(value, function) for value in structure]
+    return function(structure)
+
+
+def _leaves(structure: Any) -> list[Any]:
+    leaves: list[Any] = []
+    _replace(structure, leaves.append)
+    return leaves

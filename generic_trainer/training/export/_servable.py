@@ -8,13 +8,15 @@ from typing import Any
 import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError, ExportError
-from generic_trainer.training.export._examples import EXAMPLES
-from generic_trainer.training.export._features import Features
-from generic_trainer.training.export._inputs import accepts_training
-from generic_trainer.training.export._matching import Plan
-from generic_trainer.training.export._outputs import dense_only, named_outputs
-from generic_trainer.training.export._raw import from_tensors, tensor_specs
-from generic_trainer.training.export._tracked import tracked_parts, weights_of
+from generic_trainer.training.export._features import EXAMPLES, Features
+from generic_trainer.training.export._inputs import ModelInputs, inference_arguments
+from generic_trainer.training.export._saving import ModelParts
+from generic_trainer.training.export._tensors import (
+    dense_only,
+    from_tensors,
+    named_outputs,
+    tensor_specs,
+)
 
 __all__ = ["Predictor", "Servable"]
 
@@ -26,18 +28,18 @@ class Predictor:
         self,
         model: Any,
         features: Features,
-        plan: Plan,
+        inputs: ModelInputs,
         preprocess: Callable[[dict[str, Any]], Any] | None,
         postprocess: Callable[[Any], Any] | None,
         output_name: str,
     ) -> None:
         """Joins them; see `export_model` for what they are."""
         self._features = features
-        self._plan = plan
-        self._preprocess = preprocess or plan.arguments
+        self._inputs = inputs
+        self._preprocess = preprocess or inputs.arguments
         self._postprocess = postprocess or (lambda outputs: outputs)
-        self._training = {"training": False} if accepts_training(model) else {}
         self._model = model
+        self._arguments = inference_arguments(model)
         self._output_name = output_name
         # The user's code is traced as a tf.function of its own, so that its Python `if` and `for`
         # over tensors work as they do elsewhere.
@@ -53,35 +55,29 @@ class Predictor:
         try:
             outputs = self._call(features)
         except Exception as error:
-            fed = {name: tf.type_spec_from_value(value) for name, value in features.items()}
+            specs = {name: tf.type_spec_from_value(value) for name, value in features.items()}
             raise ExportError(
-                f"the model cannot be called with {self._plan.structure} out of the features "
-                f"{fed}: {error}"
+                f"the model cannot be called with {self._inputs.structure} out of the features "
+                f"{specs}: {error}"
             ) from error
         names = getattr(self._model, "output_names", None)
         return named_outputs(outputs, self._output_name, names)
 
     def _user_code(self, features: dict[str, Any]) -> Any:
-        outputs = self._model(self._preprocess(features), **self._training)
+        outputs = self._model(self._preprocess(features), **self._arguments)
         return self._postprocess(outputs)
 
 
-class Servable(tf.Module):
-    """What is saved: no model, only its variables, tables, assets and the functions that serve.
+class Servable(ModelParts):
+    """What is saved: no model, only its variables, tables, assets and the functions that serve."""
 
-    Attributes:
-        model_weights: the model's variables, in the order of `model.weights`; there again after
-            `tf.saved_model.load`, for a warm start.
-        parts: whatever else has to be saved.
-    """
-
-    def __init__(self, model: Any, features: Features, plan: Plan, predictor: Predictor) -> None:
+    def __init__(
+        self, model: Any, features: Features, inputs: ModelInputs, predictor: Predictor
+    ) -> None:
         """Takes the parts out of the model."""
-        super().__init__()
-        self.model_weights = weights_of(model)
-        self.parts = [*tracked_parts(model), *features.tracked]
+        super().__init__(model, features.tracked)
         self._features = features
-        self._raw_spec = plan.raw_spec
+        self._raw_spec = inputs.raw_spec
         self._predict = predictor
 
     def serve(self) -> tf.types.experimental.PolymorphicFunction:

@@ -13,19 +13,13 @@ if TYPE_CHECKING:
     from generic_trainer.training.resume._callbacks import resume_callbacks
     from generic_trainer.training.resume._manager import CheckpointManager, SavedCheckpoint
 
-__all__ = [
-    "CheckpointManager",
-    "SavedCheckpoint",
-    "resume_callbacks",
-]
-
-_HERE = "generic_trainer.training.resume"
+__all__ = ["CheckpointManager", "SavedCheckpoint", "resume_callbacks"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "CheckpointManager": f"{_HERE}._manager",
-        "SavedCheckpoint": f"{_HERE}._manager",
-        "resume_callbacks": f"{_HERE}._callbacks",
+        "CheckpointManager": "generic_trainer.training.resume._manager",
+        "SavedCheckpoint": "generic_trainer.training.resume._manager",
+        "resume_callbacks": "generic_trainer.training.resume._callbacks",
     },
 )

@@ -1,27 +1,41 @@
-"""`resume_callbacks`: checkpoints for Keras's `fit`."""
+"""Callbacks with which a killed `fit` of Keras goes on where it was."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from generic_trainer._core.cluster import is_chief
 from generic_trainer.errors import ConfigurationError, raise_problems
+from generic_trainer.training.resume._fit import Resume
 from generic_trainer.training.resume._manager import CheckpointManager
-from generic_trainer.training.resume._resume import Resume
 from generic_trainer.training.resume._schedule import check_intervals
 
 __all__ = ["resume_callbacks"]
 
 _DEFAULT_INTERVAL_S = 60.0
-_NAMES = "_resumed_fits"
 
 # Directory → the manager that a fit in this process has opened, and not closed if it raised.
 _opened: dict[str, CheckpointManager] = {}
+
+
+@dataclasses.dataclass
+class _Run:
+    """The fits of the run that was the last to ask for callbacks; a retry has another `fn_args`."""
+
+    fn_args: Any = None
+    names: set[str] = dataclasses.field(default_factory=set)
+
+    def names_of(self, fn_args: Any) -> set[str]:
+        if fn_args is not self.fn_args:
+            self.fn_args, self.names = fn_args, set()
+        return self.names
+
+
+_run = _Run()
 
 
 def resume_callbacks(
@@ -83,7 +97,7 @@ def resume_callbacks(
             "fn_args has no checkpoint_dir: expected the argument that GenericTrainer passes to "
             "run_fn, or any object with that attribute"
         )
-    names = vars(fn_args).setdefault(_NAMES, set()) if directory else set()
+    names = _run.names_of(fn_args)
     if name in names:
         problems.append(
             f"another fit of this run is called {name!r} already: give each a name of its own, "
@@ -92,8 +106,6 @@ def resume_callbacks(
     raise_problems(ConfigurationError, "resume_callbacks", problems)
     names.add(name)
     others = list(callbacks)
-    if not any(isinstance(each, tf.keras.callbacks.History) for each in others):
-        others.append(tf.keras.callbacks.History())  # fit uses it instead of one of its own
     resume = Resume(
         functools.partial(_open, os.path.join(directory, name), max_to_keep, wait_s),
         others,

@@ -1,8 +1,14 @@
-"""`CheckpointManager`: checkpoints that are there whole or not at all."""
+"""A directory of checkpoints, each of which is there whole or not at all.
+
+What makes one whole is its manifest, the list of its files with their sizes and checksums::
+
+    {"step": 1000, "metadata": {...}, "files": {"objects.index": [1234, "SHA-256 in hex"], ...}}
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import os
 import re
@@ -11,16 +17,22 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
-from generic_trainer._core.files import gfile, is_remote
+from generic_trainer._core.files import (
+    files_below,
+    gfile,
+    is_remote,
+    sha256_of_file,
+    write_whole,
+)
 from generic_trainer._core.locks import DirectoryLock
 from generic_trainer.errors import ConfigurationError, TrainingError
-from generic_trainer.training.resume._manifest import read_manifest, sync, write_manifest
 
 __all__ = ["CheckpointManager", "SavedCheckpoint"]
 
 _NAME = re.compile(r"step-(\d+)\.(\d+)$")
 _UNFINISHED = ".unfinished-"
 _OBJECTS = "objects"
+_MANIFEST_FILE = "manifest.json"
 
 _logger = logging.getLogger(__name__)
 
@@ -143,12 +155,10 @@ class CheckpointManager:
         for name in reversed(self._names()):
             path = os.path.join(self.directory, name)
             try:
-                manifest = read_manifest(path)
+                return _checked(path)
             except ValueError as error:
                 self._damaged.add(name)
                 _logger.warning("Skipping the checkpoint %s: %s", path, error)
-            else:
-                return SavedCheckpoint(manifest.step, path, manifest.metadata)
         return None
 
     def save_objects(
@@ -199,43 +209,43 @@ class CheckpointManager:
     ) -> str:
         target = os.path.join(self.directory, name)
         remote = is_remote(self.directory)
-        place = target if remote else os.path.join(self.directory, _UNFINISHED + name)
+        path = target if remote else os.path.join(self.directory, _UNFINISHED + name)
         try:
-            gfile().makedirs(place)
-            write(place)
-            write_manifest(place, step, metadata)
+            gfile().makedirs(path)
+            write(path)
+            _write_manifest(path, step, metadata)
             if not remote:
-                os.rename(place, target)
-                sync(self.directory)
+                os.rename(path, target)
+                _sync(self.directory)
         except BaseException:
             # Room is what a full disk needs most.
-            if gfile().exists(place):
-                gfile().rmtree(place)
+            if gfile().exists(path):
+                gfile().rmtree(path)
             raise
         return target
 
     def _names(self) -> list[str]:
         """Returns the checkpoints' names, oldest first."""
-        found = (_NAME.match(name.rstrip("/")) for name in gfile().listdir(self.directory))
-        matches = sorted((match for match in found if match), key=_place_in_time)
-        return [match.group() for match in matches]
+        names = [name.rstrip("/") for name in gfile().listdir(self.directory)]
+        return sorted(filter(_NAME.match, names), key=_step_and_attempt)
+
+    def _good(self) -> list[str]:
+        return [name for name in self._names() if name not in self._damaged]
 
     def _check_order(self, step: int) -> None:
-        good = [name for name in self._names() if name not in self._damaged]
-        if good and _step(good[-1]) > step:
+        good = self._good()
+        if good and _step_and_attempt(good[-1])[0] > step:
             raise ConfigurationError(
                 f"Step {step} is to be saved in {self.directory}, where {good[-1]} is of a later "
                 "step. Restore the latest checkpoint and go on from its step, or delete it."
             )
 
     def _next_attempt(self, step: int) -> int:
-        matches = [_NAME.match(name) for name in self._names()]
-        attempts = [int(match[2]) for match in matches if match and int(match[1]) == step]
-        return max(attempts, default=-1) + 1
+        saved = map(_step_and_attempt, self._names())
+        return max((attempt for at, attempt in saved if at == step), default=-1) + 1
 
     def _prune(self, keep: str) -> None:
-        good = [name for name in self._names() if name not in self._damaged]
-        kept = {keep, *good[-self._max_to_keep :]}
+        kept = {keep, *self._good()[-self._max_to_keep :]}
         for name in self._names():
             if name not in kept:
                 gfile().rmtree(os.path.join(self.directory, name))
@@ -258,16 +268,69 @@ def _thrown_away(
         return SavedCheckpoint(step, scratch_dir, metadata)
 
 
-def _place_in_time(match: re.Match[str]) -> tuple[int, int]:
-    return int(match[1]), int(match[2])
-
-
-def _step(name: str) -> int:
-    match = _NAME.match(name)
-    return int(match[1]) if match else -1
+def _step_and_attempt(name: str) -> tuple[int, int]:
+    step, attempt = name.removeprefix("step-").split(".")
+    return int(step), int(attempt)
 
 
 def _write_errors() -> tuple[type[Exception], ...]:
     import tensorflow as tf
 
     return (OSError, tf.errors.OpError)
+
+
+def _write_manifest(directory: str, step: int, metadata: Mapping[str, Any]) -> None:
+    """Lists all files of a directory, after they have reached the disk."""
+    files = {}
+    for name in files_below(directory):
+        path = os.path.join(directory, name)
+        _sync(path)
+        files[name] = _size_and_checksum(path)
+    path = os.path.join(directory, _MANIFEST_FILE)
+    manifest = {"step": step, "metadata": metadata, "files": files}
+    write_whole(path, json.dumps(manifest, indent=1, sort_keys=True))
+    _sync(path)
+    _sync(directory)
+
+
+def _checked(directory: str) -> SavedCheckpoint:
+    """Returns the checkpoint in a directory whose files are all there and unaltered.
+
+    Raises:
+        ValueError: it is torn or altered; the message tells which file and how.
+    """
+    path = os.path.join(directory, _MANIFEST_FILE)
+    if not gfile().exists(path):
+        raise ValueError(f"it has no {_MANIFEST_FILE}, so it was never finished")
+    try:
+        with gfile().GFile(path) as file:
+            manifest = json.loads(file.read())
+        saved = SavedCheckpoint(manifest["step"], directory, manifest["metadata"])
+        files = dict(manifest["files"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"its {_MANIFEST_FILE} is damaged ({error})") from error
+    for name, expected in files.items():
+        path = os.path.join(directory, name)
+        if not gfile().exists(path):
+            raise ValueError(f"its file {name} is missing")
+        actual = _size_and_checksum(path)
+        if actual[0] != expected[0]:
+            raise ValueError(f"its file {name} has {actual[0]:,} bytes instead of {expected[0]:,}")
+        if actual != expected:
+            raise ValueError(f"its file {name} was altered: the checksum differs")
+    return saved
+
+
+def _size_and_checksum(path: str) -> list[Any]:
+    return [gfile().stat(path).length, sha256_of_file(path)]
+
+
+def _sync(path: str) -> None:
+    """Waits until a local file or directory is on the disk; an object store does so by itself."""
+    if is_remote(path):
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

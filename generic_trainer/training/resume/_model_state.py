@@ -1,4 +1,4 @@
-"""Everything in a compiled model that a training step changes."""
+"""The state of a compiled model: all that a training step changes, and the epoch to start at."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from generic_trainer._core import internals
 from generic_trainer._core.files import gfile
+from generic_trainer._core.keras import is_keras_3
 
-__all__ = ["ModelState", "clear_first_epoch", "set_first_epoch"]
+__all__ = ["ModelState", "set_first_epoch"]
 
 _STATE = "model"
 _BUILD_CONFIG = "build_config.json"
@@ -24,7 +26,16 @@ class ModelState:
 
     def __init__(self, model: Any) -> None:
         """Looks at a model, all of whose variables must have been made."""
-        groups = _keras_3(model) if _is_keras_3(model) else _keras_2(model)
+        groups: dict[str, Any] = {"model": model}
+        if is_keras_3(model):
+            groups = {
+                "weights": _values(model.variables),
+                "optimizer": _values(model.optimizer.variables),
+                "metrics": _values(model.metrics_variables),
+            }
+        else:
+            groups["metrics"] = list(model.metrics)
+            groups["steps"] = internals.KERAS_2_TRAIN_COUNTER.of(model)
         self._checkpoint = tf.train.Checkpoint(**groups)
         self._build_config = model.get_build_config()
 
@@ -52,24 +63,22 @@ class ModelState:
         if not model.built:
             with gfile().GFile(os.path.join(directory, _BUILD_CONFIG)) as file:
                 model.build_from_config(json.load(file) or {})
-        groups = {"weights": _values(model.variables)} if _is_keras_3(model) else {"model": model}
+        groups = {"weights": _values(model.variables)} if is_keras_3(model) else {"model": model}
         tf.train.Checkpoint(**groups).read(os.path.join(directory, _STATE)).expect_partial()
 
 
-def set_first_epoch(model: Any, epoch: int) -> None:
-    """Makes the `fit` that has just begun start at an epoch, as Keras's BackupAndRestore does."""
-    if _is_keras_3(model):
-        model._initial_epoch = epoch
-    else:
-        model._training_state = _FirstEpoch(epoch)
+def set_first_epoch(model: Any, epoch: int | None) -> None:
+    """Makes the `fit` that has just begun start at an epoch, as Keras's BackupAndRestore does.
 
-
-def clear_first_epoch(model: Any) -> None:
-    """Makes the next `fit` start where its arguments say."""
-    if _is_keras_3(model):
-        model._initial_epoch = None
+    Args:
+        model: the model that is trained.
+        epoch: number of the epoch, from 0; None for what the arguments of `fit` say.
+    """
+    if is_keras_3(model):
+        internals.KERAS_3_INITIAL_EPOCH.set(model, epoch)
     else:
-        model._training_state = None
+        state = None if epoch is None else _FirstEpoch(epoch)
+        internals.KERAS_2_TRAINING_STATE.set(model, state)
 
 
 class _FirstEpoch:
@@ -80,22 +89,6 @@ class _FirstEpoch:
 
     def maybe_load_initial_counters_from_ckpt(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
         return self._epoch, 0
-
-
-def _is_keras_3(model: Any) -> bool:
-    return hasattr(model, "_initial_epoch")
-
-
-def _keras_3(model: Any) -> dict[str, Any]:
-    return {
-        "weights": _values(model.variables),
-        "optimizer": _values(model.optimizer.variables),
-        "metrics": _values(model.metrics_variables),
-    }
-
-
-def _keras_2(model: Any) -> dict[str, Any]:
-    return {"model": model, "metrics": list(model.metrics), "steps": model._train_counter}
 
 
 def _values(variables: Any) -> list[Any]:

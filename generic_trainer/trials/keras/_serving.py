@@ -10,11 +10,11 @@ from typing import Any
 import tensorflow as tf
 
 from generic_trainer.errors import ExportError
-from generic_trainer.training import export_model
-from generic_trainer.training.export._inputs import accepts_training
-from generic_trainer.training.export._outputs import named_outputs
-from generic_trainer.training.export._save import outside_of_strategy, save
-from generic_trainer.training.export._tracked import tracked_parts, weights_of
+from generic_trainer.training.export import (
+    export_model,
+    export_on_tensors,
+    inference_arguments,
+)
 from generic_trainer.trials._pipeline import are_features
 
 __all__ = ["export", "servable"]
@@ -22,7 +22,6 @@ __all__ = ["export", "servable"]
 _logger = logging.getLogger(__name__)
 
 _LONE_INPUT = "inputs"
-_OUTPUT = "outputs"
 # What Keras calls inputs that the user has not named; it counts them, so they differ by chance.
 _UNNAMED = re.compile(r"(keras_tensor|input|.*_input)(_\d+)?")
 
@@ -45,7 +44,9 @@ def export(model: Any, x: Any, fn_args: Any) -> None:
     if are_features(names, fn_args):
         export_model(model, fn_args, inputs=tf.nest.pack_sequence_as(x, names))
     else:
-        outside_of_strategy(lambda: _save(model, x, names, fn_args.serving_model_dir))
+        parts = zip(tf.nest.flatten(x), names, strict=True)
+        inputs = tf.nest.pack_sequence_as(x, [_spec(part, name) for part, name in parts])
+        export_on_tensors(model, inputs, fn_args.serving_model_dir)
 
 
 def servable(model: Any, x: Any) -> tuple[Any, Any]:
@@ -79,34 +80,10 @@ def servable(model: Any, x: Any) -> tuple[Any, Any]:
 
 def _why_not(model: Any, x: Any) -> Exception | None:
     try:
-        outputs = model(x, training=False) if accepts_training(model) else model(x)
+        outputs = model(x, **inference_arguments(model))
     except Exception as error:  # of the user's code, or of Keras for want of it
         return error
     return TypeError("call returns None") if outputs is None else None
-
-
-class _Servable(tf.Module):
-    """The variables of a model, and whatever else has to be saved."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model_weights = weights_of(model)
-        self.parts = tracked_parts(model)
-
-
-def _save(model: Any, x: Any, names: list[str], directory: str) -> None:
-    training = {"training": False} if accepts_training(model) else {}
-
-    # The user's code needs its `if` and `for` over tensors to work as they do elsewhere.
-    call = tf.function(lambda inputs: model(inputs, **training))
-
-    def serve(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        outputs = call(tf.nest.pack_sequence_as(x, [inputs[name] for name in names]))
-        return named_outputs(outputs, _OUTPUT, getattr(model, "output_names", None))
-
-    specs = {name: _spec(part, name) for name, part in zip(names, tf.nest.flatten(x), strict=True)}
-    function = tf.function(serve, autograph=False).get_concrete_function(**specs)
-    save(_Servable(model), directory, {tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY: function})
 
 
 def _spec(part: Any, name: str) -> tf.TensorSpec:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from generic_trainer._core import internals
 from generic_trainer._core.files import gfile
 
 __all__ = ["read_state", "write_state"]
@@ -48,14 +49,15 @@ def read_state(directory: str, callbacks: Sequence[Any]) -> None:
     """
     with gfile().GFile(os.path.join(directory, _STATE_FILE)) as file:
         states = json.loads(file.read())
-    expected, found = [name for name, _ in states], [type(each).__name__ for each in callbacks]
-    if expected != found:
-        raise ValueError(f"it was saved with the callbacks {expected}, and now there are {found}")
+    expected, actual = [name for name, _ in states], [type(each).__name__ for each in callbacks]
+    if expected != actual:
+        raise ValueError(f"it was saved with the callbacks {expected}, and now there are {actual}")
     with gfile().GFile(os.path.join(directory, _ARRAYS_FILE), "rb") as file:
         arrays = dict(np.load(io.BytesIO(file.read())))
     for callback, (_, state) in zip(callbacks, states, strict=True):
         if getattr(callback, "monitor_op", True) is None and state.get("best") is not None:
-            callback._set_monitor_op()  # Keras 3 does so at the first epoch's end, and resets then
+            # Keras 3 does so at the end of the first epoch, and forgets the best value then.
+            internals.KERAS_3_SET_MONITOR_OP.of(callback)()
         for name, value in state.items():
             setattr(callback, name, _decoded(value, arrays))
 

@@ -1,4 +1,8 @@
-"""Named dense tensors from whatever a model returns."""
+"""Named dense tensors, the inputs and outputs of signatures.
+
+Outputs are made of whatever a model returns, inputs of raw features for clients that hold no
+tf.Examples.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from generic_trainer.errors import ExportError, raise_problems
+from generic_trainer.errors import ConfigurationError, ExportError, raise_problems
 
-__all__ = ["dense_only", "named_outputs"]
+__all__ = ["dense_only", "from_tensors", "named_outputs", "tensor_specs"]
 
 
 def named_outputs(outputs: Any, output_name: str, names: Any = None) -> dict[str, tf.Tensor]:
@@ -46,6 +50,39 @@ def dense_only(features: Mapping[str, Any]) -> dict[str, tf.Tensor]:
     return {name: value for name, value in features.items() if isinstance(value, tf.Tensor)}
 
 
+def tensor_specs(raw_spec: Mapping[str, Any]) -> dict[str, tf.TensorSpec]:
+    """Returns feature name → spec of the tensor that a client sends.
+
+    A dense feature is [N, ...] as `tf.io.parse_example` makes it. One of varying length is
+    [N, longest]; see `from_tensors` for what fills the shorter rows.
+
+    Raises:
+        ConfigurationError: a feature has more parts than one dense tensor can hold.
+    """
+    problems = [
+        f"feature {name!r} is a {type(spec).__name__}"
+        for name, spec in raw_spec.items()
+        if not isinstance(spec, (tf.io.FixedLenFeature, tf.io.VarLenFeature))
+    ]
+    subject = "raw_signature=True needs features that one dense tensor can hold"
+    raise_problems(ConfigurationError, subject, problems)
+    return {name: tf.TensorSpec(_shape(spec), spec.dtype, name) for name, spec in raw_spec.items()}
+
+
+def from_tensors(
+    tensors: Mapping[str, tf.Tensor], raw_spec: Mapping[str, Any]
+) -> dict[str, tf.Tensor | tf.SparseTensor]:
+    """Returns what `tf.io.parse_example` would have returned.
+
+    In features of varying length, NaN and the empty string mean that there is no value; every
+    integer is a value.
+    """
+    return {
+        name: _sparse(tensors[name]) if isinstance(spec, tf.io.VarLenFeature) else tensors[name]
+        for name, spec in raw_spec.items()
+    }
+
+
 def _named(outputs: Any, output_name: str, names: Any) -> dict[str, Any]:
     if isinstance(outputs, Mapping):
         return {str(name): value for name, value in outputs.items()}
@@ -66,3 +103,22 @@ def _describe(value: Any) -> str:
     if isinstance(value, tf.Tensor):
         return "a single value without a batch dimension"
     return f"a {type(value).__name__}"
+
+
+def _shape(spec: Any) -> list[int | None]:
+    if isinstance(spec, tf.io.VarLenFeature):
+        return [None, None]
+    shape = [spec.shape] if isinstance(spec.shape, int) else list(spec.shape)
+    return [None, *shape]
+
+
+def _sparse(tensor: tf.Tensor) -> tf.SparseTensor:
+    if tensor.dtype == tf.string:
+        is_there = tf.not_equal(tensor, "")
+    elif tensor.dtype.is_floating:
+        is_there = tf.logical_not(tf.math.is_nan(tensor))
+    else:
+        is_there = tf.ones_like(tensor, tf.bool)
+    where = tf.where(is_there)
+    shape = tf.shape(tensor, out_type=tf.int64)
+    return tf.SparseTensor(where, tf.gather_nd(tensor, where), shape)

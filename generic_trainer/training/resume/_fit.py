@@ -12,22 +12,11 @@ import tensorflow as tf
 
 from generic_trainer._core.signals import SigtermNotice
 from generic_trainer.errors import ConfigurationError, TrainingError, WorkerLostError
+from generic_trainer.training.resume._callback_state import read_state, write_state
 from generic_trainer.training.resume._manager import CheckpointManager, SavedCheckpoint
-from generic_trainer.training.resume._model_state import (
-    ModelState,
-    clear_first_epoch,
-    set_first_epoch,
-)
-from generic_trainer.training.resume._plain_state import read_state, write_state
+from generic_trainer.training.resume._model_state import ModelState, set_first_epoch
 from generic_trainer.training.resume._reader_state import move_to, write_position
-from generic_trainer.training.resume._schedule import (
-    AgreedInterval,
-    EveryInterval,
-    EverySteps,
-    Schedule,
-)
-from generic_trainer.training.resume._stop import AgreedStop, OwnStop, Stop, tasks_of
-from generic_trainer.training.resume._train_function import TrainFunction
+from generic_trainer.training.resume._schedule import Schedule, make_schedule, make_stop
 
 __all__ = ["Resume"]
 
@@ -35,8 +24,8 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass
-class _Place:
-    """How far `fit` is.
+class _Position:
+    """How far `fit` is; the metadata of its checkpoints.
 
     Attributes:
         epoch: the current epoch, from 0.
@@ -54,6 +43,52 @@ class _Place:
     done: bool = False
 
 
+@dataclasses.dataclass
+class _Replay:
+    """The batches that a resumed `fit` runs through without training.
+
+    Attributes:
+        saved: the checkpoint that holds what they did.
+        position: where it was taken, the end of the replay.
+        batches_read: batches that were taken from the iterator all the same.
+    """
+
+    saved: SavedCheckpoint
+    position: _Position
+    batches_read: int = 0
+
+
+class _TrainFunction:
+    """Calls the model's train function, or only pretends to.
+
+    While it replays, the first call is a real step: it makes every variable that training makes,
+    which is then overwritten by what was saved. The others return at once.
+
+    Attributes:
+        function: the model's own.
+        iterator: what the last step read from.
+        consumed: how many batches the steps have taken from it.
+        replays: whether the steps are those that the checkpoint holds already.
+    """
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = function
+        self.iterator: Any = None
+        self.consumed = 0
+        self.replays = False
+        self._logs: Any = None
+
+    def __call__(self, iterator: Any) -> Any:
+        """Trains on the next batch or batches of the iterator, and returns their logs."""
+        if iterator is not self.iterator:
+            self.iterator, self.consumed = iterator, 0
+        if not self.replays:
+            return self.function(iterator)
+        if self._logs is None:
+            self._logs = self.function(iterator)
+        return self._logs
+
+
 class Resume(tf.keras.callbacks.Callback):
     """See `resume_callbacks`; must be the last of the callbacks.
 
@@ -64,8 +99,9 @@ class Resume(tf.keras.callbacks.Callback):
     on the run cannot tell that it was interrupted.
     """
 
-    _supports_tf_logs = True  # Keras 2: the logs are not looked at, so there is nothing to convert
-    _chief_worker_only = False  # Keras 2: every worker restores
+    # What Keras 2 asks of callbacks, those of Keras 3's class too.
+    _supports_tf_logs = True  # the logs are not looked at, so there is nothing to convert
+    _chief_worker_only = False  # every worker restores
 
     def __init__(
         self,
@@ -79,41 +115,44 @@ class Resume(tf.keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self._open_manager = open_manager
-        self._others = others
+        self._others = list(others)
         self._every_steps = every_steps
         self._every_s = every_s
         self._grace_s = grace_s
         self._clock = clock
-        self._manager: CheckpointManager | None = None
-        self._state: ModelState | None = None
-        self._saved: SavedCheckpoint | None = None
-        self._replayed: _Place | None = None
-        self._place = _Place()
+        self._is_used = False
+        self._model_state: ModelState | None = None
+        self._replay: _Replay | None = None
+        self._finished: SavedCheckpoint | None = None
+        self._position = _Position()
         self._first_batch = 0
-        self._batches_read = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Looks for a checkpoint and makes `fit` start at its epoch."""
-        if self._manager is not None:
+        if self._is_used:
             raise ConfigurationError(
                 "These callbacks have served one fit already: call resume_callbacks for each, with "
                 "a name of its own, such as resume_callbacks(fn_args, name='fine_tuning')."
             )
-        _refuse_parameter_servers(self._strategy)
+        strategy = self.model.distribute_strategy
+        _refuse_parameter_servers(strategy)
         self._manager = self._open_manager()
+        self._is_used = True
         self._notice = SigtermNotice(self._grace_s)
-        self._stop = self._make_stop()
-        self._train = TrainFunction(self.model.train_function)
-        self._saved = self._manager.latest()
-        if self._saved is not None:
-            self._go_to(self._saved, _Place(**self._saved.metadata))
+        self._stop = make_stop(self._notice, strategy)
+        self._train = _TrainFunction(self.model.train_function)
+        if all(each is not self.model.history for each in self._others):
+            self._others.append(self.model.history)  # which fit has made
+        saved = self._manager.latest()
+        if saved is not None:
+            self._go_to(saved, _Position(**saved.metadata))
         self._schedule = self._make_schedule()
         self.model.train_function = self._train
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Notes the epoch."""
-        clear_first_epoch(self.model)  # Keras has read it, and would read it in the next fit too
-        self._place.epoch, self._place.batches = epoch, 0
+        set_first_epoch(self.model, None)  # Keras has read it, and would in the next fit too
+        self._position.epoch, self._position.batches = epoch, 0
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Notes where an execution of several steps begins."""
@@ -122,60 +161,70 @@ class Resume(tf.keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Counts; saves when it is time; ends the replay."""
         count = batch - self._first_batch + 1
-        if self._replayed is not None:
+        if self._replay is not None:
             # Only the first execution of a replay reads from the iterator.
-            self._batches_read = self._batches_read or count
-            if batch + 1 >= self._replayed.batches:
-                self._end_replay(self._replayed)
+            self._replay.batches_read = self._replay.batches_read or count
+            if batch + 1 >= self._replay.position.batches:
+                self._end_replay(self._replay)
             return
         self._train.consumed += count
-        self._place.batches = batch + 1
-        self._place.steps += count
-        self._place.consumed = self._train.consumed
-        if self._stop.is_due(self._place.steps):
+        self._position.batches = batch + 1
+        self._position.steps += count
+        self._position.consumed = self._train.consumed
+        if self._stop.is_due(self._position.steps):
             self._save()
             self._end_early()
-        if self._schedule.is_due(self._place.steps):
+        if self._schedule.is_due(self._position.steps):
             self._save()
 
     def on_train_end(self, logs: Any = None) -> None:
         """Saves that there is nothing left to train: what follows may still be killed."""
-        clear_first_epoch(self.model)
+        set_first_epoch(self.model, None)
         self.model.train_function = self._train.function
-        if not self._place.done and self._place.steps:
-            self._place.done = True
+        if self._finished is not None:
+            self._read_others(self._finished)  # fit's History has begun after this callback
+        elif self._position.steps:
+            self._position.done = True
             self._save()
         if self._notice.received:
             self._end_early()
         self._close()
 
-    def _go_to(self, saved: SavedCheckpoint, place: _Place) -> None:
-        self._place = place
+    def _implements_train_batch_hooks(self) -> bool:
+        return True
+
+    def _implements_test_batch_hooks(self) -> bool:
+        return False
+
+    _implements_predict_batch_hooks = _implements_test_batch_hooks
+
+    def _go_to(self, saved: SavedCheckpoint, position: _Position) -> None:
+        self._position = position
         ModelState.read_weights(self.model, saved.path)
-        if place.done:
+        if position.done:
             _logger.info("Training had ended before this run: its result is in %s", saved.path)
             set_first_epoch(self.model, self.params["epochs"])
+            self._finished = saved
             self._read_others(saved)
             return
         _logger.info(
             "Resuming in epoch %d after %d of its batches (%d steps in all), from %s",
-            place.epoch + 1,
-            place.batches,
-            place.steps,
+            position.epoch + 1,
+            position.batches,
+            position.steps,
             saved.path,
         )
-        set_first_epoch(self.model, place.epoch)
-        self._replayed = dataclasses.replace(place)
+        set_first_epoch(self.model, position.epoch)
+        self._replay = _Replay(saved, dataclasses.replace(position))
         self._train.replays = True
 
-    def _end_replay(self, place: _Place) -> None:
-        assert self._saved is not None
-        path = self._saved.path
-        self._replayed, self._train.replays = None, False
-        self._place = place
-        self._train.consumed = place.consumed
+    def _end_replay(self, replay: _Replay) -> None:
+        path = replay.saved.path
+        self._replay, self._train.replays = None, False
+        self._position = replay.position
+        self._train.consumed = replay.position.consumed
         try:
-            self._model_state().read(path)
+            self._state_of_model().read(path)
         except (AssertionError, ValueError, tf.errors.OpError) as error:
             raise TrainingError(
                 f"The checkpoint {path} does not fit the model that is trained now: {error}. "
@@ -184,11 +233,12 @@ class Resume(tf.keras.callbacks.Callback):
         move_to(
             self._train.iterator,
             path,
-            epoch=place.epoch,
-            consumed=place.consumed,
-            read=self._batches_read,
+            model=self.model,
+            epoch=replay.position.epoch,
+            consumed=replay.position.consumed,
+            read=replay.batches_read,
         )
-        self._read_others(self._saved)
+        self._read_others(replay.saved)
         self._schedule = self._make_schedule()
 
     def _read_others(self, saved: SavedCheckpoint) -> None:
@@ -202,67 +252,46 @@ class Resume(tf.keras.callbacks.Callback):
 
     def _save(self) -> None:
         start_s = self._clock()
+        steps = self._position.steps
         try:
-            self._opened.save(self._place.steps, self._write, dataclasses.asdict(self._place))
+            self._manager.save(steps, self._write, dataclasses.asdict(self._position))
         except TrainingError as error:
             _logger.warning("Training goes on without a new checkpoint: %s", error)
-        self._schedule.saved(self._place.steps, self._clock() - start_s)
+        self._schedule.saved(steps, self._clock() - start_s)
 
     def _write(self, directory: str) -> None:
-        self._model_state().write(directory)
+        self._state_of_model().write(directory)
         write_state(directory, self._others)
-        if not self._place.done:
+        if not self._position.done:
             write_position(directory, self._train.iterator)
 
     def _end_early(self) -> None:
         self._close()
         raise WorkerLostError(
-            f"SIGTERM: training was preempted in epoch {self._place.epoch + 1} after "
-            f"{self._place.steps} steps. The next run of the same inputs, code and hyperparameters "
-            f"resumes from the checkpoints in {self._opened.directory}."
+            f"SIGTERM: training was preempted in epoch {self._position.epoch + 1} after "
+            f"{self._position.steps} steps. The next run of the same inputs, code and "
+            f"hyperparameters resumes from the checkpoints in {self._manager.directory}.",
+            signal="SIGTERM",
         )
 
     def _close(self) -> None:
         self._stop.close()
         self._notice.close()
-        self._opened.close()
+        self._manager.close()
 
-    def _model_state(self) -> ModelState:
-        if self._state is None:
-            self._state = ModelState(self.model)
-        return self._state
-
-    def _make_stop(self) -> Stop:
-        if tasks_of(self._strategy):
-            return AgreedStop(self._notice, self._strategy)
-        return OwnStop(self._notice)
+    def _state_of_model(self) -> ModelState:
+        if self._model_state is None:
+            self._model_state = ModelState(self.model)
+        return self._model_state
 
     def _make_schedule(self) -> Schedule:
-        steps = self._place.steps
-        if self._every_steps is not None:
-            return EverySteps(self._every_steps, steps)
-        if tasks_of(self._strategy):
-            return AgreedInterval(self._every_s, steps, self._mean, self._clock)
-        return EveryInterval(self._every_s, self._clock)
-
-    def _mean(self, value: float) -> float:
-        """Returns the mean over all workers, who must call this at the same time."""
-        values = self._strategy.experimental_distribute_values_from_function(
-            lambda _: tf.constant(value, tf.float64)
+        strategy = self.model.distribute_strategy
+        return make_schedule(
+            self._every_steps, self._every_s, self._position.steps, strategy, self._clock
         )
-        return float(self._strategy.reduce(tf.distribute.ReduceOp.MEAN, values, axis=None))
-
-    @property
-    def _opened(self) -> CheckpointManager:
-        assert self._manager is not None
-        return self._manager
-
-    @property
-    def _strategy(self) -> Any:
-        return self.model.distribute_strategy
 
 
-def _refuse_parameter_servers(strategy: Any) -> None:
+def _refuse_parameter_servers(strategy: tf.distribute.Strategy) -> None:
     if isinstance(strategy, tf.distribute.experimental.ParameterServerStrategy):
         raise ConfigurationError(
             "resume_callbacks cannot follow the steps of a ParameterServerStrategy, which run on "

@@ -1,0 +1,201 @@
+"""The files of a SavedModel: what a model needs to predict, and nothing of its training."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+from generic_trainer._core import internals
+from generic_trainer._core.keras import is_keras_3
+from generic_trainer.errors import ConfigurationError, ExportError
+
+__all__ = [
+    "MOST_REQUESTS",
+    "ModelParts",
+    "outside_of_strategy",
+    "save",
+    "tracked_parts",
+    "write_warm_up",
+]
+
+T = TypeVar("T")
+
+# TF Serving refuses a model that brings more.
+MOST_REQUESTS = 1000
+
+_SAVED = (tf.Variable, tf.saved_model.Asset, tf.saved_model.experimental.TrackableResource)
+_EVERYWHERE = re.compile(r"(/device:CPU:(0|\*))?")
+
+
+class ModelParts(tf.Module):
+    """What is saved of a model.
+
+    Attributes:
+        model_weights: TensorFlow's variables, in the order of `model.weights`; there again after
+            `tf.saved_model.load`, for a warm start.
+        parts: whatever else has to be saved.
+    """
+
+    def __init__(self, model: Any, others: Sequence[Any] = ()) -> None:
+        """Takes the parts out of a model.
+
+        Args:
+            model: of Keras 2, Keras 3 or TensorFlow.
+            others: further parts.
+
+        Raises:
+            ConfigurationError: Keras runs on another backend than TensorFlow.
+        """
+        super().__init__()
+        name = "weights" if hasattr(model, "weights") else "variables"
+        self.model_weights = [_unwrapped(weight) for weight in getattr(model, name, ())]
+        self.parts = [*tracked_parts(model), *others]
+
+
+def tracked_parts(root: Any) -> list[Any]:
+    """Returns all variables, tables and assets below `root`, each once.
+
+    What serves training alone is left out: optimizers, which would triple the size of the export,
+    and metrics. So are the functions of the model, such as a `train_step`, and with them whatever
+    they need of the training's cluster.
+    """
+    parts: dict[int, Any] = {}
+    for node in _below(root):
+        if isinstance(node, _SAVED):
+            parts[id(node)] = node
+        elif is_keras_3(node) and hasattr(node, "variables"):
+            parts.update((id(variable), variable) for variable in map(_unwrapped, node.variables))
+    return list(parts.values())
+
+
+def save(root: ModelParts, directory: str, signatures: Mapping[str, Any]) -> None:
+    """Saves `root`, without ties to the machine that trained it.
+
+    The signatures are traced within `tf.saved_model.save`, and there alone does TensorFlow read a
+    distributed variable as a plain one, without its devices and without collectives.
+
+    Raises:
+        ExportError: a signature uses a table or variable that is not part of `root`.
+    """
+    try:
+        tf.saved_model.save(root, directory, signatures=dict(signatures))
+    except AssertionError as error:
+        raise ExportError(
+            "tf.saved_model.save refuses the model, as it does where one uses a variable, lookup "
+            "table or asset that it does not own; make it an attribute of the model or of one of "
+            f"its layers (self.table = ...): {error}",
+            path=directory,
+        ) from error
+    _clear_devices(directory)
+
+
+def outside_of_strategy(function: Callable[[], T]) -> T:
+    """Calls `function` where no distribution strategy is in scope.
+
+    A scope belongs to its thread and cannot be left from within, so inside one this is another
+    thread.
+    """
+    if not tf.distribute.has_strategy():
+        return function()
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()
+
+
+def write_warm_up(
+    directory: str, signature: str, input_name: str, examples: Sequence[bytes]
+) -> None:
+    """Writes what TF Serving replays before it calls a new model ready.
+
+    One Predict request per example goes to `assets.extra/tf_serving_warmup_requests`.
+
+    Args:
+        directory: the SavedModel.
+        signature: name of the signature that is called.
+        input_name: name of its input.
+        examples: serialized tf.Examples with raw features, at most `MOST_REQUESTS`.
+
+    Raises:
+        ConfigurationError: the package with TF Serving's protos is missing.
+    """
+    try:
+        from tensorflow_serving.apis import prediction_log_pb2
+    except ImportError as error:
+        raise ConfigurationError(
+            "warmup_examples needs the protos of TF Serving: pip install tensorflow-serving-api"
+        ) from error
+    folder = os.path.join(directory, "assets.extra")
+    tf.io.gfile.makedirs(folder)
+    log = prediction_log_pb2.PredictionLog()
+    log.predict_log.request.model_spec.signature_name = signature
+    inputs = log.predict_log.request.inputs[input_name]
+    with tf.io.TFRecordWriter(os.path.join(folder, "tf_serving_warmup_requests")) as writer:
+        for example in examples:
+            inputs.CopyFrom(tf.make_tensor_proto([example], tf.string))
+            writer.write(log.SerializeToString())
+
+
+def _below(root: Any) -> Iterator[Any]:
+    seen = {id(root)}
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for child in tf.train.TrackableView.children(node).values():
+            if id(child) not in seen and not _serves_training(child):
+                seen.add(id(child))
+                waiting.append(child)
+
+
+def _serves_training(node: Any) -> bool:
+    is_metric = hasattr(node, "update_state") and hasattr(node, "result")
+    return is_metric or hasattr(node, "apply_gradients")
+
+
+def _unwrapped(weight: Any) -> tf.Variable:
+    """Returns TensorFlow's variable behind a weight.
+
+    A Keras 2 weight is such a variable. A Keras 3 weight wraps one; saved by itself it is found
+    again by `tf.saved_model.load` and not by a session, so the wrapper is taken off.
+    """
+    variable = weight if isinstance(weight, tf.Variable) else weight.value
+    if not isinstance(variable, tf.Variable):
+        raise ConfigurationError(
+            "a SavedModel can be written where Keras' backend is TensorFlow, but the model's "
+            f"weights are {type(variable).__module__}.{type(variable).__name__}; set "
+            "KERAS_BACKEND=tensorflow, save with model.save('model.keras') and load it there"
+        )
+    return variable
+
+
+def _clear_devices(directory: str) -> None:
+    """Removes every device from the graph that not every machine has.
+
+    `tf.saved_model.save` turns mirrored variables into plain ones and drops their devices. It
+    keeps what stands in a `tf.device` of the model's own code; no option and no enclosing
+    `tf.device` reaches that in a nested `tf.function`, so the file is edited.
+    """
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    path = os.path.join(directory, tf.saved_model.SAVED_MODEL_FILENAME_PB)
+    with tf.io.gfile.GFile(path, "rb") as file:
+        saved = saved_model_pb2.SavedModel.FromString(file.read())
+    tied = [node for node in _nodes(saved) if not _EVERYWHERE.fullmatch(node.device)]
+    if not tied:
+        return
+    for node in tied:
+        node.device = ""
+    with tf.io.gfile.GFile(path, "wb") as file:
+        file.write(saved.SerializeToString(deterministic=True))
+    internals.TF_WRITE_FINGERPRINT.get()(directory)
+
+
+def _nodes(saved: Any) -> Iterator[Any]:
+    for meta_graph in saved.meta_graphs:
+        yield from meta_graph.graph_def.node
+        for function in meta_graph.graph_def.library.function:
+            yield from function.node_def
