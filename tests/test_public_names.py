@@ -182,6 +182,7 @@ PUBLIC = {
         "ValidationReport",
         "all_checks",
         "lint_eval_config",
+        "print_report",
         "read_records",
         "start_checker",
         "validate_saved_model",

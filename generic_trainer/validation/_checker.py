@@ -125,8 +125,12 @@ class Checker:
         partial = _PartialReport(str(model_dir), contract or _NO_CONTRACT)
         with tempfile.TemporaryDirectory(dir=self._scratch) as scratch:
             request = partial.request(scratch, self._memory_limit_mb)
-            while not partial.complete:
-                self._attempt(partial, request)
+            try:
+                while not partial.complete:
+                    self._attempt(partial, request)
+            except BaseException:  # such as Ctrl-C: what was started must not go on
+                self._server.close()
+                raise
         partial.facts["seconds"] = round(time.perf_counter() - started, 3)
         return partial.report()
 
@@ -142,11 +146,7 @@ class Checker:
             log_start = log.tell()
             pid = self._start_child(request, log.fileno(), sent.fileno())
             sent.close()
-            try:
-                answered = self._listen(partial, events)
-            except BaseException:  # such as Ctrl-C: the process must not go on
-                self._server.close()
-                raise
+            answered = self._listen(partial, events)
         if partial.complete or not answered:
             self._server.kill(pid)
         reason = self._end(answered)

@@ -199,6 +199,9 @@ def _from_plain(plain: Any, subject: str, path: str | None = None) -> ServingCon
         )
     try:
         return ServingContract(**{name: _decode(name, value) for name, value in plain.items()})
+    except ConfigurationError as error:
+        error.path = path
+        raise
     except TypeError as error:
         raise ConfigurationError(f"{subject}: {error}", path=path) from error
 

@@ -73,6 +73,15 @@ def test_wrong_yaml_is_explained(tmp_path: Path, text: str, told: str) -> None:
     assert told in str(caught.value)
 
 
+def test_the_error_names_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "contract.yaml"
+    for text in ("label_key: tips", "- a", "signatures: [{nme: x}]", ": : :", "format: pickle"):
+        file.write_text(text)
+        with pytest.raises(ConfigurationError) as caught:
+            ServingContract.from_yaml(file)
+        assert caught.value.path == str(file), text
+
+
 def test_all_wrong_values_are_listed_at_once() -> None:
     with pytest.raises(ConfigurationError) as caught:
         ServingContract(max_latency_ms=-1, max_memory_mb=0, severities={"latency": "loud"})

@@ -94,5 +94,7 @@ def test_lint_leaves_names_open_that_a_preprocessing_function_may_return() -> No
 def test_lint_of_a_file_that_is_none(tmp_path: Path) -> None:
     file = tmp_path / "eval_config.pbtxt"
     file.write_text("model_spec {}")
-    with pytest.raises(DataError, match=r"eval_config\.pbtxt cannot be read"):
-        lint_eval_config(str(file))
+    for path in (file, str(file)):
+        with pytest.raises(DataError, match=r"eval_config\.pbtxt cannot be read") as caught:
+            lint_eval_config(path)
+        assert caught.value.path == str(file)
