@@ -115,6 +115,12 @@ PYTHON_INTERPRETER_FLAGS = PrivateName(
 
 # ---- TensorFlow ----------------------------------------------------------------------------------
 
+TF_ADD_CONTROL_INPUTS = PrivateAttribute(
+    "tensorflow", "tf.Operation", "_add_control_inputs", "summaries that come before a step"
+)
+TF_CONTROL_FLOW_CONTEXT = PrivateAttribute(
+    "tensorflow", "tf.Operation", "_get_control_flow_context", "summaries that come before a step"
+)
 TF_CREATE_FINGERPRINT = PrivateName(
     "tensorflow",
     "tensorflow.python.saved_model.pywrap_saved_model:fingerprinting.CreateFingerprintDef",
@@ -138,6 +144,18 @@ TF_PARSE_SAVED_MODEL = PrivateName(
     "tensorflow.python.saved_model.loader_impl:parse_saved_model",
     "reading a SavedModel without loading it",
 )
+TF_SESSION_MAKE_CALLABLE = PrivateAttribute(
+    "tensorflow",
+    "tf.compat.v1.Session",
+    "_make_callable_from_options",
+    "steps of a TensorFlowTrial that cost half of what Session.run costs",
+)
+TF_SESSION_STOP_REQUESTED = PrivateAttribute(
+    "tensorflow",
+    "tf.compat.v1.train.SessionRunContext",
+    "_stop_requested",
+    "a session that stays open when a hook wants to stop",
+)
 TF_WRITE_FINGERPRINT = PrivateName(
     "tensorflow",
     "tensorflow.python.saved_model.fingerprinting_utils:write_fingerprint",
@@ -146,6 +164,15 @@ TF_WRITE_FINGERPRINT = PrivateName(
 
 # ---- Keras 2 and 3 -------------------------------------------------------------------------------
 
+KERAS_2_LAYER_RANDOMNESS = PrivateAttribute(
+    "tf_keras", "BaseRandomLayer", "_random_generator", "checkpoints that keep Dropout's state"
+)
+KERAS_2_RANDOM_GENERATOR = PrivateAttribute(
+    "tf_keras", "RandomGenerator", "_generator", "checkpoints that keep Dropout's state"
+)
+KERAS_2_TAKES_TENSOR_LOGS = PrivateAttribute(
+    "tf_keras", "Callback", "_supports_tf_logs", "callbacks that each get the logs they can read"
+)
 KERAS_2_TRAINING_STATE = PrivateAttribute(
     "tf_keras", "tf_keras.Model", "_training_state", "a fit that starts at an epoch of its own"
 )
@@ -161,8 +188,27 @@ KERAS_3_SET_MONITOR_OP = PrivateAttribute(
     "_set_monitor_op",
     "callbacks that keep the best value of the run that they resume",
 )
+KERAS_TENSORBOARD_BATCH = PrivateAttribute(
+    "keras", "TensorBoard", "_global_train_batch", "curves that go on after a restart"
+)
 
 # ---- tensorflow-estimator ------------------------------------------------------------------------
+
+ESTIMATOR_FEATURES_AND_LABELS = PrivateAttribute(
+    "tensorflow-estimator",
+    "Estimator",
+    "_get_features_and_labels_from_input_fn",
+    "a model that is served with the features of its validation data",
+)
+ESTIMATOR_MODEL_FN = PrivateAttribute(
+    "tensorflow-estimator", "Estimator", "_model_fn", "the user's estimator in a trial of its own"
+)
+ESTIMATOR_WARM_START = PrivateAttribute(
+    "tensorflow-estimator",
+    "Estimator",
+    "_warm_start_settings",
+    "the user's estimator in a trial of its own",
+)
 
 # ---- Ray -----------------------------------------------------------------------------------------
 

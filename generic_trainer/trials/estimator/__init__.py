@@ -1,4 +1,4 @@
-"""`EstimatorTrial`: an estimator with its data, trained by the trial loop.
+"""`EstimatorTrial`, an estimator with its data, trained by the trial loop.
 
 The names are those of `determined.estimator`. `tf.estimator` itself comes from
 `generic_trainer.estimator`: ``from generic_trainer.estimator import tf``.
@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING
 from generic_trainer._core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from generic_trainer.trials.estimator._checkpoint import RunHook
     from generic_trainer.trials.estimator._context import (
         EstimatorContext,
         EstimatorExperimentalContext,
         EstimatorTrialContext,
     )
-    from generic_trainer.trials.estimator._hooks import RunHook
-    from generic_trainer.trials.estimator._native import EstimatorNativeContext
+    from generic_trainer.trials.estimator._controller import (
+        EstimatorController as EstimatorController,
+    )
     from generic_trainer.trials.estimator._reducer import MetricReducer
     from generic_trainer.trials.estimator._trial import EstimatorTrial, ServingInputReceiverFn
-    from generic_trainer.trials.native.estimator import init
+    from generic_trainer.trials.native.estimator import EstimatorNativeContext, init
 
 __all__ = [
     "EstimatorContext",
@@ -34,20 +36,22 @@ __all__ = [
     "init",
 ]
 
-_CONTEXT = f"{__name__}._context"
-_TRIAL = f"{__name__}._trial"
+_HOMES = {
+    "estimator._checkpoint": ("RunHook",),
+    "estimator._context": (
+        "EstimatorContext",
+        "EstimatorExperimentalContext",
+        "EstimatorTrialContext",
+    ),
+    "estimator._controller": ("EstimatorController",),  # for trials.native alone
+    "estimator._reducer": ("MetricReducer",),
+    "estimator._trial": ("EstimatorTrial", "ServingInputReceiverFn"),
+    "native.estimator": ("EstimatorNativeContext", "init"),
+}
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "EstimatorContext": _CONTEXT,
-        "EstimatorExperimentalContext": _CONTEXT,
-        "EstimatorNativeContext": f"{__name__}._native",
-        "EstimatorTrial": _TRIAL,
-        "EstimatorTrialContext": _CONTEXT,
-        "MetricReducer": f"{__name__}._reducer",
-        "RunHook": f"{__name__}._hooks",
-        "ServingInputReceiverFn": _TRIAL,
-        "init": "generic_trainer.trials.native.estimator",
+        name: f"generic_trainer.trials.{home}" for home, names in _HOMES.items() for name in names
     },
 )

@@ -1,4 +1,4 @@
-"""The files of a checkpoint.
+"""The files of an estimator trial's checkpoint, and the hooks that add to them.
 
 ::
 
@@ -17,12 +17,37 @@ import random
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer._core.files import gfile
+from generic_trainer._core.files import gfile, write_whole
 
-__all__ = ["copy_state", "restore_generators", "write_generators"]
+__all__ = ["RunHook", "copy_state", "restore_generators", "write_generators"]
 
 _ALWAYS = ("checkpoint", "graph.pbtxt")
 _GENERATORS = "rng_state.pkl"
+
+
+class RunHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+    """A `SessionRunHook` that is also told about checkpoints.
+
+    Only the hooks of the TrainSpec are told::
+
+        class Counter(RunHook):
+            def on_checkpoint_load(self, checkpoint_dir):
+                self.seen = int((Path(checkpoint_dir) / "seen").read_text())
+
+            def on_checkpoint_end(self, checkpoint_dir):
+                (Path(checkpoint_dir) / "seen").write_text(str(self.seen))
+
+    Source: `determined.estimator.RunHook` of Determined 0.13.
+    """
+
+    def on_checkpoint_load(self, checkpoint_dir: str) -> None:
+        """Called once, before training starts, where it goes on from a checkpoint."""
+
+    def on_checkpoint_end(self, checkpoint_dir: str) -> None:
+        """Called when a checkpoint is written; a file that is added here is kept with it."""
+
+    def on_trial_close(self) -> None:
+        """Called when the trial is over, also when it failed."""
 
 
 def copy_state(source: str, target: str) -> None:
@@ -36,8 +61,8 @@ def copy_state(source: str, target: str) -> None:
 
 def write_generators(directory: str) -> None:
     """Writes the state of Python's and NumPy's global random generators."""
-    with gfile().GFile(os.path.join(directory, _GENERATORS), "wb") as file:
-        file.write(pickle.dumps({"python": random.getstate(), "numpy": np.random.get_state()}))
+    state = {"python": random.getstate(), "numpy": np.random.get_state()}
+    write_whole(os.path.join(directory, _GENERATORS), pickle.dumps(state))
 
 
 def restore_generators(directory: str) -> None:

@@ -1,4 +1,4 @@
-"""What an `EstimatorTrial` is given: its configuration, and what wraps optimizer and data."""
+"""The context of an estimator trial: its configuration, and what wraps optimizer and data."""
 
 from __future__ import annotations
 

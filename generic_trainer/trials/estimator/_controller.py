@@ -1,8 +1,10 @@
-"""Trains, validates, saves and exports an estimator, a workload at a time."""
+"""The controller of an estimator trial: training, validation, checkpoints and export."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import logging
 import os
 import tempfile
@@ -11,21 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from generic_trainer.errors import ExportError
-from generic_trainer.estimator._exports import copy_newest
+from generic_trainer import estimator as tf_estimator
+from generic_trainer._core.internals import ESTIMATOR_MODEL_FN, ESTIMATOR_WARM_START
 from generic_trainer.trials._process import write_code
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.estimator._checkpoint import (
+    RunHook,
     copy_state,
     restore_generators,
     write_generators,
 )
-from generic_trainer.trials.estimator._export import Exports, publish
-from generic_trainer.trials.estimator._hooks import RunHook, StopHook
-from generic_trainer.trials.estimator._rebuilt import rebuilt, then
-from generic_trainer.trials.estimator._receiver import name_default_signature, receiver_of
+from generic_trainer.trials.estimator._serving import Exports, export_features, publish
 from generic_trainer.trials.estimator._summaries import plain
-from generic_trainer.trials.estimator._training import Training
+from generic_trainer.trials.estimator._training import StopHook, Training
 
 if TYPE_CHECKING:
     from generic_trainer.trials.estimator._context import EstimatorContext
@@ -67,7 +67,7 @@ class EstimatorController:
         self._hooks = [hook for hook in train_spec.hooks or () if isinstance(hook, RunHook)]
         self._folder = tempfile.TemporaryDirectory(prefix="estimator-")
         self._model_dir = os.path.join(self._folder.name, "model")
-        self._estimator = rebuilt(estimator, self._model_dir, seed=run.seed, strategy=strategy)
+        self._estimator = _rebuilt(estimator, self._model_dir, seed=run.seed, strategy=strategy)
         self._exports = Exports(self._estimator, serving_input_receiver_fns, self._folder.name)
         self._training = Training(self._train, on_stop=self._note_stop)
         self._is_open = False
@@ -99,10 +99,10 @@ class EstimatorController:
         self._write_state()
         spec = self._eval_spec
         hooks = [*(spec.hooks or ()), StopHook(self._note_stop)]
-        found = self._estimator.evaluate(
+        metrics = self._estimator.evaluate(
             spec.input_fn, steps=spec.steps, hooks=hooks, name=spec.name
         )
-        return plain(found)
+        return plain(metrics)
 
     def save(self, directory: str) -> None:
         """Writes state, exports and code; then the hooks add what they want to keep."""
@@ -122,13 +122,18 @@ class EstimatorController:
         Raises:
             ExportError: there are none, and the estimator cannot predict from these features.
         """
-        if not self._exports.names:
-            self._export_features(fn_args)
-            return
-        if self._run.checkpoint_dir is None:
+        checkpoint, folder = self._run.checkpoint_dir, self._folder.name
+        if checkpoint is None:
             self._write_state()
-            self._exports.copy_to(self._folder.name)
-        publish(self._run.checkpoint_dir or self._folder.name, self._exports.names, fn_args)
+        if self._exports.names:
+            if checkpoint is None:
+                self._exports.copy_to(folder)
+            publish(checkpoint or folder, self._exports.names, fn_args)
+            return
+        if checkpoint is not None:
+            copy_state(checkpoint, self._model_dir)
+        folder = os.path.join(folder, "published")
+        export_features(self._estimator, self._eval_spec.input_fn, folder, fn_args)
 
     def close(self) -> None:
         """Ends training, tells the hooks, and deletes the estimator's directory."""
@@ -137,24 +142,6 @@ class EstimatorController:
             for hook in reversed(self._hooks if self._is_open else []):
                 stack.callback(hook.on_trial_close)
             stack.callback(self._training.close)
-
-    def _export_features(self, fn_args: Any) -> None:
-        if self._run.checkpoint_dir is None:
-            self._write_state()
-        else:
-            copy_state(self._run.checkpoint_dir, self._model_dir)
-        folder = os.path.join(self._folder.name, "published")
-        try:
-            receiver = receiver_of(self._estimator, self._eval_spec.input_fn, fn_args)
-            self._estimator.export_saved_model(folder, receiver)
-        except Exception as error:  # of the user's model function, for want of labels say
-            raise ExportError(
-                "There are no serving input receiver functions, and no model can be served for the "
-                "features of the validation data. Define build_serving_input_receiver_fns in the "
-                f"EstimatorTrial. Found: {type(error).__name__}: {error}"
-            ) from error
-        copy_newest(folder, fn_args.serving_model_dir)
-        name_default_signature(fn_args.serving_model_dir)
 
     def _open(self) -> None:
         """Goes to where the trial stands, before its first work."""
@@ -177,9 +164,47 @@ class EstimatorController:
             self._is_saved = True
 
     def _train(self, last_hook: Any) -> None:
-        input_fn = then(self._train_spec.input_fn, self._context.resumed)
+        input_fn = _then(self._train_spec.input_fn, self._context.resumed)
         hooks = [*(self._train_spec.hooks or ()), StopHook(self._note_stop), last_hook]
         self._estimator.train(input_fn, hooks=hooks)
 
     def _note_stop(self) -> None:
         self._context.set_stop_requested(True)
+
+
+def _rebuilt(
+    estimator: Any, model_dir: str, *, seed: int, strategy: tf.distribute.Strategy | None
+) -> Any:
+    """Returns the user's estimator with a configuration for this trial.
+
+    Checkpoints are not written periodically, but when the trial says so. Sessions place softly
+    where the user's `session_config` does not decide. An evaluation takes one device, so that it is
+    one pass.
+    """
+    config = estimator.config.replace(
+        model_dir=model_dir,
+        tf_random_seed=seed,
+        save_checkpoints_steps=None,
+        save_checkpoints_secs=None,
+        keep_checkpoint_max=1,
+        train_distribute=strategy,
+        eval_distribute=None,
+    )
+    return tf_estimator.Estimator(
+        ESTIMATOR_MODEL_FN.of(estimator),
+        config=config,
+        params=estimator.params or None,
+        warm_start_from=ESTIMATOR_WARM_START.of(estimator),
+    )
+
+
+def _then(input_fn: Callable[..., Any], convert: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Returns an input function that converts what another returns, with the same arguments."""
+
+    @functools.wraps(input_fn)
+    def converting(*args: Any, **kwargs: Any) -> Any:
+        return convert(input_fn(*args, **kwargs))
+
+    # Estimators look at the names of the arguments, through no wrapper.
+    converting.__signature__ = inspect.signature(input_fn)  # type: ignore[attr-defined]
+    return converting

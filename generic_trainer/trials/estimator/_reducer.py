@@ -64,31 +64,26 @@ class MetricValues:
         self, metric: Any, reducer: Callable[[list[Any]], Any] | MetricReducer, numpy_dtype: Any
     ) -> tuple[tf.Tensor, tf.Operation]:
         """See `EstimatorExperimentalContext.make_metric`."""
-        state = _State(reducer if isinstance(reducer, MetricReducer) else _Listing(reducer))
+        reduced = reducer if isinstance(reducer, MetricReducer) else _Listing(reducer)
         dtype = np.dtype(numpy_dtype)  # TensorFlow takes float for float32, NumPy for float64
         tensors, rebuild = _flattened(metric)
-        update = tf.numpy_function(lambda *found: state.update(rebuild(found)), tensors, tf.bool)
+        state: Any = None
+
+        def accumulate(*values: Any) -> bool:
+            nonlocal state
+            state = reduced.accumulate(rebuild(values))
+            return True
+
+        def reduce() -> Any:
+            return np.asarray(reduced.cross_slot_reduce([state])).astype(dtype)
+
+        update = tf.numpy_function(accumulate, tensors, tf.bool)
         before = self._last
         ordered = [before] if before is not None and before.graph is update.graph else []
         with tf.control_dependencies(ordered):
-            value = tf.numpy_function(lambda: state.value(dtype), [], dtype)
+            value = tf.numpy_function(reduce, [], dtype)
         self._last = value
         return value, update.op
-
-
-class _State:
-    """What a reducer has returned last."""
-
-    def __init__(self, reducer: MetricReducer) -> None:
-        self._reducer = reducer
-        self._last: Any = None
-
-    def update(self, metric: Any) -> bool:
-        self._last = self._reducer.accumulate(metric)
-        return True
-
-    def value(self, dtype: np.dtype) -> Any:
-        return np.asarray(self._reducer.cross_slot_reduce([self._last])).astype(dtype)
 
 
 class _Listing(MetricReducer):

@@ -1,20 +1,28 @@
-"""The metrics of training: what the graph's summaries show, batch after batch."""
+"""The metrics of training: what the graph's summaries show, batch after batch.
+
+A learning rate that is computed from the step counter, or the norm of a weight, is read in the same
+`Session.run` that changes the counter and the weight, and nothing says which comes first. Here the
+summaries do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer.trials.estimator._order import run_before_updates
+from generic_trainer._core.internals import TF_ADD_CONTROL_INPUTS, TF_CONTROL_FLOW_CONTEXT
 
 __all__ = ["Summaries", "plain"]
 
 # Operations whose first inputs are a tag and a value.
 _SUMMARIES = ("ScalarSummary", "TensorSummaryV2")
 _LOSS, _RENAMED_LOSS = "loss", "loss_1"
+# What optimizers, counters and moving averages do to variables; initialisers and savers assign.
+_UPDATE = re.compile(r"(Resource)?(Sparse)?Apply|(Resource)?Scatter|Assign(Add|Sub)")
 
 
 class Summaries:
@@ -36,7 +44,7 @@ class Summaries:
             scalars = [tf.cast(tensors[name], tf.float64) for name in self._packed]
             packed = [tf.stack(scalars)] if scalars else []
         self.fetches = [*packed, *(tensors[name] for name in self._others)]
-        run_before_updates(graph, [tensor.op for tensor in self.fetches])
+        _run_before_updates(graph, [tensor.op for tensor in self.fetches])
 
     def average(self, batches: Sequence[Sequence[Any]]) -> dict[str, Any]:
         """Returns the unweighted mean of each metric over batches, a number or nested lists.
@@ -50,11 +58,11 @@ class Summaries:
             return {}
         columns = list(zip(*batches, strict=True))
         means = np.mean(columns.pop(0), axis=0).tolist() if self._packed else []
-        found = dict(zip(self._packed, means, strict=True))
+        averages = dict(zip(self._packed, means, strict=True))
         for name, values in zip(self._others, columns, strict=True):
             if len({np.shape(value) for value in values}) == 1:
-                found[name] = np.mean(values, axis=0).tolist()
-        return found
+                averages[name] = np.mean(values, axis=0).tolist()
+        return averages
 
 
 def plain(metrics: dict[str, Any]) -> dict[str, Any]:
@@ -68,29 +76,53 @@ def _summarised(graph: tf.Graph) -> dict[str, tf.Tensor]:
     An estimator adds a summary of its loss, which is called loss_1 where the name was taken; if
     there is no summary of the name then, it gets it back.
     """
-    found = {}
+    values = {}
     for summary in graph.get_collection(tf.compat.v1.GraphKeys.SUMMARIES):
-        tag, value = _parts(summary.op)
-        if tag is not None and value.graph is graph and _is_number(value.dtype):
-            found[tag] = value
-    if _LOSS not in found and _RENAMED_LOSS in found:
-        found[_LOSS] = found.pop(_RENAMED_LOSS)
-    return found
-
-
-def _parts(operation: tf.Operation) -> tuple[str | None, Any]:
-    if operation.type not in _SUMMARIES:
-        return None, None
-    tag, value = operation.inputs[0], operation.inputs[1]
-    name = tf.get_static_value(tag)
-    return (None if name is None else name.item().decode()), value
-
-
-def _is_number(dtype: tf.DType) -> bool:
-    return bool(dtype.is_floating or dtype.is_integer or dtype.is_bool)
+        if summary.op.type not in _SUMMARIES:
+            continue
+        tag, value = tf.get_static_value(summary.op.inputs[0]), summary.op.inputs[1]
+        dtype = value.dtype
+        is_number = dtype.is_floating or dtype.is_integer or dtype.is_bool
+        if tag is not None and value.graph is graph and is_number:
+            values[tag.item().decode()] = value
+    if _LOSS not in values and _RENAMED_LOSS in values:
+        values[_LOSS] = values.pop(_RENAMED_LOSS)
+    return values
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
+
+
+def _run_before_updates(graph: tf.Graph, operations: list[tf.Operation]) -> None:
+    """Has operations run before variables change, so that equal seeds give equal summaries.
+
+    Updates that the operations need themselves, such as those of a streaming metric, come first as
+    they did. So may those inside of conditions and loops of TensorFlow 1.
+
+    Args:
+        graph: not finalised yet.
+        operations: of the graph.
+    """
+    needed = _upstream(operations)
+    for update in graph.get_operations():
+        if (
+            _UPDATE.match(update.type)
+            and update not in needed
+            and TF_CONTROL_FLOW_CONTEXT.of(update)() is None
+        ):
+            TF_ADD_CONTROL_INPUTS.of(update)(operations)
+
+
+def _upstream(operations: Iterable[tf.Operation]) -> set[tf.Operation]:
+    upstream: set[tf.Operation] = set()
+    waiting = list(operations)
+    while waiting:
+        operation = waiting.pop()
+        if operation not in upstream:
+            upstream.add(operation)
+            waiting += [tensor.op for tensor in operation.inputs]
+            waiting += operation.control_inputs
+    return upstream

@@ -1,4 +1,4 @@
-"""The base class that users of Determined's `EstimatorTrial` subclass."""
+"""`EstimatorTrial`, the base class of users' trials that are estimators."""
 
 from __future__ import annotations
 

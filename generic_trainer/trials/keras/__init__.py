@@ -1,4 +1,4 @@
-"""`TFKerasTrial`: a compiled Keras model with its data, trained by the trial loop.
+"""`TFKerasTrial`, a compiled Keras model with its data, trained by the trial loop.
 
 The names are those of `determined.keras`, for Keras 2 and Keras 3::
 
@@ -13,15 +13,17 @@ from generic_trainer._core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from generic_trainer.trials.keras import callbacks
-    from generic_trainer.trials.keras._array_sequence import ArrayLikeAdapter, InMemorySequence
+    from generic_trainer.trials.keras._arrays import ArrayLikeAdapter, InMemorySequence
     from generic_trainer.trials.keras._context import (
         TFKerasContext,
         TFKerasExperimentalContext,
         TFKerasTrialContext,
     )
+    from generic_trainer.trials.keras._controller import TFKerasController as TFKerasController
+    from generic_trainer.trials.keras._data import ArrayLike, InputData, KerasInputData
     from generic_trainer.trials.keras._sequence import KerasDataAdapter, SequenceAdapter
     from generic_trainer.trials.keras._trial import TFKerasTrial
-    from generic_trainer.trials.keras._types import ArrayLike, InputData, KerasInputData
+    from generic_trainer.trials.keras._trial import seed_keras as seed_keras
     from generic_trainer.trials.keras.callbacks import TFKerasTensorBoard
     from generic_trainer.trials.native.keras import TFKerasNativeContext, init
 
@@ -43,19 +45,21 @@ __all__ = [
     "init",
 ]
 
-_ROOM = "generic_trainer.trials"
 _HOMES = {
     # Scripts that Determined shipped import the name with the underscore.
-    "keras._array_sequence": ("ArrayLikeAdapter", "InMemorySequence", "_ArrayLikeAdapter"),
+    "keras._arrays": ("ArrayLikeAdapter", "InMemorySequence", "_ArrayLikeAdapter"),
     "keras._context": ("TFKerasContext", "TFKerasExperimentalContext", "TFKerasTrialContext"),
+    "keras._controller": ("TFKerasController",),  # for trials.native alone, as seed_keras
+    "keras._data": ("ArrayLike", "InputData", "KerasInputData"),
     "keras._sequence": ("KerasDataAdapter", "SequenceAdapter"),
-    "keras._trial": ("TFKerasTrial",),
-    "keras._types": ("ArrayLike", "InputData", "KerasInputData"),
+    "keras._trial": ("TFKerasTrial", "seed_keras"),
     "keras.callbacks": ("TFKerasTensorBoard", "callbacks"),
     "native.keras": ("TFKerasNativeContext", "init"),
 }
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {name: f"{_ROOM}.{home}" for home, names in _HOMES.items() for name in names},
+    {
+        name: f"generic_trainer.trials.{home}" for home, names in _HOMES.items() for name in names
+    },
 )

@@ -1,4 +1,4 @@
-"""NumPy arrays, alone or in lists and dicts, as tensors that Keras trains on."""
+"""NumPy arrays, alone or in lists and dicts, as tensors or as a Keras Sequence of batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ import tensorflow as tf
 
 from generic_trainer.trials.errors import CheckFailedError, InvalidDataTypeException
 
-__all__ = ["as_tensors", "records_of", "standardized"]
+__all__ = [
+    "ArrayLikeAdapter",
+    "InMemorySequence",
+    "_ArrayLikeAdapter",
+    "as_tensors",
+    "standardized",
+]
 
 _PARTS = ("x", "y", "sample_weight")
 
@@ -35,18 +41,8 @@ def as_tensors(data: tuple[Any, ...], loader: str) -> tuple[Any, ...]:
         _check(part, name, loader, may_be_dict=name == "x")
     parts = [part[0] if isinstance(part, list) and len(part) == 1 else part for part in data]
     tensors = tuple(tf.nest.map_structure(_tensor, standardized(part)) for part in parts)
-    lengths = {len(tensor) for tensor in tf.nest.flatten(tensors)}
-    if len(lengths) > 1:
-        raise CheckFailedError(
-            f"{loader}: x, y and sample_weight must have as many records each, but have "
-            f"{sorted(lengths)}"
-        )
+    _records_of(tensors, f"{loader}: x, y and sample_weight")
     return tensors
-
-
-def records_of(tensors: tuple[Any, ...]) -> int:
-    """Returns how many records there are."""
-    return len(tf.nest.flatten(tensors)[0])
 
 
 def standardized(batch: Any) -> Any:
@@ -65,6 +61,88 @@ def standardized(batch: Any) -> Any:
     return array
 
 
+class ArrayLikeAdapter(tf.keras.utils.Sequence):  # type: ignore[misc]
+    """A Sequence of arrays' records, in order; the last batch may be partial.
+
+    A data loader that returns (x, y) has them trained on faster.
+
+    Source: `determined.keras._ArrayLikeAdapter` of Determined 0.12 and 0.13, which its examples of
+    scripts use.
+    """
+
+    def __init__(
+        self,
+        x: Any,
+        y: Any,
+        batch_size: int,
+        sample_weights: Any = None,
+        drop_leftovers: bool = False,
+    ) -> None:
+        """Takes arrays.
+
+        Args:
+            x: an array [N, ...], or a list or dict of arrays.
+            y: likewise.
+            batch_size: records in a batch.
+            sample_weights: an array [N].
+            drop_leftovers: whether to leave out a last batch that is partial.
+
+        Raises:
+            CheckFailedError: they differ in N, or N is below the batch size.
+        """
+        super().__init__()
+        self._parts = (x, y) if sample_weights is None else (x, y, sample_weights)
+        self._size, self._drop = batch_size, drop_leftovers
+        self._count = _records_of(self._parts, "x, y and sample weights")
+        if self._count < batch_size:
+            raise CheckFailedError(
+                f"Batch size is too large for the input data: it is {batch_size}, and there are "
+                f"{self._count} records"
+            )
+
+    def __len__(self) -> int:
+        """Returns the number of batches."""
+        return self._count // self._size if self._drop else -(-self._count // self._size)
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        """Returns the batch (x, y) or (x, y, sample_weight)."""
+        records = slice(index * self._size, (index + 1) * self._size)
+        return tf.nest.map_structure(  # type: ignore[no-any-return]
+            lambda array: array[records], self._parts
+        )
+
+
+class InMemorySequence(ArrayLikeAdapter):
+    """The same, under the names of the first release of 0.12.
+
+    Source: `determined.keras.InMemorySequence` of Determined 0.12.0.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        labels: Any,
+        batch_size: int,
+        sample_weight: Any = None,
+        drop_leftovers: bool = False,
+    ) -> None:
+        """Takes arrays; see `ArrayLikeAdapter`."""
+        super().__init__(data, labels, batch_size, sample_weight, drop_leftovers)
+
+
+_ArrayLikeAdapter = ArrayLikeAdapter
+
+
+def _records_of(parts: tuple[Any, ...], subject: str) -> int:
+    """Returns N, which must be the same for all arrays."""
+    counts = {len(array) for array in tf.nest.flatten(parts)}
+    if len(counts) > 1:
+        raise CheckFailedError(
+            f"{subject} must have as many records each, but have {sorted(counts)}"
+        )
+    return counts.pop()
+
+
 def _check(part: Any, name: str, loader: str, *, may_be_dict: bool) -> None:
     if isinstance(part, Mapping) and may_be_dict:
         leaves = list(part.values())
@@ -73,8 +151,8 @@ def _check(part: Any, name: str, loader: str, *, may_be_dict: bool) -> None:
     wrong = [type(leaf).__name__ for leaf in leaves if not getattr(leaf, "shape", ())]
     if wrong or not leaves:
         kinds = "an array, a list of arrays" + (" or a dict of arrays" if may_be_dict else "")
-        found = type(part).__name__ + (f" of {wrong[0]}" if leaves != [part] and wrong else "")
-        raise InvalidDataTypeException(f"{loader}: {name} must be {kinds}, but got {found}")
+        actual = type(part).__name__ + (f" of {wrong[0]}" if leaves != [part] and wrong else "")
+        raise InvalidDataTypeException(f"{loader}: {name} must be {kinds}, but got {actual}")
 
 
 def _tensor(array: Any) -> tf.Tensor:

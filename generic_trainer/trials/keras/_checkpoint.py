@@ -1,9 +1,10 @@
-"""The files of a checkpoint.
+"""The files of a Keras trial's checkpoint.
 
 ::
 
     determined-keras-model-weights.{index,data-…}   the model's variables
-    determined-keras-optimizer-weights.h5           the optimizers' variables
+    determined-keras-optimizer-weights.h5           the optimizers' variables: a group for each
+                                                    optimizer, in it a dataset for each variable
     rng_state.pkl                                   random generators, those of layers included
     determined-callbacks.v1.pkl                     what callbacks keep
     code/                                           the trial's module
@@ -15,6 +16,7 @@ Keras 3 reads no such files; there they are a `tf.train.Checkpoint` of the list
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import random
@@ -24,9 +26,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer._core.files import gfile
+from generic_trainer._core.files import gfile, write_whole
+from generic_trainer._core.internals import (
+    KERAS_2_LAYER_RANDOMNESS,
+    KERAS_2_RANDOM_GENERATOR,
+)
+from generic_trainer._core.keras import is_keras_3
 from generic_trainer.errors import TrainingError
-from generic_trainer.trials.keras._optimizers import read_optimizers, write_optimizers
 
 __all__ = [
     "read_callbacks",
@@ -60,7 +66,7 @@ def write_checkpoint(
         generators: the state of Python's and NumPy's, if it is not the present one.
     """
     _tracked(model).write(os.path.join(directory, _WEIGHTS))
-    write_optimizers(os.path.join(directory, _OPTIMIZERS), optimizers)
+    _write_optimizers(os.path.join(directory, _OPTIMIZERS), optimizers)
     python, numpy = generators or (random.getstate(), np.random.get_state())
     tensorflow = tf.random.get_global_generator().state.numpy()
     # The names that Determined gave them.
@@ -70,8 +76,8 @@ def write_checkpoint(
         "tf2_rng_global_state": tensorflow,
         "layer_rng_states": [each.state.numpy() for each in _layer_generators(model)],
     }
-    _write(os.path.join(directory, _GENERATORS), pickle.dumps(state))
-    _write(os.path.join(directory, _CALLBACKS), callbacks)
+    write_whole(os.path.join(directory, _GENERATORS), pickle.dumps(state))
+    write_whole(os.path.join(directory, _CALLBACKS), callbacks)
 
 
 def read_weights(directory: str, model: Any) -> None:
@@ -97,7 +103,7 @@ def read_training_state(directory: str, model: Any, optimizers: Sequence[Any]) -
         TrainingError: they are not those that were saved.
     """
     read_weights(directory, model)
-    read_optimizers(os.path.join(directory, _OPTIMIZERS), optimizers)
+    _read_optimizers(os.path.join(directory, _OPTIMIZERS), optimizers)
 
 
 def read_generators(directory: str, model: Any) -> None:
@@ -116,23 +122,59 @@ def read_callbacks(directory: str) -> bytes:
 
 
 def _tracked(model: Any) -> tf.train.Checkpoint:
-    if hasattr(model, "stateless_call"):  # Keras 3
+    if is_keras_3(model):
         return tf.train.Checkpoint(weights=[variable.value for variable in model.variables])
     return tf.train.Checkpoint(root=model)
 
 
-def _layer_generators(model: Any) -> list[Any]:
+def _write_optimizers(path: str, optimizers: Sequence[Any]) -> None:
+    import h5py
+
+    buffer = io.BytesIO()
+    with h5py.File(buffer, "w") as file:
+        for number, optimizer in enumerate(optimizers):
+            group = file.create_group(f"optimizer_{number}")
+            for index, variable in enumerate(_variables(optimizer)):
+                group.create_dataset(str(index), data=np.asarray(variable))
+    write_whole(path, buffer.getvalue())
+
+
+def _read_optimizers(path: str, optimizers: Sequence[Any]) -> None:
+    import h5py
+
+    with h5py.File(io.BytesIO(_read(path)), "r") as file:
+        for number, optimizer in enumerate(optimizers):
+            group, variables = file.get(f"optimizer_{number}") or {}, _variables(optimizer)
+            values = [group[str(index)][()] for index in range(len(group))]
+            saved, actual = [np.shape(v) for v in values], [tuple(v.shape) for v in variables]
+            if saved != actual:
+                raise TrainingError(
+                    f"The checkpoint {path} does not fit optimizer {number}, "
+                    f"{type(optimizer).__name__}: variables of shapes {saved} were saved, and it "
+                    f"has {actual}. Train what was saved, or delete the checkpoint to start afresh."
+                )
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(value)
+
+
+def _variables(optimizer: Any) -> list[tf.Variable]:
+    """Returns TensorFlow's variables of an optimizer of Keras 2, Keras 3 or Keras 2's legacy."""
+    listed = optimizer.variables
+    listed = list(listed() if callable(listed) else listed)
+    variables = [one if isinstance(one, tf.Variable) else one.value for one in listed]
+    rate = getattr(optimizer, "learning_rate", None)  # Keras 2 does not list it
+    if isinstance(rate, tf.Variable) and all(rate is not variable for variable in variables):
+        variables.append(rate)
+    return variables
+
+
+def _layer_generators(model: Any) -> list[tf.random.Generator]:
     """Returns what `Dropout` and the like draw from in Keras 2, which leaves it out of weights."""
-    sources = (
-        getattr(layer, "_random_generator", None) for layer in getattr(model, "submodules", ())
-    )
-    found = (getattr(source, "_generator", None) for source in sources)
-    return [generator for generator in found if generator is not None]
-
-
-def _write(path: str, content: bytes) -> None:
-    with gfile().GFile(path, "wb") as file:
-        file.write(content)
+    # Layers without randomness have no such attribute, and those that are not built have no state.
+    layers = [] if is_keras_3(model) else model.submodules
+    sources = (getattr(layer, KERAS_2_LAYER_RANDOMNESS.name, None) for layer in layers)
+    generators = (getattr(source, KERAS_2_RANDOM_GENERATOR.name, None) for source in sources)
+    return [generator for generator in generators if generator is not None]
 
 
 def _read(path: str) -> bytes:

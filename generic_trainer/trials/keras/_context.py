@@ -1,20 +1,26 @@
-"""What a `TFKerasTrial` is given: its configuration, and what wraps model, data and optimizer."""
+"""The context of a Keras trial: wraps model, data and optimizers, and notes `compile` and `fit`."""
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import tensorflow as tf
+
 from generic_trainer.trials._context import TrialContext
 from generic_trainer.trials._dataset_cache import DatasetCache
+from generic_trainer.trials.errors import CheckFailedError, InvalidExperimentException
 from generic_trainer.trials._trial import TrialRun
-from generic_trainer.trials.errors import CheckFailedError
-from generic_trainer.trials.keras._recorded import FitCall, Recorded
 
-__all__ = ["FitOptions", "TFKerasContext", "TFKerasExperimentalContext", "TFKerasTrialContext"]
+__all__ = ["FitCall", "TFKerasContext", "TFKerasExperimentalContext", "TFKerasTrialContext"]
 
 _UNCHANGED: Any = object()
+# Arguments of Keras 2's compile, after optimizer and loss.
+_COMPILE = ("metrics", "loss_weights", "weighted_metrics", "run_eagerly")
+# Arguments of `fit` that Keras 3 has no more.
+_READING = ("workers", "use_multiprocessing", "max_queue_size")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +36,23 @@ class FitOptions:
     validation_steps: int | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class FitCall:
+    """What `fit` was called with, as far as it counts.
+
+    Attributes:
+        training: the training data.
+        validation: the validation data; None if there are none.
+        callbacks: the callbacks.
+        options: arguments that `configure_fit` takes.
+    """
+
+    training: Any
+    validation: Any
+    callbacks: list[Any]
+    options: dict[str, Any]
+
+
 class TFKerasExperimentalContext(DatasetCache):
     """What was experimental in Determined: cached datasets."""
 
@@ -40,9 +63,11 @@ class TFKerasContext(TrialContext):
     Attributes:
         experimental: `cache_train_dataset` and `cache_validation_dataset`.
         fit_options: as `configure_fit` has set them.
-        fit_call: what the wrapped model's `fit` was called with.
+        fit_call: what the wrapped model's `fit` was called with; not there before.
         optimizers: those that were wrapped.
     """
+
+    fit_call: FitCall
 
     def __init__(self, run: TrialRun, *, managed_training: bool = True) -> None:
         """Takes a trial; see `TrialContext`."""
@@ -51,10 +76,9 @@ class TFKerasContext(TrialContext):
             run, self._batch_sizes, managed_training=managed_training
         )
         self.fit_options = FitOptions()
-        self.fit_call: FitCall | None = None
         self.optimizers: list[Any] = []
         self._train: Callable[[], None] | None = None
-        self._recorded: Recorded | None = None
+        self._recorded: _RecordedModel | None = None
         self._has_dataset = False
 
     @property
@@ -72,7 +96,7 @@ class TFKerasContext(TrialContext):
         """
         if not self._managed_training:
             return model
-        self._recorded = Recorded(model, self._fitted)
+        self._recorded = _RecordedModel(model, self._fitted)
         return model
 
     def wrap_dataset(self, dataset: Any, shard_dataset: bool = True) -> Any:
@@ -104,7 +128,7 @@ class TFKerasContext(TrialContext):
         shuffle: bool | None = None,
         validation_steps: int | None = _UNCHANGED,
     ) -> None:
-        """Says how to train; what is not given stays as it was.
+        """Says how to train; what is left out stays as it was.
 
         Args:
             verbose: passed on to callbacks.
@@ -116,18 +140,16 @@ class TFKerasContext(TrialContext):
                 drawn for each epoch; a Dataset has a `shuffle` of its own.
             validation_steps: batches of a Dataset that are validated on; None is all.
         """
-        given = {
+        changes = {
             "verbose": verbose,
             "workers": workers,
             "use_multiprocessing": use_multiprocessing,
             "max_queue_size": max_queue_size,
             "shuffle": shuffle,
         }
+        changes = {name: value for name, value in changes.items() if value is not None}
         may_be_none = {"class_weight": class_weight, "validation_steps": validation_steps}
-        changes = {
-            **{name: value for name, value in given.items() if value is not None},
-            **{name: value for name, value in may_be_none.items() if value is not _UNCHANGED},
-        }
+        changes |= {name: value for name, value in may_be_none.items() if value is not _UNCHANGED}
         self.fit_options = dataclasses.replace(self.fit_options, **changes)
 
     def on_fit(self, train: Callable[[], None]) -> None:
@@ -150,10 +172,6 @@ class TFKerasContext(TrialContext):
         """
         if self._recorded is None:
             raise CheckFailedError("Please call wrap_model(...).")
-        if not self._recorded.is_compiled:
-            raise CheckFailedError(
-                "Please call model.compile(...). A model must be wrapped first and then compiled."
-            )
         model = self._recorded.compile_model()
         if not self.optimizers and getattr(model, "optimizer", None) is not None:
             self.optimizers = [model.optimizer]
@@ -176,3 +194,77 @@ class TFKerasTrialContext(TFKerasContext):
 
     Source: `determined.keras.TFKerasTrialContext` of Determined 0.12 and 0.13.
     """
+
+
+class _RecordedModel:
+    """A model whose `compile` and `fit` are written down instead of carried out.
+
+    The model itself stays, with all that holds it; until `compile_model`, its class is a subclass
+    of its own.
+
+    Attributes:
+        model: the model.
+    """
+
+    def __init__(self, model: Any, on_fit: Callable[[FitCall], None]) -> None:
+        self.model = model
+        self._class = type(model)
+        self._compile: inspect.BoundArguments | None = None
+        self._on_fit = on_fit
+        object.__setattr__(model, "__class__", self._subclass())
+
+    def compile_model(self) -> Any:
+        """Gives the model its class back, compiles it as it was told to, and returns it."""
+        if self._compile is None:
+            raise CheckFailedError(
+                "Please call model.compile(...). A model must be wrapped first and then compiled."
+            )
+        object.__setattr__(self.model, "__class__", self._class)
+        _, *args = self._compile.args
+        self.model.compile(*args, **self._compile.kwargs)
+        return self.model
+
+    def _subclass(self) -> type[Any]:
+        def compile(model: Any, *args: Any, **kwargs: Any) -> None:
+            args, kwargs = self._by_name(args, kwargs)
+            self._compile = inspect.signature(self._class.compile).bind(model, *args, **kwargs)
+
+        def fit(model: Any, *args: Any, **kwargs: Any) -> None:
+            reading = {name: kwargs.pop(name) for name in _READING if name in kwargs}
+            bound = inspect.signature(self._class.fit).bind(model, *args, **kwargs)
+            self._fitted({**bound.arguments, **reading})
+
+        def fit_generator(model: Any, generator: Any, *args: Any, **kwargs: Any) -> None:
+            names = ("steps_per_epoch", "epochs", "verbose", "callbacks", "validation_data")
+            self._fitted({"x": generator, **dict(zip(names, args, strict=False)), **kwargs})
+
+        methods = {"compile": compile, "fit": fit, "fit_generator": fit_generator}
+        return type(
+            self._class.__name__, (self._class,), {**methods, "__module__": self._class.__module__}
+        )
+
+    def _by_name(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Names the arguments of `compile` that stand in another place in Keras 3 than in Keras 2.
+
+        Trials were written for Keras 2.
+        """
+        if self._class.compile is not tf.keras.Model.compile:
+            return args, kwargs
+        return args[:2], {**dict(zip(_COMPILE, args[2:], strict=False)), **kwargs}
+
+    def _fitted(self, arguments: dict[str, Any]) -> None:
+        if self._compile is None:
+            raise InvalidExperimentException("Must call .compile before calling .fit().")
+        x, *labels = (arguments.get(name) for name in ("x", "y", "sample_weight"))
+        training = x if labels[0] is None else (x, *(part for part in labels if part is not None))
+        options = [field.name for field in dataclasses.fields(FitOptions)]
+        self._on_fit(
+            FitCall(
+                training,
+                arguments.get("validation_data"),
+                list(arguments.get("callbacks") or []),
+                {name: arguments[name] for name in options if name in arguments},
+            )
+        )

@@ -1,4 +1,4 @@
-"""Trains, validates, saves and exports a Keras model, a workload at a time."""
+"""The controller of a Keras trial: training, validation, checkpoints and export of its model."""
 
 from __future__ import annotations
 
@@ -17,13 +17,7 @@ from generic_trainer.trials.keras._checkpoint import (
     write_checkpoint,
 )
 from generic_trainer.trials.keras._data import make_data, weighted
-from generic_trainer.trials.keras._dispatch import Dispatch
-from generic_trainer.trials.keras._logs import numbers_of
-from generic_trainer.trials.keras._sample import (
-    as_trained_on,
-    build_for_prediction,
-    build_for_training,
-)
+from generic_trainer.trials.keras._dispatch import Dispatch, numbers_of
 from generic_trainer.trials.keras._serving import export, servable
 
 if TYPE_CHECKING:
@@ -161,7 +155,7 @@ class TFKerasController:
         data = self._validation.validation()
         testing = self._callbacks.while_testing()
         try:
-            found = self._model.evaluate(
+            metrics = self._model.evaluate(
                 self._distributed(data),
                 steps=self._steps(data),
                 callbacks=[testing],
@@ -173,7 +167,7 @@ class TFKerasController:
                 raise
         if not testing.batches:
             raise ModuleFileError(f"{_VALIDATION}: the validation data have no batch")
-        return numbers_of(found)
+        return numbers_of(metrics)
 
     def _steps(self, data: tf.data.Dataset) -> int | None:
         """Returns how many steps a validation has, where Keras 2 cannot find that out itself."""
@@ -205,7 +199,7 @@ class TFKerasController:
         directory = self._run.checkpoint_dir
         is_built = self._model.built and self._model.weights
         if directory is None and not is_built:
-            build_for_prediction(self._model, sample)
+            self._model.predict_on_batch(sample[0])
         elif not is_built:  # by a step, because a model need not call all its parts to predict
             self._build_for_training()
         if directory is not None:
@@ -215,12 +209,18 @@ class TFKerasController:
         """Makes all variables, of optimizers and metrics too, by a step on validation data.
 
         Training data are not touched: a shuffled Dataset that is iterated once more goes on in
-        another order.
+        another order. What the step does to the variables is overwritten by the checkpoint.
         """
-        sample = as_trained_on(self._sample(), self._training.parts)
-        batch = sample[0] if self._training.is_bare else sample
-        data = self._weighted(tf.data.Dataset.from_tensors(batch))
-        build_for_training(self._model, self._distributed(data.repeat()))
+        sample, parts = self._sample(), self._training.parts
+        if parts == 3 and len(sample) == 2:  # validation data without the weights of training data
+            sample = (*sample, tf.ones(tf.shape(tf.nest.flatten(sample[0])[0])[:1]))
+        batch = sample[0] if self._training.is_bare else sample[:parts]
+        data = self._distributed(self._weighted(tf.data.Dataset.from_tensors(batch)).repeat())
+        model = self._model
+        if tf.distribute.get_strategy() is not model.distribute_strategy:
+            model.evaluate(data, steps=1, verbose=0)  # makes what Keras 3 cannot in a replica
+        model.make_train_function()
+        model.train_function(iter(data))
 
     def _training_iterator(self) -> Any:
         if self._iterator is None:

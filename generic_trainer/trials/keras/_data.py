@@ -1,24 +1,30 @@
-"""From what a data loader returned to datasets of batches, one for each slot and step."""
+"""Training and validation data: what a data loader returned, as datasets of batches."""
 
 from __future__ import annotations
 
 import abc
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials.errors import CheckFailedError, InvalidDataTypeException
-from generic_trainer.trials.keras._arrays import as_tensors, records_of, standardized
+from generic_trainer.trials.keras._arrays import as_tensors, standardized
 from generic_trainer.trials.keras._sequence import SequenceAdapter
 
 if TYPE_CHECKING:
     from generic_trainer.trials.keras._context import TFKerasContext
 
-__all__ = ["Data", "make_data"]
+__all__ = ["ArrayLike", "Data", "InputData", "KerasInputData", "make_data", "weighted"]
+
+# What data loaders return, for annotations, under the names of Determined 0.12 and 0.13; the last
+# one is that of the first release.
+ArrayLike: TypeAlias = np.ndarray | list[np.ndarray] | dict[str, np.ndarray]
+InputData: TypeAlias = tf.keras.utils.Sequence | tf.data.Dataset | SequenceAdapter | tuple[Any, ...]
+KerasInputData: TypeAlias = InputData
 
 _ENDLESS = np.iinfo(np.int64).max
 # Batches of a Sequence that say which dimensions vary.
@@ -75,14 +81,10 @@ def make_data(data: Any, context: TFKerasContext, loader: str, *, is_training: b
         return _Batches(data, context, is_training=is_training)
     if isinstance(data, SequenceAdapter):
         return _Sequence(data, seed)
-    if _is_sequence(data):
+    if hasattr(data, "__getitem__") and hasattr(data, "on_epoch_end"):  # a Sequence, or like one
         options = context.fit_options
-        return _Sequence(
-            SequenceAdapter(
-                data, options.use_multiprocessing, options.workers, options.max_queue_size
-            ),
-            seed,
-        )
+        reading = (options.use_multiprocessing, options.workers, options.max_queue_size)
+        return _Sequence(SequenceAdapter(data, *reading), seed)
     raise InvalidDataTypeException(
         f"{loader} must return (x, y) or (x, y, sample_weight) of NumPy arrays, a tf.data.Dataset, "
         f"a keras.utils.Sequence or a SequenceAdapter, but got {type(data).__name__}"
@@ -109,8 +111,10 @@ def weighted(dataset: tf.data.Dataset, class_weight: Mapping[int, float]) -> tf.
     def add(x: Any, y: Any, sample_weight: Any = None) -> Any:
         one_hot = y.shape.rank is not None and y.shape.rank > 1 and y.shape[-1] != 1
         classes = tf.argmax(y, axis=-1) if one_hot else tf.reshape(tf.cast(y, tf.int64), [-1])
-        found = tf.gather(weights, classes)
-        return x, y, found if sample_weight is None else found * tf.cast(sample_weight, tf.float32)
+        weight = tf.gather(weights, classes)
+        if sample_weight is not None:
+            weight *= tf.cast(sample_weight, tf.float32)
+        return x, y, weight
 
     return dataset.map(add)
 
@@ -123,7 +127,7 @@ class _Arrays(Data):
     ) -> None:
         self._tensors, self._size = tensors, context.get_per_slot_batch_size()
         self._seed = seed
-        self._count = records_of(tensors)
+        self._count = len(tf.nest.flatten(tensors)[0])
         self.parts = len(tensors)
         whole = context.get_global_batch_size()
         if self._count < whole:
@@ -143,21 +147,19 @@ class _Arrays(Data):
 
     def _batches(self, start: int, stop: int, per_epoch: int, seed: int | None) -> tf.data.Dataset:
         def batch(index: tf.Tensor) -> Any:
-            place = index % per_epoch
+            position = index % per_epoch
             if seed is not None:
                 epoch = tf.stack([tf.constant(seed, tf.int64), index // per_epoch])
-                place = tf.random.experimental.index_shuffle(place, epoch, per_epoch - 1)
-            first = place * self._size
+                position = tf.random.experimental.index_shuffle(position, epoch, per_epoch - 1)
+            first = position * self._size
             return tf.nest.map_structure(
                 lambda tensor: tensor[first : first + self._size], self._tensors
             )
 
-        made = tf.data.Dataset.range(start, stop).map(batch).prefetch(tf.data.AUTOTUNE)
-        return (
-            made
-            if stop == _ENDLESS
-            else made.apply(tf.data.experimental.assert_cardinality(stop - start))
-        )
+        dataset = tf.data.Dataset.range(start, stop).map(batch).prefetch(tf.data.AUTOTUNE)
+        if stop == _ENDLESS:
+            return dataset
+        return dataset.apply(tf.data.experimental.assert_cardinality(stop - start))
 
 
 class _Batches(Data):
@@ -194,12 +196,6 @@ class _Sequence(Data):
         self._adapter, self._seed = adapter, seed
         self._spec: Any = None
 
-    @property
-    def generators(self) -> tuple[Any, Any] | None:  # type: ignore[override]
-        return self._generators
-
-    _generators: tuple[Any, Any] | None = None
-
     def training(self, start: int) -> tf.data.Dataset:
         self._adapter.start(start, shuffle_seed=self._seed)
         return self._dataset(self._noted(self._adapter.get_iterator()))
@@ -224,7 +220,7 @@ class _Sequence(Data):
         self._spec = self._spec or _spec([batch for batch, _ in samples])
 
         def batches() -> Iterator[Any]:
-            for batch, self._generators in itertools.chain(samples, noted):
+            for batch, self.generators in itertools.chain(samples, noted):
                 yield batch
 
         dataset = tf.data.Dataset.from_generator(batches, output_signature=self._spec)
@@ -232,12 +228,6 @@ class _Sequence(Data):
         options = tf.data.Options()
         options.experimental_optimization.inject_prefetch = False
         return dataset.with_options(options)
-
-
-def _is_sequence(data: Any) -> bool:
-    if isinstance(data, tf.keras.utils.Sequence):
-        return True
-    return hasattr(data, "__getitem__") and hasattr(data, "on_epoch_end")
 
 
 def _as_tuple(batch: Any) -> tuple[Any, ...]:
@@ -248,11 +238,8 @@ def _spec(samples: list[Any]) -> Any:
     """Returns the spec that all samples fit: the batch, and whatever else differs, may vary."""
 
     def one(*arrays: Any) -> tf.TensorSpec:
-        dimensions = [sizes[0] if len(set(sizes)) == 1 else None for sizes in _transposed(arrays)]
+        sizes = zip(*(np.shape(array) for array in arrays), strict=True)
+        dimensions = [size[0] if len(set(size)) == 1 else None for size in sizes]
         return tf.TensorSpec([None, *dimensions[1:]], tf.as_dtype(np.asarray(arrays[0]).dtype))
 
     return tf.nest.map_structure(one, *samples)
-
-
-def _transposed(arrays: tuple[Any, ...]) -> list[tuple[int, ...]]:
-    return list(zip(*(np.shape(array) for array in arrays), strict=True))

@@ -1,4 +1,4 @@
-"""Tells callbacks what happens, when the trial API says that they are told."""
+"""The callbacks of a Keras trial, called when the trial API says so, and metrics as numbers."""
 
 from __future__ import annotations
 
@@ -8,18 +8,35 @@ import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from generic_trainer._core.internals import KERAS_2_TAKES_TENSOR_LOGS
+from generic_trainer._core.keras import is_keras_3
 from generic_trainer.trials.errors import CheckFailedError, InvalidArgumentsError
-from generic_trainer.trials.keras._logs import numbers_of
 from generic_trainer.trials.keras.callbacks import Callback
 
-__all__ = ["Dispatch", "Testing"]
+__all__ = ["Dispatch", "numbers_of"]
 
 _logger = logging.getLogger(__name__)
 
 # Keras' own hooks call these, their names of old.
 _OLD_NAMES = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}
+_NOT_METRICS = ("batch", "size")
+
+
+def numbers_of(logs: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns the metrics that Keras gives out as tensors: a float each, or nested lists."""
+    return {
+        name: _number(value) for name, value in (logs or {}).items() if name not in _NOT_METRICS
+    }
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _number(part) for name, part in value.items()}
+    number = np.asarray(value).tolist()
+    return float(number) if isinstance(number, (bool, int)) else number
 
 
 class Dispatch:
@@ -65,52 +82,46 @@ class Dispatch:
 
     def train_begin(self) -> None:
         """Tells that training begins."""
-        self._call("on_train_begin", {})
+        _call(self._callbacks, "on_train_begin", {})
 
     def train_end(self) -> None:
         """Tells that training has ended."""
-        self._call("on_train_end", {})
+        _call(self._callbacks, "on_train_end", {})
 
     def workload_begin(self, total: int, batches: int) -> None:
         """Tells that a stretch of training begins, after `total` batches."""
-        for callback in self._ours:
-            callback.on_train_workload_begin(total, batches, {})
+        _call(self._ours, "on_train_workload_begin", total, batches, {})
 
     def workload_end(self, total: int, logs: dict[str, Any]) -> None:
         """Tells that a stretch of training has ended, after `total` batches."""
-        for callback in self._ours:
-            callback.on_train_workload_end(total, logs)
+        _call(self._ours, "on_train_workload_end", total, logs)
 
     def batch_begin(self, total: int) -> None:
         """Tells that a batch begins, after `total` others; and an epoch with it, if one does."""
-        epoch, batch = self._place(total)
+        epoch, batch = self._position(total)
         if self._batches_per_epoch and batch == 0:
-            self._call("on_epoch_begin", epoch, {})
-        for callback in self._begin:
-            callback.on_train_batch_begin(batch, {})
+            _call(self._callbacks, "on_epoch_begin", epoch, {})
+        _call(self._begin, "on_train_batch_begin", batch, {})
 
     def batch_end(self, total: int, logs: Any) -> None:
         """Tells that a batch has ended, after `total` others; and an epoch with it, if one does."""
-        epoch, batch = self._place(total)
+        epoch, batch = self._position(total)
         if self._end:
-            values = numbers_of(logs)
-            for callback in self._end:
-                callback.on_train_batch_end(batch, values)
+            _call(self._end, "on_train_batch_end", batch, numbers_of(logs))
         if self._batches_per_epoch and batch + 1 == self._batches_per_epoch:
-            self._call("on_epoch_end", epoch, {})
+            _call(self._callbacks, "on_epoch_end", epoch, {})
 
-    def while_testing(self) -> Testing:
+    def while_testing(self) -> _Testing:
         """Returns what `model.evaluate` is given: it tells all but the end."""
-        return Testing(self._callbacks)
+        return _Testing(self._callbacks)
 
     def test_end(self, metrics: dict[str, Any]) -> None:
         """Tells that a validation has ended; callbacks may change its metrics."""
-        self._call("on_test_end", metrics)
+        _call(self._callbacks, "on_test_end", metrics)
 
     def checkpoint_end(self, directory: str) -> None:
         """Tells that a checkpoint is written."""
-        for callback in self._ours:
-            callback.on_checkpoint_end(directory)
+        _call(self._ours, "on_checkpoint_end", directory)
 
     def state(self) -> bytes:
         """Returns what the callbacks want to keep."""
@@ -123,53 +134,50 @@ class Dispatch:
             CheckFailedError: they are not those that it is from.
         """
         states = pickle.loads(state)
-        expected, found = [name for name, _ in states], [type(c).__name__ for c in self._ours]
-        if expected != found:
+        expected, actual = [name for name, _ in states], [type(c).__name__ for c in self._ours]
+        if expected != actual:
             raise CheckFailedError(
                 f"The checkpoint was written with the callbacks {expected}, and keras_callbacks() "
-                f"now returns {found}. Return the same, in the same order."
+                f"now returns {actual}. Return the same, in the same order."
             )
         for callback, (_, kept) in zip(self._ours, states, strict=True):
             callback.load_state(kept)
 
-    def _place(self, total: int) -> tuple[int, int]:
+    def _position(self, total: int) -> tuple[int, int]:
         return divmod(total, self._batches_per_epoch) if self._batches_per_epoch else (0, total)
 
-    def _call(self, hook: str, *arguments: Any) -> None:
-        for callback in self._callbacks:
-            getattr(callback, hook)(*arguments)
 
-
-class Testing(tf.keras.callbacks.Callback):
+class _Testing(tf.keras.callbacks.Callback):
     """Passes on what Keras tells during an evaluation.
 
     Attributes:
         batches: how many there were.
     """
 
-    _supports_tf_logs = True  # Keras 2: each callback gets what it can read, from here
-
     def __init__(self, callbacks: Sequence[Any]) -> None:
         super().__init__()
+        if not is_keras_3(self):  # each callback gets what it can read, from here
+            KERAS_2_TAKES_TENSOR_LOGS.set(self, True)
         self.batches = 0
         self._callbacks = callbacks
         self._batch_begin = [c for c in callbacks if _has(c, "on_test_batch_begin")]
         self._batch_end = [c for c in callbacks if _has(c, "on_test_batch_end")]
 
     def on_test_begin(self, logs: Any = None) -> None:
-        for callback in self._callbacks:
-            callback.on_test_begin({})
+        _call(self._callbacks, "on_test_begin", {})
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
-        for callback in self._batch_begin:
-            callback.on_test_batch_begin(batch, {})
+        _call(self._batch_begin, "on_test_batch_begin", batch, {})
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         self.batches += 1
         if self._batch_end:
-            values = numbers_of(logs)
-            for callback in self._batch_end:
-                callback.on_test_batch_end(batch, values)
+            _call(self._batch_end, "on_test_batch_end", batch, numbers_of(logs))
+
+
+def _call(callbacks: Sequence[Any], hook: str, *arguments: Any) -> None:
+    for callback in callbacks:
+        getattr(callback, hook)(*arguments)
 
 
 def _has(callback: Any, hook: str) -> bool:

@@ -1,4 +1,4 @@
-"""Reads a Keras Sequence ahead, in order, by threads or processes."""
+"""A Keras Sequence, read ahead and in order, by threads or processes."""
 
 from __future__ import annotations
 

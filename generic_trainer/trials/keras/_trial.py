@@ -1,4 +1,4 @@
-"""The base class that users of Determined's `TFKerasTrial` subclass."""
+"""`TFKerasTrial`, the base class of users' Keras trials, and the seed that all of a trial has."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from generic_trainer._core.keras import LEGACY_VARIABLE, is_keras_3
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._process import code_file, fit_to_devices
 from generic_trainer.trials._trial import Trial, TrialRun
 from generic_trainer.trials.keras._context import TFKerasTrialContext
 from generic_trainer.trials.keras._controller import TFKerasController
-from generic_trainer.trials.keras._seed import seed_keras
 
-__all__ = ["TFKerasTrial"]
+__all__ = ["TFKerasTrial", "seed_keras"]
 
 _logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class TFKerasTrial(Trial, abc.ABC):
             trial = cls(context)
             training = trial.build_training_data_loader()
             validation = trial.build_validation_data_loader()
-            with _telling_of_keras_2():
+            with _explaining_keras_3():
                 trial.build_model()
             callbacks = trial.keras_callbacks()
         return TFKerasController(
@@ -111,16 +111,29 @@ class TFKerasTrial(Trial, abc.ABC):
 
 
 @contextlib.contextmanager
-def _telling_of_keras_2() -> Iterator[None]:
+def _explaining_keras_3() -> Iterator[None]:
     """Says what helps a model that was written for Keras 2, where Keras 3 refuses it."""
     try:
         yield
     except ConfigurationError:
         raise
     except (AttributeError, ImportError, TypeError, ValueError):
-        if hasattr(tf.keras, "ops"):
+        if is_keras_3():
             _logger.error(
                 "build_model failed with Keras 3. A model that was written for Keras 2 needs the "
-                "environment variable TF_USE_LEGACY_KERAS=1, set before TensorFlow is imported."
+                "environment variable %s=1, set before TensorFlow is imported.",
+                LEGACY_VARIABLE,
             )
         raise
+
+
+def seed_keras(seed: int) -> None:
+    """Sets the random generators of Python, NumPy, TensorFlow and Keras.
+
+    Keras 2 is also made to draw from generators that are variables, as Keras 3 always does, so that
+    `Dropout` goes on after a restart as it would have gone on without.
+    """
+    tf.keras.utils.set_random_seed(seed % 2**32)
+    tf.random.set_global_generator(tf.random.Generator.from_seed(seed))
+    if not is_keras_3():
+        tf.keras.backend.experimental.enable_tf_random_generator()

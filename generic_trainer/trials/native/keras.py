@@ -16,9 +16,7 @@ import contextlib
 
 from generic_trainer.trials._process import fit_to_devices
 from generic_trainer.trials._trial import TrialRun
-from generic_trainer.trials.keras._context import TFKerasContext
-from generic_trainer.trials.keras._controller import TFKerasController
-from generic_trainer.trials.keras._seed import seed_keras
+from generic_trainer.trials.keras import TFKerasContext, TFKerasController, seed_keras
 from generic_trainer.trials.native._start import Init, Start
 
 __all__ = ["TFKerasNativeContext", "init"]
@@ -46,18 +44,8 @@ def _make_context(run: TrialRun, start: Start, code: str | None) -> TFKerasNativ
     def train() -> None:
         scope.close()
         call = context.fit_call
-        assert call is not None
-        start(
-            TFKerasController(
-                context,
-                run,
-                call.training,
-                call.validation,
-                call.callbacks,
-                strategy=strategy,
-                code=code,
-            )
-        )
+        parts = (call.training, call.validation, call.callbacks)
+        start(TFKerasController(context, run, *parts, strategy=strategy, code=code))
 
     context.on_fit(train)
     return context

@@ -1,4 +1,4 @@
-"""`TensorFlowTrial`: one TF1 graph for training and validation, sessions run by the harness."""
+"""`TensorFlowTrial`, one TF1 graph for training and validation, sessions run by the harness."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graph, session and data of one `TensorFlowTrial`."""
+"""The controller of a `TensorFlowTrial`: its graph, session and data."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import functools
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -15,12 +16,14 @@ import tensorflow as tf
 from generic_trainer.errors import ConfigurationError, ModuleFileError, raise_problems
 from generic_trainer.trials._process import fit_to_devices
 from generic_trainer.trials._trial import TrialRun
-from generic_trainer.trials.tensorflow._replicas import LOSS, build_replicas
+from generic_trainer.trials.tensorflow._graph import (
+    LOSS,
+    GraphTrial,
+    Step,
+    build_replicas,
+    make_step,
+)
 from generic_trainer.trials.tensorflow._serving import export
-from generic_trainer.trials.tensorflow._step import Step, make_step
-
-if TYPE_CHECKING:
-    from generic_trainer.trials.tensorflow._trial import TensorFlowTrial
 
 __all__ = ["TensorFlowController"]
 
@@ -33,7 +36,7 @@ class TensorFlowController:
 
     stop_requested = False
 
-    def __init__(self, trial_class: type[TensorFlowTrial], run: TrialRun) -> None:
+    def __init__(self, trial_class: Callable[[dict[str, Any]], GraphTrial], run: TrialRun) -> None:
         """Builds the graph, opens a session and goes to where the trial stands.
 
         Raises:
@@ -52,7 +55,6 @@ class TensorFlowController:
             )
             self._validation = tf.compat.v1.data.make_initializable_iterator(validation)
             self._handle = tf.compat.v1.placeholder(tf.string, [])
-            spec = training.element_spec
             self._iterator = tf.compat.v1.data.Iterator.from_string_handle(
                 self._handle,
                 tf.compat.v1.data.get_output_types(training),
@@ -61,7 +63,7 @@ class TensorFlowController:
             )
             self._is_training = tf.compat.v1.placeholder_with_default(False, [], "is_training")
             record = self._iterator.get_next()
-            tf.nest.assert_same_structure(spec, record)
+            tf.nest.assert_same_structure(training.element_spec, record)
             with strategy.scope():
                 self._replicas = build_replicas(trial, record, self._is_training, strategy)
             self._metrics = _metrics(trial, self._replicas.outputs[0])
@@ -92,7 +94,7 @@ class TensorFlowController:
         handle = self._handles["training"]
         try:
             return _average(
-                found for _ in range(batches) for found in self._train_step(handle, True)
+                metrics for _ in range(batches) for metrics in self._train_step(handle, True)
             )
         except tf.errors.OutOfRangeError as error:  # of a Dataset that repeats for ever
             raise ModuleFileError(f"{_LOADERS}: the training Dataset has no batch") from error
@@ -107,10 +109,10 @@ class TensorFlowController:
             return {}
         self._session.run(self._validation.initializer)
         handle = self._handles["validation"]
-        found = _average(_until_end(lambda: self._validation_step(handle, False)[0]))
-        if not found:
+        metrics = _average(_until_end(lambda: self._validation_step(handle, False)[0]))
+        if not metrics:
             raise ModuleFileError(f"{_LOADERS}: the validation Dataset has no batch")
-        return found
+        return metrics
 
     def save(self, directory: str) -> None:
         """Writes the variables, the optimizer's included."""
@@ -145,18 +147,16 @@ class TensorFlowController:
         return [self._handle, self._is_training]
 
 
-def _datasets(trial_class: type[Any], run: TrialRun) -> tuple[Any, Any]:
-    made = _make_data_loaders(trial_class)(dict(run.config), dict(run.hparams))
-    if not (
-        isinstance(made, (tuple, list))
-        and len(made) == 2
-        and all(isinstance(data, tf.compat.v1.data.Dataset | tf.data.Dataset) for data in made)
-    ):
+def _datasets(trial_class: Any, run: TrialRun) -> tuple[Any, Any]:
+    loaded = _make_data_loaders(trial_class)(dict(run.config), dict(run.hparams))
+    kinds = tf.compat.v1.data.Dataset | tf.data.Dataset
+    is_pair = isinstance(loaded, (tuple, list)) and len(loaded) == 2
+    if not (is_pair and all(isinstance(data, kinds) for data in loaded)):
         raise ModuleFileError(
             f"{_LOADERS} must return two tf.data.Datasets, the training and the validation data, "
-            f"but got {made!r}"
+            f"but got {loaded!r}"
         )
-    training, validation = made
+    training, validation = loaded
     if not _compatible(training.element_spec, validation.element_spec):
         raise ModuleFileError(
             f"{_LOADERS} must return Datasets of the same structure, shapes and types. Training: "
@@ -166,23 +166,26 @@ def _datasets(trial_class: type[Any], run: TrialRun) -> tuple[Any, Any]:
 
 
 def _make_data_loaders(trial_class: type[Any]) -> Callable[..., Any]:
-    """Finds the function in the module of the class, in its package, or where both are imported."""
-    module = trial_class.__module__
-    named = (name for name in (module, module.rpartition(".")[0]) if name)
-    own = [sys.modules.get(name) or importlib.import_module(name) for name in named]
-    both = [other for other in list(sys.modules.values()) if _has(other, trial_class)]
-    for place in (*own, *both):
-        found = getattr(place, _LOADERS, None)
-        if found:
-            return found  # type: ignore[no-any-return]
+    """Returns the function of the class's module, its package, or a module that imports both."""
+    for module in _modules(trial_class):
+        make = getattr(module, _LOADERS, None)
+        if make:
+            return make  # type: ignore[no-any-return]
+    name = trial_class.__module__
     raise ModuleFileError(
-        f"Module {module!r}, which has the trial {trial_class.__name__}, must also define "
-        f"{_LOADERS}(experiment_config, hparams)"
+        f"Module {name!r}, which has the trial {trial_class.__name__}, must also define "
+        f"{_LOADERS}(experiment_config, hparams)",
+        path=getattr(sys.modules.get(name), "__file__", None),
     )
 
 
-def _has(module: Any, trial_class: type[Any]) -> bool:
-    return getattr(module, "__dict__", {}).get(trial_class.__name__) is trial_class
+def _modules(trial_class: type[Any]) -> Iterator[ModuleType]:
+    name = trial_class.__module__
+    for own in filter(None, (name, name.rpartition(".")[0])):
+        yield sys.modules.get(own) or importlib.import_module(own)
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get(trial_class.__name__) is trial_class:
+            yield module
 
 
 def _compatible(first: Any, second: Any) -> bool:
@@ -195,7 +198,7 @@ def _compatible(first: Any, second: Any) -> bool:
     return all(a.dtype == b.dtype and a.shape[1:].is_compatible_with(b.shape[1:]) for a, b in pairs)
 
 
-def _metrics(trial: TensorFlowTrial, outputs: dict[str, Any]) -> dict[str, list[str]]:
+def _metrics(trial: GraphTrial, outputs: dict[str, Any]) -> dict[str, list[str]]:
     training, validation = list(trial.training_metrics()), list(trial.validation_metrics())
     problems = [
         f"{method} names {name!r}, which build_graph does not return; it returns {sorted(outputs)}"
@@ -219,8 +222,8 @@ def _until_end(step: Callable[[], dict[str, Any]]) -> Iterable[dict[str, Any]]:
 
 def _average(batches: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """Returns the unweighted mean of each metric over batches, a number or nested lists."""
-    found: dict[str, list[Any]] = {}
+    columns: dict[str, list[Any]] = {}
     for batch in batches:
         for name, value in batch.items():
-            found.setdefault(name, []).append(value)
-    return {name: np.mean(values, axis=0).tolist() for name, values in found.items()}
+            columns.setdefault(name, []).append(value)
+    return {name: np.mean(values, axis=0).tolist() for name, values in columns.items()}

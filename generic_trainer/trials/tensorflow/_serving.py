@@ -1,30 +1,36 @@
-"""From the graph of a trial to a SavedModel."""
+"""The export of a `TensorFlowTrial`: predictions that its graph has, and what they are fed with.
+
+`build_graph` returns metrics; predictions may be among them or not, and nothing says which part of
+a record is the label. Both can be read off the graph: the label is what joins the computation last,
+and a prediction is what the model has computed before it does.
+"""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from generic_trainer._core.protos import read_schema
 from generic_trainer.errors import ExportError
 from generic_trainer.training import export_model
-from generic_trainer.trials.tensorflow._predictions import find_predictions, inputs_of
+from generic_trainer.trials._features import are_features
 
-__all__ = ["export"]
+__all__ = ["export", "find_predictions", "inputs_of"]
 
 _DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 _LONE_INPUT = "inputs"
+_LABEL_NAMES = frozenset({"label", "labels", "target", "targets", "y"})
+_VARIABLES = frozenset({"VarHandleOp", "VariableV2", "Variable"})
 
 
 def export(session: Any, record: Any, outputs: Mapping[str, tf.Tensor], fn_args: Any) -> None:
     """Writes the predictions of a trial's graph as a SavedModel.
 
-    Its signature takes serialized tf.Examples where the pipeline's schema has all features that the
-    predictions need, else a tensor per feature.
+    Its signature takes serialized tf.Examples where the pipeline's schema, or Transform's, has all
+    features that the predictions need, else a tensor per feature.
 
     Args:
         session: holds the trained variables.
@@ -41,12 +47,132 @@ def export(session: Any, record: Any, outputs: Mapping[str, tf.Tensor], fn_args:
     with tempfile.TemporaryDirectory() as scratch:
         # Loading it back leaves out all that predictions do not need: data, optimizer, loss.
         model = _reloaded(session, inputs, predictions, os.path.join(scratch, "graph"))
-        if _in_schema(inputs, fn_args.schema_path):
-            export_model(
-                _OfFeatures(model, inputs), fn_args, inputs={name: name for name in inputs}
-            )
+        if are_features(inputs, fn_args):
+            names = {name: name for name in inputs}
+            export_model(_OfFeatures(model, inputs), fn_args, inputs=names)
         else:
             tf.saved_model.save(model, fn_args.serving_model_dir, signatures=model.signatures)
+
+
+def find_predictions(
+    record: Any, components: Mapping[str, tf.Tensor], outputs: Mapping[str, tf.Tensor]
+) -> dict[str, tf.Tensor]:
+    """Returns the predictions of a graph, one value per example each.
+
+    1. What `build_graph` returned, as far as it is per example and does not need the label.
+    2. If that is nothing, the tensors that meet the label on their way to the outputs.
+
+    The label is the second component of a record that is a tuple, or the one called "label" or the
+    like; otherwise, what meets the model's computation last.
+
+    Args:
+        record: what `build_graph` was called with.
+        components: name → tensor [N, ...], the record's parts.
+        outputs: what `build_graph` returned.
+
+    Raises:
+        ExportError: no tensor qualifies.
+    """
+    flow = _Flow(components, outputs.values())
+    labels = _conventional(record, components) or flow.joined_last()
+    candidates = dict(outputs)
+    if not any(flow.serves(tensor, labels) for tensor in candidates.values()):
+        before = flow.before(labels)
+        candidates = {tensor.op.name.replace("/", "_"): tensor for tensor in before}
+    predictions = {n: t for n, t in candidates.items() if flow.serves(t, labels)}
+    if not predictions:
+        raise ExportError(
+            "No prediction was found in the graph: expected a tensor [N, ...] that depends on the "
+            f"variables and not on {sorted(labels) or 'a label'}. Return it from build_graph, next "
+            "to the loss."
+        )
+    return predictions
+
+
+def inputs_of(tensors: Iterable[tf.Tensor], components: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+    """Returns the components that tensors are computed from."""
+    tensors = list(tensors)
+    needed = set().union(*map(_Flow(components, tensors).components_of, tensors))
+    return {name: tensor for name, tensor in components.items() if name in needed}
+
+
+def _conventional(record: Any, components: Mapping[str, tf.Tensor]) -> set[str]:
+    if isinstance(record, Sequence) and len(record) > 1:
+        parts = {id(tensor) for part in record[1:] for tensor in tf.nest.flatten(part)}
+        return {name for name, tensor in components.items() if id(tensor) in parts}
+    return {name for name in components if name.lower() in _LABEL_NAMES}
+
+
+class _Flow:
+    """What each tensor upstream of some results is computed from: components and variables."""
+
+    def __init__(self, components: Mapping[str, tf.Tensor], results: Iterable[tf.Tensor]) -> None:
+        self._rows = {name: tensor.shape[0] for name, tensor in components.items()}
+        self._components = {t.ref(): frozenset({name}) for name, t in components.items()}
+        self._learned: set[Any] = set()
+        self._order = list(_upstream(results, stop=set(self._components)))
+        for operation in self._order:
+            self._follow(operation)
+
+    def _follow(self, operation: tf.Operation) -> None:
+        inputs = operation.inputs
+        names = frozenset().union(*map(self.components_of, inputs))
+        learned = operation.type in _VARIABLES or any(t.ref() in self._learned for t in inputs)
+        for tensor in operation.outputs:
+            if tensor.ref() not in self._components:
+                self._components[tensor.ref()] = names
+                if learned:
+                    self._learned.add(tensor.ref())
+
+    def components_of(self, tensor: tf.Tensor) -> frozenset[str]:
+        """Returns the names of the record's components that a tensor is computed from."""
+        return self._components.get(tensor.ref(), frozenset())
+
+    def serves(self, tensor: tf.Tensor, labels: set[str]) -> bool:
+        """Whether a tensor is a learned value per example that needs no label."""
+        names = self.components_of(tensor)
+        return (
+            tensor.ref() in self._learned
+            and bool(names)
+            and not names & labels
+            and bool(tensor.shape.rank)
+            and tensor.shape[0] in {self._rows[name] for name in names}
+        )
+
+    def joined_last(self) -> set[str]:
+        """Returns the components that meet a learned tensor downstream of all other such places."""
+        joining = filter(None, map(self._joining, reversed(self._order)))
+        return next(joining, set())
+
+    def _joining(self, operation: tf.Operation) -> set[str]:
+        learned: set[str] = set()
+        plain: set[str] = set()
+        for tensor in operation.inputs:
+            names = learned if tensor.ref() in self._learned else plain
+            names |= self.components_of(tensor)
+        return plain - learned if learned else set()
+
+    def before(self, labels: set[str]) -> list[tf.Tensor]:
+        """Returns the tensors that no label has reached, consumed by operations that one has."""
+        reached = [
+            o for o in self._order if o.outputs and self.components_of(o.outputs[0]) & labels
+        ]
+        inputs = {tensor.ref(): tensor for operation in reached for tensor in operation.inputs}
+        return [tensor for tensor in inputs.values() if self.serves(tensor, labels)]
+
+
+def _upstream(results: Iterable[tf.Tensor], stop: set[Any]) -> Iterator[tf.Operation]:
+    """Yields the operations that results are computed by, each after those it needs."""
+    seen: set[tf.Operation] = set()
+    stack = [(tensor.op, False) for tensor in results if tensor.ref() not in stop]
+    while stack:
+        operation, is_ready = stack.pop()
+        if is_ready:
+            yield operation
+        elif operation not in seen:
+            seen.add(operation)
+            stack.append((operation, True))
+            stack += [(t.op, False) for t in operation.inputs if t.ref() not in stop]
 
 
 def _components(record: Any) -> dict[str, tf.Tensor]:
@@ -88,12 +214,6 @@ def _reloaded(
         )  # fmt: skip
     builder.save()
     return tf.saved_model.load(directory)
-
-
-def _in_schema(inputs: Mapping[str, Any], schema_path: str | None) -> bool:
-    if not schema_path:
-        return False
-    return inputs.keys() <= {feature.name for feature in read_schema(schema_path).feature}
 
 
 class _OfFeatures(tf.Module):

@@ -1,4 +1,4 @@
-"""The base class that users of PEDL's `TensorFlowTrial` subclass."""
+"""`TensorFlowTrial`, the base class of users' trials that are TF1 graphs."""
 
 from __future__ import annotations
 

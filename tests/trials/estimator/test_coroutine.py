@@ -6,7 +6,7 @@ import contextvars
 
 import pytest
 
-from generic_trainer.trials.estimator._coroutine import Coroutine
+from generic_trainer.trials.estimator._training import Coroutine
 
 variable = contextvars.ContextVar("variable")
 

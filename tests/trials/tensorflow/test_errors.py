@@ -11,7 +11,6 @@ import tensorflow.compat.v1 as tf
 from generic_trainer.errors import ConfigurationError, ModuleFileError
 from generic_trainer.trials import get_experiment_config, run_fn_from_trial
 from generic_trainer.trials._trial import TrialRun
-from generic_trainer.trials.tensorflow._controller import TensorFlowController
 from tests.trials.tensorflow import one_weight
 from tests.trials.tensorflow.one_weight import (
     OneWeight,
@@ -38,7 +37,7 @@ class NoLoss(OneWeight):
 
 def test_metrics_that_the_graph_does_not_have():
     with pytest.raises(ConfigurationError) as caught:
-        TensorFlowController(UnknownMetrics, RUN)
+        UnknownMetrics.open_controller(RUN)
     message = str(caught.value)
     assert "validation_metrics names 'accuracy'" in message
     assert "training_metrics names 'speed'" in message
@@ -47,7 +46,7 @@ def test_metrics_that_the_graph_does_not_have():
 
 def test_a_graph_without_a_loss():
     with pytest.raises(ModuleFileError, match="key 'loss'"):
-        TensorFlowController(NoLoss, RUN)
+        NoLoss.open_controller(RUN)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +68,7 @@ def test_loaders_that_return_something_else(monkeypatch, made, message):
         __module__ = one_weight.__name__
 
     with pytest.raises(ModuleFileError, match=message):
-        TensorFlowController(Here, RUN)
+        Here.open_controller(RUN)
 
 
 @pytest.mark.parametrize(("empty", "method"), [(0, "train"), (1, "validate")])
@@ -82,7 +81,7 @@ def test_empty_data(monkeypatch, empty, method):
         return tuple(made)
 
     monkeypatch.setattr(one_weight, "make_data_loaders", loaders)
-    controller = TensorFlowController(OneWeight, RUN)
+    controller = OneWeight.open_controller(RUN)
     with pytest.raises(ModuleFileError, match="has no batch"):
         controller.train(1) if method == "train" else controller.validate()
 
@@ -92,7 +91,7 @@ def test_a_module_without_loaders():
         __module__ = "json"
 
     with pytest.raises(ModuleFileError, match=r"must also define make_data_loaders"):
-        TensorFlowController(Lonely, RUN)
+        Lonely.open_controller(RUN)
 
 
 def test_loaders_may_be_imported_beside_the_trial(monkeypatch):
@@ -102,7 +101,7 @@ def test_loaders_may_be_imported_beside_the_trial(monkeypatch):
     entry = types.ModuleType("entry")
     entry.Imported, entry.make_data_loaders = Imported, make_data_loaders
     monkeypatch.setitem(sys.modules, "entry", entry)
-    assert TensorFlowController(Imported, RUN).train(1)["loss"] == pytest.approx(4)
+    assert Imported.open_controller(RUN).train(1)["loss"] == pytest.approx(4)
 
 
 def test_only_trial_classes_are_taken():

@@ -7,7 +7,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from generic_trainer.errors import ExportError
-from generic_trainer.trials.tensorflow._predictions import find_predictions, inputs_of
+from generic_trainer.trials.tensorflow._serving import find_predictions, inputs_of
 
 
 def dense(x, units, name):

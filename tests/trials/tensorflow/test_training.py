@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 
 from generic_trainer.trials._trial import TrialRun, current, get_experiment_config
-from generic_trainer.trials.tensorflow._controller import TensorFlowController
 from tests.trials.tensorflow.one_weight import OneWeight, WithMomentum, steps
 
 
@@ -21,7 +20,7 @@ def config(batches=5, **changes):
 
 def open_trial(trial_class=OneWeight, **fields):
     run = {"trial_id": 1, "config": {"data": {}}, "hparams": {}, "seed": 3, **fields}
-    return TensorFlowController(trial_class, TrialRun(**run))
+    return trial_class.open_controller(TrialRun(**run))
 
 
 def test_losses_are_those_computed_by_hand(run_experiment):

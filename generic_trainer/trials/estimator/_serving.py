@@ -1,0 +1,182 @@
+"""The exports of an estimator: by the user's serving input receiver functions, or by its data."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+from generic_trainer import estimator as tf_estimator
+from generic_trainer._core.files import copy_tree, gfile
+from generic_trainer._core.internals import ESTIMATOR_FEATURES_AND_LABELS
+from generic_trainer.errors import ExportError
+from generic_trainer.estimator import export as tf_export
+from generic_trainer.trials._features import are_features
+
+__all__ = ["Exports", "export_features", "publish"]
+
+_LONE = "features"
+_DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
+_PREDICT = tf.saved_model.PREDICT_METHOD_NAME.rpartition("/")[2]
+_REMEDY = "Define build_serving_input_receiver_fns in the EstimatorTrial."
+
+_logger = logging.getLogger(__name__)
+
+
+class Exports:
+    """The exports of an estimator's newest checkpoint, made when they are asked for.
+
+    Attributes:
+        names: of the receiver functions.
+    """
+
+    def __init__(
+        self, estimator: Any, receivers: Mapping[str, Callable[[], Any]], folder: str
+    ) -> None:
+        """Takes an estimator and a folder of its trial."""
+        self.names = list(receivers)
+        self._estimator = estimator
+        self._receivers = dict(receivers)
+        self._folder = os.path.join(folder, "exports")
+        self._are_made = False
+
+    def forget(self) -> None:
+        """To be called when there is a newer checkpoint."""
+        if gfile().exists(self._folder):
+            gfile().rmtree(self._folder)
+        self._are_made = False
+
+    def copy_to(self, directory: str) -> None:
+        """Writes `directory`/<name>/<time>/saved_model.pb for each function."""
+        for name, receiver in self._receivers.items():
+            export = os.path.join(self._folder, name)
+            if not self._are_made:
+                self._estimator.export_saved_model(export, receiver)
+            copy_tree(export, os.path.join(directory, name))
+        self._are_made = True
+
+
+def publish(directory: str, names: list[str], fn_args: Any) -> None:
+    """Copies the export of the first function to where it is checked and published.
+
+    Args:
+        directory: holds `<name>/<time>/saved_model.pb`.
+        names: of the serving input receiver functions.
+        fn_args: the argument of `run_fn`.
+
+    Raises:
+        ExportError: the checkpoint has no export of that name.
+    """
+    if len(names) > 1:
+        _logger.warning(
+            "The export %r is published, the first one; the others (%s) are in the checkpoints.",
+            names[0],
+            ", ".join(names[1:]),
+        )
+    exports = os.path.join(directory, names[0])
+    folders = gfile().listdir(exports) if gfile().isdir(exports) else []
+    times = [name.rstrip("/") for name in folders if name.rstrip("/").isdecimal()]
+    if not times:
+        raise ExportError(
+            f"There is no exported model: expected {exports}/<time>/saved_model.pb", path=exports
+        )
+    copy_tree(os.path.join(exports, max(times, key=int)), fn_args.serving_model_dir)
+
+
+def export_features(
+    estimator: Any, input_fn: Callable[..., Any], folder: str, fn_args: Any
+) -> None:
+    """Publishes an export for the features that an input function gives.
+
+    It takes serialized tf.Examples where the pipeline's schema, or Transform's, has all of them by
+    name, else a tensor per feature.
+
+    Args:
+        estimator: has a checkpoint.
+        input_fn: is called as for an evaluation.
+        folder: an empty one, to write to on the way.
+        fn_args: the argument of `run_fn`.
+
+    Raises:
+        ExportError: a feature is sparse or ragged, or the estimator cannot predict from them.
+    """
+    try:
+        receiver = _receiver_of(estimator, input_fn, fn_args)
+        export = estimator.export_saved_model(folder, receiver)
+    except Exception as error:  # of the user's model function, for want of labels say
+        raise ExportError(
+            "There are no serving input receiver functions, and no model can be served for the "
+            f"features of the validation data. {_REMEDY} Found: {type(error).__name__}: {error}"
+        ) from error
+    copy_tree(tf.compat.as_str(export), fn_args.serving_model_dir)
+    _name_default_signature(fn_args.serving_model_dir)
+
+
+def _receiver_of(estimator: Any, input_fn: Callable[..., Any], fn_args: Any) -> Callable[[], Any]:
+    with tf.Graph().as_default():
+        features_and_labels = ESTIMATOR_FEATURES_AND_LABELS.of(estimator)
+        features, *_ = features_and_labels(input_fn, tf_estimator.ModeKeys.EVAL)
+    is_lone = not isinstance(features, Mapping)
+    named = {_LONE: features} if is_lone else features
+    specs = {name: _spec(name, tensor) for name, tensor in named.items()}
+    have_shapes = all(spec.shape.rank and None not in spec.shape[1:] for spec in specs.values())
+    if not is_lone and have_shapes and are_features(specs, fn_args):
+        return lambda: _parsing(specs)
+    return lambda: _tensors(specs, is_lone=is_lone)
+
+
+def _spec(name: str, tensor: Any) -> tf.TensorSpec:
+    if not isinstance(tensor, tf.Tensor):
+        raise ExportError(
+            f"The feature {name!r} is a {type(tensor).__name__}, which a signature cannot take. "
+            f"{_REMEDY}"
+        )
+    shape = None if tensor.shape.rank is None else [None, *tensor.shape[1:]]
+    return tf.TensorSpec(shape, tensor.dtype, name)
+
+
+def _tensors(specs: Mapping[str, tf.TensorSpec], *, is_lone: bool) -> Any:
+    received = {
+        name: tf.compat.v1.placeholder(spec.dtype, spec.shape, name) for name, spec in specs.items()
+    }
+    if is_lone:
+        return tf_export.TensorServingInputReceiver(received[_LONE], received)
+    return tf_export.ServingInputReceiver(received, received)
+
+
+def _parsing(specs: Mapping[str, tf.TensorSpec]) -> Any:
+    examples = tf.compat.v1.placeholder(tf.string, [None], "examples")
+    wire = {
+        name: tf.io.FixedLenFeature(spec.shape[1:], _wire(spec.dtype))
+        for name, spec in specs.items()
+    }
+    parsed = tf.io.parse_example(examples, wire)
+    features = {name: tf.cast(parsed[name], spec.dtype) for name, spec in specs.items()}
+    return tf_export.ServingInputReceiver(features, {"examples": examples})
+
+
+def _wire(dtype: tf.DType) -> tf.DType:
+    if dtype == tf.string:
+        return dtype
+    return tf.float32 if dtype.is_floating else tf.int64
+
+
+def _name_default_signature(directory: str) -> None:
+    """Gives a SavedModel the signature that is served by default, where it has only others.
+
+    Those of premade classifiers take serialized tf.Examples only, but for the one of predictions.
+    """
+    path = os.path.join(directory, tf.saved_model.SAVED_MODEL_FILENAME_PB)
+    with gfile().GFile(path, "rb") as file:
+        model = saved_model_pb2.SavedModel.FromString(file.read())
+    for graph in model.meta_graphs:
+        signatures = graph.signature_def
+        if signatures and _DEFAULT not in signatures:
+            name = _PREDICT if _PREDICT in signatures else min(signatures)
+            signatures[_DEFAULT].CopyFrom(signatures[name])
+    with gfile().GFile(path, "wb") as file:
+        file.write(model.SerializeToString())
