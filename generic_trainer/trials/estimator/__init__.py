@@ -51,7 +51,5 @@ _HOMES = {
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {
-        name: f"generic_trainer.trials.{home}" for home, names in _HOMES.items() for name in names
-    },
+    {name: f"generic_trainer.trials.{home}" for home, names in _HOMES.items() for name in names},
 )

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from generic_trainer.trials._context import TrialContext
 from generic_trainer.trials._dataset_cache import DatasetCache
-from generic_trainer.trials.errors import CheckFailedError, InvalidExperimentException
 from generic_trainer.trials._trial import TrialRun
+from generic_trainer.trials.errors import CheckFailedError, InvalidExperimentException
 
 __all__ = ["FitCall", "TFKerasContext", "TFKerasExperimentalContext", "TFKerasTrialContext"]
 
