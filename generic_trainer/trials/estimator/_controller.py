@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from generic_trainer import estimator as tf_estimator
-from generic_trainer._core.internals import ESTIMATOR_MODEL_FN, ESTIMATOR_WARM_START
+from generic_trainer._core import internals
 from generic_trainer.trials._process import write_code
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.estimator._checkpoint import (
@@ -191,10 +191,10 @@ def _rebuilt(
         eval_distribute=None,
     )
     return tf_estimator.Estimator(
-        ESTIMATOR_MODEL_FN.of(estimator),
+        internals.ESTIMATOR_MODEL_FN.of(estimator),
         config=config,
         params=estimator.params or None,
-        warm_start_from=ESTIMATOR_WARM_START.of(estimator),
+        warm_start_from=internals.ESTIMATOR_WARM_START.of(estimator),
     )
 
 

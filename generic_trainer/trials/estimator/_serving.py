@@ -11,11 +11,11 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from generic_trainer import estimator as tf_estimator
+from generic_trainer._core import internals
 from generic_trainer._core.files import copy_tree, gfile
-from generic_trainer._core.internals import ESTIMATOR_FEATURES_AND_LABELS
 from generic_trainer.errors import ExportError
 from generic_trainer.estimator import export as tf_export
-from generic_trainer.trials._features import are_features
+from generic_trainer.trials._pipeline import are_features
 
 __all__ = ["Exports", "export_features", "publish"]
 
@@ -118,7 +118,7 @@ def export_features(
 
 def _receiver_of(estimator: Any, input_fn: Callable[..., Any], fn_args: Any) -> Callable[[], Any]:
     with tf.Graph().as_default():
-        features_and_labels = ESTIMATOR_FEATURES_AND_LABELS.of(estimator)
+        features_and_labels = internals.ESTIMATOR_FEATURES_AND_LABELS.of(estimator)
         features, *_ = features_and_labels(input_fn, tf_estimator.ModeKeys.EVAL)
     is_lone = not isinstance(features, Mapping)
     named = {_LONE: features} if is_lone else features

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer._core.internals import TF_ADD_CONTROL_INPUTS, TF_CONTROL_FLOW_CONTEXT
+from generic_trainer._core import internals
 
 __all__ = ["Summaries", "plain"]
 
@@ -111,9 +111,9 @@ def _run_before_updates(graph: tf.Graph, operations: list[tf.Operation]) -> None
         if (
             _UPDATE.match(update.type)
             and update not in needed
-            and TF_CONTROL_FLOW_CONTEXT.of(update)() is None
+            and internals.TF_CONTROL_FLOW_CONTEXT.of(update)() is None
         ):
-            TF_ADD_CONTROL_INPUTS.of(update)(operations)
+            internals.TF_ADD_CONTROL_INPUTS.of(update)(operations)
 
 
 def _upstream(operations: Iterable[tf.Operation]) -> set[tf.Operation]:

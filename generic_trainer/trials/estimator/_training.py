@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from generic_trainer._core.internals import TF_SESSION_STOP_REQUESTED
+from generic_trainer._core import internals
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.trials.estimator._summaries import Summaries
 
@@ -94,7 +94,7 @@ class StopHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
     ) -> None:
         """Notes the wish and takes it back."""
         if run_context.stop_requested:
-            TF_SESSION_STOP_REQUESTED.set(run_context, False)
+            internals.TF_SESSION_STOP_REQUESTED.set(run_context, False)
             self._note()
 
 

@@ -26,11 +26,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from generic_trainer._core import internals
 from generic_trainer._core.files import gfile, write_whole
-from generic_trainer._core.internals import (
-    KERAS_2_LAYER_RANDOMNESS,
-    KERAS_2_RANDOM_GENERATOR,
-)
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer.errors import TrainingError
 
@@ -171,9 +168,11 @@ def _variables(optimizer: Any) -> list[tf.Variable]:
 def _layer_generators(model: Any) -> list[tf.random.Generator]:
     """Returns what `Dropout` and the like draw from in Keras 2, which leaves it out of weights."""
     # Layers without randomness have no such attribute, and those that are not built have no state.
+    layer_attribute = internals.KERAS_2_LAYER_RANDOMNESS.name
+    attribute = internals.KERAS_2_RANDOM_GENERATOR.name
     layers = [] if is_keras_3(model) else model.submodules
-    sources = (getattr(layer, KERAS_2_LAYER_RANDOMNESS.name, None) for layer in layers)
-    generators = (getattr(source, KERAS_2_RANDOM_GENERATOR.name, None) for source in sources)
+    sources = (getattr(layer, layer_attribute, None) for layer in layers)
+    generators = (getattr(source, attribute, None) for source in sources)
     return [generator for generator in generators if generator is not None]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer._core.internals import KERAS_2_TAKES_TENSOR_LOGS
+from generic_trainer._core import internals
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer.trials.errors import CheckFailedError, InvalidArgumentsError
 from generic_trainer.trials.keras.callbacks import Callback
@@ -157,7 +157,7 @@ class _Testing(tf.keras.callbacks.Callback):
     def __init__(self, callbacks: Sequence[Any]) -> None:
         super().__init__()
         if not is_keras_3(self):  # each callback gets what it can read, from here
-            KERAS_2_TAKES_TENSOR_LOGS.set(self, True)
+            internals.KERAS_2_TAKES_TENSOR_LOGS.set(self, True)
         self.batches = 0
         self._callbacks = callbacks
         self._batch_begin = [c for c in callbacks if _has(c, "on_test_batch_begin")]

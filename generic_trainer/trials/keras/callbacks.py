@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer._core.internals import KERAS_3_SET_MONITOR_OP, KERAS_TENSORBOARD_BATCH
+from generic_trainer._core import internals
 from generic_trainer.trials._trial import current_run
 
 __all__ = [
@@ -87,7 +87,7 @@ class _Monitor(Callback):
                 self.best = best
 
     def _find_direction(self) -> None:
-        set_monitor_op = KERAS_3_SET_MONITOR_OP.of(self)
+        set_monitor_op = internals.KERAS_3_SET_MONITOR_OP.of(self)
         try:
             set_monitor_op()
         except ValueError:  # Keras 2 goes by the name where Keras 3 cannot tell
@@ -165,12 +165,12 @@ class TensorBoard(tf.keras.callbacks.TensorBoard, Callback):
 
     def get_state(self) -> dict[str, Any]:
         """Returns where the curves end."""
-        return {"tests": self.tests, "batches": KERAS_TENSORBOARD_BATCH.of(self)}
+        return {"tests": self.tests, "batches": internals.KERAS_TENSORBOARD_BATCH.of(self)}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Goes on from there."""
         self.tests = state["tests"]
-        KERAS_TENSORBOARD_BATCH.set(self, state["batches"])
+        internals.KERAS_TENSORBOARD_BATCH.set(self, state["batches"])
 
 
 class TFKerasTensorBoard(TensorBoard):

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
-from generic_trainer._core.internals import TF_SESSION_MAKE_CALLABLE
+from generic_trainer._core import internals
 from generic_trainer.errors import ModuleFileError
 
 __all__ = ["LOSS", "GraphTrial", "Replicas", "Step", "build_replicas", "make_step"]
@@ -120,7 +120,7 @@ def make_step(
     """
     with session.graph.as_default():
         tensors = [tf.convert_to_tensor(part) for parts in fetched for part in parts.values()]
-    run = TF_SESSION_MAKE_CALLABLE.of(session)(
+    run = internals.TF_SESSION_MAKE_CALLABLE.of(session)(
         config_pb2.CallableOptions(
             feed=[tensor.name for tensor in feeds],
             fetch=[tensor.name for tensor in tensors],

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from generic_trainer.errors import ExportError
 from generic_trainer.training import export_model
-from generic_trainer.trials._features import are_features
+from generic_trainer.trials._pipeline import are_features
 
 __all__ = ["export", "find_predictions", "inputs_of"]
 
