@@ -48,7 +48,7 @@ from generic_trainer.user_code._functions import (
     checked_function,
     path_of_module,
 )
-from generic_trainer.user_code._load import user_function, user_module
+from generic_trainer.user_code._load import loaded_modules, user_function, user_module
 
 __all__ = [
     "UserCode",
@@ -58,6 +58,7 @@ __all__ = [
     "checked_function",
     "explain_missing",
     "imported_files",
+    "loaded_modules",
     "path_of_module",
     "user_function",
     "user_module",

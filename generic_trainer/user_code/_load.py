@@ -23,12 +23,14 @@ from generic_trainer.user_code._functions import checked_function
 from generic_trainer.user_code._loader import UNPACKED_PREFIX, importable
 from generic_trainer.user_code._sources import installed_at
 
-__all__ = ["user_function", "user_module"]
+__all__ = ["loaded_modules", "user_function", "user_module"]
 
 _logger = logging.getLogger(__name__)
 
 # sys.path and sys.modules belong to the process, so one user module is open at a time.
 _process_lock = threading.RLock()
+# Top-level names of the modules of each user module that is open; the same thread may nest them.
+_open: list[set[str]] = []
 
 
 @contextlib.contextmanager
@@ -45,8 +47,11 @@ def user_module(code: UserCode) -> Iterator[ModuleType]:
     with contextlib.ExitStack() as stack:
         waiting = "Module %r waits for the user code of another thread to end."
         stack.enter_context(held(_process_lock, lambda: _logger.info(waiting, code.module)))
+        names = {top_level(code.module)}
         if code.bundle is not None:
-            stack.enter_context(_unpacked(code, read_bundle(code)))
+            names |= stack.enter_context(_unpacked(code, read_bundle(code)))
+        _open.append(names)
+        stack.callback(_open.pop)
         yield _import(code)
 
 
@@ -61,15 +66,20 @@ def user_function(code: UserCode) -> Iterator[Callable[..., Any]]:
         yield checked_function(module, code.function, "fn_args")
 
 
+def loaded_modules() -> list[ModuleType]:
+    """Returns the modules of the user's code that are imported; none where no `user_module` is."""
+    return [sys.modules[name] for names in _open for name in _named(names)]
+
+
 @contextlib.contextmanager
-def _unpacked(code: UserCode, bundle: Bundle) -> Iterator[None]:
+def _unpacked(code: UserCode, bundle: Bundle) -> Iterator[set[str]]:
     modules = {name for name in bundle.modules if _is_taken(name, code)}
     # Resolved, because importlib compares paths as text.
     folder = Path(tempfile.mkdtemp(prefix=UNPACKED_PREFIX)).resolve()
     try:
         bundle.unpack(folder, modules)
         with importable(folder, bundle.origin), _fresh_modules(modules, folder):
-            yield
+            yield modules
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -24,6 +24,7 @@ from generic_trainer.trials.tensorflow._graph import (
     make_step,
 )
 from generic_trainer.trials.tensorflow._serving import export
+from generic_trainer.user_code import loaded_modules
 
 __all__ = ["TensorFlowController"]
 
@@ -166,7 +167,7 @@ def _datasets(trial_class: Any, run: TrialRun) -> tuple[Any, Any]:
 
 
 def _make_data_loaders(trial_class: type[Any]) -> Callable[..., Any]:
-    """Returns the function of the class's module, its package, or a module that imports both."""
+    """Returns the function of the class's module, its package, or where the user imports both."""
     for module in _modules(trial_class):
         make = getattr(module, _LOADERS, None)
         if make:
@@ -182,9 +183,9 @@ def _make_data_loaders(trial_class: type[Any]) -> Callable[..., Any]:
 def _modules(trial_class: type[Any]) -> Iterator[ModuleType]:
     name = trial_class.__module__
     for own in filter(None, (name, name.rpartition(".")[0])):
-        yield sys.modules.get(own) or importlib.import_module(own)
-    for module in list(sys.modules.values()):
-        if getattr(module, "__dict__", {}).get(trial_class.__name__) is trial_class:
+        yield importlib.import_module(own)
+    for module in (*loaded_modules(), sys.modules["__main__"]):
+        if vars(module).get(trial_class.__name__) is trial_class:
             yield module
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import types
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -11,6 +10,7 @@ import tensorflow.compat.v1 as tf
 from generic_trainer.errors import ConfigurationError, ModuleFileError
 from generic_trainer.trials import get_experiment_config, run_fn_from_trial
 from generic_trainer.trials._trial import TrialRun
+from generic_trainer.user_code import bundle_module_file, user_function
 from tests.trials.tensorflow import one_weight
 from tests.trials.tensorflow.one_weight import (
     OneWeight,
@@ -94,13 +94,28 @@ def test_a_module_without_loaders():
         Lonely.open_controller(RUN)
 
 
-def test_loaders_may_be_imported_beside_the_trial(monkeypatch):
+def test_loaders_may_be_imported_beside_the_trial(tmp_path):
+    (tmp_path / "weight_trial.py").write_text(
+        "from tests.trials.tensorflow.one_weight import OneWeight\n\n\n"
+        "class Imported(OneWeight):\n    pass\n"
+    )
+    (tmp_path / "entry.py").write_text(
+        "from tests.trials.tensorflow.one_weight import make_data_loaders\n"
+        "from weight_trial import Imported\n\n\n"
+        "def run_fn(run):\n    return Imported.open_controller(run)\n"
+    )
+    code = bundle_module_file(str(tmp_path / "entry.py"), str(tmp_path / "bundles"))
+    with user_function(code) as run_fn:
+        assert run_fn(RUN).train(1)["loss"] == pytest.approx(4)
+
+
+def test_loaders_may_be_imported_in_a_script(monkeypatch):
     class Imported(OneWeight):
         __module__ = "json"
 
-    entry = types.ModuleType("entry")
-    entry.Imported, entry.make_data_loaders = Imported, make_data_loaders
-    monkeypatch.setitem(sys.modules, "entry", entry)
+    script = sys.modules["__main__"]
+    monkeypatch.setattr(script, "Imported", Imported, raising=False)
+    monkeypatch.setattr(script, "make_data_loaders", make_data_loaders, raising=False)
     assert Imported.open_controller(RUN).train(1)["loss"] == pytest.approx(4)
 
 
