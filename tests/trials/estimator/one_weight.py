@@ -1,20 +1,17 @@
-"""y = w x with one weight and squared error, as an estimator: every number can be had by hand."""
+"""The one weight of `by_hand`, as an estimator."""
 
 from __future__ import annotations
 
-import numpy as np
-
 from generic_trainer.estimator import tf
 from generic_trainer.trials.estimator import EstimatorTrial
+from tests.trials.by_hand import RATE, X
 
 tf1 = tf.compat.v1
-RATE = 0.1
 
 
 def examples():
     """Three records, (1, 2, 3) · 2 → (2, 4, 6)."""
-    x = np.array([[1.0], [2.0], [3.0]], np.float32)
-    return tf.data.Dataset.from_tensor_slices(({"x": x}, 2 * x))
+    return tf.data.Dataset.from_tensor_slices(({"x": X}, 2 * X))
 
 
 class OneWeight(EstimatorTrial):
@@ -76,13 +73,3 @@ class WithMomentum(OneWeight):
 
     def make_optimizer(self):
         return tf1.train.MomentumOptimizer(self.rate, 0.5)
-
-
-def steps(count, *, rate=RATE):
-    """Yields (weight before, loss) of gradient descent by hand, batch after batch."""
-    w = 0.0
-    for index in range(count):
-        x = float(index % 3 + 1)
-        error = w * x - 2 * x
-        yield w, error**2
-        w -= rate * 2 * error * x

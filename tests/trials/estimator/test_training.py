@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from generic_trainer.estimator import tf
-from tests.trials.estimator.one_weight import OneWeight, WithMomentum, examples, steps
+from tests.trials.by_hand import steps
+from tests.trials.estimator.one_weight import OneWeight, WithMomentum, examples
 
 
 def config(batches=5, **changes):

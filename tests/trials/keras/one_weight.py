@@ -1,14 +1,11 @@
-"""y = w x with one weight and squared error: every number can be had by hand."""
+"""The one weight of `by_hand`, as a Keras trial."""
 
 from __future__ import annotations
 
-import numpy as np
 import tensorflow as tf
 
 from generic_trainer.trials.keras import TFKerasTrial
-
-RATE = 0.1
-X = np.array([[1.0], [2.0], [3.0]], np.float32)
+from tests.trials.by_hand import RATE, X
 
 
 class OneWeight(TFKerasTrial):
@@ -46,13 +43,3 @@ class WithMomentum(OneWeight):
 
     def make_optimizer(self):
         return tf.keras.optimizers.SGD(RATE / 10, momentum=0.5)
-
-
-def steps(count, *, rate=RATE):
-    """Yields (weight before, loss) of gradient descent by hand, batch after batch."""
-    w = 0.0
-    for index in range(count):
-        x = float(index % 3 + 1)
-        error = w * x - 2 * x
-        yield w, error**2
-        w -= rate * 2 * error * x

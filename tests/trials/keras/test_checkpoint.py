@@ -10,8 +10,9 @@ import pytest
 import tensorflow as tf
 
 from generic_trainer.trials.keras import callbacks
+from tests.trials.by_hand import X
 from tests.trials.conftest import make_fn_args
-from tests.trials.keras.one_weight import OneWeight, X
+from tests.trials.keras.one_weight import OneWeight
 
 
 class Kept(callbacks.Callback):

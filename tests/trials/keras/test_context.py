@@ -7,7 +7,8 @@ import tensorflow as tf
 
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.keras import TFKerasTrialContext
-from tests.trials.keras.one_weight import OneWeight, X
+from tests.trials.by_hand import X
+from tests.trials.keras.one_weight import OneWeight
 
 CONFIG = {"hyperparameters": {"global_batch_size": 4, "units": 3}}
 

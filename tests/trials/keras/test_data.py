@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from generic_trainer.trials.errors import CheckFailedError
 from generic_trainer.trials.keras import ArrayLikeAdapter, InMemorySequence, SequenceAdapter
-from tests.trials.keras.one_weight import OneWeight, X, steps
+from tests.trials.by_hand import X, steps
+from tests.trials.keras.one_weight import OneWeight
 
 BY_HAND = [loss for _, loss in steps(7)]
 

@@ -13,8 +13,9 @@ from generic_trainer.trials.errors import (
     InvalidExperimentException,
 )
 from generic_trainer.trials.keras import SequenceAdapter
+from tests.trials.by_hand import X
 from tests.trials.conftest import make_fn_args
-from tests.trials.keras.one_weight import OneWeight, X
+from tests.trials.keras.one_weight import OneWeight
 
 ROLES = ["build_training_data_loader", "build_validation_data_loader"]
 

@@ -9,7 +9,8 @@ import tensorflow as tf
 from generic_trainer.errors import TrainingError
 from generic_trainer.trials.errors import CheckFailedError
 from generic_trainer.trials.keras import SequenceAdapter, callbacks
-from tests.trials.keras.one_weight import OneWeight, WithMomentum, X
+from tests.trials.by_hand import X
+from tests.trials.keras.one_weight import OneWeight, WithMomentum
 
 
 class Deferred(tf.keras.Model):

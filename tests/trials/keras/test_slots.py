@@ -21,7 +21,8 @@ PROGRAM = """
 
     from generic_trainer.trials._trial import TrialRun
     from tests.trials.conftest import make_fn_args
-    from tests.trials.keras.one_weight import WithMomentum, X
+    from tests.trials.by_hand import X
+    from tests.trials.keras.one_weight import WithMomentum
     from pathlib import Path
 
     X5 = np.arange(1.0, 6.0, dtype=np.float32).reshape(5, 1) / 5

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.trials.keras.one_weight import OneWeight, X, steps
+from tests.trials.by_hand import X, steps
+from tests.trials.keras.one_weight import OneWeight
 
 
 def config(batches=5, size=1, **changes):

@@ -1,19 +1,16 @@
-"""y = w x with one weight and squared error: every number can be had by hand."""
+"""The one weight of `by_hand`, as a TF1 graph."""
 
 from __future__ import annotations
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 
 from generic_trainer.trials.tensorflow import TensorFlowTrial
-
-RATE = 0.1
+from tests.trials.by_hand import RATE, X
 
 
 def make_data_loaders(experiment_config, hparams):
     """Three training batches, (1, 2, 3) · 2 → (2, 4, 6); validation in batches of 2 and 1."""
-    x = np.array([[1.0], [2.0], [3.0]], np.float32)
-    data = tf.data.Dataset.from_tensor_slices({"x": x, "label": 2 * x})
+    data = tf.data.Dataset.from_tensor_slices({"x": X, "label": 2 * X})
     training = data.shuffle(3) if experiment_config["data"].get("shuffle") else data
     return training.batch(1), data.batch(2)
 
@@ -50,13 +47,3 @@ class WithMomentum(OneWeight):
 
     def optimizer(self):
         return tf.train.MomentumOptimizer(self.rate, 0.5)
-
-
-def steps(count, *, rate=RATE):
-    """Yields (weight before, loss) of gradient descent by hand, batch after batch."""
-    w = 0.0
-    for index in range(count):
-        x = float(index % 3 + 1)
-        error = w * x - 2 * x
-        yield w, error**2
-        w -= rate * 2 * error * x

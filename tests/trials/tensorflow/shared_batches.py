@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 
+from tests.trials.by_hand import X
 from tests.trials.tensorflow.one_weight import WithMomentum
 
 
 def make_data_loaders(experiment_config, hparams):
     """A training batch of two rows, then one of a single row; validation in batches of three."""
-    x = np.array([[1.0], [2.0], [3.0]], np.float32)
-    data = tf.data.Dataset.from_tensor_slices({"x": x, "label": 2 * x})
+    data = tf.data.Dataset.from_tensor_slices({"x": X, "label": 2 * X})
     return data.batch(2), data.batch(3)
 
 

@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 
 from generic_trainer.trials._trial import TrialRun, current, get_experiment_config
-from tests.trials.tensorflow.one_weight import OneWeight, WithMomentum, steps
+from tests.trials.by_hand import steps
+from tests.trials.tensorflow.one_weight import OneWeight, WithMomentum
 
 
 def config(batches=5, **changes):
