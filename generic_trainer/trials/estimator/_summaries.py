@@ -67,7 +67,13 @@ class Summaries:
 
 def plain(metrics: dict[str, Any]) -> dict[str, Any]:
     """Returns the metrics of an evaluation as JSON can hold them."""
-    return {name: _plain(value) for name, value in metrics.items()}
+
+    def one(value: Any) -> Any:
+        if isinstance(value, bytes):
+            return value.decode(errors="replace")
+        return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
+
+    return {name: one(value) for name, value in metrics.items()}
 
 
 def _summarised(graph: tf.Graph) -> dict[str, tf.Tensor]:
@@ -88,12 +94,6 @@ def _summarised(graph: tf.Graph) -> dict[str, tf.Tensor]:
     if _LOSS not in values and _RENAMED_LOSS in values:
         values[_LOSS] = values.pop(_RENAMED_LOSS)
     return values
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
 
 
 def _run_before_updates(graph: tf.Graph, operations: list[tf.Operation]) -> None:

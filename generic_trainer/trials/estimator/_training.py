@@ -37,14 +37,9 @@ class Training:
         self._hook = _PortionHook(self._coroutine)
         self._on_stop = on_stop
 
-    @property
-    def started(self) -> bool:
-        """Whether there is a session."""
-        return self._coroutine.started
-
     def start(self) -> None:
         """Opens the session, its variables initialised or restored; once."""
-        if not self.started:
+        if not self._coroutine.started:
             self._resume()
 
     def run(self, batches: int) -> dict[str, Any]:

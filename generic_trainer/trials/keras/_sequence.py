@@ -144,7 +144,8 @@ class SequenceAdapter:
         for index in indices:
             if len(waiting) >= self._queue_size:
                 yield self._taken(waiting.popleft().result())
-            waiting.append(self._submit(index))
+            read = (_read_in_process,) if self._processes else (_read, self._data)
+            waiting.append(self._pool.submit(*read, index, self.is_exact))
         while waiting:
             yield self._taken(waiting.popleft().result())
 
@@ -162,11 +163,6 @@ class SequenceAdapter:
             self._pool = concurrent.futures.ThreadPoolExecutor(
                 self._workers, thread_name_prefix="sequence"
             )
-
-    def _submit(self, index: int) -> Any:
-        if self._processes:
-            return self._pool.submit(_read_in_process, index)
-        return self._pool.submit(_read, self._data, index, self.is_exact)
 
     def _taken(self, read: tuple[Any, Any]) -> Any:
         batch, self.generators = read
@@ -192,5 +188,5 @@ def _start_process(data: Any) -> None:
     _sequence = data
 
 
-def _read_in_process(index: int) -> tuple[Any, Any]:
-    return _read(_sequence, index, False)
+def _read_in_process(index: int, notes_generators: bool) -> tuple[Any, Any]:
+    return _read(_sequence, index, notes_generators)

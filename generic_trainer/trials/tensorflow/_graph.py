@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -13,30 +13,14 @@ from tensorflow.core.protobuf import config_pb2
 from generic_trainer._core import internals
 from generic_trainer.errors import ModuleFileError
 
-__all__ = ["LOSS", "GraphTrial", "Replicas", "Step", "build_replicas", "make_step"]
+if TYPE_CHECKING:
+    from generic_trainer.trials.tensorflow._trial import TensorFlowTrial
+
+__all__ = ["LOSS", "Replicas", "Step", "build_replicas", "make_step"]
 
 LOSS = "loss"
 
 Step = Callable[..., list[dict[str, Any]]]
-
-
-class GraphTrial(Protocol):
-    """What is asked of a trial; see `TensorFlowTrial`."""
-
-    def build_graph(self, record: Any, is_training: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Builds the graph for training and validation."""
-
-    def optimizer(self) -> Any:
-        """Returns the TF1 optimizer."""
-
-    def training_metrics(self) -> list[str]:
-        """Returns names out of `build_graph`'s result."""
-
-    def validation_metrics(self) -> list[str]:
-        """Returns names out of `build_graph`'s result."""
-
-    def session_config(self) -> tf.compat.v1.ConfigProto:
-        """Returns the configuration of the session."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +39,7 @@ class Replicas:
 
 
 def build_replicas(
-    trial: GraphTrial, record: Any, is_training: tf.Tensor, strategy: tf.distribute.Strategy
+    trial: TensorFlowTrial, record: Any, is_training: tf.Tensor, strategy: tf.distribute.Strategy
 ) -> Replicas:
     """Builds the graph of a trial on each device of a strategy.
 
