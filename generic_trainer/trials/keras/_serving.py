@@ -1,4 +1,4 @@
-"""From a trained model to a SavedModel."""
+"""The export of a Keras trial: the model, or its `generator`, and names for what it is fed with."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from generic_trainer.errors import ExportError
-from generic_trainer.training.export import (
-    export_model,
-    export_on_tensors,
-    inference_arguments,
-)
+from generic_trainer.training.export import export_model, export_on_tensors, inference_arguments
 from generic_trainer.trials._pipeline import are_features
 
 __all__ = ["export", "servable"]
