@@ -92,10 +92,10 @@ def _compare(train_seconds: float, runs: int) -> list[dict[str, Any]]:
 def _run(component_class: Any, module_file: str, root: Path, train_seconds: float) -> Sample:
     from tfx.types import Channel, standard_artifacts
 
-    from tests import helpers
+    from benchmarks import _artifacts
 
     root.mkdir(parents=True)
-    examples = helpers.write_examples(root / "examples")
+    examples = _artifacts.write_examples(root / "examples")
     started = time.perf_counter()
     component = component_class(
         examples=Channel(type=standard_artifacts.Examples),
@@ -104,7 +104,7 @@ def _run(component_class: Any, module_file: str, root: Path, train_seconds: floa
     )
     component._resolve_pip_dependencies(str(root))
     packed = time.perf_counter()
-    outputs = helpers.output_artifacts(root)
+    outputs = _artifacts.output_artifacts(root)
     properties = {k: v for k, v in component.exec_properties.items() if v is not None}
     component.executor_spec.executor_class().Do({"examples": [examples]}, outputs, properties)
     done = time.perf_counter()

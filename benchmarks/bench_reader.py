@@ -31,7 +31,9 @@ import contextlib
 import gc
 import itertools
 import json
+import logging
 import os
+import re
 import shutil
 import statistics
 import tempfile
@@ -45,12 +47,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
+from absl import logging as absl_logging
 from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx_bsl.tfxio import tf_example_record
 from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
 
-from generic_trainer.data import make_dataset_factory
+from generic_trainer.data import count_examples, make_dataset_factory
 
 _FILE_ROWS = 25_000
 _VALUES = 1_600_000  # that are drawn; rows repeat, farther apart than gzip looks back
@@ -72,7 +74,7 @@ _CACHES = ("cache", "snapshot")
 def main() -> None:
     """Measures every combination that the arguments name."""
     arguments = _arguments()
-    logging.set_verbosity(logging.ERROR)
+    absl_logging.set_verbosity(absl_logging.ERROR)
     header = [*_HEADER, *(f"{cache}{end}" for cache in _caches(arguments) for end in ("/s", " x"))]
     print(" | ".join(f"{name:>10}" for name in header), flush=True)
     results = []
@@ -144,13 +146,14 @@ class _Case:
             memory_budget_bytes=budget_bytes,
         )
         gc.collect()
-        start = self._clock()
-        dataset = factory(pattern or self._pattern, self._options, self._schema)
-        (collected,) = factory._collected.values()  # type: ignore[attr-defined]
-        loaded = collected.loaded
-        self._iterate(dataset, max(1, loaded.num_rows // self._options.batch_size))
+        pattern = pattern or self._pattern
+        with _columns_mb() as size_mb:
+            start = self._clock()
+            dataset = factory(pattern, self._options, self._schema)
+        rows = count_examples(pattern)  # known: the factory has just read them
+        self._iterate(dataset, max(1, rows // self._options.batch_size))
         seconds = self._clock() - start
-        return dataset, loaded.store.num_bytes / 1e6, loaded.num_rows / seconds
+        return dataset, size_mb[0], rows / seconds
 
     def _tfx(self, num_epochs: int | None) -> tf.data.Dataset:
         record = tf_example_record.TFExampleRecord(
@@ -178,6 +181,25 @@ class _Case:
         start = self._clock()
         self._iterate(dataset, self._sample_batches)
         return self._sample_batches * self._options.batch_size / (self._clock() - start)
+
+
+@contextlib.contextmanager
+def _columns_mb() -> Iterator[list[float]]:
+    """Yields a list that afterwards holds the size of the columns that the reader has made."""
+    sizes: list[float] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found = re.search(r"([\d.]+) MB of columns;", record.getMessage())
+            sizes.extend([float(found[1])] if found else [])
+
+    logger, listener = logging.getLogger("generic_trainer.data"), Listener()
+    logger.setLevel(logging.INFO)
+    logger.addHandler(listener)
+    try:
+        yield sizes
+    finally:
+        logger.removeHandler(listener)
 
 
 @contextlib.contextmanager

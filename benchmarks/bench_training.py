@@ -131,7 +131,7 @@ def _write_inputs(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]
     import tensorflow as tf
     from tfx.types import standard_artifacts
 
-    from tests import helpers
+    from benchmarks import _artifacts
 
     rows = list(_rows(arguments))
     records = [_example(row) for row in rows]
@@ -143,9 +143,9 @@ def _write_inputs(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]
             with tf.io.TFRecordWriter(path, "GZIP") as writer:
                 for record in itertools.islice(itertools.cycle(records), shard, count, SHARDS):
                     writer.write(record)
-    examples = helpers.artifact_at(standard_artifacts.Examples, folder / "examples")
+    examples = _artifacts.artifact_at(standard_artifacts.Examples, folder / "examples")
     examples.split_names = '["train", "eval"]'
-    schema = helpers.artifact_at(standard_artifacts.Schema, folder / "schema")
+    schema = _artifacts.artifact_at(standard_artifacts.Schema, folder / "schema")
     (folder / "schema").mkdir()
     (folder / "schema" / "schema.pbtxt").write_text(_schema(rows[0]))
     return {"examples": [examples], "schema": [schema]}
@@ -200,16 +200,16 @@ def _run(
     root: Path,
     arguments: argparse.Namespace,
 ) -> list[float]:
-    from tests import helpers
+    from benchmarks import _artifacts
 
-    outputs = helpers.output_artifacts(root)
+    outputs = _artifacts.output_artifacts(root)
     config = {
         "batch_size": arguments.batch_size,
         "epochs": arguments.epochs,
         "buckets": BUCKETS,
         "constant_batch": constant_batch,
     }
-    properties = helpers.exec_properties(
+    properties = _artifacts.exec_properties(
         module_file=str(folder / "bench_module.py"),
         train_args=json.dumps({"num_steps": arguments.rows // arguments.batch_size}),
         custom_config=config,

@@ -164,6 +164,10 @@ TF_WRITE_FINGERPRINT = PrivateName(
 
 # ---- Keras 2 and 3 -------------------------------------------------------------------------------
 
+KERAS_2_API = PrivateName("tf_keras", "tf_keras.api._v2.keras", "the tf.keras of estimators")
+KERAS_2_API_V1 = PrivateName(
+    "tf_keras", "tf_keras.api._v1.keras", "the tf.compat.v1.keras of estimators"
+)
 KERAS_2_LAYER_RANDOMNESS = PrivateAttribute(
     "tf_keras", "BaseRandomLayer", "_random_generator", "checkpoints that keep Dropout's state"
 )
@@ -192,16 +196,46 @@ KERAS_TENSORBOARD_BATCH = PrivateAttribute(
     "keras", "TensorBoard", "_global_train_batch", "curves that go on after a restart"
 )
 
+# ---- TFX -----------------------------------------------------------------------------------------
+
+TFX_BSL_PARSER_CONFIG = PrivateAttribute(
+    "tfx-bsl",
+    "TFExampleRecord",
+    "_GetTfExampleParserConfig",
+    "parsing examples as TFX's reader does",
+)
+
 # ---- tensorflow-estimator ------------------------------------------------------------------------
 
+ESTIMATOR_EVAL_STRATEGY = PrivateAttribute(
+    "tensorflow-estimator", "RunConfig", "_eval_distribute", "distribution strategies"
+)
+ESTIMATOR_EXPERIMENTAL = PrivateAttribute(
+    "tensorflow-estimator", "RunConfig", "_experimental_distribute", "distribution strategies"
+)
 ESTIMATOR_FEATURES_AND_LABELS = PrivateAttribute(
     "tensorflow-estimator",
     "Estimator",
     "_get_features_and_labels_from_input_fn",
     "a model that is served with the features of its validation data",
 )
+ESTIMATOR_INIT_CLUSTER = PrivateAttribute(
+    "tensorflow-estimator",
+    "RunConfig",
+    "_init_distributed_setting_from_environment_var",
+    "estimators in a cluster",
+)
+ESTIMATOR_INIT_SESSION_CONFIG = PrivateAttribute(
+    "tensorflow-estimator",
+    "RunConfig",
+    "_maybe_overwrite_session_config_for_distributed_training",
+    "estimators in a cluster",
+)
 ESTIMATOR_MODEL_FN = PrivateAttribute(
     "tensorflow-estimator", "Estimator", "_model_fn", "the user's estimator in a trial of its own"
+)
+ESTIMATOR_TRAIN_STRATEGY = PrivateAttribute(
+    "tensorflow-estimator", "RunConfig", "_train_distribute", "distribution strategies"
 )
 ESTIMATOR_WARM_START = PrivateAttribute(
     "tensorflow-estimator",

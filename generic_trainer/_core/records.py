@@ -13,6 +13,7 @@ import tensorflow as tf
 from generic_trainer.errors import DataError
 
 __all__ = [
+    "FRAME_BYTES",
     "READ_ERRORS",
     "RecordFile",
     "match_files",
@@ -23,6 +24,9 @@ __all__ = [
 
 # What TensorFlow raises for bad input; for records that are not text, it fails while it says so.
 READ_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
+
+# What is around a record: its length, the checksum of that, and the checksum of the record.
+FRAME_BYTES = 8 + 4 + 4
 
 # Looking at a file on an object store is one round trip; they overlap.
 _PARALLEL_LOOKS = 16

@@ -14,6 +14,20 @@ come to be, chosen by size and stated in one log line:
 2. On disk: the same columns in memory-mapped files. Shuffled by block and within windows of blocks.
 3. Streaming: TFX's own graph with parallel parsing, where disk is short, where one pass over more
    than memory holds is asked for, and where the dataset runs in another process.
+
+How data flows through the modules, all of it called from `_factory`:
+
+| step | module | makes |
+|---|---|---|
+| 1 | `_parser` | of a schema, what parses a record; `_core.records` finds the files |
+| 2 | `_plan`, `_budget` | of the first records and of what is free, the path |
+| 3 | `_loading` | of all records, columns; `_counting` sees that no file was cut off |
+| 4 | `_order` | of a position in the stream of epochs, a row |
+| 5 | `_datasets` | of rows, batches; or of records, where the path is to stream |
+
+Below steps 3 and 5 is the form of columns: `_layout` divides the features of a schema into dense
+ones and `_lists`, these into `_columns`, these into arrays of a `_store`. `_diagnosis` explains
+errors of any step; `_graph` has what it takes to run in graphs and beside them.
 """
 
 from __future__ import annotations
@@ -23,29 +37,23 @@ from typing import TYPE_CHECKING
 from generic_trainer._core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from generic_trainer.data._budget import MEMORY_VARIABLE, default_budget_bytes
-    from generic_trainer.data._count import count_examples
-    from generic_trainer.data._diagnose import explain_read_errors
+    from generic_trainer.data._budget import MEMORY_VARIABLE as MEMORY_VARIABLE
+    from generic_trainer.data._budget import default_budget_bytes as default_budget_bytes
+    from generic_trainer.data._counting import SplitCounts, count_examples
+    from generic_trainer.data._diagnosis import explain_read_errors
     from generic_trainer.data._factory import make_dataset_factory
-    from generic_trainer.data._split_counts import SplitCounts
 
-__all__ = [
-    "MEMORY_VARIABLE",
-    "SplitCounts",
-    "count_examples",
-    "default_budget_bytes",
-    "explain_read_errors",
-    "make_dataset_factory",
-]
+__all__ = ["SplitCounts", "count_examples", "explain_read_errors", "make_dataset_factory"]
 
+# The names of the budget are for the command line, which says what it is.
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "MEMORY_VARIABLE": "generic_trainer.data._budget",
-        "SplitCounts": "generic_trainer.data._split_counts",
-        "count_examples": "generic_trainer.data._count",
+        "SplitCounts": "generic_trainer.data._counting",
+        "count_examples": "generic_trainer.data._counting",
         "default_budget_bytes": "generic_trainer.data._budget",
-        "explain_read_errors": "generic_trainer.data._diagnose",
+        "explain_read_errors": "generic_trainer.data._diagnosis",
         "make_dataset_factory": "generic_trainer.data._factory",
     },
 )

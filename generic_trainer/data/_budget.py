@@ -1,13 +1,18 @@
-"""How much memory columns may take where the code does not say."""
+"""The room that columns may take, in memory and on disk.
+
+It can be asked for without TensorFlow.
+"""
 
 from __future__ import annotations
 
 import os
+import tempfile
+from dataclasses import dataclass, replace
 
-from generic_trainer._core.machine import free_memory_bytes
+from generic_trainer._core.machine import free_disk_bytes, free_memory_bytes
 from generic_trainer.errors import ConfigurationError
 
-__all__ = ["MEMORY_VARIABLE", "default_budget_bytes"]
+__all__ = ["MEMORY_VARIABLE", "ReaderBudget", "default_budget_bytes", "size_text"]
 
 # An environment variable, because it belongs to the machine: the same pipeline runs on others. An
 # argument of the component or an entry of `custom_config` would be an execution property, so that
@@ -16,6 +21,7 @@ MEMORY_VARIABLE = "GENERIC_TRAINER_READER_MEMORY_MB"
 
 _SHARE_OF_FREE_MEMORY = 4
 _MB = 10**6
+_DISK_RESERVE_BYTES = 1 << 30
 
 
 def default_budget_bytes() -> int:
@@ -32,3 +38,45 @@ def default_budget_bytes() -> int:
             f"{MEMORY_VARIABLE}: expected a whole number of megabytes, such as 4000, found {text!r}"
         )
     return int(text) * _MB
+
+
+@dataclass(frozen=True)
+class ReaderBudget:
+    """What columns may take.
+
+    Attributes:
+        memory_bytes: in memory.
+        directory: where they go on disk.
+    """
+
+    memory_bytes: int
+    directory: str
+
+    @classmethod
+    def of(cls, memory_bytes: int | None, cache_dir: str | None) -> ReaderBudget:
+        """Returns what a caller allows, with the defaults for what is None; makes `cache_dir`.
+
+        Raises:
+            ConfigurationError: the environment's default is no number.
+        """
+        if memory_bytes is None:
+            memory_bytes = default_budget_bytes()
+        if cache_dir is not None:
+            os.makedirs(cache_dir, exist_ok=True)
+        return cls(max(0, memory_bytes), cache_dir or tempfile.gettempdir())
+
+    def without(self, taken_bytes: int) -> ReaderBudget:
+        """Returns what is left when so much memory is taken."""
+        return replace(self, memory_bytes=max(0, self.memory_bytes - taken_bytes))
+
+    def disk_bytes(self) -> int:
+        """Returns what may be written now, with a reserve left for others."""
+        return max(0, free_disk_bytes(self.directory) - _DISK_RESERVE_BYTES)
+
+
+def size_text(num_bytes: int) -> str:
+    """Returns a size for people, such as "1.5 GB"."""
+    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if num_bytes >= factor:
+            return f"{num_bytes / factor:.1f} {unit}"
+    return f"{num_bytes} B"

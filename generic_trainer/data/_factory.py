@@ -1,4 +1,7 @@
-"""`make_dataset_factory`: the drop-in for TFX's `tf_dataset_factory`."""
+"""`make_dataset_factory`, the drop-in for TFX's `tf_dataset_factory`.
+
+It says what is done with a dataset's files, from their names to the dataset.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,16 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from generic_trainer.data._budget import default_budget_bytes
-from generic_trainer.data._plan import Limits
-from generic_trainer.data._reader import Reader
+from generic_trainer._core.cluster import is_one_of_several
+from generic_trainer._core.records import READ_ERRORS, RecordFile, match_files
+from generic_trainer.data._budget import ReaderBudget
+from generic_trainer.data._datasets import column_dataset, stream_dataset
+from generic_trainer.data._diagnosis import read_error, watch
+from generic_trainer.data._graph import eagerly
+from generic_trainer.data._loading import Columns, NoRoom, load_columns
+from generic_trainer.data._order import choose_order
+from generic_trainer.data._parser import Parser
+from generic_trainer.data._plan import ReadPath, ReadPlan, choose_path, estimate, reason_to_stream
 from generic_trainer.errors import ConfigurationError
 
 __all__ = ["DatasetFactory", "make_dataset_factory"]
@@ -19,6 +29,9 @@ _logger = logging.getLogger(__name__)
 
 DatasetFactory = Callable[[Sequence[str], Any, Any], tf.data.Dataset]
 _FAST_FORMAT = "FORMAT_TF_EXAMPLE"
+# Workers must agree on the order before they can shard it.
+_CLUSTER_SEED = 0
+_CHOSEN = "that path was chosen"
 
 
 def make_dataset_factory(
@@ -71,12 +84,11 @@ def make_dataset_factory(
         )
     if payload_format != _FAST_FORMAT:
         return _announced(fallback, payload_format)
-
-    def limits() -> Limits:
-        budget = default_budget_bytes() if memory_budget_bytes is None else memory_budget_bytes
-        return Limits.of(budget, cache_dir)
-
-    return Reader(limits, seed, path)
+    return _Reader(
+        lambda: ReaderBudget.of(memory_budget_bytes, cache_dir),
+        seed,
+        None if path == "auto" else path,
+    )
 
 
 def _announced(fallback: DatasetFactory | None, payload_format: str) -> DatasetFactory:
@@ -91,3 +103,93 @@ def _announced(fallback: DatasetFactory | None, payload_format: str) -> DatasetF
         return fallback(file_pattern, options, schema)
 
     return factory
+
+
+class _Reader:
+    """A `tf_dataset_factory`: its datasets share their columns and a budget."""
+
+    def __init__(
+        self, make_budget: Callable[[], ReaderBudget], seed: int | None, path: ReadPath | None
+    ) -> None:
+        """See `make_dataset_factory`; the budget is made when the first dataset is."""
+        self._make_budget = make_budget
+        self._budget: ReaderBudget | None = None
+        self._seed = seed
+        self._path = path
+        # By the files and by what is parsed of them.
+        self._columns: dict[tuple[tuple[RecordFile, ...], str], Columns] = {}
+
+    def __call__(
+        self, file_pattern: str | Sequence[str], options: Any, schema: Any
+    ) -> tf.data.Dataset:
+        """Returns a dataset; see `make_dataset_factory`."""
+        parser = Parser.from_schema(schema, options.label_key)
+        files = match_files(file_pattern)
+        seed = self._seed_of(options)
+        columns: Columns | None = None
+        reason = _CHOSEN if self._path == "stream" else reason_to_stream()
+        if reason is None:
+            try:
+                columns = self._columns_of(files, parser, options)
+            except NoRoom as error:
+                reason = str(error)
+        if columns is not None and columns.num_rows:
+            order = choose_order(columns, options, self._room().memory_bytes)
+            return column_dataset(columns, parser, order, options, seed)
+        _logger.info("Streaming %s: %s", _files_text(files), reason or "they are empty")
+        watch(files, parser)
+        return stream_dataset(files, parser, options, seed)
+
+    def _seed_of(self, options: Any) -> int | None:
+        if options.shuffle_seed is not None:
+            return int(options.shuffle_seed)
+        if self._seed is None and is_one_of_several():
+            return _CLUSTER_SEED
+        return self._seed
+
+    def _columns_of(self, files: tuple[RecordFile, ...], parser: Parser, options: Any) -> Columns:
+        key = (files, parser.key())
+        if key not in self._columns:
+            plan = self._plan(files, parser, options)
+            if plan.path == "stream":
+                raise NoRoom(plan.reason)
+            columns = eagerly(lambda: load_columns(files, parser, options, plan))
+            _announce(files, columns, plan)
+            self._columns[key] = columns
+        return self._columns[key]
+
+    def _plan(self, files: Sequence[RecordFile], parser: Parser, options: Any) -> ReadPlan:
+        try:
+            expected = eagerly(lambda: estimate(files, parser))
+        except READ_ERRORS as error:
+            raise read_error(files, parser, error) from error
+        budget, one_pass = self._room(), options.num_epochs == 1
+        if self._path is not None:
+            return ReadPlan(self._path, _CHOSEN, expected, budget, one_pass)
+        path, reason = choose_path(expected.column_bytes, budget, one_pass)
+        return ReadPlan(path, reason, expected, budget, one_pass)
+
+    def _room(self) -> ReaderBudget:
+        """Returns what the columns so far have left of the budget."""
+        if self._budget is None:
+            self._budget = self._make_budget()
+        return self._budget.without(sum(each.store.memory_bytes for each in self._columns.values()))
+
+
+def _announce(files: Sequence[RecordFile], columns: Columns, plan: ReadPlan) -> None:
+    in_memory = columns.store.in_memory
+    _logger.info(
+        "Reading %s examples (%s) from %s: %.1f MB of columns; %s; %s",
+        f"{columns.num_rows:,}",
+        _files_text(files),
+        "memory" if in_memory else "disk",
+        columns.store.num_bytes / 1e6,
+        plan.reason,
+        "every epoch is a full shuffle"
+        if in_memory
+        else "shuffled by block and within windows of blocks",
+    )
+
+
+def _files_text(files: Sequence[RecordFile]) -> str:
+    return f"{len(files)} file(s), {sum(file.size for file in files) / 1e6:.1f} MB"

@@ -1,4 +1,4 @@
-"""Where functions are traced and where they run."""
+"""Functions of TensorFlow: how they are traced, and how they run beside a graph that is built."""
 
 from __future__ import annotations
 

@@ -1,21 +1,59 @@
-"""How the features of a schema are laid out in columns."""
+"""The layout of a schema's features in columns, and the way there and back.
+
+A layout has parts: features of one kind and type share a column, because a batch then costs a few
+gathers and not one per feature. Dense features are here; `_lists` has those with any number of
+values.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 
-from generic_trainer.data._column import ArraySpec, Block
-from generic_trainer.data._lists import ListPart
-from generic_trainer.data._nested import RaggedPart, SparsePart
-from generic_trainer.data._parse import Parser
-from generic_trainer.data._parts import DensePart, Features, Part
+from generic_trainer.data._columns import (
+    Arrays,
+    ArraySpec,
+    Block,
+    Column,
+    Features,
+    Fixed,
+    Varying,
+)
+from generic_trainer.data._lists import ListPart, RaggedPart, SparsePart
+from generic_trainer.data._parser import Parser
 
-__all__ = ["Layout", "make_layout"]
+__all__ = ["Layout", "Part", "make_layout"]
+
+
+class Part(Protocol):
+    """Some features, stored together."""
+
+    @property
+    def columns(self) -> Sequence[Column]:
+        """The columns that hold the features."""
+
+    def pack(self, parsed: Mapping[str, Any]) -> Sequence[Any]:
+        """Returns the values of each column, out of features that `Parser.parse_lists` parsed.
+
+        They are what `Fixed.pack` and `Varying.pack` take: a tensor, or a ragged one.
+        """
+
+    def take(self, arrays: Arrays, rows: tf.Tensor) -> Features:
+        """Returns the features of many batches encoded as in `_lists`.
+
+        Args:
+            arrays: those of each column.
+            rows: int64 [batches, batch size].
+
+        Returns:
+            Feature → tensor [batches, ...]; a dense one is [batches, batch size, *shape].
+        """
 
 
 @dataclass(frozen=True)
@@ -33,11 +71,16 @@ class Layout:
 
     def pack(self, parsed: Mapping[str, Any]) -> tuple[tuple[Block, ...], tf.Tensor]:
         """Returns the arrays of a block of parsed features, and whether one cannot be stored."""
-        packed = [part.pack(parsed) for part in self.parts]
-        arrays = tuple(
-            array for part in packed for column_arrays in part.arrays for array in column_arrays
-        )
-        return arrays, tf.reduce_any([part.spoiled for part in packed])
+        packed = [
+            (column, values)
+            for part in self.parts
+            for column, values in zip(part.columns, part.pack(parsed), strict=True)
+        ]
+        arrays = tuple(array for column, values in packed for array in column.pack(values))
+        spoiled = [
+            column.spoiled(values) for column, values in packed if isinstance(column, Varying)
+        ]
+        return arrays, tf.reduce_any([False, *spoiled])
 
     def take(self, arrays: Sequence[tf.Tensor], vocabulary: tf.Tensor, rows: tf.Tensor) -> Features:
         """Returns all features of many batches; see `Part.take`.
@@ -48,18 +91,13 @@ class Layout:
             rows: int64 [batches, batch size].
         """
         features: Features = {}
-        for part, part_arrays in zip(self.parts, self._by_part(arrays, vocabulary), strict=True):
-            features.update(part.take(part_arrays, rows))
-        return features
-
-    def _by_part(
-        self, arrays: Sequence[tf.Tensor], vocabulary: tf.Tensor
-    ) -> Iterator[tuple[tuple[tf.Tensor, ...], ...]]:
         rest = iter(arrays)
         for part in self.parts:
-            yield tuple(
-                (*(next(rest) for _ in column.arrays), vocabulary) for column in part.columns
-            )
+            stored = [
+                (*itertools.islice(rest, len(column.arrays)), vocabulary) for column in part.columns
+            ]
+            features.update(part.take(stored, rows))
+        return features
 
 
 def make_layout(parser: Parser, separator: bytes, coded: AbstractSet[str]) -> Layout:
@@ -106,3 +144,63 @@ def _ragged_spec(key: str, feature: Any) -> tf.RaggedTensorSpec:
     )
     function = parsed.get_concrete_function(tf.TensorSpec([None], tf.string))
     return tf.RaggedTensorSpec.from_value(function.structured_outputs[key])
+
+
+@dataclass(frozen=True)
+class DensePart:
+    """All dense features of one type, or those of strings that are stored in one way.
+
+    Attributes:
+        shapes: feature → shape of one example.
+        separator: see `Varying`.
+    """
+
+    dtype: tf.DType
+    shapes: Mapping[str, tuple[int, ...]]
+    separator: bytes | None
+
+    @property
+    def columns(self) -> tuple[Column]:
+        """One column, the features side by side."""
+        if self.separator is not None:
+            return (Varying(self.dtype, self.separator),)
+        return (Fixed(self.dtype, self._width),)
+
+    def pack(self, parsed: Mapping[str, Any]) -> tuple[Any]:
+        """See `Part`."""
+        flat = [tf.reshape(parsed[key], [-1, size]) for key, size in self._sizes()]
+        values = tf.concat(flat, axis=1)
+        if isinstance(self.columns[0], Fixed):
+            return (values,)
+        ragged = tf.RaggedTensor.from_uniform_row_length(
+            tf.reshape(values, [-1]), self._width, nrows=tf.shape(values, tf.int64)[0]
+        )
+        return (ragged,)
+
+    def take(self, arrays: Arrays, rows: tf.Tensor) -> Features:
+        """See `Part`."""
+        column = self.columns[0]
+        if isinstance(column, Fixed):  # strings are copied once, where each feature is cut out
+            cut = self._cut(column.take(arrays[0], rows))
+            return {key: column.decode(arrays[0], values) for key, values in cut}
+        flat = tf.reshape(rows, [-1])
+        values = column.take(arrays[0], flat, tf.fill(tf.shape(flat), self._width))
+        shape = tf.concat([tf.shape(rows), [self._width]], axis=0)
+        return dict(self._cut(tf.reshape(values, shape)))
+
+    @property
+    def _width(self) -> int:
+        return sum(size for _, size in self._sizes())
+
+    def _sizes(self) -> list[tuple[str, int]]:
+        return [(key, math.prod(shape)) for key, shape in self.shapes.items()]
+
+    def _cut(self, values: tf.Tensor) -> Iterator[tuple[str, tf.Tensor]]:
+        if not any(self.shapes.values()):  # scalars only, the common case: one op for all
+            yield from zip(self.shapes, tf.unstack(values, axis=2), strict=True)
+            return
+        sizes = self._sizes()
+        batches = tf.shape(values)[:2]
+        pieces = tf.split(values, [size for _, size in sizes], axis=2)
+        for (key, _), piece in zip(sizes, pieces, strict=True):
+            yield key, tf.reshape(piece, tf.concat([batches, self.shapes[key]], axis=0))

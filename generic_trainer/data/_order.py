@@ -1,24 +1,34 @@
-"""In which order rows are read: a function from positions in the stream to rows, without state.
+"""Orders in which rows are read: functions from positions in the stream to rows, without state.
 
 Position p of the stream is row number p modulo the number of rows, in epoch p divided by it. Each
 epoch is permuted by a keyed bijection (`RandomIndexShuffle`, a block cipher on the row number with
-cycle walking), so that an order costs no memory, starts at once, and resumes anywhere.
+cycle walking), so that an order costs no memory, starts at once, and resumes anywhere. Unshuffled,
+the order is that in which TFX reads several files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import tensorflow as tf
 
-__all__ = ["BlockShuffle", "FullShuffle", "Order", "StoredOrder"]
+from generic_trainer.data._columns import ArraySpec
+from generic_trainer.data._graph import eagerly, traced
+from generic_trainer.data._loading import Columns
+from generic_trainer.data._store import Store
+
+__all__ = ["BlockShuffle", "FullShuffle", "Order", "StoredOrder", "choose_order"]
 
 _ROUNDS = 8  # of the cipher; its default of 4 is the least that it permits
 # The cipher works on 16 bits at least: below this number of rows it walks too many cycles.
 _FEW_ROWS = 1 << 14
 _LARGEST = (1 << 62) - 1
+_BLOCK_BYTES = 1 << 20
+_MOST_BLOCKS = 1 << 14
+_LEAST_WINDOW_ROWS = 1 << 16
+_ORDER_BATCH = 1 << 16
 
 
 class Order(Protocol):
@@ -33,7 +43,7 @@ class Order(Protocol):
 
         Args:
             arrays: `self.arrays`.
-            positions: places in the endless stream of epochs.
+            positions: numbers in the endless stream of epochs.
             seed: int32 [2]; the same seed gives the same order.
         """
 
@@ -51,8 +61,8 @@ class StoredOrder:
 
     def rows(self, arrays: Sequence[tf.Tensor], positions: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         """See `Order`."""
-        places = positions % self.num_rows
-        return tf.gather(arrays[0], places) if arrays else places
+        numbers = positions % self.num_rows
+        return tf.gather(arrays[0], numbers) if arrays else numbers
 
 
 @dataclass(frozen=True)
@@ -148,3 +158,56 @@ def _keys(numbers: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         max_index=tf.constant(_LARGEST, tf.int64),
         rounds=_ROUNDS,
     )
+
+
+def choose_order(columns: Columns, options: Any, memory_bytes: int) -> Order:
+    """Returns the order that `options` ask for.
+
+    Args:
+        columns: what is read.
+        options: the dataset's.
+        memory_bytes: what the window of a shuffle may take where the columns are on disk.
+    """
+    num_rows = columns.num_rows
+    if not options.shuffle:
+        return StoredOrder(num_rows, _unshuffled_rows(columns, options.reader_num_threads))
+    if columns.store.in_memory:
+        return FullShuffle(num_rows)
+    row_bytes = columns.row_bytes
+    block_rows = max(_BLOCK_BYTES // row_bytes, -(-num_rows // _MOST_BLOCKS), 1)
+    fitting = max(_LEAST_WINDOW_ROWS, memory_bytes // row_bytes)
+    return BlockShuffle(num_rows, block_rows, window_rows=1 << (fitting.bit_length() - 1))
+
+
+def _unshuffled_rows(columns: Columns, num_threads: int) -> tuple[tf.Tensor, ...]:
+    """Returns the rows, int64 [rows], in TFX's order; () when they are stored in it.
+
+    TFX interleaves files record by record, as many at a time as `tf.data` chooses for the machine.
+    The same transformation is applied to row numbers here, so that its choice need not be known.
+    """
+    if columns.num_files == 1:
+        return ()
+    return tuple(eagerly(lambda: _write_order(columns, num_threads)).tensors())
+
+
+def _write_order(columns: Columns, num_threads: int) -> Store:
+    starts: list[list[int]] = [[] for _ in range(columns.num_files)]
+    sizes: list[list[int]] = [[] for _ in range(columns.num_files)]
+    start = 0
+    for file, rows in columns.runs:
+        starts[file].append(start)
+        sizes[file].append(rows)
+        start += rows
+    runs_by_file = tf.ragged.constant(starts, tf.int64), tf.ragged.constant(sizes, tf.int64)
+    order = tf.data.Dataset.from_tensor_slices(runs_by_file).interleave(
+        traced(_rows_of_file), num_parallel_calls=num_threads, deterministic=True
+    )
+    store = Store([ArraySpec(tf.int64)])
+    for rows in order.batch(_ORDER_BATCH).as_numpy_iterator():
+        store.append([rows])
+    return store
+
+
+def _rows_of_file(starts: tf.Tensor, sizes: tf.Tensor) -> tf.data.Dataset:
+    runs = tf.data.Dataset.from_tensor_slices((starts, sizes))
+    return runs.flat_map(traced(lambda start, size: tf.data.Dataset.range(start, start + size)))

@@ -1,35 +1,44 @@
-"""Arrays that grow while records are read, in memory or on disk, and become tensors at the end.
+"""Storage of columns: arrays that grow in memory or on disk, and become tensors at the end.
 
 An array is an unnamed file: a `memfd` in memory, an unlinked file on disk. Either way it grows
 without a second copy, the kernel frees it when its last user is gone, a killed process included,
-and it is mapped as a tensor that no graph ever contains, however large.
+and it is mapped as a tensor that no graph ever contains, however large. Of strings that repeat the
+arrays have codes; the distinct ones are in a vocabulary.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import resource
 import tempfile
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer.data._column import ArraySpec
-from generic_trainer.data._vocabulary import Vocabulary
+from generic_trainer.data._columns import CODE, ArraySpec
+from generic_trainer.data._graph import eagerly
 
-__all__ = ["Store"]
+__all__ = ["Store", "VocabularyOutgrown"]
 
-Opener = Callable[[], int]
+# What a string takes beside its bytes while it is looked up: the object and its place in a `dict`
+# that has just grown. As a tensor it takes a sixth of that.
+_ENTRY_BYTES = 160
 
 # Graphs open the files of these whenever they run.
 _read_by: weakref.WeakKeyDictionary[tf.Graph, list[Store]] = weakref.WeakKeyDictionary()
 
 
 class Store:
-    """The arrays of a dataset; they are freed with the last object or tensor that shows them."""
+    """The arrays of a dataset; they are freed with the last object or tensor that shows them.
+
+    Attributes:
+        in_memory: whether the arrays are, or else on disk.
+        vocabulary: the strings that codes in them stand for; always in memory.
+    """
 
     def __init__(
         self,
@@ -46,8 +55,8 @@ class Store:
         """
         _allow_open_files(len(specs))
         self.vocabulary = Vocabulary(vocabulary_limit_bytes)
-        self._in_memory = directory is None
-        self._arrays = [_Array(spec, _opener(directory)) for spec in specs]
+        self.in_memory = directory is None
+        self._arrays = [_Array(spec, directory) for spec in specs]
         self._closing = weakref.finalize(self, _close, self._arrays)
         self._closing.atexit = False  # threads may still read; the kernel frees what is left
         self._mapped: list[tf.Tensor] | None = None
@@ -60,28 +69,28 @@ class Store:
     @property
     def memory_bytes(self) -> int:
         """What of it is in memory."""
-        return self.num_bytes if self._in_memory else self.vocabulary.num_bytes
+        return self.num_bytes if self.in_memory else self.vocabulary.num_bytes
 
     def append(self, blocks: Sequence[Any]) -> None:
         """Appends one block of rows to each array.
 
         Args:
-            blocks: arrays as `ArraySpec` says; pairs of arrays where `coded`.
+            blocks: arrays as `ArraySpec` says; see `Block`.
 
         Raises:
             VocabularyOutgrown: strings hardly repeat.
         """
         for array, block in zip(self._arrays, blocks, strict=True):
             if isinstance(block, tuple):
-                places, strings = block
-                block = self.vocabulary.codes(strings)[places]
+                indices, strings = block
+                block = self.vocabulary.codes(strings)[indices]
             array.append(np.asarray(block))
 
     def spill(self, directory: str) -> None:
         """Moves all arrays to files in a directory."""
-        self._in_memory = False
+        self.in_memory = False
         for array in self._arrays:
-            array.move(_opener(directory))
+            array.move(directory)
 
     def close(self) -> None:
         """Frees the arrays, except where tensors still show them."""
@@ -98,9 +107,9 @@ class Store:
 
 
 class _Array:
-    def __init__(self, spec: ArraySpec, opener: Opener) -> None:
+    def __init__(self, spec: ArraySpec, directory: str | None) -> None:
         self._spec = spec
-        self._file = opener()
+        self._file = _open(directory)
         self._end = 0
         self.num_bytes = 0
         if spec.cumulative:
@@ -114,8 +123,8 @@ class _Array:
         self._write(ends)
         self._end = int(ends[-1]) if len(ends) else self._end
 
-    def move(self, opener: Opener) -> None:
-        target, offset = opener(), 0
+    def move(self, directory: str) -> None:
+        target, offset = _open(directory), 0
         while offset < self.num_bytes:
             offset += os.sendfile(target, self._file, offset, self.num_bytes - offset)
         os.close(self._file)
@@ -163,23 +172,81 @@ def _close(arrays: Sequence[_Array]) -> None:
         array.close()
 
 
-def _opener(directory: str | None) -> Opener:
+def _open(directory: str | None) -> int:
+    """Returns the descriptor of a new file without a name; None: in memory."""
     if directory is None and hasattr(os, "memfd_create"):
-        return lambda: os.memfd_create("generic_trainer_column", os.MFD_CLOEXEC)
-
-    def open_unlinked() -> int:
-        file, path = tempfile.mkstemp(prefix="generic_trainer_column_", dir=directory)
-        os.unlink(path)
-        return file
-
-    return open_unlinked
+        return os.memfd_create("generic_trainer_column", os.MFD_CLOEXEC)
+    file, path = tempfile.mkstemp(prefix="generic_trainer_column_", dir=directory)
+    os.unlink(path)
+    return file
 
 
 def _allow_open_files(number: int) -> None:
-    import resource
-
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * number + 1024  # a file that is mapped counts twice
     if soft < wanted:
         limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, limit), hard))
+
+
+class VocabularyOutgrown(Exception):
+    """There are more distinct strings than a vocabulary is worth."""
+
+
+class Vocabulary:
+    """Distinct strings and their codes; grows while records are read.
+
+    Attributes:
+        num_bytes: memory that it takes.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        """Starts empty.
+
+        Args:
+            limit_bytes: memory that it may take.
+        """
+        self.num_bytes = 0
+        self._limit_bytes = limit_bytes
+        self._codes = _Codes()
+        self._strings = tf.constant([], tf.string)
+
+    def codes(self, strings: np.ndarray) -> np.ndarray:
+        """Returns the codes, int32 [n], of strings, bytes objects [n]; new ones get new codes.
+
+        Raises:
+            VocabularyOutgrown: the limit is passed.
+        """
+        known = self._codes
+        codes = np.fromiter(map(known.__getitem__, strings), CODE.as_numpy_dtype, len(strings))
+        self.num_bytes = known.text_bytes + len(known) * _ENTRY_BYTES
+        if self.num_bytes > self._limit_bytes:
+            raise VocabularyOutgrown
+        return codes
+
+    def freeze(self) -> None:
+        """Makes the tensor, once all strings are known."""
+        strings = list(self._codes)
+        self._codes = _Codes()
+        self._strings = eagerly(lambda: tf.constant(strings, tf.string))
+        self.num_bytes = sum(map(_tensor_bytes, strings))
+
+    def tensor(self) -> tf.Tensor:
+        """Returns the strings by code, string [n], as a tensor of the current graph or eager."""
+        if tf.executing_eagerly():
+            return self._strings
+        return tf.constant(eagerly(self._strings.numpy), tf.string)
+
+
+class _Codes(dict[bytes, int]):
+    text_bytes = 0
+
+    def __missing__(self, string: bytes) -> int:
+        code = self[string] = len(self)
+        self.text_bytes += len(string)
+        return code
+
+
+def _tensor_bytes(string: bytes) -> int:
+    # A `tstring`: 24 bytes, 22 characters of which fit into it.
+    return 24 + (len(string) if len(string) > 22 else 0)

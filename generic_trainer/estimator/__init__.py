@@ -23,20 +23,19 @@ or the names are taken from here: `from generic_trainer import estimator`, then
 4. There are no TPU estimators, and no boosted trees, which left the package before 2.15.
 
 Names load on first use. TensorFlow itself is left as it is: who else imports `tensorflow` in the
-process sees no difference (`_importing` says how).
+process sees no difference (`_tensorflow` says how).
 """
 
 from __future__ import annotations
 
 from generic_trainer.estimator import experimental, export, inputs, v1
-from generic_trainer.estimator._names import estimator_names
-from generic_trainer.estimator._tensorflow import tf
+from generic_trainer.estimator._exports import copy_newest as copy_newest
+from generic_trainer.estimator._exports import copy_newest_export as copy_newest_export
+from generic_trainer.estimator._tensorflow import estimator_names, model_to_estimator, tf
 
-# Beside the names of tf.estimator, which `dir` lists.
+# Beside the names of tf.estimator, which `dir` lists. What copies exports is for `trials`.
 __all__ = ["experimental", "export", "inputs", "tf", "v1"]
 
 __getattr__, __dir__ = estimator_names(
-    __name__,
-    "v2/estimator",
-    also={"model_to_estimator": "generic_trainer.estimator._keras_model:model_to_estimator"},
+    __name__, "v2/estimator", also={"model_to_estimator": model_to_estimator}
 )

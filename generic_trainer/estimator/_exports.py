@@ -1,14 +1,14 @@
-"""What an estimator's exporter has written."""
+"""SavedModels that the exporters of an estimator have written."""
 
 from __future__ import annotations
 
 import os
 from typing import Any
 
-from generic_trainer._core.files import gfile
+from generic_trainer._core.files import copy_tree, gfile
 from generic_trainer.errors import ExportError
 
-__all__ = ["copy_newest", "copy_newest_export", "copy_tree"]
+__all__ = ["copy_newest", "copy_newest_export"]
 
 
 def copy_newest_export(estimator: Any, exporter: Any, target: str) -> None:
@@ -28,7 +28,8 @@ def copy_newest_export(estimator: Any, exporter: Any, target: str) -> None:
     raise ExportError(
         f"The exporter {exporter.name!r} has written no model: expected one in {folder}. A "
         "FinalExporter exports when training ends at TrainSpec(max_steps=...), a BestExporter "
-        "when the metric that it compares improves."
+        "when the metric that it compares improves.",
+        path=folder,
     )
 
 
@@ -40,7 +41,9 @@ def copy_newest(folder: str, target: str) -> None:
     """
     times = _times(folder)
     if not times:
-        raise ExportError(f"There is no exported model: expected {folder}/<time>/saved_model.pb")
+        raise ExportError(
+            f"There is no exported model: expected {folder}/<time>/saved_model.pb", path=folder
+        )
     copy_tree(os.path.join(folder, str(max(times))), target)
 
 
@@ -48,16 +51,3 @@ def _times(folder: str) -> list[int]:
     names = gfile().listdir(folder) if gfile().isdir(folder) else []
     # Folders are named by the time of the export; unfinished ones are not a number.
     return [int(name.rstrip("/")) for name in names if name.rstrip("/").isdecimal()]
-
-
-def copy_tree(source: str, target: str) -> None:
-    """Copies a directory's files and folders into another, which may be there."""
-    files = gfile()
-    for directory, _, names in files.walk(source):
-        # "." at the end of a path is a folder of that name to an object store.
-        destination = os.path.join(target, os.path.relpath(directory, source)).removesuffix("/.")
-        files.makedirs(destination)
-        for name in names:
-            files.copy(
-                os.path.join(directory, name), os.path.join(destination, name), overwrite=True
-            )

@@ -1,56 +1,118 @@
-"""TensorFlow with the names that estimator code knows and that later releases took away.
+"""TensorFlow with `tf.estimator`, as estimator code knows it.
 
-`tf` here is TensorFlow itself but for two things. It has `tf.estimator`. And its Keras is Keras 2,
-with the optimizers that it had until 2.10, whatever `tf.keras` is elsewhere in the process:
-estimators build TF 1 graphs, where newer Keras cannot make its variables. `tf` is a module object
-of its own, so nobody else's `tensorflow` changes.
+1. `tf` is TensorFlow itself but for two things. It has `tf.estimator`. And its Keras is Keras 2,
+   with the optimizers that it had until 2.10, whatever `tf.keras` is elsewhere in the process:
+   estimators build TF 1 graphs, where newer Keras cannot make its variables. `tf` is a module
+   object of its own, so nobody else's `tensorflow` changes.
+2. The names of `tf.estimator` come from `tensorflow_estimator` 2.15, the last release, beside a
+   TensorFlow that has moved on. Its modules are read as they are installed but for three import
+   lines, which ask for what TensorFlow no longer has and get what is here instead. Its top-level
+   `__init__` is taken for empty, because it imports the TPU estimator, which is past help. Line
+   numbers in tracebacks are those of the installed files.
+
+What stays behind in the process is one entry in `sys.meta_path`, which answers for
+`tensorflow_estimator` and nothing else.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
-from types import ModuleType
-from typing import Any
+import re
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any, TypeVar
 
-__all__ = ["tf"]
+from generic_trainer._core import internals
+from generic_trainer.errors import ConfigurationError
 
-_KERAS = "tf_keras.api._v2.keras"
-_KERAS_V1 = "tf_keras.api._v1.keras"
-_KERAS_MODEL = "generic_trainer.estimator._keras_model"
-_OPTIMIZERS = {
-    name: f"{_KERAS}.optimizers.legacy:{name}"
-    for name in (
-        "Adadelta",
-        "Adagrad",
-        "Adam",
-        "Adamax",
-        "Ftrl",
-        "Nadam",
-        "Optimizer",
-        "RMSprop",
-        "SGD",
-    )
-}
+__all__ = [
+    "estimator_export",
+    "estimator_names",
+    "estimator_training",
+    "model_to_estimator",
+    "model_to_estimator_v1",
+    "tf",
+]
 
-# Dotted name in TensorFlow → the module, or "module:name", that it means here. The Keras ones are
-# what TensorFlow itself takes when TF_USE_LEGACY_KERAS=1.
-_ELSEWHERE = {
-    "estimator": "generic_trainer.estimator",
-    "initializers": f"{_KERAS}.initializers",
-    "keras": _KERAS,
-    "losses": f"{_KERAS}.losses",
-    "metrics": f"{_KERAS}.metrics",
-    "optimizers": f"{_KERAS}.optimizers",
-    **{f"optimizers.{name}": home for name, home in _OPTIMIZERS.items()},
-    **{f"keras.optimizers.{name}": home for name, home in _OPTIMIZERS.items()},
-    "keras.estimator.model_to_estimator": f"{_KERAS_MODEL}:model_to_estimator",
-    "compat.v1.estimator": "generic_trainer.estimator.v1",
-    "compat.v1.keras": _KERAS_V1,
-    "compat.v1.keras.estimator.model_to_estimator": f"{_KERAS_MODEL}:model_to_estimator_v1",
-    "compat.v1.layers": f"{_KERAS_V1}.__internal__.legacy.layers",
-    "compat.v1.nn.rnn_cell": f"{_KERAS_V1}.__internal__.legacy.rnn_cell",
-    "compat.v2.estimator": "generic_trainer.estimator",
-    "compat.v2.keras": _KERAS,
+_T = TypeVar("_T")
+
+# ---- tf ------------------------------------------------------------------------------------------
+
+
+def model_to_estimator(keras_model: Any = None, *args: Any, **options: Any) -> Any:
+    """`tf.keras.estimator.model_to_estimator`: returns an Estimator that trains a compiled model.
+
+    Args:
+        keras_model: a compiled functional or sequential model of Keras 2.
+        *args: as of the original, `keras_model_path` first.
+        **options: as of the original.
+
+    Raises:
+        ConfigurationError: the model is not one of Keras 2.
+    """
+    _prepare_for(keras_model)
+    api = internals.KERAS_2_API.get()
+    return api.estimator.model_to_estimator(keras_model, *args, **options)
+
+
+def model_to_estimator_v1(keras_model: Any = None, *args: Any, **options: Any) -> Any:
+    """`tf.compat.v1.keras.estimator.model_to_estimator`: the same, with TF 1 checkpoints."""
+    _prepare_for(keras_model)
+    api = internals.KERAS_2_API_V1.get()
+    return api.estimator.model_to_estimator(keras_model, *args, **options)
+
+
+def _prepare_for(model: Any) -> None:
+    if model is not None and not isinstance(model, tf.keras.Model):
+        kind = type(model)
+        raise ConfigurationError(
+            "model_to_estimator takes a Keras 2 model, but got an object of type "
+            f"{kind.__module__}.{kind.__qualname__}. Build the model with the tf.keras of "
+            "`from generic_trainer.estimator import tf`, which is Keras 2 in every environment."
+        )
+    _prepare()
+
+
+def _keras(name: str = "", api: internals.PrivateName = internals.KERAS_2_API) -> Callable[[], Any]:
+    return lambda: functools.reduce(getattr, filter(None, name.split(".")), api.get())
+
+
+def _module(name: str) -> Callable[[], Any]:
+    return lambda: importlib.import_module(name)
+
+
+_LEGACY_OPTIMIZERS = (
+    "Adadelta", "Adagrad", "Adam", "Adamax", "Ftrl", "Nadam", "Optimizer", "RMSprop", "SGD",
+)  # fmt: skip
+
+# Dotted name in TensorFlow → what returns its meaning here. The Keras ones are what TensorFlow
+# itself takes when TF_USE_LEGACY_KERAS=1.
+_ELSEWHERE: dict[str, Callable[[], Any]] = {
+    "estimator": _module("generic_trainer.estimator"),
+    "initializers": _keras("initializers"),
+    "keras": _keras(),
+    "losses": _keras("losses"),
+    "metrics": _keras("metrics"),
+    "optimizers": _keras("optimizers"),
+    **{
+        f"{module}.{name}": _keras(f"optimizers.legacy.{name}")
+        for module in ("optimizers", "keras.optimizers")
+        for name in _LEGACY_OPTIMIZERS
+    },
+    "keras.estimator.model_to_estimator": lambda: model_to_estimator,
+    "compat.v1.estimator": _module("generic_trainer.estimator.v1"),
+    "compat.v1.keras": _keras(api=internals.KERAS_2_API_V1),
+    "compat.v1.keras.estimator.model_to_estimator": lambda: model_to_estimator_v1,
+    "compat.v1.layers": _keras("__internal__.legacy.layers", internals.KERAS_2_API_V1),
+    "compat.v1.nn.rnn_cell": _keras("__internal__.legacy.rnn_cell", internals.KERAS_2_API_V1),
+    "compat.v2.estimator": _module("generic_trainer.estimator"),
+    "compat.v2.keras": _keras(),
 }
 
 
@@ -63,13 +125,13 @@ class _TensorFlow(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         path = f"{self._path}.{name}" if self._path else name
-        if any(place.startswith(f"{path}.") for place in _ELSEWHERE):
+        if any(other.startswith(f"{path}.") for other in _ELSEWHERE):
             # Kept, so that `tf.compat is tf.compat`.
             return self.__dict__.setdefault(name, _TensorFlow(path))
         return _find(path)
 
     def __dir__(self) -> list[str]:
-        added = (place.rpartition(".") for place in _ELSEWHERE)
+        added = (other.rpartition(".") for other in _ELSEWHERE)
         return sorted(
             {*dir(_find(self._path)), *(name for path, _, name in added if path == self._path)}
         )
@@ -77,12 +139,190 @@ class _TensorFlow(ModuleType):
 
 def _find(path: str) -> Any:
     """Returns what a dotted name in TensorFlow means here; TensorFlow for the empty name."""
-    if path in _ELSEWHERE or not path:
-        module, _, name = _ELSEWHERE.get(path, "tensorflow").partition(":")
-        found = importlib.import_module(module)
-        return getattr(found, name) if name else found
+    if path in _ELSEWHERE:
+        return _ELSEWHERE[path]()
+    if not path:
+        return importlib.import_module("tensorflow")
     parent, _, name = path.rpartition(".")
     return getattr(_find(parent), name)
 
 
 tf: Any = _TensorFlow("")
+
+# ---- tensorflow_estimator ------------------------------------------------------------------------
+
+_PACKAGE = "tensorflow_estimator"
+_FROM_HERE = f"from {__name__} import ".encode()
+_REPLACED = {
+    b"import tensorflow as tf": _FROM_HERE + b"tf",
+    b"from tensorflow.python.distribute import estimator_training": (
+        _FROM_HERE + b"estimator_training"
+    ),
+    b"from tensorflow_estimator.python.estimator.estimator_export import estimator_export": (
+        _FROM_HERE + b"estimator_export"
+    ),
+}
+_lock = threading.Lock()
+
+
+class estimator_export:
+    """Decorates nothing; the original entered what it decorates into TensorFlow's API listing."""
+
+    def __init__(self, *names: str, v1: Any = None) -> None:
+        pass
+
+    def __call__(self, decorated: _T) -> _T:
+        return decorated
+
+
+class estimator_training:
+    """In place of `tensorflow.python.distribute.estimator_training`, as it was for one worker.
+
+    The original also ran estimators with a distribution strategy on several workers, by a
+    coordinator that TensorFlow has removed.
+    """
+
+    @staticmethod
+    def init_run_config(config: Any, tf_config: dict[str, Any]) -> None:
+        """Takes the strategies of `RunConfig(experimental_distribute=...)`, then the cluster.
+
+        Args:
+            config: the RunConfig.
+            tf_config: what the environment variable TF_CONFIG holds.
+
+        Raises:
+            ConfigurationError: the strategy shall span several workers.
+        """
+        experimental = internals.ESTIMATOR_EXPERIMENTAL.of(config)
+        if getattr(experimental, "remote_cluster", None):
+            raise ConfigurationError(
+                "RunConfig(experimental_distribute=...) has a remote_cluster, and TensorFlow has "
+                "removed what trained an estimator on one: leave it out."
+            )
+        for attribute in (internals.ESTIMATOR_TRAIN_STRATEGY, internals.ESTIMATOR_EVAL_STRATEGY):
+            name = attribute.name.removeprefix("_")
+            strategy = getattr(experimental, name, None)
+            if strategy is not None and attribute.of(config) is not None:
+                raise ValueError(f"Give RunConfig either {name} or experimental_distribute.{name}.")
+            if strategy is not None:
+                attribute.set(config, strategy)
+        workers = tf_config.get("cluster", {})
+        if config.train_distribute and workers and "master" not in workers:
+            raise ConfigurationError(
+                "An estimator's train_distribute works on one worker in this TensorFlow, but "
+                f"TF_CONFIG describes a cluster of {', '.join(sorted(workers))}. Leave "
+                "train_distribute out, so that the workers train asynchronously with parameter "
+                "servers, or train a Keras model in run_fn."
+            )
+        internals.ESTIMATOR_INIT_CLUSTER.of(config)(tf_config)
+        internals.ESTIMATOR_INIT_SESSION_CONFIG.of(config)()
+
+    @staticmethod
+    def should_run_distribute_coordinator(config: Any) -> bool:
+        """There is no coordinator any more."""
+        return False
+
+
+def _prepare() -> None:
+    """Makes the modules of `tensorflow_estimator` importable, from any thread, any number of times.
+
+    Raises:
+        ConfigurationError: the package is not installed.
+    """
+    _find_package()
+    with _lock:
+        if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+            sys.meta_path.insert(0, _Finder())
+
+
+def _find_package() -> str:
+    """Returns the folder in which `tensorflow_estimator` is installed; see `_prepare`."""
+    spec = PathFinder.find_spec(_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigurationError(
+            "generic_trainer.estimator needs the package tensorflow-estimator, which is not "
+            'installed: run `pip install "tensorflow-estimator==2.15.*"`.'
+        )
+    return spec.submodule_search_locations[0]
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname.partition(".")[0] != _PACKAGE:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.origin is not None:
+            spec.loader = _Loader(fullname, spec.origin)
+        return spec
+
+
+class _Loader(SourceFileLoader):
+    def get_code(self, fullname: str) -> CodeType:
+        # Not through the bytecode cache: other Python processes may share it.
+        source = b"" if fullname == _PACKAGE else self.get_data(self.path)
+        for line, replacement in _REPLACED.items():
+            source = source.replace(line, replacement)
+        code: CodeType = self.source_to_code(source, self.path)
+        return code
+
+
+# ---- names of tf.estimator -----------------------------------------------------------------------
+
+_IMPORT = re.compile(r"^from (tensorflow_estimator\.python\S+) import (\w+)(?: as (\w+))?", re.M)
+_NO_TPU = (
+    "TensorFlow has removed what TPU estimators ran on. Train a Keras model under "
+    "tf.distribute.TPUStrategy in run_fn instead."
+)
+# Start of a name → why there is none.
+_GONE = {
+    "BoostedTrees": (
+        "TensorFlow 2.13 took boosted trees out of tf.estimator. Train those of "
+        "tensorflow_decision_forests in run_fn instead."
+    ),
+    "TPU": _NO_TPU,
+    "tpu": _NO_TPU,
+}
+
+
+def estimator_names(
+    module: str, *listings: str, also: Mapping[str, Any] | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Returns the `__getattr__` and `__dir__` of a module that has tf.estimator's names.
+
+    Args:
+        module: the module's `__name__`.
+        listings: folders of `tensorflow_estimator/_api`, each with a generated `__init__.py` that
+            imports every public name from where it is defined. An earlier listing comes before a
+            later one.
+        also: further public names.
+    """
+
+    @functools.cache
+    def homes() -> dict[str, tuple[str, str]]:
+        return {name: home for listing in reversed(listings) for name, home in _read(listing)}
+
+    def load(name: str) -> Any:
+        if also and name in also:
+            return also[name]
+        for start, reason in _GONE.items():
+            if name.startswith(start):
+                raise ConfigurationError(f"There is no {module}.{name}: {reason}")
+        # Python asks for names of its own, such as __path__, which need no look at the package.
+        if name.startswith("__") or name not in homes():
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        home, original = homes()[name]
+        _prepare()
+        return getattr(importlib.import_module(home), original)
+
+    def names() -> list[str]:
+        return sorted({*homes(), *(also or ()), *getattr(sys.modules[module], "__all__", ())})
+
+    return load, names
+
+
+def _read(listing: str) -> list[tuple[str, tuple[str, str]]]:
+    """Returns each public name, and the module and the name that define it."""
+    source = Path(_find_package(), "_api", listing, "__init__.py").read_text(encoding="utf-8")
+    return [(public or name, (home, name)) for home, name, public in _IMPORT.findall(source)]

@@ -1,6 +1,6 @@
-"""Runs `trainer_fn`, which module files of TFX's first trainer define in place of `run_fn`.
+"""Module files of TFX's first trainer, which define `trainer_fn` in place of `run_fn`.
 
-As TFX's estimator executor did:
+They are run as TFX's estimator executor did:
 
 1. `trainer_fn(trainer_fn_args, schema)` builds an estimator. `trainer_fn_args.serving_model_dir` is
    a folder inside the ModelRun, for checkpoints and event files; `warm_start_from` is another name
@@ -21,7 +21,6 @@ from typing import Any
 from generic_trainer import estimator
 from generic_trainer._core.protos import read_schema
 from generic_trainer.errors import ModuleFileError, raise_problems
-from generic_trainer.estimator._exports import copy_newest_export
 from generic_trainer.training import is_chief
 
 __all__ = ["run_fn_from_trainer_fn"]
@@ -52,7 +51,7 @@ def run_fn_from_trainer_fn(trainer_fn: Callable[..., Any]) -> Callable[[Any], No
         if not is_chief():
             return
         (exporter,) = spec["eval_spec"].exporters
-        copy_newest_export(spec["estimator"], exporter, fn_args.serving_model_dir)
+        estimator.copy_newest_export(spec["estimator"], exporter, fn_args.serving_model_dir)
         if spec.get(_EVAL_RECEIVER):
             _logger.info(
                 "%s is not used: TensorFlow Model Analysis reads EvalSavedModels no more, so "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from generic_trainer.estimator._names import estimator_names
+from generic_trainer.estimator._tensorflow import estimator_names
 
 __getattr__, __dir__ = estimator_names(
     __name__, "v2/estimator/experimental", "v1/estimator/experimental"

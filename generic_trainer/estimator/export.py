@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from generic_trainer.estimator._names import estimator_names
+from generic_trainer.estimator._tensorflow import estimator_names
 
 __getattr__, __dir__ = estimator_names(__name__, "v2/estimator/export")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from generic_trainer.estimator import experimental, export, inputs
-from generic_trainer.estimator._names import estimator_names
+from generic_trainer.estimator._tensorflow import estimator_names, model_to_estimator_v1
 
 __all__ = ["experimental", "export", "inputs"]
 
 __getattr__, __dir__ = estimator_names(
-    __name__,
-    "v1/estimator",
-    also={"model_to_estimator": "generic_trainer.estimator._keras_model:model_to_estimator_v1"},
+    __name__, "v1/estimator", also={"model_to_estimator": model_to_estimator_v1}
 )

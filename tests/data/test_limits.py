@@ -16,12 +16,12 @@ from tensorflow.python.data.experimental.ops import distribute
 from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
 
 from generic_trainer.data import count_examples, make_dataset_factory
-from generic_trainer.data._layout import Layout
+from generic_trainer.data._datasets import column_dataset
+from generic_trainer.data._layout import make_layout
+from generic_trainer.data._loading import Columns, ReadingProgress
 from generic_trainer.data._order import FullShuffle
-from generic_trainer.data._parse import Parser
-from generic_trainer.data._parts import DensePart
-from generic_trainer.data._progress import Progress
-from generic_trainer.data._serve import Columns, column_dataset
+from generic_trainer.data._parser import Parser
+from generic_trainer.data._store import Store
 from tests.data.reading import example, ids, numbered, schema_of, write, write_files
 
 
@@ -69,10 +69,16 @@ def test_columns_larger_than_a_graph_may_be() -> None:
         dtype=tf.float32, shape=[rows, 1], memory_region_name=f"/dev/fd/{file}"
     )
     os.close(file)
-    feature = {"x": tf.io.FixedLenFeature([], tf.float32)}
-    layout = Layout((DensePart(tf.float32, {"x": ()}, b"\xff"),))
-    columns = Columns(layout, (zeros,), tf.constant([], tf.string), rows, rows * 4)
-    parser = Parser(feature, {"x": "x"}, None)
+
+    class Zeros(Store):
+        num_bytes = rows * 4
+
+        def tensors(self) -> list[tf.Tensor]:
+            return [zeros]
+
+    parser = Parser({"x": tf.io.FixedLenFeature([], tf.float32)}, {"x": "x"}, None)
+    layout = make_layout(parser, b"\xff", frozenset())
+    columns = Columns(layout, Zeros(layout.arrays), num_files=1, runs=[(0, rows)])
     dataset = column_dataset(columns, parser, FullShuffle(rows), options(), seed=1)
     for made in (
         dataset,
@@ -160,9 +166,9 @@ def test_a_changed_file_is_counted_again(tmp_path: Path) -> None:
 def test_a_long_first_pass_tells_how_far_it_is(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "generic_trainer")
     times = iter([0.0, 4.0, 9.9, 12.5, 13.0])
-    progress = Progress(expected=1_000_000, clock=lambda: next(times))
-    for read in (40_000, 99_000, 250_000, 260_000):
-        progress.update(read)
+    progress = ReadingProgress(expected=1_000_000, clock=lambda: next(times))
+    for more in (40_000, 59_000, 151_000, 10_000):
+        progress.update(more)
     (record,) = caplog.records
     assert record.getMessage() == (
         "Reading examples: 250,000 of about 1,000,000, 20,000 per second, about 38 s to go"

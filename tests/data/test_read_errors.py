@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import zlib
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,42 @@ def test_a_file_of_two_gzip_streams_is_whole(path: str, tmp_path: Path) -> None:
     dataset = make_dataset_factory(path=path)(str(both), OPTIONS, schema_of())
     assert sorted(ids(dataset)) == list(range(40))
     assert count_examples(str(both)) == 40
+
+
+@pytest.mark.parametrize(
+    ("record", "features"),
+    [
+        (example(**{**GOOD, "id": "one"}), ["id"]),
+        (example(**{**GOOD, "id": 1.0, "city": 7}), ["city", "id"]),
+        (b"\xff\xff not a proto", [None]),
+    ],
+)
+def test_an_error_has_path_record_and_feature(
+    record: bytes, features: list[str | None], tmp_path: Path
+) -> None:
+    pattern = with_bad_record(tmp_path, record)
+    with pytest.raises(DataError) as caught:
+        read(pattern)
+    error = pickle.loads(pickle.dumps(caught.value))  # as it comes from a worker
+    assert error.path == str(tmp_path / "data-00001.gz")
+    assert error.record == 1500
+    assert error.feature in features
+    assert len(error.problems) == len(features)
+    assert all(problem in str(error) for problem in error.problems)
+
+
+def test_an_error_of_a_whole_file_has_its_path(tmp_path: Path) -> None:
+    path = Path(write(tmp_path / "data", numbered(0, 500)))
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(DataError) as caught:
+        read(str(path))
+    assert (caught.value.path, caught.value.record, caught.value.feature) == (str(path), 499, None)
+    with pytest.raises(DataError) as caught:
+        count_examples(str(path))
+    assert (caught.value.path, caught.value.record) == (str(path), None)
+    with pytest.raises(DataError) as caught:
+        count_examples(str(tmp_path / "nothing*"))
+    assert caught.value.path == str(tmp_path / "nothing*")
 
 
 def test_missing_files(tmp_path: Path) -> None:

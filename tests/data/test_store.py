@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from generic_trainer.data._column import ArraySpec
+from generic_trainer.data._columns import ArraySpec
 from generic_trainer.data._store import Store
 
 

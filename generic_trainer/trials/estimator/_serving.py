@@ -77,14 +77,7 @@ def publish(directory: str, names: list[str], fn_args: Any) -> None:
             names[0],
             ", ".join(names[1:]),
         )
-    exports = os.path.join(directory, names[0])
-    folders = gfile().listdir(exports) if gfile().isdir(exports) else []
-    times = [name.rstrip("/") for name in folders if name.rstrip("/").isdecimal()]
-    if not times:
-        raise ExportError(
-            f"There is no exported model: expected {exports}/<time>/saved_model.pb", path=exports
-        )
-    copy_tree(os.path.join(exports, max(times, key=int)), fn_args.serving_model_dir)
+    tf_estimator.copy_newest(os.path.join(directory, names[0]), fn_args.serving_model_dir)
 
 
 def export_features(

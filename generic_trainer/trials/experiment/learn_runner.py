@@ -8,7 +8,7 @@ from typing import Any
 
 from generic_trainer._core.cluster import tf_config
 from generic_trainer.errors import ConfigurationError, ExportError
-from generic_trainer.estimator._exports import copy_newest_export
+from generic_trainer.estimator import copy_newest_export
 from generic_trainer.training import is_chief
 from generic_trainer.trials._pipeline import tuned_values
 from generic_trainer.trials.experiment._experiment import Experiment, RunConfig

@@ -1,4 +1,4 @@
-"""What TFX's reader makes of a schema: the parser's configuration and the structure of elements."""
+"""The parser that TFX's reader makes of a schema, and the structure of its elements."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow_metadata.proto.v0 import schema_pb2
 
+from generic_trainer._core import internals
 from generic_trainer.data._graph import traced
 
 __all__ = ["Parser"]
@@ -41,7 +42,7 @@ class Parser:
         record = tf_example_record.TFExampleRecord(
             file_pattern="unused", schema=schema, telemetry_descriptors=["GenericTrainer"]
         )
-        features, tensor_names = record._GetTfExampleParserConfig()
+        features, tensor_names = internals.TFX_BSL_PARSER_CONFIG.of(record)()
         known = record.TensorRepresentations().keys()
         if label_key is not None and label_key not in known:
             raise ValueError(
@@ -57,9 +58,11 @@ class Parser:
 
     def parse_lists(self, serialized: tf.Tensor) -> dict[str, Any]:
         """Parses as `parse` does, with ragged tensors for `VarLenFeature`s: they cost less."""
-        parsed: dict[str, Any] = tf.io.parse_example(
-            serialized, {key: _as_ragged(feature) for key, feature in self.features.items()}
-        )
+        features = {
+            key: tf.io.RaggedFeature(each.dtype) if isinstance(each, tf.io.VarLenFeature) else each
+            for key, each in self.features.items()
+        }
+        parsed: dict[str, Any] = tf.io.parse_example(serialized, features)
         return parsed
 
     def dataset(
@@ -88,9 +91,3 @@ class Parser:
     def key(self) -> str:
         """Returns what distinguishes the parsed columns of two parsers."""
         return repr(sorted(self.features.items()))
-
-
-def _as_ragged(feature: Any) -> Any:
-    if isinstance(feature, tf.io.VarLenFeature):
-        return tf.io.RaggedFeature(feature.dtype)
-    return feature

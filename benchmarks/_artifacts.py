@@ -1,0 +1,100 @@
+"""Artifacts of TFX on disk, as a pipeline would hand them to a trainer's executor."""
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from tfx import types
+from tfx.types import artifact_utils, standard_artifacts
+
+__all__ = [
+    "SCHEMA",
+    "artifact_at",
+    "exec_properties",
+    "output_artifacts",
+    "write_examples",
+    "write_module",
+]
+
+# Of the examples that `write_examples` writes.
+SCHEMA = """
+    feature { name: "x" type: FLOAT presence { min_fraction: 1.0 } shape { dim { size: 1 } } }
+    feature { name: "y" type: FLOAT presence { min_fraction: 1.0 } shape { dim { size: 1 } } }
+"""
+
+# Exports y = 2 x, in the shortest way that is still a model for every consumer.
+_EXPORT = """
+import tensorflow as tf
+
+class Doubler(tf.Module):
+    def __init__(self):
+        self.weight = tf.Variable(2.0)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
+    def serve(self, examples):
+        features = tf.io.parse_example(examples, {"x": tf.io.FixedLenFeature([1], tf.float32)})
+        return {"outputs": features["x"] * self.weight}
+
+def export(directory):
+    model = Doubler()
+    tf.saved_model.save(model, directory, signatures={"serving_default": model.serve})
+"""
+
+
+def write_module(directory: Path, source: str) -> str:
+    """Writes a module file, with `export(directory)` at hand, and returns its path."""
+    path = directory / "trainer.py"
+    path.write_text(_EXPORT + textwrap.dedent(source), encoding="utf-8")
+    return str(path)
+
+
+def write_examples(directory: Path) -> types.Artifact:
+    """Writes 32 examples to train on and 8 to evaluate on, of features x and y = 2 x."""
+    splits = {"train": 32, "eval": 8}
+    for split, count in splits.items():
+        folder = directory / f"Split-{split}"
+        folder.mkdir(parents=True)
+        with tf.io.TFRecordWriter(str(folder / "data_tfrecord-00000.gz"), "GZIP") as writer:
+            for number in range(count):
+                writer.write(_example({"x": float(number), "y": 2.0 * number}))
+    artifact = artifact_at(standard_artifacts.Examples, directory)
+    artifact.split_names = artifact_utils.encode_split_names(list(splits))
+    return artifact
+
+
+def artifact_at(artifact_type: type[types.Artifact], uri: Path | str) -> types.Artifact:
+    """Returns an artifact of a type that lies at a URI."""
+    artifact = artifact_type()
+    artifact.uri = str(uri)
+    return artifact
+
+
+def output_artifacts(root: Path) -> dict[str, list[types.Artifact]]:
+    """Returns the trainer's empty output artifacts, their directories made as a launcher does."""
+    outputs = {
+        "model": [artifact_at(standard_artifacts.Model, root / "model" / "1")],
+        "model_run": [artifact_at(standard_artifacts.ModelRun, root / "model_run" / "1")],
+        "infra_blessing": [artifact_at(standard_artifacts.InfraBlessing, root / "blessing" / "1")],
+    }
+    for [artifact] in outputs.values():
+        os.makedirs(artifact.uri)
+    return outputs
+
+
+def exec_properties(custom_config: Any = None, **properties: Any) -> dict[str, Any]:
+    """Returns execution properties as a compiled pipeline hands them to the executor."""
+    defaults = {"train_args": "{}", "eval_args": "{}", "custom_config": json.dumps(custom_config)}
+    return {**defaults, **properties}
+
+
+def _example(values: dict[str, float]) -> bytes:
+    features = {
+        name: tf.train.Feature(float_list=tf.train.FloatList(value=[value]))
+        for name, value in values.items()
+    }
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()

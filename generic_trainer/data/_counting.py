@@ -1,0 +1,155 @@
+"""Counts of what was read: the examples of files, and their bytes, which tell cut-off files.
+
+A gzip file that is cut off between two records reads as a shorter file without an error. Its last
+four bytes tell: they are the length of what it holds (RFC 1952, section 2.3.1, ISIZE).
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from generic_trainer._core.records import (
+    FRAME_BYTES,
+    READ_ERRORS,
+    RecordFile,
+    match_files,
+    reason,
+    record_dataset,
+)
+from generic_trainer.data._graph import eagerly, traced
+from generic_trainer.errors import DataError
+
+__all__ = ["SplitCounts", "check_whole", "count_examples", "remember_counts", "size_of_records"]
+
+_BATCH = 4096
+_ISIZE_BYTES = 4
+_PIECE_BYTES = 1 << 20
+_GZIP_FORMAT = 16 + zlib.MAX_WBITS
+
+_counts: dict[RecordFile, int] = {}
+
+
+def count_examples(file_patterns: str | Sequence[str]) -> int:
+    """Returns the number of records in all files that match any pattern.
+
+    A file is read once: what the reader has read, or an earlier call has counted, is known until
+    the file changes.
+
+    Args:
+        file_patterns: glob patterns, such as `fn_args.train_files`.
+
+    Raises:
+        DataError: no file matches, or one cannot be read.
+    """
+    files = match_files(file_patterns)
+    for file in files:
+        if file not in _counts:
+            _counts[file] = eagerly(functools.partial(_count, file))
+    return sum(_counts[file] for file in files)
+
+
+def remember_counts(files: Sequence[RecordFile], counts: Iterable[int]) -> None:
+    """Notes what reading has shown."""
+    _counts.update(zip(files, map(int, counts), strict=True))
+
+
+class SplitCounts(Mapping[str, int]):
+    """Split name → number of examples; a split's files are read at the first look at it.
+
+    What the reader has read already is known and not read again.
+    """
+
+    def __init__(self, split_patterns: Mapping[str, Sequence[str]]) -> None:
+        """Remembers where the splits are.
+
+        Args:
+            split_patterns: split name → file patterns of TFRecord files.
+        """
+        self._split_patterns = dict(split_patterns)
+
+    def __getitem__(self, split: str) -> int:
+        return count_examples(self._split_patterns[split])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._split_patterns)
+
+    def __len__(self) -> int:
+        return len(self._split_patterns)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({list(self._split_patterns)})"
+
+
+@traced
+def size_of_records(records: tf.Tensor) -> tf.Tensor:
+    """Returns the number of serialized records [n], and their length with frames, int64 [2]."""
+    rows = tf.size(records, tf.int64)
+    lengths = tf.cast(tf.strings.length(records), tf.int64)
+    return tf.stack([rows, tf.reduce_sum(lengths) + rows * FRAME_BYTES])
+
+
+def check_whole(files: Sequence[RecordFile], read_bytes: Iterable[int]) -> None:
+    """Raises where a gzip file ends before its stream does.
+
+    Args:
+        files: what was read.
+        read_bytes: length of all records of each file, with their frames.
+
+    Raises:
+        DataError: files are cut off; the message names all of them, `path` the first.
+    """
+    cut_off = [
+        file.path
+        for file, num_bytes in zip(files, read_bytes, strict=True)
+        if file.compression == "GZIP" and file.size and _is_cut_off(file, int(num_bytes))
+    ]
+    if cut_off:
+        raise DataError(
+            f"{', '.join(cut_off)}: cannot be read to the end. Expected a whole GZIP TFRecord "
+            "file, found one that is cut off. Write the file again, or take it out of the split.",
+            path=cut_off[0],
+        )
+
+
+def _count(file: RecordFile) -> int:
+    batches = record_dataset(file.path, file.compression).batch(_BATCH)
+    try:
+        rows, num_bytes = (
+            batches.map(size_of_records).reduce(np.zeros(2, np.int64), traced(tf.add)).numpy()
+        )
+    except READ_ERRORS as error:
+        raise DataError(
+            f"{file.path}: cannot be read while counting its records. Expected a TFRecord file, "
+            f"found: {reason(error)}. Write the file again, or take it out of the split.",
+            path=file.path,
+        ) from error
+    check_whole([file], [int(num_bytes)])
+    return int(rows)
+
+
+def _is_cut_off(file: RecordFile, read_bytes: int) -> bool:
+    with tf.io.gfile.GFile(file.path, "rb") as stream:
+        stream.seek(max(0, file.size - _ISIZE_BYTES))
+        end = stream.read(_ISIZE_BYTES)
+        if end == struct.pack("<I", read_bytes % 2**32):
+            return False
+        # Other lengths are right where several gzip streams make one file: look at all of it.
+        stream.seek(0)
+        return not _ends_with_its_stream(stream)
+
+
+def _ends_with_its_stream(stream: tf.io.gfile.GFile) -> bool:
+    inflater = zlib.decompressobj(_GZIP_FORMAT)
+    while piece := stream.read(_PIECE_BYTES):
+        while piece:
+            if inflater.eof:
+                inflater = zlib.decompressobj(_GZIP_FORMAT)
+            inflater.decompress(piece)
+            piece = inflater.unused_data
+    return inflater.eof

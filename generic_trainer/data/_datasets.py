@@ -1,0 +1,185 @@
+"""Datasets as TFX's options ask for them: from columns, or streamed from the files.
+
+From columns: rows in some order, gathered for many batches at once, and cut apart. Streamed: TFX's
+own graph, read and parsed in parallel; as with TFX, a gzip file that is cut off exactly between two
+records then reads as a shorter one, while loading into columns counts the bytes (`_counting`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from generic_trainer._core.records import RecordFile, record_dataset
+from generic_trainer.data._graph import traced
+from generic_trainer.data._loading import Columns
+from generic_trainer.data._order import Order
+from generic_trainer.data._parser import Parser
+
+__all__ = ["column_dataset", "stream_dataset"]
+
+# Rows that one call gathers: enough to make the cost of the ops small, little enough for the cache.
+_CHUNK_ROWS = 1 << 12
+_CHUNK_BYTES = 4 << 20
+_ENDLESS = 1 << 62
+# Records that one file contributes in its turn, where the order is shuffled anyway: handing over
+# single records costs more than parsing them.
+_STREAM_BLOCK_ROWS = 64
+
+# Dataset → the one that it was made of by way of a variant tensor, which keeps no functions alive.
+_made_of: weakref.WeakKeyDictionary[tf.data.Dataset, tf.data.Dataset] = weakref.WeakKeyDictionary()
+
+
+def column_dataset(
+    columns: Columns, parser: Parser, order: Order, options: Any, seed: int | None
+) -> tf.data.Dataset:
+    """Returns the dataset that `options` ask for; see `make_dataset_factory`."""
+    batches = _batches(columns, options)
+    rows = _rows(batches, order, options, seed)
+
+    @traced
+    def gather(stored: Any, rows: tf.Tensor) -> Any:
+        arrays, vocabulary = stored
+        features = columns.layout.take(arrays, vocabulary, rows)
+        return tuple(tf.nest.flatten(parser.element(features)))
+
+    stored = tuple(columns.store.tensors()), columns.store.vocabulary.tensor()
+    encoded = (
+        _beside(stored, rows)
+        .map(
+            gather,
+            num_parallel_calls=options.parser_num_threads,
+            deterministic=not options.sloppy_ordering,
+        )
+        .unbatch()
+    )
+    spec = parser.element_spec(batches.size)
+    dataset = tf.data.experimental.from_variant(tf.data.experimental.to_variant(encoded), spec)
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(batches.number))
+    if tf.executing_eagerly():  # a graph keeps its functions itself
+        _made_of[dataset] = encoded
+    # Where it optimizes a dataset, TensorFlow takes a fingerprint, of a copy of all its tensors.
+    without_copies = tf.data.Options()
+    without_copies.experimental_optimization.apply_default_optimizations = False
+    return _finished(dataset.with_options(without_copies), options)
+
+
+def stream_dataset(
+    files: Sequence[RecordFile], parser: Parser, options: Any, seed: int | None
+) -> tf.data.Dataset:
+    """Returns the dataset that `options` ask for, shuffled within a buffer as TFX does."""
+    record_files = tf.data.Dataset.from_tensor_slices(
+        ([file.path for file in files], [file.compression for file in files])
+    )
+    if options.shuffle:
+        shuffled_files = record_files.shuffle(len(files), seed)
+        blocks = _interleaved(shuffled_files, _blocks_of_file, options)
+        dataset = blocks.unbatch().shuffle(options.shuffle_buffer_size, seed)
+    else:
+        dataset = _interleaved(record_files, record_dataset, options)
+    if options.num_epochs != 1:
+        dataset = dataset.repeat(options.num_epochs)
+    drops_rest = options.drop_final_batch or options.num_epochs is None
+    batches = dataset.batch(options.batch_size, drop_remainder=drops_rest)
+    parsed = parser.dataset(batches, options.parser_num_threads, not options.sloppy_ordering)
+    return _finished(parsed, options)
+
+
+def _finished(dataset: tf.data.Dataset, options: Any) -> tf.data.Dataset:
+    with_options = tf.data.Options()
+    with_options.deterministic = not options.sloppy_ordering
+    return dataset.with_options(with_options).prefetch(options.prefetch_buffer_size)
+
+
+class _Batches(NamedTuple):
+    """The positions of the endless stream of epochs that each batch takes.
+
+    Attributes:
+        positions: returns a dataset of them, int64 [batches, batch size], chunk by chunk.
+        size: rows of a batch; None: the last one may have fewer.
+        number: of batches, as `tf.data` counts them.
+    """
+
+    positions: Callable[[], tf.data.Dataset]
+    size: int | None
+    number: int
+
+
+def _batches(columns: Columns, options: Any) -> _Batches:
+    size = options.batch_size
+    per_chunk = max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // columns.row_bytes) // size)
+    is_endless = options.num_epochs is None or options.num_epochs < 0
+    full, rest = divmod(_ENDLESS if is_endless else columns.num_rows * options.num_epochs, size)
+
+    @traced
+    def chunk(number: tf.Tensor) -> tf.Tensor:
+        first = number * per_chunk
+        last = tf.minimum(first + per_chunk, full)
+        return tf.reshape(tf.range(first * size, last * size), [-1, size])
+
+    @traced
+    def rest_of_rows(_: tf.Tensor) -> tf.Tensor:
+        return (full * size + tf.range(rest, dtype=tf.int64))[tf.newaxis]
+
+    def chunks() -> tf.data.Dataset:
+        return tf.data.Dataset.range(-(-full // per_chunk)).map(chunk)
+
+    if is_endless or options.drop_final_batch:
+        return _Batches(chunks, size, int(tf.data.INFINITE_CARDINALITY) if is_endless else full)
+    # Even where all batches are full: the element spec must not promise it, TFX's does not.
+    number_of_rests = int(rest > 0)
+    return _Batches(
+        lambda: chunks().concatenate(tf.data.Dataset.range(number_of_rests).map(rest_of_rows)),
+        None,
+        full + number_of_rests,
+    )
+
+
+def _rows(batches: _Batches, order: Order, options: Any, seed: int | None) -> tf.data.Dataset:
+    """Returns a dataset of row numbers, int64 [batches, batch size]."""
+
+    @traced
+    def of_seed(seed: tf.Tensor) -> tf.data.Dataset:
+        halves = tf.stack([seed & 0x7FFFFFFF, tf.bitwise.right_shift(seed, 32)])
+        key = tf.cast(halves, tf.int32)
+
+        @traced
+        def rows(arrays: Any, positions: tf.Tensor) -> tf.Tensor:
+            flat = order.rows(arrays, tf.reshape(positions, [-1]), key)
+            return tf.ensure_shape(tf.reshape(flat, tf.shape(positions)), [None, None])
+
+        positions = batches.positions()
+        if not order.arrays:
+            return positions.map(traced(lambda each: rows((), each)))
+        return _beside(order.arrays, positions).map(rows)
+
+    if not options.shuffle:
+        return of_seed(tf.constant(0, tf.int64))
+    # One number per iteration: a dataset that is iterated again is shuffled anew. The state that
+    # this needs cannot be captured by the one-shot iterators of TF 1 graphs, which iterate once.
+    again = True if tf.executing_eagerly() else None
+    seeds = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=again).take(1)
+    return seeds.flat_map(of_seed)
+
+
+def _beside(arrays: Any, dataset: tf.data.Dataset) -> tf.data.Dataset:
+    # Tensors that a function captures are written into its graph by every rewrite of the dataset;
+    # tensors that flow through it are not.
+    return tf.data.Dataset.zip((tf.data.Dataset.from_tensors(arrays).repeat(), dataset))
+
+
+def _interleaved(
+    files: tf.data.Dataset, read: Callable[..., tf.data.Dataset], options: Any
+) -> tf.data.Dataset:
+    return files.interleave(
+        traced(read),
+        num_parallel_calls=options.reader_num_threads,
+        deterministic=not options.sloppy_ordering,
+    )
+
+
+def _blocks_of_file(path: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:
+    return record_dataset(path, compression).batch(_STREAM_BLOCK_ROWS)

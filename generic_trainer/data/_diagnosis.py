@@ -1,0 +1,175 @@
+"""Diagnosis of read errors: the file, the record and the feature that one comes from."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from generic_trainer._core.records import READ_ERRORS, RecordFile, reason, record_dataset
+from generic_trainer.data._graph import eagerly
+from generic_trainer.data._parser import Parser
+from generic_trainer.errors import DataError
+
+__all__ = ["diagnose", "explain_read_errors", "read_error", "watch"]
+
+_BATCH = 1024
+_KINDS = {tf.float32: "float_list", tf.int64: "int64_list", tf.string: "bytes_list"}
+
+_Watched = list[tuple[Sequence[RecordFile], Parser]]
+
+# What the streaming datasets of a `with` block read: their errors surface inside the user's code.
+_watched: contextvars.ContextVar[_Watched | None] = contextvars.ContextVar("watched", default=None)
+
+
+def watch(files: Sequence[RecordFile], parser: Parser) -> None:
+    """Remembers what a dataset reads, for the `explain_read_errors` around it."""
+    watched = _watched.get()
+    if watched is not None:
+        watched.append((files, parser))
+
+
+@contextlib.contextmanager
+def explain_read_errors() -> Iterator[None]:
+    """Turns TensorFlow's errors about input files into a `DataError` that names file and record.
+
+    ::
+
+        with explain_read_errors():
+            run_fn(fn_args)
+
+    An error that the input files do not explain passes through unchanged.
+
+    Raises:
+        DataError: a file that a dataset made in the block reads is at fault.
+    """
+    watched: _Watched = []
+    token = _watched.set(watched)
+    try:
+        yield
+    except Exception as error:
+        cause = error if isinstance(error, READ_ERRORS) else error.__cause__
+        if isinstance(cause, READ_ERRORS):
+            for files, parser in watched:
+                explained = diagnose(files, parser)
+                if explained is not None:
+                    raise explained from error
+        raise
+    finally:
+        _watched.reset(token)
+
+
+def read_error(files: Sequence[RecordFile], parser: Parser, error: Exception) -> DataError:
+    """Returns the `DataError` that says which file, record and feature an error comes from."""
+    unknown = f"Cannot read {len(files)} TFRecord file(s), such as {files[0].path}: {reason(error)}"
+    return diagnose(files, parser) or DataError(unknown)
+
+
+def diagnose(files: Sequence[RecordFile], parser: Parser) -> DataError | None:
+    """Reads files until one shows what is wrong; returns None when all are fine."""
+
+    def first_error() -> DataError | None:
+        errors = (_error_of(file, parser) for file in files)
+        return next((error for error in errors if error is not None), None)
+
+    return eagerly(first_error)
+
+
+def _error_of(file: RecordFile, parser: Parser) -> DataError | None:
+    number = 0
+    dataset = record_dataset(file.path, file.compression)
+    batches = iter(dataset.batch(_BATCH))
+    while True:
+        try:
+            records = next(batches)
+        except StopIteration:
+            return None
+        except READ_ERRORS as error:
+            return _unreadable(file, dataset, number, error)
+        try:
+            parser.parse(records)
+        except READ_ERRORS:
+            return _bad_record(file, parser, number, records)
+        number += len(records)
+
+
+def _unreadable(
+    file: RecordFile, dataset: tf.data.Dataset, number: int, error: BaseException
+) -> DataError:
+    try:
+        for _ in dataset.skip(number):
+            number += 1
+    except READ_ERRORS as exact:
+        error = exact
+    kind = f"{file.compression} " if file.compression else ""
+    return DataError(
+        f"{file.path}: cannot be read at record {number} (counted from 0). Expected a {kind}"
+        f"TFRecord file, found: {reason(error)}. Write the file again, or take it out of the "
+        "split.",
+        path=file.path,
+        record=number,
+    )
+
+
+def _bad_record(file: RecordFile, parser: Parser, first: int, records: tf.Tensor) -> DataError:
+    for number, record in enumerate(records, first):
+        try:
+            parser.parse(record[tf.newaxis])
+        except READ_ERRORS as error:
+            problems = _problems_of(parser, record.numpy(), error)
+            return DataError(
+                f"{file.path}, record {number} (counted from 0): {'; '.join(problems.values())}",
+                path=file.path,
+                record=number,
+                feature=next(iter(problems)),
+                problems=tuple(problems.values()),
+            )
+    last = first + len(records)
+    return DataError(
+        f"{file.path}: a record between {first} and {last} cannot be parsed", path=file.path
+    )
+
+
+def _problems_of(parser: Parser, record: bytes, error: BaseException) -> dict[str | None, str]:
+    """Returns feature → what is wrong with it, with None where it is not that of a feature."""
+    try:
+        values = tf.train.Example.FromString(record).features.feature
+    except Exception:
+        return {None: f"expected a serialized tf.Example, found {len(record)} bytes that are none"}
+    problems: dict[str | None, str] = {}
+    for key, feature in parser.features.items():
+        name = getattr(feature, "value_key", None) or key
+        problem = _problem_with(feature, values.get(name))
+        if problem:
+            problems[name] = f"feature {name!r}: {problem}"
+    return problems or {None: reason(error)}
+
+
+def _problem_with(feature: Any, value: tf.train.Feature | None) -> str | None:
+    kind = None if value is None else value.WhichOneof("kind")
+    is_dense = isinstance(feature, tf.io.FixedLenFeature)
+    size = math.prod(feature.shape) if is_dense else None
+    required = f"expected {size} value(s) of {feature.dtype.name} as the schema requires"
+    if kind is None:
+        if is_dense and feature.default_value is None:
+            return (
+                f"{required}, found none. Fill the value upstream, or give the feature a default "
+                "in the schema"
+            )
+        return None
+    number = len(getattr(value, kind).value)
+    if kind != _KINDS[feature.dtype]:
+        return (
+            f"expected {_KINDS[feature.dtype]} as the schema says, found {kind} with {number} "
+            "value(s). Correct the schema, or what writes the feature"
+        )
+    if is_dense and number != size:
+        return (
+            f"{required}, found {number}. Correct the shape in the schema, or what writes the "
+            "feature"
+        )
+    return None

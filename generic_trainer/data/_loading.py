@@ -1,0 +1,221 @@
+"""Loading of TFRecord files into columns: once, in parallel, in an order that all workers share.
+
+Where the columns become larger than the plan for them expected, they move from memory to disk, or
+are given up.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from generic_trainer._core.machine import available_cpus
+from generic_trainer._core.records import READ_ERRORS, RecordFile, record_dataset
+from generic_trainer.data._columns import SEPARATORS
+from generic_trainer.data._counting import check_whole, remember_counts, size_of_records
+from generic_trainer.data._diagnosis import read_error
+from generic_trainer.data._graph import traced
+from generic_trainer.data._layout import Layout, make_layout
+from generic_trainer.data._parser import Parser
+from generic_trainer.data._plan import ReadPlan
+from generic_trainer.data._store import Store, VocabularyOutgrown
+
+__all__ = ["Columns", "NoRoom", "ReadingProgress", "load_columns"]
+
+_logger = logging.getLogger(__name__)
+
+# A fixed number, so that the order does not depend on the number of cores.
+_FILES_AT_A_TIME = 16
+_BLOCK_BYTES = 1 << 20
+_BLOCK_ROWS = (16, 4096)
+_VOCABULARY_SHARE = 8  # of the memory budget, also where columns are on disk
+_PROGRESS_INTERVAL_S = 10.0
+
+
+class NoRoom(Exception):
+    """Columns cannot be kept; the message says why."""
+
+
+class _SeparatorInData(Exception):
+    """A string feature holds the byte sequence that ends stored strings."""
+
+
+@dataclass
+class Columns:
+    """Columns of some files, and where the examples of each file are among their rows.
+
+    Attributes:
+        runs: (file number, rows) of neighbouring rows from one file, in stored order.
+    """
+
+    layout: Layout
+    store: Store
+    num_files: int
+    runs: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of examples."""
+        return sum(rows for _, rows in self.runs)
+
+    @property
+    def row_bytes(self) -> int:
+        """Mean size of an example in the columns, at least 1."""
+        return max(1, self.store.num_bytes // max(1, self.num_rows))
+
+
+def load_columns(
+    files: Sequence[RecordFile], parser: Parser, options: Any, plan: ReadPlan
+) -> Columns:
+    """Reads files into memory or onto disk.
+
+    Args:
+        files: what to read.
+        parser: how.
+        options: the dataset's, for the numbers of threads.
+        plan: where the columns go, unless they turn out larger than expected.
+
+    Raises:
+        DataError: a file or record is at fault.
+        NoRoom: the columns are too large after all, or hold strings that cannot be stored.
+    """
+    try:
+        return _load(files, parser, options, plan)
+    except _SeparatorInData as error:
+        raise NoRoom("strings hold every separator that could end them") from error
+    except READ_ERRORS as error:
+        raise read_error(files, parser, error) from error
+
+
+def _load(files: Sequence[RecordFile], parser: Parser, options: Any, plan: ReadPlan) -> Columns:
+    records = _records(files, plan.expected.record_bytes, options.reader_num_threads)
+    coded: AbstractSet[str] = plan.expected.coded
+    separators = list(SEPARATORS)
+    while True:
+        layout = make_layout(parser, separators[0], coded)
+        directory = None if plan.path == "memory" else plan.budget.directory
+        store = Store(layout.arrays, directory, plan.budget.memory_bytes // _VOCABULARY_SHARE)
+        columns = Columns(layout, store, len(files))
+        sizes = np.zeros([len(files), 2], np.int64)
+        progress = ReadingProgress(plan.expected.num_examples)
+        try:
+            for file, size, arrays, spoiled in _blocks(records, parser, layout, options):
+                if spoiled:
+                    raise _SeparatorInData
+                store.append(arrays)
+                columns.runs.append((int(file), int(size[0])))
+                sizes[file] += size
+                progress.update(int(size[0]))
+                _keep_room(store, plan)
+            check_whole(files, sizes[:, 1])
+            remember_counts(files, sizes[:, 0])
+            store.vocabulary.freeze()
+            return columns
+        except VocabularyOutgrown:
+            store.close()
+            _logger.info("Reading again from the start: strings repeat less than they seemed to")
+            coded = frozenset()
+        except _SeparatorInData:
+            store.close()
+            if not separators[1:]:
+                raise
+            separators.pop(0)
+        except BaseException:
+            store.close()
+            raise
+
+
+def _records(files: Sequence[RecordFile], record_bytes: int, num_threads: int) -> tf.data.Dataset:
+    """Returns a dataset of (file number, serialized records [n]), each block from one file."""
+    least, most = _BLOCK_ROWS
+    block_rows = min(most, max(least, _BLOCK_BYTES // max(1, record_bytes)))
+
+    @traced
+    def blocks_of_file(number: tf.Tensor, path: tf.Tensor, compression: tf.Tensor) -> Any:
+        blocks = record_dataset(path, compression).batch(block_rows)
+        return blocks.map(traced(lambda records: (number, records)))
+
+    numbered = tf.data.Dataset.from_tensor_slices(
+        (
+            tf.range(len(files), dtype=tf.int64),
+            [file.path for file in files],
+            [file.compression for file in files],
+        )
+    )
+    return numbered.interleave(
+        blocks_of_file,
+        cycle_length=min(_FILES_AT_A_TIME, len(files)),
+        num_parallel_calls=min(_threads(num_threads), _FILES_AT_A_TIME, len(files)),
+        deterministic=True,
+    )
+
+
+def _blocks(
+    records: tf.data.Dataset, parser: Parser, layout: Layout, options: Any
+) -> Iterator[Any]:
+    """Yields (file number, `size_of_records`, arrays, whether they hold the separator)."""
+
+    @traced
+    def pack(file: tf.Tensor, serialized: tf.Tensor) -> Any:
+        return file, size_of_records(serialized), *layout.pack(parser.parse_lists(serialized))
+
+    threads = _threads(options.parser_num_threads)
+    packed = records.map(pack, num_parallel_calls=threads, deterministic=True)
+    yield from packed.prefetch(2).as_numpy_iterator()
+
+
+def _threads(number: int) -> int:
+    # The tuner of `tf.data` starts with one thread: a short pass is over before it has more.
+    return number if number > 0 else len(available_cpus())
+
+
+def _keep_room(store: Store, plan: ReadPlan) -> None:
+    """Moves columns to disk that outgrow the memory budget; raises `NoRoom` where that is full."""
+    budget = plan.budget
+    if not store.in_memory:
+        if not budget.disk_bytes():
+            raise NoRoom(f"disk is short in {budget.directory}")
+    elif store.num_bytes > budget.memory_bytes:
+        if plan.one_pass:
+            raise NoRoom("the columns outgrow the memory budget, and one pass is asked for")
+        if store.num_bytes > budget.disk_bytes():
+            raise NoRoom(f"memory is short, and disk in {budget.directory}")
+        _logger.info("The columns outgrow the memory budget: moved to %s", budget.directory)
+        store.spill(budget.directory)
+
+
+class ReadingProgress:
+    """Logs how far a long first pass is, every ten seconds."""
+
+    def __init__(self, expected: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """Starts the clock.
+
+        Args:
+            expected: about how many examples will be read.
+            clock: what tells the time, in seconds.
+        """
+        self._expected = max(1, expected)
+        self._clock = clock
+        self._start = self._last = clock()
+        self._read = 0
+
+    def update(self, more: int) -> None:
+        """Notes that so many more examples have been read."""
+        self._read += more
+        now = self._clock()
+        if now - self._last < _PROGRESS_INTERVAL_S:
+            return
+        self._last = now
+        rate = self._read / (now - self._start)
+        left = max(0.0, (self._expected - self._read) / rate)
+        _logger.info(
+            "Reading examples: %s of about %s, %s per second, about %.0f s to go",
+            f"{self._read:,}", f"{self._expected:,}", f"{rate:,.0f}", left,
+        )  # fmt: skip
