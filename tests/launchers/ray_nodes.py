@@ -25,6 +25,8 @@ def two_nodes(**node: Any) -> Iterator[Any]:
     import ray
 
     before = dict(os.environ)
+    # Ray notes the address of a cluster there, and expects the folder on a machine of its own.
+    os.makedirs("/tmp/ray", exist_ok=True)
     # Short, as Unix sockets lie below it.
     temp_dir = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     os.environ.update(

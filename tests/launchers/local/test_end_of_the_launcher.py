@@ -64,7 +64,7 @@ class Launched:
         while len(self._told()) < workers:
             assert self.process.poll() is None, self.output()
             time.sleep(0.05)
-        # Workers, their children and the nursery.
+        # Workers, their children and the fork server.
         self.pids = {int(pid) for path in self._told() for pid in path.read_text().split()}
 
     def _told(self) -> list[Path]:
@@ -93,13 +93,13 @@ def test_killed_launcher_leaves_no_orphans(examples: Path, tmp_path: Path, worke
 
 
 @pytest.mark.slow
-def test_killed_nursery_leaves_no_workers(examples: Path, tmp_path: Path) -> None:
+def test_killed_fork_server_leaves_no_workers(examples: Path, tmp_path: Path) -> None:
     launched = Launched(tmp_path, examples, 1)
     (told,) = launched._told()
-    worker, _, nursery = (int(pid) for pid in told.read_text().split())
-    launched.pids = {worker, nursery}
+    worker, _, server = (int(pid) for pid in told.read_text().split())
+    launched.pids = {worker, server}
     told.unlink()
-    os.kill(nursery, signal.SIGKILL)
+    os.kill(server, signal.SIGKILL)
     assert launched.all_end()
     while not launched._told():  # max_failures allows another attempt
         assert launched.process.poll() is None, launched.output()

@@ -194,7 +194,7 @@ def test_worker_of_a_cluster_starts_no_cluster(run: Run, monkeypatch: pytest.Mon
         run("def run_fn(fn_args): pass", num_workers=2)
 
 
-def test_random_numbers_differ_between_workers_of_the_same_nursery(run: Run) -> None:
+def test_random_numbers_differ_between_workers_of_the_same_fork_server(run: Run) -> None:
     source = """
         import random
         import numpy as np
