@@ -187,9 +187,10 @@ def _started(distribution: Distribution) -> Iterator[dict[str, Any]]:
     cpus = os.cpu_count() or 1
     if distribution.cpus_per_worker is None:  # they share what there is
         cpus = max(cpus, distribution.num_processes)
-    place = tempfile.gettempdir()
-    place = place if len(place) <= _LONGEST_TEMP_DIR else "/tmp"
-    temp_dir = tempfile.mkdtemp(prefix="ray-", dir=place)
+    parent = tempfile.gettempdir()
+    temp_dir = tempfile.mkdtemp(
+        prefix="ray-", dir=parent if len(parent) <= _LONGEST_TEMP_DIR else "/tmp"
+    )
     _logger.info("Starting Ray on this machine, with %d CPUs", cpus)
     try:
         with _environment(**_ENVIRONMENT, **_own_path()):
@@ -206,10 +207,10 @@ def _started(distribution: Distribution) -> Iterator[dict[str, Any]]:
 
 def _own_path() -> dict[str, str]:
     """Lets the workers find this package where it is not installed, as in a checkout."""
-    place = str(Path(generic_trainer.__file__).parent.parent)
-    if place in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+    folder = str(Path(generic_trainer.__file__).parent.parent)
+    if folder in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         return {}
-    return {"PYTHONPATH": os.pathsep.join(filter(None, [place, os.environ.get("PYTHONPATH")]))}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))}
 
 
 @contextlib.contextmanager
