@@ -50,11 +50,24 @@ def test_workers_start_where_many_files_are_open(run: Run) -> None:
     assert jobs.exported(job) == ["Format-Serving"]
 
 
+def test_environment_may_be_large(run: Run) -> None:
+    source = """
+    import os
+
+    def run_fn(fn_args):
+        print("large:", sum(len(text) for name, text in os.environ.items() if "LARGE" in name))
+        export(fn_args.serving_model_dir)
+    """
+    job = run(source, env={f"LARGE_{number}": "x" * 20_000 for number in range(10)})
+    assert "large: 200000\n" in jobs.log(job)
+
+
 def test_segmentation_fault_shows_where_it_was(run: Run) -> None:
     with pytest.raises(TrainingError, match="SIGSEGV") as caught:
         run("import ctypes\ndef run_fn(fn_args):\n    ctypes.string_at(0)", max_failures=3)
     assert type(caught.value) is TrainingError
     assert "in run_fn" in str(caught.value)
+    assert (caught.value.worker, caught.value.signal) == ("chief", "SIGSEGV")
 
 
 def test_abort_in_native_code_is_no_lost_worker(run: Run) -> None:
