@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ __all__ = [
     "exec_properties",
     "output_artifacts",
     "write_examples",
-    "write_module",
 ]
 
 # Of the examples that `write_examples` writes.
@@ -26,31 +24,6 @@ SCHEMA = """
     feature { name: "x" type: FLOAT presence { min_fraction: 1.0 } shape { dim { size: 1 } } }
     feature { name: "y" type: FLOAT presence { min_fraction: 1.0 } shape { dim { size: 1 } } }
 """
-
-# Exports y = 2 x, in the shortest way that is still a model for every consumer.
-_EXPORT = """
-import tensorflow as tf
-
-class Doubler(tf.Module):
-    def __init__(self):
-        self.weight = tf.Variable(2.0)
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
-    def serve(self, examples):
-        features = tf.io.parse_example(examples, {"x": tf.io.FixedLenFeature([1], tf.float32)})
-        return {"outputs": features["x"] * self.weight}
-
-def export(directory):
-    model = Doubler()
-    tf.saved_model.save(model, directory, signatures={"serving_default": model.serve})
-"""
-
-
-def write_module(directory: Path, source: str) -> str:
-    """Writes a module file, with `export(directory)` at hand, and returns its path."""
-    path = directory / "trainer.py"
-    path.write_text(_EXPORT + textwrap.dedent(source), encoding="utf-8")
-    return str(path)
 
 
 def write_examples(directory: Path) -> types.Artifact:

@@ -42,19 +42,15 @@ os.environ.update(TF_USE_LEGACY_KERAS="1", TF_CPP_MIN_LOG_LEVEL="3")
 import numpy as np
 import tensorflow as tf
 import tf_keras  # noqa: F401 - as for the rooms of PRELOADED
-from tfx import types
-from tfx.types import artifact_utils, standard_artifacts
+from tfx.types import standard_artifacts
 
+from benchmarks._artifacts import SCHEMA, artifact_at, write_examples
 from generic_trainer import Distribution, data, launchers, training, validation
 from generic_trainer.executors import GenericTrainerExecutor
 from generic_trainer.validation import Checker
 
 # What the forked processes would import, each for itself: the names of these rooms load lazily.
 PRELOADED = (data, launchers, training, validation)
-SCHEMA = """
-    feature { name: "x" type: FLOAT presence { min_fraction: 1.0 } shape { dim { size: 1 } } }
-    feature { name: "y" type: FLOAT presence { min_fraction: 1.0 } shape { dim { size: 1 } } }
-"""
 SERVING_DIR = "Format-Serving"
 INTERVAL_STEPS = 10
 STEPS = 60
@@ -302,30 +298,6 @@ class Round:
                 done = max(done, int(number))
             if word == "resumed" and int(number) < done - INTERVAL_STEPS:
                 raise Violation(f"{done} steps were done, and the next attempt began at {number}")
-
-
-def artifact_at(kind: type[types.Artifact], uri: Path) -> types.Artifact:
-    """Returns an artifact that lies at a path."""
-    artifact = kind()
-    artifact.uri = str(uri)
-    return artifact
-
-
-def write_examples(folder: Path) -> types.Artifact:
-    """Writes what an ExampleGen does: the features x and y = 2 x, in two splits."""
-    splits = {"train": 32, "eval": 8}
-    for split, count in splits.items():
-        path = folder / f"Split-{split}" / "data_tfrecord-00000.gz"
-        path.parent.mkdir(parents=True)
-        with tf.io.TFRecordWriter(str(path), "GZIP") as writer:
-            for x in range(count):
-                example = tf.train.Example()
-                example.features.feature["x"].float_list.value.append(x)
-                example.features.feature["y"].float_list.value.append(2 * x)
-                writer.write(example.SerializeToString())
-    artifact = artifact_at(standard_artifacts.Examples, folder)
-    artifact.split_names = artifact_utils.encode_split_names(list(splits))
-    return artifact
 
 
 def _append(path: Path, line: str) -> None:
