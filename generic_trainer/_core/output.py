@@ -94,14 +94,14 @@ def _local_file(path: str) -> Iterator[str]:
 def _teed_descriptor(descriptor: int, path: str) -> Iterator[None]:
     original = os.dup(descriptor)
     try:
-        # -i: Ctrl-C is for the training, whose last words must still be written.
-        tee = subprocess.Popen(
-            ["tee", "-i", "-a", path], stdin=subprocess.PIPE, stdout=original, stderr=original
-        )
-        assert tee.stdin is not None
-        _flush()
-        os.dup2(tee.stdin.fileno(), descriptor)
-        tee.stdin.close()
+        read_end, write_end = os.pipe()
+        with open(read_end, "rb") as source, open(write_end, "wb") as sink:
+            # -i: Ctrl-C is for the training, whose last words must still be written.
+            tee = subprocess.Popen(
+                ["tee", "-i", "-a", path], stdin=source, stdout=original, stderr=original
+            )
+            _flush()
+            os.dup2(sink.fileno(), descriptor)
         try:
             yield
         finally:

@@ -1,4 +1,4 @@
-"""Calls to Kubernetes: those few that a TFJob needs, and the log of a pod, shown live."""
+"""Client of Kubernetes: the few calls that a TFJob needs, and the log of a pod, shown live."""
 
 from __future__ import annotations
 
