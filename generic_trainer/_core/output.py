@@ -149,6 +149,9 @@ class _Tee(io.TextIOBase):
         self._kept.flush()
         self._shown.flush()
 
+    def close(self) -> None:
+        """Closes neither stream: both are others', and Python calls this on what it collects."""
+
     def __getattr__(self, name: str) -> Any:  # `isatty`, `encoding`, a notebook's own extras
         return getattr(self._shown, name)
 
