@@ -40,8 +40,6 @@ from generic_trainer.user_code import (
     user_module,
 )
 
-__all__ = ["GROUP", "RUN_FN", "TrainerApi", "may_define", "run_fn_of"]
-
 GROUP = "generic_trainer.trainer_apis"
 RUN_FN = "run_fn"
 _NONE_INSTALLED = (

@@ -14,19 +14,6 @@ from typing import Any
 
 from generic_trainer.errors import ConfigurationError
 
-__all__ = [
-    "TF_CONFIG",
-    "Task",
-    "cluster_addresses",
-    "has_parameter_servers",
-    "is_chief",
-    "is_one_of_several",
-    "make_tf_config",
-    "reserve_port",
-    "tf_config",
-    "this_task",
-]
-
 TF_CONFIG = "TF_CONFIG"
 _CHIEFS = ("chief", "master")
 _TRAINS = ("chief", "master", "worker")

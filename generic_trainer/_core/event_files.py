@@ -7,8 +7,6 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["last_scalars"]
-
 _logger = logging.getLogger(__name__)
 
 _SCALARS_PLUGIN = "scalars"

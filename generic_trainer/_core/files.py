@@ -7,18 +7,6 @@ import hashlib
 import os
 from typing import Any
 
-__all__ = [
-    "copy_tree",
-    "files_below",
-    "gfile",
-    "is_remote",
-    "move_aside",
-    "publish_tree",
-    "read_whole",
-    "sha256_of_file",
-    "write_whole",
-]
-
 # What makes a directory a model; on a file system without a directory rename it goes last.
 _SAVED_MODEL_FILE = "saved_model.pb"
 _CHUNK_BYTES = 1 << 20

@@ -22,8 +22,6 @@ from typing import Any
 
 from generic_trainer.errors import ConfigurationError
 
-__all__ = ["PrivateAttribute", "PrivateName"]
-
 
 @dataclasses.dataclass(frozen=True)
 class PrivateName:

@@ -7,8 +7,6 @@ import sys
 from types import ModuleType
 from typing import Any
 
-__all__ = ["LEGACY_VARIABLE", "is_keras_3", "keras_module", "keras_version", "legacy_is_requested"]
-
 # Set to 1 before TensorFlow is imported, it makes tf.keras Keras 2.
 LEGACY_VARIABLE = "TF_USE_LEGACY_KERAS"
 _PACKAGES = ("keras", "tf_keras")

@@ -13,8 +13,6 @@ from typing import IO, Any
 
 from generic_trainer.errors import ConfigurationError
 
-__all__ = ["DirectoryLock", "held"]
-
 _LOCK_FILE = ".lock"
 _POLL_S = 0.2
 

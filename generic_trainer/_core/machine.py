@@ -14,21 +14,6 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = [
-    "MIB",
-    "Usage",
-    "available_cpus",
-    "be_first_to_be_killed",
-    "free_disk_bytes",
-    "free_memory_bytes",
-    "group_usage",
-    "limit_memory",
-    "oom_kills",
-    "peak_memory_mb",
-    "resident_memory_mb",
-    "visible_gpus",
-]
-
 MIB = 1 << 20
 _PROC = Path("/proc")
 _CGROUP = Path("/sys/fs/cgroup")

@@ -21,8 +21,6 @@ from typing import Any, TextIO
 from generic_trainer._core.files import is_remote
 from generic_trainer._core.locks import held
 
-__all__ = ["kept_output", "shown_output"]
-
 # These loggers attach handlers of their own that write everything to stderr.
 _LOGGERS_WITH_HANDLERS = ("", "absl", "tensorflow")
 _FORMAT = "%(levelname).1s %(asctime)s %(name)s: %(message)s"

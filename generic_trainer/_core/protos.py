@@ -7,8 +7,6 @@ from typing import Any
 
 from generic_trainer.errors import DataError
 
-__all__ = ["load_eval_config", "load_schema", "read_eval_config", "read_proto", "read_schema"]
-
 _PATHS = (str, os.PathLike)
 
 

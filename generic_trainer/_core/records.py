@@ -12,16 +12,6 @@ import tensorflow as tf
 
 from generic_trainer.errors import DataError
 
-__all__ = [
-    "FRAME_BYTES",
-    "READ_ERRORS",
-    "RecordFile",
-    "match_files",
-    "read_records",
-    "reason",
-    "record_dataset",
-]
-
 # What TensorFlow raises for bad input; for records that are not text, it fails while it says so.
 READ_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
 

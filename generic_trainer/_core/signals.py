@@ -9,8 +9,6 @@ import threading
 from types import TracebackType
 from typing import Any
 
-__all__ = ["PREEMPTED_EXIT_CODE", "SigtermNotice"]
-
 PREEMPTED_EXIT_CODE = 128 + signal.SIGTERM  # what a shell and Kubernetes call it
 
 _logger = logging.getLogger(__name__)

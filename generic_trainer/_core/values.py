@@ -15,8 +15,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["digest", "from_json", "to_json"]
-
 _TAG = "__type__"
 _PLAIN = (type(None), bool, int, float, str)
 # How Python shows an object that has no better text.

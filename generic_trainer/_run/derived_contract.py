@@ -10,8 +10,6 @@ from generic_trainer._core.protos import read_schema
 from generic_trainer.launchers import TrainingRequest
 from generic_trainer.validation import ServingContract
 
-__all__ = ["derived_contract"]
-
 _RAW_EXAMPLES = "raw_examples"
 # Inside a TransformGraph artifact (`tensorflow_transform.TFTransformOutput`).
 _RAW_SCHEMA = "metadata/schema.pbtxt"

@@ -22,8 +22,6 @@ from generic_trainer.validation import (
     write_manifest,
 )
 
-__all__ = ["keep_failed_run", "publish", "require_passed"]
-
 _REJECTED_DIR = "rejected_export"
 
 _logger = logging.getLogger(__name__)

@@ -20,8 +20,6 @@ from generic_trainer.validation import (
     start_checker,
 )
 
-__all__ = ["train_and_publish"]
-
 _REHEARSAL_DIR = "rehearsal"
 
 _logger = logging.getLogger(__name__)

@@ -16,8 +16,6 @@ from generic_trainer._core.values import digest
 from generic_trainer.errors import DataError
 from generic_trainer.launchers import TrainingRequest
 
-__all__ = ["RunKey", "claim_checkpoint_dir", "run_key", "with_run_key"]
-
 _KEY_FILE = "key.json"
 _DIGITS = 16
 # Files up to this size are read whole; of larger ones, both ends and the time of the last change.

@@ -25,8 +25,6 @@ from generic_trainer.cli._doctor_packages import (
 from generic_trainer.data import MEMORY_VARIABLE, default_budget_bytes
 from generic_trainer.errors import ConfigurationError
 
-__all__ = ["add_doctor", "examine"]
-
 _PYTHONS = ((3, 10), (3, 13))
 _MIN_GLIBC_OF_CURRENT_STACK = (2, 39)
 _TIMEOUT_S = 300.0

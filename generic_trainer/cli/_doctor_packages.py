@@ -16,14 +16,6 @@ import sys
 from collections.abc import Iterator
 from typing import Literal
 
-__all__ = [
-    "Observation",
-    "import_errors",
-    "optional_packages",
-    "required_packages",
-    "run_python",
-]
-
 # Distribution → module, in the order in which they need each other.
 _REQUIRED = {
     "tensorflow": "tensorflow",

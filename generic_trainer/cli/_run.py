@@ -16,8 +16,6 @@ from generic_trainer.errors import ConfigurationError, GenericTrainerError, rais
 from generic_trainer.launchers import Distribution, ExamplesFormat, Job, TrainingRequest
 from generic_trainer.validation import ServingContract
 
-__all__ = ["add_run"]
-
 _SPLIT = "Split-"
 
 

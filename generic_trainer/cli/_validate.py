@@ -16,8 +16,6 @@ from generic_trainer.validation import (
     validate_saved_model,
 )
 
-__all__ = ["add_validate"]
-
 
 def add_validate(commands: Any) -> None:
     """Adds the command to the parser."""

@@ -21,8 +21,6 @@ from generic_trainer.errors import ConfigurationError, raise_problems
 from generic_trainer.launchers import Distribution
 from generic_trainer.validation import ServingContract, lint_eval_config
 
-__all__ = ["PER_RUN_VALUES", "GenericTrainerSpec", "check_arguments", "spec_with_extra_inputs"]
-
 # Their value is known only when the pipeline runs.
 PER_RUN_VALUES = (RuntimeParameter, Placeholder)
 _CLASSES = {

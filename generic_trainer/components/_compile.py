@@ -19,8 +19,6 @@ from generic_trainer._entry_points import may_define
 from generic_trainer.launchers import Distribution
 from generic_trainer.user_code import bundle_function, bundle_module_file
 
-__all__ = ["bundle_user_code", "step_resources", "with_encode_hook"]
-
 _BUNDLES_DIR = "_bundles"  # beside TFX's `_wheels`
 _BYTES_PER_MIB, _BYTES_PER_GB = 1 << 20, 10**9
 

@@ -26,8 +26,6 @@ from generic_trainer.executors import GenericTrainerExecutor
 from generic_trainer.launchers import Distribution
 from generic_trainer.validation import ServingContract
 
-__all__ = ["GenericTrainer"]
-
 _logger = logging.getLogger(__name__)
 
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from generic_trainer._core.machine import free_disk_bytes, free_memory_bytes
 from generic_trainer.errors import ConfigurationError
 
-__all__ = ["MEMORY_VARIABLE", "ReaderBudget", "default_budget_bytes", "size_text"]
-
 # An environment variable, because it belongs to the machine: the same pipeline runs on others. An
 # argument of the component or an entry of `custom_config` would be an execution property, so that
 # another budget would run the step anew, and `custom_config` is the user's own.

@@ -15,19 +15,6 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-__all__ = [
-    "CODE",
-    "SEPARATORS",
-    "ArraySpec",
-    "Arrays",
-    "Block",
-    "Column",
-    "Features",
-    "Fixed",
-    "Varying",
-    "ranges",
-]
-
 CODE = tf.int32
 _WORD = tf.int64
 

@@ -25,8 +25,6 @@ from generic_trainer._core.records import (
 from generic_trainer.data._graph import eagerly, traced
 from generic_trainer.errors import DataError
 
-__all__ = ["SplitCounts", "check_whole", "count_examples", "remember_counts", "size_of_records"]
-
 _BATCH = 4096
 _ISIZE_BYTES = 4
 _PIECE_BYTES = 1 << 20

@@ -19,8 +19,6 @@ from generic_trainer.data._loading import Columns
 from generic_trainer.data._order import Order
 from generic_trainer.data._parser import Parser
 
-__all__ = ["column_dataset", "stream_dataset"]
-
 # Rows that one call gathers: enough to make the cost of the ops small, little enough for the cache.
 _CHUNK_ROWS = 1 << 12
 _CHUNK_BYTES = 4 << 20

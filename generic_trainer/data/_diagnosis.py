@@ -15,8 +15,6 @@ from generic_trainer.data._graph import eagerly
 from generic_trainer.data._parser import Parser
 from generic_trainer.errors import DataError
 
-__all__ = ["diagnose", "explain_read_errors", "read_error", "watch"]
-
 _BATCH = 1024
 _KINDS = {tf.float32: "float_list", tf.int64: "int64_list", tf.string: "bytes_list"}
 

@@ -23,8 +23,6 @@ from generic_trainer.data._parser import Parser
 from generic_trainer.data._plan import ReadPath, ReadPlan, choose_path, estimate, reason_to_stream
 from generic_trainer.errors import ConfigurationError
 
-__all__ = ["DatasetFactory", "make_dataset_factory"]
-
 _logger = logging.getLogger(__name__)
 
 DatasetFactory = Callable[[Sequence[str], Any, Any], tf.data.Dataset]

@@ -8,8 +8,6 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-__all__ = ["eagerly", "traced"]
-
 T = TypeVar("T")
 
 # AutoGraph rewrites every function that a function calls, which takes seconds here and changes

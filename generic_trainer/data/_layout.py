@@ -28,8 +28,6 @@ from generic_trainer.data._columns import (
 from generic_trainer.data._lists import ListPart, RaggedPart, SparsePart
 from generic_trainer.data._parser import Parser
 
-__all__ = ["Layout", "Part", "make_layout"]
-
 
 class Part(Protocol):
     """Some features, stored together."""

@@ -21,8 +21,6 @@ import tensorflow as tf
 
 from generic_trainer.data._columns import Arrays, Features, Fixed, Varying, ranges
 
-__all__ = ["ListPart", "RaggedPart", "SparsePart"]
-
 _LENGTH = tf.int32
 
 

@@ -27,8 +27,6 @@ from generic_trainer.data._parser import Parser
 from generic_trainer.data._plan import ReadPlan
 from generic_trainer.data._store import Store, VocabularyOutgrown
 
-__all__ = ["Columns", "NoRoom", "ReadingProgress", "load_columns"]
-
 _logger = logging.getLogger(__name__)
 
 # A fixed number, so that the order does not depend on the number of cores.

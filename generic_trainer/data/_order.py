@@ -19,8 +19,6 @@ from generic_trainer.data._graph import eagerly, traced
 from generic_trainer.data._loading import Columns
 from generic_trainer.data._store import Store
 
-__all__ = ["BlockShuffle", "FullShuffle", "Order", "StoredOrder", "choose_order"]
-
 _ROUNDS = 8  # of the cipher; its default of 4 is the least that it permits
 # The cipher works on 16 bits at least: below this number of rows it walks too many cycles.
 _FEW_ROWS = 1 << 14

@@ -12,8 +12,6 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from generic_trainer._core import internals
 from generic_trainer.data._graph import traced
 
-__all__ = ["Parser"]
-
 
 @dataclass(frozen=True)
 class Parser:

@@ -16,8 +16,6 @@ from generic_trainer.data._columns import SEPARATORS
 from generic_trainer.data._layout import Layout, make_layout
 from generic_trainer.data._parser import Parser
 
-__all__ = ["Estimate", "ReadPath", "ReadPlan", "choose_path", "estimate", "reason_to_stream"]
-
 ReadPath = Literal["memory", "disk", "stream"]
 
 _SAMPLE_FILES = 3

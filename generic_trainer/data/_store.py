@@ -22,8 +22,6 @@ import tensorflow as tf
 from generic_trainer.data._columns import CODE, ArraySpec
 from generic_trainer.data._graph import eagerly
 
-__all__ = ["Store", "VocabularyOutgrown"]
-
 # What a string takes beside its bytes while it is looked up: the object and its place in a `dict`
 # that has just grown. As a tensor it takes a sixth of that.
 _ENTRY_BYTES = 160

@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection
 from types import ModuleType
 from typing import Any
 
-__all__ = ["TRAINER_FN"]
-
 _NAME = "trainer_fn"
 
 

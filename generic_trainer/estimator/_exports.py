@@ -8,8 +8,6 @@ from typing import Any
 from generic_trainer._core.files import copy_tree, gfile
 from generic_trainer.errors import ExportError
 
-__all__ = ["copy_newest", "copy_newest_export"]
-
 
 def copy_newest_export(estimator: Any, exporter: Any, target: str) -> None:
     """Copies an exporter's newest SavedModel, which stays where it is.

@@ -31,15 +31,6 @@ from typing import Any, TypeVar
 from generic_trainer._core import internals
 from generic_trainer.errors import ConfigurationError
 
-__all__ = [
-    "estimator_export",
-    "estimator_names",
-    "estimator_training",
-    "model_to_estimator",
-    "model_to_estimator_v1",
-    "tf",
-]
-
 _T = TypeVar("_T")
 
 # ---- tf ------------------------------------------------------------------------------------------

@@ -23,8 +23,6 @@ from generic_trainer._core.protos import read_schema
 from generic_trainer.errors import ModuleFileError, raise_problems
 from generic_trainer.training import is_chief
 
-__all__ = ["run_fn_from_trainer_fn"]
-
 _EXPECTED = {"estimator": "Estimator", "train_spec": "TrainSpec", "eval_spec": "EvalSpec"}
 _EVAL_RECEIVER = "eval_input_receiver_fn"
 

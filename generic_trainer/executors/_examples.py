@@ -14,8 +14,6 @@ from tfx.utils import io_utils
 from generic_trainer.errors import DataError
 from generic_trainer.launchers import ExamplesFormat
 
-__all__ = ["common_splits", "examples_format", "num_examples", "split_files"]
-
 _STATISTICS_FILE = "FeatureStats.pb"
 
 

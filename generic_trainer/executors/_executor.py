@@ -21,8 +21,6 @@ from generic_trainer.executors._request import distribution_of, request_from_art
 from generic_trainer.launchers import Job
 from generic_trainer.validation import ValidationReport
 
-__all__ = ["GenericTrainerExecutor", "record_outputs"]
-
 # As TFX's InfraValidator writes them, which is what Pusher reads.
 _BLESSED_FILE = "INFRA_BLESSED"
 _BLESSED_PROPERTY = "blessed"

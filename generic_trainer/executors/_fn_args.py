@@ -15,8 +15,6 @@ from generic_trainer.data import SplitCounts, make_dataset_factory
 from generic_trainer._core.tfx_names import EVAL_MODEL_DIR, SERVING_MODEL_DIR
 from generic_trainer.launchers import ExamplesFormat, TrainingRequest
 
-__all__ = ["FnArgs", "make_fn_args"]
-
 _TELEMETRY = ["GenericTrainer"]
 
 

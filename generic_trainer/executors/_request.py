@@ -27,8 +27,6 @@ from generic_trainer.launchers import Distribution, TrainingRequest
 from generic_trainer.user_code import UserCode, bundle_function, bundle_module_file
 from generic_trainer.validation import ServingContract
 
-__all__ = ["distribution_of", "request_from_artifacts"]
-
 _Artifacts = Mapping[str, Sequence[types.Artifact]]
 
 

@@ -10,8 +10,6 @@ from typing import Any, Literal
 from generic_trainer._core.cluster import Task
 from generic_trainer.errors import ConfigurationError, raise_problems
 
-__all__ = ["Distribution", "RayOptions", "TFJobOptions", "tasks"]
-
 LauncherName = Literal["in_process", "local", "ray", "tfjob"]
 _LAUNCHERS = ("in_process", "local", "ray", "tfjob")
 _DEFAULT_GPU_TYPE = "nvidia.com/gpu"

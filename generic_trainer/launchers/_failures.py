@@ -31,15 +31,6 @@ from generic_trainer.errors import (
     WorkerMemoryError,
 )
 
-__all__ = [
-    "Failure",
-    "classify",
-    "exit_code",
-    "failure_of_exit_code",
-    "lost_its_peers",
-    "signal_name",
-]
-
 _LOST_EXIT_CODES = (130, 137, 138, 143)
 # What TensorFlow raises, names in `tf.errors`, in those workers that a lost one leaves behind.
 _LOST_PEER_ERRORS = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")

@@ -20,8 +20,6 @@ from generic_trainer.launchers._distribution import Distribution
 from generic_trainer.user_code import UserCode
 from generic_trainer.validation import ServingContract
 
-__all__ = ["ExamplesFormat", "Job", "TrainingRequest"]
-
 # Inside the Model artifact.
 _STAGING_DIR = ".staging"
 # Inside the ModelRun artifact.

@@ -13,8 +13,6 @@ from generic_trainer.errors import ConfigurationError, ModuleFileError
 from generic_trainer.launchers._job import Job
 from generic_trainer.launchers._worker_end import WorkerEnd
 
-__all__ = ["JobFolder", "pack", "read_bundle_file", "unpack", "with_carried_environment"]
-
 # They decide how TensorFlow and Keras work, and have to be the same everywhere.
 _PREFIXES = ("GENERIC_TRAINER_", "KERAS_", "TF_")
 # They are about this machine, or this process.

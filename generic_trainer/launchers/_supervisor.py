@@ -25,8 +25,6 @@ from generic_trainer.launchers._failures import classify
 from generic_trainer.launchers._job import Job
 from generic_trainer.launchers._worker_end import WorkerEnd, error_of, root_cause
 
-__all__ = ["Engine", "Launcher", "launch", "supervise", "supervise_task"]
-
 _ENGINES = {
     "local": "_local.engine:local_engine",
     "ray": "_ray.engine:ray_engine",

@@ -32,8 +32,6 @@ from generic_trainer.launchers._worker_end import WorkerEnd
 from generic_trainer.training import keras_3_on_one_worker_only
 from generic_trainer.user_code import call_user_function, user_module
 
-__all__ = ["main", "run_task", "serve", "train"]
-
 _logger = logging.getLogger(__name__)
 
 _SCRATCH_EXPORT_DIR = "export"

@@ -13,8 +13,6 @@ from generic_trainer._core.values import from_json, to_json
 from generic_trainer.errors import GenericTrainerError, WorkerLostError
 from generic_trainer.launchers._failures import Failure, classify, lost_its_peers
 
-__all__ = ["WorkerEnd", "WorkerTraceback", "error_of", "root_cause"]
-
 
 class WorkerTraceback(Exception):
     """The end of a worker with the traceback of its error; `args[0]` is the `WorkerEnd`.

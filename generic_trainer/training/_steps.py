@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from generic_trainer.errors import ConfigurationError
 
-__all__ = ["steps_for"]
-
 
 def steps_for(
     epochs: int,

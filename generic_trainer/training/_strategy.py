@@ -20,8 +20,6 @@ from generic_trainer._core.keras import (
 )
 from generic_trainer.errors import ConfigurationError
 
-__all__ = ["get_strategy", "keras_3_on_one_worker_only"]
-
 _logger = logging.getLogger(__name__)
 
 

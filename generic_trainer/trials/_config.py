@@ -13,19 +13,6 @@ from generic_trainer.errors import ConfigurationError, raise_problems
 from generic_trainer.trials._hyperparameters import Hyperparameter, parse_hyperparameters
 from generic_trainer.trials.errors import InvalidExperimentException
 
-__all__ = [
-    "DEFAULT_DATA_DIR",
-    "DEFAULT_SCHEDULING_UNIT",
-    "ExperimentConfig",
-    "ExperimentSettings",
-    "Length",
-    "Searcher",
-    "checkpoint_storage_dir",
-    "data_layer_dir",
-    "parse_experiment",
-    "read_yaml",
-]
-
 DEFAULT_SCHEDULING_UNIT = 100  # batches
 DEFAULT_DATA_DIR = "~/data/determined"
 _DEFAULT_CHECKPOINT_DIR = "/tmp/determined-cp"  # of Determined's own configuration

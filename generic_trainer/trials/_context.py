@@ -16,8 +16,6 @@ from generic_trainer.trials._config import DEFAULT_SCHEDULING_UNIT, ExperimentCo
 from generic_trainer.trials._trial import TrialRun, sole_trial
 from generic_trainer.trials.errors import CheckFailedError, InvalidArgumentsError
 
-__all__ = ["BatchSizes", "DistributedContext", "TrialContext"]
-
 _DEFAULTS: Mapping[str, Any] = {
     "data": {},
     "hyperparameters": {},

@@ -42,8 +42,6 @@ from generic_trainer.trials._context import BatchSizes
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.errors import CheckFailedError
 
-__all__ = ["DatasetCache"]
-
 Maker = Callable[..., tf.data.Dataset]
 
 _RECORDS, _OFFSETS, _SPEC = "records", "offsets.npy", "spec"

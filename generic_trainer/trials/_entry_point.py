@@ -10,8 +10,6 @@ from typing import Any
 
 from generic_trainer.errors import ModuleFileError
 
-__all__ = ["TRIAL", "find_trial_class"]
-
 _RUN_FN = "run_fn"
 _SUFFIX = "Trial"
 

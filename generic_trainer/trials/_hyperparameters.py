@@ -20,18 +20,6 @@ from typing import Any
 
 from generic_trainer.errors import ConfigurationError, raise_problems
 
-__all__ = [
-    "Categorical",
-    "Constant",
-    "Double",
-    "Hyperparameter",
-    "Integer",
-    "Log",
-    "grid",
-    "parse_hyperparameters",
-    "sample",
-]
-
 Hyperparameter = dict[str, Any]
 
 # Type → the fields that it must have, and those that it may have.

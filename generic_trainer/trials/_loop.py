@@ -14,14 +14,6 @@ from typing import Any, Literal, Protocol
 
 from generic_trainer.trials._config import ExperimentSettings, Length
 
-__all__ = [
-    "Controller",
-    "TrialProgress",
-    "TrialSchedule",
-    "next_work",
-    "run",
-]
-
 _logger = logging.getLogger(__name__)
 
 

@@ -12,8 +12,6 @@ from generic_trainer._core.protos import read_schema
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._config import read_yaml
 
-__all__ = ["are_features", "experiment_config", "tuned_values"]
-
 _CONFIG_KEY = "experiment_config"
 
 

@@ -16,8 +16,6 @@ from generic_trainer._core.files import gfile
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.user_code import imported_files
 
-__all__ = ["code_file", "fit_to_devices", "seed_generators", "write_code"]
-
 _logger = logging.getLogger(__name__)
 
 

@@ -21,8 +21,6 @@ from generic_trainer.trials._loop import TrialProgress, TrialSchedule, run
 from generic_trainer.trials._pipeline import experiment_config, tuned_values
 from generic_trainer.trials._trial import Trial, TrialRun, current, trials_of
 
-__all__ = ["run_fn_from_trial"]
-
 _RECORD_FILE = "trials.json"
 _RECORD_DIR = "trials"
 

@@ -16,20 +16,6 @@ from generic_trainer.trials._config import ExperimentConfig, ExperimentSettings
 from generic_trainer.trials._hyperparameters import Constant, grid, parse_hyperparameters, sample
 from generic_trainer.trials._loop import Controller
 
-__all__ = [
-    "Trial",
-    "TrialRun",
-    "current",
-    "current_run",
-    "get_data_config",
-    "get_experiment_config",
-    "get_hyperparameter",
-    "get_hyperparameters",
-    "get_trial_seed",
-    "sole_trial",
-    "trials_of",
-]
-
 # Sections about what only a cluster can do.
 _CLUSTER_SECTIONS = (
     "bind_mounts",

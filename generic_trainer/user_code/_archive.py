@@ -15,8 +15,6 @@ from pathlib import Path
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.user_code._sources import open_node
 
-__all__ = ["Bundle", "UserCode", "read_bundle", "top_level"]
-
 _EARLIEST_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 _ORIGIN_KEY = "folder"
 

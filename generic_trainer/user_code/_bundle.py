@@ -24,8 +24,6 @@ from generic_trainer.user_code._sources import (
     write_file,
 )
 
-__all__ = ["MayDefine", "bundle_function", "bundle_module_file"]
-
 # Whether a module that does not define a function can be run all the same: (name of the function,
 # path of the module, its syntax tree, the names that it defines) → bool.
 MayDefine = Callable[[str, str, ast.Module, Collection[str]], bool]

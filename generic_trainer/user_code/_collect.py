@@ -25,8 +25,6 @@ from generic_trainer.user_code._sources import (
     open_node,
 )
 
-__all__ = ["collect", "defined_names", "imported_files", "imported_names", "parse"]
-
 # Calls whose first argument is a module name: importlib.import_module, importlib.util.find_spec,
 # __import__, importlib.resources.files, pkgutil.get_data.
 _IMPORTING_CALLS = frozenset({"import_module", "find_spec", "__import__", "files", "get_data"})

@@ -19,8 +19,6 @@ from generic_trainer.user_code._archive import UserCode, top_level
 from generic_trainer.user_code._loader import UNPACKED_PREFIX, BundleLoader
 from generic_trainer.user_code._sources import installed_at
 
-__all__ = ["explain_missing", "hint", "quote_error", "quote_function", "quote_syntax_error"]
-
 # TensorFlow puts whole graph tracebacks into its messages; the start says what is wrong.
 _LONGEST_MESSAGE = 2000
 _RELATIVE_IMPORT = re.compile(r"\bfrom\s*\.")

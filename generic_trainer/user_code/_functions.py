@@ -12,8 +12,6 @@ from generic_trainer.user_code._archive import UserCode
 from generic_trainer.user_code._errors import explain_missing, quote_error, quote_function
 from generic_trainer.user_code._loader import BundleLoader
 
-__all__ = ["call_user_function", "checked_function", "path_of_module"]
-
 _COUNTS = {1: "one argument", 2: "two arguments"}
 
 

@@ -23,8 +23,6 @@ from generic_trainer.user_code._functions import checked_function
 from generic_trainer.user_code._loader import UNPACKED_PREFIX, importable
 from generic_trainer.user_code._sources import installed_at
 
-__all__ = ["loaded_modules", "user_function", "user_module"]
-
 _logger = logging.getLogger(__name__)
 
 # sys.path and sys.modules belong to the process, so one user module is open at a time.

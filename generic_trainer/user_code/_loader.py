@@ -19,8 +19,6 @@ from importlib.util import decode_source
 from pathlib import Path
 from typing import Any
 
-__all__ = ["UNPACKED_PREFIX", "BundleLoader", "importable"]
-
 UNPACKED_PREFIX = "generic-trainer-code-"
 
 

@@ -20,18 +20,6 @@ from typing import TypeAlias
 
 from generic_trainer._core.files import gfile, is_remote, write_whole
 
-__all__ = [
-    "OWN_PACKAGE",
-    "STANDARD_NAMES",
-    "Node",
-    "absolute",
-    "installed_at",
-    "lies_in_environment",
-    "open_folder",
-    "open_node",
-    "write_file",
-]
-
 # Two copies of this package in one process would not recognise each other's classes, so a checkout
 # of it that lies beside a module file is never packed.
 OWN_PACKAGE = __name__.partition(".")[0]

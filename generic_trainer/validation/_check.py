@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from generic_trainer.validation._model import ModelUnderTest
 
-__all__ = ["Check", "Finding", "Result", "check", "fail", "merge", "note", "skip", "warn"]
-
 Status = Literal["pass", "fail", "warn", "skip"]
 CheckFunction = Callable[["ModelUnderTest"], Iterator["Finding"]]
 

@@ -31,8 +31,6 @@ from generic_trainer.validation._check import Result
 from generic_trainer.validation._contract import ServingContract
 from generic_trainer.validation._report import ValidationReport
 
-__all__ = ["Checker", "start_checker", "validate_saved_model"]
-
 _RUNNER = "generic_trainer.validation._runner"
 _KILL_TIMEOUT_S = 30.0
 _LAST_WORDS_BYTES = 2000

@@ -12,8 +12,6 @@ from typing import Any, Literal
 
 from generic_trainer.errors import ConfigurationError, raise_problems
 
-__all__ = ["ServingContract", "Severity", "SignatureSpec"]
-
 Severity = Literal["fail", "warn", "skip"]
 _SEVERITIES = ("fail", "warn", "skip")
 _FORMATS = ("saved_model", "any")

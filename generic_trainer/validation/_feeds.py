@@ -18,8 +18,6 @@ from generic_trainer.validation._signatures import (
     shape_of,
 )
 
-__all__ = ["feed_for"]
-
 _REAL = "the contract's examples"
 _FREE_DIM = 3  # values along a dimension that a signature leaves free
 

@@ -13,17 +13,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-__all__ = [
-    "Node",
-    "functions_below",
-    "import_library",
-    "library_of",
-    "listed",
-    "string_constants",
-    "using",
-    "walk",
-]
-
 # Ops of the add-on libraries, by the start of their names, and the module that registers them.
 _LIBRARIES = (
     (r"Addons>", "tensorflow_addons"),

@@ -22,8 +22,6 @@ from pathlib import Path
 from generic_trainer._core.files import copy_tree, is_remote
 from generic_trainer._core.forkserver.server import die_with_parent
 
-__all__ = ["move"]
-
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC = 1, 32, 4096, 16384
 _MS_PRIVATE, _MS_RELATIME = 1 << 18, 1 << 21

@@ -16,8 +16,6 @@ import generic_trainer
 from generic_trainer._core.files import files_below, gfile, sha256_of_file, write_whole
 from generic_trainer.validation._report import ValidationReport
 
-__all__ = ["MANIFEST", "read_manifest", "write_manifest"]
-
 MANIFEST = "manifest.json"
 
 

@@ -15,8 +15,6 @@ from generic_trainer.validation._contract import ServingContract
 from generic_trainer.validation._graph import Node, walk
 from generic_trainer.validation._scoring import Scores
 
-__all__ = ["RECORDS", "ModelUnderTest"]
-
 RECORDS = 32  # examples that are read and scored
 _INIT_OP_SIGNATURE = "__saved_model_init_op"
 _CHUNK = 1 << 22  # values of a variable that are looked at together

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-__all__ = ["ValidationReport", "print_report"]
-
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 _ORDER = {"pass": 0, "skip": 0, "warn": 1, "fail": 2}  # what matters stands next to the verdict
 _STYLES = {"pass": "green", "fail": "bold red", "warn": "yellow", "skip": "dim"}

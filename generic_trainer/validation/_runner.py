@@ -21,8 +21,6 @@ from generic_trainer.validation._contract import ServingContract
 from generic_trainer.validation._isolation import move
 from generic_trainer.validation._model import ModelUnderTest
 
-__all__ = ["CheckRequest", "run"]
-
 # Of all processes this one is the kernel's first choice when memory runs out.
 _OOM_SCORE = 1000
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ODD_ROWS", "Feed", "Scores", "call", "difference", "first_line", "is_float", "score"]
-
 ODD_ROWS = 7  # an incomplete last batch, of a size that no graph is built for by accident
 _SINGLE_ROWS = 4  # rows that are also scored alone
 

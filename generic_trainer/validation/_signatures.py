@@ -9,17 +9,6 @@ from typing import Any
 
 from generic_trainer.validation._graph import functions_below
 
-__all__ = [
-    "ParsedFeature",
-    "batched",
-    "describe_info",
-    "dtype_of",
-    "is_dense",
-    "is_serialized",
-    "parsed_features",
-    "shape_of",
-]
-
 
 def dtype_of(info: Any) -> Any:
     """Returns the `tf.DType` of a `TensorInfo`; a composite tensor has that of its values."""

@@ -13,8 +13,6 @@ from typing import Any
 from generic_trainer._core.protos import load_eval_config, load_schema
 from generic_trainer.validation._check import Finding, Result, fail, merge, warn
 
-__all__ = ["lint_eval_config", "lint_findings"]
-
 
 def lint_eval_config(eval_config: Any, schema: Any = None) -> Result:
     """Checks an eval config before there is a model.

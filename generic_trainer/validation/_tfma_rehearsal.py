@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["evaluate"]
-
 
 def evaluate(
     config: Any,

@@ -19,8 +19,6 @@ from generic_trainer._core import internals
 from generic_trainer._core.forkserver import messages
 from generic_trainer.errors import ConfigurationError
 
-__all__ = ["ForkServer", "fork_server", "kept_fork_servers"]
-
 # Loads this package from its own folder: that folder's parent may hold the user's modules, and is
 # not put on the path for our sake.
 _BOOT = """

@@ -9,8 +9,6 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["receive", "send"]
-
 _LENGTH = struct.Struct("!I")
 _MAX_DESCRIPTORS = 8
 

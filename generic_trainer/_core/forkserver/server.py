@@ -22,8 +22,6 @@ from typing import Any
 from generic_trainer._core import internals, machine
 from generic_trainer._core.forkserver import messages
 
-__all__ = ["die_with_parent", "main"]
-
 # prctl(2) on Linux.
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 # The kernel shall rather kill a child than the process that can report it.

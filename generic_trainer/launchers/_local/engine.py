@@ -29,8 +29,6 @@ from generic_trainer.launchers._local.placement import (
 )
 from generic_trainer.launchers._worker_end import WorkerEnd
 
-__all__ = ["LocalEngine", "local_engine"]
-
 _HOST = "127.0.0.1"
 _TASK_MAIN = "generic_trainer.launchers._task:main"
 _POLL_S = 0.2

@@ -11,8 +11,6 @@ from generic_trainer._core.cluster import Task
 from generic_trainer._core.machine import Usage, group_usage
 from generic_trainer.launchers._distribution import Distribution
 
-__all__ = ["Limits"]
-
 # TensorFlow's threads wake up now and then. A process that uses less than this share of one
 # processor, and whose main thread uses nothing, does nothing.
 _IDLE_SHARE = 0.02

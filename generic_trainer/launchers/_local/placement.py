@@ -14,8 +14,6 @@ from generic_trainer._core.machine import available_cpus
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers._distribution import Distribution
 
-__all__ = ["common_environment", "own_environment", "own_processors", "own_streams"]
-
 _STANDARD = (1, 2)
 _COPY_TIMEOUT_S = 5.0
 

@@ -31,8 +31,6 @@ from generic_trainer.launchers._supervisor import supervise_task
 from generic_trainer.launchers._task import serve
 from generic_trainer.launchers._worker_end import WorkerEnd, WorkerTraceback
 
-__all__ = ["ClusterConfig", "end_of_worker", "run_on_worker", "train_on_cluster"]
-
 # Ray's log monitor takes the name of a process from such a line.
 _NAME_LINE = ":actor_name:{}"
 # The port of this worker, kept from other programs until the worker ends.

@@ -20,8 +20,6 @@ from generic_trainer._core.machine import MIB
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers._distribution import Distribution, RayOptions
 
-__all__ = ["check_reachable", "connected", "missing_resources", "no_room", "resources_per_worker"]
-
 # Ray Train keeps next to nothing there: our data goes by files. Ray refuses less than 75 MiB.
 _OBJECT_STORE_BYTES = 100 * MIB
 # The path of a Unix socket below it must fit into 107 characters.

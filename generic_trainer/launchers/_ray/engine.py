@@ -16,8 +16,6 @@ from generic_trainer.launchers._ray.connection import connected
 from generic_trainer.launchers._ray.output import ShownOutput, shown_output
 from generic_trainer.launchers._worker_end import WorkerEnd, root_cause
 
-__all__ = ["RayEngine", "ray_engine", "sent_by_value"]
-
 _ON_CLUSTER = f"{__package__}.cluster:train_on_cluster"
 _POLL_S = 0.5
 

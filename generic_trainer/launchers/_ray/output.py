@@ -11,8 +11,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-__all__ = ["ShownOutput", "end_of_output", "shown_output"]
-
 _STREAMS = 2
 _TIMEOUT_S = 5.0
 _END = re.compile(r"This was all that (.*) had to say\.")

@@ -19,8 +19,6 @@ from generic_trainer.launchers._tfjob.manifest import (
     VERSION,
 )
 
-__all__ = ["JobState", "KubernetesApi", "PodState", "shown_log"]
-
 # Seconds to connect, and to answer. A log that is followed may say nothing for hours.
 _TIMEOUT_S = (10, 60)
 _CONNECT_TIMEOUT_S = (10, None)

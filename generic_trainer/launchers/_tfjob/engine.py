@@ -19,8 +19,6 @@ from generic_trainer.launchers._tfjob.api import JobState, KubernetesApi, PodSta
 from generic_trainer.launchers._tfjob.manifest import manifest, pod_name
 from generic_trainer.launchers._worker_end import WorkerEnd
 
-__all__ = ["TFJobEngine", "tfjob_engine"]
-
 _POLL_S = 1.0
 # How long the API server may be away before the run is given up.
 _PATIENCE_S = 120.0

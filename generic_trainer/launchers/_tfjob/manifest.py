@@ -12,8 +12,6 @@ from typing import Any
 from generic_trainer._core.cluster import Task
 from generic_trainer.launchers._distribution import Distribution, TFJobOptions, tasks
 
-__all__ = ["CONTAINER", "GROUP", "JOB_NAME_LABEL", "PLURAL", "VERSION", "manifest", "pod_name"]
-
 GROUP, VERSION, PLURAL = "kubeflow.org", "v1", "tfjobs"
 JOB_NAME_LABEL = "training.kubeflow.org/job-name"
 # The operator sets TF_CONFIG in the container of this name.

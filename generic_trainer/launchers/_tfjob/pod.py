@@ -16,8 +16,6 @@ from generic_trainer.launchers._packing import JobFolder
 from generic_trainer.launchers._supervisor import supervise_task
 from generic_trainer.launchers._task import serve
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str]) -> int:
     """Runs a task of a job and returns the exit code, which tells the class of a failure.

@@ -25,8 +25,6 @@ from generic_trainer.training.export._saving import (
 from generic_trainer.training.export._servable import Predictor, Servable
 from generic_trainer.training.export._tensors import named_outputs
 
-__all__ = ["export_model", "export_on_tensors"]
-
 _OWN_NAMES = ("transform_features", "transform_labels", "serving_raw", "classification")
 _DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 

@@ -11,8 +11,6 @@ from generic_trainer._core.protos import load_schema
 from generic_trainer.errors import ConfigurationError, DataError
 from generic_trainer.training.export._saving import tracked_parts
 
-__all__ = ["EXAMPLES", "Features", "features_of", "probe"]
-
 EXAMPLES = tf.TensorSpec([None], tf.string, name="examples")
 
 

@@ -13,8 +13,6 @@ import tensorflow as tf
 from generic_trainer.errors import ConfigurationError, raise_problems
 from generic_trainer.training.export._features import Features, probe
 
-__all__ = ["ModelInputs", "declared_inputs", "inference_arguments", "match_inputs"]
-
 
 @dataclasses.dataclass(frozen=True)
 class _Declared:

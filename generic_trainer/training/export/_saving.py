@@ -14,15 +14,6 @@ from generic_trainer._core import internals
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer.errors import ConfigurationError, ExportError
 
-__all__ = [
-    "MOST_REQUESTS",
-    "ModelParts",
-    "outside_of_strategy",
-    "save",
-    "tracked_parts",
-    "write_warm_up",
-]
-
 T = TypeVar("T")
 
 # TF Serving refuses a model that brings more.

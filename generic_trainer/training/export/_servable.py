@@ -18,8 +18,6 @@ from generic_trainer.training.export._tensors import (
     tensor_specs,
 )
 
-__all__ = ["Predictor", "Servable"]
-
 
 class Predictor:
     """From raw features to named outputs."""

@@ -13,8 +13,6 @@ import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError, ExportError, raise_problems
 
-__all__ = ["dense_only", "from_tensors", "named_outputs", "tensor_specs"]
-
 
 def named_outputs(outputs: Any, output_name: str, names: Any = None) -> dict[str, tf.Tensor]:
     """Returns the outputs of a signature.

@@ -14,8 +14,6 @@ import tensorflow as tf
 from generic_trainer._core import internals
 from generic_trainer._core.files import gfile
 
-__all__ = ["read_state", "write_state"]
-
 _STATE_FILE = "callbacks.json"
 _ARRAYS_FILE = "callbacks.npz"
 # What `fit` sets, and sets again in the run that resumes.

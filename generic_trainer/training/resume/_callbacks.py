@@ -14,8 +14,6 @@ from generic_trainer.training.resume._fit import Resume
 from generic_trainer.training.resume._manager import CheckpointManager
 from generic_trainer.training.resume._schedule import check_intervals
 
-__all__ = ["resume_callbacks"]
-
 _DEFAULT_INTERVAL_S = 60.0
 
 # Directory → the manager that a fit in this process has opened, and not closed if it raised.

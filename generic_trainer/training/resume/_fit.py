@@ -18,8 +18,6 @@ from generic_trainer.training.resume._model_state import ModelState, set_first_e
 from generic_trainer.training.resume._reader_state import move_to, write_position
 from generic_trainer.training.resume._schedule import Schedule, make_schedule, make_stop
 
-__all__ = ["Resume"]
-
 _logger = logging.getLogger(__name__)
 
 

@@ -27,8 +27,6 @@ from generic_trainer._core.files import (
 from generic_trainer._core.locks import DirectoryLock
 from generic_trainer.errors import ConfigurationError, TrainingError
 
-__all__ = ["CheckpointManager", "SavedCheckpoint"]
-
 _NAME = re.compile(r"step-(\d+)\.(\d+)$")
 _UNFINISHED = ".unfinished-"
 _OBJECTS = "objects"

@@ -12,8 +12,6 @@ from generic_trainer._core import internals
 from generic_trainer._core.files import gfile
 from generic_trainer._core.keras import is_keras_3
 
-__all__ = ["ModelState", "set_first_epoch"]
-
 _STATE = "model"
 _BUILD_CONFIG = "build_config.json"
 

@@ -12,8 +12,6 @@ from generic_trainer._core import internals
 from generic_trainer._core.files import gfile
 from generic_trainer._core.keras import is_keras_3
 
-__all__ = ["move_to", "write_position"]
-
 _STATE = "reader"
 _DRAWN_BY_RESTORING = 1
 

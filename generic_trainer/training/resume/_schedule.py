@@ -16,8 +16,6 @@ import tensorflow as tf
 from generic_trainer._core import internals
 from generic_trainer._core.signals import SigtermNotice
 
-__all__ = ["Schedule", "Stop", "check_intervals", "make_schedule", "make_stop"]
-
 # Share of the time that saving may take where the interval is given in seconds.
 _LARGEST_SHARE = 0.03
 # The first steps trace and warm up; their time says little about those that follow.

@@ -19,8 +19,6 @@ import tensorflow as tf
 
 from generic_trainer._core.files import gfile, write_whole
 
-__all__ = ["RunHook", "copy_state", "restore_generators", "write_generators"]
-
 _ALWAYS = ("checkpoint", "graph.pbtxt")
 _GENERATORS = "rng_state.pkl"
 

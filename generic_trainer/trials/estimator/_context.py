@@ -13,8 +13,6 @@ from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.errors import CheckFailedError
 from generic_trainer.trials.estimator._reducer import MetricReducer, MetricValues
 
-__all__ = ["EstimatorContext", "EstimatorExperimentalContext", "EstimatorTrialContext"]
-
 _NO_OPTIMIZER = (
     "Please pass your optimizer into `context.wrap_optimizer(optimizer)` right after creating it."
 )

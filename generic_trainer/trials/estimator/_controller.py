@@ -30,8 +30,6 @@ from generic_trainer.trials.estimator._training import StopHook, Training
 if TYPE_CHECKING:
     from generic_trainer.trials.estimator._context import EstimatorContext
 
-__all__ = ["EstimatorController"]
-
 _logger = logging.getLogger(__name__)
 
 

@@ -11,8 +11,6 @@ import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError
 
-__all__ = ["MetricReducer", "MetricValues"]
-
 
 class MetricReducer(abc.ABC):
     """Computes a metric in two steps: per slot over its batches, then over the slots.

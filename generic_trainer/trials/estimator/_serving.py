@@ -17,8 +17,6 @@ from generic_trainer.errors import ExportError
 from generic_trainer.estimator import export as tf_export
 from generic_trainer.trials._pipeline import are_features
 
-__all__ = ["Exports", "export_features", "publish"]
-
 _LONE = "features"
 _DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 _PREDICT = tf.saved_model.PREDICT_METHOD_NAME.rpartition("/")[2]

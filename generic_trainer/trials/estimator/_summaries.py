@@ -16,8 +16,6 @@ import tensorflow as tf
 
 from generic_trainer._core import internals
 
-__all__ = ["Summaries", "plain"]
-
 # Operations whose first inputs are a tag and a value.
 _SUMMARIES = ("ScalarSummary", "TensorSummaryV2")
 _LOSS, _RENAMED_LOSS = "loss", "loss_1"

@@ -19,8 +19,6 @@ from generic_trainer._core import internals
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.trials.estimator._summaries import Summaries
 
-__all__ = ["Coroutine", "StopHook", "Training"]
-
 
 class Training:
     """Trains an estimator some batches at a time, in one session from first to last."""

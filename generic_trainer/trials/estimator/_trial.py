@@ -11,8 +11,6 @@ from generic_trainer.trials._trial import Trial, TrialRun
 from generic_trainer.trials.estimator._context import EstimatorTrialContext
 from generic_trainer.trials.estimator._controller import EstimatorController
 
-__all__ = ["EstimatorTrial", "ServingInputReceiverFn"]
-
 ServingInputReceiverFn = Callable[..., Any]
 
 

@@ -13,8 +13,6 @@ import tensorflow as tf
 from generic_trainer import estimator as tf_estimator
 from generic_trainer.errors import ConfigurationError
 
-__all__ = ["Experiment", "RunConfig"]
-
 RunConfig = tf_estimator.RunConfig
 
 _logger = logging.getLogger(__name__)

@@ -10,8 +10,6 @@ from typing import Any
 
 from generic_trainer.errors import ConfigurationError, raise_problems
 
-__all__ = ["HParams"]
-
 # name=value, name=[value,value]; a comma follows, or the end.
 _ASSIGNMENT = re.compile(r"\s*(?P<name>\w+)\s*=\s*(?P<value>\[[^\]]*\]|[^,\[\]]*)\s*(?:,|$)")
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}

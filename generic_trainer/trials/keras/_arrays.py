@@ -10,14 +10,6 @@ import tensorflow as tf
 
 from generic_trainer.trials.errors import CheckFailedError, InvalidDataTypeException
 
-__all__ = [
-    "ArrayLikeAdapter",
-    "InMemorySequence",
-    "_ArrayLikeAdapter",
-    "as_tensors",
-    "standardized",
-]
-
 _PARTS = ("x", "y", "sample_weight")
 
 

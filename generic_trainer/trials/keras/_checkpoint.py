@@ -31,14 +31,6 @@ from generic_trainer._core.files import gfile, write_whole
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer.errors import TrainingError
 
-__all__ = [
-    "read_callbacks",
-    "read_generators",
-    "read_training_state",
-    "read_weights",
-    "write_checkpoint",
-]
-
 _WEIGHTS = "determined-keras-model-weights"
 _OPTIMIZERS = "determined-keras-optimizer-weights.h5"
 _GENERATORS = "rng_state.pkl"

@@ -14,8 +14,6 @@ from generic_trainer.trials._dataset_cache import DatasetCache
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.errors import CheckFailedError, InvalidExperimentException
 
-__all__ = ["FitCall", "TFKerasContext", "TFKerasExperimentalContext", "TFKerasTrialContext"]
-
 _UNCHANGED: Any = object()
 # Arguments of Keras 2's compile, after optimizer and loss.
 _COMPILE = ("metrics", "loss_weights", "weighted_metrics", "run_eagerly")

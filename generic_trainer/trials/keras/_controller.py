@@ -23,8 +23,6 @@ from generic_trainer.trials.keras._serving import export, servable
 if TYPE_CHECKING:
     from generic_trainer.trials.keras._context import TFKerasContext
 
-__all__ = ["TFKerasController"]
-
 _TRAINING, _VALIDATION = "build_training_data_loader", "build_validation_data_loader"
 
 

@@ -18,8 +18,6 @@ from generic_trainer.trials.keras._sequence import SequenceAdapter
 if TYPE_CHECKING:
     from generic_trainer.trials.keras._context import TFKerasContext
 
-__all__ = ["ArrayLike", "Data", "InputData", "KerasInputData", "make_data", "weighted"]
-
 # What data loaders return, for annotations, under the names of Determined 0.12 and 0.13; the last
 # one is that of the first release.
 ArrayLike: TypeAlias = np.ndarray | list[np.ndarray] | dict[str, np.ndarray]

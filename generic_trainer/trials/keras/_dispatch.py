@@ -16,8 +16,6 @@ from generic_trainer._core.keras import is_keras_3
 from generic_trainer.trials.errors import CheckFailedError, InvalidArgumentsError
 from generic_trainer.trials.keras.callbacks import Callback
 
-__all__ = ["Dispatch", "numbers_of"]
-
 _logger = logging.getLogger(__name__)
 
 # Keras' own hooks call these, their names of old.

@@ -13,8 +13,6 @@ import numpy as np
 
 from generic_trainer.errors import ConfigurationError
 
-__all__ = ["KerasDataAdapter", "SequenceAdapter"]
-
 # The Sequence of a process that reads, set when it starts.
 _sequence: Any = None
 

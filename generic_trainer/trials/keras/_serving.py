@@ -13,8 +13,6 @@ from generic_trainer.errors import ExportError
 from generic_trainer.training.export import export_model, export_on_tensors, inference_arguments
 from generic_trainer.trials._pipeline import are_features
 
-__all__ = ["export", "servable"]
-
 _logger = logging.getLogger(__name__)
 
 _LONE_INPUT = "inputs"

@@ -17,8 +17,6 @@ from generic_trainer.trials._trial import Trial, TrialRun
 from generic_trainer.trials.keras._context import TFKerasTrialContext
 from generic_trainer.trials.keras._controller import TFKerasController
 
-__all__ = ["TFKerasTrial", "seed_keras"]
-
 _logger = logging.getLogger(__name__)
 
 

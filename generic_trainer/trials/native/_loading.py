@@ -18,15 +18,6 @@ from typing import Any
 from generic_trainer.trials._loop import Controller
 from generic_trainer.trials._trial import TrialRun, sole_trial
 
-__all__ = [
-    "StopLoadingImplementation",
-    "loading",
-    "local_run",
-    "one_batch_config",
-    "run_to_load",
-    "try_one_batch",
-]
-
 _logger = logging.getLogger(__name__)
 
 

@@ -19,8 +19,6 @@ from generic_trainer.trials.native._loading import (
 )
 from generic_trainer.trials.native._submit import submit_experiment
 
-__all__ = ["Init", "Mode", "Start", "create", "create_trial_instance"]
-
 C = TypeVar("C")
 Start = Callable[[Controller], None]
 

@@ -20,8 +20,6 @@ from generic_trainer.trials.errors import InvalidExperimentException
 from generic_trainer.trials.native._loading import one_batch_config
 from generic_trainer.trials.native._task import EXPERIMENT, PACKAGE, entrypoint
 
-__all__ = ["MAX_BASE64_BYTES", "pack", "read_context_dir", "submit_experiment"]
-
 _DEFAULT_ADDRESS = "http://localhost:8265"
 # 128 MiB of message hold 6 bits in every 8, less 1 MiB for the rest: 95 MiB, of base64.
 MAX_BASE64_BYTES = (128 * 2**20 // 8 * 6) - 2**20

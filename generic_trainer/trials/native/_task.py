@@ -23,8 +23,6 @@ from generic_trainer.trials._run_fn import run_fn_from_trial
 from generic_trainer.trials._trial import Trial, TrialRun
 from generic_trainer.trials.native._loading import StopLoadingImplementation, loading
 
-__all__ = ["EXPERIMENT", "PACKAGE", "entrypoint", "main", "run_experiment"]
-
 # Environment variable of the job: JSON with the configuration and the directory for the results.
 EXPERIMENT = "GENERIC_TRAINER_EXPERIMENT"
 PACKAGE = "context.zip"  # in the job's working directory

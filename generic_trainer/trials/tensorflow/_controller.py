@@ -23,8 +23,6 @@ from generic_trainer.user_code import loaded_modules
 if TYPE_CHECKING:
     from generic_trainer.trials.tensorflow._trial import TensorFlowTrial
 
-__all__ = ["TensorFlowController"]
-
 _CHECKPOINT = "model.ckpt"
 _LOADERS = "make_data_loaders"
 

@@ -16,8 +16,6 @@ from generic_trainer.errors import ModuleFileError
 if TYPE_CHECKING:
     from generic_trainer.trials.tensorflow._trial import TensorFlowTrial
 
-__all__ = ["LOSS", "Replicas", "Step", "build_replicas", "make_step"]
-
 LOSS = "loss"
 
 Step = Callable[..., list[dict[str, Any]]]

@@ -18,8 +18,6 @@ from generic_trainer.errors import ExportError
 from generic_trainer.training import export_model
 from generic_trainer.trials._pipeline import are_features
 
-__all__ = ["export", "find_predictions", "inputs_of"]
-
 _DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 _LONE_INPUT = "inputs"
 _LABEL_NAMES = frozenset({"label", "labels", "target", "targets", "y"})

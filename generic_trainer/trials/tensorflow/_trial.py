@@ -10,8 +10,6 @@ import tensorflow as tf
 from generic_trainer.trials._trial import Trial, TrialRun
 from generic_trainer.trials.tensorflow._controller import TensorFlowController
 
-__all__ = ["TensorFlowTrial"]
-
 
 class TensorFlowTrial(Trial, abc.ABC):
     """A model as a TF1 graph.

@@ -12,8 +12,6 @@ from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._scoring import call, first_line, is_float
 from generic_trainer.validation._signatures import describe_info
 
-__all__ = ["base_model"]
-
 _BASE_REMEDY = (
     "clients of the base model, and the Evaluator's comparison with it, will not work unchanged; "
     "keep the old names beside the new ones, or change the clients first"

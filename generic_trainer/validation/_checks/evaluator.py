@@ -16,8 +16,6 @@ from generic_trainer.validation._signatures import describe_info, dtype_of, is_s
 from generic_trainer.validation._tfma_lint import lint_findings
 from generic_trainer.validation._tfma_rehearsal import evaluate
 
-__all__ = ["eval_config", "eval_rehearsal", "eval_signatures"]
-
 # What TFMA picks by itself from several outputs, in this order.
 _KNOWN_OUTPUTS = ("scores", "outputs", "predictions", "logistic", "probabilities", "logits")
 _OF_SCHEMA = {1: "string", 2: "int64", 3: "float32"}  # schema_pb2.FeatureType

@@ -13,8 +13,6 @@ from generic_trainer.validation._manifest import MANIFEST, read_manifest
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._scoring import Scores, call, difference, first_line
 
-__all__ = ["golden", "without_label", "without_optional"]
-
 _GOLDEN_ROWS = 3
 
 

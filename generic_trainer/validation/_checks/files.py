@@ -13,18 +13,6 @@ from generic_trainer.validation._check import Finding, check, fail, note, skip, 
 from generic_trainer.validation._manifest import MANIFEST, read_manifest
 from generic_trainer.validation._model import ModelUnderTest
 
-__all__ = [
-    "assets",
-    "fingerprint_matches",
-    "inputs_read",
-    "leftovers",
-    "manifest_matches",
-    "parses",
-    "presence",
-    "variables_finite",
-    "variables_read",
-]
-
 _SAVED_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt", "saved_model.cpb")
 _SOURCES = ("records", "schema", "eval_config")
 _MANIFEST_REMEDY = "copy the model again from where it was published, with all of its files"

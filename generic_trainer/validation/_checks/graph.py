@@ -12,18 +12,6 @@ from generic_trainer.validation._check import Finding, check, fail, note, skip, 
 from generic_trainer.validation._graph import Node, library_of, listed, string_constants, using
 from generic_trainer.validation._model import ModelUnderTest
 
-__all__ = [
-    "absolute_paths",
-    "compiled_functions",
-    "denied_ops",
-    "devices",
-    "file_ops",
-    "python_ops",
-    "serve_tag",
-    "tensorflow_version",
-    "unregistered_ops",
-]
-
 _PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 _FILE_OPS = re.compile(
     r"(Read|Write|Matching)Files?"

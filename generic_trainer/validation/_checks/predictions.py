@@ -21,15 +21,6 @@ from generic_trainer.validation._scoring import (
     score,
 )
 
-__all__ = [
-    "deterministic",
-    "output_per_row",
-    "outputs_finite",
-    "outputs_vary",
-    "row_independence",
-    "scores",
-]
-
 _PREPROCESSING = "transform_"  # TFX's names: transform_features, transform_labels
 _ROW_REMEDY = (
     "a prediction must not depend on which examples share its batch: normalise with statistics "

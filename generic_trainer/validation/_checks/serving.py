@@ -18,8 +18,6 @@ from generic_trainer.validation._graph import import_library
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._scoring import Scores, call, difference, first_line
 
-__all__ = ["latency", "loads", "memory", "session", "warmup"]
-
 _WARMUP_FILE = Path("assets.extra/tf_serving_warmup_requests")
 _MAX_REQUESTS = 100
 _WARMUP_REMEDY = (

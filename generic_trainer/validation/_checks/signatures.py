@@ -17,16 +17,6 @@ from generic_trainer.validation._signatures import (
     shape_of,
 )
 
-__all__ = [
-    "batch_dimension",
-    "composite_tensors",
-    "output_shape",
-    "required_signatures",
-    "serialized_input",
-    "signature_specs",
-    "signatures_exist",
-]
-
 _SERIALIZED_REMEDY = (
     "export a serving_default that takes serialized tf.Examples as tf.TensorSpec([None], "
     "tf.string), e.g. with generic_trainer.training.export_model; raw tensors can be a second "
