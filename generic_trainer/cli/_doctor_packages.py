@@ -50,6 +50,7 @@ for module in sys.argv[1:]:
         outcome = {"module": module, "error": f"{type(error).__name__}: {error}",
                    "missing": getattr(error, "name", None) or ""}
         print(json.dumps(outcome), file=sys.__stderr__, flush=True)
+print('{"module": ""}', file=sys.__stderr__, flush=True)
 """
 
 
@@ -109,34 +110,20 @@ def _version(distribution: str) -> str | None:
 def import_errors(modules: tuple[str, ...]) -> dict[str, tuple[str, str]]:
     """Returns module → (what its import raised, the module that it missed)."""
     errors: dict[str, tuple[str, str]] = {}
-    left = modules
-    while left:
-        tried, failed, death = _try(left)
-        errors.update(failed)
-        if death:
-            errors[tried[-1]] = (death, "")
-        left = left[len(tried) :] if death else ()
+    while modules:
+        try:
+            done = run_python(_TRY, *modules, timeout_s=_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return {**errors, modules[0]: (f"no end within {_TIMEOUT_S:g} s", "")}
+        lines = [line for line in done.stderr.splitlines() if line.startswith('{"module"')]
+        outcomes = [json.loads(line) for line in lines]
+        tried = [each["module"] for each in outcomes if "error" not in each]
+        errors |= {e["module"]: (e["error"], e["missing"]) for e in outcomes if "error" in e}
+        if not tried or tried[-1] == "":
+            break
+        errors[tried[-1]] = (f"the process ended with {done.returncode}", "")
+        modules = modules[len(tried) :]
     return errors
-
-
-def _try(modules: tuple[str, ...]) -> tuple[list[str], dict[str, tuple[str, str]], str]:
-    """Imports modules in a process; returns those tried, those that failed, how it died if so."""
-    try:
-        done = run_python(_TRY, *modules, timeout_s=_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        return list(modules), {modules[0]: (f"no end within {_TIMEOUT_S:g} s", "")}, ""
-    tried: list[str] = []
-    failed: dict[str, tuple[str, str]] = {}
-    for line in done.stderr.splitlines():
-        if not line.startswith('{"module"'):
-            continue
-        outcome = json.loads(line)
-        if "error" in outcome:
-            failed[outcome["module"]] = (outcome["error"], outcome["missing"])
-        else:
-            tried.append(outcome["module"])
-    ended_early = done.returncode != 0 and len(tried) < len(modules)
-    return tried, failed, f"the process ended with {done.returncode}" if ended_early else ""
 
 
 def run_python(code: str, *arguments: str, timeout_s: float) -> subprocess.CompletedProcess[str]:

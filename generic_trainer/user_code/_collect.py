@@ -44,18 +44,11 @@ def imported_files(module_file: str) -> dict[str, bytes]:
 
 
 def collect(folder: str, root: str) -> dict[str, bytes]:
-    """Reads the files that importing `root` may need.
+    """Reads the files that importing `root` may need; see `imported_files`.
 
     Args:
         folder: where the user's code lies.
         root: the entry of the folder to start from, `trainer.py` or a package's folder.
-
-    Returns:
-        Path relative to `folder`, with forward slashes → contents.
-
-    Raises:
-        ModuleFileError: files cannot be read or have a syntax error; lists all of them.
-        OSError: the folder cannot be listed.
     """
     collector = _Collector(folder)
     collector.follow(root)

@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -111,22 +111,20 @@ def _fresh_modules(names: Collection[str], folder: Path) -> Iterator[None]:
 
     On exit `sys.modules` has again what was there under these names.
     """
-    displaced = _pop(_named(names))
+    displaced = {name: sys.modules.pop(name) for name in _named(names)}
     try:
         yield
     finally:
         # User code may extend sys.path by a folder of its own and import by other names.
-        _pop([*_named(names), *_from(folder)])
+        start = f"{folder}{os.sep}"
+        for name, module in list(sys.modules.items()):
+            if top_level(name) in names or _file(module).startswith(start):
+                del sys.modules[name]
         sys.modules.update(displaced)
 
 
 def _named(names: Collection[str]) -> list[str]:
     return [name for name in sys.modules if top_level(name) in names]
-
-
-def _from(folder: Path) -> list[str]:
-    start = f"{folder}{os.sep}"
-    return [name for name, module in sys.modules.items() if _file(module).startswith(start)]
 
 
 def _file(module: ModuleType) -> str:
@@ -136,7 +134,3 @@ def _file(module: ModuleType) -> str:
     except AttributeError:
         return ""
     return str(variables.get("__file__") or "")
-
-
-def _pop(names: Iterable[str]) -> dict[str, ModuleType]:
-    return {name: sys.modules.pop(name) for name in set(names)}

@@ -70,7 +70,10 @@ def importable(folder: Path, origin: str) -> Iterator[None]:
         yield
     finally:
         sys.path[:], sys.path_hooks[:] = path, hooks
-        _restore_environment("PYTHONPATH", inherited)
+        if inherited is None:
+            os.environ.pop("PYTHONPATH", None)
+        else:
+            os.environ["PYTHONPATH"] = inherited
         _forget(folder, origin)
 
 
@@ -79,13 +82,6 @@ def _finder(folder: Path, origin: str, path: str) -> FileFinder:
         raise ImportError(f"{path} is not in a bundle")
     source: Any = functools.partial(BundleLoader, folder=folder, origin=origin)
     return FileFinder(path, (ExtensionFileLoader, EXTENSION_SUFFIXES), (source, SOURCE_SUFFIXES))
-
-
-def _restore_environment(name: str, value: str | None) -> None:
-    if value is None:
-        os.environ.pop(name, None)
-    else:
-        os.environ[name] = value
 
 
 def _forget(folder: Path, origin: str) -> None:

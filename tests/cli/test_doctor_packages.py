@@ -65,3 +65,7 @@ def test_a_dependency_that_nobody_asks_for_is_named(
     assert found.status == "fail"
     assert "import fails: ModuleNotFoundError: no dill" in found.found
     assert found.remedy.startswith("pip install dill ")
+
+
+def test_the_last_import_may_take_the_process_down_too(modules: Path) -> None:
+    assert list(import_errors(("sound", "deadly"))) == ["deadly"]
