@@ -31,6 +31,7 @@ def test_exported_names():
         "checked_function",
         "explain_missing",
         "imported_files",
+        "loaded_modules",
         "path_of_module",
         "user_function",
         "user_module",
