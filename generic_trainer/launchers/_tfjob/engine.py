@@ -104,6 +104,8 @@ class TFJobEngine:
                 self._seen_s = time.monotonic()
                 return self._ends()
             except Exception as error:  # of the network, of the server, of the client
+                if self._is_deleted:  # nobody waits for it any longer than for the pods
+                    return self._ends()
                 if time.monotonic() - self._seen_s > _PATIENCE_S:
                     raise WorkerLostError(
                         f"The Kubernetes API server has not answered for {_PATIENCE_S:g} s; the "
