@@ -21,6 +21,13 @@ ROOT = Path(__file__).parents[2]
 TARGETS = "tests._core.fork_targets"
 
 
+@pytest.fixture(autouse=True)
+def no_keepers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests of the same process may keep servers for as long as it lasts."""
+    monkeypatch.setattr("generic_trainer._core.forkserver.client._keepers", 0)
+    monkeypatch.setattr("generic_trainer._core.forkserver.client._kept", [])
+
+
 @pytest.fixture
 def server() -> Iterator[ForkServer]:
     server = ForkServer(["json"])

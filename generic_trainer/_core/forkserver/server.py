@@ -52,12 +52,15 @@ def main(descriptor: int, preload: Sequence[str], preload_if_there: Sequence[str
     os._exit(0)  # it holds nothing that Python and TensorFlow would have to take down, for long
 
 
-def die_with_parent() -> None:
+def die_with_parent(parent: int | None = None) -> None:
     """Has the kernel kill this process when its parent ends.
 
     Gaining capabilities, as in a new user namespace, undoes that; call it again afterwards.
+
+    Args:
+        parent: its process, where that may have ended already; None for the parent of now.
     """
-    parent = os.getppid()
+    parent = os.getppid() if parent is None else parent
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it was faster
         os._exit(1)
@@ -108,12 +111,13 @@ class _Server:
                     self.tell(event="ended", name=name, code=os.waitstatus_to_exitcode(status))
 
     def _fork(self, request: dict[str, Any], descriptors: Sequence[int]) -> None:
+        own_pid = os.getpid()
         with warnings.catch_warnings():
             # Of the threads that importing started: they are idle, and hold no locks.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
-            self._become_child(request, descriptors)
+            self._become_child(request, descriptors, own_pid)
         # Here as well as there: who is told of the child may kill its group at once.
         _lead_group(pid)
         for descriptor in descriptors:
@@ -121,13 +125,15 @@ class _Server:
         self._children[pid] = request["name"]
         self.tell(event="started", name=request["name"], pid=pid)
 
-    def _become_child(self, request: dict[str, Any], descriptors: Sequence[int]) -> None:
+    def _become_child(
+        self, request: dict[str, Any], descriptors: Sequence[int], server_pid: int
+    ) -> None:
         code = 1
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             _lead_group(0)
-            die_with_parent()
+            die_with_parent(server_pid)
             machine.be_first_to_be_killed(_OOM_SCORE)
             for descriptor, target in zip(descriptors[:2], (1, 2), strict=True):
                 os.dup2(descriptor, target)
