@@ -27,10 +27,7 @@ Whatever can be checked together is checked together: one error lists all the pr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
-
-if TYPE_CHECKING:
-    from generic_trainer.validation import ValidationReport
+from typing import Any, ClassVar
 
 __all__ = [
     "ConfigurationError",
@@ -173,11 +170,11 @@ class ModelValidationError(ExportError):
     """The exported model failed the checks that stand before publishing.
 
     Attributes:
-        report: the outcome of all checks.
+        report: the outcome of all checks, a `validation.ValidationReport`.
     """
 
     fields = (*ExportError.fields, "report")
-    report: ValidationReport | None = None
+    report: Any = None  # the type is of an upper floor
 
 
 def raise_problems(
