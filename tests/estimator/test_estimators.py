@@ -143,6 +143,7 @@ def test_added_metrics(train: Train) -> None:
     assert 0 < train(classifier)["squared_error"] < 0.2
 
 
+@pytest.mark.filterwarnings("ignore:`tf.layers.dense` is deprecated")
 def test_layers_in_a_model_fn(train: Train) -> None:
     def model_fn(features: Any, labels: Any, mode: str) -> Any:
         hidden = tf.keras.layers.Dense(4, activation="relu")(features["x"])

@@ -89,7 +89,8 @@ def test_a_sequence_without_batches(open_trial, role):
         SequenceAdapter(Empty())
 
 
-@pytest.mark.parametrize(("role", "method"), zip(ROLES, ["train", "validate"], strict=True))
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras 3 says it as well
+@pytest.mark.parametrize(("role", "method"), list(zip(ROLES, ["train", "validate"], strict=True)))
 def test_a_dataset_without_batches(open_trial, role, method):
     class Nothing(OneWeight):
         pass
