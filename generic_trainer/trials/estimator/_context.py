@@ -11,11 +11,8 @@ from generic_trainer.trials._context import BatchSizes, TrialContext
 from generic_trainer.trials._dataset_cache import DatasetCache
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.errors import CheckFailedError
-from generic_trainer.trials.estimator._reducer import MetricReducer, MetricValues
+from generic_trainer.trials.estimator._reducer import MetricReducer, metric_of
 
-_NO_OPTIMIZER = (
-    "Please pass your optimizer into `context.wrap_optimizer(optimizer)` right after creating it."
-)
 _NO_DATASET = (
     "Please pass your datasets (train and test) into `context.wrap_dataset(dataset)` right after "
     "creating them."
@@ -35,7 +32,7 @@ class EstimatorExperimentalContext(DatasetCache):
     ) -> None:
         """Takes what the cache reads by."""
         super().__init__(run, batch_sizes, managed_training=managed_training)
-        self._metrics = MetricValues()
+        self._last_value: tf.Tensor | None = None
 
     def make_metric(
         self,
@@ -57,7 +54,9 @@ class EstimatorExperimentalContext(DatasetCache):
         Raises:
             TypeError: `metric` is none of these.
         """
-        return self._metrics.make(metric, reducer, numpy_dtype)
+        value, update = metric_of(metric, reducer, numpy_dtype, after=self._last_value)
+        self._last_value = value  # values are read in a fixed order
+        return value, update
 
 
 class EstimatorContext(TrialContext):
@@ -98,7 +97,10 @@ class EstimatorContext(TrialContext):
     def check_optimizer(self) -> None:
         """Raises `CheckFailedError` if no optimizer was wrapped."""
         if not self._has_optimizer:
-            raise CheckFailedError(_NO_OPTIMIZER)
+            raise CheckFailedError(
+                "Please pass your optimizer into `context.wrap_optimizer(optimizer)` right after "
+                "creating it."
+            )
 
     def resumed(self, dataset: Any) -> Any:
         """Returns the training data without an end, from where training stands.

@@ -23,7 +23,7 @@ from generic_trainer.trials.estimator._checkpoint import (
     restore_generators,
     write_generators,
 )
-from generic_trainer.trials.estimator._serving import Exports, export_features, publish
+from generic_trainer.trials.estimator._serving import Exports, export_features
 from generic_trainer.trials.estimator._summaries import plain
 from generic_trainer.trials.estimator._training import StopHook, Training
 
@@ -126,7 +126,7 @@ class EstimatorController:
         if self._exports.names:
             if checkpoint is None:
                 self._exports.copy_to(folder)
-            publish(checkpoint or folder, self._exports.names, fn_args)
+            self._exports.publish(checkpoint or folder, fn_args)
             return
         if checkpoint is not None:
             copy_state(checkpoint, self._model_dir)

@@ -51,37 +51,31 @@ class MetricReducer(abc.ABC):
         """
 
 
-class MetricValues:
-    """Makes pairs of value and update operation, the values in a fixed order."""
+def metric_of(
+    metric: Any,
+    reducer: Callable[[list[Any]], Any] | MetricReducer,
+    numpy_dtype: Any,
+    *,
+    after: tf.Tensor | None,
+) -> tuple[tf.Tensor, tf.Operation]:
+    """See `EstimatorExperimentalContext.make_metric`; `after` is a value that is read before."""
+    reduced = reducer if isinstance(reducer, MetricReducer) else _Listing(reducer)
+    dtype = np.dtype(numpy_dtype)  # TensorFlow takes float for float32, NumPy for float64
+    tensors, rebuild = _flattened(metric)
+    state: Any = None
 
-    def __init__(self) -> None:
-        """Starts with none."""
-        self._last: Any = None
+    def accumulate(*values: Any) -> bool:
+        nonlocal state
+        state = reduced.accumulate(rebuild(values))
+        return True
 
-    def make(
-        self, metric: Any, reducer: Callable[[list[Any]], Any] | MetricReducer, numpy_dtype: Any
-    ) -> tuple[tf.Tensor, tf.Operation]:
-        """See `EstimatorExperimentalContext.make_metric`."""
-        reduced = reducer if isinstance(reducer, MetricReducer) else _Listing(reducer)
-        dtype = np.dtype(numpy_dtype)  # TensorFlow takes float for float32, NumPy for float64
-        tensors, rebuild = _flattened(metric)
-        state: Any = None
+    def reduce() -> Any:
+        return np.asarray(reduced.cross_slot_reduce([state])).astype(dtype)
 
-        def accumulate(*values: Any) -> bool:
-            nonlocal state
-            state = reduced.accumulate(rebuild(values))
-            return True
-
-        def reduce() -> Any:
-            return np.asarray(reduced.cross_slot_reduce([state])).astype(dtype)
-
-        update = tf.numpy_function(accumulate, tensors, tf.bool)
-        before = self._last
-        ordered = [before] if before is not None and before.graph is update.graph else []
-        with tf.control_dependencies(ordered):
-            value = tf.numpy_function(reduce, [], dtype)
-        self._last = value
-        return value, update.op
+    update = tf.numpy_function(accumulate, tensors, tf.bool)
+    ordered = [after] if after is not None and after.graph is update.graph else []
+    with tf.control_dependencies(ordered):
+        return tf.numpy_function(reduce, [], dtype), update.op
 
 
 class _Listing(MetricReducer):

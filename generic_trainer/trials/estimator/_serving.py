@@ -57,25 +57,20 @@ class Exports:
             copy_tree(export, os.path.join(directory, name))
         self._are_made = True
 
+    def publish(self, directory: str, fn_args: Any) -> None:
+        """Copies the first export that `copy_to` wrote to where it is checked and published.
 
-def publish(directory: str, names: list[str], fn_args: Any) -> None:
-    """Copies the export of the first function to where it is checked and published.
-
-    Args:
-        directory: holds `<name>/<time>/saved_model.pb`.
-        names: of the serving input receiver functions.
-        fn_args: the argument of `run_fn`.
-
-    Raises:
-        ExportError: the checkpoint has no export of that name.
-    """
-    if len(names) > 1:
-        _logger.warning(
-            "The export %r is published, the first one; the others (%s) are in the checkpoints.",
-            names[0],
-            ", ".join(names[1:]),
-        )
-    tf_estimator.copy_newest(os.path.join(directory, names[0]), fn_args.serving_model_dir)
+        Raises:
+            ExportError: there is none.
+        """
+        name, *others = self.names
+        if others:
+            _logger.warning(
+                "The first export, %r, is published; the others (%s) are in the checkpoints.",
+                name,
+                ", ".join(others),
+            )
+        tf_estimator.copy_newest(os.path.join(directory, name), fn_args.serving_model_dir)
 
 
 def export_features(

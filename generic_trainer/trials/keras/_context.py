@@ -15,6 +15,7 @@ from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.errors import CheckFailedError, InvalidExperimentException
 
 _UNCHANGED: Any = object()
+_MAY_BE_NONE = ("class_weight", "validation_steps")
 # Arguments of Keras 2's compile, after optimizer and loss.
 _COMPILE = ("metrics", "loss_weights", "weighted_metrics", "run_eagerly")
 # Arguments of `fit` that Keras 3 has no more.
@@ -138,16 +139,20 @@ class TFKerasContext(TrialContext):
                 drawn for each epoch; a Dataset has a `shuffle` of its own.
             validation_steps: batches of a Dataset that are validated on; None is all.
         """
-        changes = {
+        options = {
             "verbose": verbose,
+            "class_weight": class_weight,
             "workers": workers,
             "use_multiprocessing": use_multiprocessing,
             "max_queue_size": max_queue_size,
             "shuffle": shuffle,
+            "validation_steps": validation_steps,
         }
-        changes = {name: value for name, value in changes.items() if value is not None}
-        may_be_none = {"class_weight": class_weight, "validation_steps": validation_steps}
-        changes |= {name: value for name, value in may_be_none.items() if value is not _UNCHANGED}
+        changes = {
+            name: value
+            for name, value in options.items()
+            if value is not (_UNCHANGED if name in _MAY_BE_NONE else None)
+        }
         self.fit_options = dataclasses.replace(self.fit_options, **changes)
 
     def on_fit(self, train: Callable[[], None]) -> None:

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,12 +16,15 @@ import tensorflow as tf
 from generic_trainer.errors import ConfigurationError, ModuleFileError, raise_problems
 from generic_trainer.trials._process import fit_to_devices
 from generic_trainer.trials._trial import TrialRun
-from generic_trainer.trials.tensorflow._graph import LOSS, Step, build_replicas, make_step
+from generic_trainer.trials.tensorflow._graph import (
+    LOSS,
+    GraphTrial,
+    Step,
+    build_replicas,
+    make_step,
+)
 from generic_trainer.trials.tensorflow._serving import export
 from generic_trainer.user_code import loaded_modules
-
-if TYPE_CHECKING:
-    from generic_trainer.trials.tensorflow._trial import TensorFlowTrial
 
 _CHECKPOINT = "model.ckpt"
 _LOADERS = "make_data_loaders"
@@ -32,7 +35,7 @@ class TensorFlowController:
 
     stop_requested = False
 
-    def __init__(self, trial_class: type[TensorFlowTrial], run: TrialRun) -> None:
+    def __init__(self, trial_class: Callable[[dict[str, Any]], GraphTrial], run: TrialRun) -> None:
         """Builds the graph, opens a session and goes to where the trial stands.
 
         Raises:
@@ -138,7 +141,7 @@ class TensorFlowController:
         return make_step(self._session, feeds, fetched, *operations)
 
 
-def _datasets(trial_class: type[TensorFlowTrial], run: TrialRun) -> tuple[Any, Any]:
+def _datasets(trial_class: Any, run: TrialRun) -> tuple[Any, Any]:
     loaded = _make_data_loaders(trial_class)(dict(run.config), dict(run.hparams))
     kinds = tf.compat.v1.data.Dataset | tf.data.Dataset
     is_pair = isinstance(loaded, (tuple, list)) and len(loaded) == 2
@@ -189,7 +192,7 @@ def _compatible(first: Any, second: Any) -> bool:
     return all(a.dtype == b.dtype and a.shape[1:].is_compatible_with(b.shape[1:]) for a, b in pairs)
 
 
-def _metrics(trial: TensorFlowTrial, outputs: dict[str, Any]) -> dict[str, list[str]]:
+def _metrics(trial: GraphTrial, outputs: dict[str, Any]) -> dict[str, list[str]]:
     training, validation = list(trial.training_metrics()), list(trial.validation_metrics())
     problems = [
         f"{method} names {name!r}, which build_graph does not return; it returns {sorted(outputs)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -13,12 +13,23 @@ from tensorflow.core.protobuf import config_pb2
 from generic_trainer._core import internals
 from generic_trainer.errors import ModuleFileError
 
-if TYPE_CHECKING:
-    from generic_trainer.trials.tensorflow._trial import TensorFlowTrial
-
 LOSS = "loss"
 
 Step = Callable[..., list[dict[str, Any]]]
+
+
+class GraphTrial(Protocol):
+    """What is asked of a trial; see `TensorFlowTrial`."""
+
+    def build_graph(self, record: Any, is_training: tf.Tensor) -> dict[str, tf.Tensor]: ...
+
+    def optimizer(self) -> Any: ...
+
+    def training_metrics(self) -> list[str]: ...
+
+    def validation_metrics(self) -> list[str]: ...
+
+    def session_config(self) -> Any: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +48,7 @@ class Replicas:
 
 
 def build_replicas(
-    trial: TensorFlowTrial, record: Any, is_training: tf.Tensor, strategy: tf.distribute.Strategy
+    trial: GraphTrial, record: Any, is_training: tf.Tensor, strategy: tf.distribute.Strategy
 ) -> Replicas:
     """Builds the graph of a trial on each device of a strategy.
 
