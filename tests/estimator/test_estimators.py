@@ -146,7 +146,7 @@ def test_added_metrics(train: Train) -> None:
 @pytest.mark.filterwarnings("ignore:`tf.layers.dense` is deprecated")
 def test_layers_in_a_model_fn(train: Train) -> None:
     def model_fn(features: Any, labels: Any, mode: str) -> Any:
-        hidden = tf.keras.layers.Dense(4, activation="relu")(features["x"])
+        hidden = tf.keras.layers.Dense(4, activation="tanh")(features["x"])
         logits = tf.compat.v1.layers.dense(hidden, 1)
         if mode == tf.estimator.ModeKeys.PREDICT:
             return tf.estimator.EstimatorSpec(mode, {"logits": logits})
