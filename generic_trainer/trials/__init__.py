@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         Log,
     )
     from generic_trainer.trials._run_fn import run_fn_from_trial
+    from generic_trainer.trials._scripts.start import Mode, create, create_trial_instance
     from generic_trainer.trials._trial import (
         Trial,
         get_data_config,
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
         get_hyperparameters,
         get_trial_seed,
     )
-    from generic_trainer.trials.native import Mode, create, create_trial_instance
 
 __all__ = [
     "Categorical",
@@ -91,7 +91,7 @@ _HOMES = {
         "get_hyperparameters",
         "get_trial_seed",
     ),
-    "native": ("Mode", "create", "create_trial_instance"),
+    "_scripts.start": ("Mode", "create", "create_trial_instance"),
 }
 _MODULES = ("errors", "estimator", "experiment", "experimental", "keras", "native", "tensorflow")
 

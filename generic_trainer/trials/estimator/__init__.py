@@ -17,12 +17,9 @@ if TYPE_CHECKING:
         EstimatorExperimentalContext,
         EstimatorTrialContext,
     )
-    from generic_trainer.trials.estimator._controller import (
-        EstimatorController as EstimatorController,
-    )
+    from generic_trainer.trials.estimator._native import EstimatorNativeContext, init
     from generic_trainer.trials.estimator._reducer import MetricReducer
     from generic_trainer.trials.estimator._trial import EstimatorTrial, ServingInputReceiverFn
-    from generic_trainer.trials.native.estimator import EstimatorNativeContext, init
 
 __all__ = [
     "EstimatorContext",
@@ -37,19 +34,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "estimator._checkpoint": ("RunHook",),
-    "estimator._context": (
+    "_checkpoint": ("RunHook",),
+    "_context": (
         "EstimatorContext",
         "EstimatorExperimentalContext",
         "EstimatorTrialContext",
     ),
-    "estimator._controller": ("EstimatorController",),  # for trials.native alone
-    "estimator._reducer": ("MetricReducer",),
-    "estimator._trial": ("EstimatorTrial", "ServingInputReceiverFn"),
-    "native.estimator": ("EstimatorNativeContext", "init"),
+    "_native": ("EstimatorNativeContext", "init"),
+    "_reducer": ("MetricReducer",),
+    "_trial": ("EstimatorTrial", "ServingInputReceiverFn"),
 }
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {name: f"generic_trainer.trials.{home}" for home, names in _HOMES.items() for name in names},
+    {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names},
 )

@@ -9,7 +9,7 @@
 
     from generic_trainer.trials.experimental.keras import init     # for scripts without a class
 
-What these do is in `generic_trainer.trials.native`. There is no master with an API of its own, so
+There is no master with an API of its own, so
 there are no `Determined`, `Checkpoint`, `ExperimentReference` and the like.
 
 Source: `determined.experimental` of Determined 0.12 and 0.13.
@@ -22,19 +22,19 @@ from typing import TYPE_CHECKING
 from generic_trainer._core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from generic_trainer.trials._scripts.start import Mode, create, create_trial_instance
     from generic_trainer.trials.experimental import estimator, keras
-    from generic_trainer.trials.native import Mode, create, create_trial_instance
 
 __all__ = ["Mode", "create", "create_trial_instance", "estimator", "keras"]
 
-_NATIVE = "generic_trainer.trials.native"
+_START = "generic_trainer.trials._scripts.start"
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "Mode": _NATIVE,
-        "create": _NATIVE,
-        "create_trial_instance": _NATIVE,
+        "Mode": _START,
+        "create": _START,
+        "create_trial_instance": _START,
         "estimator": f"{__name__}.estimator",
         "keras": f"{__name__}.keras",
     },

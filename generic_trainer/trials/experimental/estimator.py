@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from generic_trainer.trials.native.estimator import init
+from generic_trainer.trials.estimator import init
 
 __all__ = ["init"]

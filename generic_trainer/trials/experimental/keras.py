@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from generic_trainer.trials.native.keras import init
+from generic_trainer.trials.keras import init
 
 __all__ = ["init"]

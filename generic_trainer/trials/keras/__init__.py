@@ -19,13 +19,11 @@ if TYPE_CHECKING:
         TFKerasExperimentalContext,
         TFKerasTrialContext,
     )
-    from generic_trainer.trials.keras._controller import TFKerasController as TFKerasController
     from generic_trainer.trials.keras._data import ArrayLike, InputData, KerasInputData
+    from generic_trainer.trials.keras._native import TFKerasNativeContext, init
     from generic_trainer.trials.keras._sequence import KerasDataAdapter, SequenceAdapter
     from generic_trainer.trials.keras._trial import TFKerasTrial
-    from generic_trainer.trials.keras._trial import seed_keras as seed_keras
     from generic_trainer.trials.keras.callbacks import TFKerasTensorBoard
-    from generic_trainer.trials.native.keras import TFKerasNativeContext, init
 
 __all__ = [
     "ArrayLike",
@@ -47,17 +45,16 @@ __all__ = [
 
 _HOMES = {
     # Scripts that Determined shipped import the name with the underscore.
-    "keras._arrays": ("ArrayLikeAdapter", "InMemorySequence", "_ArrayLikeAdapter"),
-    "keras._context": ("TFKerasContext", "TFKerasExperimentalContext", "TFKerasTrialContext"),
-    "keras._controller": ("TFKerasController",),  # for trials.native alone, as seed_keras
-    "keras._data": ("ArrayLike", "InputData", "KerasInputData"),
-    "keras._sequence": ("KerasDataAdapter", "SequenceAdapter"),
-    "keras._trial": ("TFKerasTrial", "seed_keras"),
-    "keras.callbacks": ("TFKerasTensorBoard", "callbacks"),
-    "native.keras": ("TFKerasNativeContext", "init"),
+    "_arrays": ("ArrayLikeAdapter", "InMemorySequence", "_ArrayLikeAdapter"),
+    "_context": ("TFKerasContext", "TFKerasExperimentalContext", "TFKerasTrialContext"),
+    "_data": ("ArrayLike", "InputData", "KerasInputData"),
+    "_native": ("TFKerasNativeContext", "init"),
+    "_sequence": ("KerasDataAdapter", "SequenceAdapter"),
+    "_trial": ("TFKerasTrial",),
+    "callbacks": ("TFKerasTensorBoard", "callbacks"),
 }
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {name: f"generic_trainer.trials.{home}" for home, names in _HOMES.items() for name in names},
+    {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names},
 )

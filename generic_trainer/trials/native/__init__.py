@@ -24,12 +24,10 @@ from generic_trainer._core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from generic_trainer.trials import experimental
+    from generic_trainer.trials._scripts.loading import StopLoadingImplementation
+    from generic_trainer.trials._scripts.start import Mode
     from generic_trainer.trials.errors import InvalidExperimentException
     from generic_trainer.trials.native import estimator, keras
-    from generic_trainer.trials.native._loading import StopLoadingImplementation
-    from generic_trainer.trials.native._start import Mode
-    from generic_trainer.trials.native._start import create as create
-    from generic_trainer.trials.native._start import create_trial_instance as create_trial_instance
 
 __all__ = [
     "InvalidExperimentException",
@@ -40,14 +38,14 @@ __all__ = [
     "keras",
 ]
 
+_SCRIPTS = "generic_trainer.trials._scripts"
+
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "InvalidExperimentException": "generic_trainer.trials.errors",
-        "Mode": f"{__name__}._start",
-        "StopLoadingImplementation": f"{__name__}._loading",
-        "create": f"{__name__}._start",
-        "create_trial_instance": f"{__name__}._start",
+        "Mode": f"{_SCRIPTS}.start",
+        "StopLoadingImplementation": f"{_SCRIPTS}.loading",
         "estimator": f"{__name__}.estimator",
         "experimental": "generic_trainer.trials",
         "keras": f"{__name__}.keras",

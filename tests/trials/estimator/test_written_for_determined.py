@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from generic_trainer.trials._entry_point import find_trial_class
-from generic_trainer.trials.native._task import run_experiment
+from generic_trainer.trials._scripts.task import run_experiment
 
 FILES = Path(__file__).with_name("written_for_determined")
 IMPORTS = {

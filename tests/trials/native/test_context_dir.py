@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from generic_trainer.trials.native._submit import MAX_BASE64_BYTES, pack, read_context_dir
+from generic_trainer.trials._scripts.submit import MAX_BASE64_BYTES, pack, read_context_dir
 
 
 def write(folder: Path, *names: str) -> None:

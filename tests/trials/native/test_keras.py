@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from generic_trainer.trials._scripts.task import run_experiment
 from generic_trainer.trials.native import InvalidExperimentException, Mode, keras
-from generic_trainer.trials.native._task import run_experiment
 
 CONFIG = {"hyperparameters": {"global_batch_size": 2, "rate": 0.1}}
 X = np.array([[1.0], [2.0], [3.0], [4.0]], np.float32)

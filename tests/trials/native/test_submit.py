@@ -16,13 +16,13 @@ import pytest
 
 from generic_trainer.errors import ConfigurationError, ModuleFileError
 from generic_trainer.trials import Categorical, Log
+from generic_trainer.trials._scripts.task import run_experiment
 from generic_trainer.trials.native import (
     InvalidExperimentException,
     Mode,
     estimator,
     experimental,
 )
-from generic_trainer.trials.native._task import run_experiment
 from tests.trials.estimator.one_weight import OneWeight
 from tests.trials.native.jobs_api import head
 from tests.trials.native.script import CONFIG
@@ -65,7 +65,7 @@ def experiment(job):
 def test_the_folder_and_the_running_script_are_sent(ray_head, code):
     job = submit(ray_head, code, master_url=ray_head.url)
     assert job["entrypoint"] == (
-        "python -m generic_trainer.trials.native._task script.py --fast 'a b'"
+        "python -m generic_trainer.trials._scripts.task script.py --fast 'a b'"
     )
     assert job["metadata"] == {"description": "one weight"}
     [package] = ray_head.packages.values()

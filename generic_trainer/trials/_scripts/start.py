@@ -10,14 +10,14 @@ from typing import Any, Generic, TypeVar
 
 from generic_trainer.trials._loop import Controller
 from generic_trainer.trials._process import code_file, seed_generators
-from generic_trainer.trials._trial import Trial, TrialRun, current
-from generic_trainer.trials.native._loading import (
+from generic_trainer.trials._scripts.loading import (
     StopLoadingImplementation,
     local_run,
     run_to_load,
     try_one_batch,
 )
-from generic_trainer.trials.native._submit import submit_experiment
+from generic_trainer.trials._scripts.submit import submit_experiment
+from generic_trainer.trials._trial import Trial, TrialRun, current
 
 C = TypeVar("C")
 Start = Callable[[Controller], None]

@@ -1,4 +1,4 @@
-"""The job on the cluster: ``python -m generic_trainer.trials.native._task train.py ...``.
+"""The job on the cluster: ``python -m generic_trainer.trials._scripts.task train.py ...``.
 
 The script is loaded anew for each trial; the trial loop is that of every other experiment.
 """
@@ -20,8 +20,8 @@ from generic_trainer._core.files import gfile
 from generic_trainer.errors import ExportError, ModuleFileError
 from generic_trainer.trials._loop import Controller
 from generic_trainer.trials._run_fn import run_fn_from_trial
+from generic_trainer.trials._scripts.loading import StopLoadingImplementation, loading
 from generic_trainer.trials._trial import Trial, TrialRun
-from generic_trainer.trials.native._loading import StopLoadingImplementation, loading
 
 # Environment variable of the job: JSON with the configuration and the directory for the results.
 EXPERIMENT = "GENERIC_TRAINER_EXPERIMENT"

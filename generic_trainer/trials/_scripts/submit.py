@@ -16,9 +16,9 @@ from typing import Any
 from generic_trainer._core.files import is_remote
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._config import checkpoint_storage_dir
+from generic_trainer.trials._scripts.loading import one_batch_config
+from generic_trainer.trials._scripts.task import EXPERIMENT, PACKAGE, entrypoint
 from generic_trainer.trials.errors import InvalidExperimentException
-from generic_trainer.trials.native._loading import one_batch_config
-from generic_trainer.trials.native._task import EXPERIMENT, PACKAGE, entrypoint
 
 _DEFAULT_ADDRESS = "http://localhost:8265"
 # 128 MiB of message hold 6 bits in every 8, less 1 MiB for the rest: 95 MiB, of base64.
