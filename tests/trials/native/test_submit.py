@@ -81,7 +81,7 @@ def test_the_folder_and_the_running_script_are_sent(ray_head, code):
 
 def test_the_address_may_come_from_the_environment(ray_head, code, monkeypatch):
     monkeypatch.setenv("DET_MASTER", ray_head.url.removeprefix("http://"))
-    assert submit(ray_head, code, command=["script.py"])["entrypoint"].endswith("_task script.py")
+    assert submit(ray_head, code, command=["script.py"])["entrypoint"].endswith(".task script.py")
 
 
 @pytest.mark.parametrize("by_position", [1, 2, 3, 4])
@@ -96,7 +96,7 @@ def test_by_position_in_the_first_form(ray_head, code, by_position):
     kwargs = dict(list(given.items())[by_position:])
     with pytest.raises(SystemExit):
         estimator.init(CONFIG, *args, **kwargs)
-    assert ray_head.jobs[0]["entrypoint"].endswith("_task script.py x")
+    assert ray_head.jobs[0]["entrypoint"].endswith(".task script.py x")
 
 
 def test_create_goes_on_after_submitting(ray_head, code):
