@@ -73,6 +73,11 @@ class Result:
     seconds: float = 0.0
 
 
+def reason_of(error: Exception) -> str:
+    """Returns the first line of what an error says, or its class's name where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def merge(name: str, findings: Iterable[Finding], seconds: float = 0.0) -> Result:
     """Makes one `Result` of all findings of a check: the worst status wins, none means pass."""
     listed = list(findings)
@@ -110,7 +115,13 @@ class Check:
         try:
             findings.extend(self.function(model))
         except Exception as error:
-            findings.append(_escaped(error))
+            findings.append(
+                fail(
+                    f"the check ended with {type(error).__name__}: {reason_of(error)[:500]}",
+                    "see why this part of the model cannot be examined; if the model is right, set "
+                    "severities={<check>: 'skip'} in the contract and report the case",
+                )
+            )
         result = merge(self.name, findings, time.perf_counter() - started)
         return result if findings else dataclasses.replace(result, message=self.summary)
 
@@ -123,12 +134,3 @@ def check(name: str, needs: tuple[str, ...] = ()) -> Callable[[CheckFunction], C
         return Check(name, summary, function, needs)
 
     return decorate
-
-
-def _escaped(error: Exception) -> Finding:
-    lines = str(error).strip().splitlines() or [""]
-    return fail(
-        f"the check ended with {type(error).__name__}: {lines[0][:500]}",
-        "see why this part of the model cannot be examined; if the model is right, set "
-        "severities={<check>: 'skip'} in the contract and report the case",
-    )

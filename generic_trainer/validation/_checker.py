@@ -20,7 +20,6 @@ import time
 from collections.abc import Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 from generic_trainer._core.cluster import TF_CONFIG
@@ -104,12 +103,7 @@ class Checker:
     def __enter__(self) -> Checker:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -224,10 +218,6 @@ class _PartialReport:
     """What is known of one model so far, across the processes that a report may take.
 
     Attributes:
-        model_dir: the model.
-        contract: what it must fulfil.
-        results: of the checks that have ended, in their order.
-        facts: what the checks have measured.
         done: check → its outcome, for the process that goes on after one that died.
         checking: the check that runs now.
         complete: whether no check is left.
@@ -242,10 +232,9 @@ class _PartialReport:
     complete: bool = False
 
     def request(self, scratch: str, memory_limit_mb: float | None) -> dict[str, Any]:
-        """Returns the fields of a `CheckRequest`, whose `done` grows with this object's."""
-        model_dir = self.model_dir
+        """Returns the request to `_runner`, whose `done` grows with this object's."""
         return {
-            "model_dir": model_dir if is_remote(model_dir) else os.path.abspath(model_dir),
+            "model_dir": _absolute(self.model_dir),
             "contract": _portable(self.contract, Path(scratch)).to_json(),
             "scratch": scratch,
             "memory_limit_mb": memory_limit_mb,
@@ -286,12 +275,13 @@ class _PartialReport:
 
     def report(self) -> ValidationReport:
         """Returns the report, with the severities that the contract asks for."""
-        results = []
-        for result in self.results:
-            severity = self.contract.severities.get(result.name)
-            if severity is not None and result.status not in ("pass", "skip"):
-                result = dataclasses.replace(result, status=severity)
-            results.append(result)
+        severities = self.contract.severities
+        results = (
+            dataclasses.replace(result, status=severities.get(result.name, result.status))
+            if result.status in ("fail", "warn")
+            else result
+            for result in self.results
+        )
         return ValidationReport(self.model_dir, tuple(results), self.facts)
 
 
@@ -304,9 +294,13 @@ def _portable(contract: ServingContract, scratch: Path) -> ServingContract:
             file = scratch / f"{name}.pbtxt"
             file.write_text(str(value), encoding="utf-8")
             changes[name] = str(file)
-        elif isinstance(value, (str, os.PathLike)) and not is_remote(os.fspath(value)):
-            changes[name] = os.path.abspath(value)
+        elif isinstance(value, (str, os.PathLike)):
+            changes[name] = _absolute(os.fspath(value))
     return dataclasses.replace(contract, **changes)
+
+
+def _absolute(path: str) -> str:
+    return path if is_remote(path) else os.path.abspath(path)
 
 
 def _installed_packages() -> list[str]:
@@ -321,9 +315,8 @@ def _installed_packages() -> list[str]:
 
 def _environment(scratch: Path) -> dict[str, str]:
     """Returns the caller's environment without its cluster and GPUs, which training may occupy."""
-    kept = {key: value for key, value in os.environ.items() if key not in _DROPPED_VARIABLES}
     return {
-        **kept,
+        **{key: value for key, value in os.environ.items() if key not in _DROPPED_VARIABLES},
         "CUDA_VISIBLE_DEVICES": "-1",
         "TF_CPP_MIN_LOG_LEVEL": "1",
         "TMPDIR": str(scratch),  # what a killed process leaves goes with the rest

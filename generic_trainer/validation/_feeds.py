@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,9 +32,7 @@ def feed_for(model: ModelUnderTest, signature: Any) -> Feed | None:
     columns = _columns(model.records, infos)
     if columns is not None:
         return Feed(columns, f"features of {_REAL}", True, False)
-    made_up = {
-        name: _made_up_tensor(dtype_of(info), shape_of(info)) for name, info in infos.items()
-    }
+    made_up = {name: _made_up_tensor(info) for name, info in infos.items()}
     return Feed(made_up, "made-up tensors", False, False)
 
 
@@ -43,15 +41,15 @@ def _strings(model: ModelUnderTest, signature: Any) -> Feed:
     (name,) = signature.inputs
     features = parsed_features(model.meta_graph.graph_def, signature)
     if features and model.records and not model.contract.examples_transformed:
-        return Feed({name: _vector(model.records)}, _REAL, True, True)
+        return Feed({name: np.array(model.records, dtype=object)}, _REAL, True, True)
     if features:
-        records = _made_up_examples(features, model.schema)
-        return Feed({name: _vector(records)}, "made-up examples", False, True)
+        records = _made_up_examples(features.values(), model.schema)
+        return Feed({name: np.array(records, dtype=object)}, "made-up examples", False, True)
     columns = _columns(model.records, dict(signature.inputs))
     if columns is not None:
         return Feed(columns, f"features of {_REAL}", True, False)
     texts = [b"text %d" % row for row in range(RECORDS)]
-    return Feed({name: _vector(model.records or texts)}, "strings", False, False)
+    return Feed({name: np.array(model.records or texts, dtype=object)}, "strings", False, False)
 
 
 def _columns(records: list[bytes], infos: dict[str, Any]) -> dict[str, np.ndarray] | None:
@@ -68,32 +66,19 @@ def _columns(records: list[bytes], infos: dict[str, Any]) -> dict[str, np.ndarra
 
 def _column(rows: list[Any], name: str, info: Any) -> np.ndarray:
     key = name if any(name in row for row in rows) else name.removesuffix("_input")
+    if not all(key in row for row in rows):  # reading would add it
+        raise KeyError(key)
     dims = (shape_of(info) or [None])[1:]
-    values = []
-    for row in rows:
-        if key not in row:
-            raise KeyError(key)
-        feature = row[key]
-        values.append(list(getattr(feature, feature.WhichOneof("kind")).value))
+    values = [list(getattr(row[key], row[key].WhichOneof("kind")).value) for row in rows]
     array = np.array(values, dtype=object if dtype_of(info).name == "string" else None)
     return array.reshape([len(rows), *(-1 if dim is None else dim for dim in dims)]).astype(
         dtype_of(info).as_numpy_dtype
     )
 
 
-def _vector(records: list[bytes]) -> np.ndarray:
-    vector = np.empty(len(records), dtype=object)
-    vector[:] = records
-    return vector
-
-
-def _made_up_tensor(dtype: Any, shape: list[int | None] | None) -> np.ndarray:
-    """Returns [RECORDS, ...] small values, different from row to row, the same each time.
-
-    Args:
-        dtype: a `tf.DType`.
-        shape: the signature's dimensions, the batch first; None for an unknown rank.
-    """
+def _made_up_tensor(info: Any) -> np.ndarray:
+    """Returns [RECORDS, ...] small values, different from row to row, the same each time."""
+    dtype, shape = dtype_of(info), shape_of(info)
     if shape == []:
         return np.asarray(_values(dtype, 1)[0])
     dims = [_FREE_DIM if dim is None else dim for dim in (shape or [None])[1:]]
@@ -109,20 +94,15 @@ def _values(dtype: Any, count: int) -> np.ndarray:
     return generator.integers(0, 2, count).astype(dtype.as_numpy_dtype)
 
 
-def _made_up_examples(features: Mapping[str, ParsedFeature], schema: Any) -> list[bytes]:
-    """Returns serialized examples with the features that a model parses.
-
-    Args:
-        features: name → feature.
-        schema: a `Schema` whose domains give the values of strings and integers, or None.
-    """
+def _made_up_examples(features: Iterable[ParsedFeature], schema: Any) -> list[bytes]:
+    """Returns serialized examples, whose strings and integers are from the schema's domains."""
     import tensorflow as tf
 
     choices = _choices(schema) if schema is not None else {}
     examples = []
     for row in range(RECORDS):
         example = tf.train.Example()
-        for feature in features.values():
+        for feature in features:
             _fill(example.features.feature[feature.name], feature, choices, row)
         examples.append(example.SerializeToString(deterministic=True))
     return examples

@@ -6,9 +6,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import importlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
@@ -27,7 +25,6 @@ _LIBRARIES = (
     (r"(Scann)", "scann"),
     (r"(TRT|TensorRT)", "tensorrt"),
 )  # fmt: skip
-_SHOWN = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,23 +57,23 @@ class Node:
 def walk(graph_def: Any) -> list[Node]:
     """Returns every node of a `GraphDef` and its library; calls of functions are left out."""
     library = {function.signature.name: function for function in graph_def.library.function}
-    served = set(functions_below(graph_def.node, library))
+    served = functions_below(graph_def.node, library)
     nodes = [Node(proto, "", True) for proto in graph_def.node]
     for name, function in library.items():
         nodes.extend(Node(proto, name, name in served) for proto in function.node_def)
     return [node for node in nodes if node.op not in library]
 
 
-def functions_below(nodes: Iterable[Any], library: Mapping[str, Any]) -> list[str]:
-    """Returns the names of the library functions that `NodeDef`s call, directly or not."""
-    reached: dict[str, None] = {}
+def functions_below(nodes: Iterable[Any], library: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns those functions of a library that `NodeDef`s call, directly or not, by name."""
+    reached: dict[str, Any] = {}
     waiting = [name for node in nodes for name in _functions_of(node)]
     while waiting:
         name = waiting.pop()
         if name in library and name not in reached:
-            reached[name] = None
+            reached[name] = library[name]
             waiting.extend(n for node in library[name].node_def for n in _functions_of(node))
-    return list(reached)
+    return reached
 
 
 def string_constants(nodes: Iterable[Node]) -> Iterator[tuple[Node, list[bytes]]]:
@@ -95,11 +92,10 @@ def using(nodes: Iterable[Node], ops: Collection[str], allowed: Collection[str])
     return [node for node in nodes if node.op in ops and node.op not in allowed]
 
 
-def listed(nodes: list[Node]) -> str:
+def listed(nodes: list[Node], shown: int = 4) -> str:
     """Returns the nodes in words, the first few with the graphs that hold them."""
-    shown = "; ".join(f"{node.op} {node.where}" for node in nodes[:_SHOWN])
-    rest = len(nodes) - _SHOWN
-    return shown + (f" and {rest} more" if rest > 0 else "")
+    words = "; ".join(f"{node.op} {node.where}" for node in nodes[:shown])
+    return words + (f" and {len(nodes) - shown} more" if len(nodes) > shown else "")
 
 
 def library_of(op: str) -> str | None:
@@ -107,12 +103,9 @@ def library_of(op: str) -> str | None:
     return next((module for start, module in _LIBRARIES if re.match(start, op)), None)
 
 
-def import_library(op: str) -> None:
-    """Registers the op, where its library is known and installed."""
-    module = library_of(op)
-    if module is not None:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(module)
+def node_name(tensor: str) -> str:
+    """Returns the name of the node that gives a tensor, or that a control input (`^`) waits for."""
+    return tensor.split(":")[0].lstrip("^")
 
 
 def _functions_of(node: Any) -> Iterator[str]:

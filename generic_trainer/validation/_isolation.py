@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -36,12 +37,15 @@ def move(model_dir: str, target: Path) -> bool:
     if is_remote(model_dir):
         copy_tree(model_dir, str(target))
         return False
+    original = Path(model_dir).resolve()
     # Tried elsewhere first: what fails half-way leaves a process without its rights.
     with contextlib.suppress(OSError):
         if _can_hide():
-            _hidden_copy(Path(model_dir), target)
+            _hidden_copy(original, target)
             return True
-    _linked_copy(Path(model_dir), target)
+    target.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(OSError):  # of what this user may not read; the others are linked
+        shutil.copytree(original, target, copy_function=os.symlink, dirs_exist_ok=True)
     return False
 
 
@@ -53,16 +57,10 @@ def _can_hide() -> bool:
         (original / "file").touch()
         pid = os.fork()
         if pid == 0:
-            os._exit(0 if _hides(original, target) else 1)
+            with contextlib.suppress(OSError, AttributeError):
+                _hidden_copy(original.resolve(), target)
+            os._exit((original / "file").exists() or not (target / "file").exists())
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-
-
-def _hides(original: Path, target: Path) -> bool:
-    try:
-        _hidden_copy(original, target)
-    except (OSError, AttributeError):
-        return False
-    return (target / "file").exists() and not (original / "file").exists()
 
 
 def _hidden_copy(original: Path, target: Path) -> None:
@@ -79,23 +77,11 @@ def _hidden_copy(original: Path, target: Path) -> None:
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
     Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
-    original = original.resolve()
     _mount(libc, "none", Path("/"), None, _MS_REC | _MS_PRIVATE)
     target.mkdir(parents=True, exist_ok=True)
     _mount(libc, str(original), target, None, _MS_BIND | _MS_REC)
     _mount(libc, "none", target, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _kept_flags(target))
     _mount(libc, "tmpfs", original, b"tmpfs", 0)
-
-
-def _linked_copy(original: Path, target: Path) -> None:
-    """Rebuilds the tree of `original` in `target`, with a symbolic link for every file."""
-    original = original.resolve()
-    target.mkdir(parents=True, exist_ok=True)
-    for folder, _, names in os.walk(original):
-        copied = target / Path(folder).relative_to(original)
-        copied.mkdir(parents=True, exist_ok=True)
-        for name in names:
-            (copied / name).symlink_to(Path(folder, name))
 
 
 def _kept_flags(mounted: Path) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 from generic_trainer._core import internals
 from generic_trainer._core.protos import load_eval_config, load_schema
 from generic_trainer._core.records import read_records
+from generic_trainer.validation._check import reason_of
 from generic_trainer.validation._contract import ServingContract
 from generic_trainer.validation._graph import Node, walk
 from generic_trainer.validation._scoring import Scores
@@ -30,9 +31,9 @@ class VariableScan:
         infinite: float variables with an infinity and no NaN.
     """
 
-    unreadable: dict[str, str]
-    nan: tuple[str, ...]
-    infinite: tuple[str, ...]
+    unreadable: dict[str, str] = dataclasses.field(default_factory=dict)
+    nan: list[str] = dataclasses.field(default_factory=list)
+    infinite: list[str] = dataclasses.field(default_factory=list)
 
 
 class ModelUnderTest:
@@ -98,30 +99,18 @@ class ModelUnderTest:
 
     @functools.cached_property
     def records(self) -> list[bytes]:
-        """The first of the contract's examples; empty when it names none.
-
-        Raises:
-            DataError: they cannot be read.
-        """
+        """The first of the contract's examples, or none; a `DataError` if they are unreadable."""
         source = self.contract.examples
         return [] if source is None else read_records(source, RECORDS)
 
     @functools.cached_property
     def schema(self) -> Any:
-        """The contract's `Schema`, or None.
-
-        Raises:
-            DataError: it cannot be read.
-        """
+        """The contract's `Schema`, or None; a `DataError` if it cannot be read."""
         return load_schema(self.contract.schema)
 
     @functools.cached_property
     def eval_config(self) -> Any:
-        """The contract's `EvalConfig`, or None.
-
-        Raises:
-            DataError: it cannot be read.
-        """
+        """The contract's `EvalConfig`, or None; a `DataError` if it cannot be read."""
         return load_eval_config(self.contract.eval_config)
 
     @property
@@ -150,43 +139,23 @@ class ModelUnderTest:
 
 
 def _scan(prefix: Path) -> VariableScan:
-    """Reads every tensor of a checkpoint; TensorFlow verifies their checksums.
-
-    Args:
-        prefix: the files' common start, `<model>/variables/variables`.
-
-    Raises:
-        Exception: TensorFlow's own, when not even the index can be read.
-    """
-    import tensorflow as tf
-
-    reader = tf.train.load_checkpoint(str(prefix))
-    unreadable: dict[str, str] = {}
-    flawed: dict[str, list[str]] = {"": [], "nan": [], "infinite": []}
-    for name in sorted(reader.get_variable_to_shape_map()):
-        try:
-            value = reader.get_tensor(name)
-        except Exception as error:
-            unreadable[name] = (str(error).strip().splitlines() or [""])[0]
-        else:
-            flawed[_flaw(value)].append(name)
-    return VariableScan(unreadable, tuple(flawed["nan"]), tuple(flawed["infinite"]))
-
-
-def _flaw(value: object) -> str:
-    """Returns "nan", "infinite" or nothing; works in pieces, as a variable may fill the memory."""
+    """Reads every tensor of a checkpoint; TensorFlow verifies their checksums."""
     import numpy as np
     import tensorflow as tf
 
-    array = np.asarray(value)
-    if array.dtype.kind not in "fc" and tf.as_dtype(array.dtype).is_floating is False:
-        return ""
-    flaw = ""
-    flat = array.reshape(-1)
-    for start in range(0, flat.size, _CHUNK):
-        piece = flat[start : start + _CHUNK]
-        if not np.isfinite(piece).all():
-            if np.isnan(piece).any():
-                return "nan"
-            flaw = "infinite"
-    return flaw
+    reader = tf.train.load_checkpoint(str(prefix))
+    scan = VariableScan()
+    for name in sorted(reader.get_variable_to_shape_map()):
+        try:
+            flat = np.asarray(reader.get_tensor(name)).reshape(-1)
+        except Exception as error:
+            scan.unreadable[name] = reason_of(error)
+            continue
+        if flat.dtype.kind in "fc" or tf.as_dtype(flat.dtype).is_floating:
+            # In pieces, as a variable may fill the memory.
+            pieces = [flat[start : start + _CHUNK] for start in range(0, flat.size, _CHUNK)]
+            if any(np.isnan(piece).any() for piece in pieces):
+                scan.nan.append(name)
+            elif not all(np.isfinite(piece).all() for piece in pieces):
+                scan.infinite.append(name)
+    return scan

@@ -25,30 +25,14 @@ from generic_trainer.validation._model import ModelUnderTest
 _OOM_SCORE = 1000
 
 
-@dataclasses.dataclass(frozen=True)
-class CheckRequest:
-    """What to check, and what has been checked already by a process that died.
-
-    Attributes:
-        model_dir: the exported directory.
-        contract: `ServingContract.to_json()`.
-        scratch: a directory for this process.
-        memory_limit_mb: MiB that the checks may allocate; None for what is free.
-        done: check name → its outcome: a status, or `"blocked"` by a check that it needs.
-    """
-
-    model_dir: str
-    contract: str
-    scratch: str
-    memory_limit_mb: float | None
-    done: dict[str, str]
-
-
-def run(arguments: Mapping[str, Any], events: int) -> int:
+def run(request: Mapping[str, Any], events: int) -> int:
     """Runs every check that is not done yet.
 
     Args:
-        arguments: the fields of a `CheckRequest`.
+        request: `model_dir`, the exported directory; `contract`, `ServingContract.to_json()`;
+            `scratch`, a directory for this process; `memory_limit_mb`, MiB that the checks may
+            allocate, None for what is free; and `done`, of a process that died: check → its
+            outcome, a status or `"blocked"` by a check that it needs.
         events: descriptor of the pipe that the events are written to.
 
     Returns:
@@ -56,31 +40,27 @@ def run(arguments: Mapping[str, Any], events: int) -> int:
     """
     import tensorflow as tf
 
-    request = CheckRequest(**arguments)
-    contract = ServingContract.from_json(request.contract)
+    contract = ServingContract.from_json(request["contract"])
     machine.be_first_to_be_killed(_OOM_SCORE)
-    machine.limit_memory(request.memory_limit_mb)
-    target = Path(tempfile.mkdtemp(dir=request.scratch)) / "moved"
-    hidden = move(request.model_dir, target)
-    os.chdir(request.scratch)
-    contract = _follow(contract, Path(request.model_dir), target)
-    model = ModelUnderTest(target, contract, request.model_dir)
+    machine.limit_memory(request["memory_limit_mb"])
+    target = Path(tempfile.mkdtemp(dir=request["scratch"])) / "moved"
+    hidden = move(request["model_dir"], target)
+    os.chdir(request["scratch"])
+    contract = _follow(contract, Path(request["model_dir"]), target)
+    model = ModelUnderTest(target, contract, request["model_dir"])
     model.facts.update(original_hidden=hidden, tensorflow_version=tf.__version__)
     _send(events, event="begin", facts=model.facts)
-    done = dict(request.done)
+    done = dict(request["done"])
     for check in checks_for(contract):
         if check.name not in done:
             _send(events, event="start", check=check.name)
             result, outcome = _run_one(check, model, done)
             done[check.name] = outcome
-            _send(
-                events,
-                event="result",
-                result=dataclasses.asdict(result),
-                outcome=outcome,
-                facts=model.facts,
-            )
-    _send(events, event="complete", facts=_costs())
+            verdict = {"result": dataclasses.asdict(result), "outcome": outcome}
+            _send(events, event="result", **verdict, facts=model.facts)
+    peak_mb = machine.peak_memory_mb()
+    costs = {} if peak_mb is None else {"peak_memory_mb": round(peak_mb, 1)}
+    _send(events, event="complete", facts=costs)
     return 0
 
 
@@ -108,8 +88,3 @@ def _run_one(check: Check, model: ModelUnderTest, done: dict[str, str]) -> tuple
         return Result(check.name, "skip", reason), "blocked"
     result = check.run(model)
     return result, result.status
-
-
-def _costs() -> dict[str, float]:
-    peak = machine.peak_memory_mb()
-    return {} if peak is None else {"peak_memory_mb": round(peak, 1)}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from generic_trainer.validation._graph import functions_below
+from generic_trainer.validation._graph import functions_below, node_name
 
 
 def dtype_of(info: Any) -> Any:
@@ -73,7 +74,10 @@ class ParsedFeature:
 def parsed_features(graph_def: Any, signature: Any) -> dict[str, ParsedFeature]:
     """Returns name → feature for all that the signature's functions parse from tf.Examples."""
     features: dict[str, ParsedFeature] = {}
-    for nodes in _scopes(graph_def, signature):
+    library = {function.signature.name: function for function in graph_def.library.function}
+    own = _upstream(graph_def.node, [info.name for info in signature.outputs.values()])
+    functions = functions_below(own, library).values()
+    for nodes in (own, *(function.node_def for function in functions)):
         by_name = {node.name: node for node in nodes}
         for node in nodes:
             for feature in _features_of(node, by_name):
@@ -81,35 +85,21 @@ def parsed_features(graph_def: Any, signature: Any) -> dict[str, ParsedFeature]:
     return features
 
 
-def _scopes(graph_def: Any, signature: Any) -> Iterator[list[Any]]:
-    """Yields the nodes that the signature's outputs need, per graph or function."""
-    library = {function.signature.name: function for function in graph_def.library.function}
-    own = _upstream(graph_def.node, [info.name for info in signature.outputs.values()])
-    yield own
-    for name in functions_below(own, library):
-        yield list(library[name].node_def)
-
-
-def _upstream(nodes: Iterable[Any], tensors: Iterable[str]) -> list[Any]:
+def _upstream(nodes: Iterable[Any], tensors: list[str]) -> list[Any]:
+    """Returns the nodes that are needed to compute some tensors."""
     by_name = {node.name: node for node in nodes}
     needed: dict[str, Any] = {}
-    waiting = [_node_name(tensor) for tensor in tensors]
+    waiting = list(tensors)
     while waiting:
-        name = waiting.pop()
+        name = node_name(waiting.pop())
         if name in by_name and name not in needed:
             needed[name] = by_name[name]
-            waiting += [_node_name(tensor) for tensor in by_name[name].input]
+            waiting += by_name[name].input
     return list(needed.values())
 
 
 def _features_of(node: Any, by_name: Mapping[str, Any]) -> Iterator[ParsedFeature]:
     attributes = node.attr
-    dense_types = attributes["Tdense"].list.type
-    dense_sizes = [
-        math.prod(max(dim.size, 1) for dim in shape.dim)
-        for shape in attributes["dense_shapes"].list.shape
-    ]
-    sparse_types = attributes["sparse_types"].list.type
     if node.op == "ParseExampleV2":
         sparse, dense, ragged = (_strings(by_name, name) for name in node.input[2:5])
         yield from _features(ragged, attributes["ragged_value_types"].list.type)
@@ -121,22 +111,20 @@ def _features_of(node: Any, by_name: Mapping[str, Any]) -> Iterator[ParsedFeatur
         sparse, dense = attributes["sparse_keys"].list.s, attributes["dense_keys"].list.s
     else:
         return
-    yield from _features(dense, dense_types, dense_sizes)
-    yield from _features(sparse, sparse_types)
+    shapes = attributes["dense_shapes"].list.shape
+    sizes = [math.prod(max(dim.size, 1) for dim in shape.dim) for shape in shapes]
+    yield from _features(dense, attributes["Tdense"].list.type, sizes)
+    yield from _features(sparse, attributes["sparse_types"].list.type)
 
 
-def _features(keys: Any, types: Any, sizes: list[int] | None = None) -> Iterator[ParsedFeature]:
+def _features(keys: Any, types: Any, sizes: Iterable[int] = ()) -> Iterator[ParsedFeature]:
     import tensorflow as tf
 
-    for index, (key, dtype) in enumerate(zip(keys, types, strict=False)):
-        size = sizes[index] if sizes else 1
+    sizes = itertools.chain(sizes, itertools.repeat(1))
+    for key, dtype, size in zip(keys, types, sizes, strict=False):
         yield ParsedFeature(key.decode(), tf.as_dtype(dtype).name, size)
 
 
 def _strings(by_name: Mapping[str, Any], tensor: str) -> list[bytes]:
-    node = by_name.get(_node_name(tensor))
+    node = by_name.get(node_name(tensor))
     return list(node.attr["value"].tensor.string_val) if node is not None else []
-
-
-def _node_name(tensor: str) -> str:
-    return tensor.split(":")[0].lstrip("^")

@@ -7,11 +7,12 @@ that does not exist is left out, and without thresholds no blessing is ever writ
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator
 from typing import Any
 
 from generic_trainer._core.protos import load_eval_config, load_schema
-from generic_trainer.validation._check import Finding, Result, fail, merge, warn
+from generic_trainer.validation._check import Finding, Result, fail, merge, reason_of, warn
 
 
 def lint_eval_config(eval_config: Any, schema: Any = None) -> Result:
@@ -36,16 +37,13 @@ def lint_eval_config(eval_config: Any, schema: Any = None) -> Result:
 def lint_findings(
     config: Any, features: Collection[str] | None, preprocessed: Collection[str] | None = None
 ) -> Iterator[Finding]:
-    """Yields the mistakes in a config.
+    """Yields the mistakes in a config, as far as names are known.
 
     Args:
         config: the `EvalConfig`.
-        features: the names of the examples' features; None when they are not known.
-        preprocessed: the names of what the config's preprocessing functions return; None when they
-            are not known, as there is no model yet or the functions are no signatures of it.
+        features: the examples' features.
+        preprocessed: what the config's preprocessing functions return.
     """
-    if not config.model_specs:
-        yield fail("there is no model_specs entry", "add model_specs { label_key: ... }")
     yield from _structure(config)
     if features is not None:
         yield from _feature_names(config, features, preprocessed)
@@ -56,16 +54,18 @@ def lint_findings(
 def _structure(config: Any) -> Iterator[Finding]:
     from tensorflow_model_analysis.utils import config_util
 
+    if not config.model_specs:
+        yield fail("there is no model_specs entry", "add model_specs { label_key: ... }")
+        return
     if len(config.model_specs) > 2:
         yield fail(
             f"{len(config.model_specs)} model_specs; the Evaluator takes the model and a baseline",
             "keep one entry, and one with is_baseline: true if models are compared",
         )
     try:
-        if config.model_specs:
-            config_util.verify_eval_config(config)
+        config_util.verify_eval_config(config)
     except ValueError as error:
-        yield fail(str(error).splitlines()[0], "correct the eval config as TFMA says")
+        yield fail(reason_of(error), "correct the eval config as TFMA says")
 
 
 def _feature_names(
@@ -99,12 +99,10 @@ def _keys(config: Any) -> Iterator[tuple[str, str, str]]:
 def _slices(config: Any) -> Iterator[tuple[str, str, str]]:
     slicing = list(config.slicing_specs)
     for spec in config.metrics_specs:
-        for thresholds in spec.per_slice_thresholds.values():
-            for threshold in thresholds.thresholds:
-                slicing.extend(threshold.slicing_specs)
-        for metric in spec.metrics:
-            for threshold in metric.per_slice_thresholds:
-                slicing.extend(threshold.slicing_specs)
+        shared = [each.thresholds for each in spec.per_slice_thresholds.values()]
+        own = [metric.per_slice_thresholds for metric in spec.metrics]
+        for threshold in itertools.chain(*shared, *own):
+            slicing.extend(threshold.slicing_specs)
     for key in sorted({k for spec in slicing for k in (*spec.feature_keys, *spec.feature_values)}):
         yield "slicing_specs feature", key, "TFMA silently leaves the slice out"
 
@@ -117,9 +115,8 @@ def _metrics(config: Any) -> Iterator[Finding]:
             try:
                 metric_specs.metric_instance(metric)
             except Exception as error:
-                reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
                 yield fail(
-                    f"metric {metric.class_name!r} cannot be made: {reason[:300]}",
+                    f"metric {metric.class_name!r} cannot be made: {reason_of(error)[:300]}",
                     "use the name of a class of tfma.metrics or tf.keras.metrics, name the module "
                     "of your own, and give its arguments as JSON in config",
                 )

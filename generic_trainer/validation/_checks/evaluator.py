@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from generic_trainer.validation._check import Finding, check, fail, note, skip
@@ -14,10 +14,9 @@ from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._scoring import first_line
 from generic_trainer.validation._signatures import describe_info, dtype_of, is_serialized
 from generic_trainer.validation._tfma_lint import lint_findings
-from generic_trainer.validation._tfma_rehearsal import evaluate
 
-# What TFMA picks by itself from several outputs, in this order.
-_KNOWN_OUTPUTS = ("scores", "outputs", "predictions", "logistic", "probabilities", "logits")
+# What TFMA picks by itself from several outputs.
+_KNOWN_OUTPUTS = {"scores", "outputs", "predictions", "logistic", "probabilities", "logits"}
 _OF_SCHEMA = {1: "string", 2: "int64", 3: "float32"}  # schema_pb2.FeatureType
 _OF_EXAMPLE = {"bytes_list": "string", "int64_list": "int64", "float_list": "float32"}
 _REHEARSED = 20  # examples
@@ -29,18 +28,12 @@ def eval_config(model: ModelUnderTest) -> Iterator[Finding]:
     if model.eval_config is None:
         yield skip("the contract names no eval config")
         return
-    features = _feature_dtypes(model)
-    known = None if features is None else features.keys()
-    yield from lint_findings(model.eval_config, known, _preprocessed(model))
-
-
-def _preprocessed(model: ModelUnderTest) -> set[str] | None:
-    """Returns what the preprocessing functions return; None unless all are signatures."""
+    preprocessed = None  # unless all preprocessing functions are signatures
     specs = model.eval_config.model_specs
     functions = {name for spec in specs for name in spec.preprocessing_function_names}
-    if not functions <= model.signatures.keys():
-        return None
-    return {output for name in functions for output in model.signatures[name].outputs}
+    if functions <= model.signatures.keys():
+        preprocessed = {key for name in functions for key in model.signatures[name].outputs}
+    yield from lint_findings(model.eval_config, _feature_dtypes(model), preprocessed)
 
 
 def _feature_dtypes(model: ModelUnderTest) -> dict[str, str] | None:
@@ -51,13 +44,13 @@ def _feature_dtypes(model: ModelUnderTest) -> dict[str, str] | None:
         return None
     import tensorflow as tf
 
-    dtypes: dict[str, str] = {}
-    for record in model.records:
-        for name, feature in tf.train.Example.FromString(record).features.feature.items():
-            kind = feature.WhichOneof("kind")
-            if kind is not None:
-                dtypes[name] = _OF_EXAMPLE[kind]
-    return dtypes
+    examples = map(tf.train.Example.FromString, model.records)
+    return {
+        name: _OF_EXAMPLE[feature.WhichOneof("kind")]
+        for example in examples
+        for name, feature in example.features.feature.items()
+        if feature.WhichOneof("kind") is not None
+    }
 
 
 @check("eval_signatures", needs=("inputs_read", "signatures_exist"))
@@ -66,39 +59,29 @@ def eval_signatures(model: ModelUnderTest) -> Iterator[Finding]:
     if model.eval_config is None:
         yield skip("the contract names no eval config")
         return
+    default = "predict" if "predict" in model.signatures else "serving_default"
+    # TFMA also calls attributes of the exported object, which is the first of its graph.
+    roots = model.meta_graph.object_graph_def.nodes[:1]
+    attributes = {child.local_name for root in roots for child in root.children}
+    known = attributes.union(model.signatures)
     for spec in model.eval_config.model_specs:
         if spec.is_baseline:
             continue
-        yield from _preprocessing(model, spec)
-        name = spec.signature_name or _default_signature(model)
+        for name in spec.preprocessing_function_names:
+            if name not in known:
+                yield fail(
+                    f"preprocessing_function_names has {name!r}; the model has the signatures "
+                    f"{list(model.signatures)} and no attribute of that name",
+                    "export it, e.g. transform_features by generic_trainer.training.export_model",
+                )
+        name = spec.signature_name or default
         if name in model.signatures:
             yield from _inputs(model, spec, name)
             yield from _outputs(model, spec, name)
-        elif name not in _exported_attributes(model):
+        elif name not in known:
             yield fail(
                 f"the Evaluator calls signature {name!r}; the model has {list(model.signatures)}",
                 "export that signature or set model_specs.signature_name",
-            )
-
-
-def _default_signature(model: ModelUnderTest) -> str:
-    return "predict" if "predict" in model.signatures else "serving_default"
-
-
-def _exported_attributes(model: ModelUnderTest) -> set[str]:
-    """Returns the names on the exported object, which TFMA may also call."""
-    objects = model.meta_graph.object_graph_def.nodes
-    return {child.local_name for child in objects[0].children} if objects else set()
-
-
-def _preprocessing(model: ModelUnderTest, spec: Any) -> Iterator[Finding]:
-    known = set(model.signatures) | _exported_attributes(model)
-    for name in spec.preprocessing_function_names:
-        if name not in known:
-            yield fail(
-                f"preprocessing_function_names has {name!r}; the model has the signatures "
-                f"{list(model.signatures)} and no attribute of that name",
-                "export it, e.g. transform_features by generic_trainer.training.export_model",
             )
 
 
@@ -138,27 +121,23 @@ def _available(model: ModelUnderTest, spec: Any) -> dict[str, str] | None:
 
 def _outputs(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
     outputs = sorted(model.signatures[name].outputs)
-    expected = list(filter(None, [spec.prediction_key, *spec.prediction_keys.values()]))
     if len(outputs) < 2:
         return
+    expected = list(filter(None, [spec.prediction_key, *spec.prediction_keys.values()]))
     missing = [key for key in expected if key not in outputs]
+    named = any(metrics.output_names for metrics in model.eval_config.metrics_specs)
     if missing:
         yield fail(
             f"prediction_key {missing[0]!r} is not an output of signature {name!r}, which has "
             f"{outputs}",
             "set prediction_key to one of the outputs",
         )
-    elif not expected and not _picks_output(model, outputs):
+    elif not expected and not named and _KNOWN_OUTPUTS.isdisjoint(outputs):
         yield fail(
             f"signature {name!r} has the outputs {outputs}, and the eval config does not say "
             "which one is the prediction",
             "set model_specs.prediction_key, or metrics_specs.output_names for several heads",
         )
-
-
-def _picks_output(model: ModelUnderTest, outputs: list[str]) -> bool:
-    named = any(spec.output_names for spec in model.eval_config.metrics_specs)
-    return named or bool(set(outputs) & set(_KNOWN_OUTPUTS))
 
 
 @check("eval_rehearsal", needs=("loads", "devices", "eval_signatures"))
@@ -173,14 +152,7 @@ def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
     model.release()
     with tempfile.TemporaryDirectory() as folder:
         try:
-            metrics = evaluate(
-                model.eval_config,
-                str(model.directory),
-                model.contract.base_model,
-                model.records[:_REHEARSED],
-                model.schema,
-                Path(folder) / "result",
-            )
+            metrics = _evaluate(model, os.path.join(folder, "result"))
         except Exception as error:
             yield fail(
                 f"the Evaluator would fail: {_reason(error)}",
@@ -196,6 +168,73 @@ def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
                 "look for NaN among the predictions and labels; TFMA reports it without an error",
             )
     yield note(", ".join(f"{name} = {value:.4g}" for name, value in sorted(metrics.items())))
+
+
+def _evaluate(model: ModelUnderTest, output_dir: str) -> dict[str, float]:
+    """Evaluates the model as the Evaluator does, with Beam's runner in this process.
+
+    Returns:
+        Metric → value, of the metrics that are one number, over all examples.
+    """
+    import apache_beam as beam
+    import tensorflow_model_analysis as tfma
+    from tensorflow_model_analysis import constants
+    from tensorflow_model_analysis.utils import config_util
+    from tfx_bsl.tfxio import tensor_adapter, tf_example_record
+
+    base_model = model.contract.base_model
+    config = config_util.update_eval_config_with_defaults(
+        model.eval_config, has_baseline=base_model is not None, rubber_stamp=True
+    )
+    config_util.verify_eval_config(config)
+    models = [
+        tfma.default_eval_shared_model(
+            eval_saved_model_path=base_model if spec.is_baseline else str(model.directory),
+            model_name=spec.name,
+            eval_config=config,
+        )
+        for spec in config.model_specs
+    ]
+    io = tf_example_record.TFExampleBeamRecord(
+        physical_format="inmem",
+        telemetry_descriptors=["GenericTrainer"],
+        schema=model.schema,
+        raw_record_column_name=constants.ARROW_INPUT_COLUMN,
+    )
+    adapter = None
+    if model.schema is not None:
+        adapter = tensor_adapter.TensorAdapterConfig(
+            arrow_schema=io.ArrowSchema(), tensor_representations=io.TensorRepresentations()
+        )
+    options = beam.options.pipeline_options.PipelineOptions(["--direct_running_mode=in_memory"])
+    with beam.Pipeline(runner="DirectRunner", options=options) as pipeline:
+        _ = (
+            pipeline
+            | "Examples" >> beam.Create(model.records[:_REHEARSED])
+            | "ToArrow" >> io.BeamSource()
+            | "Evaluate"
+            >> tfma.ExtractEvaluateAndWriteResults(
+                eval_shared_model=models[0] if len(models) == 1 else models,
+                eval_config=config,
+                output_path=output_dir,
+                tensor_adapter_config=adapter,
+            )
+        )
+    names = [spec.name for spec in config.model_specs if not spec.is_baseline]
+    name = names[0] if len(config.model_specs) > 1 else None
+    return dict(_metrics(tfma.load_eval_result(output_dir, model_name=name)))
+
+
+def _metrics(result: Any) -> Iterator[tuple[str, float]]:
+    for slice_key, outputs in result.slicing_metrics:
+        if slice_key:
+            continue
+        for output, by_class in outputs.items():
+            for metrics in by_class.values():
+                for metric, value in metrics.items():
+                    number = value.get("doubleValue", value.get("double_value"))
+                    if number is not None:
+                        yield f"{output}/{metric}".lstrip("/"), float(number)
 
 
 def _reason(error: Exception) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Iterator
+import contextlib
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from generic_trainer.validation._check import Finding, check, fail, note, skip
 from generic_trainer.validation._manifest import MANIFEST, read_manifest
 from generic_trainer.validation._model import ModelUnderTest
-from generic_trainer.validation._scoring import Scores, call, difference, first_line
+from generic_trainer.validation._scoring import Outputs, Scores, call, difference, first_line
 
 _GOLDEN_ROWS = 3
 
@@ -21,35 +22,20 @@ def golden(model: ModelUnderTest) -> Iterator[Finding]:
     """The model still gives the golden outputs of its manifest."""
     scored = model.scores.get("serving_default")
     if scored is not None and scored.feed.real and scored.feed.serialized:
-        model.facts["golden"] = {"serving_default": _golden_record(scored)}
-    known = _golden_outputs(model)
+        outputs = {key: _plain(rows[:_GOLDEN_ROWS]) for key, rows in sorted(scored.batch.items())}
+        examples = [base64.b64encode(record).decode() for record in _records(scored)[:_GOLDEN_ROWS]]
+        model.facts["golden"] = {"serving_default": {"examples": examples, "outputs": outputs}}
+    known: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):
+        known = read_manifest(model.directory).get("golden", {})
     if not known:
         yield skip("no golden outputs in a manifest")
     for name, rows in known.items():
         yield from _compare_golden(model, name, rows)
 
 
-def _golden_record(scored: Scores) -> dict[str, Any]:
-    (records,) = scored.feed.inputs.values()
-    return {
-        "examples": [base64.b64encode(record).decode() for record in records[:_GOLDEN_ROWS]],
-        "outputs": {
-            key: _plain(value[:_GOLDEN_ROWS]) for key, value in sorted(scored.batch.items())
-        },
-    }
-
-
-def _golden_outputs(model: ModelUnderTest) -> dict[str, Any]:
-    try:
-        return read_manifest(model.directory).get("golden", {})
-    except (OSError, ValueError):
-        return {}
-
-
 def _compare_golden(model: ModelUnderTest, name: str, rows: dict[str, Any]) -> Iterator[Finding]:
-    (key,) = model.signatures[name].inputs
-    records = np.array([base64.b64decode(text) for text in rows["examples"]], dtype=object)
-    outputs = call(model.loaded.signatures[name], {key: records})
+    outputs = _score(model, name, map(base64.b64decode, rows["examples"]))
     for output, golden_values in rows["outputs"].items():
         actual = outputs[output]
         changed, _ = difference(actual, _restored(golden_values, actual.dtype))
@@ -59,7 +45,7 @@ def _compare_golden(model: ModelUnderTest, name: str, rows: dict[str, Any]) -> I
                 "this is not the function that was published, or this TensorFlow computes it "
                 "differently: compare the versions in the manifest",
             )
-    yield note(f"{len(records)} golden examples give the published outputs")
+    yield note(f"{len(rows['examples'])} golden examples give the published outputs")
 
 
 def _restored(values: Any, dtype: np.dtype) -> np.ndarray:
@@ -82,9 +68,8 @@ def without_label(model: ModelUnderTest) -> Iterator[Finding]:
     if not present:
         yield skip("no examples with a known label: set label_keys and examples in the contract")
     for name, scored in present:
-        stripped = [_strip(record, labels) for record in _records(scored)]
         try:
-            outputs = _rescore(model, name, scored, stripped)
+            outputs = _score(model, name, _without(labels, scored))
         except Exception as error:
             yield fail(
                 f"signature {name!r} needs the label {sorted(labels)}: {first_line(error)}",
@@ -109,9 +94,8 @@ def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
         yield skip("no schema, or all of its features are required")
         return
     for name, scored in _real(model):
-        stripped = [_strip(record, optional) for record in _records(scored)]
         try:
-            _rescore(model, name, scored, stripped)
+            _score(model, name, _without(optional, scored))
         except Exception as error:
             yield fail(
                 f"signature {name!r} fails when {sorted(optional)} are absent, which the schema "
@@ -133,9 +117,9 @@ def _records(scored: Scores) -> list[bytes]:
     return list(records)
 
 
-def _rescore(model: ModelUnderTest, name: str, scored: Scores, records: list[bytes]) -> dict:
-    (key,) = scored.feed.inputs
-    return call(model.loaded.signatures[name], {key: np.array(records, dtype=object)})
+def _score(model: ModelUnderTest, name: str, records: Iterable[bytes]) -> Outputs:
+    (key,) = model.signatures[name].inputs
+    return call(model.loaded.signatures[name], {key: np.array(list(records), dtype=object)})
 
 
 def _holds(scored: Scores, keys: Collection[str]) -> bool:
@@ -145,13 +129,15 @@ def _holds(scored: Scores, keys: Collection[str]) -> bool:
     return any(key in example.features.feature for example in parsed for key in keys)
 
 
-def _strip(record: bytes, keys: Collection[str]) -> bytes:
+def _without(keys: Collection[str], scored: Scores) -> Iterator[bytes]:
+    """Yields the examples that were scored, without some of their features."""
     import tensorflow as tf
 
-    example = tf.train.Example.FromString(record)
-    for key in keys:
-        example.features.feature.pop(key, None)
-    return example.SerializeToString(deterministic=True)
+    for record in _records(scored):
+        example = tf.train.Example.FromString(record)
+        for key in keys:
+            example.features.feature.pop(key, None)
+        yield example.SerializeToString(deterministic=True)
 
 
 def _optional(model: ModelUnderTest) -> set[str]:

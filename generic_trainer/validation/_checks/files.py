@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,12 +10,11 @@ from pathlib import Path
 from generic_trainer._core import internals
 from generic_trainer._core.files import sha256_of_file
 from generic_trainer.errors import DataError
-from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
+from generic_trainer.validation._check import Finding, check, fail, note, reason_of, skip, warn
 from generic_trainer.validation._manifest import MANIFEST, read_manifest
 from generic_trainer.validation._model import ModelUnderTest
 
 _SAVED_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt", "saved_model.cpb")
-_SOURCES = ("records", "schema", "eval_config")
 _MANIFEST_REMEDY = "copy the model again from where it was published, with all of its files"
 _PROTOBUF_LIMIT = (1 << 31) - 1  # bytes; no C++ consumer reads more
 _SHARD = re.compile(r"variables\.data-(\d{5})-of-(\d{5})")
@@ -45,56 +45,44 @@ def presence(model: ModelUnderTest) -> Iterator[Finding]:
             f"no file in {model.exported_to}",
             "save the model to fn_args.serving_model_dir at the end of run_fn",
         )
-    elif model.contract.format == "saved_model" and not _is_saved_model(model):
-        listed = ", ".join(str(path) for path in model.files[:5])
+        return
+    inner = [path.parent for path in model.files if path.name in _SAVED_MODEL_FILES]
+    if model.contract.format == "saved_model" and Path() not in inner:
+        listed = ", ".join(map(str, model.files[:5]))
+        nested = f"; there is a SavedModel below it, in {inner[0]}" if inner else ""
         yield fail(
-            f"expected one of {', '.join(_SAVED_MODEL_FILES)} in {model.exported_to}, found "
-            f"{listed}{_nested(model.files)}",
+            f"expected one of {', '.join(_SAVED_MODEL_FILES)} in {model.exported_to}, "
+            f"found {listed}{nested}",
             'export a SavedModel; for another format on purpose set format="any" in the '
             "ServingContract: then only presence and manifest are checked",
         )
 
 
-def _is_saved_model(model: ModelUnderTest) -> bool:
-    return any(Path(name) in model.files for name in _SAVED_MODEL_FILES)
-
-
-def _nested(files: list[Path]) -> str:
-    inner = [path.parent for path in files if path.name in _SAVED_MODEL_FILES]
-    return f"; there is a SavedModel below it, in {inner[0]}" if inner else ""
-
-
 @check("inputs_read")
 def inputs_read(model: ModelUnderTest) -> Iterator[Finding]:
     """The contract's examples, schema and eval config can be read."""
-    contract = model.contract
-    if contract.examples is None and contract.schema is None and contract.eval_config is None:
+    import tensorflow as tf
+    from google.protobuf.message import DecodeError
+
+    if all(getattr(model.contract, name) is None for name in ("examples", "schema", "eval_config")):
         yield skip("the contract names no examples, schema or eval config")
         return
-    for source in _SOURCES:
+    for source in ("records", "schema", "eval_config"):
         try:
             getattr(model, source)
         except DataError as error:
             yield fail(str(error), "correct the contract; nothing is said about the model here")
-    yield from _malformed(model)
-
-
-def _malformed(model: ModelUnderTest) -> Iterator[Finding]:
-    import tensorflow as tf
-    from google.protobuf.message import DecodeError
-
-    try:
-        for record in model.records:
-            tf.train.Example.FromString(record)
-        if model.records:
-            yield note(f"{len(model.records)} examples read")
-    except DecodeError:
-        yield fail(
-            "the contract's examples are not serialized tf.Examples",
-            "point the contract at the records that ExampleGen or Transform wrote",
-        )
-    except DataError:
-        return  # inputs_read has said so
+    with contextlib.suppress(DataError):  # which has been said above
+        try:
+            for record in model.records:
+                tf.train.Example.FromString(record)
+            if model.records:
+                yield note(f"{len(model.records)} examples read")
+        except DecodeError:
+            yield fail(
+                "the contract's examples are not serialized tf.Examples",
+                "point the contract at the records that ExampleGen or Transform wrote",
+            )
 
 
 @check("manifest_matches", needs=("presence",))
@@ -112,20 +100,16 @@ def manifest_matches(model: ModelUnderTest) -> Iterator[Finding]:
         yield fail(f"{MANIFEST} cannot be read: {error}", _MANIFEST_REMEDY)
         return
     present = {path.as_posix() for path in model.files}
-    missing = sorted(set(listed) - present)
-    changed = [name for name in sorted(set(listed) & present) if _is_changed(model, name, listed)]
-    if missing:
-        yield fail(
-            f"missing since the model was published: {', '.join(missing[:5])}", _MANIFEST_REMEDY
-        )
-    if changed:
-        yield fail(
-            f"changed since the model was published: {', '.join(changed[:5])}", _MANIFEST_REMEDY
-        )
-
-
-def _is_changed(model: ModelUnderTest, name: str, listed: dict[str, dict[str, str]]) -> bool:
-    return sha256_of_file(model.directory / name) != listed[name].get("sha256")
+    changed = [
+        name
+        for name in sorted(set(listed) & present)
+        if sha256_of_file(model.directory / name) != listed[name].get("sha256")
+    ]
+    for what, names in (("missing", sorted(set(listed) - present)), ("changed", changed)):
+        if names:
+            yield fail(
+                f"{what} since the model was published: {', '.join(names[:5])}", _MANIFEST_REMEDY
+            )
 
 
 @check("leftovers", needs=("presence",))
@@ -230,14 +214,10 @@ def variables_read(model: ModelUnderTest) -> Iterator[Finding]:
     try:
         unreadable = model.variable_scan.unreadable
     except Exception as error:
-        yield fail(f"variables/ cannot be opened: {_first_line(error)}", _VARIABLES_REMEDY)
+        yield fail(f"variables/ cannot be opened: {reason_of(error)}", _VARIABLES_REMEDY)
         return
     for name, reason in unreadable.items():
         yield fail(f"variable {name!r} cannot be read: {reason}", _VARIABLES_REMEDY)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 @check("variables_finite", needs=("variables_read",))

@@ -9,7 +9,14 @@ from pathlib import Path
 
 from generic_trainer._core import internals
 from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
-from generic_trainer.validation._graph import Node, library_of, listed, string_constants, using
+from generic_trainer.validation._graph import (
+    Node,
+    library_of,
+    listed,
+    node_name,
+    string_constants,
+    using,
+)
 from generic_trainer.validation._model import ModelUnderTest
 
 _PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
@@ -19,10 +26,6 @@ _FILE_OPS = re.compile(
     r"|(TFRecord|TextLine|FixedLengthRecord|CSV|Sql|LMDB|Save|Load|Snapshot|MatchingFiles)"
     r"Dataset(V2)?"
     r"|DebugIdentityV[23]"
-)
-_FILE_REMEDY = (
-    "a model with this op can read or overwrite files of the server: feed the content as an "
-    "input, or accept the op with ServingContract(allowed_ops=...)"
 )
 _PATH = re.compile(r"(/[^/\0\n]+){2,}/?|(gs|s3|hdfs|file|viewfs|abfss?)://.+|[A-Za-z]:[\\/].+")
 _MAX_VALUES = 64  # a longer constant is data, such as a vocabulary, not a file name
@@ -55,16 +58,16 @@ def tensorflow_version(model: ModelUnderTest) -> Iterator[Finding]:
         yield note("the model does not say which TensorFlow saved it")
         return
     model.facts["saved_by_tensorflow"] = saved_by
-    if _minor(saved_by) > _minor(tf.__version__):
+    minor, installed = (
+        [int(part) for part in re.findall(r"\d+", version)[:2]]
+        for version in (saved_by, tf.__version__)
+    )
+    if minor > installed:
         yield warn(
             f"saved by TensorFlow {saved_by}, checked with the older {tf.__version__}",
             "serve with a TensorFlow that is at least as new as the one that exports: an older "
             "one may lack ops or attributes",
         )
-
-
-def _minor(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
 @check("unregistered_ops", needs=("serve_tag",))
@@ -79,16 +82,12 @@ def unregistered_ops(model: ModelUnderTest) -> Iterator[Finding]:
         if op in model.contract.allowed_ops:
             yield note(f"{op} is accepted by the contract")
         else:
-            yield fail(f"TensorFlow has no op {op!r}: {listed(nodes)}", _unregistered_remedy(op))
-
-
-def _unregistered_remedy(op: str) -> str:
-    module = library_of(op)
-    source = f"it comes from {module}" if module else "it comes from a library of your own"
-    return (
-        f"{source}, which every consumer would have to load; if yours do, set "
-        f"ServingContract(allowed_ops=({op!r},)), else move the step into Transform"
-    )
+            yield fail(
+                f"TensorFlow has no op {op!r}: {listed(nodes)}",
+                f"it comes from {library_of(op) or 'a library of your own'}, which every consumer "
+                "would have to load; if yours do, set "
+                f"ServingContract(allowed_ops=({op!r},)), else move the step into Transform",
+            )
 
 
 @check("denied_ops", needs=("serve_tag",))
@@ -108,28 +107,33 @@ def denied_ops(model: ModelUnderTest) -> Iterator[Finding]:
 @check("python_ops", needs=("serve_tag",))
 def python_ops(model: ModelUnderTest) -> Iterator[Finding]:
     """No op calls Python: the function stays behind in the process that exported it."""
-    calling = using(model.nodes, _PYTHON_OPS, model.contract.allowed_ops)
-    served = [node for node in calling if node.served]
-    remedy = (
+    yield from _forbid(
+        using(model.nodes, _PYTHON_OPS, model.contract.allowed_ops),
+        "works only in the process that exported it",
         "write tf.py_function / tf.numpy_function in TensorFlow ops, or move it into Transform or "
-        "in front of the model"
+        "in front of the model",
     )
+
+
+def _forbid(nodes: list[Node], problem: str, remedy: str) -> Iterator[Finding]:
+    """Fails where a signature can get to one of the nodes, and warns of others."""
+    served = [node for node in nodes if node.served]
     if served:
-        yield fail(f"works only in the process that exported it: {listed(served)}", remedy)
-    elif calling:
-        yield warn(f"in a function that no signature uses: {listed(calling)}", remedy)
+        yield fail(f"{problem}: {listed(served)}", remedy)
+    elif nodes:
+        yield warn(f"in a function that no signature uses: {listed(nodes)}", remedy)
 
 
 @check("file_ops", needs=("serve_tag",))
 def file_ops(model: ModelUnderTest) -> Iterator[Finding]:
     """No op reads or writes files, as far as a signature can get (saving and restoring apart)."""
     allowed = model.contract.allowed_ops
-    touching = [n for n in model.nodes if _touches_files(n) and n.op not in allowed]
-    served = [node for node in touching if node.served]
-    if served:
-        yield fail(f"reads or writes files: {listed(served)}", _FILE_REMEDY)
-    elif touching:
-        yield warn(f"in a function that no signature uses: {listed(touching)}", _FILE_REMEDY)
+    yield from _forbid(
+        [node for node in model.nodes if _touches_files(node) and node.op not in allowed],
+        "reads or writes files",
+        "a model with this op can read or overwrite files of the server: feed the content as an "
+        "input, or accept the op with ServingContract(allowed_ops=...)",
+    )
     prints = [node for node in model.nodes if node.op in ("Print", "PrintV2") and node.served]
     if prints and not {"Print", "PrintV2"} & set(allowed):
         yield warn(
@@ -147,8 +151,13 @@ def _touches_files(node: Node) -> bool:
 @check("absolute_paths", needs=("serve_tag",))
 def absolute_paths(model: ModelUnderTest) -> Iterator[Finding]:
     """No constant names a file outside the model: it would be missing where the model serves."""
-    tracked = {asset.tensor_info.name.split(":")[0] for asset in model.assets}
-    read = _inputs_of_readers(model.nodes)
+    tracked = {node_name(asset.tensor_info.name) for asset in model.assets}
+    read = {
+        (node.function, node_name(tensor))
+        for node in model.nodes
+        if node.op in _READERS or node.op.endswith(("Dataset", "DatasetV2", "ReaderV2"))
+        for tensor in node.proto.input
+    }
     for node, values in string_constants(model.nodes):
         if len(values) > _MAX_VALUES or (not node.function and node.proto.name in tracked):
             continue
@@ -159,7 +168,8 @@ def absolute_paths(model: ModelUnderTest) -> Iterator[Finding]:
 
 def _judge_path(model: ModelUnderTest, node: Node, path: str, is_read: bool) -> Iterator[Finding]:
     message = f"the constant {node.where} is the path {path!r}"
-    if is_read or _inside(path, model.exported_to) or os.path.exists(path):
+    inside = Path(path).is_relative_to(Path(model.exported_to).absolute())
+    if is_read or inside or os.path.exists(path):
         yield fail(
             f"{message}, which will not exist where the model serves",
             "keep the file as an asset: self.vocabulary = tf.saved_model.Asset(path) on the "
@@ -172,20 +182,6 @@ def _judge_path(model: ModelUnderTest, node: Node, path: str, is_read: bool) -> 
         )
 
 
-def _inside(path: str, folder: str) -> bool:
-    return Path(path).is_relative_to(Path(folder).absolute())
-
-
-def _inputs_of_readers(nodes: list[Node]) -> set[tuple[str, str]]:
-    """Returns (function, node) of everything that directly feeds an op that opens files."""
-    return {
-        (node.function, name.split(":")[0].lstrip("^"))
-        for node in nodes
-        if node.op in _READERS or node.op.endswith(("Dataset", "DatasetV2", "ReaderV2"))
-        for name in node.proto.input
-    }
-
-
 @check("devices", needs=("serve_tag",))
 def devices(model: ModelUnderTest) -> Iterator[Finding]:
     """No op is tied to a worker, an accelerator or the other replicas of the training.
@@ -195,7 +191,8 @@ def devices(model: ModelUnderTest) -> Iterator[Finding]:
     nodes = [node for node in model.nodes if node.op not in model.contract.allowed_ops]
     leftovers = [node for node in nodes if _COLLECTIVE.match(node.op)]
     foreign = [node for node in nodes if _FOREIGN.search(node.proto.device)]
-    pinned = [node for node in nodes if node not in foreign and _on_accelerator(node)]
+    accelerated = [node for node in nodes if _ACCELERATOR.search(node.proto.device)]
+    pinned = [node for node in accelerated if node not in foreign]
     if leftovers:
         yield fail(
             f"waits for other replicas: {_placed(leftovers)}",
@@ -214,10 +211,6 @@ def devices(model: ModelUnderTest) -> Iterator[Finding]:
             "leave tf.device out of the exported function: a session without soft placement, "
             "such as BulkInferrer's, fails on machines that have none",
         )
-
-
-def _on_accelerator(node: Node) -> bool:
-    return bool(_ACCELERATOR.search(node.proto.device))
 
 
 def _placed(nodes: list[Node]) -> str:

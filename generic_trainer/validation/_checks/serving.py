@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import statistics
 import time
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ from generic_trainer._core.machine import resident_memory_mb
 from generic_trainer._core.records import read_records
 from generic_trainer.errors import DataError
 from generic_trainer.validation._check import Finding, check, fail, note, skip
-from generic_trainer.validation._graph import import_library
+from generic_trainer.validation._graph import library_of
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._scoring import Scores, call, difference, first_line
 
@@ -31,7 +33,10 @@ _MAX_SECONDS = 0.5
 def loads(model: ModelUnderTest) -> Iterator[Finding]:
     """`tf.saved_model.load` loads the model elsewhere than where it was exported."""
     for op in model.contract.allowed_ops:
-        import_library(op)
+        library = library_of(op)
+        if library is not None:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(library)
     model.memory_before_mb = resident_memory_mb()
     try:
         model.loaded  # noqa: B018 - loads on first use
@@ -95,11 +100,12 @@ def _warmup_inputs(model: ModelUnderTest, kind: str, name: str, body: Any) -> di
 @check("latency", needs=("scores",))
 def latency(model: ModelUnderTest) -> Iterator[Finding]:
     """One example is scored within the contract's time, in the median."""
-    name = _main_signature(model)
-    if name is None:
+    served = [name for name in model.serving_signatures if name in model.scores]
+    if not served:
         yield skip("no signature was called")
         return
-    median_ms = _median_ms(model.loaded.signatures[name], model.scores[name])
+    name = "serving_default" if "serving_default" in served else served[0]
+    median_ms = _median_ms(model.loaded.signatures[name], model.scores[name].feed.take([0]))
     model.facts["latency_ms"] = round(median_ms, 3)
     budget = model.contract.max_latency_ms
     if budget is not None and median_ms > budget:
@@ -131,18 +137,12 @@ def memory(model: ModelUnderTest) -> Iterator[Finding]:
         yield note(f"{used_mb:.0f} MiB to load and score")
 
 
-def _main_signature(model: ModelUnderTest) -> str | None:
-    served = [name for name in model.serving_signatures if name in model.scores]
-    return "serving_default" if "serving_default" in served else next(iter(served), None)
-
-
-def _median_ms(signature: Any, scores: Scores) -> float:
-    one = scores.feed.take([0])
+def _median_ms(signature: Any, example: dict[str, np.ndarray]) -> float:
     taken: list[float] = []
     started = time.perf_counter()
     while len(taken) < _MAX_CALLS and time.perf_counter() - started < _MAX_SECONDS:
         before = time.perf_counter()
-        call(signature, one)
+        call(signature, example)
         taken.append(1000 * (time.perf_counter() - before))
     return statistics.median(taken)
 
@@ -217,14 +217,13 @@ def _uninitialized(running: Any) -> list[str]:
     """Returns the names of variables that nothing has restored."""
     import tensorflow as tf
 
-    handles = [op for op in running.graph.get_operations() if op.type == "VarHandleOp"]
-    with running.graph.as_default():
-        checks = {
-            op.get_attr("shared_name").decode() or op.name: tf.raw_ops.VarIsInitializedOp(
-                resource=op.outputs[0]
-            )
-            for op in handles
-        }
+    checks = {
+        op.get_attr("shared_name").decode() or op.name: tf.raw_ops.VarIsInitializedOp(
+            resource=op.outputs[0]
+        )
+        for op in running.graph.get_operations()
+        if op.type == "VarHandleOp"
+    }
     try:
         ready = running.run(checks)
     except Exception:
