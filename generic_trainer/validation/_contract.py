@@ -206,7 +206,7 @@ def _from_plain(plain: Any, subject: str, path: str | None = None) -> ServingCon
 
 def _decode(field: str, value: Any) -> Any:
     if field == "signatures" and not isinstance(value, str):
-        return tuple(_signature(item) for item in value)
+        return tuple(SignatureSpec(**item) if isinstance(item, Mapping) else item for item in value)
     if isinstance(value, Mapping) and set(value) == {"base64"}:
         return base64.b64decode(value["base64"])
     if isinstance(value, Mapping) and set(value) == {"proto_text"}:
@@ -214,10 +214,6 @@ def _decode(field: str, value: Any) -> Any:
     if isinstance(value, list):
         return tuple(_decode(field, item) for item in value)
     return value
-
-
-def _signature(item: Any) -> str | SignatureSpec:
-    return SignatureSpec(**item) if isinstance(item, Mapping) else item
 
 
 def _proto(field: str, text: str) -> Any:

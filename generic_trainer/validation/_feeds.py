@@ -27,29 +27,22 @@ def feed_for(model: ModelUnderTest, signature: Any) -> Feed | None:
     infos = dict(signature.inputs)
     if not infos or not all(is_dense(info) for info in infos.values()):
         return None
-    if is_serialized(signature):
-        return _strings(model, signature)
-    columns = _columns(model.records, infos)
-    if columns is not None:
-        return Feed(columns, f"features of {_REAL}", True, False)
-    made_up = {name: _made_up_tensor(info) for name, info in infos.items()}
-    return Feed(made_up, "made-up tensors", False, False)
-
-
-def _strings(model: ModelUnderTest, signature: Any) -> Feed:
-    """Rows for one vector of strings: examples where the graph parses some, else any text."""
-    (name,) = signature.inputs
-    features = parsed_features(model.meta_graph.graph_def, signature)
+    serialized = is_serialized(signature)
+    name = next(iter(infos))
+    features = parsed_features(model.meta_graph.graph_def, signature) if serialized else {}
     if features and model.records and not model.contract.examples_transformed:
         return Feed({name: np.array(model.records, dtype=object)}, _REAL, True, True)
     if features:
         records = _made_up_examples(features.values(), model.schema)
         return Feed({name: np.array(records, dtype=object)}, "made-up examples", False, True)
-    columns = _columns(model.records, dict(signature.inputs))
+    columns = _columns(model.records, infos)
     if columns is not None:
         return Feed(columns, f"features of {_REAL}", True, False)
-    texts = [b"text %d" % row for row in range(RECORDS)]
-    return Feed({name: np.array(model.records or texts, dtype=object)}, "strings", False, False)
+    if serialized:  # any text
+        texts = model.records or [b"text %d" % row for row in range(RECORDS)]
+        return Feed({name: np.array(texts, dtype=object)}, "strings", False, False)
+    made_up = {name: _made_up_tensor(info) for name, info in infos.items()}
+    return Feed(made_up, "made-up tensors", False, False)
 
 
 def _columns(records: list[bytes], infos: dict[str, Any]) -> dict[str, np.ndarray] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 # Ops of the add-on libraries, by the start of their names, and the module that registers them.
@@ -85,11 +85,6 @@ def string_constants(nodes: Iterable[Node]) -> Iterator[tuple[Node, list[bytes]]
             tensor = node.proto.attr["value"].tensor
             if tensor.dtype == tf.string.as_datatype_enum:
                 yield node, list(tensor.string_val)
-
-
-def using(nodes: Iterable[Node], ops: Collection[str], allowed: Collection[str]) -> list[Node]:
-    """Returns the nodes with one of the ops, but for those that the contract allows."""
-    return [node for node in nodes if node.op in ops and node.op not in allowed]
 
 
 def listed(nodes: list[Node], shown: int = 4) -> str:

@@ -33,9 +33,14 @@ def write_manifest(model_dir: str, report: ValidationReport) -> str:
     Returns:
         The SHA-256 of the manifest itself, in hex.
     """
+    names = (n for n in files_below(model_dir) if os.path.basename(n) != MANIFEST)
+    paths = {name: os.path.join(model_dir, name) for name in names}
     manifest = {
         "format_version": 1,
-        "files": _files(model_dir),
+        "files": {
+            name: {"sha256": sha256_of_file(path), "size_bytes": gfile().stat(path).length}
+            for name, path in paths.items()
+        },
         "checks": {result.name: result.status for result in report.results},
         "versions": {
             "generic_trainer": generic_trainer.__version__,
@@ -60,14 +65,3 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
         raise ValueError(f"{MANIFEST} lists no files")
     return manifest
-
-
-def _files(model_dir: str) -> dict[str, dict[str, Any]]:
-    return {
-        name: {
-            "sha256": sha256_of_file(os.path.join(model_dir, name)),
-            "size_bytes": gfile().stat(os.path.join(model_dir, name)).length,
-        }
-        for name in files_below(model_dir)
-        if os.path.basename(name) != MANIFEST
-    }

@@ -11,7 +11,6 @@ from typing import Any
 from generic_trainer._core import internals
 from generic_trainer._core.protos import load_eval_config, load_schema
 from generic_trainer._core.records import read_records
-from generic_trainer.validation._check import reason_of
 from generic_trainer.validation._contract import ServingContract
 from generic_trainer.validation._graph import Node, walk
 from generic_trainer.validation._scoring import Scores
@@ -114,16 +113,16 @@ class ModelUnderTest:
         return load_eval_config(self.contract.eval_config)
 
     @property
-    def has_contract(self) -> bool:
-        """Whether somebody said which signatures the consumers use."""
-        return bool(self.contract.signatures)
-
-    @property
     def serving_signatures(self) -> dict[str, Any]:
         """The signatures that consumers use: those of the contract that exist, or else all."""
         names = [spec.name for spec in self.contract.signature_specs]
         required = {name: self.signatures[name] for name in names if name in self.signatures}
         return required or self.signatures
+
+    @property
+    def served_scores(self) -> dict[str, Scores]:
+        """Name → what it returned, of the signatures that consumers use and that were called."""
+        return {n: scores for n, scores in self.scores.items() if n in self.serving_signatures}
 
     @functools.cached_property
     def loaded(self) -> Any:
@@ -149,7 +148,7 @@ def _scan(prefix: Path) -> VariableScan:
         try:
             flat = np.asarray(reader.get_tensor(name)).reshape(-1)
         except Exception as error:
-            scan.unreadable[name] = reason_of(error)
+            scan.unreadable[name] = (str(error).strip().splitlines() or [""])[0]
             continue
         if flat.dtype.kind in "fc" or tf.as_dtype(flat.dtype).is_floating:
             # In pieces, as a variable may fill the memory.

@@ -55,10 +55,7 @@ class ValidationReport:
         Raises:
             KeyError: no such check ran.
         """
-        for result in self.results:
-            if result.name == check_name:
-                return result
-        raise KeyError(check_name)
+        return {result.name: result for result in self.results}[check_name]
 
     def to_json(self) -> str:
         """Returns a JSON object with `passed`, `model_dir`, `facts` and `results`."""
@@ -129,7 +126,11 @@ def print_report(report: ValidationReport, console: Console | None = None) -> No
     console.print()
     for label, value in _described(report.facts):
         console.print(Text.assemble((f"{label}: ", "dim"), value))
-    console.print(_verdict(report))
+    failed, warned = len(report.failures), len(report.warnings)
+    if report.passed:
+        console.print(f"[bold green]PASSED[/] with {warned} warning{'s' * (warned != 1)}")
+    else:
+        console.print(f"[bold red]FAILED[/] {failed} check{'s' * (failed != 1)}")
 
 
 def _message(result: Result) -> Text:
@@ -143,15 +144,9 @@ def _message(result: Result) -> Text:
     return message.append(f"\n→ {result.remedy}", style="cyan") if result.remedy else message
 
 
-def _verdict(report: ValidationReport) -> str:
-    failed, warned = len(report.failures), len(report.warnings)
-    if report.passed:
-        return f"[bold green]PASSED[/] with {warned} warning{'s' * (warned != 1)}"
-    return f"[bold red]FAILED[/] {failed} check{'s' * (failed != 1)}"
-
-
 def _described(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns label and value for every fact that a reader wants, in reading order."""
+    hidden = {None: "", True: "yes", False: "no"}[facts.get("original_hidden")]
     rows = [
         ("Size", _size(facts)),
         ("Signatures", ", ".join(facts.get("signatures", ()))),
@@ -159,7 +154,7 @@ def _described(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Memory to load and score", _number(facts, "memory_mb", "MiB")),
         ("Saved by TensorFlow", facts.get("saved_by_tensorflow", "")),
         ("Checked with TensorFlow", facts.get("tensorflow_version", "")),
-        ("Original directory hidden", _yes_or_no(facts, "original_hidden")),
+        ("Original directory hidden", hidden),
         ("Time taken", _number(facts, "seconds", "s")),
     ]
     return [(label, value) for label, value in rows if value]
@@ -167,10 +162,6 @@ def _described(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _number(facts: Mapping[str, Any], key: str, unit: str) -> str:
     return f"{facts[key]:.4g} {unit}" if key in facts else ""
-
-
-def _yes_or_no(facts: Mapping[str, Any], key: str) -> str:
-    return ("yes" if facts[key] else "no") if key in facts else ""
 
 
 def _size(facts: Mapping[str, Any]) -> str:

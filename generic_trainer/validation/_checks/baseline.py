@@ -33,16 +33,12 @@ def base_model(model: ModelUnderTest) -> Iterator[Finding]:
             "point base_model at the directory that holds its saved_model.pb",
         )
         return
-    for change in (
-        *_changed_signatures(base, model),
-        *_new_ops(base, model),
-        *_changed_assets(base, model),
-    ):
+    for change in _changes(base, model):
         yield warn(change, _BASE_REMEDY)
     yield from _changed_predictions(base, model)
 
 
-def _changed_signatures(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[str]:
+def _changes(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[str]:
     for name, old in base.signatures.items():
         new = model.signatures.get(name)
         if new is None:
@@ -55,18 +51,12 @@ def _changed_signatures(base: ModelUnderTest, model: ModelUnderTest) -> Iterator
             )
             if before != after:
                 yield f"signature {name!r}: {kind} were {before}, are {after}"
-
-
-def _new_ops(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[str]:
-    before, after = ({node.op for node in m.nodes if node.served} for m in (base, model))
-    if after - before:
-        yield f"ops that the base model did not use: {', '.join(sorted(after - before))}"
-
-
-def _changed_assets(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[str]:
-    before, after = ({a.filename for a in m.assets} for m in (base, model))
-    if before != after:
-        yield f"assets were {sorted(before)}, are {sorted(after)}"
+    old_ops, new_ops = ({node.op for node in m.nodes if node.served} for m in (base, model))
+    if new_ops - old_ops:
+        yield f"ops that the base model did not use: {', '.join(sorted(new_ops - old_ops))}"
+    old_assets, new_assets = ({asset.filename for asset in m.assets} for m in (base, model))
+    if old_assets != new_assets:
+        yield f"assets were {sorted(old_assets)}, are {sorted(new_assets)}"
 
 
 def _changed_predictions(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[Finding]:

@@ -89,7 +89,12 @@ def without_label(model: ModelUnderTest) -> Iterator[Finding]:
 @check("without_optional", needs=("scores",))
 def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
     """Examples without the features that the schema calls optional still score."""
-    optional = _optional(model)
+    features = [] if model.schema is None else model.schema.feature
+    optional = {
+        feature.name
+        for feature in features
+        if not (feature.presence.min_fraction == 1 or feature.presence.min_count > 0)
+    } - _label_keys(model)
     if not optional:
         yield skip("no schema, or all of its features are required")
         return
@@ -107,8 +112,8 @@ def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
 
 def _real(model: ModelUnderTest) -> Iterator[tuple[str, Scores]]:
     """Yields the signatures that consumers call and that real, serialized examples have scored."""
-    for name, scored in model.scores.items():
-        if name in model.serving_signatures and scored.feed.real and scored.feed.serialized:
+    for name, scored in model.served_scores.items():
+        if scored.feed.real and scored.feed.serialized:
             yield name, scored
 
 
@@ -138,17 +143,6 @@ def _without(keys: Collection[str], scored: Scores) -> Iterator[bytes]:
         for key in keys:
             example.features.feature.pop(key, None)
         yield example.SerializeToString(deterministic=True)
-
-
-def _optional(model: ModelUnderTest) -> set[str]:
-    if model.schema is None:
-        return set()
-    return {
-        feature.name
-        for feature in model.schema.feature
-        if not (feature.presence.min_fraction == 1 or feature.presence.min_count > 0)
-        and feature.name not in _label_keys(model)
-    }
 
 
 def _label_keys(model: ModelUnderTest) -> set[str]:

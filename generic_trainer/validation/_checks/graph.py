@@ -15,7 +15,6 @@ from generic_trainer.validation._graph import (
     listed,
     node_name,
     string_constants,
-    using,
 )
 from generic_trainer.validation._model import ModelUnderTest
 
@@ -96,7 +95,7 @@ def denied_ops(model: ModelUnderTest) -> Iterator[Finding]:
     if not model.contract.denied_ops:
         yield skip("the contract denies no op")
         return
-    denied = using(model.nodes, model.contract.denied_ops, ())
+    denied = [node for node in model.nodes if node.op in model.contract.denied_ops]
     if denied:
         yield fail(
             f"denied by the contract: {listed(denied)}",
@@ -107,8 +106,9 @@ def denied_ops(model: ModelUnderTest) -> Iterator[Finding]:
 @check("python_ops", needs=("serve_tag",))
 def python_ops(model: ModelUnderTest) -> Iterator[Finding]:
     """No op calls Python: the function stays behind in the process that exported it."""
+    ops = set(_PYTHON_OPS).difference(model.contract.allowed_ops)
     yield from _forbid(
-        using(model.nodes, _PYTHON_OPS, model.contract.allowed_ops),
+        [node for node in model.nodes if node.op in ops],
         "works only in the process that exported it",
         "write tf.py_function / tf.numpy_function in TensorFlow ops, or move it into Transform or "
         "in front of the model",

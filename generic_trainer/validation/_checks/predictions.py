@@ -22,10 +22,6 @@ from generic_trainer.validation._scoring import (
 )
 
 _PREPROCESSING = "transform_"  # TFX's names: transform_features, transform_labels
-_ROW_REMEDY = (
-    "a prediction must not depend on which examples share its batch: normalise with statistics "
-    "from training (BatchNormalization with training=False, or Transform) and not over the batch"
-)
 
 
 @check("scores", needs=("loads", "devices", "signatures_exist", "inputs_read"))
@@ -35,6 +31,8 @@ def scores(model: ModelUnderTest) -> Iterator[Finding]:
     The rows are the contract's examples where they fit the signature. Made-up rows stand in
     elsewhere; what they cannot be scored with is a warning, as the model may rightly refuse them.
     """
+    import tensorflow as tf
+
     for name, signature in model.signatures.items():
         feed = feed_for(model, signature)
         if feed is None:
@@ -46,16 +44,10 @@ def scores(model: ModelUnderTest) -> Iterator[Finding]:
             yield note(f"signature {name!r} scored {feed.rows} rows of {feed.source}")
         except Exception as error:
             message = f"signature {name!r} with {feed.source}: {first_line(error)}"
-            if _out_of_memory(error):
+            if isinstance(error, (MemoryError, tf.errors.ResourceExhaustedError)):
                 yield fail(message, "reduce what the signature allocates for one batch")
             else:
                 yield _judge_error(name in model.serving_signatures, loaded, feed, message)
-
-
-def _out_of_memory(error: Exception) -> bool:
-    import tensorflow as tf
-
-    return isinstance(error, (MemoryError, tf.errors.ResourceExhaustedError))
 
 
 def _judge_error(served: bool, loaded: Any, feed: Feed, message: str) -> Finding:
@@ -89,7 +81,7 @@ def _scores_alone(loaded: Any, feed: Feed) -> bool:
 @check("output_per_row", needs=("scores",))
 def output_per_row(model: ModelUnderTest) -> Iterator[Finding]:
     """The first dimension of every output is the number of rows."""
-    for name, scored in _served(model):
+    for name, scored in model.served_scores.items():
         for key, output in sorted(scored.batch.items()):
             if output.shape[:1] != (scored.feed.rows,):
                 yield fail(
@@ -118,7 +110,7 @@ def outputs_finite(model: ModelUnderTest) -> Iterator[Finding]:
 @check("outputs_vary", needs=("scores",))
 def outputs_vary(model: ModelUnderTest) -> Iterator[Finding]:
     """Different examples do not all get the same outputs."""
-    for name, scored in _served(model):
+    for name, scored in model.served_scores.items():
         if name.startswith(_PREPROCESSING):
             continue  # it may return the label, of which a few examples can well have one value
         if scored.feed.real and scored.feed.rows > 1 and all(map(_constant, scored.batch.values())):
@@ -127,10 +119,6 @@ def outputs_vary(model: ModelUnderTest) -> Iterator[Finding]:
                 "see whether the features reach the model (names, vocabulary, scaling) and "
                 "whether it was trained",
             )
-
-
-def _served(model: ModelUnderTest) -> Iterator[tuple[str, Scores]]:
-    return ((n, scored) for n, scored in model.scores.items() if n in model.serving_signatures)
 
 
 def _constant(output: np.ndarray) -> bool:
@@ -160,8 +148,12 @@ def row_independence(model: ModelUnderTest) -> Iterator[Finding]:
         for key in sorted(scored.batch):
             message, certain = _first_difference(scored, key)
             if message:
-                judge = fail if certain else warn
-                yield judge(f"signature {name!r}, output {key!r}: {message}", _ROW_REMEDY)
+                yield (fail if certain else warn)(
+                    f"signature {name!r}, output {key!r}: {message}",
+                    "a prediction must not depend on which examples share its batch: normalise "
+                    "with statistics from training (BatchNormalization with training=False, or "
+                    "Transform) and not over the batch",
+                )
 
 
 def _first_difference(scored: Scores, key: str) -> tuple[str, bool]:

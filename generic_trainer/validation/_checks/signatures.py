@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
@@ -15,12 +15,6 @@ from generic_trainer.validation._signatures import (
     dtype_of,
     is_dense,
     shape_of,
-)
-
-_SERIALIZED_REMEDY = (
-    "export a serving_default that takes serialized tf.Examples as tf.TensorSpec([None], "
-    "tf.string), e.g. with generic_trainer.training.export_model; raw tensors can be a second "
-    "signature"
 )
 
 
@@ -70,14 +64,12 @@ def _deviations(spec: SignatureSpec, signature: Any) -> Iterator[str]:
     missing = sorted(set(spec.outputs) - set(signature.outputs))
     if missing:
         yield f"expected the outputs {missing}, found {sorted(signature.outputs)}"
-    yield from _mismatches("input", spec.inputs, signature.inputs)
-    yield from _mismatches("output", spec.outputs, signature.outputs)
-
-
-def _mismatches(kind: str, expected: Mapping[str, str], actual: Mapping[str, Any]) -> Iterator[str]:
-    for name in sorted(set(expected) & set(actual)):
-        if not _fits(expected[name], actual[name]):
-            yield f"{kind} {name!r}: expected {expected[name]}, found {describe_info(actual[name])}"
+    for kind in ("input", "output"):
+        expected, infos = getattr(spec, f"{kind}s"), getattr(signature, f"{kind}s")
+        for name in sorted(set(expected) & set(infos)):
+            if not _fits(expected[name], infos[name]):
+                found = describe_info(infos[name])
+                yield f"{kind} {name!r}: expected {expected[name]}, found {found}"
 
 
 def _fits(expected: str, info: Any) -> bool:
@@ -102,9 +94,12 @@ def serialized_input(model: ModelUnderTest) -> Iterator[Finding]:
     if not problems or None in problems:
         return
     for problem in problems:
-        if model.has_contract:
+        if model.contract.signatures:  # somebody said which ones the consumers use
             yield warn(
-                f"{problem}; BulkInferrer and InfraValidator cannot call it", _SERIALIZED_REMEDY
+                f"{problem}; BulkInferrer and InfraValidator cannot call it",
+                "export a serving_default that takes serialized tf.Examples as "
+                "tf.TensorSpec([None], tf.string), e.g. with "
+                "generic_trainer.training.export_model; raw tensors can be a second signature",
             )
         else:
             yield note(f"{problem}: fine for a server, not for BulkInferrer and InfraValidator")
@@ -113,11 +108,10 @@ def serialized_input(model: ModelUnderTest) -> Iterator[Finding]:
 def _why_unserialized(name: str, signature: Any) -> str | None:
     import tensorflow as tf
 
+    infos = signature.inputs.values()
+    if [(dtype_of(info), shape_of(info)) for info in infos] == [(tf.string, [None])]:
+        return None
     listed = ", ".join(f"{key}: {describe_info(v)}" for key, v in sorted(signature.inputs.items()))
-    if len(signature.inputs) == 1:
-        (info,) = signature.inputs.values()
-        if dtype_of(info) == tf.string and shape_of(info) == [None]:
-            return None
     return f"signature {name!r} takes ({listed}) instead of one string[None]"
 
 
