@@ -82,7 +82,7 @@ setup(
     entry_points={
         "console_scripts": ["generic-trainer = generic_trainer.cli:main"],
         "generic_trainer.trainer_apis": [
-            "trainer_fn = generic_trainer.estimator._entry_point:TRAINER_FN",
+            "trainer_fn = generic_trainer.estimator._trainer_fn:TRAINER_FN",
             "trial = generic_trainer.trials._entry_point:TRIAL",
         ],
     },

@@ -53,7 +53,6 @@ class Fixed:
 
     @property
     def arrays(self) -> tuple[ArraySpec, ...]:
-        """The arrays that hold the column."""
         return (_spec_of_values(self.dtype, self.width),)
 
     def pack(self, values: tf.Tensor) -> tuple[Block, ...]:
@@ -83,9 +82,7 @@ class Varying:
 
     @property
     def arrays(self) -> tuple[ArraySpec, ...]:
-        """The arrays that hold the column."""
-        is_of_words = self.separator is not None
-        values = ArraySpec(_WORD) if is_of_words else _spec_of_values(self.dtype, None)
+        values = _spec_of_values(self.dtype) if self.separator is None else ArraySpec(_WORD)
         return values, ArraySpec(tf.int64, cumulative=True)
 
     def pack(self, values: tf.RaggedTensor) -> tuple[Block, ...]:
@@ -100,7 +97,9 @@ class Varying:
         """Returns whether the values hold the separator, so that they cannot be stored."""
         if self.separator is None:
             return tf.constant(False)
-        return _holds_separator(values.flat_values, self.separator)
+        joined = tf.strings.reduce_join(values.flat_values + self.separator)
+        cut = _cut(joined, self.separator)
+        return tf.not_equal(tf.size(cut), tf.size(values.flat_values) + 1)
 
     def take(self, arrays: Sequence[tf.Tensor], rows: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
         """Returns the values of the rows with these numbers, one after another.
@@ -134,7 +133,7 @@ class Varying:
 Column = Fixed | Varying
 
 
-def _spec_of_values(dtype: tf.DType, width: int | None) -> ArraySpec:
+def _spec_of_values(dtype: tf.DType, width: int | None = None) -> ArraySpec:
     return ArraySpec(CODE if dtype == tf.string else dtype, width)
 
 
@@ -153,23 +152,8 @@ def _join_strings(rows: tf.RaggedTensor, separator: bytes) -> tuple[tf.Tensor, t
     return words, tf.cast(tf.strings.length(texts) // _WORD.size, tf.int64)
 
 
-def _holds_separator(strings: tf.Tensor, separator: bytes) -> tf.Tensor:
-    """Returns whether joining strings [n] with this separator could not be undone."""
-    joined = tf.strings.reduce_join(strings + separator)
-    return tf.not_equal(tf.size(_cut(joined, separator)), tf.size(strings) + 1)
-
-
 def _split_strings(words: tf.Tensor, counts: tf.Tensor, separator: bytes) -> tf.Tensor:
-    """Undoes `_join_strings`.
-
-    Args:
-        words: the words of some rows, one row after another.
-        counts: number of strings in each row.
-        separator: what was stored behind each string.
-
-    Returns:
-        All strings, one after another.
-    """
+    """Returns the strings of some rows, one after another; `counts`: how many each row has."""
     # The content is the last field of a TensorProto.
     proto = tf.io.serialize_tensor(words)
     size = tf.size(words) * _WORD.size

@@ -64,11 +64,7 @@ class SplitCounts(Mapping[str, int]):
     """
 
     def __init__(self, split_patterns: Mapping[str, Sequence[str]]) -> None:
-        """Remembers where the splits are.
-
-        Args:
-            split_patterns: split name → file patterns of TFRecord files.
-        """
+        """Takes split name → file patterns of TFRecord files."""
         self._split_patterns = dict(split_patterns)
 
     def __getitem__(self, split: str) -> int:
@@ -93,14 +89,9 @@ def size_of_records(records: tf.Tensor) -> tf.Tensor:
 
 
 def check_whole(files: Sequence[RecordFile], read_bytes: Iterable[int]) -> None:
-    """Raises where a gzip file ends before its stream does.
+    """Raises `DataError` where gzip files, read to this length, end before their streams do.
 
-    Args:
-        files: what was read.
-        read_bytes: length of all records of each file, with their frames.
-
-    Raises:
-        DataError: files are cut off; the message names all of them, `path` the first.
+    The message names all of them, `path` the first.
     """
     cut_off = [
         file.path

@@ -36,7 +36,6 @@ def column_dataset(
 ) -> tf.data.Dataset:
     """Returns the dataset that `options` ask for; see `make_dataset_factory`."""
     batches = _batches(columns, options)
-    rows = _rows(batches, order, options, seed)
 
     @traced
     def gather(stored: Any, rows: tf.Tensor) -> Any:
@@ -45,17 +44,14 @@ def column_dataset(
         return tuple(tf.nest.flatten(parser.element(features)))
 
     stored = tuple(columns.store.tensors()), columns.store.vocabulary.tensor()
-    encoded = (
-        _beside(stored, rows)
-        .map(
-            gather,
-            num_parallel_calls=options.parser_num_threads,
-            deterministic=not options.sloppy_ordering,
-        )
-        .unbatch()
+    gathered = _beside(stored, _rows(batches, order, options, seed)).map(
+        gather,
+        num_parallel_calls=options.parser_num_threads,
+        deterministic=not options.sloppy_ordering,
     )
-    spec = parser.element_spec(batches.size)
-    dataset = tf.data.experimental.from_variant(tf.data.experimental.to_variant(encoded), spec)
+    encoded = gathered.unbatch()
+    variant = tf.data.experimental.to_variant(encoded)
+    dataset = tf.data.experimental.from_variant(variant, parser.element_spec(batches.size))
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(batches.number))
     if tf.executing_eagerly():  # a graph keeps its functions itself
         _made_of[dataset] = encoded
@@ -73,8 +69,7 @@ def stream_dataset(
         ([file.path for file in files], [file.compression for file in files])
     )
     if options.shuffle:
-        shuffled_files = record_files.shuffle(len(files), seed)
-        blocks = _interleaved(shuffled_files, _blocks_of_file, options)
+        blocks = _interleaved(record_files.shuffle(len(files), seed), _blocks_of_file, options)
         dataset = blocks.unbatch().shuffle(options.shuffle_buffer_size, seed)
     else:
         dataset = _interleaved(record_files, record_dataset, options)
@@ -141,8 +136,7 @@ def _rows(batches: _Batches, order: Order, options: Any, seed: int | None) -> tf
 
     @traced
     def of_seed(seed: tf.Tensor) -> tf.data.Dataset:
-        halves = tf.stack([seed & 0x7FFFFFFF, tf.bitwise.right_shift(seed, 32)])
-        key = tf.cast(halves, tf.int32)
+        key = tf.cast([seed & 0x7FFFFFFF, tf.bitwise.right_shift(seed, 32)], tf.int32)
 
         @traced
         def rows(arrays: Any, positions: tf.Tensor) -> tf.Tensor:

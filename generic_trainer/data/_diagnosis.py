@@ -63,18 +63,16 @@ def explain_read_errors() -> Iterator[None]:
 
 def read_error(files: Sequence[RecordFile], parser: Parser, error: Exception) -> DataError:
     """Returns the `DataError` that says which file, record and feature an error comes from."""
-    unknown = f"Cannot read {len(files)} TFRecord file(s), such as {files[0].path}: {reason(error)}"
-    return diagnose(files, parser) or DataError(unknown)
+    return diagnose(files, parser) or DataError(
+        f"Cannot read {len(files)} TFRecord file(s), such as {files[0].path}: {reason(error)}"
+    )
 
 
 def diagnose(files: Sequence[RecordFile], parser: Parser) -> DataError | None:
     """Reads files until one shows what is wrong; returns None when all are fine."""
 
-    def first_error() -> DataError | None:
-        errors = (_error_of(file, parser) for file in files)
-        return next((error for error in errors if error is not None), None)
-
-    return eagerly(first_error)
+    errors = (_error_of(file, parser) for file in files)
+    return eagerly(lambda: next(filter(None, errors), None))
 
 
 def _error_of(file: RecordFile, parser: Parser) -> DataError | None:
@@ -126,10 +124,8 @@ def _bad_record(file: RecordFile, parser: Parser, first: int, records: tf.Tensor
                 feature=next(iter(problems)),
                 problems=tuple(problems.values()),
             )
-    last = first + len(records)
-    return DataError(
-        f"{file.path}: a record between {first} and {last} cannot be parsed", path=file.path
-    )
+    between = f"between {first} and {first + len(records)}"
+    return DataError(f"{file.path}: a record {between} cannot be parsed", path=file.path)
 
 
 def _problems_of(parser: Parser, record: bytes, error: BaseException) -> dict[str | None, str]:

@@ -1,10 +1,8 @@
-"""`make_dataset_factory`, the drop-in for TFX's `tf_dataset_factory`.
-
-It says what is done with a dataset's files, from their names to the dataset.
-"""
+"""`make_dataset_factory`, the drop-in for TFX's `tf_dataset_factory`."""
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -109,9 +107,7 @@ class _Reader:
     def __init__(
         self, make_budget: Callable[[], ReaderBudget], seed: int | None, path: ReadPath | None
     ) -> None:
-        """See `make_dataset_factory`; the budget is made when the first dataset is."""
-        self._make_budget = make_budget
-        self._budget: ReaderBudget | None = None
+        self._make_budget = functools.cache(make_budget)  # when the first dataset is made
         self._seed = seed
         self._path = path
         # By the files and by what is parsed of them.
@@ -120,7 +116,6 @@ class _Reader:
     def __call__(
         self, file_pattern: str | Sequence[str], options: Any, schema: Any
     ) -> tf.data.Dataset:
-        """Returns a dataset; see `make_dataset_factory`."""
         parser = Parser.from_schema(schema, options.label_key)
         files = match_files(file_pattern)
         seed = self._seed_of(options)
@@ -169,9 +164,8 @@ class _Reader:
 
     def _room(self) -> ReaderBudget:
         """Returns what the columns so far have left of the budget."""
-        if self._budget is None:
-            self._budget = self._make_budget()
-        return self._budget.without(sum(each.store.memory_bytes for each in self._columns.values()))
+        taken = sum(each.store.memory_bytes for each in self._columns.values())
+        return self._make_budget().without(taken)
 
 
 def _announce(files: Sequence[RecordFile], columns: Columns, plan: ReadPlan) -> None:

@@ -69,16 +69,14 @@ class Layout:
 
     def pack(self, parsed: Mapping[str, Any]) -> tuple[tuple[Block, ...], tf.Tensor]:
         """Returns the arrays of a block of parsed features, and whether one cannot be stored."""
-        packed = [
-            (column, values)
-            for part in self.parts
-            for column, values in zip(part.columns, part.pack(parsed), strict=True)
-        ]
-        arrays = tuple(array for column, values in packed for array in column.pack(values))
-        spoiled = [
-            column.spoiled(values) for column, values in packed if isinstance(column, Varying)
-        ]
-        return arrays, tf.reduce_any([False, *spoiled])
+        arrays: list[Block] = []
+        spoiled = [tf.constant(False)]
+        for part in self.parts:
+            for column, values in zip(part.columns, part.pack(parsed), strict=True):
+                arrays += column.pack(values)
+                if isinstance(column, Varying):
+                    spoiled.append(column.spoiled(values))
+        return tuple(arrays), tf.reduce_any(spoiled)
 
     def take(self, arrays: Sequence[tf.Tensor], vocabulary: tf.Tensor, rows: tf.Tensor) -> Features:
         """Returns all features of many batches; see `Part.take`.
@@ -101,10 +99,7 @@ class Layout:
 def make_layout(parser: Parser, separator: bytes, coded: AbstractSet[str]) -> Layout:
     """Returns the layout of the features that a parser yields.
 
-    Args:
-        parser: it knows the features.
-        separator: what ends strings that are stored as words.
-        coded: the features whose strings are stored as codes.
+    The strings of the `coded` features are stored as codes, others as words that `separator` ends.
     """
     dense: dict[tuple[tf.DType, bytes | None], dict[str, tuple[int, ...]]] = {}
     lists: dict[tuple[tf.DType, tf.DType | None, bytes | None], list[str]] = {}
@@ -117,7 +112,9 @@ def make_layout(parser: Parser, separator: bytes, coded: AbstractSet[str]) -> La
         elif isinstance(feature, tf.io.VarLenFeature):
             lists.setdefault((kind[0], None, kind[1]), []).append(key)
         elif isinstance(feature, tf.io.SparseFeature):
-            nested.append(SparsePart(key, feature.dtype, _dense_shape(feature), kind[1]))
+            size = feature.size
+            shape = tuple(size) if isinstance(size, (list, tuple)) else (size,)
+            nested.append(SparsePart(key, feature.dtype, shape, kind[1]))
         elif feature.partitions:
             nested.append(RaggedPart(key, _ragged_spec(key, feature), kind[1]))
         else:
@@ -131,11 +128,6 @@ def make_layout(parser: Parser, separator: bytes, coded: AbstractSet[str]) -> La
     )
 
 
-def _dense_shape(feature: tf.io.SparseFeature) -> tuple[int, ...]:
-    size = feature.size
-    return tuple(size) if isinstance(size, (list, tuple)) else (size,)
-
-
 def _ragged_spec(key: str, feature: Any) -> tf.RaggedTensorSpec:
     parsed = tf.function(
         lambda records: tf.io.parse_example(records, {key: feature}), autograph=False
@@ -146,7 +138,7 @@ def _ragged_spec(key: str, feature: Any) -> tf.RaggedTensorSpec:
 
 @dataclass(frozen=True)
 class DensePart:
-    """All dense features of one type, or those of strings that are stored in one way.
+    """The `Part` of all dense features of one type, or of strings that are stored in one way.
 
     Attributes:
         shapes: feature → shape of one example.
@@ -165,8 +157,7 @@ class DensePart:
         return (Fixed(self.dtype, self._width),)
 
     def pack(self, parsed: Mapping[str, Any]) -> tuple[Any]:
-        """See `Part`."""
-        flat = [tf.reshape(parsed[key], [-1, size]) for key, size in self._sizes()]
+        flat = [tf.reshape(parsed[key], [-1, size]) for key, size in self._sizes.items()]
         values = tf.concat(flat, axis=1)
         if isinstance(self.columns[0], Fixed):
             return (values,)
@@ -176,7 +167,6 @@ class DensePart:
         return (ragged,)
 
     def take(self, arrays: Arrays, rows: tf.Tensor) -> Features:
-        """See `Part`."""
         column = self.columns[0]
         if isinstance(column, Fixed):  # strings are copied once, where each feature is cut out
             cut = self._cut(column.take(arrays[0], rows))
@@ -188,17 +178,16 @@ class DensePart:
 
     @property
     def _width(self) -> int:
-        return sum(size for _, size in self._sizes())
+        return sum(self._sizes.values())
 
-    def _sizes(self) -> list[tuple[str, int]]:
-        return [(key, math.prod(shape)) for key, shape in self.shapes.items()]
+    @property
+    def _sizes(self) -> dict[str, int]:
+        return {key: math.prod(shape) for key, shape in self.shapes.items()}
 
     def _cut(self, values: tf.Tensor) -> Iterator[tuple[str, tf.Tensor]]:
         if not any(self.shapes.values()):  # scalars only, the common case: one op for all
             yield from zip(self.shapes, tf.unstack(values, axis=2), strict=True)
             return
-        sizes = self._sizes()
-        batches = tf.shape(values)[:2]
-        pieces = tf.split(values, [size for _, size in sizes], axis=2)
-        for (key, _), piece in zip(sizes, pieces, strict=True):
-            yield key, tf.reshape(piece, tf.concat([batches, self.shapes[key]], axis=0))
+        pieces = tf.split(values, list(self._sizes.values()), axis=2)
+        for (key, shape), piece in zip(self.shapes.items(), pieces, strict=True):
+            yield key, tf.reshape(piece, tf.concat([tf.shape(values)[:2], shape], axis=0))

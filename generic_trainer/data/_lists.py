@@ -26,7 +26,7 @@ _LENGTH = tf.int32
 
 @dataclass(frozen=True)
 class ListPart:
-    """All features of one type that are `VarLenFeature`s, or all that are simple ragged ones.
+    """The `Part` of all `VarLenFeature`s of one type, or of all simple ragged features of one.
 
     Attributes:
         keys: the features.
@@ -45,7 +45,6 @@ class ListPart:
         return Fixed(_LENGTH, len(self.keys)), Varying(self.dtype, self.separator)
 
     def pack(self, parsed: Mapping[str, Any]) -> tuple[tf.Tensor, tf.RaggedTensor]:
-        """See `Part`."""
         lists = [parsed[key] for key in self.keys]
         lengths = tf.stack([tf.cast(each.row_lengths(), _LENGTH) for each in lists])
         starts = tf.cumsum(tf.reshape(lengths, [-1]), exclusive=True)
@@ -60,7 +59,6 @@ class ListPart:
         return lengths, values
 
     def take(self, arrays: Arrays, rows: tf.Tensor) -> Features:
-        """See `Part`."""
         first, second = self.columns
         flat_rows = tf.reshape(rows, [-1])
         lengths = tf.cast(first.take(arrays[0], flat_rows), tf.int64)
@@ -100,7 +98,7 @@ class ListPart:
 
 @dataclass(frozen=True)
 class SparsePart:
-    """One `tf.io.SparseFeature`.
+    """The `Part` of one `tf.io.SparseFeature`.
 
     Attributes:
         shape: dense shape of one example.
@@ -118,7 +116,6 @@ class SparsePart:
         return Fixed(_LENGTH, 1), Varying(tf.int64, None), Varying(self.dtype, self.separator)
 
     def pack(self, parsed: Mapping[str, Any]) -> tuple[Any, ...]:
-        """See `Part`."""
         sparse = parsed[self.key]
         values = tf.RaggedTensor.from_value_rowids(
             sparse.values, sparse.indices[:, 0], nrows=sparse.dense_shape[0], validate=False
@@ -130,7 +127,6 @@ class SparsePart:
         return tf.cast(lengths, _LENGTH)[:, tf.newaxis], indices, values
 
     def take(self, arrays: Arrays, rows: tf.Tensor) -> Features:
-        """See `Part`."""
         counts, indices, values = self.columns
         flat_rows, batches = tf.reshape(rows, [-1]), tf.shape(rows, tf.int64)
         lengths = tf.cast(counts.take(arrays[0], flat_rows)[:, 0], tf.int64)
@@ -147,7 +143,7 @@ class SparsePart:
 
 @dataclass(frozen=True)
 class RaggedPart:
-    """One `tf.io.RaggedFeature` with partitions.
+    """The `Part` of one `tf.io.RaggedFeature` with partitions.
 
     Attributes:
         spec: the `tf.RaggedTensorSpec` that parsing yields.
@@ -165,7 +161,6 @@ class RaggedPart:
         return Fixed(_LENGTH, 1), *inner, Varying(self.spec.dtype, self.separator)
 
     def pack(self, parsed: Mapping[str, Any]) -> list[Any]:
-        """See `Part`."""
         feature = parsed[self.key]
         counts, *inner = (tf.cast(each, tf.int64) for each in feature.nested_row_lengths())
         packed = [tf.cast(counts, _LENGTH)[:, tf.newaxis]]
@@ -179,7 +174,6 @@ class RaggedPart:
         return [*packed, values]
 
     def take(self, arrays: Arrays, rows: tf.Tensor) -> Features:
-        """See `Part`."""
         outer, *inner, last = self.columns
         flat_rows = tf.reshape(rows, [-1])
         counts = tf.cast(outer.take(arrays[0], flat_rows)[:, 0], tf.int64)
@@ -212,22 +206,23 @@ def _sums(lengths: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
 
 
 def _sparse_indices(lengths: tf.Tensor) -> tf.Tensor:
-    """Returns where the values of lists are, int64 [values, 1 + rank], one list after another.
+    """Returns where the values of lists of these lengths, int64 [...] of some rank, are.
 
-    Args:
-        lengths: of the lists, int64 [...] of this rank.
+    The indices are int64 [values, 1 + rank], one list after another.
     """
     # One range over numbers that hold a whole index in their bits, the innermost in the lowest.
     sizes = [*tf.unstack(tf.shape(lengths, tf.int64)), tf.reduce_max(lengths) + 1]
-    shifts = tf.cumsum([_bits(size) for size in sizes], reverse=True, exclusive=True)
+    bits = [_bits(size) for size in sizes]
+    shifts = tf.unstack(tf.cumsum(bits, reverse=True, exclusive=True))
     starts = tf.zeros_like(lengths)
-    for axis, (size, shift) in enumerate(zip(sizes[:-1], tf.unstack(shifts), strict=False)):
+    for axis, (size, shift) in enumerate(zip(sizes[:-1], shifts, strict=False)):
         numbers = tf.bitwise.left_shift(tf.range(size), shift)
         starts += tf.reshape(numbers, [-1] + [1] * (lengths.shape.rank - 1 - axis))
     numbers = ranges(tf.reshape(starts, [-1]), tf.reshape(lengths, [-1]))
+    one = tf.constant(1, tf.int64)
     columns = [
-        tf.bitwise.bitwise_and(tf.bitwise.right_shift(numbers, shift), _mask(size))
-        for size, shift in zip(sizes, tf.unstack(shifts), strict=True)
+        tf.bitwise.right_shift(numbers, shift) & (tf.bitwise.left_shift(one, width) - 1)
+        for width, shift in zip(bits, shifts, strict=True)
     ]
     return tf.transpose(tf.stack(columns))  # faster than stacking by row
 
@@ -237,20 +232,10 @@ def _bits(size: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.math.ceil(tf.math.log(tf.cast(size, tf.float64)) / math.log(2)), tf.int64)
 
 
-def _mask(size: tf.Tensor) -> tf.Tensor:
-    return tf.bitwise.left_shift(tf.constant(1, tf.int64), _bits(size)) - 1
-
-
 def _encode_ragged(
     values: tf.Tensor, splits: Sequence[tf.Tensor], batch_size: tf.Tensor
 ) -> tf.Tensor:
-    """Returns the ragged tensors of batches, variant [batches].
-
-    Args:
-        values: flat values of all batches.
-        splits: row splits at each level, the first those of all rows.
-        batch_size: rows in a batch.
-    """
+    """Returns the ragged tensors of batches, variant [batches]; `splits` are those of all rows."""
     rows = tf.size(splits[0], splits[0].dtype) - 1
     outer = tf.range(0, rows + 1, tf.cast(batch_size, rows.dtype))
     return tf.raw_ops.RaggedTensorToVariant(
@@ -259,12 +244,9 @@ def _encode_ragged(
 
 
 def _encode_sparse(indices: tf.Tensor, values: tf.Tensor, shapes: tf.Tensor) -> tf.Tensor:
-    """Returns sparse tensors, variant [tensors, 3].
+    """Returns sparse tensors, variant [tensors, 3], of these dense shapes, int64 [tensors, rank].
 
-    Args:
-        indices: int64 [values, 1 + rank], the first of which is the tensor that a value is in.
-        values: of all tensors, one after another.
-        shapes: dense shapes, int64 [tensors, rank].
+    The first index of each value is the tensor that it is in.
     """
     number = tf.shape(shapes, tf.int64)[0]
     most = tf.concat([[number], tf.reduce_max(shapes, axis=0)], axis=0)

@@ -72,13 +72,7 @@ class Columns:
 def load_columns(
     files: Sequence[RecordFile], parser: Parser, options: Any, plan: ReadPlan
 ) -> Columns:
-    """Reads files into memory or onto disk.
-
-    Args:
-        files: what to read.
-        parser: how.
-        options: the dataset's, for the numbers of threads.
-        plan: where the columns go, unless they turn out larger than expected.
+    """Reads files into memory or onto disk, as planned unless they are larger than expected.
 
     Raises:
         DataError: a file or record is at fault.
@@ -86,8 +80,6 @@ def load_columns(
     """
     try:
         return _load(files, parser, options, plan)
-    except _SeparatorInData as error:
-        raise NoRoom("strings hold every separator that could end them") from error
     except READ_ERRORS as error:
         raise read_error(files, parser, error) from error
 
@@ -120,10 +112,10 @@ def _load(files: Sequence[RecordFile], parser: Parser, options: Any, plan: ReadP
             store.close()
             _logger.info("Reading again from the start: strings repeat less than they seemed to")
             coded = frozenset()
-        except _SeparatorInData:
+        except _SeparatorInData as error:
             store.close()
             if not separators[1:]:
-                raise
+                raise NoRoom("strings hold every separator that could end them") from error
             separators.pop(0)
         except BaseException:
             store.close()
@@ -190,15 +182,9 @@ def _keep_room(store: Store, plan: ReadPlan) -> None:
 
 
 class ReadingProgress:
-    """Logs how far a long first pass is, every ten seconds."""
+    """Logs how far a long first pass over about `expected` examples is, every ten seconds."""
 
     def __init__(self, expected: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Starts the clock.
-
-        Args:
-            expected: about how many examples will be read.
-            clock: what tells the time, in seconds.
-        """
         self._expected = max(1, expected)
         self._clock = clock
         self._start = self._last = clock()

@@ -58,7 +58,6 @@ class StoredOrder:
     arrays: tuple[tf.Tensor, ...] = ()
 
     def rows(self, arrays: Sequence[tf.Tensor], positions: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        """See `Order`."""
         numbers = positions % self.num_rows
         return tf.gather(arrays[0], numbers) if arrays else numbers
 
@@ -71,18 +70,12 @@ class FullShuffle:
     arrays: tuple[tf.Tensor, ...] = ()
 
     def rows(self, arrays: Sequence[tf.Tensor], positions: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        """See `Order`."""
-        if self.num_rows < _FEW_ROWS:
-            return self._rows_of_few(positions, seed)
         epochs = positions // self.num_rows
-        return _shuffled(positions % self.num_rows, self.num_rows, seed, epochs)
-
-    def _rows_of_few(self, positions: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        first = positions[0] // self.num_rows * self.num_rows
-        last = (positions[-1] // self.num_rows + 1) * self.num_rows
-        keys = _keys(tf.range(first, last), seed)
-        permuted = tf.argsort(tf.reshape(keys, [-1, self.num_rows]), axis=1)
-        return tf.cast(tf.gather(tf.reshape(permuted, [-1]), positions - first), tf.int64)
+        if self.num_rows >= _FEW_ROWS:
+            return _shuffled(positions % self.num_rows, self.num_rows, seed, epochs)
+        permuted = _permutations(self.num_rows, epochs[0], epochs[-1], seed)
+        first = epochs[0] * self.num_rows
+        return tf.gather(tf.reshape(permuted, [-1]), positions - first)
 
 
 @dataclass(frozen=True)
@@ -102,12 +95,10 @@ class BlockShuffle:
     arrays: tuple[tf.Tensor, ...] = ()
 
     def rows(self, arrays: Sequence[tf.Tensor], positions: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        """See `Order`."""
         epochs = positions // self.num_rows
         mixed = self._mix_windows(positions % self.num_rows, seed, epochs)
-        first, last = epochs[0], epochs[-1]
-        layouts = self._block_orders(first, last, seed)
-        return self._place(mixed, epochs - first, layouts)
+        orders = _permutations(self._num_blocks, epochs[0], epochs[-1], seed)
+        return self._place(mixed, epochs - epochs[0], orders)
 
     def _mix_windows(self, places: tf.Tensor, seed: tf.Tensor, epochs: tf.Tensor) -> tf.Tensor:
         windows = places // self.window_rows
@@ -115,11 +106,6 @@ class BlockShuffle:
         size = tf.minimum(self.num_rows - start, self.window_rows)
         number = -(-self.num_rows // self.window_rows)
         return start + _shuffled(places - start, size, seed, epochs * number + windows)
-
-    def _block_orders(self, first: tf.Tensor, last: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        number = self._num_blocks
-        keys = _keys(tf.range(first * number, (last + 1) * number), seed)
-        return tf.cast(tf.argsort(tf.reshape(keys, [-1, number]), axis=1), tf.int64)
 
     def _place(self, places: tf.Tensor, epochs: tf.Tensor, orders: tf.Tensor) -> tf.Tensor:
         # The last block may be short: what lies behind it in the epoch's order is moved by what it
@@ -148,23 +134,23 @@ def _shuffled(
     )
 
 
-def _keys(numbers: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Returns distinct pseudo-random numbers for distinct numbers."""
-    return tf.raw_ops.RandomIndexShuffle(
-        index=numbers,
+def _permutations(
+    size: int, first_epoch: tf.Tensor, last_epoch: tf.Tensor, seed: tf.Tensor
+) -> tf.Tensor:
+    """Returns a permutation of range(size) for each epoch, int64 [epochs, size]."""
+    keys = tf.raw_ops.RandomIndexShuffle(  # distinct numbers for distinct numbers
+        index=tf.range(first_epoch * size, (last_epoch + 1) * size),
         seed=tf.concat([seed, [0]], axis=0),
         max_index=tf.constant(_LARGEST, tf.int64),
         rounds=_ROUNDS,
     )
+    return tf.cast(tf.argsort(tf.reshape(keys, [-1, size]), axis=1), tf.int64)
 
 
 def choose_order(columns: Columns, options: Any, memory_bytes: int) -> Order:
-    """Returns the order that `options` ask for.
+    """Returns the order that a dataset's `options` ask for.
 
-    Args:
-        columns: what is read.
-        options: the dataset's.
-        memory_bytes: what the window of a shuffle may take where the columns are on disk.
+    Where the columns are on disk, the window of a shuffle may take `memory_bytes`.
     """
     num_rows = columns.num_rows
     if not options.shuffle:

@@ -85,8 +85,7 @@ def choose_path(num_bytes: int, budget: ReaderBudget, one_pass: bool) -> tuple[R
     free = budget.disk_bytes()
     if num_bytes <= free:
         return "disk", larger
-    free_text = f"the {size_text(free)} that are free in {budget.directory}"
-    return "stream", f"{larger} and than {free_text}"
+    return "stream", f"{larger} and than the {size_text(free)} that are free in {budget.directory}"
 
 
 def estimate(files: Sequence[RecordFile], parser: Parser) -> Estimate:

@@ -44,13 +44,7 @@ class Store:
         directory: str | None = None,
         vocabulary_limit_bytes: int = 0,
     ) -> None:
-        """Opens one empty file for each array.
-
-        Args:
-            specs: the arrays.
-            directory: where files go; None: in memory.
-            vocabulary_limit_bytes: memory that the strings behind codes may take.
-        """
+        """Opens one empty file for each array, in memory where there is no directory."""
         _allow_open_files(len(specs))
         self.vocabulary = Vocabulary(vocabulary_limit_bytes)
         self.in_memory = directory is None
@@ -70,10 +64,7 @@ class Store:
         return self.num_bytes if self.in_memory else self.vocabulary.num_bytes
 
     def append(self, blocks: Sequence[Any]) -> None:
-        """Appends one block of rows to each array.
-
-        Args:
-            blocks: arrays as `ArraySpec` says; see `Block`.
+        """Appends one block of rows to each array; see `Block`.
 
         Raises:
             VocabularyOutgrown: strings hardly repeat.
@@ -107,7 +98,7 @@ class Store:
 class _Array:
     def __init__(self, spec: ArraySpec, directory: str | None) -> None:
         self._spec = spec
-        self._file = _open(directory)
+        self.file = _open(directory)
         self._end = 0
         self.num_bytes = 0
         if spec.cumulative:
@@ -124,19 +115,16 @@ class _Array:
     def move(self, directory: str) -> None:
         target, offset = _open(directory), 0
         while offset < self.num_bytes:
-            offset += os.sendfile(target, self._file, offset, self.num_bytes - offset)
-        os.close(self._file)
-        self._file = target
-
-    def close(self) -> None:
-        os.close(self._file)
+            offset += os.sendfile(target, self.file, offset, self.num_bytes - offset)
+        os.close(self.file)
+        self.file = target
 
     def tensor(self) -> tf.Tensor:
         """Returns an eager tensor that shows the file."""
         if not self.num_bytes:
             return tf.zeros(self._shape, self._spec.dtype)
         # TensorFlow refuses what NumPy says must not be written to. Nobody writes.
-        pages = mmap.mmap(self._file, self.num_bytes)
+        pages = mmap.mmap(self.file, self.num_bytes)
         values = np.frombuffer(pages, self._spec.dtype.as_numpy_dtype).reshape(self._shape)
         return tf.experimental.dlpack.from_dlpack(values.__dlpack__())
 
@@ -147,10 +135,9 @@ class _Array:
         """
         if not self.num_bytes:
             return tf.zeros(self._shape, self._spec.dtype)
+        region = f"/dev/fd/{self.file}"
         return tf.raw_ops.ImmutableConst(
-            dtype=self._spec.dtype,
-            shape=self._shape,
-            memory_region_name=f"/dev/fd/{self._file}",
+            dtype=self._spec.dtype, shape=self._shape, memory_region_name=region
         )
 
     @property
@@ -162,12 +149,12 @@ class _Array:
         rest = memoryview(np.ascontiguousarray(block)).cast("B") if block.size else b""
         self.num_bytes += len(rest)
         while rest:  # one call writes 2 GiB at most
-            rest = rest[os.write(self._file, rest) :]
+            rest = rest[os.write(self.file, rest) :]
 
 
 def _close(arrays: Sequence[_Array]) -> None:
     for array in arrays:
-        array.close()
+        os.close(array.file)
 
 
 def _open(directory: str | None) -> int:
@@ -199,11 +186,6 @@ class Vocabulary:
     """
 
     def __init__(self, limit_bytes: int) -> None:
-        """Starts empty.
-
-        Args:
-            limit_bytes: memory that it may take.
-        """
         self.num_bytes = 0
         self._limit_bytes = limit_bytes
         self._codes = _Codes()

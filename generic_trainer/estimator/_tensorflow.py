@@ -156,14 +156,9 @@ _REPLACED = {
 _lock = threading.Lock()
 
 
-class estimator_export:
+def estimator_export(*names: str, v1: Any = None) -> Callable[[_T], _T]:
     """Decorates nothing; the original entered what it decorates into TensorFlow's API listing."""
-
-    def __init__(self, *names: str, v1: Any = None) -> None:
-        pass
-
-    def __call__(self, decorated: _T) -> _T:
-        return decorated
+    return lambda decorated: decorated
 
 
 class estimator_training:
@@ -176,10 +171,6 @@ class estimator_training:
     @staticmethod
     def init_run_config(config: Any, tf_config: dict[str, Any]) -> None:
         """Takes the strategies of `RunConfig(experimental_distribute=...)`, then the cluster.
-
-        Args:
-            config: the RunConfig.
-            tf_config: what the environment variable TF_CONFIG holds.
 
         Raises:
             ConfigurationError: the strategy shall span several workers.
@@ -210,8 +201,7 @@ class estimator_training:
 
     @staticmethod
     def should_run_distribute_coordinator(config: Any) -> bool:
-        """There is no coordinator any more."""
-        return False
+        return False  # there is no coordinator any more
 
 
 def _prepare() -> None:

@@ -1,4 +1,4 @@
-"""Module files of TFX's first trainer, which define `trainer_fn` in place of `run_fn`.
+"""Module files of TFX's first trainer, which define `trainer_fn`, as a trainer API.
 
 They are run as TFX's estimator executor did:
 
@@ -13,31 +13,46 @@ They are run as TFX's estimator executor did:
 
 from __future__ import annotations
 
+import ast
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from types import ModuleType
 from typing import Any
 
 from generic_trainer import estimator
 from generic_trainer._core.protos import read_schema
 from generic_trainer.errors import ModuleFileError, raise_problems
 from generic_trainer.training import is_chief
+from generic_trainer.user_code import checked_function
 
+_NAME = "trainer_fn"
 _EXPECTED = {"estimator": "Estimator", "train_spec": "TrainSpec", "eval_spec": "EvalSpec"}
 _EVAL_RECEIVER = "eval_input_receiver_fn"
 
 _logger = logging.getLogger(__name__)
 
 
-def run_fn_from_trainer_fn(trainer_fn: Callable[..., Any]) -> Callable[[Any], None]:
+class _TrainerFn:
+    """A module with `trainer_fn` in place of `run_fn`; see `TrainerApi`."""
+
+    def may_define(self, tree: ast.Module, names: Collection[str]) -> bool:
+        return _NAME in names
+
+    def run_fn(self, module: ModuleType, function: str) -> Callable[[Any], None] | None:
+        if _NAME not in vars(module):
+            return None
+        return _run_fn_of(checked_function(module, _NAME, "trainer_fn_args", "schema"))
+
+
+TRAINER_FN = _TrainerFn()
+
+
+def _run_fn_of(trainer_fn: Callable[..., Any]) -> Callable[[Any], None]:
     """Returns the `run_fn` that does what TFX's estimator executor did with a `trainer_fn`.
 
-    Args:
-        trainer_fn: takes `FnArgs` and a `schema_pb2.Schema`, None where the trainer was given no
-            schema; returns a dict with `estimator`, `train_spec` and `eval_spec`.
-
-    The `run_fn` raises:
-        ModuleFileError: `trainer_fn` returned something else.
+    The schema is None where the trainer was given none. The `run_fn` raises:
+        ModuleFileError: `trainer_fn` returned what cannot be trained or exported.
         ExportError: the exporter has written nothing.
     """
 
@@ -97,7 +112,6 @@ class _TrainerFnArgs:
 
 
 def _check(spec: Any) -> None:
-    """Raises `ModuleFileError` if `trainer_fn` returned what cannot be trained or exported."""
     if not isinstance(spec, Mapping):
         problems = [f"expected a dict with {', '.join(_EXPECTED)}, found {spec!r}."]
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import logging
 import sys
 from collections.abc import Iterator
@@ -45,8 +46,11 @@ def get_strategy() -> tf.distribute.Strategy:
             nothing; or the workers would train Keras 3 models, which fails inside Keras.
     """
     gpus = tf.config.list_physical_devices("GPU")
-    for gpu in gpus:
-        _grow_memory(gpu)
+    for gpu in gpus:  # other processes, such as the next step of a pipeline, use it as well
+        try:
+            tf.config.experimental.set_memory_growth(gpu, True)
+        except RuntimeError as error:  # TensorFlow has started to use it
+            _logger.warning("%s takes all of its memory: %s", gpu.name, error)
     if has_parameter_servers():
         return _parameter_servers()
     if is_one_of_several():
@@ -64,7 +68,10 @@ def keras_3_on_one_worker_only() -> Iterator[None]:
     Whether a module uses Keras 3 is known no sooner: a loop of one's own trains well with that
     strategy, and `tf_keras` is Keras 2 whatever `tf.keras` is.
     """
-    keras = None if legacy_is_requested() else _importable_keras()
+    keras: Any = None
+    if not legacy_is_requested():
+        with contextlib.suppress(ImportError):
+            keras = importlib.import_module("keras")
     if keras is None or not keras.__version__.startswith("3."):
         yield
         return
@@ -84,14 +91,6 @@ def keras_3_on_one_worker_only() -> Iterator[None]:
         keras.Model.fit = original
 
 
-def _grow_memory(gpu: Any) -> None:
-    """Lets other processes, such as the next step of a pipeline, use the GPU as well."""
-    try:
-        tf.config.experimental.set_memory_growth(gpu, True)
-    except RuntimeError as error:  # TensorFlow has started to use it
-        _logger.warning("%s takes all of its memory: %s", gpu.name, error)
-
-
 def _parameter_servers() -> tf.distribute.Strategy:
     task = this_task()
     if task.type not in ("chief", "master"):
@@ -102,14 +101,6 @@ def _parameter_servers() -> tf.distribute.Strategy:
         )
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     return tf.distribute.experimental.ParameterServerStrategy(resolver)
-
-
-def _importable_keras() -> Any:
-    try:
-        import keras
-    except ImportError:
-        return None
-    return keras
 
 
 def _refusal(version: str) -> ConfigurationError:

@@ -1,15 +1,8 @@
 """A trained model as a SavedModel that every consumer downstream can use.
 
-::
-
-    from generic_trainer.training import export_model
-
-    def run_fn(fn_args):
-        model = train(...)
-        export_model(model, fn_args, label_keys=("tips",))
-
-`export_on_tensors` writes a model that is called with something else than features of tf.Examples;
-`inference_arguments` is for calling a model that may take `training`.
+`export_model` is what most modules need. `export_on_tensors` writes a model that is called with
+something else than features of tf.Examples; `inference_arguments` is for calling a model that may
+take `training`.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from generic_trainer.training.export._saving import (
     save,
     write_warm_up,
 )
-from generic_trainer.training.export._servable import Predictor, Servable
+from generic_trainer.training.export._servable import Servable, make_predict
 from generic_trainer.training.export._tensors import named_outputs
 
 _OWN_NAMES = ("transform_features", "transform_labels", "serving_raw", "classification")
@@ -107,9 +107,12 @@ def export_model(
 
     def export() -> None:
         features = features_of(transform_graph, schema, feature_spec or {})
-        matched = match_inputs(_wanted(model, inputs, preprocess), features, label_keys)
-        predictor = Predictor(model, features, matched, preprocess, postprocess, output_name)
-        servable = Servable(model, features, matched, predictor)
+        wanted = inputs
+        if inputs is None and preprocess is None:  # a user's own function may look at any feature
+            wanted = declared_inputs(model)
+        matched = match_inputs(wanted, features, label_keys)
+        predict = make_predict(model, features, matched, preprocess, postprocess, output_name)
+        servable = Servable(model, features, matched, predict)
         signatures = dict.fromkeys((_DEFAULT, *aliases), servable.serve())
         if transform_graph is not None:
             signatures["transform_features"] = servable.transform()
@@ -158,13 +161,6 @@ def export_on_tensors(model: Any, inputs: Any, directory: str) -> None:
     outside_of_strategy(export)
 
 
-def _wanted(model: Any, inputs: Any, preprocess: Any) -> Any:
-    # A function of the user's own may look at any feature.
-    if preprocess is not None:
-        return None
-    return inputs if inputs is not None else declared_inputs(model)
-
-
 def _sources(target: Any, transform_graph: Any, schema: Any) -> tuple[str, Any, Any]:
     """Returns directory, transform graph and schema; what the user names comes first."""
     directory = target
@@ -191,11 +187,8 @@ def _check(
     aliases: Sequence[str],
     warmup_examples: Sequence[bytes],
 ) -> None:
-    problems = [
-        f"aliases: {name!r} is the name of another signature"
-        for name in aliases
-        if name in _OWN_NAMES
-    ]
+    taken = [name for name in aliases if name in _OWN_NAMES]
+    problems = [f"aliases: {name!r} is the name of another signature" for name in taken]
     for name, value in (("label_keys", label_keys), ("aliases", aliases)):
         if isinstance(value, str):
             problems.append(f"{name} must be a sequence of names, such as ({value!r},)")

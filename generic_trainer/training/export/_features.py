@@ -37,10 +37,7 @@ class Features(Protocol):
 def features_of(transform_graph: Any, schema: Any, feature_spec: Mapping[str, Any]) -> Features:
     """Returns the features of the transform graph where there is one, else the raw ones.
 
-    Args:
-        transform_graph: a path or a `tft.TFTransformOutput`; None where there is no Transform.
-        schema: a path or a `Schema` proto of the raw features; None where there is none.
-        feature_spec: parsing configurations that the user names; they replace those found.
+    What is named in `feature_spec` replaces what is found.
 
     Raises:
         ConfigurationError: nothing says which features there are.
@@ -66,6 +63,11 @@ def probe(raw_spec: Mapping[str, Any], look: Callable[[dict[str, Any]], Any]) ->
 
     tf.function(trace, input_signature=[EXAMPLES], autograph=False).get_concrete_function()
     return seen[0]
+
+
+def type_specs(features: Mapping[str, Any]) -> dict[str, tf.TypeSpec]:
+    """Returns feature name → type, shape and kind of tensor."""
+    return {name: tf.type_spec_from_value(feature) for name, feature in features.items()}
 
 
 class _RawFeatures:

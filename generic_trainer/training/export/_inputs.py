@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError, raise_problems
-from generic_trainer.training.export._features import Features, probe
+from generic_trainer.training.export._features import Features, probe, type_specs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,9 +86,15 @@ def match_inputs(wanted: Any, features: Features, label_keys: Sequence[str] = ()
     Raises:
         ConfigurationError: inputs and features do not fit together; lists all that is wrong.
     """
-    raise_problems(ConfigurationError, "label_keys", _unknown_labels(features, label_keys))
+    unknown_labels = [
+        f"expected raw features of {features.origin}, got {key!r}"
+        + _did_you_mean(key, features.raw_spec)
+        for key in label_keys
+        if key not in features.raw_spec
+    ]
+    raise_problems(ConfigurationError, "label_keys", unknown_labels)
     unlabelled = {key: spec for key, spec in features.raw_spec.items() if key not in label_keys}
-    specs = probe(unlabelled, lambda raw: _specs(features(raw)))
+    specs: dict[str, tf.TypeSpec] = probe(unlabelled, lambda raw: type_specs(features(raw)))
     wanted = {name: name for name in specs} if wanted is None else wanted
     declared = _replace(
         wanted, lambda leaf: leaf if isinstance(leaf, _Declared) else _Declared(leaf)
@@ -101,9 +107,8 @@ def match_inputs(wanted: Any, features: Features, label_keys: Sequence[str] = ()
     raise_problems(ConfigurationError, subject, problems)
     structure = _replace(declared, lambda one: one.name)
     raw_names = features.raw_names(_leaves(structure))
-    return ModelInputs(
-        {key: spec for key, spec in unlabelled.items() if key in raw_names}, structure
-    )
+    needed = {key: spec for key, spec in unlabelled.items() if key in raw_names}
+    return ModelInputs(needed, structure)
 
 
 def _call_of(model: Any) -> Any:
@@ -138,19 +143,6 @@ def _attribute(model: Any, name: str) -> Any:
 def _called(model: Any, name: str) -> Any:
     method = getattr(model, name, None)
     return method() if callable(method) else None
-
-
-def _unknown_labels(features: Features, label_keys: Sequence[str]) -> list[str]:
-    return [
-        f"expected raw features of {features.origin}, got {key!r}"
-        + _did_you_mean(key, features.raw_spec)
-        for key in label_keys
-        if key not in features.raw_spec
-    ]
-
-
-def _specs(features: Mapping[str, Any]) -> dict[str, tf.TypeSpec]:
-    return {name: tf.type_spec_from_value(feature) for name, feature in features.items()}
 
 
 def _problems(wanted: _Declared, specs: Mapping[str, Any]) -> Iterator[str]:

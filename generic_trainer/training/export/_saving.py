@@ -33,11 +33,7 @@ class ModelParts(tf.Module):
     """
 
     def __init__(self, model: Any, others: Sequence[Any] = ()) -> None:
-        """Takes the parts out of a model.
-
-        Args:
-            model: of Keras 2, Keras 3 or TensorFlow.
-            others: further parts.
+        """Takes the parts out of a model of Keras 2, Keras 3 or TensorFlow, and adds others.
 
         Raises:
             ConfigurationError: Keras runs on another backend than TensorFlow.
@@ -102,13 +98,8 @@ def write_warm_up(
 ) -> None:
     """Writes what TF Serving replays before it calls a new model ready.
 
-    One Predict request per example goes to `assets.extra/tf_serving_warmup_requests`.
-
-    Args:
-        directory: the SavedModel.
-        signature: name of the signature that is called.
-        input_name: name of its input.
-        examples: serialized tf.Examples with raw features, at most `MOST_REQUESTS`.
+    One Predict request per example goes to `assets.extra/tf_serving_warmup_requests`; at most
+    `MOST_REQUESTS` of them.
 
     Raises:
         ConfigurationError: the package with TF Serving's protos is missing.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError, ExportError
-from generic_trainer.training.export._features import EXAMPLES, Features
+from generic_trainer.training.export._features import EXAMPLES, Features, type_specs
 from generic_trainer.training.export._inputs import ModelInputs, inference_arguments
 from generic_trainer.training.export._saving import ModelParts
 from generic_trainer.training.export._tensors import (
@@ -18,67 +18,59 @@ from generic_trainer.training.export._tensors import (
     tensor_specs,
 )
 
+Predict = Callable[[Mapping[str, Any]], dict[str, tf.Tensor]]
+Signature: TypeAlias = tf.types.experimental.PolymorphicFunction
 
-class Predictor:
-    """From raw features to named outputs."""
 
-    def __init__(
-        self,
-        model: Any,
-        features: Features,
-        inputs: ModelInputs,
-        preprocess: Callable[[dict[str, Any]], Any] | None,
-        postprocess: Callable[[Any], Any] | None,
-        output_name: str,
-    ) -> None:
-        """Joins them; see `export_model` for what they are."""
-        self._features = features
-        self._inputs = inputs
-        self._preprocess = preprocess or inputs.arguments
-        self._postprocess = postprocess or (lambda outputs: outputs)
-        self._model = model
-        self._arguments = inference_arguments(model)
-        self._output_name = output_name
-        # The user's code is traced as a tf.function of its own, so that its Python `if` and `for`
-        # over tensors work as they do elsewhere.
-        self._call = tf.function(self._user_code)
+def make_predict(
+    model: Any,
+    features: Features,
+    inputs: ModelInputs,
+    preprocess: Callable[[dict[str, Any]], Any] | None,
+    postprocess: Callable[[Any], Any] | None,
+    output_name: str,
+) -> Predict:
+    """Returns the function from raw features to named outputs; see `export_model`.
 
-    def __call__(self, raw: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Predicts.
+    It raises `ExportError` where the model cannot be called with the features, or returns no
+    tensors.
+    """
+    prepare = preprocess or inputs.arguments
+    arguments = inference_arguments(model)
 
-        Raises:
-            ExportError: the model cannot be called with the features, or returns no tensors.
-        """
-        features = self._features(raw)
+    # The user's code is traced as a tf.function of its own, so that its Python `if` and `for` over
+    # tensors work as they do elsewhere.
+    @tf.function
+    def user_code(given: dict[str, Any]) -> Any:
+        outputs = model(prepare(given), **arguments)
+        return postprocess(outputs) if postprocess else outputs
+
+    def predict(raw: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        given = features(raw)
         try:
-            outputs = self._call(features)
+            outputs = user_code(given)
         except Exception as error:
-            specs = {name: tf.type_spec_from_value(value) for name, value in features.items()}
             raise ExportError(
-                f"the model cannot be called with {self._inputs.structure} out of the features "
-                f"{specs}: {error}"
+                f"the model cannot be called with {inputs.structure} out of the features "
+                f"{type_specs(given)}: {error}"
             ) from error
-        names = getattr(self._model, "output_names", None)
-        return named_outputs(outputs, self._output_name, names)
+        return named_outputs(outputs, output_name, getattr(model, "output_names", None))
 
-    def _user_code(self, features: dict[str, Any]) -> Any:
-        outputs = self._model(self._preprocess(features), **self._arguments)
-        return self._postprocess(outputs)
+    return predict
 
 
 class Servable(ModelParts):
     """What is saved: no model, only its variables, tables, assets and the functions that serve."""
 
     def __init__(
-        self, model: Any, features: Features, inputs: ModelInputs, predictor: Predictor
+        self, model: Any, features: Features, inputs: ModelInputs, predict: Predict
     ) -> None:
-        """Takes the parts out of the model."""
         super().__init__(model, features.tracked)
         self._features = features
         self._raw_spec = inputs.raw_spec
-        self._predict = predictor
+        self._predict = predict
 
-    def serve(self) -> tf.types.experimental.PolymorphicFunction:
+    def serve(self) -> Signature:
         """Returns the signature that predicts from serialized tf.Examples, string [N]."""
 
         def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -86,7 +78,7 @@ class Servable(ModelParts):
 
         return _signature(serve, EXAMPLES)
 
-    def serve_raw(self) -> tf.types.experimental.PolymorphicFunction:
+    def serve_raw(self) -> Signature:
         """Returns the signature that predicts from raw features, a tensor for each."""
 
         def serve_raw(tensors: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -94,14 +86,8 @@ class Servable(ModelParts):
 
         return _signature(serve_raw, tensor_specs(self._raw_spec))
 
-    def transform(
-        self, raw_names: Sequence[str] | None = None
-    ) -> tf.types.experimental.PolymorphicFunction:
-        """Returns the signature that computes features, for the Evaluator.
-
-        Args:
-            raw_names: the raw features it parses; None for all.
-        """
+    def transform(self, raw_names: Sequence[str] | None = None) -> Signature:
+        """Returns the signature that computes features out of some raw ones, or all of them."""
         keys = self._features.raw_spec if raw_names is None else raw_names
         spec = {key: self._features.raw_spec[key] for key in keys}
 
@@ -116,7 +102,7 @@ class Servable(ModelParts):
 
         return _signature(transform, EXAMPLES)
 
-    def classify(self, class_names: Sequence[str]) -> tf.types.experimental.PolymorphicFunction:
+    def classify(self, class_names: Sequence[str]) -> Signature:
         """Returns the signature of TF Serving's Classify API: classes and scores, each [N, K]."""
 
         def classify(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -128,9 +114,7 @@ class Servable(ModelParts):
         return _signature(classify, tf.TensorSpec([None], tf.string, name="inputs"))
 
 
-def _signature(
-    function: Callable[..., Any], spec: Any
-) -> tf.types.experimental.PolymorphicFunction:
+def _signature(function: Callable[..., Any], spec: Any) -> Signature:
     return tf.function(function, input_signature=[spec], autograph=False)
 
 

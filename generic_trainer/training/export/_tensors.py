@@ -19,17 +19,16 @@ def named_outputs(outputs: Any, output_name: str, names: Any = None) -> dict[str
 
     1. A tensor is called `output_name`.
     2. A dict and a named tuple keep their names.
-    3. A list takes the model's own `output_names`, else `output_name` with `_0`, `_1`, ...
-
-    Args:
-        outputs: what the model, or `postprocess`, returned; each tensor [N, ...], N examples.
-        output_name: see above.
-        names: the model's `output_names`, if it has any.
+    3. A list takes `names`, the model's own `output_names`, where there are as many; else
+       `output_name` with `_0`, `_1`, ...
 
     Raises:
         ExportError: something else than tensors with a row per example; lists all that is wrong.
     """
-    named = {name: _tensor(value) for name, value in _named(outputs, output_name, names).items()}
+    named = {
+        name: tf.convert_to_tensor(value) if hasattr(value, "__array__") else value
+        for name, value in _named(outputs, output_name, names).items()
+    }
     problems = [
         f"output {name!r} should be a dense tensor [batch, ...], found {_describe(value)}"
         for name, value in named.items()
@@ -91,10 +90,6 @@ def _named(outputs: Any, output_name: str, names: Any) -> dict[str, Any]:
     if not names or len(names) != len(outputs):
         names = [f"{output_name}_{index}" for index in range(len(outputs))]
     return dict(zip(names, outputs, strict=True))
-
-
-def _tensor(value: Any) -> Any:
-    return tf.convert_to_tensor(value) if hasattr(value, "__array__") else value
 
 
 def _describe(value: Any) -> str:

@@ -12,7 +12,6 @@ from generic_trainer._core.cluster import is_chief
 from generic_trainer.errors import ConfigurationError, raise_problems
 from generic_trainer.training.resume._fit import Resume
 from generic_trainer.training.resume._manager import CheckpointManager
-from generic_trainer.training.resume._schedule import check_intervals
 
 _DEFAULT_INTERVAL_S = 60.0
 
@@ -88,7 +87,13 @@ def resume_callbacks(
             `fit` of this run has the same name. While `fit` begins: another run writes there, or
             the strategy is that of parameter servers.
     """
-    problems = check_intervals(every_steps, every_s)
+    problems = []
+    if every_steps is not None and every_s is not None:
+        problems.append("expected every_steps or every_s, found both")
+    if every_steps is not None and every_steps < 1:
+        problems.append(f"every_steps: expected at least 1, found {every_steps}")
+    if every_s is not None and every_s <= 0:
+        problems.append(f"every_s: expected more than 0 s, found {every_s}")
     directory: str = getattr(fn_args, "checkpoint_dir", None) or ""
     if not directory:
         problems.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -12,11 +13,16 @@ import tensorflow as tf
 
 from generic_trainer._core.signals import SigtermNotice
 from generic_trainer.errors import ConfigurationError, TrainingError, WorkerLostError
-from generic_trainer.training.resume._callback_state import read_state, write_state
 from generic_trainer.training.resume._manager import CheckpointManager, SavedCheckpoint
-from generic_trainer.training.resume._model_state import ModelState, set_first_epoch
-from generic_trainer.training.resume._reader_state import move_to, write_position
 from generic_trainer.training.resume._schedule import Schedule, make_schedule, make_stop
+from generic_trainer.training.resume._state import (
+    ModelState,
+    move_to,
+    read_callbacks,
+    set_first_epoch,
+    write_callbacks,
+    write_position,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -77,7 +83,6 @@ class _TrainFunction:
         self._logs: Any = None
 
     def __call__(self, iterator: Any) -> Any:
-        """Trains on the next batch or batches of the iterator, and returns their logs."""
         if iterator is not self.iterator:
             self.iterator, self.consumed = iterator, 0
         if not self.replays:
@@ -119,14 +124,12 @@ class Resume(tf.keras.callbacks.Callback):
         self._grace_s = grace_s
         self._clock = clock
         self._is_used = False
-        self._model_state: ModelState | None = None
         self._replay: _Replay | None = None
         self._finished: SavedCheckpoint | None = None
         self._position = _Position()
         self._first_batch = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Looks for a checkpoint and makes `fit` start at its epoch."""
         if self._is_used:
             raise ConfigurationError(
                 "These callbacks have served one fit already: call resume_callbacks for each, with "
@@ -148,16 +151,13 @@ class Resume(tf.keras.callbacks.Callback):
         self.model.train_function = self._train
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Notes the epoch."""
         set_first_epoch(self.model, None)  # Keras has read it, and would in the next fit too
         self._position.epoch, self._position.batches = epoch, 0
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Notes where an execution of several steps begins."""
-        self._first_batch = batch
+        self._first_batch = batch  # of an execution of several steps
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Counts; saves when it is time; ends the replay."""
         count = batch - self._first_batch + 1
         if self._replay is not None:
             # Only the first execution of a replay reads from the iterator.
@@ -222,7 +222,7 @@ class Resume(tf.keras.callbacks.Callback):
         self._position = replay.position
         self._train.consumed = replay.position.consumed
         try:
-            self._state_of_model().read(path)
+            self._model_state.read(path)
         except (AssertionError, ValueError, tf.errors.OpError) as error:
             raise TrainingError(
                 f"The checkpoint {path} does not fit the model that is trained now: {error}. "
@@ -241,7 +241,7 @@ class Resume(tf.keras.callbacks.Callback):
 
     def _read_others(self, saved: SavedCheckpoint) -> None:
         try:
-            read_state(saved.path, self._others)
+            read_callbacks(saved.path, self._others)
         except ValueError as error:
             raise ConfigurationError(
                 f"The checkpoint {saved.path} does not fit resume_callbacks(callbacks=...): "
@@ -258,8 +258,8 @@ class Resume(tf.keras.callbacks.Callback):
         self._schedule.saved(steps, self._clock() - start_s)
 
     def _write(self, directory: str) -> None:
-        self._state_of_model().write(directory)
-        write_state(directory, self._others)
+        self._model_state.write(directory)
+        write_callbacks(directory, self._others)
         if not self._position.done:
             write_position(directory, self._train.iterator)
 
@@ -277,10 +277,9 @@ class Resume(tf.keras.callbacks.Callback):
         self._notice.close()
         self._manager.close()
 
-    def _state_of_model(self) -> ModelState:
-        if self._model_state is None:
-            self._model_state = ModelState(self.model)
-        return self._model_state
+    @functools.cached_property
+    def _model_state(self) -> ModelState:
+        return ModelState(self.model)
 
     def _make_schedule(self) -> Schedule:
         strategy = self.model.distribute_strategy

@@ -14,13 +14,13 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any
 
 from generic_trainer._core.files import (
     files_below,
     gfile,
     is_remote,
+    read_whole,
     sha256_of_file,
     write_whole,
 )
@@ -98,7 +98,9 @@ class CheckpointManager:
         self._lock: DirectoryLock | None = None
         if writes and not is_remote(self.directory):
             self._lock = DirectoryLock(self.directory, wait_s=wait_s)
-            self._delete_unfinished()
+            for name in gfile().listdir(self.directory):
+                if name.startswith(_UNFINISHED):
+                    gfile().rmtree(os.path.join(self.directory, name))
 
     def close(self) -> None:
         """Lets another run write; doing so twice is no error."""
@@ -108,12 +110,7 @@ class CheckpointManager:
     def __enter__(self) -> CheckpointManager:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def save(
@@ -135,15 +132,23 @@ class CheckpointManager:
                 checkpoints before it are as they were.
         """
         if not self._writes:
-            return _thrown_away(step, write, dict(metadata or {}))
+            with tempfile.TemporaryDirectory(prefix="generic-trainer-") as scratch_dir:
+                write(scratch_dir)
+                return SavedCheckpoint(step, scratch_dir, dict(metadata or {}))
+        import tensorflow as tf
+
         self._check_order(step)
-        name = f"step-{step:012d}.{self._next_attempt(step)}"
+        saved = map(_step_and_attempt, self._names())
+        attempt = max((attempt for at, attempt in saved if at == step), default=-1) + 1
+        name = f"step-{step:012d}.{attempt}"
         try:
             path = self._write(name, step, write, dict(metadata or {}))
-        except _write_errors() as error:
+        except (OSError, tf.errors.OpError) as error:
+            names = self._names()
+            left = f"{names[-1]} is still there." if names else "There is no earlier one."
             raise TrainingError(
                 f"The checkpoint of step {step} could not be written into {self.directory}: "
-                f"{error}. {self._remaining()} Make room there, or keep fewer checkpoints."
+                f"{error}. {left} Make room there, or keep fewer checkpoints."
             ) from error
         self._prune(keep=name)
         return SavedCheckpoint(step, path, dict(metadata or {}))
@@ -238,43 +243,16 @@ class CheckpointManager:
                 "step. Restore the latest checkpoint and go on from its step, or delete it."
             )
 
-    def _next_attempt(self, step: int) -> int:
-        saved = map(_step_and_attempt, self._names())
-        return max((attempt for at, attempt in saved if at == step), default=-1) + 1
-
     def _prune(self, keep: str) -> None:
         kept = {keep, *self._good()[-self._max_to_keep :]}
         for name in self._names():
             if name not in kept:
                 gfile().rmtree(os.path.join(self.directory, name))
 
-    def _delete_unfinished(self) -> None:
-        for name in gfile().listdir(self.directory):
-            if name.startswith(_UNFINISHED):
-                gfile().rmtree(os.path.join(self.directory, name))
-
-    def _remaining(self) -> str:
-        names = self._names()
-        return f"{names[-1]} is still there." if names else "There is no earlier one."
-
-
-def _thrown_away(
-    step: int, write: Callable[[str], Any], metadata: dict[str, Any]
-) -> SavedCheckpoint:
-    with tempfile.TemporaryDirectory(prefix="generic-trainer-") as scratch_dir:
-        write(scratch_dir)
-        return SavedCheckpoint(step, scratch_dir, metadata)
-
 
 def _step_and_attempt(name: str) -> tuple[int, int]:
     step, attempt = name.removeprefix("step-").split(".")
     return int(step), int(attempt)
-
-
-def _write_errors() -> tuple[type[Exception], ...]:
-    import tensorflow as tf
-
-    return (OSError, tf.errors.OpError)
 
 
 def _write_manifest(directory: str, step: int, metadata: Mapping[str, Any]) -> None:
@@ -301,8 +279,7 @@ def _checked(directory: str) -> SavedCheckpoint:
     if not gfile().exists(path):
         raise ValueError(f"it has no {_MANIFEST_FILE}, so it was never finished")
     try:
-        with gfile().GFile(path) as file:
-            manifest = json.loads(file.read())
+        manifest = json.loads(read_whole(path))
         saved = SavedCheckpoint(manifest["step"], directory, manifest["metadata"])
         files = dict(manifest["files"])
     except (KeyError, TypeError, ValueError) as error:

@@ -29,18 +29,6 @@ _NEVER = "never"
 _fits = itertools.count()
 
 
-def check_intervals(every_steps: int | None, every_s: float | None) -> list[str]:
-    """Returns what is wrong with the intervals, one sentence each."""
-    problems = []
-    if every_steps is not None and every_s is not None:
-        problems.append("expected every_steps or every_s, found both")
-    if every_steps is not None and every_steps < 1:
-        problems.append(f"every_steps: expected at least 1, found {every_steps}")
-    if every_s is not None and every_s <= 0:
-        problems.append(f"every_s: expected more than 0 s, found {every_s}")
-    return problems
-
-
 class EverySteps:
     """Due when at least so many steps have passed."""
 
@@ -77,17 +65,9 @@ class AgreedInterval:
         self,
         every_s: float,
         first_step: int,
-        mean: Callable[[float], float],
+        mean: Callable[[float], float],  # over all workers, which call it after the same step
         clock: Callable[[], float],
     ) -> None:
-        """Starts to time the steps.
-
-        Args:
-            every_s: seconds between two checkpoints.
-            first_step: the step that the run starts at.
-            mean: returns the mean over all workers; all of them call it after the same step.
-            clock: tells the time in seconds.
-        """
         self._every_s = every_s
         self._mean = mean
         self._clock = clock
@@ -119,15 +99,7 @@ def make_schedule(
     strategy: tf.distribute.Strategy,
     clock: Callable[[], float],
 ) -> Schedule:
-    """Returns when a `fit` saves.
-
-    Args:
-        every_steps: steps between two checkpoints; None for a time instead.
-        every_s: seconds between two checkpoints.
-        first_step: the step that the run starts at.
-        strategy: what the model is trained in.
-        clock: tells the time in seconds.
-    """
+    """Returns when a `fit` that starts at `first_step` saves; by time if `every_steps` is None."""
     if every_steps is not None:
         return EverySteps(every_steps, first_step)
     if not _tasks_of(strategy):
@@ -143,12 +115,7 @@ def make_schedule(
 
 
 def make_stop(notice: SigtermNotice, strategy: tf.distribute.Strategy) -> Stop:
-    """Returns what tells the last step; with several workers, all make theirs for the same `fit`.
-
-    Args:
-        notice: tells whether this process was told to stop.
-        strategy: what the model is trained in.
-    """
+    """Returns what tells the last step; of several workers, all make theirs for the same `fit`."""
     return _AgreedStop(notice, strategy) if _tasks_of(strategy) else Stop(notice)
 
 
