@@ -60,7 +60,6 @@ class Columns:
 
     @property
     def num_rows(self) -> int:
-        """Number of examples."""
         return sum(rows for _, rows in self.runs)
 
     @property

@@ -107,7 +107,6 @@ class _TrainerFnArgs:
         return hasattr(self, name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Returns the attribute, or the default where there is none."""
         return getattr(self, name, default)
 
 

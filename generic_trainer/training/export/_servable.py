@@ -41,18 +41,18 @@ def make_predict(
     # The user's code is traced as a tf.function of its own, so that its Python `if` and `for` over
     # tensors work as they do elsewhere.
     @tf.function
-    def user_code(given: dict[str, Any]) -> Any:
-        outputs = model(prepare(given), **arguments)
+    def user_code(values: dict[str, Any]) -> Any:
+        outputs = model(prepare(values), **arguments)
         return postprocess(outputs) if postprocess else outputs
 
     def predict(raw: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        given = features(raw)
+        values = features(raw)
         try:
-            outputs = user_code(given)
+            outputs = user_code(values)
         except Exception as error:
             raise ExportError(
                 f"the model cannot be called with {inputs.structure} out of the features "
-                f"{type_specs(given)}: {error}"
+                f"{type_specs(values)}: {error}"
             ) from error
         return named_outputs(outputs, output_name, getattr(model, "output_names", None))
 

@@ -126,11 +126,10 @@ class Stop:
         self._notice = notice
 
     def is_due(self, step: int) -> bool:
-        """Whether to save and stop after this step."""
         return self._notice.received
 
     def close(self) -> None:
-        """Stops to listen."""
+        pass
 
 
 class _AgreedStop(Stop):
