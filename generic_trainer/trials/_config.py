@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from generic_trainer.errors import ConfigurationError, raise_problems
@@ -45,15 +45,15 @@ class ExperimentConfig(dict[str, Any]):
 
     def slots_per_trial(self) -> int:
         """Returns the devices of a trial."""
-        return int(self._section("resources").get("slots_per_trial") or 1)
+        return int((self.get("resources") or {}).get("slots_per_trial") or 1)
 
     def native_parallel_enabled(self) -> bool:
         """Returns whether user code batches by the global batch size."""
-        return bool(self._section("resources").get("native_parallel"))
+        return bool((self.get("resources") or {}).get("native_parallel"))
 
     def experiment_seed(self) -> int:
         """Returns the seed of the experiment; 0 if there is none."""
-        return int(self._section("reproducibility").get("experiment_seed") or 0)
+        return int((self.get("reproducibility") or {}).get("experiment_seed") or 0)
 
     def get_records_per_epoch(self) -> int | None:
         """Returns the records in an epoch; None if the configuration does not say."""
@@ -72,30 +72,17 @@ class ExperimentConfig(dict[str, Any]):
         """Returns whether the user wants more to be logged."""
         return bool(self.get("debug"))
 
-    def _section(self, name: str) -> dict[str, Any]:
-        return self.get(name) or {}
-
 
 @dataclasses.dataclass(frozen=True)
 class Length:
-    """A number of batches, records or epochs.
-
-    Attributes:
-        count: how many.
-        unit: "batches", "records" or "epochs".
-    """
+    """A number of batches, records or epochs."""
 
     count: int
     unit: str = "batches"
 
     @classmethod
-    def parse(cls, field: str, value: Any, *, batches_per_unit: int = 1) -> Length:
+    def parse(cls, field: str, value: Any, batches_per_step: int = 1) -> Length:
         """Reads `{"epochs": 3}`, or a bare number of steps, as the first releases had it.
-
-        Args:
-            field: the configuration's field, for messages.
-            value: what it holds.
-            batches_per_unit: how many batches a bare number stands for.
 
         Raises:
             ConfigurationError: it is neither, or negative.
@@ -105,7 +92,7 @@ class Length:
             if unit in _UNITS and _is_count(count):
                 return cls(int(count), unit)
         elif _is_count(value):
-            return cls(int(value) * batches_per_unit)
+            return cls(int(value) * batches_per_step)
         raise ConfigurationError(
             f"{field} must be a whole number or one of "
             f"{', '.join(f'{{{unit!r}: number}}' for unit in _UNITS)}, but got {value!r}"
@@ -131,21 +118,13 @@ class Length:
 
 @dataclasses.dataclass(frozen=True)
 class Searcher:
-    """How the hyperparameters of the trials are chosen.
-
-    Attributes:
-        max_length: how long each trial trains.
-        name: "single", "random" or "grid".
-        metric: the validation metric that trials are compared by; None if nothing is compared.
-        smaller_is_better: whether the lowest is the best.
-        max_trials: how many trials a random search runs.
-    """
+    """How the hyperparameters of the trials are chosen, and the trials compared."""
 
     max_length: Length
-    name: str = "single"
-    metric: str | None = None
-    smaller_is_better: bool = True
-    max_trials: int = 1
+    name: str
+    metric: str | None
+    smaller_is_better: bool
+    max_trials: int  # of a random search
 
     def is_better(self, value: float, best: float | None) -> bool:
         """Whether a metric is the first, or strictly better than the best so far."""
@@ -160,16 +139,10 @@ class ExperimentSettings:
 
     Attributes:
         raw: the configuration as the user wrote it.
-        hyperparameters: name → range or constant.
-        searcher: how trials are chosen.
         scheduling_unit: batches in a training workload.
         min_validation_period: validate at least this often; None leaves it to the end.
-        min_checkpoint_period: write a checkpoint at least this often.
         checkpoint_policy: which validations are followed by a checkpoint: "best", "all", "none".
-        perform_initial_validation: validate before training.
         records_per_epoch: what turns epochs into batches; 0 if unknown.
-        seed: of the experiment.
-        slots: devices for each trial.
     """
 
     raw: Mapping[str, Any]
@@ -197,28 +170,24 @@ def parse_experiment(raw: Mapping[str, Any]) -> ExperimentSettings:
         problems.append(f"scheduling_unit must be a whole number of batches above 0, got {unit!r}")
         unit = DEFAULT_SCHEDULING_UNIT
 
-    def attempt(parse: Any, *arguments: Any, default: Any = None, **options: Any) -> Any:
+    def attempt(parse: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return parse(*arguments, **options)
+            return parse(*arguments)
         except ConfigurationError as error:
             problems.append(str(error))
-            return default
+            return None
 
     def period(field: str) -> Length | None:
-        if field not in raw:
-            return None
-        length = attempt(Length.parse, field, raw[field], batches_per_unit=unit)
-        return length if length is None or length.count else None
+        length = attempt(Length.parse, field, raw[field], unit) if field in raw else None
+        return length if length and length.count else None
 
     policy = raw.get("checkpoint_policy", "best")
     if policy not in _POLICIES:
         problems.append(f"checkpoint_policy must be one of {', '.join(_POLICIES)}, got {policy!r}")
     settings = ExperimentSettings(
         raw=raw,
-        hyperparameters=attempt(
-            parse_hyperparameters, raw.get("hyperparameters") or {}, default={}
-        ),
-        searcher=attempt(_parse_searcher, raw.get("searcher") or {}, unit, default=None),
+        hyperparameters=attempt(parse_hyperparameters, raw.get("hyperparameters") or {}),
+        searcher=attempt(_parse_searcher, raw.get("searcher") or {}, unit),
         scheduling_unit=unit,
         min_validation_period=period("min_validation_period"),
         min_checkpoint_period=period("min_checkpoint_period"),
@@ -246,7 +215,8 @@ def _parse_searcher(raw: Mapping[str, Any], unit: int) -> Searcher:
         problems.append(f"searcher.metric is needed to tell the best trial of a {name} search")
     if name == "random" and not raw.get("max_trials"):
         problems.append("searcher.max_trials is needed for a random search")
-    if not {"max_length", "max_steps"} & raw.keys():
+    field, batches = ("max_length", 1) if "max_length" in raw else ("max_steps", unit)
+    if field not in raw:
         problems.append(
             "searcher.max_length is needed, such as {'batches': 1000}: how long a trial trains"
         )
@@ -255,15 +225,9 @@ def _parse_searcher(raw: Mapping[str, Any], unit: int) -> Searcher:
         name=name,
         metric=raw.get("metric"),
         smaller_is_better=bool(raw.get("smaller_is_better", True)),
-        max_length=_max_length(raw, unit),
+        max_length=Length.parse(f"searcher.{field}", raw[field], batches),
         max_trials=int(raw.get("max_trials") or 1),
     )
-
-
-def _max_length(raw: Mapping[str, Any], unit: int) -> Length:
-    if "max_length" in raw:
-        return Length.parse("searcher.max_length", raw["max_length"])
-    return Length.parse("searcher.max_steps", raw["max_steps"], batches_per_unit=unit)
 
 
 def _is_count(value: Any) -> bool:
@@ -272,10 +236,6 @@ def _is_count(value: Any) -> bool:
 
 def read_yaml(text: str, path: str | None = None) -> dict[str, Any]:
     """Reads an experiment configuration, numbers as YAML 1.2 has them: 1e-4 is a float.
-
-    Args:
-        text: of the file.
-        path: the file, for errors.
 
     Raises:
         ConfigurationError: it is not YAML, or not a mapping.
@@ -301,10 +261,7 @@ def read_yaml(text: str, path: str | None = None) -> dict[str, Any]:
 
 
 def data_layer_dir(layer: Mapping[str, Any]) -> str:
-    """Returns the directory, local or remote, where an experiment caches its datasets.
-
-    Args:
-        layer: the section `data_layer` of an experiment configuration.
+    """Returns the directory, local or remote, that a section `data_layer` names.
 
     Raises:
         ConfigurationError: it names none.

@@ -29,7 +29,6 @@ _DEFAULTS: Mapping[str, Any] = {
     "resources": {"slots_per_trial": 1, "native_parallel": False},
     "searcher": {"name": "single", "max_length": {"batches": 100}},
 }
-_NOT_HYPERPARAMETERS = ("aggregation_frequency", "gradient_compression")
 _GLOBAL_BATCH_SIZE = "global_batch_size"
 
 _logger = logging.getLogger(__name__)
@@ -62,33 +61,38 @@ class DistributedContext:
 
 @dataclasses.dataclass(frozen=True)
 class BatchSizes:
-    """Records in a training step.
+    """Records in a training step."""
 
-    Attributes:
-        of_all: on all slots together.
-        per_slot: what the user's code batches by.
-    """
-
-    of_all: int
-    per_slot: int
+    of_all: int  # slots together
+    per_slot: int  # what the user's code batches by
 
     @classmethod
     def of(
         cls, hparams: Mapping[str, Any], slots: int, *, native_parallel: bool = False
     ) -> BatchSizes:
-        """Divides the batch by the slots, rounding down.
-
-        Args:
-            hparams: has `global_batch_size`.
-            slots: devices of the trial.
-            native_parallel: the user's code batches by the global size, and batches are divided.
+        """Divides the `global_batch_size` by the slots, rounding down.
 
         Raises:
             InvalidArgumentsError: there is no `global_batch_size`, or it is below the slots.
             CheckFailedError: it is no whole number.
         """
-        _check_batch_size(hparams, slots)
+        if _GLOBAL_BATCH_SIZE not in hparams:
+            raise InvalidArgumentsError(
+                "Please specify `global_batch_size` under `hyperparameters` in experiment config."
+            )
+        if "batch_size" in hparams:
+            _logger.warning(
+                "Use `global_batch_size` not `batch_size` under `hyperparameters` in experiment "
+                "config."
+            )
         size = hparams[_GLOBAL_BATCH_SIZE]
+        if not isinstance(size, int) or isinstance(size, bool):
+            raise CheckFailedError(f"`global_batch_size` hparam must be an int, but got {size!r}.")
+        if size < slots or size < 1:
+            raise InvalidArgumentsError(
+                "Please set the `global_batch_size` hyperparameter to be greater or equal to the "
+                f"number of slots. Current batch_size: {size}, slots_per_trial: {slots}."
+            )
         effective = size // slots * slots
         if effective != size:
             _logger.warning(
@@ -236,11 +240,11 @@ class TrialContext:
 
 
 def _check_optimizations(optimizations: Mapping[str, Any], hparams: Mapping[str, Any]) -> None:
-    misplaced = [name for name in _NOT_HYPERPARAMETERS if name in hparams]
+    misplaced = {"aggregation_frequency", "gradient_compression"} & hparams.keys()
     if misplaced:
         raise CheckFailedError(
-            f"Please specify {' and '.join(misplaced)} under `optimizations` in experiment config, "
-            "not under `hyperparameters`."
+            f"Please specify {' and '.join(sorted(misplaced))} under `optimizations` in experiment "
+            "config, not under `hyperparameters`."
         )
     precision = optimizations.get("mixed_precision", "O0")
     if precision != "O0":
@@ -251,24 +255,4 @@ def _check_optimizations(optimizations: Mapping[str, Any], hparams: Mapping[str,
     if optimizations.get("aggregation_frequency", 1) != 1:
         _logger.warning(
             "optimizations.aggregation_frequency has no effect here: a step is one global batch."
-        )
-
-
-def _check_batch_size(hparams: Mapping[str, Any], slots: int) -> None:
-    if _GLOBAL_BATCH_SIZE not in hparams:
-        raise InvalidArgumentsError(
-            f"Please specify `{_GLOBAL_BATCH_SIZE}` under `hyperparameters` in experiment config."
-        )
-    if "batch_size" in hparams:
-        _logger.warning(
-            "Use `%s` not `batch_size` under `hyperparameters` in experiment config.",
-            _GLOBAL_BATCH_SIZE,
-        )
-    size = hparams[_GLOBAL_BATCH_SIZE]
-    if not isinstance(size, int) or isinstance(size, bool):
-        raise CheckFailedError(f"`{_GLOBAL_BATCH_SIZE}` hparam must be an int, but got {size!r}.")
-    if size < slots or size < 1:
-        raise InvalidArgumentsError(
-            f"Please set the `{_GLOBAL_BATCH_SIZE}` hyperparameter to be greater or equal to the "
-            f"number of slots. Current batch_size: {size}, slots_per_trial: {slots}."
         )

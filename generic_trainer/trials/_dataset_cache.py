@@ -45,6 +45,8 @@ from generic_trainer.trials.errors import CheckFailedError
 Maker = Callable[..., tf.data.Dataset]
 
 _RECORDS, _OFFSETS, _SPEC = "records", "offsets.npy", "spec"
+_quoted = functools.partial(urllib.parse.quote, safe="")
+
 # Records that one call into Python reads: enough for the call to cost next to nothing.
 _BLOCK = 64
 
@@ -96,7 +98,6 @@ class DatasetCache:
     def __init__(
         self, run: TrialRun, batch_sizes: BatchSizes, *, managed_training: bool = True
     ) -> None:
-        """Takes what decides the order of records, and where training stands."""
         self._run = run
         self._sizes = batch_sizes
         self._managed_training = managed_training
@@ -168,10 +169,7 @@ class DatasetCache:
     def resume(self, dataset: tf.data.Dataset) -> None:
         """Sets the record to start at to where the batches of a dataset end that were trained on.
 
-        Only the batches tell whether the last ones of an epoch are partial, or dropped.
-
-        Args:
-            dataset: the cached one, batched by the batch size per slot.
+        Only the cached dataset, batched, tells whether an epoch's last batch is partial or dropped.
         """
         passes, size = self._training, self._sizes.per_slot
         if passes is None or not passes.count:
@@ -184,7 +182,7 @@ class DatasetCache:
 
     @property
     def _batches(self) -> int:
-        """Batches that were taken from the training data: one for each slot and step."""
+        """Batches taken from the training data: one for each slot and step."""
         return self._run.batches_trained * (self._sizes.of_all // self._sizes.per_slot)
 
     def _decorator(
@@ -227,10 +225,6 @@ class DatasetCache:
         return data_layer_dir(layer)
 
 
-def _quoted(name: str) -> str:
-    return urllib.parse.quote(name, safe="")
-
-
 def _checked(dataset: Any, make: Maker) -> tf.data.Dataset:
     if not isinstance(dataset, tf.data.Dataset):
         raise ConfigurationError(
@@ -247,28 +241,17 @@ def _aside(function: Callable[[], Any]) -> Any:
 
 
 class _RecordStore:
-    """Records in files, to be read in any order; see the module.
-
-    Attributes:
-        count: how many records there are.
-    """
+    """Records in a local directory, to be read in any order; see the module."""
 
     def __init__(self, directory: str) -> None:
-        """Opens a local directory, without reading the records."""
         self._offsets = np.load(os.path.join(directory, _OFFSETS))
         self.count = len(self._offsets) - 1
         path = os.path.join(directory, _RECORDS)
-        self._records: Any = b""
-        if os.path.getsize(path):
-            self._records = np.memmap(path, np.uint8, "r")
+        self._records = np.memmap(path, np.uint8, "r") if os.path.getsize(path) else b""
         self.element_spec = tf.data.Dataset.load(os.path.join(directory, _SPEC)).element_spec
 
     def read(self, next_order: Callable[[], np.ndarray]) -> tf.data.Dataset:
-        """Returns a dataset that asks for an order each time that it is iterated.
-
-        Args:
-            next_order: returns the indices of the records of one pass, int64 [M].
-        """
+        """Returns a dataset that asks for an order, int64 [M], each time that it is iterated."""
         order = tf.data.Dataset.from_tensors(0).flat_map(
             lambda _: tf.data.Dataset.from_tensor_slices(_call(next_order, tf.int64))
         )
@@ -277,8 +260,8 @@ class _RecordStore:
 
     def _block(self, indices: np.ndarray) -> np.ndarray:
         starts, ends = self._offsets[indices], self._offsets[indices + 1]
-        pairs = zip(starts, ends, strict=True)
-        return np.array([bytes(self._records[start:end]) for start, end in pairs], object)
+        spans = map(slice, starts, ends)
+        return np.array([bytes(self._records[span]) for span in spans], object)
 
     def _parse(self, record: tf.Tensor) -> Any:
         parts = tf.io.parse_tensor(record, tf.string)
@@ -314,7 +297,6 @@ def _write_store(dataset: tf.data.Dataset, directory: str) -> None:
 
 
 def _is_complete(directory: str) -> bool:
-    """Whether there is a store in a directory, local or remote."""
     return bool(gfile().exists(os.path.join(directory, _OFFSETS)))
 
 

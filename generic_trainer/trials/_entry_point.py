@@ -10,9 +10,6 @@ from typing import Any
 
 from generic_trainer.errors import ModuleFileError
 
-_RUN_FN = "run_fn"
-_SUFFIX = "Trial"
-
 
 class _TrialClass:
     """A module with a trial class in place of `run_fn`; see `TrainerApi`."""
@@ -20,14 +17,14 @@ class _TrialClass:
     def may_define(self, tree: ast.Module, names: Collection[str]) -> bool:
         """Whether a class, or what it derives from, is called something with "Trial"."""
         return any(
-            name.endswith(_SUFFIX)
+            name.endswith("Trial")
             for node in ast.walk(tree)
             if isinstance(node, ast.ClassDef) and node.bases
-            for name in (node.name, *map(_last_name, node.bases))
+            for name in (node.name, *map(ast.unparse, node.bases))
         )
 
     def run_fn(self, module: ModuleType, function: str) -> Callable[[Any], Any] | None:
-        trial_class = find_trial_class(module) if function == _RUN_FN else None
+        trial_class = find_trial_class(module) if function == "run_fn" else None
         if trial_class is None:
             return None
         from generic_trainer.trials import run_fn_from_trial
@@ -62,7 +59,3 @@ def find_trial_class(module: ModuleType) -> type[Any] | None:
             "generic_trainer.trials"
         )
     return found[0] if found else None
-
-
-def _last_name(base: ast.expr) -> str:
-    return str(getattr(base, "attr", None) or getattr(base, "id", ""))

@@ -154,17 +154,12 @@ def _points(hyperparameter: Hyperparameter) -> list[Any]:
         raise ConfigurationError(
             f"a grid search needs `count`, the number of points, for {hyperparameter}"
         )
-    spread = _spread(lowest, highest, count)
+    step = (highest - lowest) / (count - 1) if count > 1 else 0
+    first = lowest if count > 1 else (lowest + highest) / 2
+    spread = [first + step * index for index in range(count)]
     if kind == "int":
         return sorted({round(point) for point in spread})
     return spread if kind == "double" else [_power(hyperparameter, point) for point in spread]
-
-
-def _spread(lowest: float, highest: float, count: int) -> list[float]:
-    if count == 1:
-        return [(lowest + highest) / 2]
-    step = (highest - lowest) / (count - 1)
-    return [lowest + step * index for index in range(count)]
 
 
 def _power(hyperparameter: Hyperparameter, exponent: float) -> float:

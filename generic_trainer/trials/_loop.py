@@ -42,14 +42,7 @@ class Controller(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class TrialSchedule:
-    """The settings of an experiment, its lengths in batches.
-
-    Attributes:
-        settings: the settings.
-        max_batches: how long a trial trains.
-        validation_period: validate at least this often; None leaves it to the end.
-        checkpoint_period: write a checkpoint at least this often.
-    """
+    """The settings of an experiment, its lengths in batches."""
 
     settings: ExperimentSettings
     max_batches: int
@@ -62,15 +55,12 @@ class TrialSchedule:
     ) -> TrialSchedule:
         """Converts lengths to batches, a period to at least one.
 
-        Args:
-            settings: the settings.
-            global_batch_size: records in a batch; asked only where lengths are not in batches.
+        The batch size is asked only where lengths are not in batches.
         """
 
         def batches(length: Length) -> int:
-            if length.unit == "batches":
-                return length.count
-            return length.to_batches(global_batch_size(), settings.records_per_epoch)
+            size = 1 if length.unit == "batches" else global_batch_size()
+            return length.to_batches(size, settings.records_per_epoch)
 
         def period(length: Length | None) -> int | None:
             return None if length is None else max(1, batches(length))
@@ -88,7 +78,6 @@ class TrialProgress:
     """How far a trial is; kept with every checkpoint.
 
     Attributes:
-        batches: trained so far.
         validated_at: `batches` at the last validation; None before the first.
         checkpointed_at: `batches` at the last checkpoint.
         owes_checkpoint: whether the policy wants one after the last validation.

@@ -12,21 +12,15 @@ from generic_trainer._core.protos import read_schema
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._config import read_yaml
 
-_CONFIG_KEY = "experiment_config"
-
 
 def experiment_config(fn_args: Any, trial_class: type) -> Mapping[str, Any]:
-    """Returns the experiment configuration: `custom_config`, or the YAML file that it names.
-
-    Args:
-        fn_args: the argument of `run_fn`.
-        trial_class: a relative path starts at the folder of its module.
+    """Returns `custom_config`, or what the YAML file has that it names, relative to the module.
 
     Raises:
         ConfigurationError: there is no such file, or it is no YAML.
     """
     config = dict(fn_args.custom_config or {})
-    path = config.get(_CONFIG_KEY)
+    path = config.get("experiment_config")
     if isinstance(path, Mapping):
         return path
     if path is None:
@@ -35,28 +29,19 @@ def experiment_config(fn_args: Any, trial_class: type) -> Mapping[str, Any]:
     path = os.path.join(os.path.dirname(module.__file__ or ""), path)
     if not gfile().exists(path):
         raise ConfigurationError(
-            f"custom_config names {path} as {_CONFIG_KEY}: there is no file", path=path
+            f"custom_config names {path} as experiment_config: there is no file", path=path
         )
     with gfile().GFile(path) as file:
         return read_yaml(file.read(), path)
 
 
 def tuned_values(fn_args: Any) -> dict[str, Any]:
-    """Returns what a Tuner found: the values of the `keras_tuner.HyperParameters` config.
-
-    Args:
-        fn_args: the argument of `run_fn`.
-    """
+    """Returns what a Tuner found: the values of the `keras_tuner.HyperParameters` config."""
     return dict((fn_args.hyperparameters or {}).get("values") or {})
 
 
 def are_features(names: Iterable[str], fn_args: Any) -> bool:
-    """Whether the pipeline's schema, or Transform's, has features of all these names.
-
-    Args:
-        names: of a model's inputs.
-        fn_args: the argument of `run_fn`.
-    """
+    """Whether the pipeline's schema, or Transform's, has features of all these names."""
     if getattr(fn_args, "transform_graph_path", None):
         import tensorflow_transform as tft
 

@@ -66,6 +66,4 @@ def write_code(file: str | None, directory: str) -> None:
 
 @functools.lru_cache(maxsize=8)  # the same in each checkpoint of a trial
 def _files(file: str | None) -> dict[str, bytes]:
-    if file is None or not os.path.isfile(file):
-        return {}
-    return imported_files(file)
+    return imported_files(file) if file and os.path.isfile(file) else {}

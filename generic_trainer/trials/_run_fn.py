@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import logging
 import numbers
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -17,12 +18,9 @@ from generic_trainer._core.files import write_whole
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import CheckpointManager
 from generic_trainer.trials._config import ExperimentSettings, parse_experiment
-from generic_trainer.trials._loop import TrialProgress, TrialSchedule, run
+from generic_trainer.trials._loop import Controller, TrialProgress, TrialSchedule, run
 from generic_trainer.trials._pipeline import experiment_config, tuned_values
 from generic_trainer.trials._trial import Trial, TrialRun, current, trials_of
-
-_RECORD_FILE = "trials.json"
-_RECORD_DIR = "trials"
 
 _logger = logging.getLogger(__name__)
 
@@ -73,7 +71,8 @@ def run_fn_from_trial(trial_class: type[Trial]) -> Callable[[Any], None]:
             finished.append(_finish(trial_class, trial, settings, fn_args))
         best = _best(finished, settings)
         _write_record(finished, best, fn_args.model_run_dir)
-        with _opened(trial_class, _exported(best, fn_args)) as controller:
+        trial = _exported(best, fn_args)
+        with current(trial), contextlib.closing(trial_class.open_controller(trial)) as controller:
             controller.export(fn_args)
 
     return run_fn
@@ -92,43 +91,32 @@ def _finish(
         if saved:
             _logger.info("Trial %d goes on after %d batches", trial.trial_id, progress.batches)
             trial = _at(trial, progress.batches, saved.path)
-        log_dir = os.path.join(fn_args.model_run_dir, _RECORD_DIR, str(trial.trial_id))
+        log_dir = os.path.join(fn_args.model_run_dir, "trials", str(trial.trial_id))
         trial = dataclasses.replace(trial, log_dir=log_dir)
         with (
-            _opened(trial_class, trial) as controller,
-            contextlib.closing(_Reporter(trial)) as reporter,
+            current(trial),
+            contextlib.closing(trial_class.open_controller(trial)) as controller,
+            _reporting(trial) as report,
         ):
-
-            def save(manager: CheckpointManager) -> Callable[[TrialProgress], None]:
-                return lambda progress: _save(manager, progress, controller.save)
-
             run(
                 controller,
                 TrialSchedule.of(settings, lambda: trial_class.global_batch_size(trial)),
                 progress,
-                save=save(latest),
-                save_best=save(best),
-                report=reporter.report,
+                save=functools.partial(_save, latest, controller),
+                save_best=functools.partial(_save, best, controller),
+                report=report,
             )
     return _FinishedTrial(trial, progress)
 
 
-def _save(
-    manager: CheckpointManager, progress: TrialProgress, write: Callable[[str], None]
-) -> None:
+def _save(manager: CheckpointManager, controller: Controller, progress: TrialProgress) -> None:
     saved = manager.latest()
     if saved is None or saved.step < progress.batches:  # a resumed run meets its own checkpoint
-        manager.save(progress.batches, write, dataclasses.asdict(progress))
+        manager.save(progress.batches, controller.save, dataclasses.asdict(progress))
 
 
 def _at(trial: TrialRun, batches: int, checkpoint_dir: str) -> TrialRun:
     return dataclasses.replace(trial, batches_trained=batches, checkpoint_dir=checkpoint_dir)
-
-
-@contextlib.contextmanager
-def _opened(trial_class: type[Trial], trial: TrialRun) -> Any:
-    with current(trial), contextlib.closing(trial_class.open_controller(trial)) as controller:
-        yield controller
 
 
 def _directory(fn_args: Any, trial: TrialRun, name: str) -> str:
@@ -168,31 +156,27 @@ def _write_record(finished: list[_FinishedTrial], best: _FinishedTrial, model_ru
         }
         for trial in finished
     ]
-    write_whole(os.path.join(model_run_dir, _RECORD_FILE), json.dumps(record, indent=2))
+    write_whole(os.path.join(model_run_dir, "trials.json"), json.dumps(record, indent=2))
 
 
-class _Reporter:
-    """Writes metrics to the log and to event files."""
-
-    def __init__(self, trial: TrialRun) -> None:
-        """Opens the event files of "training" and "validation" below the trial's `log_dir`."""
-        self._trial_id = trial.trial_id
-        self._writers = {
-            kind: tf.summary.create_file_writer(f"{trial.log_dir}/{kind}")
+@contextlib.contextmanager
+def _reporting(trial: TrialRun) -> Iterator[Callable[[int, str, Mapping[str, Any]], None]]:
+    """Yields a function that writes metrics to the log, and to event files below `log_dir`."""
+    with contextlib.ExitStack() as stack:
+        writers = {
+            kind: stack.enter_context(
+                contextlib.closing(tf.summary.create_file_writer(f"{trial.log_dir}/{kind}"))
+            )
             for kind in ("training", "validation")
         }
 
-    def report(self, batches: int, kind: str, metrics: Mapping[str, Any]) -> None:
-        """Reports the metrics of one workload, which ended after `batches`."""
-        scalars = {n: float(v) for n, v in metrics.items() if isinstance(v, numbers.Real)}
-        shown = ", ".join(f"{name} {value:.6g}" for name, value in scalars.items())
-        _logger.info("Trial %d, batch %d, %s: %s", self._trial_id, batches, kind, shown)
-        with self._writers[kind].as_default(step=batches):
-            for name, value in scalars.items():
-                tf.summary.scalar(name, value)
-        self._writers[kind].flush()
+        def report(batches: int, kind: str, metrics: Mapping[str, Any]) -> None:
+            scalars = {n: float(v) for n, v in metrics.items() if isinstance(v, numbers.Real)}
+            shown = ", ".join(f"{name} {value:.6g}" for name, value in scalars.items())
+            _logger.info("Trial %d, batch %d, %s: %s", trial.trial_id, batches, kind, shown)
+            with writers[kind].as_default(step=batches):
+                for name, value in scalars.items():
+                    tf.summary.scalar(name, value)
+            writers[kind].flush()
 
-    def close(self) -> None:
-        """Closes the event files."""
-        for writer in self._writers.values():
-            writer.close()
+        yield report

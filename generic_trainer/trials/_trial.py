@@ -17,13 +17,7 @@ from generic_trainer.trials._hyperparameters import Constant, grid, parse_hyperp
 from generic_trainer.trials._loop import Controller
 
 # Sections about what only a cluster can do.
-_CLUSTER_SECTIONS = (
-    "bind_mounts",
-    "checkpoint_storage",
-    "environment",
-    "optimizations",
-    "resources",
-)
+_CLUSTER_ONLY = ("bind_mounts", "checkpoint_storage", "environment", "optimizations", "resources")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +27,6 @@ class TrialRun:
     Attributes:
         trial_id: 1, 2, ... within the experiment.
         config: the experiment configuration, as the user wrote it.
-        hparams: this trial's sample.
-        seed: of this trial.
         slots: devices to train on.
         batches_trained: where to go on; 0 at the start.
         checkpoint_dir: the checkpoint to go on from; None at the start.
@@ -79,12 +71,8 @@ class Trial:
 def trials_of(settings: ExperimentSettings, tuned: Mapping[str, Any]) -> list[TrialRun]:
     """Returns the trials of an experiment, in the order in which they run.
 
-    The first trial of a random search is the one of a single search with the same seed.
-
-    Args:
-        settings: the configuration.
-        tuned: values that were found before, by a Tuner say; they take the place of ranges and
-            constants.
+    The first trial of a random search is the one of a single search with the same seed. Values that
+    were `tuned` before take the place of ranges and constants.
     """
     fixed = {name: Constant(value) for name, value in tuned.items()}
     hyperparameters = {**settings.hyperparameters, **fixed}
@@ -109,13 +97,10 @@ def trials_of(settings: ExperimentSettings, tuned: Mapping[str, Any]) -> list[Tr
 def sole_trial(config: Mapping[str, Any]) -> TrialRun:
     """Returns trial 1 on one slot; hyperparameters are drawn with the seed of the experiment.
 
-    Args:
-        config: an experiment configuration, or as much of it as the model needs.
-
     Raises:
         ConfigurationError: a hyperparameter is none.
     """
-    kept = {name: part for name, part in config.items() if name not in _CLUSTER_SECTIONS}
+    kept = {name: part for name, part in config.items() if name not in _CLUSTER_ONLY}
     seed = ExperimentConfig(kept).experiment_seed()
     hparams = sample(parse_hyperparameters(kept.get("hyperparameters") or {}), seed)
     return TrialRun(trial_id=1, config=kept, hparams=hparams, seed=seed)

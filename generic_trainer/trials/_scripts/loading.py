@@ -1,6 +1,6 @@
 """The trials of a script: loaded one after another on a cluster, or tried on one batch here.
 
-On a cluster the script is run anew for each trial, with the trial's hyperparameters, up to the line
+On a cluster the script is run anew for each trial, while that is the current one, up to the line
 that would train and no further: `init` returns the context of the trial; the call that would train
 raises, and takes along what there is to train.
 """
@@ -8,11 +8,10 @@ raises, and takes along what there is to train.
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import dataclasses
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from generic_trainer.trials._loop import Controller
@@ -29,35 +28,12 @@ class StopLoadingImplementation(BaseException):
     """
 
     def __init__(self, controller: Controller) -> None:
-        """Takes what there is to train."""
         super().__init__("the script is loaded")
         self.controller = controller
 
 
-_run: contextvars.ContextVar[TrialRun | None] = contextvars.ContextVar("loading", default=None)
-
-
-def run_to_load() -> TrialRun | None:
-    """Returns the trial that the running script is to be loaded for; None in a plain run."""
-    return _run.get()
-
-
-@contextlib.contextmanager
-def loading(run: TrialRun) -> Iterator[None]:
-    """Makes scripts load a trial instead of submitting an experiment."""
-    token = _run.set(run)
-    try:
-        yield
-    finally:
-        _run.reset(token)
-
-
 def local_run(config: Mapping[str, Any] | None) -> TrialRun:
-    """Returns the one trial of a local test.
-
-    What only a cluster can do is ignored; there is one slot, and hyperparameters are drawn with the
-    seed of the experiment.
-    """
+    """Returns the one trial of a local test; what only a cluster can do is ignored."""
     run = sole_trial(config or {})
     searcher = {"name": "single", "max_length": {"batches": 1}}
     return dataclasses.replace(

@@ -13,11 +13,10 @@ from generic_trainer.trials._process import code_file, seed_generators
 from generic_trainer.trials._scripts.loading import (
     StopLoadingImplementation,
     local_run,
-    run_to_load,
     try_one_batch,
 )
 from generic_trainer.trials._scripts.submit import submit_experiment
-from generic_trainer.trials._trial import Trial, TrialRun, current
+from generic_trainer.trials._trial import Trial, TrialRun, current, current_run
 
 C = TypeVar("C")
 Start = Callable[[Controller], None]
@@ -42,17 +41,16 @@ class Mode(enum.Enum):
         return cls(_FIRST_NAMES[str(value)]) if value in _FIRST_NAMES else None
 
 
+@dataclasses.dataclass(frozen=True)
 class Init(Generic[C]):
-    """`init` of an API: returns the context that its models are trained by."""
+    """`init` of an API: returns the context that its models are trained by.
 
-    def __init__(self, make_context: Callable[[TrialRun, Start, str | None], C]) -> None:
-        """Takes the API's part.
+    Attributes:
+        make_context: takes a trial, what is to be called with the controller when the script
+            trains, and the file of the script.
+    """
 
-        Args:
-            make_context: takes a trial, what is to be called with the controller when the script
-                trains, and the file of the script.
-        """
-        self._make_context = make_context
+    make_context: Callable[[TrialRun, Start, str | None], C]
 
     def __call__(
         self,
@@ -88,7 +86,7 @@ class Init(Generic[C]):
             sys.exit(0)
         run, start = begun
         seed_generators(run.seed)
-        return self._make_context(run, start, code_file("__main__"))
+        return self.make_context(run, start, code_file("__main__"))
 
 
 def create(
@@ -179,7 +177,7 @@ def _begin(
             "that everything fits together. Pass local=True, test=True for that, or run the "
             "experiment in a pipeline or on a cluster."
         )
-    run = run_to_load()
+    run = current_run()  # on a cluster
     if run is not None:
         return run, _stop_loading
     if is_local:

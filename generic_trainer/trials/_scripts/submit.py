@@ -44,13 +44,6 @@ def submit_experiment(
     3. `environment.environment_variables` are those of the job; `resources.ray` is passed on to
        Ray, such as ``{"entrypoint_num_gpus": 1}``.
 
-    Args:
-        config: the experiment configuration.
-        test: whether one batch is enough.
-        context_dir: this and what follows as of `init`.
-        command: the script and its arguments.
-        master_url: the cluster's address.
-
     Returns:
         The job's name.
 
@@ -63,33 +56,26 @@ def submit_experiment(
     script = _command_in(folder, command)
     config = one_batch_config(config) if test else config
     name = f"experiment-{uuid.uuid4().hex[:12]}"
-    experiment = {"config": config, "directory": os.path.join(checkpoint_storage_dir(config), name)}
+    directory = os.path.join(checkpoint_storage_dir(config), name)
+    listed = (config.get("environment") or {}).get("environment_variables") or []
+    variables = dict(variable.split("=", 1) for variable in listed)
+    variables[EXPERIMENT] = json.dumps({"config": config, "directory": directory})
     with tempfile.TemporaryDirectory(prefix="context-") as scratch:
         # As a zip, because Ray leaves out files by rules of its own.
         pack(folder, Path(scratch, PACKAGE))
-        _connect(_address(master_url)).submit_job(
+        _connect(master_url or os.environ.get("DET_MASTER") or _DEFAULT_ADDRESS).submit_job(
             entrypoint=entrypoint(script),
             submission_id=name,
-            runtime_env={"working_dir": scratch, "env_vars": _environment(config, experiment)},
+            runtime_env={"working_dir": scratch, "env_vars": variables},
             metadata={"description": str(config.get("description", ""))},
             **((config.get("resources") or {}).get("ray") or {}),
         )
-    _logger.info("Submitted %s; results go to %s", name, experiment["directory"])
+    _logger.info("Submitted %s; results go to %s", name, directory)
     return name
 
 
-def _environment(config: Mapping[str, Any], experiment: Mapping[str, Any]) -> dict[str, str]:
-    variables = (config.get("environment") or {}).get("environment_variables") or []
-    own = dict(variable.split("=", 1) for variable in variables)
-    return {**own, EXPERIMENT: json.dumps(experiment)}
-
-
-def _address(master_url: str | None) -> str:
-    address = master_url or os.environ.get("DET_MASTER") or _DEFAULT_ADDRESS
-    return address if is_remote(address) else f"http://{address}"
-
-
 def _connect(address: str) -> Any:
+    address = address if is_remote(address) else f"http://{address}"
     try:
         from ray.job_submission import JobSubmissionClient
     except ImportError as error:
@@ -145,9 +131,6 @@ def read_context_dir(context_dir: Path) -> list[Path]:
 
     1. Compiled Python is ignored, and what the folder's `.detignore` says, in gitignore syntax.
     2. The limit counts what base64 makes of the files: four bytes for three.
-
-    Args:
-        context_dir: the folder.
 
     Raises:
         ValueError: the files are too large.

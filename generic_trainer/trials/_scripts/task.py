@@ -20,7 +20,7 @@ from generic_trainer._core.files import gfile
 from generic_trainer.errors import ExportError, ModuleFileError
 from generic_trainer.trials._loop import Controller
 from generic_trainer.trials._run_fn import run_fn_from_trial
-from generic_trainer.trials._scripts.loading import StopLoadingImplementation, loading
+from generic_trainer.trials._scripts.loading import StopLoadingImplementation
 from generic_trainer.trials._trial import Trial, TrialRun
 
 # Environment variable of the job: JSON with the configuration and the directory for the results.
@@ -36,12 +36,7 @@ def entrypoint(command: Sequence[str]) -> str:
 
 
 def run_experiment(command: Sequence[str], config: Mapping[str, Any], directory: str) -> None:
-    """Runs the experiment of a script.
-
-    Args:
-        command: the script and its arguments.
-        config: the experiment configuration.
-        directory: where results go; an experiment that was interrupted there goes on.
+    """Runs the experiment of a script; one that was interrupted in `directory` goes on.
 
     Raises:
         ModuleFileError: the script trains nothing.
@@ -52,7 +47,7 @@ def run_experiment(command: Sequence[str], config: Mapping[str, Any], directory:
 
         @classmethod
         def open_controller(cls, run: TrialRun) -> Controller:
-            return _load(command, run)
+            return _load(command)
 
     fn_args = SimpleNamespace(
         custom_config=dict(config),
@@ -80,12 +75,11 @@ def main() -> None:
     run_experiment(sys.argv[1:], experiment["config"], experiment["directory"])
 
 
-def _load(command: Sequence[str], run: TrialRun) -> Controller:
-    """Runs a script up to the line that would train."""
+def _load(command: Sequence[str]) -> Controller:
+    """Runs a script for the current trial, up to the line that would train."""
     arguments, sys.argv = sys.argv, list(command)
     try:
-        with loading(run):
-            runpy.run_path(command[0], run_name="__main__")
+        runpy.run_path(command[0], run_name="__main__")
     except StopLoadingImplementation as stop:
         return stop.controller
     finally:

@@ -32,7 +32,6 @@ class EstimatorNativeContext(EstimatorContext):
     """
 
     def __init__(self, run: TrialRun, *, managed_training: bool = True) -> None:
-        """Takes a trial; see `TrialContext`."""
         super().__init__(run, managed_training=managed_training)
         self.serving_input_receiver_fns: dict[str, Callable[..., Any]] = {}
         self._start: Start | None = None

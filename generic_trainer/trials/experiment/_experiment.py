@@ -109,7 +109,8 @@ class Experiment:
         """
         listener = _EvaluateOnCheckpoint(self._evaluate, self.min_eval_frequency or 0)
         self._train(self.train_steps, listeners=[listener])
-        metrics = listener.metrics_at(self._global_step()) or self._evaluate()
+        step = int(self.estimator.get_variable_value("global_step"))
+        metrics = listener.metrics_at(step) or self._evaluate()
         return metrics, self._export(metrics)
 
     local_run = train_and_evaluate
@@ -174,9 +175,6 @@ class Experiment:
         )
         return metrics
 
-    def _global_step(self) -> int:
-        return int(self.estimator.get_variable_value("global_step"))
-
     def _export(self, metrics: dict[str, Any]) -> list[Any]:
         return [
             exporter.export(
@@ -200,7 +198,6 @@ class _EvaluateOnCheckpoint(tf.compat.v1.train.CheckpointSaverListener):  # type
         self._metrics: dict[str, Any] = {}
 
     def begin(self) -> None:
-        """Forgets the run before."""
         self._step = None
 
     def after_save(self, session: Any, global_step_value: int) -> None:
@@ -211,7 +208,6 @@ class _EvaluateOnCheckpoint(tf.compat.v1.train.CheckpointSaverListener):  # type
             self._metrics, self._step = self._evaluate_now(), global_step_value
 
     def metrics_at(self, step: int) -> dict[str, Any]:
-        """Returns the metrics if they are of this step, else an empty dict."""
         return self._metrics if self._metrics.get("global_step") == step else {}
 
 

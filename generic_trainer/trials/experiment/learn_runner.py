@@ -87,29 +87,25 @@ def run_fn_from_experiment(
 def _make_experiment(
     experiment_fn: Callable[..., Any], output_dir: str | None, run_config: Any, hparams: Any
 ) -> Experiment:
-    """Returns the Experiment; see `run` for the forms of `experiment_fn`.
-
-    Raises:
-        ConfigurationError: `run_config` names no directory, or the result is no Experiment.
-    """
-    if run_config is not None and not run_config.model_dir:
+    if run_config is None:
+        made = experiment_fn(output_dir)
+    elif not run_config.model_dir:
         raise ConfigurationError("run_config must have a model_dir: RunConfig(model_dir=...)")
-    made = experiment_fn(*_arguments(experiment_fn, output_dir, run_config, hparams))
+    elif _takes_hparams(experiment_fn):
+        made = experiment_fn(run_config, hparams)
+    else:
+        made = experiment_fn(run_config)
     if not isinstance(made, Experiment):
         raise ConfigurationError(f"experiment_fn must return an Experiment, got {made!r}")
     return made
 
 
-def _arguments(
-    experiment_fn: Callable[..., Any], output_dir: str | None, run_config: Any, hparams: Any
-) -> tuple[Any, ...]:
-    if run_config is None:
-        return (output_dir,)
+def _takes_hparams(experiment_fn: Callable[..., Any]) -> bool:
     try:
-        inspect.signature(experiment_fn).bind(run_config, hparams)
+        inspect.signature(experiment_fn).bind("run_config", "hparams")
     except TypeError:
-        return (run_config,)
-    return (run_config, hparams)
+        return False
+    return True
 
 
 def _default_schedule() -> str:
