@@ -39,9 +39,7 @@ class ExperimentConfig(dict[str, Any]):
         named = self.get("scheduling_unit") or self.get("batches_per_step")
         return int(named or DEFAULT_SCHEDULING_UNIT)
 
-    def batches_per_step(self) -> int:
-        """Returns the same, by its name in 0.12."""
-        return self.scheduling_unit()
+    batches_per_step = scheduling_unit  # its name in 0.12
 
     def slots_per_trial(self) -> int:
         """Returns the devices of a trial."""

@@ -59,19 +59,14 @@ class _NoDataLayer(ConfigurationError, KeyError):
 
 @dataclasses.dataclass(eq=False)
 class _Passes:
-    """The records that each pass over a cached dataset reads, in their order.
-
-    Attributes:
-        epoch: the next pass, from 0.
-        start: the record of that pass to begin with; later passes begin with the first.
-    """
+    """The records that each pass over a cached dataset reads, in their order."""
 
     count: int
     seed: int
     shuffle: bool
     same_order: bool = False
-    epoch: int = 0
-    start: int = 0
+    epoch: int = 0  # the next pass
+    start: int = 0  # the record that it begins with; later passes begin with the first
 
     def __call__(self) -> np.ndarray:
         epoch, start = self.epoch, self.start

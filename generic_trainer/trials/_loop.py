@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import numbers
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
@@ -40,37 +41,26 @@ class Controller(Protocol):
         """Lets go of the devices."""
 
 
-@dataclasses.dataclass(frozen=True)
 class TrialSchedule:
-    """The settings of an experiment, its lengths in batches."""
+    """The settings of an experiment, its lengths in batches.
 
-    settings: ExperimentSettings
-    max_batches: int
-    validation_period: int | None
-    checkpoint_period: int | None
+    A period is one batch at least, and infinite where the configuration has none.
+    """
 
-    @classmethod
-    def of(
-        cls, settings: ExperimentSettings, global_batch_size: Callable[[], int]
-    ) -> TrialSchedule:
-        """Converts lengths to batches, a period to at least one.
-
-        The batch size is asked only where lengths are not in batches.
-        """
+    def __init__(self, settings: ExperimentSettings, global_batch_size: Callable[[], int]) -> None:
+        """Converts lengths; the batch size is asked only where one is not in batches."""
 
         def batches(length: Length) -> int:
             size = 1 if length.unit == "batches" else global_batch_size()
             return length.to_batches(size, settings.records_per_epoch)
 
-        def period(length: Length | None) -> int | None:
-            return None if length is None else max(1, batches(length))
+        def period(length: Length | None) -> float:
+            return math.inf if length is None else max(1, batches(length))
 
-        return cls(
-            settings,
-            batches(settings.searcher.max_length),
-            period(settings.min_validation_period),
-            period(settings.min_checkpoint_period),
-        )
+        self.settings = settings
+        self.max_batches = batches(settings.searcher.max_length)
+        self.validation_period = period(settings.min_validation_period)
+        self.checkpoint_period = period(settings.min_checkpoint_period)
 
 
 @dataclasses.dataclass
@@ -79,10 +69,8 @@ class TrialProgress:
 
     Attributes:
         validated_at: `batches` at the last validation; None before the first.
-        checkpointed_at: `batches` at the last checkpoint.
         owes_checkpoint: whether the policy wants one after the last validation.
         best: the best value of the searcher's metric.
-        best_at: `batches` when it was reached.
         history: one entry per workload: {"batches", "training" or "validation": metrics}.
     """
 
@@ -109,7 +97,9 @@ def next_work(
        the scheduling unit.
     """
     unsaved = progress.batches - progress.checkpointed_at
-    unvalidated = progress.batches - (progress.validated_at or 0)
+    to_checkpoint = schedule.checkpoint_period - unsaved
+    to_validation = schedule.validation_period - progress.batches + (progress.validated_at or 0)
+    to_end = schedule.max_batches - progress.batches
     is_new = progress.batches == 0 and progress.validated_at is None
     if is_new and schedule.settings.perform_initial_validation:
         return "validate"
@@ -117,20 +107,15 @@ def next_work(
         return "checkpoint" if unsaved else None
     if progress.owes_checkpoint and unsaved:
         return "checkpoint"
-    if progress.batches >= schedule.max_batches:
+    if to_end <= 0:
         if unsaved:
             return "checkpoint"
         return None if progress.validated_at == progress.batches else "validate"
-    if schedule.validation_period and unvalidated >= schedule.validation_period:
+    if to_validation <= 0:
         return "validate"
-    if schedule.checkpoint_period and unsaved >= schedule.checkpoint_period:
+    if to_checkpoint <= 0:
         return "checkpoint"
-    limits = [schedule.max_batches - progress.batches, schedule.settings.scheduling_unit]
-    if schedule.validation_period:
-        limits.append(schedule.validation_period - unvalidated)
-    if schedule.checkpoint_period:
-        limits.append(schedule.checkpoint_period - unsaved)
-    return max(1, min(limits))
+    return int(min(to_end, to_validation, to_checkpoint, schedule.settings.scheduling_unit))
 
 
 def run(
@@ -142,15 +127,10 @@ def run(
     save_best: Callable[[TrialProgress], None],
     report: Callable[[int, str, Mapping[str, Any]], None],
 ) -> None:
-    """Brings a trial to its end.
+    """Brings a trial to its end, and its progress up to date.
 
-    Args:
-        controller: the trial.
-        schedule: what to do.
-        progress: where it stands; brought up to date.
-        save: writes a checkpoint to resume from.
-        save_best: keeps the model that is the best so far.
-        report: is told (batches, "training" or "validation", metrics) after each workload.
+    `save` writes a checkpoint to resume from, `save_best` keeps the model that is the best so far,
+    and `report` takes (batches, "training" or "validation", metrics) after each workload.
     """
 
     def record(kind: str, metrics: Mapping[str, Any]) -> None:

@@ -100,7 +100,7 @@ def _finish(
         ):
             run(
                 controller,
-                TrialSchedule.of(settings, lambda: trial_class.global_batch_size(trial)),
+                TrialSchedule(settings, lambda: trial_class.global_batch_size(trial)),
                 progress,
                 save=functools.partial(_save, latest, controller),
                 save_best=functools.partial(_save, best, controller),

@@ -83,13 +83,7 @@ def trials_of(settings: ExperimentSettings, tuned: Mapping[str, Any]) -> list[Tr
         count = searcher.max_trials if searcher.name == "random" else 1
         samples = [sample(hyperparameters, settings.seed + index) for index in range(count)]
     return [
-        TrialRun(
-            trial_id=number,
-            config=settings.raw,
-            hparams=hparams,
-            seed=settings.seed + number - 1,
-            slots=settings.slots,
-        )
+        TrialRun(number, settings.raw, hparams, settings.seed + number - 1, settings.slots)
         for number, hparams in enumerate(samples, 1)
     ]
 

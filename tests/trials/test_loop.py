@@ -37,7 +37,7 @@ class Recorder:
 def schedule(max_batches=250, unit=100, searcher=None, **config):
     searcher = {"metric": "error", "max_length": {"batches": max_batches}, **(searcher or {})}
     settings = parse_experiment({"scheduling_unit": unit, "searcher": searcher, **config})
-    return TrialSchedule.of(settings, lambda: 1)
+    return TrialSchedule(settings, lambda: 1)
 
 
 def every(batches, **config):

@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import sys
 import tempfile
 import uuid
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from generic_trainer._core.files import is_remote
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._config import checkpoint_storage_dir
+from generic_trainer.trials._scripts import task
 from generic_trainer.trials._scripts.loading import one_batch_config
-from generic_trainer.trials._scripts.task import EXPERIMENT, PACKAGE, entrypoint
 from generic_trainer.trials.errors import InvalidExperimentException
 
 _DEFAULT_ADDRESS = "http://localhost:8265"
@@ -59,12 +60,12 @@ def submit_experiment(
     directory = os.path.join(checkpoint_storage_dir(config), name)
     listed = (config.get("environment") or {}).get("environment_variables") or []
     variables = dict(variable.split("=", 1) for variable in listed)
-    variables[EXPERIMENT] = json.dumps({"config": config, "directory": directory})
+    variables[task.EXPERIMENT] = json.dumps({"config": config, "directory": directory})
     with tempfile.TemporaryDirectory(prefix="context-") as scratch:
         # As a zip, because Ray leaves out files by rules of its own.
-        pack(folder, Path(scratch, PACKAGE))
+        pack(folder, Path(scratch, task.PACKAGE))
         _connect(master_url or os.environ.get("DET_MASTER") or _DEFAULT_ADDRESS).submit_job(
-            entrypoint=entrypoint(script),
+            entrypoint=shlex.join(["python", "-m", task.__name__, *script]),
             submission_id=name,
             runtime_env={"working_dir": scratch, "env_vars": variables},
             metadata={"description": str(config.get("description", ""))},
@@ -137,7 +138,7 @@ def read_context_dir(context_dir: Path) -> list[Path]:
         ConfigurationError: pathspec, which reads gitignore syntax, is not installed.
     """
     files, size = [], 0
-    for path in _walk(context_dir, _ignored(context_dir)):
+    for path in _walk(context_dir):
         files.append(path)
         size += -(-path.stat().st_size // 3) * 4
         if size > MAX_BASE64_BYTES:
@@ -156,18 +157,7 @@ def pack(context_dir: Path, target: Path) -> None:
             archive.write(path, path.relative_to(context_dir))
 
 
-def _walk(root: Path, ignored: Callable[[str], bool]) -> Iterator[Path]:
-    for directory, folders, names in os.walk(root):
-        here = Path(directory).relative_to(root)
-        # A folder that is ignored cannot be looked into, as in git.
-        folders[:] = sorted(name for name in folders if not ignored(f"{(here / name).as_posix()}/"))
-        for path in (here / name for name in sorted(names)):
-            if not ignored(path.as_posix()) and (root / path).is_file():
-                yield root / path
-
-
-def _ignored(folder: Path) -> Callable[[str], bool]:
-    """Returns the function that tells of a relative path whether it is ignored."""
+def _walk(root: Path) -> Iterator[Path]:
     try:
         from pathspec import GitIgnoreSpec
     except ImportError as error:
@@ -175,7 +165,13 @@ def _ignored(folder: Path) -> Callable[[str], bool]:
             "Packing a context directory needs pathspec, which is not installed: run "
             '`pip install "generic-trainer[ray]"`.'
         ) from error
-    file = folder / _IGNORE_FILE
+    file = root / _IGNORE_FILE
     own = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-    spec: Callable[[str], bool] = GitIgnoreSpec.from_lines([*_ALWAYS_IGNORED, *own]).match_file
-    return spec
+    ignored = GitIgnoreSpec.from_lines([*_ALWAYS_IGNORED, *own]).match_file
+    for directory, folders, names in os.walk(root):
+        here = Path(directory).relative_to(root)
+        # A folder that is ignored cannot be looked into, as in git.
+        folders[:] = sorted(name for name in folders if not ignored(f"{(here / name).as_posix()}/"))
+        for path in (here / name for name in sorted(names)):
+            if not ignored(path.as_posix()) and (root / path).is_file():
+                yield root / path

@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import runpy
-import shlex
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -28,11 +27,6 @@ EXPERIMENT = "GENERIC_TRAINER_EXPERIMENT"
 PACKAGE = "context.zip"  # in the job's working directory
 
 _logger = logging.getLogger(__name__)
-
-
-def entrypoint(command: Sequence[str]) -> str:
-    """Returns the shell command of the job that runs a script: its path and its arguments."""
-    return shlex.join(["python", "-m", __name__, *command])
 
 
 def run_experiment(command: Sequence[str], config: Mapping[str, Any], directory: str) -> None:

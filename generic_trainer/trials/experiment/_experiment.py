@@ -78,7 +78,9 @@ class Experiment:
         self.train_steps = train_steps
         self.eval_steps = eval_steps
         self.min_eval_frequency = min_eval_frequency
-        self.export_strategies = _as_list(export_strategies)
+        if not isinstance(export_strategies, (list, tuple)):
+            export_strategies = [] if export_strategies is None else [export_strategies]
+        self.export_strategies = list(export_strategies)
         self._train_input_fn = train_input_fn
         self._eval_input_fn = eval_input_fn
         self._train_hooks = [*(train_monitors or ()), *(train_hooks or ())]
@@ -94,7 +96,7 @@ class Experiment:
     def train(self, delay_secs: float | None = None) -> Any:
         """Trains up to `train_steps`, after `delay_secs` seconds; returns the estimator."""
         self._sleep(delay_secs or 0)
-        return self._train(self.train_steps)
+        return self._train()
 
     def evaluate(self, delay_secs: float | None = None) -> dict[str, Any]:
         """Evaluates the newest checkpoint once; returns its metrics."""
@@ -108,7 +110,7 @@ class Experiment:
             The last evaluation's metrics, and what each export strategy returned.
         """
         listener = _EvaluateOnCheckpoint(self._evaluate, self.min_eval_frequency or 0)
-        self._train(self.train_steps, listeners=[listener])
+        self._train(listener)
         step = int(self.estimator.get_variable_value("global_step"))
         metrics = listener.metrics_at(step) or self._evaluate()
         return metrics, self._export(metrics)
@@ -159,21 +161,20 @@ class Experiment:
             return True
         return bool(metrics["global_step"] < self.train_steps)
 
-    def _train(self, max_steps: int | None, listeners: Sequence[Any] = ()) -> Any:
+    def _train(self, *listeners: Any) -> Any:
         return self.estimator.train(
             self._train_input_fn,
             hooks=list(self._train_hooks),
-            max_steps=max_steps,
+            max_steps=self.train_steps,
             saving_listeners=list(listeners),
         )
 
-    def _evaluate(self, steps: int | None = None) -> dict[str, Any]:
-        metrics: dict[str, Any] = self.estimator.evaluate(
+    def _evaluate(self, steps: int | None = None) -> Any:
+        return self.estimator.evaluate(
             self._eval_input_fn,
             steps=self.eval_steps if steps is None else steps,
             hooks=list(self._eval_hooks),
         )
-        return metrics
 
     def _export(self, metrics: dict[str, Any]) -> list[Any]:
         return [
@@ -209,9 +210,3 @@ class _EvaluateOnCheckpoint(tf.compat.v1.train.CheckpointSaverListener):  # type
 
     def metrics_at(self, step: int) -> dict[str, Any]:
         return self._metrics if self._metrics.get("global_step") == step else {}
-
-
-def _as_list(strategies: Any) -> list[Any]:
-    if strategies is None:
-        return []
-    return list(strategies) if isinstance(strategies, (list, tuple)) else [strategies]
