@@ -1,4 +1,4 @@
-"""What a checkpoint of `resume_callbacks` costs, and what going on from it costs.
+"""The cost of a checkpoint of `resume_callbacks`, and of going on from it.
 
 Prints one table: seconds to write one checkpoint of a Keras model with Adam (three numbers per
 weight, plus the reader's state), its share of the training time at the default interval of 60 s,

@@ -69,9 +69,9 @@ class DirectoryLock:
             file = self._try()
         if file is None:
             raise ConfigurationError(
-                f"Another run writes checkpoints into {directory}: {self._holder()}. Expected to "
-                f"be the only one (waited {wait_s:g} s). Let it finish or stop it; a run with "
-                "other inputs, code or hyperparameters has a directory of its own."
+                f"Another run writes into {directory}: {self._holder()}. Expected to be the only "
+                f"one (waited {wait_s:g} s). Let it finish or stop it; a run with other inputs, "
+                "code or hyperparameters has a directory of its own."
             )
         self._file: IO[str] | None = file
         self._sign(file)

@@ -15,7 +15,7 @@ _logger = logging.getLogger(__name__)
 
 
 class SigtermNotice:
-    """Notes SIGTERM from its making to its closing; `received` tells.
+    """Notes SIGTERM from its making to its closing; the attribute `received` tells.
 
     With a grace period somebody has to ask in time (and save, and end): if nobody closes the notice
     within it (a step that hangs, a long evaluation, a loop that has ended in an error), the process
@@ -56,7 +56,8 @@ class SigtermNotice:
             self._timer.cancel()
         if self._listens:
             self._listens = False
-            signal.signal(signal.SIGTERM, self._before)
+            # None stands for a handler that was not set from Python, and cannot be.
+            signal.signal(signal.SIGTERM, self._before or signal.SIG_DFL)
 
     def _note(self, signum: int, frame: Any) -> None:
         if self.received:

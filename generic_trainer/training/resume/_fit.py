@@ -102,7 +102,8 @@ class Resume(tf.keras.callbacks.Callback):
     on the run cannot tell that it was interrupted.
     """
 
-    # What Keras 2 asks of callbacks, those of Keras 3's class too.
+    # Keras 2 asks its callbacks for these and for the `_implements_` methods; this one serves its
+    # models also where `tf.keras`, whose class it is, is Keras 3.
     _supports_tf_logs = True  # the logs are not looked at, so there is nothing to convert
     _chief_worker_only = False  # every worker restores
 

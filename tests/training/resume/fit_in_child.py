@@ -1,12 +1,14 @@
 """A run of `fit` in a process of its own, which may be told to kill itself.
 
 Called with: checkpoint directory, file of examples, "endless" or "finite", batch at whose end to
-send a signal (0: none), number of the signal. Prints the weights' digest and the history as JSON.
+send a signal (0: none), number of the signal, and the Keras to use: "tensorflow.keras", "keras" or
+"tf_keras". Prints the weights' digest and the history as JSON.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import sys
@@ -32,20 +34,20 @@ def dataset(path: str, kind: str) -> tf.data.Dataset:
     return examples.map(lambda features, label: (features["x"], label))
 
 
-def compiled_model() -> Any:
-    layers = tf.keras.layers
-    tf.keras.utils.set_random_seed(1)
-    model = tf.keras.Sequential(
+def compiled_model(keras: Any) -> Any:
+    layers = keras.layers
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential(
         [layers.Dense(8, activation="relu"), layers.BatchNormalization(), layers.Dense(1)]
     )
     model.compile("adam", "mse", metrics=["mae"])
     return model
 
 
-def killer(batch: int, number: int) -> Any:
+def killer(keras: Any, batch: int, number: int) -> Any:
     """Returns a callback that counts all the batches of this process, replayed ones too."""
 
-    class Killer(tf.keras.callbacks.Callback):
+    class Killer(keras.callbacks.Callback):
         batches = 0
 
         def on_train_batch_end(self, _: int, logs: Any = None) -> None:
@@ -56,11 +58,12 @@ def killer(batch: int, number: int) -> Any:
     return Killer()
 
 
-def main(directory: str, path: str, kind: str, batch: str, number: str) -> None:
-    model = compiled_model()
+def main(directory: str, path: str, kind: str, batch: str, number: str, package: str) -> None:
+    keras = tf.keras if package == "tensorflow.keras" else importlib.import_module(package)
+    model = compiled_model(keras)
     resume = resume_callbacks(
         types.SimpleNamespace(checkpoint_dir=directory),
-        callbacks=[tf.keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=10.0)],
+        callbacks=[keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=10.0)],
         every_steps=EVERY_STEPS,
     )
     steps = STEPS_PER_EPOCH if kind == "endless" else None
@@ -69,7 +72,7 @@ def main(directory: str, path: str, kind: str, batch: str, number: str) -> None:
         epochs=EPOCHS,
         steps_per_epoch=steps,
         verbose=0,
-        callbacks=[*resume, killer(int(batch), int(number))],
+        callbacks=[*resume, killer(keras, int(batch), int(number))],
     )
     weights = b"".join(np.asarray(each).tobytes() for each in model.get_weights())
     logs = {name: [float(each) for each in values] for name, values in history.history.items()}

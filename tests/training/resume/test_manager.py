@@ -205,27 +205,6 @@ def test_a_second_manager_is_refused_and_told_who_has_the_first(tmp_path: Path) 
     CheckpointManager(str(tmp_path)).close()
 
 
-def test_waiting_for_the_lock_ends_when_it_is_released(tmp_path: Path) -> None:
-    first = DirectoryLock(str(tmp_path))
-    second = DirectoryLock(
-        str(tmp_path), wait_s=60, clock=lambda: 0.0, sleep=lambda _: first.release()
-    )
-    second.release()
-
-
-def test_waiting_for_the_lock_ends_in_time(tmp_path: Path) -> None:
-    first = DirectoryLock(str(tmp_path))
-    now = [0.0]
-
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
-
-    with pytest.raises(ConfigurationError, match="waited 5 s"):
-        DirectoryLock(str(tmp_path), wait_s=5, clock=lambda: now[0], sleep=sleep)
-    assert now[0] == pytest.approx(5, abs=0.3)
-    first.release()
-
-
 def _hold(directory: str, ready: multiprocessing.synchronize.Event) -> None:
     lock = DirectoryLock(directory)
     Path(directory, ".unfinished-step-000000000007.0").mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -32,11 +33,19 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def fit(
-    directory: Path, examples: str, kind: str, legacy: bool, *, kill: int = 0, number: int = 9
+    directory: Path,
+    examples: str,
+    kind: str,
+    legacy: bool,
+    *,
+    kill: int = 0,
+    number: int = 9,
+    keras: str = "tensorflow.keras",
 ) -> subprocess.CompletedProcess[str]:
     """Runs `fit` in a child process that sends itself a signal at the end of the `kill`th batch."""
+    arguments = [str(directory), examples, kind, str(kill), str(int(number)), keras]
     return subprocess.run(
-        [sys.executable, "-m", CHILD, str(directory), examples, kind, str(kill), str(int(number))],
+        [sys.executable, "-m", CHILD, *arguments],
         env={**os.environ, "TF_USE_LEGACY_KERAS": str(int(legacy))},
         cwd=ROOT,
         capture_output=True,
@@ -67,6 +76,20 @@ def test_a_killed_fit_ends_with_the_weights_and_the_history_of_an_unbroken_one(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("keras", "legacy"), [("tf_keras", False), ("keras", True)])
+def test_the_keras_of_the_model_counts_and_not_that_of_tensorflow(
+    tmp_path: Path, examples: str, keras: str, legacy: bool
+) -> None:
+    unbroken = result(fit(tmp_path / "unbroken", examples, "finite", legacy, keras=keras))
+    killed = fit(tmp_path / "killed", examples, "finite", legacy, keras=keras, kill=26)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert result(fit(tmp_path / "killed", examples, "finite", legacy, keras=keras)) == unbroken
+    # Training had ended: another attempt has the result at once.
+    again = fit(tmp_path / "killed", examples, "finite", legacy, keras=keras, kill=1)
+    assert result(again) == unbroken
+
+
+@pytest.mark.slow
 def test_sigterm_saves_and_then_ends_the_run(tmp_path: Path, examples: str) -> None:
     stopped = fit(tmp_path, examples, "endless", False, kill=7, number=signal.SIGTERM)
     assert "WorkerLostError: SIGTERM: training was preempted in epoch 1 after" in stopped.stderr
@@ -94,6 +117,33 @@ def test_wrong_arguments(tmp_path: Path, arguments: dict[str, Any], message: str
 def test_fn_args_of_somebody_else(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="fn_args has no checkpoint_dir"):
         resume_callbacks(object())
+
+
+@pytest.mark.parametrize("package", ["keras", "tf_keras"])
+def test_either_keras_goes_on_in_the_same_shuffles(tmp_path: Path, package: str) -> None:
+    keras = importlib.import_module(package)
+
+    class Kill(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if self.model.optimizer.iterations == 17:  # in epoch 3 of 4
+                raise KeyboardInterrupt
+
+    def seen(directory: Path, *callbacks: Any) -> tuple[Any, list[float]]:
+        x = tf.reshape(tf.range(12.0), [12, 1]) / 12
+        data = tf.data.Dataset.from_tensor_slices((x, 2 * x)).shuffle(12, seed=3).batch(2)
+        layer = keras.layers.Dense(1, kernel_initializer="ones")
+        model = keras.Sequential([keras.Input((1,)), layer])
+        model.compile("adam", "mse")
+        resume = resume_callbacks(fn_args(directory), every_steps=5)
+        history = model.fit(data, epochs=4, verbose=0, callbacks=[*resume, *callbacks])
+        weights = [float(each) for weight in model.get_weights() for each in weight.ravel()]
+        return (history.epoch, history.history), weights
+
+    unbroken = seen(tmp_path / "unbroken")
+    with pytest.raises(KeyboardInterrupt):
+        seen(tmp_path / "killed", Kill())
+    assert seen(tmp_path / "killed") == unbroken
+    assert seen(tmp_path / "killed") == unbroken  # training had ended
 
 
 def tiny_model() -> Any:

@@ -1,0 +1,45 @@
+"""Keras 2 and Keras 3 in one process."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from generic_trainer._core.keras import is_keras_3, keras_version, legacy_is_requested
+
+
+@pytest.mark.parametrize(("package", "is_3"), [("keras", True), ("tf_keras", False)])
+def test_objects_tell_which_keras_they_are_of(package: str, is_3: bool) -> None:
+    keras: Any = importlib.import_module(package)
+
+    class Subclassed(keras.Model):
+        pass
+
+    objects = [
+        keras.Sequential(),
+        Subclassed(),
+        keras.layers.Dense(1),
+        keras.optimizers.Adam(),
+        keras.callbacks.EarlyStopping(),
+    ]
+    assert [is_keras_3(each) for each in objects] == [is_3] * len(objects)
+
+
+def test_what_is_not_of_keras_is_not_of_keras_3() -> None:
+    assert not is_keras_3(tf.Module())
+    assert not is_keras_3(3)
+
+
+def test_without_an_object_it_is_that_of_tensorflow() -> None:
+    assert is_keras_3() == is_keras_3(tf.keras.layers.Dense(1)) == keras_version().startswith("3.")
+
+
+@pytest.mark.parametrize(("value", "legacy"), [("1", True), ("True", True), ("0", False)])
+def test_the_environment_is_read_as_tensorflow_reads_it(
+    monkeypatch: pytest.MonkeyPatch, value: str, legacy: bool
+) -> None:
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", value)
+    assert legacy_is_requested() == legacy

@@ -1,0 +1,76 @@
+"""SIGTERM that is noted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from generic_trainer._core.signals import PREEMPTED_EXIT_CODE, SigtermNotice
+
+
+def terminate() -> None:
+    """Sends this process SIGTERM and waits until Python has handled it."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.01)
+
+
+def test_it_is_noted_while_the_notice_is_open() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with SigtermNotice() as notice:
+        assert not notice.received
+        terminate()
+        assert notice.received
+        terminate()  # another one changes nothing
+    assert signal.getsignal(signal.SIGTERM) == before
+    notice.close()
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_the_innermost_notice_gets_it() -> None:
+    with SigtermNotice() as outer:
+        with SigtermNotice() as inner:
+            terminate()
+        assert (outer.received, inner.received) == (False, True)
+        terminate()
+        assert outer.received
+
+
+def test_saving_in_time_cancels_the_exit() -> None:
+    with SigtermNotice(grace_s=0.2) as notice:
+        terminate()
+        assert notice.received
+    time.sleep(0.4)  # nothing ends this process
+
+
+@pytest.mark.parametrize("hangs", ["time.sleep(60)", "[None for _ in iter(int, 1)]"])
+def test_a_process_that_hangs_ends_after_its_grace_period(hangs: str) -> None:
+    script = f"""
+import os, signal, time
+from generic_trainer._core.signals import SigtermNotice
+with SigtermNotice(grace_s=0.2):
+    os.kill(os.getpid(), signal.SIGTERM)
+    {hangs}
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == PREEMPTED_EXIT_CODE == 143
+    assert "No step ended within 0.2 s after SIGTERM" in done.stderr
+
+
+def test_elsewhere_than_in_the_main_thread_it_keeps_its_effect() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    during = []
+
+    def listen() -> None:
+        with SigtermNotice():
+            during.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    thread.join()
+    assert during == [before]
