@@ -28,9 +28,18 @@ def keras_module() -> ModuleType:
     return sys.modules[tf.keras.layers.Layer.__module__.partition(".")[0]]
 
 
-def keras_version() -> str:
-    """Returns the version of `tf.keras`, such as "3.6.0"."""
-    return str(keras_module().__version__)
+def keras_3_package() -> ModuleType | None:
+    """Returns the package `keras` where it is Keras 3, and leaves open what `tf.keras` will be."""
+    try:
+        import keras
+    except ImportError:
+        return None
+    return keras if keras_version(keras).startswith("3.") else None
+
+
+def keras_version(package: ModuleType | None = None) -> str:
+    """Returns the version of a Keras, such as "3.6.0"; without a package that of `tf.keras`."""
+    return str((package or keras_module()).__version__)
 
 
 def is_keras_3(thing: Any = None) -> bool:
@@ -43,4 +52,4 @@ def is_keras_3(thing: Any = None) -> bool:
         return keras_version().startswith("3.")
     packages = (kind.__module__.partition(".")[0] for kind in type(thing).__mro__)
     package = next((name for name in packages if name in _PACKAGES), None)
-    return package is not None and str(sys.modules[package].__version__).startswith("3.")
+    return package is not None and keras_version(sys.modules[package]).startswith("3.")

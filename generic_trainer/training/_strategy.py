@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import logging
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from generic_trainer._core.cluster import has_parameter_servers, is_one_of_sever
 from generic_trainer._core.keras import (
     LEGACY_VARIABLE,
     is_keras_3,
+    keras_3_package,
     keras_version,
     legacy_is_requested,
 )
@@ -68,11 +68,8 @@ def keras_3_on_one_worker_only() -> Iterator[None]:
     Whether a module uses Keras 3 is known no sooner: a loop of one's own trains well with that
     strategy, and `tf_keras` is Keras 2 whatever `tf.keras` is.
     """
-    keras: Any = None
-    if not legacy_is_requested():
-        with contextlib.suppress(ImportError):
-            keras = importlib.import_module("keras")
-    if keras is None or not keras.__version__.startswith("3."):
+    keras = None if legacy_is_requested() else keras_3_package()
+    if keras is None:
         yield
         return
     original = keras.Model.fit
@@ -81,7 +78,7 @@ def keras_3_on_one_worker_only() -> Iterator[None]:
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         strategy = getattr(self, "distribute_strategy", None)
         if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            raise _refusal(keras.__version__)
+            raise _refusal(keras_version(keras))
         return original(self, *args, **kwargs)
 
     keras.Model.fit = fit
