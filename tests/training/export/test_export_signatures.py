@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from generic_trainer.training import export_model
+from generic_trainer.training.export import export_on_tensors, inference_arguments
 from generic_trainer.validation import Checker, ServingContract
 from tests.training.export import taxi
 from tests.training.export.serving import move, serve
@@ -149,6 +150,26 @@ def test_every_signature(tmp_path: Path, checker: Checker, transform_graph: str)
     }
     served = serve(directory, "serving_raw", **raw)
     np.testing.assert_allclose(served["probabilities"], expected, rtol=1e-6)
+
+
+def test_a_tensor_for_each_input(keras: Any, tmp_path: Path) -> None:
+    layers = keras.layers
+    pair = keras.Input((2,), name="pair"), keras.Input((1,), name="one")
+    hidden = layers.Dropout(0.5)(layers.Concatenate()(pair))
+    model = keras.Model(pair, layers.Dense(1, name="score")(hidden))
+    specs = tuple(
+        tf.TensorSpec([None, size], tf.float32, name) for size, name in ((2, "a"), (1, "b"))
+    )
+    directory = str(tmp_path / "1")
+    export_on_tensors(model, specs, directory)
+    a, b = np.array([[1.0, 2.0]], np.float32), np.array([[3.0]], np.float32)
+    (outputs,) = serve(move(directory), a=a, b=b).values()
+    np.testing.assert_allclose(outputs, model((a, b), training=False), rtol=1e-6)
+
+
+def test_a_model_that_can_be_told_that_it_does_not_train(keras: Any) -> None:
+    assert inference_arguments(keras.Sequential()) == {"training": False}
+    assert inference_arguments(Linear()) == {}
 
 
 def test_functions_around_the_model(tmp_path: Path) -> None:
