@@ -32,7 +32,7 @@ def copied(name: str, tmp_path: Path) -> tuple[str, Any]:
 
 def dataset() -> tf.data.Dataset:
     x = tf.reshape(tf.range(12, dtype=tf.float32), [12, 1]) / 12
-    return tf.data.Dataset.from_tensor_slices((x, 2 * x)).shuffle(12, seed=3).batch(2)
+    return tf.data.Dataset.from_tensor_slices((x, 2 * x)).shuffle(12, seed=3).repeat().batch(2)
 
 
 def model_of(keras: Any) -> Any:
@@ -55,7 +55,7 @@ def test_a_fit_goes_on_from_them(
         every_steps=5,
     )
     with caplog.at_level(logging.INFO):
-        history = model.fit(dataset(), epochs=4, verbose=0, callbacks=callbacks)
+        history = model.fit(dataset(), epochs=4, steps_per_epoch=6, verbose=0, callbacks=callbacks)
     assert "Resuming in epoch 3 after 3 of its batches (15 steps in all)" in caplog.text
     assert history.epoch == [0, 1, 2, 3]
     for name, values in expected["history"].items():

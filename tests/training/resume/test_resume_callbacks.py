@@ -18,8 +18,9 @@ import tensorflow as tf
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import resume_callbacks
 from tests import helpers
+from tests.training.resume import fit_in_child
 
-CHILD = "tests.training.resume.fit_in_child"
+CHILD = fit_in_child.__name__
 ROOT = Path(__file__).parents[3]
 
 
@@ -120,30 +121,31 @@ def test_fn_args_of_somebody_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("package", ["keras", "tf_keras"])
-def test_either_keras_goes_on_in_the_same_shuffles(tmp_path: Path, package: str) -> None:
+def test_either_keras_resumes_in_one_process(tmp_path: Path, examples: str, package: str) -> None:
     keras = importlib.import_module(package)
 
     class Kill(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            if self.model.optimizer.iterations == 17:  # in epoch 3 of 4
+            if self.model.optimizer.iterations == 26:  # in epoch 3 of 4
                 raise KeyboardInterrupt
 
-    def seen(directory: Path, *callbacks: Any) -> tuple[Any, list[float]]:
-        x = tf.reshape(tf.range(12.0), [12, 1]) / 12
-        data = tf.data.Dataset.from_tensor_slices((x, 2 * x)).shuffle(12, seed=3).batch(2)
-        layer = keras.layers.Dense(1, kernel_initializer="ones")
-        model = keras.Sequential([keras.Input((1,)), layer])
-        model.compile("adam", "mse")
-        resume = resume_callbacks(fn_args(directory), every_steps=5)
-        history = model.fit(data, epochs=4, verbose=0, callbacks=[*resume, *callbacks])
-        weights = [float(each) for weight in model.get_weights() for each in weight.ravel()]
-        return (history.epoch, history.history), weights
+    def result_of(directory: Path, *callbacks: Any) -> Any:
+        model = fit_in_child.compiled_model(keras)
+        resume = resume_callbacks(fn_args(directory), every_steps=4)
+        history = model.fit(
+            fit_in_child.dataset(examples, "finite"),
+            epochs=fit_in_child.EPOCHS,
+            verbose=0,
+            callbacks=[*resume, *callbacks],
+        )
+        weights = [weight.tolist() for weight in model.get_weights()]
+        return history.epoch, history.history, weights
 
-    unbroken = seen(tmp_path / "unbroken")
+    unbroken = result_of(tmp_path / "unbroken")
     with pytest.raises(KeyboardInterrupt):
-        seen(tmp_path / "killed", Kill())
-    assert seen(tmp_path / "killed") == unbroken
-    assert seen(tmp_path / "killed") == unbroken  # training had ended
+        result_of(tmp_path / "killed", Kill())
+    assert result_of(tmp_path / "killed") == unbroken
+    assert result_of(tmp_path / "killed") == unbroken  # training had ended
 
 
 def tiny_model() -> Any:
