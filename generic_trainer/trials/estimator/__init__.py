@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from generic_trainer._core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from generic_trainer.trials.estimator._checkpoint import RunHook
     from generic_trainer.trials.estimator._context import (
         EstimatorContext,
         EstimatorExperimentalContext,
         EstimatorTrialContext,
+        MetricReducer,
     )
+    from generic_trainer.trials.estimator._controller import RunHook
     from generic_trainer.trials.estimator._native import EstimatorNativeContext, init
-    from generic_trainer.trials.estimator._reducer import MetricReducer
     from generic_trainer.trials.estimator._trial import EstimatorTrial, ServingInputReceiverFn
 
 __all__ = [
@@ -34,14 +34,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "_checkpoint": ("RunHook",),
     "_context": (
         "EstimatorContext",
         "EstimatorExperimentalContext",
         "EstimatorTrialContext",
+        "MetricReducer",
     ),
+    "_controller": ("RunHook",),
     "_native": ("EstimatorNativeContext", "init"),
-    "_reducer": ("MetricReducer",),
     "_trial": ("EstimatorTrial", "ServingInputReceiverFn"),
 }
 

@@ -1,4 +1,12 @@
-"""The controller of an estimator trial: training, validation, checkpoints and export."""
+"""The controller of an estimator trial: training, validation, export and checkpoints.
+
+The files of a checkpoint, to which hooks may add::
+
+    checkpoint  graph.pbtxt  model.ckpt-300.{index,meta,data-…}    the session
+    <name>/<time>/saved_model.pb                                   an export per receiver function
+    rng_state.pkl                                                  Python's and NumPy's generators
+    code/                                                          the trial's module
+"""
 
 from __future__ import annotations
 
@@ -7,22 +15,20 @@ import functools
 import inspect
 import logging
 import os
+import pickle
+import random
 import tempfile
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tensorflow as tf
 
 from generic_trainer import estimator as tf_estimator
 from generic_trainer._core import internals
+from generic_trainer._core.files import gfile, write_whole
 from generic_trainer.trials._process import write_code
 from generic_trainer.trials._trial import TrialRun
-from generic_trainer.trials.estimator._checkpoint import (
-    RunHook,
-    copy_state,
-    restore_generators,
-    write_generators,
-)
 from generic_trainer.trials.estimator._serving import Exports, export_features
 from generic_trainer.trials.estimator._summaries import plain
 from generic_trainer.trials.estimator._training import StopHook, Training
@@ -30,7 +36,35 @@ from generic_trainer.trials.estimator._training import StopHook, Training
 if TYPE_CHECKING:
     from generic_trainer.trials.estimator._context import EstimatorContext
 
+_GRAPH_FILES = ("checkpoint", "graph.pbtxt")
+_GENERATORS = "rng_state.pkl"
+
 _logger = logging.getLogger(__name__)
+
+
+class RunHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+    """A `SessionRunHook` that is also told about checkpoints.
+
+    Only the hooks of the TrainSpec are told::
+
+        class Counter(RunHook):
+            def on_checkpoint_load(self, checkpoint_dir):
+                self.seen = int((Path(checkpoint_dir) / "seen").read_text())
+
+            def on_checkpoint_end(self, checkpoint_dir):
+                (Path(checkpoint_dir) / "seen").write_text(str(self.seen))
+
+    Source: `determined.estimator.RunHook` of Determined 0.13.
+    """
+
+    def on_checkpoint_load(self, checkpoint_dir: str) -> None:
+        """Called once, before training starts, where it goes on from a checkpoint."""
+
+    def on_checkpoint_end(self, checkpoint_dir: str) -> None:
+        """Called when a checkpoint is written; a file that is added here is kept with it."""
+
+    def on_trial_close(self) -> None:
+        """Called when the trial is over, also when it failed."""
 
 
 class EstimatorController:
@@ -75,7 +109,7 @@ class EstimatorController:
 
     @property
     def stop_requested(self) -> bool:
-        """Whether a hook, or other code by the context, has asked to stop."""
+        """Whether the user's code has asked to stop."""
         return self._context.get_stop_requested()
 
     def train(self, batches: int) -> dict[str, Any]:
@@ -105,9 +139,10 @@ class EstimatorController:
     def save(self, directory: str) -> None:
         """Writes state, exports and code; then the hooks add what they want to keep."""
         self._write_state()
-        copy_state(self._model_dir, directory)
+        _copy_state(self._model_dir, directory)
         self._exports.copy_to(directory)
-        write_generators(directory)
+        state = {"python": random.getstate(), "numpy": np.random.get_state()}
+        write_whole(os.path.join(directory, _GENERATORS), pickle.dumps(state))
         write_code(self._code, directory)
         for hook in self._hooks:
             hook.on_checkpoint_end(directory)
@@ -129,7 +164,7 @@ class EstimatorController:
             self._exports.publish(checkpoint or folder, fn_args)
             return
         if checkpoint is not None:
-            copy_state(checkpoint, self._model_dir)
+            _copy_state(checkpoint, self._model_dir)
         folder = os.path.join(folder, "published")
         export_features(self._estimator, self._eval_spec.input_fn, folder, fn_args)
 
@@ -146,12 +181,16 @@ class EstimatorController:
         if self._is_open:
             return
         self._is_open = True
-        if self._run.checkpoint_dir is not None:
-            copy_state(self._run.checkpoint_dir, self._model_dir)
-            restore_generators(self._run.checkpoint_dir)
+        directory = self._run.checkpoint_dir
+        if directory is not None:
+            _copy_state(directory, self._model_dir)
+            with gfile().GFile(os.path.join(directory, _GENERATORS), "rb") as file:
+                state = pickle.loads(file.read())
+            random.setstate(state["python"])
+            np.random.set_state(state["numpy"])
             self._is_saved = True
             for hook in self._hooks:
-                hook.on_checkpoint_load(self._run.checkpoint_dir)
+                hook.on_checkpoint_load(directory)
 
     def _write_state(self) -> None:
         """Sees to it that the estimator's directory has the state after the last batch."""
@@ -168,6 +207,15 @@ class EstimatorController:
 
     def _note_stop(self) -> None:
         self._context.set_stop_requested(True)
+
+
+def _copy_state(source: str, target: str) -> None:
+    """Copies the newest state of a session from one directory to another."""
+    newest = os.path.basename(tf.train.latest_checkpoint(source))
+    gfile().makedirs(target)
+    for name in gfile().listdir(source):
+        if name in _GRAPH_FILES or name.startswith(f"{newest}."):
+            gfile().copy(os.path.join(source, name), os.path.join(target, name), overwrite=True)
 
 
 def _rebuilt(

@@ -20,8 +20,11 @@ from generic_trainer.errors import ModuleFileError
 from generic_trainer.trials.estimator._summaries import Summaries
 
 
-class Training:
-    """Trains an estimator some batches at a time, in one session from first to last."""
+class Training(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+    """Trains an estimator some batches at a time, in one session from first to last.
+
+    It is a hook of that session, which waits each time that so many batches are done.
+    """
 
     def __init__(self, train: Callable[[Any], Any], *, on_stop: Callable[[], None]) -> None:
         """Prepares; nothing is built before it is needed.
@@ -31,9 +34,12 @@ class Training:
             on_stop: is called when the session ended before the batches were done, because a hook
                 that the model function added wants to stop.
         """
-        self._coroutine = Coroutine(lambda: train(self._hook))
-        self._hook = _PortionHook(self._coroutine)
+        self._coroutine = Coroutine(lambda: train(self))
         self._on_stop = on_stop
+        self._session: Any = None
+        self._results: list[Any] = []  # what the summaries yielded, for each batch of this portion
+        self._batches_left = 0
+        self._in_batch = self._has_ended = self._data_ended = False
 
     def start(self) -> None:
         """Opens the session, its variables initialised or restored; once."""
@@ -47,14 +53,22 @@ class Training:
             ModuleFileError: the training data ended.
         """
         self.start()
-        self._hook.batches = []
+        self._results = []
         self._resume(batches)
-        return self._hook.summaries.average(self._hook.batches)
+        return self._summaries.average(self._results)
 
     def save(self, directory: str) -> None:
-        """Writes the state of the session into the estimator's directory."""
+        """Writes the state of the session, and its graph, into the estimator's directory."""
         self.start()
-        self._hook.save(directory)
+        path = os.path.join(directory, "model.ckpt")
+        with self._graph.as_default():
+            if not os.path.exists(os.path.join(directory, "graph.pbtxt")):
+                graph_def = self._graph.as_graph_def(add_shapes=True)
+                tf.io.write_graph(graph_def, directory, "graph.pbtxt")
+            step = tf.compat.v1.train.global_step(self._session, self._step)
+            saved = self._saver.save(self._session, path, global_step=step)
+        # A saver of the user's may have written where the directory is now; it will be elsewhere.
+        tf.compat.v1.train.update_checkpoint_state(directory, os.path.basename(saved))
 
     def close(self) -> None:
         """Closes the session."""
@@ -62,14 +76,50 @@ class Training:
 
     def _resume(self, batches: int = 0) -> None:
         self._coroutine.resume(batches)
-        if self._hook.data_ended:
+        if self._data_ended:
             raise ModuleFileError(
                 f"The training data ended within {batches} batches, of which it had "
-                f"{len(self._hook.batches)}. Return a tf.data.Dataset with at least one batch from "
+                f"{len(self._results)}. Return a tf.data.Dataset with at least one batch from "
                 "the TrainSpec's input_fn, which is repeated; other data has to go on for ever."
             )
-        if self._hook.ended:
+        if self._has_ended:
             self._on_stop()
+
+    def begin(self) -> None:
+        """Looks for the summaries, while the graph may still change."""
+        self._graph = tf.compat.v1.get_default_graph()
+        self._summaries = Summaries(self._graph)
+        self._fetched = tf.compat.v1.train.SessionRunArgs(self._summaries.fetches)
+        self._step = tf.compat.v1.train.get_global_step(self._graph)
+        savers = self._graph.get_collection(tf.compat.v1.GraphKeys.SAVERS)
+        self._saver = savers[0] if savers else tf.compat.v1.train.Saver(save_relative_paths=True)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Waits for the first order; a session that is made anew after a failure just goes on."""
+        is_first, self._session = self._session is None, session
+        if is_first:
+            self._batches_left = self._coroutine.pause() or 0
+
+    def before_run(self, run_context: Any) -> Any:
+        """Asks for the metrics of a batch."""
+        self._in_batch = True
+        return self._fetched
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Counts batches; waits when they are done."""
+        self._in_batch = False
+        self._results.append(run_values.results)
+        self._batches_left -= 1
+        if self._batches_left <= 0 and not self._coroutine.closing:
+            self._batches_left = self._coroutine.pause() or 0
+        if self._coroutine.closing:
+            run_context.request_stop()
+
+    def end(self, session: Any) -> None:
+        """Keeps the session open until it is saved, where it ends by itself."""
+        if not self._coroutine.closing:
+            self._has_ended, self._data_ended = True, self._in_batch
+            self._coroutine.pause()
 
 
 class StopHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
@@ -89,74 +139,6 @@ class StopHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         if run_context.stop_requested:
             internals.TF_SESSION_STOP_REQUESTED.set(run_context, False)
             self._note()
-
-
-class _PortionHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
-    """Waits in the middle of training, each time that so many batches are done.
-
-    Attributes:
-        batches: what the summaries yielded, for each batch since the list was last replaced.
-        summaries: of the graph.
-        ended: whether the session is about to close by itself.
-        data_ended: whether there was no next batch.
-    """
-
-    def __init__(self, coroutine: Coroutine) -> None:
-        self.batches: list[Any] = []
-        self.ended = self.data_ended = False
-        self._coroutine = coroutine
-        self._session: Any = None
-        self._graph: Any = None
-        self._batches_left = 0
-        self._in_batch = False
-
-    def begin(self) -> None:
-        """Looks for the summaries, while the graph may still change."""
-        self._graph = tf.compat.v1.get_default_graph()
-        self.summaries = Summaries(self._graph)
-        self._fetched = tf.compat.v1.train.SessionRunArgs(self.summaries.fetches)
-        self._step = tf.compat.v1.train.get_global_step(self._graph)
-        savers = self._graph.get_collection(tf.compat.v1.GraphKeys.SAVERS)
-        self._saver = savers[0] if savers else tf.compat.v1.train.Saver(save_relative_paths=True)
-
-    def after_create_session(self, session: Any, coord: Any) -> None:
-        """Waits for the first order; a session that is made anew after a failure just goes on."""
-        is_first, self._session = self._session is None, session
-        if is_first:
-            self._batches_left = self._coroutine.pause() or 0
-
-    def before_run(self, run_context: Any) -> Any:
-        """Asks for the metrics of a batch."""
-        self._in_batch = True
-        return self._fetched
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Counts batches; waits when they are done."""
-        self._in_batch = False
-        self.batches.append(run_values.results)
-        self._batches_left -= 1
-        if self._batches_left <= 0 and not self._coroutine.closing:
-            self._batches_left = self._coroutine.pause() or 0
-        if self._coroutine.closing:
-            run_context.request_stop()
-
-    def end(self, session: Any) -> None:
-        """Keeps the session open until it is saved, where it ends by itself."""
-        if not self._coroutine.closing:
-            self.ended, self.data_ended = True, self._in_batch
-            self._coroutine.pause()
-
-    def save(self, directory: str) -> None:
-        """Writes a checkpoint, and the graph beside it."""
-        path = os.path.join(directory, "model.ckpt")
-        with self._graph.as_default():
-            if not os.path.exists(os.path.join(directory, "graph.pbtxt")):
-                graph_def = self._graph.as_graph_def(add_shapes=True)
-                tf.io.write_graph(graph_def, directory, "graph.pbtxt")
-            step = tf.compat.v1.train.global_step(self._session, self._step)
-            saved = self._saver.save(self._session, path, global_step=step)
-        # A saver of the user's may have written where the directory is now; it will be elsewhere.
-        tf.compat.v1.train.update_checkpoint_state(directory, os.path.basename(saved))
 
 
 class Coroutine:

@@ -55,14 +55,13 @@ def write_checkpoint(
         generators: the state of Python's and NumPy's, if it is not the present one.
     """
     _tracked(model).write(os.path.join(directory, _WEIGHTS))
-    _write_optimizers(os.path.join(directory, _OPTIMIZERS), optimizers)
+    _write_optimizers(directory, optimizers)
     python, numpy = generators or (random.getstate(), np.random.get_state())
-    tensorflow = tf.random.get_global_generator().state.numpy()
     # The names that Determined gave them.
     state = {
         "random_rng_state": python,
         "np_rng_state": numpy,
-        "tf2_rng_global_state": tensorflow,
+        "tf2_rng_global_state": tf.random.get_global_generator().state.numpy(),
         "layer_rng_states": [each.state.numpy() for each in _layer_generators(model)],
     }
     write_whole(os.path.join(directory, _GENERATORS), pickle.dumps(state))
@@ -85,19 +84,9 @@ def read_weights(directory: str, model: Any) -> None:
         ) from error
 
 
-def read_training_state(directory: str, model: Any, optimizers: Sequence[Any]) -> None:
-    """Restores model and optimizers, all of whose variables must have been made.
-
-    Raises:
-        TrainingError: they are not those that were saved.
-    """
-    read_weights(directory, model)
-    _read_optimizers(os.path.join(directory, _OPTIMIZERS), optimizers)
-
-
 def read_generators(directory: str, model: Any) -> None:
     """Restores the global random generators, and those of Keras 2's layers."""
-    state = pickle.loads(_read(os.path.join(directory, _GENERATORS)))
+    state = pickle.loads(_read(directory, _GENERATORS))
     random.setstate(state["random_rng_state"])
     np.random.set_state(state["np_rng_state"])
     tf.random.get_global_generator().reset(state["tf2_rng_global_state"])
@@ -107,7 +96,7 @@ def read_generators(directory: str, model: Any) -> None:
 
 def read_callbacks(directory: str) -> bytes:
     """Returns what callbacks keep, pickled."""
-    return _read(os.path.join(directory, _CALLBACKS))
+    return _read(directory, _CALLBACKS)
 
 
 def _tracked(model: Any) -> tf.train.Checkpoint:
@@ -116,7 +105,7 @@ def _tracked(model: Any) -> tf.train.Checkpoint:
     return tf.train.Checkpoint(root=model)
 
 
-def _write_optimizers(path: str, optimizers: Sequence[Any]) -> None:
+def _write_optimizers(directory: str, optimizers: Sequence[Any]) -> None:
     import h5py
 
     buffer = io.BytesIO()
@@ -125,22 +114,28 @@ def _write_optimizers(path: str, optimizers: Sequence[Any]) -> None:
             group = file.create_group(f"optimizer_{number}")
             for index, variable in enumerate(_variables(optimizer)):
                 group.create_dataset(str(index), data=np.asarray(variable))
-    write_whole(path, buffer.getvalue())
+    write_whole(os.path.join(directory, _OPTIMIZERS), buffer.getvalue())
 
 
-def _read_optimizers(path: str, optimizers: Sequence[Any]) -> None:
+def read_optimizers(directory: str, optimizers: Sequence[Any]) -> None:
+    """Restores the variables of optimizers, all of which must have been made.
+
+    Raises:
+        TrainingError: they are not those that were saved.
+    """
     import h5py
 
-    with h5py.File(io.BytesIO(_read(path)), "r") as file:
+    with h5py.File(io.BytesIO(_read(directory, _OPTIMIZERS)), "r") as file:
         for number, optimizer in enumerate(optimizers):
             group, variables = file.get(f"optimizer_{number}") or {}, _variables(optimizer)
             values = [group[str(index)][()] for index in range(len(group))]
             saved, actual = [np.shape(v) for v in values], [tuple(v.shape) for v in variables]
             if saved != actual:
                 raise TrainingError(
-                    f"The checkpoint {path} does not fit optimizer {number}, "
-                    f"{type(optimizer).__name__}: variables of shapes {saved} were saved, and it "
-                    f"has {actual}. Train what was saved, or delete the checkpoint to start afresh."
+                    f"The checkpoint {os.path.join(directory, _OPTIMIZERS)} does not fit optimizer "
+                    f"{number}, {type(optimizer).__name__}: variables of shapes {saved} were "
+                    f"saved, and it has {actual}. Train what was saved, or delete the checkpoint "
+                    "to start afresh."
                 )
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
@@ -160,14 +155,12 @@ def _variables(optimizer: Any) -> list[tf.Variable]:
 def _layer_generators(model: Any) -> list[tf.random.Generator]:
     """Returns what `Dropout` and the like draw from in Keras 2, which leaves it out of weights."""
     # Layers without randomness have no such attribute, and those that are not built have no state.
-    layer_attribute = internals.KERAS_2_LAYER_RANDOMNESS.name
-    attribute = internals.KERAS_2_RANDOM_GENERATOR.name
-    layers = [] if is_keras_3(model) else model.submodules
-    sources = (getattr(layer, layer_attribute, None) for layer in layers)
-    generators = (getattr(source, attribute, None) for source in sources)
-    return [generator for generator in generators if generator is not None]
+    found = [] if is_keras_3(model) else model.submodules
+    for attribute in (internals.KERAS_2_LAYER_RANDOMNESS, internals.KERAS_2_RANDOM_GENERATOR):
+        found = [getattr(one, attribute.name, None) for one in found]
+    return [generator for generator in found if generator is not None]
 
 
-def _read(path: str) -> bytes:
-    with gfile().GFile(path, "rb") as file:
+def _read(directory: str, name: str) -> bytes:
+    with gfile().GFile(os.path.join(directory, name), "rb") as file:
         return bytes(file.read())

@@ -37,14 +37,7 @@ class FitOptions:
 
 @dataclasses.dataclass(frozen=True)
 class FitCall:
-    """What `fit` was called with, as far as it counts.
-
-    Attributes:
-        training: the training data.
-        validation: the validation data; None if there are none.
-        callbacks: the callbacks.
-        options: arguments that `configure_fit` takes.
-    """
+    """What `fit` was called with, as far as it counts; `options` are those of `configure_fit`."""
 
     training: Any
     validation: Any
@@ -204,9 +197,6 @@ class _RecordedModel:
 
     The model itself stays, with all that holds it; until `compile_model`, its class is a subclass
     of its own.
-
-    Attributes:
-        model: the model.
     """
 
     def __init__(self, model: Any, on_fit: Callable[[FitCall], None]) -> None:
@@ -229,7 +219,10 @@ class _RecordedModel:
 
     def _subclass(self) -> type[Any]:
         def compile(model: Any, *args: Any, **kwargs: Any) -> None:
-            args, kwargs = self._by_name(args, kwargs)
+            if self._class.compile is tf.keras.Model.compile:
+                # Trials were written for Keras 2; in Keras 3 these stand in another place.
+                kwargs = {**dict(zip(_COMPILE, args[2:], strict=False)), **kwargs}
+                args = args[:2]
             self._compile = inspect.signature(self._class.compile).bind(model, *args, **kwargs)
 
         def fit(model: Any, *args: Any, **kwargs: Any) -> None:
@@ -241,21 +234,9 @@ class _RecordedModel:
             names = ("steps_per_epoch", "epochs", "verbose", "callbacks", "validation_data")
             self._fitted({"x": generator, **dict(zip(names, args, strict=False)), **kwargs})
 
-        methods = {"compile": compile, "fit": fit, "fit_generator": fit_generator}
-        return type(
-            self._class.__name__, (self._class,), {**methods, "__module__": self._class.__module__}
-        )
-
-    def _by_name(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Names the arguments of `compile` that stand in another place in Keras 3 than in Keras 2.
-
-        Trials were written for Keras 2.
-        """
-        if self._class.compile is not tf.keras.Model.compile:
-            return args, kwargs
-        return args[:2], {**dict(zip(_COMPILE, args[2:], strict=False)), **kwargs}
+        members: dict[str, Any] = {"compile": compile, "fit": fit, "fit_generator": fit_generator}
+        members["__module__"] = self._class.__module__
+        return type(self._class.__name__, (self._class,), members)
 
     def _fitted(self, arguments: dict[str, Any]) -> None:
         if self._compile is None:

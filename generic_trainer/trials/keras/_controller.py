@@ -12,7 +12,7 @@ from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.keras._checkpoint import (
     read_callbacks,
     read_generators,
-    read_training_state,
+    read_optimizers,
     read_weights,
     write_checkpoint,
 )
@@ -42,15 +42,6 @@ class TFKerasController:
     ) -> None:
         """Compiles the model; nothing is read or restored before it is needed.
 
-        Args:
-            context: what the model was wrapped by.
-            run: the trial.
-            training: the training data, of any of the five kinds.
-            validation: the validation data, likewise.
-            callbacks: a list of Keras callbacks.
-            strategy: what the model was built in.
-            code: the file of the user's code, for the checkpoint.
-
         Raises:
             CheckFailedError: the model was not wrapped or not compiled, or data are too small.
             InvalidDataTypeException: data are of none of the kinds.
@@ -61,7 +52,8 @@ class TFKerasController:
             self._model = context.compile_model()
         self._training = make_data(training, context, _TRAINING, is_training=True)
         self._validation = make_data(validation, context, _VALIDATION, is_training=False)
-        per_epoch = _batches_per_epoch(context)
+        records = int(context.get_experiment_config().get("records_per_epoch") or 0)
+        per_epoch = records // context.get_global_batch_size()
         params = {"verbose": context.fit_options.verbose, "epochs": 1, "steps": per_epoch or None}
         self._callbacks = Dispatch(callbacks, per_epoch, self._model, params)
         self._batches = run.batches_trained
@@ -71,7 +63,7 @@ class TFKerasController:
 
     @property
     def stop_requested(self) -> bool:
-        """Whether a callback, or other code by the context, has asked to stop."""
+        """Whether the user's code has asked to stop."""
         return self._context.get_stop_requested()
 
     def train(self, batches: int) -> dict[str, Any]:
@@ -82,22 +74,23 @@ class TFKerasController:
         """
         self._open()
         self._has_failed = True
-        iterator = self._training_iterator()
+        if self._iterator is None:
+            self._iterator = iter(self._read(self._training.training(self._trained)))
         self._model.make_train_function()
         step = self._model.train_function
         callbacks, logs = self._callbacks, {}
         self._model.reset_metrics()
-        callbacks.workload_begin(self._batches, batches)
+        callbacks.tell("on_train_workload_begin", self._batches, batches, {})
         for total in range(self._batches, self._batches + batches):
             callbacks.batch_begin(total)
             try:
-                logs = step(iterator)
+                logs = step(self._iterator)
             except (StopIteration, tf.errors.OutOfRangeError) as error:  # of data without an end
                 raise ModuleFileError(f"{_TRAINING}: the training data have no batch") from error
             callbacks.batch_end(total, logs)
         self._batches += batches
         metrics = numbers_of(logs)
-        callbacks.workload_end(self._batches, metrics)
+        callbacks.tell("on_train_workload_end", self._batches, metrics)
         self._note_stop()
         self._has_failed = False
         return metrics
@@ -111,7 +104,7 @@ class TFKerasController:
         self._open()
         self._has_failed = True
         metrics = {f"val_{name}": value for name, value in self._evaluate().items()}
-        self._callbacks.test_end(metrics)
+        self._callbacks.tell("on_test_end", metrics)
         self._note_stop()
         self._has_failed = False
         return numbers_of(metrics)
@@ -127,7 +120,7 @@ class TFKerasController:
             generators=self._training.generators,
         )
         write_code(self._code, directory)
-        self._callbacks.checkpoint_end(directory)
+        self._callbacks.tell("on_checkpoint_end", directory)
 
     def export(self, fn_args: Any) -> None:
         """Writes the model as a SavedModel, as it is where this trial stands.
@@ -144,14 +137,14 @@ class TFKerasController:
     def close(self) -> None:
         """Tells the callbacks, unless there was an error, and stops to read."""
         if self._is_open and not self._has_failed:
-            self._callbacks.train_end()
+            self._callbacks.tell("on_train_end", {})
         self._is_open = False
         self._training.close()
         self._validation.close()
 
     def _evaluate(self) -> dict[str, Any]:
         data = self._validation.validation()
-        testing = self._callbacks.while_testing()
+        testing = self._callbacks.testing()
         try:
             metrics = self._model.evaluate(
                 self._distributed(data),
@@ -183,11 +176,12 @@ class TFKerasController:
         directory = self._run.checkpoint_dir
         if directory is not None:
             self._build_for_training()
-            read_training_state(directory, self._model, self._context.optimizers)
-            self._training.replay(self._batches * self._per_step)
+            read_weights(directory, self._model)
+            read_optimizers(directory, self._context.optimizers)
+            self._training.replay(self._trained)
             read_generators(directory, self._model)
         self._model.stop_training = False
-        self._callbacks.train_begin()
+        self._callbacks.tell("on_train_begin", {})
         if directory is not None:
             self._callbacks.load(read_callbacks(directory))
         self._is_open = True
@@ -213,22 +207,16 @@ class TFKerasController:
         if parts == 3 and len(sample) == 2:  # validation data without the weights of training data
             sample = (*sample, tf.ones(tf.shape(tf.nest.flatten(sample[0])[0])[:1]))
         batch = sample[0] if self._training.is_bare else sample[:parts]
-        data = self._distributed(self._weighted(tf.data.Dataset.from_tensors(batch)).repeat())
+        data = self._read(tf.data.Dataset.from_tensors(batch).repeat())
         model = self._model
         if tf.distribute.get_strategy() is not model.distribute_strategy:
             model.evaluate(data, steps=1, verbose=0)  # makes what Keras 3 cannot in a replica
         model.make_train_function()
         model.train_function(iter(data))
 
-    def _training_iterator(self) -> Any:
-        if self._iterator is None:
-            data = self._weighted(self._training.training(self._batches * self._per_step))
-            self._iterator = iter(self._distributed(data))
-        return self._iterator
-
-    def _weighted(self, data: tf.data.Dataset) -> tf.data.Dataset:
+    def _read(self, data: tf.data.Dataset) -> Any:
         weights = self._context.fit_options.class_weight
-        return data if weights is None else weighted(data, weights)
+        return self._distributed(data if weights is None else weighted(data, weights))
 
     def _distributed(self, data: tf.data.Dataset) -> Any:
         if self._run.slots == 1:
@@ -244,6 +232,11 @@ class TFKerasController:
         context = self._context
         return context.get_global_batch_size() // context.get_per_slot_batch_size()
 
+    @property
+    def _trained(self) -> int:
+        """Batches of the user's data that were trained on."""
+        return self._batches * self._per_step
+
     def _sample(self) -> tuple[Any, ...]:
         """Returns a batch (x, y, ...); reading validation data disturbs nothing."""
         for batch in self._validation.validation().take(1):
@@ -255,8 +248,3 @@ class TFKerasController:
         if self._model.stop_training:
             self._model.stop_training = False
             self._context.set_stop_requested(True)
-
-
-def _batches_per_epoch(context: TFKerasContext) -> int:
-    records = int(context.get_experiment_config().get("records_per_epoch") or 0)
-    return records // context.get_global_batch_size()

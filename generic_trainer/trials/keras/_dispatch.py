@@ -49,13 +49,7 @@ class Dispatch:
     def __init__(
         self, callbacks: Any, batches_per_epoch: int, model: Any, params: Mapping[str, Any]
     ) -> None:
-        """Takes the callbacks.
-
-        Args:
-            callbacks: a list, as `keras_callbacks` returned it.
-            batches_per_epoch: 0 where epochs are unknown.
-            model: the compiled model.
-            params: what Keras callbacks find in `params`.
+        """Takes the callbacks; `batches_per_epoch` is 0 where epochs are unknown.
 
         Raises:
             CheckFailedError: it is no list of Keras callbacks.
@@ -78,21 +72,10 @@ class Dispatch:
         self._begin, self._end = ([c for c in callbacks if _has(c, hook)] for hook in hooks)
         self._ours = [c for c in callbacks if isinstance(c, Callback)]
 
-    def train_begin(self) -> None:
-        """Tells that training begins."""
-        _call(self._callbacks, "on_train_begin", {})
-
-    def train_end(self) -> None:
-        """Tells that training has ended."""
-        _call(self._callbacks, "on_train_end", {})
-
-    def workload_begin(self, total: int, batches: int) -> None:
-        """Tells that a stretch of training begins, after `total` batches."""
-        _call(self._ours, "on_train_workload_begin", total, batches, {})
-
-    def workload_end(self, total: int, logs: dict[str, Any]) -> None:
-        """Tells that a stretch of training has ended, after `total` batches."""
-        _call(self._ours, "on_train_workload_end", total, logs)
+    def tell(self, hook: str, *arguments: Any) -> None:
+        """Calls a hook of all callbacks; one that Keras does not have, of those of this API."""
+        is_keras_hook = hasattr(tf.keras.callbacks.Callback, hook)
+        _call(self._callbacks if is_keras_hook else self._ours, hook, *arguments)
 
     def batch_begin(self, total: int) -> None:
         """Tells that a batch begins, after `total` others; and an epoch with it, if one does."""
@@ -109,17 +92,9 @@ class Dispatch:
         if self._batches_per_epoch and batch + 1 == self._batches_per_epoch:
             _call(self._callbacks, "on_epoch_end", epoch, {})
 
-    def while_testing(self) -> _Testing:
+    def testing(self) -> _Testing:
         """Returns what `model.evaluate` is given: it tells all but the end."""
         return _Testing(self._callbacks)
-
-    def test_end(self, metrics: dict[str, Any]) -> None:
-        """Tells that a validation has ended; callbacks may change its metrics."""
-        _call(self._callbacks, "on_test_end", metrics)
-
-    def checkpoint_end(self, directory: str) -> None:
-        """Tells that a checkpoint is written."""
-        _call(self._ours, "on_checkpoint_end", directory)
 
     def state(self) -> bytes:
         """Returns what the callbacks want to keep."""
@@ -189,10 +164,8 @@ def _has(callback: Any, hook: str) -> bool:
 
 
 def _check_epochs(callbacks: Sequence[Any], batches_per_epoch: int) -> None:
-    if batches_per_epoch:
-        return
     for callback in callbacks:
-        if not _has(callback, "on_epoch_end"):
+        if batches_per_epoch or not _has(callback, "on_epoch_end"):
             continue
         text = (
             f"{type(callback).__name__} overrides on_epoch_end, which is never called without "

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -16,6 +14,11 @@ from generic_trainer.trials._process import code_file, fit_to_devices
 from generic_trainer.trials._trial import Trial, TrialRun
 from generic_trainer.trials.keras._context import TFKerasTrialContext
 from generic_trainer.trials.keras._controller import TFKerasController
+
+_KERAS_3_REFUSES = (
+    "build_model failed with Keras 3. A model that was written for Keras 2 needs the environment "
+    "variable %s=1, set before TensorFlow is imported."
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -92,37 +95,16 @@ class TFKerasTrial(Trial, abc.ABC):
         with strategy.scope():
             context = TFKerasTrialContext(run)
             trial = cls(context)
-            training = trial.build_training_data_loader()
-            validation = trial.build_validation_data_loader()
-            with _explaining_keras_3():
+            data = (trial.build_training_data_loader(), trial.build_validation_data_loader())
+            try:
                 trial.build_model()
+            except (AttributeError, ImportError, TypeError, ValueError) as error:
+                if is_keras_3() and not isinstance(error, ConfigurationError):
+                    _logger.error(_KERAS_3_REFUSES, LEGACY_VARIABLE)
+                raise
             callbacks = trial.keras_callbacks()
-        return TFKerasController(
-            context,
-            run,
-            training,
-            validation,
-            callbacks,
-            strategy=strategy,
-            code=code_file(cls.__module__),
-        )
-
-
-@contextlib.contextmanager
-def _explaining_keras_3() -> Iterator[None]:
-    """Says what helps a model that was written for Keras 2, where Keras 3 refuses it."""
-    try:
-        yield
-    except ConfigurationError:
-        raise
-    except (AttributeError, ImportError, TypeError, ValueError):
-        if is_keras_3():
-            _logger.error(
-                "build_model failed with Keras 3. A model that was written for Keras 2 needs the "
-                "environment variable %s=1, set before TensorFlow is imported.",
-                LEGACY_VARIABLE,
-            )
-        raise
+        code = code_file(cls.__module__)
+        return TFKerasController(context, run, *data, callbacks, strategy=strategy, code=code)
 
 
 def seed_keras(seed: int) -> None:

@@ -82,18 +82,15 @@ class _Monitor(Callback):
         """Sets up what Keras 3 otherwise sets up, and resets, at the first epoch's end."""
         if getattr(self, "monitor_op", True) is None:
             best = getattr(self, "best", None)
-            self._find_direction()
+            set_monitor_op = internals.KERAS_3_SET_MONITOR_OP.of(self)
+            try:
+                set_monitor_op()
+            except ValueError:  # Keras 2 goes by the name where Keras 3 cannot tell
+                larger_is_better = "acc" in self.monitor or self.monitor.endswith("auc")
+                self.mode = "max" if larger_is_better else "min"
+                set_monitor_op()
             if self.tests:
                 self.best = best
-
-    def _find_direction(self) -> None:
-        set_monitor_op = internals.KERAS_3_SET_MONITOR_OP.of(self)
-        try:
-            set_monitor_op()
-        except ValueError:  # Keras 2 goes by the name where Keras 3 cannot tell
-            larger_is_better = "acc" in self.monitor or self.monitor.endswith("auc")
-            self.mode = "max" if larger_is_better else "min"
-            set_monitor_op()
 
     def get_state(self) -> dict[str, Any]:
         """Returns how it stands."""
@@ -151,7 +148,12 @@ class TensorBoard(tf.keras.callbacks.TensorBoard, Callback):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Takes Keras' arguments."""
         kwargs.pop("log_dir", None)
-        super().__init__(_log_dir(), *args[1:], **kwargs)
+        run = current_run()
+        if run is None or run.log_dir is None:
+            log_dir = tempfile.mkdtemp(prefix="tensorboard-")
+        else:
+            log_dir = os.path.join(run.log_dir, "keras")
+        super().__init__(log_dir, *args[1:], **kwargs)
         self.tests = 0
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
@@ -175,10 +177,3 @@ class TensorBoard(tf.keras.callbacks.TensorBoard, Callback):
 
 class TFKerasTensorBoard(TensorBoard):
     """What `TensorBoard` was called in Determined 0.12."""
-
-
-def _log_dir() -> str:
-    run = current_run()
-    if run is None or run.log_dir is None:
-        return tempfile.mkdtemp(prefix="tensorboard-")
-    return os.path.join(run.log_dir, "keras")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,20 +16,6 @@ from generic_trainer.errors import ModuleFileError
 LOSS = "loss"
 
 Step = Callable[..., list[dict[str, Any]]]
-
-
-class GraphTrial(Protocol):
-    """What is asked of a trial; see `TensorFlowTrial`."""
-
-    def build_graph(self, record: Any, is_training: tf.Tensor) -> dict[str, tf.Tensor]: ...
-
-    def optimizer(self) -> Any: ...
-
-    def training_metrics(self) -> list[str]: ...
-
-    def validation_metrics(self) -> list[str]: ...
-
-    def session_config(self) -> Any: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +34,7 @@ class Replicas:
 
 
 def build_replicas(
-    trial: GraphTrial, record: Any, is_training: tf.Tensor, strategy: tf.distribute.Strategy
+    trial: Any, record: Any, is_training: tf.Tensor, strategy: tf.distribute.Strategy
 ) -> Replicas:
     """Builds the graph of a trial on each device of a strategy.
 
@@ -57,7 +43,7 @@ def build_replicas(
     validation the first device gets the whole batch.
 
     Args:
-        trial: the user's.
+        trial: a `TensorFlowTrial`.
         record: a batch, nested tensors [N, ...].
         is_training: bool scalar.
         strategy: the default one, or `MirroredStrategy`.
@@ -87,11 +73,8 @@ def build_replicas(
     records, outputs, steps = strategy.extended.call_for_each_replica(
         tf.autograph.experimental.do_not_convert(build), args=(record, is_training)
     )
-    return Replicas(
-        records=_per_replica(strategy, records),
-        outputs=_per_replica(strategy, outputs),
-        train_op=tf.group(*strategy.experimental_local_results(steps)),
-    )
+    train_op = tf.group(*strategy.experimental_local_results(steps))
+    return Replicas(_per_replica(strategy, records), _per_replica(strategy, outputs), train_op)
 
 
 def make_step(
@@ -106,7 +89,7 @@ def make_step(
     once: TensorFlow prepares the graph for each.
 
     Args:
-        session: the session.
+        session: it must hold the tensors.
         feeds: tensors to feed.
         fetched: tensors or variables by name.
         operations: what is run as well.
@@ -122,7 +105,9 @@ def make_step(
     )
 
     def step(*values: Any) -> list[dict[str, Any]]:
-        results = iter(run(*map(_as_array, values)))
+        # NumPy would cut the zeros off the end of a text.
+        kinds = (object if isinstance(value, bytes) else None for value in values)
+        results = iter(run(*map(np.asarray, values, kinds)))
         return [{name: next(results) for name in parts} for parts in fetched]
 
     return step
@@ -149,7 +134,3 @@ def _checked(outputs: Any) -> dict[str, tf.Tensor]:
             f"{sorted(outputs) if isinstance(outputs, dict) else outputs!r}"
         )
     return outputs
-
-
-def _as_array(value: Any) -> np.ndarray:
-    return np.asarray(value, dtype=object if isinstance(value, bytes) else None)

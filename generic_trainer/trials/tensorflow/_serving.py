@@ -110,17 +110,12 @@ class _Flow:
         self._learned: set[Any] = set()
         self._order = list(_upstream(results, stop=set(self._components)))
         for operation in self._order:
-            self._follow(operation)
-
-    def _follow(self, operation: tf.Operation) -> None:
-        inputs = operation.inputs
-        names = frozenset().union(*map(self.components_of, inputs))
-        learned = operation.type in _VARIABLES or any(t.ref() in self._learned for t in inputs)
-        for tensor in operation.outputs:
-            if tensor.ref() not in self._components:
-                self._components[tensor.ref()] = names
-                if learned:
-                    self._learned.add(tensor.ref())
+            inputs = operation.inputs
+            names = frozenset().union(*map(self.components_of, inputs))
+            made = {tensor.ref() for tensor in operation.outputs} - self._components.keys()
+            self._components.update(dict.fromkeys(made, names))
+            if operation.type in _VARIABLES or any(t.ref() in self._learned for t in inputs):
+                self._learned |= made
 
     def components_of(self, tensor: tf.Tensor) -> frozenset[str]:
         """Returns the names of the record's components that a tensor is computed from."""
@@ -139,16 +134,15 @@ class _Flow:
 
     def joined_last(self) -> set[str]:
         """Returns the components that meet a learned tensor downstream of all other such places."""
-        joining = filter(None, map(self._joining, reversed(self._order)))
-        return next(joining, set())
-
-    def _joining(self, operation: tf.Operation) -> set[str]:
-        learned: set[str] = set()
-        plain: set[str] = set()
-        for tensor in operation.inputs:
-            names = learned if tensor.ref() in self._learned else plain
-            names |= self.components_of(tensor)
-        return plain - learned if learned else set()
+        for operation in reversed(self._order):
+            learned: set[str] = set()
+            plain: set[str] = set()
+            for tensor in operation.inputs:
+                names = learned if tensor.ref() in self._learned else plain
+                names |= self.components_of(tensor)
+            if learned and plain - learned:
+                return plain - learned
+        return set()
 
     def before(self, labels: set[str]) -> list[tf.Tensor]:
         """Returns the tensors that no label has reached, consumed by operations that one has."""

@@ -1,14 +1,28 @@
-"""`TensorFlowTrial`, the base class of users' trials that are TF1 graphs."""
+"""`TensorFlowTrial`, the base class of users' trials that are TF1 graphs, and its controller."""
 
 from __future__ import annotations
 
 import abc
+import functools
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from generic_trainer.errors import ConfigurationError, ModuleFileError, raise_problems
+from generic_trainer.trials._process import fit_to_devices
 from generic_trainer.trials._trial import Trial, TrialRun
-from generic_trainer.trials.tensorflow._controller import TensorFlowController
+from generic_trainer.trials.tensorflow._graph import LOSS, Step, build_replicas, make_step
+from generic_trainer.trials.tensorflow._serving import export
+from generic_trainer.user_code import loaded_modules
+
+_CHECKPOINT = "model.ckpt"
+_LOADERS = "make_data_loaders"
 
 
 class TensorFlowTrial(Trial, abc.ABC):
@@ -63,3 +77,194 @@ class TensorFlowTrial(Trial, abc.ABC):
     def open_controller(cls, run: TrialRun) -> TensorFlowController:
         """Builds the graph and restores it from the checkpoint, if there is one."""
         return TensorFlowController(cls, run)
+
+
+class TensorFlowController:
+    """Trains, validates, saves and exports one trial."""
+
+    stop_requested = False
+
+    def __init__(self, trial_class: type[TensorFlowTrial], run: TrialRun) -> None:
+        """Builds the graph, opens a session and goes to where the trial stands.
+
+        Raises:
+            ModuleFileError: the module has no `make_data_loaders`, or its result is no good.
+            ConfigurationError: the methods of the trial contradict each other.
+        """
+        run, strategy = fit_to_devices(run)
+        self._graph = tf.Graph()
+        with self._graph.as_default():
+            tf.compat.v1.set_random_seed(run.seed)
+            trial = trial_class(dict(run.hparams))
+            training, validation = _datasets(trial_class, run)
+            # Skipping in a seeded pipeline leads to the batch that the straight run would see next.
+            self._training = tf.compat.v1.data.make_initializable_iterator(
+                training.repeat().skip(run.batches_trained)
+            )
+            self._validation = tf.compat.v1.data.make_initializable_iterator(validation)
+            self._handle = tf.compat.v1.placeholder(tf.string, [])
+            self._iterator = tf.compat.v1.data.Iterator.from_string_handle(
+                self._handle,
+                tf.compat.v1.data.get_output_types(training),
+                tf.compat.v1.data.get_output_shapes(training),
+                tf.compat.v1.data.get_output_classes(training),
+            )
+            self._is_training = tf.compat.v1.placeholder_with_default(False, [], "is_training")
+            record = self._iterator.get_next()
+            tf.nest.assert_same_structure(training.element_spec, record)
+            with strategy.scope():
+                self._replicas = build_replicas(trial, record, self._is_training, strategy)
+            self._metrics = _metrics(trial, self._replicas.outputs[0])
+            self._saver = tf.compat.v1.train.Saver(max_to_keep=None)
+            initialise = (
+                tf.compat.v1.global_variables_initializer(),
+                tf.compat.v1.local_variables_initializer(),
+                tf.compat.v1.tables_initializer(),
+            )
+            self._session = tf.compat.v1.Session(config=trial.session_config())
+            self._session.run(initialise)
+            if run.checkpoint_dir is not None:
+                self._saver.restore(self._session, os.path.join(run.checkpoint_dir, _CHECKPOINT))
+            self._session.run(self._training.initializer)
+            iterators = {"training": self._training, "validation": self._validation}
+            self._handles = self._session.run(
+                {kind: iterator.string_handle() for kind, iterator in iterators.items()}
+            )
+
+    def train(self, batches: int) -> dict[str, Any]:
+        """Trains on the next batches and returns the metrics, averaged over them.
+
+        Raises:
+            ModuleFileError: the training data is empty.
+        """
+        handle = self._handles["training"]
+        try:
+            return _average(
+                metrics for _ in range(batches) for metrics in self._train_step(handle, True)
+            )
+        except tf.errors.OutOfRangeError as error:  # of a Dataset that repeats for ever
+            raise ModuleFileError(f"{_LOADERS}: the training Dataset has no batch") from error
+
+    def validate(self) -> dict[str, Any]:
+        """Returns the metrics of one pass over the validation data, averaged over its batches.
+
+        Raises:
+            ModuleFileError: the validation data is empty.
+        """
+        if not self._metrics["validation"]:
+            return {}
+        self._session.run(self._validation.initializer)
+        handle = self._handles["validation"]
+        metrics = _average(_until_end(lambda: self._validation_step(handle, False)[0]))
+        if not metrics:
+            raise ModuleFileError(f"{_LOADERS}: the validation Dataset has no batch")
+        return metrics
+
+    def save(self, directory: str) -> None:
+        """Writes the variables, the optimizer's included."""
+        path = os.path.join(directory, _CHECKPOINT)
+        with self._graph.as_default():
+            self._saver.save(self._session, path, write_meta_graph=False, write_state=False)
+
+    def export(self, fn_args: Any) -> None:
+        """Writes a SavedModel of what does not depend on the labels."""
+        export(self._session, self._replicas.records[0], self._replicas.outputs[0], fn_args)
+
+    def close(self) -> None:
+        """Closes the session."""
+        self._session.close()
+
+    @functools.cached_property
+    def _train_step(self) -> Step:
+        return self._step("training", self._replicas.outputs, self._replicas.train_op)
+
+    @functools.cached_property
+    def _validation_step(self) -> Step:
+        return self._step("validation", self._replicas.outputs[:1])
+
+    def _step(self, kind: str, outputs: Iterable[dict[str, Any]], *operations: Any) -> Step:
+        fetched = [{name: one[name] for name in self._metrics[kind]} for one in outputs]
+        feeds = [self._handle, self._is_training]
+        return make_step(self._session, feeds, fetched, *operations)
+
+
+def _datasets(trial_class: Any, run: TrialRun) -> tuple[Any, Any]:
+    loaded = _make_data_loaders(trial_class)(dict(run.config), dict(run.hparams))
+    kinds = tf.compat.v1.data.Dataset | tf.data.Dataset
+    is_pair = isinstance(loaded, (tuple, list)) and len(loaded) == 2
+    if not (is_pair and all(isinstance(data, kinds) for data in loaded)):
+        raise ModuleFileError(
+            f"{_LOADERS} must return two tf.data.Datasets, the training and the validation data, "
+            f"but got {loaded!r}"
+        )
+    training, validation = loaded
+    if not _compatible(training.element_spec, validation.element_spec):
+        raise ModuleFileError(
+            f"{_LOADERS} must return Datasets of the same structure, shapes and types. Training: "
+            f"{training.element_spec}; validation: {validation.element_spec}"
+        )
+    return training, validation
+
+
+def _make_data_loaders(trial_class: type[Any]) -> Callable[..., Any]:
+    """Returns the function of the class's module, its package, or where the user imports both."""
+    makers = (getattr(module, _LOADERS, None) for module in _modules(trial_class))
+    make = next(filter(None, makers), None)
+    if make is not None:
+        return make
+    name = trial_class.__module__
+    raise ModuleFileError(
+        f"Module {name!r}, which has the trial {trial_class.__name__}, must also define "
+        f"{_LOADERS}(experiment_config, hparams)",
+        path=getattr(sys.modules.get(name), "__file__", None),
+    )
+
+
+def _modules(trial_class: type[Any]) -> Iterator[ModuleType]:
+    name = trial_class.__module__
+    for own in filter(None, (name, name.rpartition(".")[0])):
+        yield importlib.import_module(own)
+    for module in (*loaded_modules(), sys.modules["__main__"]):
+        if vars(module).get(trial_class.__name__) is trial_class:
+            yield module
+
+
+def _compatible(first: Any, second: Any) -> bool:
+    try:
+        tf.nest.assert_same_structure(first, second)
+    except (TypeError, ValueError):
+        return False
+    pairs = zip(tf.nest.flatten(first), tf.nest.flatten(second), strict=True)
+    # The last batch may be partial in one and not in the other.
+    return all(a.dtype == b.dtype and a.shape[1:].is_compatible_with(b.shape[1:]) for a, b in pairs)
+
+
+def _metrics(trial: TensorFlowTrial, outputs: dict[str, Any]) -> dict[str, list[str]]:
+    training, validation = list(trial.training_metrics()), list(trial.validation_metrics())
+    problems = [
+        f"{method} names {name!r}, which build_graph does not return; it returns {sorted(outputs)}"
+        for method, names in (("training_metrics", training), ("validation_metrics", validation))
+        for name in names
+        if name not in outputs
+    ]
+    if LOSS in training:
+        problems.append(f"training_metrics must not name {LOSS!r}: it is always reported")
+    raise_problems(ConfigurationError, type(trial).__name__, problems)
+    return {"training": [LOSS, *training], "validation": validation}
+
+
+def _until_end(step: Callable[[], dict[str, Any]]) -> Iterable[dict[str, Any]]:
+    while True:
+        try:
+            yield step()
+        except tf.errors.OutOfRangeError:
+            return
+
+
+def _average(batches: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the unweighted mean of each metric over batches, a number or nested lists."""
+    columns: dict[str, list[Any]] = {}
+    for batch in batches:
+        for name, value in batch.items():
+            columns.setdefault(name, []).append(value)
+    return {name: np.mean(values, axis=0).tolist() for name, values in columns.items()}
