@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.trials._context import BatchSizes, TrialContext
+from generic_trainer.trials._context import TrialContext
 from generic_trainer.trials._dataset_cache import DatasetCache
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.errors import CheckFailedError
@@ -68,12 +68,7 @@ class MetricReducer(abc.ABC):
 class EstimatorExperimentalContext(DatasetCache):
     """What was experimental in Determined: cached datasets, and metrics computed by Python."""
 
-    def __init__(
-        self, run: TrialRun, batch_sizes: BatchSizes, *, managed_training: bool = True
-    ) -> None:
-        """Takes what the cache reads by."""
-        super().__init__(run, batch_sizes, managed_training=managed_training)
-        self._last_value: tf.Tensor | None = None
+    _last_value: tf.Tensor | None = None
 
     def make_metric(
         self,

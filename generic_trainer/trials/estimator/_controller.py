@@ -82,17 +82,10 @@ class EstimatorController:
         strategy: tf.distribute.Strategy | None = None,
         code: str | None = None,
     ) -> None:
-        """Builds the estimator anew for this run; sessions open when they are needed.
+        """Builds the user's estimator anew for this run; sessions open when they are needed.
 
-        Args:
-            context: what the user's functions call back.
-            run: the trial.
-            estimator: as the user built it.
-            train_spec: its data and hooks are used; `max_steps` is the trial's own affair.
-            eval_spec: its data, hooks and steps are used; exporters are not.
-            serving_input_receiver_fns: what is exported with each checkpoint.
-            strategy: what to train in; None is one device.
-            code: the file of the user's code, which is kept with checkpoints.
+        The data and hooks of both specs are used, and the steps of `eval_spec`; `max_steps` is the
+        trial's own affair. `code`, the file of the user's code, is kept with checkpoints.
         """
         self._context, self._run, self._code = context, run, code
         self._train_spec, self._eval_spec = train_spec, eval_spec
@@ -201,9 +194,16 @@ class EstimatorController:
             self._is_saved = True
 
     def _train(self, last_hook: Any) -> None:
-        input_fn = _then(self._train_spec.input_fn, self._context.resumed)
+        input_fn = self._train_spec.input_fn
+
+        @functools.wraps(input_fn)
+        def resumed(*args: Any, **kwargs: Any) -> Any:
+            return self._context.resumed(input_fn(*args, **kwargs))
+
+        # Estimators look at the names of the arguments, through no wrapper.
+        resumed.__signature__ = inspect.signature(input_fn)  # type: ignore[attr-defined]
         hooks = [*(self._train_spec.hooks or ()), StopHook(self._note_stop), last_hook]
-        self._estimator.train(input_fn, hooks=hooks)
+        self._estimator.train(resumed, hooks=hooks)
 
     def _note_stop(self) -> None:
         self._context.set_stop_requested(True)
@@ -242,15 +242,3 @@ def _rebuilt(
         params=estimator.params or None,
         warm_start_from=internals.ESTIMATOR_WARM_START.of(estimator),
     )
-
-
-def _then(input_fn: Callable[..., Any], convert: Callable[[Any], Any]) -> Callable[..., Any]:
-    """Returns an input function that converts what another returns, with the same arguments."""
-
-    @functools.wraps(input_fn)
-    def converting(*args: Any, **kwargs: Any) -> Any:
-        return convert(input_fn(*args, **kwargs))
-
-    # Estimators look at the names of the arguments, through no wrapper.
-    converting.__signature__ = inspect.signature(input_fn)  # type: ignore[attr-defined]
-    return converting

@@ -26,16 +26,12 @@ _logger = logging.getLogger(__name__)
 
 
 class Exports:
-    """The exports of an estimator's newest checkpoint, made when they are asked for.
-
-    Attributes:
-        names: of the receiver functions.
-    """
+    """The exports of an estimator's newest checkpoint, made when they are asked for."""
 
     def __init__(
         self, estimator: Any, receivers: Mapping[str, Callable[[], Any]], folder: str
     ) -> None:
-        """Takes an estimator and a folder of its trial."""
+        """Takes an estimator, its receiver functions by name, and a folder of its trial."""
         self.names = list(receivers)
         self._estimator = estimator
         self._receivers = dict(receivers)

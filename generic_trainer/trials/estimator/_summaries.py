@@ -8,7 +8,7 @@ summaries do.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -99,12 +99,15 @@ def _run_before_updates(graph: tf.Graph, operations: list[tf.Operation]) -> None
 
     Updates that the operations need themselves, such as those of a streaming metric, come first as
     they did. So may those inside of conditions and loops of TensorFlow 1.
-
-    Args:
-        graph: not finalised yet.
-        operations: of the graph.
     """
-    needed = _upstream(operations)
+    needed: set[tf.Operation] = set()
+    waiting = list(operations)
+    while waiting:
+        operation = waiting.pop()
+        if operation not in needed:
+            needed.add(operation)
+            waiting += [tensor.op for tensor in operation.inputs]
+            waiting += operation.control_inputs
     for update in graph.get_operations():
         if (
             _UPDATE.match(update.type)
@@ -112,15 +115,3 @@ def _run_before_updates(graph: tf.Graph, operations: list[tf.Operation]) -> None
             and internals.TF_CONTROL_FLOW_CONTEXT.of(update)() is None
         ):
             internals.TF_ADD_CONTROL_INPUTS.of(update)(operations)
-
-
-def _upstream(operations: Iterable[tf.Operation]) -> set[tf.Operation]:
-    upstream: set[tf.Operation] = set()
-    waiting = list(operations)
-    while waiting:
-        operation = waiting.pop()
-        if operation not in upstream:
-            upstream.add(operation)
-            waiting += [tensor.op for tensor in operation.inputs]
-            waiting += operation.control_inputs
-    return upstream

@@ -10,15 +10,9 @@ import tensorflow as tf
 
 from generic_trainer.trials.errors import CheckFailedError, InvalidDataTypeException
 
-_PARTS = ("x", "y", "sample_weight")
-
 
 def as_tensors(data: tuple[Any, ...], loader: str) -> tuple[Any, ...]:
     """Returns (x, y) or (x, y, sample_weight) as tensors [N, ...], floats as Keras has them.
-
-    Args:
-        data: what the user's method returned.
-        loader: the method, for messages.
 
     Raises:
         InvalidDataTypeException: they are no arrays, or not two or three.
@@ -29,10 +23,13 @@ def as_tensors(data: tuple[Any, ...], loader: str) -> tuple[Any, ...]:
             f"{loader}: a tuple must be (x, y) or (x, y, sample_weight), but it has {len(data)} "
             "items"
         )
-    for name, part in zip(_PARTS, data, strict=False):
+    for name, part in zip(("x", "y", "sample_weight"), data, strict=False):
         _check(part, name, loader, may_be_dict=name == "x")
     parts = [part[0] if isinstance(part, list) and len(part) == 1 else part for part in data]
-    tensors = tuple(tf.nest.map_structure(_tensor, standardized(part)) for part in parts)
+    with tf.device("CPU:0"):  # of all data, one batch at a time goes to an accelerator
+        tensors = tuple(
+            tf.nest.map_structure(tf.convert_to_tensor, standardized(part)) for part in parts
+        )
     _records_of(tensors, f"{loader}: x, y and sample_weight")
     return tensors
 
@@ -145,8 +142,3 @@ def _check(part: Any, name: str, loader: str, *, may_be_dict: bool) -> None:
         kinds = "an array, a list of arrays" + (" or a dict of arrays" if may_be_dict else "")
         actual = type(part).__name__ + (f" of {wrong[0]}" if leaves != [part] and wrong else "")
         raise InvalidDataTypeException(f"{loader}: {name} must be {kinds}, but got {actual}")
-
-
-def _tensor(array: Any) -> tf.Tensor:
-    with tf.device("CPU:0"):  # of all data, one batch at a time goes to an accelerator
-        return tf.convert_to_tensor(array)

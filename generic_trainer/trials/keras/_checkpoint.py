@@ -45,17 +45,21 @@ def write_checkpoint(
     callbacks: bytes,
     generators: tuple[Any, Any] | None,
 ) -> None:
-    """Writes what training depends on.
+    """Writes what training depends on into an empty directory.
 
-    Args:
-        directory: an empty one.
-        model: built and trained.
-        optimizers: of the model.
-        callbacks: what they keep, pickled.
-        generators: the state of Python's and NumPy's, if it is not the present one.
+    `callbacks` is what they keep, pickled; `generators` the state of Python's and NumPy's, None if
+    it is the present one.
     """
+    import h5py
+
     _tracked(model).write(os.path.join(directory, _WEIGHTS))
-    _write_optimizers(directory, optimizers)
+    buffer = io.BytesIO()
+    with h5py.File(buffer, "w") as file:
+        for number, optimizer in enumerate(optimizers):
+            group = file.create_group(f"optimizer_{number}")
+            for index, variable in enumerate(_variables(optimizer)):
+                group.create_dataset(str(index), data=np.asarray(variable))
+    write_whole(os.path.join(directory, _OPTIMIZERS), buffer.getvalue())
     python, numpy = generators or (random.getstate(), np.random.get_state())
     # The names that Determined gave them.
     state = {
@@ -103,18 +107,6 @@ def _tracked(model: Any) -> tf.train.Checkpoint:
     if is_keras_3(model):
         return tf.train.Checkpoint(weights=[variable.value for variable in model.variables])
     return tf.train.Checkpoint(root=model)
-
-
-def _write_optimizers(directory: str, optimizers: Sequence[Any]) -> None:
-    import h5py
-
-    buffer = io.BytesIO()
-    with h5py.File(buffer, "w") as file:
-        for number, optimizer in enumerate(optimizers):
-            group = file.create_group(f"optimizer_{number}")
-            for index, variable in enumerate(_variables(optimizer)):
-                group.create_dataset(str(index), data=np.asarray(variable))
-    write_whole(os.path.join(directory, _OPTIMIZERS), buffer.getvalue())
 
 
 def read_optimizers(directory: str, optimizers: Sequence[Any]) -> None:

@@ -103,7 +103,23 @@ class TFKerasController:
         """
         self._open()
         self._has_failed = True
-        metrics = {f"val_{name}": value for name, value in self._evaluate().items()}
+        data = self._validation.validation()
+        testing = self._callbacks.testing()
+        results = {}
+        try:
+            results = self._model.evaluate(
+                self._distributed(data),
+                steps=self._steps(data),
+                callbacks=[testing],
+                return_dict=True,
+                verbose=0,
+            )
+        except ValueError:  # which Keras 2 raises where there are no data
+            if testing.batches or next(iter(data), None) is not None:
+                raise
+        if not testing.batches:
+            raise ModuleFileError(f"{_VALIDATION}: the validation data have no batch")
+        metrics = {f"val_{name}": value for name, value in numbers_of(results).items()}
         self._callbacks.tell("on_test_end", metrics)
         self._note_stop()
         self._has_failed = False
@@ -141,24 +157,6 @@ class TFKerasController:
         self._is_open = False
         self._training.close()
         self._validation.close()
-
-    def _evaluate(self) -> dict[str, Any]:
-        data = self._validation.validation()
-        testing = self._callbacks.testing()
-        try:
-            metrics = self._model.evaluate(
-                self._distributed(data),
-                steps=self._steps(data),
-                callbacks=[testing],
-                return_dict=True,
-                verbose=0,
-            )
-        except ValueError:  # which Keras 2 raises where there are no data
-            if testing.batches or next(iter(data), None) is not None:
-                raise
-        if not testing.batches:
-            raise ModuleFileError(f"{_VALIDATION}: the validation data have no batch")
-        return numbers_of(metrics)
 
     def _steps(self, data: tf.data.Dataset) -> int | None:
         """Returns how many steps a validation has, where Keras 2 cannot find that out itself."""

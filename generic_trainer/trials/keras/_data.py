@@ -61,12 +61,6 @@ class Data(abc.ABC):
 def make_data(data: Any, context: TFKerasContext, loader: str, *, is_training: bool) -> Data:
     """Looks at what a data loader returned.
 
-    Args:
-        data: a tuple of arrays, a `tf.data.Dataset`, a Keras Sequence or a SequenceAdapter.
-        context: the trial's.
-        loader: the method that returned it, for messages.
-        is_training: whether it is trained on.
-
     Raises:
         InvalidDataTypeException: it is none of these.
         CheckFailedError: it is too small, or a Dataset that was not wrapped.
@@ -179,8 +173,7 @@ class _Batches(Data):
             self._cache.resume(self._dataset)
             return self._dataset.repeat()
         # Skipping in a seeded pipeline leads to the batch that the straight run would see next.
-        endless = self._dataset.repeat()
-        return endless.skip(start) if start else endless
+        return self._dataset.repeat().skip(start) if start else self._dataset.repeat()
 
     def validation(self) -> tf.data.Dataset:
         steps = self._validation_steps
@@ -196,12 +189,12 @@ class _Sequence(Data):
 
     def training(self, start: int) -> tf.data.Dataset:
         self._adapter.start(start, shuffle_seed=self._seed)
-        return self._dataset(self._noted(self._adapter.get_iterator()))
+        return self._dataset()
 
     def validation(self) -> tf.data.Dataset:
         self._adapter.start(is_validation=True)
-        made = self._dataset(self._noted(self._adapter.get_iterator()))
-        return made.apply(tf.data.experimental.assert_cardinality(len(self._adapter)))
+        count = len(self._adapter)
+        return self._dataset().apply(tf.data.experimental.assert_cardinality(count))
 
     def replay(self, batches: int) -> None:
         self._adapter.skip_epochs(batches)
@@ -211,9 +204,11 @@ class _Sequence(Data):
 
     def _noted(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
-            yield standardized(_as_tuple(batch)), self._adapter.generators
+            whole = batch if isinstance(batch, (list, tuple)) else (batch,)
+            yield standardized(whole), self._adapter.generators
 
-    def _dataset(self, noted: Iterator[Any]) -> tf.data.Dataset:
+    def _dataset(self) -> tf.data.Dataset:
+        noted = self._noted(self._adapter.get_iterator())
         samples = list(itertools.islice(noted, _SAMPLES))
         self._spec = self._spec or _spec([batch for batch, _ in samples])
 
@@ -226,10 +221,6 @@ class _Sequence(Data):
         options = tf.data.Options()
         options.experimental_optimization.inject_prefetch = False
         return dataset.with_options(options)
-
-
-def _as_tuple(batch: Any) -> tuple[Any, ...]:
-    return tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
 
 
 def _spec(samples: list[Any]) -> Any:

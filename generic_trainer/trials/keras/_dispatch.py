@@ -121,11 +121,7 @@ class Dispatch:
 
 
 class _Testing(tf.keras.callbacks.Callback):
-    """Passes on what Keras tells during an evaluation.
-
-    Attributes:
-        batches: how many there were.
-    """
+    """Passes on what Keras tells during an evaluation, and counts its batches."""
 
     def __init__(self, callbacks: Sequence[Any]) -> None:
         super().__init__()

@@ -119,16 +119,15 @@ class SequenceAdapter:
         if epoch and not offset:
             self._end_epoch()
         while True:
-            yield from self._epoch(self._order(epoch, seed)[offset:])
+            order: Sequence[int] = range(self._length)
+            if seed is not None:
+                generator = np.random.RandomState((seed + epoch) % 2**32)
+                order = generator.permutation(self._length).tolist()
+            yield from self._epoch(order[offset:])
             if is_validation:
                 return
             epoch, offset = epoch + 1, 0
             self._end_epoch()
-
-    def _order(self, epoch: int, seed: int | None) -> Sequence[int]:
-        if seed is None:
-            return range(self._length)
-        return np.random.RandomState((seed + epoch) % 2**32).permutation(self._length).tolist()
 
     def _epoch(self, indices: Sequence[int]) -> Iterator[Any]:
         if self._workers == 0:
@@ -176,9 +175,7 @@ KerasDataAdapter = SequenceAdapter  # the name in the first release of 0.12
 
 def _read(data: Any, index: int, notes_generators: bool) -> tuple[Any, Any]:
     batch = data[index]
-    if notes_generators:
-        return batch, (random.getstate(), np.random.get_state())
-    return batch, None
+    return batch, (random.getstate(), np.random.get_state()) if notes_generators else None
 
 
 def _start_process(data: Any) -> None:

@@ -49,14 +49,16 @@ def servable(model: Any, x: Any) -> tuple[Any, Any]:
     A model whose parts are called by its `train_step` need not have a `call`. What is wanted of
     adversarial networks is their generator.
 
-    Args:
-        model: built.
-        x: a batch of what it is validated on.
-
     Raises:
         ExportError: the model cannot be called, and has no generator.
     """
-    reason = None if _declared(model) else _why_not(model, x)
+    reason: Exception | None = None
+    if not _declared(model):
+        try:
+            if model(x, **inference_arguments(model)) is None:
+                reason = TypeError("call returns None")
+        except Exception as error:  # of the user's code, or of Keras for want of it
+            reason = error
     if reason is None:
         return model, x
     generator = getattr(model, "generator", None)
@@ -70,14 +72,6 @@ def servable(model: Any, x: Any) -> tuple[Any, Any]:
         "what its `call` returns is published, or what an attribute `generator` does, a model. "
         f"Return from `call` what is to be served. Found: {type(reason).__name__}: {reason}"
     ) from reason
-
-
-def _why_not(model: Any, x: Any) -> Exception | None:
-    try:
-        outputs = model(x, **inference_arguments(model))
-    except Exception as error:  # of the user's code, or of Keras for want of it
-        return error
-    return TypeError("call returns None") if outputs is None else None
 
 
 def _spec(part: Any, name: str) -> tf.TensorSpec:

@@ -43,8 +43,17 @@ def export(session: Any, record: Any, outputs: Mapping[str, tf.Tensor], fn_args:
     predictions = find_predictions(record, components, outputs)
     inputs = inputs_of(predictions.values(), components)
     with tempfile.TemporaryDirectory() as scratch:
+        directory = os.path.join(scratch, "graph")
+        builder = tf.compat.v1.saved_model.Builder(directory)
+        with session.graph.as_default():
+            signature = tf.compat.v1.saved_model.predict_signature_def(inputs, predictions)
+            builder.add_meta_graph_and_variables(
+                session, [tf.saved_model.SERVING], {_DEFAULT: signature},
+                clear_devices=True, strip_default_attrs=True,
+            )  # fmt: skip
+        builder.save()
         # Loading it back leaves out all that predictions do not need: data, optimizer, loss.
-        model = _reloaded(session, inputs, predictions, os.path.join(scratch, "graph"))
+        model = tf.saved_model.load(directory)
         if are_features(inputs, fn_args):
             names = {name: name for name in inputs}
             export_model(_OfFeatures(model, inputs), fn_args, inputs=names)
@@ -192,20 +201,6 @@ def _paths(structure: Any, path: tuple[str, ...]) -> Any:
             for index, part in enumerate(structure)
         )
     return "_".join(path)
-
-
-def _reloaded(
-    session: Any, inputs: Mapping[str, Any], outputs: Mapping[str, Any], directory: str
-) -> Any:
-    builder = tf.compat.v1.saved_model.Builder(directory)
-    with session.graph.as_default():
-        signature = tf.compat.v1.saved_model.predict_signature_def(dict(inputs), dict(outputs))
-        builder.add_meta_graph_and_variables(
-            session, [tf.saved_model.SERVING], {_DEFAULT: signature},
-            clear_devices=True, strip_default_attrs=True,
-        )  # fmt: skip
-    builder.save()
-    return tf.saved_model.load(directory)
 
 
 class _OfFeatures(tf.Module):
