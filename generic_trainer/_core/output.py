@@ -31,6 +31,8 @@ _logger = logging.getLogger(__name__)
 
 # The file descriptors belong to the process, so one thread at a time has its output kept.
 _process_lock = threading.RLock()
+# Those that have outlived their run, until they are found to have ended.
+_tees_still_running: list[subprocess.Popen[bytes]] = []
 
 
 @contextlib.contextmanager
@@ -48,6 +50,7 @@ def kept_output(path: str) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(held(_process_lock, lambda: _tell_of_waiting(path)))
+        _tees_still_running[:] = [tee for tee in _tees_still_running if tee.poll() is None]
         local = stack.enter_context(_local_file(path))
         for descriptor in (1, 2):
             stack.enter_context(_teed_descriptor(descriptor, local))
@@ -105,9 +108,11 @@ def _teed_descriptor(descriptor: int, path: str) -> Iterator[None]:
         finally:
             _flush()
             os.dup2(original, descriptor)
-            # A process that `run_fn` left behind may hold the pipe open; it keeps its tee.
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            try:
                 tee.wait(_TEE_EXIT_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                # A process that `run_fn` left behind may hold the pipe open; it keeps its tee.
+                _tees_still_running.append(tee)
     finally:
         os.close(original)
 
