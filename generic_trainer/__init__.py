@@ -14,8 +14,6 @@
 Importing this package imports neither TensorFlow nor TFX; each public name loads on first use.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from generic_trainer._core.lazy import lazy_names

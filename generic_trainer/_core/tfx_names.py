@@ -4,8 +4,6 @@ The same strings as in `tfx.types.standard_component_specs`, which is not import
 Beam and TensorFlow Model Analysis.
 """
 
-from __future__ import annotations
-
 # Inputs.
 EXAMPLES = "examples"
 TRANSFORM_GRAPH = "transform_graph"

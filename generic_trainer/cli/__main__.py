@@ -1,7 +1,5 @@
 """`python -m generic_trainer.cli`, where the command itself is not on the path."""
 
-from __future__ import annotations
-
 import sys
 
 from generic_trainer.cli import main

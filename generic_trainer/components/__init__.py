@@ -1,7 +1,5 @@
 """The pipeline component, for DAG definitions."""
 
-from __future__ import annotations
-
 from generic_trainer.components._arguments import GenericTrainerSpec
 from generic_trainer.components._component import GenericTrainer
 

@@ -30,8 +30,6 @@ ones and `_lists`, these into `_columns`, these into arrays of a `_store`. `_dia
 errors of any step; `_graph` has what it takes to run in graphs and beside them.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from generic_trainer._core.lazy import lazy_names

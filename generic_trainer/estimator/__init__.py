@@ -26,8 +26,6 @@ Names load on first use. TensorFlow itself is left as it is: who else imports `t
 process sees no difference (`_tensorflow` says how).
 """
 
-from __future__ import annotations
-
 from generic_trainer.estimator import experimental, export, inputs, v1
 from generic_trainer.estimator._exports import copy_newest as copy_newest
 from generic_trainer.estimator._exports import copy_newest_export as copy_newest_export

@@ -1,7 +1,5 @@
 """`tf.estimator.experimental`: early stopping, in-memory evaluation, RNNs, k-means and SDCA."""
 
-from __future__ import annotations
-
 from generic_trainer.estimator._tensorflow import estimator_names
 
 __getattr__, __dir__ = estimator_names(

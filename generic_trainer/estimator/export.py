@@ -1,7 +1,5 @@
 """`tf.estimator.export`: serving input receivers and what a model_fn exports."""
 
-from __future__ import annotations
-
 from generic_trainer.estimator._tensorflow import estimator_names
 
 __getattr__, __dir__ = estimator_names(__name__, "v2/estimator/export")

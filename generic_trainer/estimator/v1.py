@@ -1,7 +1,5 @@
 """`tf.compat.v1.estimator`: the same names, with the classes for TF 1 optimizers."""
 
-from __future__ import annotations
-
 from generic_trainer.estimator import experimental, export, inputs
 from generic_trainer.estimator._tensorflow import estimator_names, model_to_estimator_v1
 

@@ -4,8 +4,6 @@
 it as a string inside a compiled pipeline.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from generic_trainer._core.lazy import lazy_names

@@ -9,8 +9,6 @@
 that hold wherever that is.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from generic_trainer._core.lazy import lazy_names

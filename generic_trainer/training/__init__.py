@@ -13,8 +13,6 @@
             write_summary(fn_args.model_run_dir)
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from generic_trainer._core.lazy import lazy_names

@@ -14,8 +14,6 @@ This package also takes the place of `determined`, as in ``import generic_traine
 and of `pedl`.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from generic_trainer._core.lazy import lazy_names

@@ -19,8 +19,6 @@ The original of `InvalidExperimentException` derives from `BaseException`, which
 misses; this one does not.
 """
 
-from __future__ import annotations
-
 from generic_trainer.errors import ConfigurationError
 
 __all__ = [

@@ -37,8 +37,6 @@ whole process: a second thread waits, the same thread may nest. Tracebacks, debu
 messages show the path of the user's own file, not the folder that the bundle was unpacked to.
 """
 
-from __future__ import annotations
-
 from generic_trainer.user_code._archive import UserCode
 from generic_trainer.user_code._bundle import bundle_function, bundle_module_file
 from generic_trainer.user_code._collect import imported_files

@@ -12,8 +12,6 @@ The checks run in a process of their own, without the user's code and with the m
 path. Neither TensorFlow nor TFX is imported here.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from generic_trainer._core.lazy import lazy_names

@@ -10,8 +10,6 @@ When the socket closes, however the process that asked has ended, all children a
 that they have started.
 """
 
-from __future__ import annotations
-
 from generic_trainer._core.forkserver.client import ForkServer, fork_server, kept_fork_servers
 
 __all__ = ["ForkServer", "fork_server", "kept_fork_servers"]

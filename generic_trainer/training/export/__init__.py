@@ -5,8 +5,6 @@ something else than features of tf.Examples; `inference_arguments` is for callin
 take `training`.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from generic_trainer._core.lazy import lazy_names

@@ -3,8 +3,6 @@
 `CheckpointManager` is for loops of one's own, `resume_callbacks` for Keras's `fit`.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from generic_trainer._core.lazy import lazy_names

@@ -4,8 +4,6 @@ The names are those of `determined.estimator`. `tf.estimator` itself comes from
 `generic_trainer.estimator`: ``from generic_trainer.estimator import tf``.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from generic_trainer._core.lazy import lazy_names

@@ -16,8 +16,6 @@ As a module file of a pipeline::
     run_fn = run_fn_from_experiment(experiment_fn, HParams(rate=0.1))
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from generic_trainer._core.lazy import lazy_names

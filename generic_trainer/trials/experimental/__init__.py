@@ -15,8 +15,6 @@ there are no `Determined`, `Checkpoint`, `ExperimentReference` and the like.
 Source: `determined.experimental` of Determined 0.12 and 0.13.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from generic_trainer._core.lazy import lazy_names

@@ -5,8 +5,6 @@ The names are those of `determined.keras`, for Keras 2 and Keras 3::
     from generic_trainer.trials.keras import TFKerasTrial, TFKerasTrialContext, callbacks
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from generic_trainer._core.lazy import lazy_names

@@ -16,8 +16,6 @@ Source: `determined.keras.init`, `determined.estimator.init` and `determined.exp
 Determined 0.12 and 0.13.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from generic_trainer._core.lazy import lazy_names

@@ -1,7 +1,5 @@
 """`TensorFlowTrial`, one TF1 graph for training and validation, sessions run by the harness."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from generic_trainer._core.lazy import lazy_names
