@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import threading
-from types import TracebackType
 from typing import Any
 
 PREEMPTED_EXIT_CODE = 128 + signal.SIGTERM  # what a shell and Kubernetes call it
@@ -42,12 +41,7 @@ class SigtermNotice:
     def __enter__(self) -> SigtermNotice:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
