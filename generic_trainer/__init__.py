@@ -55,13 +55,14 @@ __all__ = [
     "validation",
 ]
 
-_HOMES = {
-    "Distribution": "generic_trainer.launchers",
-    "GenericTrainer": "generic_trainer.components",
-    "ServingContract": "generic_trainer.validation",
-}
+_OTHERS = ("cli", "data", "errors", "estimator", "executors", "training", "trials", "user_code")
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {name: _HOMES.get(name, f"{__name__}.{name}") for name in __all__ if name != "__version__"},
+    {
+        "components": "GenericTrainer components",
+        "launchers": "Distribution launchers",
+        "validation": "ServingContract validation",
+        **{module: module for module in _OTHERS},
+    },
 )

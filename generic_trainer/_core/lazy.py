@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,17 +11,24 @@ from typing import Any
 def lazy_names(
     package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns the `__getattr__` and `__dir__` of a package whose names live in private modules.
+    """Returns the `__getattr__` and `__dir__` of a package whose names live in other modules.
 
     Args:
         package: the package's `__name__`.
-        homes: public name → the absolute module that defines it, or that it is the name of.
+        homes: module of the package, or absolute name of one elsewhere → the names that it defines,
+            with spaces between them; its own name stands for the module itself.
     """
+    root = package.partition(".")[0]
+    home_of = {
+        name: home if home.startswith(f"{root}.") else f"{package}.{home}"
+        for home, names in homes.items()
+        for name in names.split()
+    }
 
     def load(name: str) -> Any:
-        if name not in homes:
+        if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(homes[name])
-        return module if homes[name] == f"{package}.{name}" else getattr(module, name)
+        module = importlib.import_module(home_of[name])
+        return module if home_of[name] == f"{package}.{name}" else getattr(module, name)
 
-    return load, lambda: sorted(homes)
+    return load, lambda: sorted({*home_of, *sys.modules[package].__all__})

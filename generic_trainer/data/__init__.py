@@ -47,11 +47,9 @@ __all__ = ["SplitCounts", "count_examples", "explain_read_errors", "make_dataset
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "MEMORY_VARIABLE": "generic_trainer.data._budget",
-        "SplitCounts": "generic_trainer.data._counting",
-        "count_examples": "generic_trainer.data._counting",
-        "default_budget_bytes": "generic_trainer.data._budget",
-        "explain_read_errors": "generic_trainer.data._diagnosis",
-        "make_dataset_factory": "generic_trainer.data._factory",
+        "_budget": "MEMORY_VARIABLE default_budget_bytes",
+        "_counting": "SplitCounts count_examples",
+        "_diagnosis": "explain_read_errors",
+        "_factory": "make_dataset_factory",
     },
 )

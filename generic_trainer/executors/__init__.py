@@ -17,6 +17,4 @@ __all__ = ["FN_ARGS_FACTORY", "GenericTrainerExecutor"]
 # makes a job does not, because Beam and TensorFlow Model Analysis would come with it.
 FN_ARGS_FACTORY = f"{__name__}._fn_args:make_fn_args"
 
-__getattr__, __dir__ = lazy_names(
-    __name__, {"GenericTrainerExecutor": f"{__name__}._executor"}
-)
+__getattr__, __dir__ = lazy_names(__name__, {"_executor": "GenericTrainerExecutor"})

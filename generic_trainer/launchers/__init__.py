@@ -32,20 +32,12 @@ __all__ = [
     "launch",
 ]
 
-_HERE = "generic_trainer.launchers"
-
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "Distribution": f"{_HERE}._distribution",
-        "ExamplesFormat": f"{_HERE}._job",
-        "Failure": f"{_HERE}._failures",
-        "Job": f"{_HERE}._job",
-        "Launcher": f"{_HERE}._supervisor",
-        "RayOptions": f"{_HERE}._distribution",
-        "TFJobOptions": f"{_HERE}._distribution",
-        "TrainingRequest": f"{_HERE}._job",
-        "exit_code": f"{_HERE}._failures",
-        "launch": f"{_HERE}._supervisor",
+        "_distribution": "Distribution RayOptions TFJobOptions",
+        "_failures": "Failure exit_code",
+        "_job": "ExamplesFormat Job TrainingRequest",
+        "_supervisor": "Launcher launch",
     },
 )

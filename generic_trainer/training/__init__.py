@@ -41,14 +41,11 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "CheckpointManager": "generic_trainer.training.resume",
-        "SavedCheckpoint": "generic_trainer.training.resume",
-        "export_model": "generic_trainer.training.export",
-        "get_strategy": "generic_trainer.training._strategy",
-        "is_chief": "generic_trainer._core.cluster",
-        # For launchers, which call `run_fn` within it.
-        "keras_3_on_one_worker_only": "generic_trainer.training._strategy",
-        "resume_callbacks": "generic_trainer.training.resume",
-        "steps_for": "generic_trainer.training._steps",
+        "_steps": "steps_for",
+        # The second is for launchers, which call `run_fn` within it.
+        "_strategy": "get_strategy keras_3_on_one_worker_only",
+        "export": "export_model",
+        "generic_trainer._core.cluster": "is_chief",
+        "resume": "CheckpointManager SavedCheckpoint resume_callbacks",
     },
 )

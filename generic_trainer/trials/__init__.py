@@ -76,27 +76,18 @@ __all__ = [
     "tensorflow",
 ]
 
-_HOMES = {
-    "_config": ("ExperimentConfig",),
-    "_context": ("DistributedContext", "TrialContext"),
-    "_hyperparameters": ("Categorical", "Constant", "Double", "Integer", "Log"),
-    "_run_fn": ("run_fn_from_trial",),
-    "_trial": (
-        "Trial",
-        "get_data_config",
-        "get_experiment_config",
-        "get_hyperparameter",
-        "get_hyperparameters",
-        "get_trial_seed",
-    ),
-    "_scripts.start": ("Mode", "create", "create_trial_instance"),
-}
 _MODULES = ("errors", "estimator", "experiment", "experimental", "keras", "native", "tensorflow")
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        **{name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names},
-        **{module: f"{__name__}.{module}" for module in _MODULES},
+        "_config": "ExperimentConfig",
+        "_context": "DistributedContext TrialContext",
+        "_hyperparameters": "Categorical Constant Double Integer Log",
+        "_run_fn": "run_fn_from_trial",
+        "_scripts.start": "Mode create create_trial_instance",
+        "_trial": "Trial get_data_config get_experiment_config get_hyperparameter "
+        "get_hyperparameters get_trial_seed",
+        **{module: module for module in _MODULES},
     },
 )

@@ -45,21 +45,16 @@ __all__ = [
     "write_manifest",
 ]
 
-_HERE = "generic_trainer.validation"
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "Checker": f"{_HERE}._checker",
-        "Result": f"{_HERE}._check",
-        "ServingContract": f"{_HERE}._contract",
-        "SignatureSpec": f"{_HERE}._contract",
-        "ValidationReport": f"{_HERE}._report",
-        "all_checks": f"{_HERE}._checks",
-        "lint_eval_config": f"{_HERE}._tfma_lint",
-        "print_report": f"{_HERE}._report",
-        "read_records": "generic_trainer._core.records",
-        "start_checker": f"{_HERE}._checker",
-        "validate_saved_model": f"{_HERE}._checker",
-        "write_manifest": f"{_HERE}._manifest",
+        "_check": "Result",
+        "_checker": "Checker start_checker validate_saved_model",
+        "_checks": "all_checks",
+        "_contract": "ServingContract SignatureSpec",
+        "_manifest": "write_manifest",
+        "_report": "ValidationReport print_report",
+        "_tfma_lint": "lint_eval_config",
+        "generic_trainer._core.records": "read_records",
     },
 )

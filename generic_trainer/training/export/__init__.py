@@ -16,10 +16,5 @@ if TYPE_CHECKING:
 __all__ = ["export_model", "export_on_tensors", "inference_arguments"]
 
 __getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "export_model": "generic_trainer.training.export._export",
-        "export_on_tensors": "generic_trainer.training.export._export",
-        "inference_arguments": "generic_trainer.training.export._inputs",
-    },
+    __name__, {"_export": "export_model export_on_tensors", "_inputs": "inference_arguments"}
 )

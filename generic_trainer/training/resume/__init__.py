@@ -15,9 +15,5 @@ __all__ = ["CheckpointManager", "SavedCheckpoint", "resume_callbacks"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {
-        "CheckpointManager": "generic_trainer.training.resume._manager",
-        "SavedCheckpoint": "generic_trainer.training.resume._manager",
-        "resume_callbacks": "generic_trainer.training.resume._callbacks",
-    },
+    {"_callbacks": "resume_callbacks", "_manager": "CheckpointManager SavedCheckpoint"},
 )

@@ -31,19 +31,14 @@ __all__ = [
     "init",
 ]
 
-_HOMES = {
-    "_context": (
-        "EstimatorContext",
-        "EstimatorExperimentalContext",
-        "EstimatorTrialContext",
-        "MetricReducer",
-    ),
-    "_controller": ("RunHook",),
-    "_native": ("EstimatorNativeContext", "init"),
-    "_trial": ("EstimatorTrial", "ServingInputReceiverFn"),
-}
+_CONTEXTS = "EstimatorContext EstimatorExperimentalContext EstimatorTrialContext"
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names},
+    {
+        "_context": f"{_CONTEXTS} MetricReducer",
+        "_controller": "RunHook",
+        "_native": "EstimatorNativeContext init",
+        "_trial": "EstimatorTrial ServingInputReceiverFn",
+    },
 )

@@ -31,10 +31,8 @@ __all__ = ["Experiment", "HParams", "RunConfig", "learn_runner", "run_fn_from_ex
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "Experiment": f"{__name__}._experiment",
-        "HParams": f"{__name__}._hparams",
-        "RunConfig": f"{__name__}._experiment",
-        "learn_runner": f"{__name__}.learn_runner",
-        "run_fn_from_experiment": f"{__name__}.learn_runner",
+        "_experiment": "Experiment RunConfig",
+        "_hparams": "HParams",
+        "learn_runner": "learn_runner run_fn_from_experiment",
     },
 )

@@ -25,15 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Mode", "create", "create_trial_instance", "estimator", "keras"]
 
-_START = "generic_trainer.trials._scripts.start"
-
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "Mode": _START,
-        "create": _START,
-        "create_trial_instance": _START,
-        "estimator": f"{__name__}.estimator",
-        "keras": f"{__name__}.keras",
+        "estimator": "estimator",
+        "generic_trainer.trials._scripts.start": "Mode create create_trial_instance",
+        "keras": "keras",
     },
 )

@@ -41,18 +41,16 @@ __all__ = [
     "init",
 ]
 
-_HOMES = {
-    # Scripts that Determined shipped import the name with the underscore.
-    "_arrays": ("ArrayLikeAdapter", "InMemorySequence", "_ArrayLikeAdapter"),
-    "_context": ("TFKerasContext", "TFKerasExperimentalContext", "TFKerasTrialContext"),
-    "_data": ("ArrayLike", "InputData", "KerasInputData"),
-    "_native": ("TFKerasNativeContext", "init"),
-    "_sequence": ("KerasDataAdapter", "SequenceAdapter"),
-    "_trial": ("TFKerasTrial",),
-    "callbacks": ("TFKerasTensorBoard", "callbacks"),
-}
-
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names},
+    {
+        # Scripts that Determined shipped import the name with the underscore.
+        "_arrays": "ArrayLikeAdapter InMemorySequence _ArrayLikeAdapter",
+        "_context": "TFKerasContext TFKerasExperimentalContext TFKerasTrialContext",
+        "_data": "ArrayLike InputData KerasInputData",
+        "_native": "TFKerasNativeContext init",
+        "_sequence": "KerasDataAdapter SequenceAdapter",
+        "_trial": "TFKerasTrial",
+        "callbacks": "TFKerasTensorBoard callbacks",
+    },
 )

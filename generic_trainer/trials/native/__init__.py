@@ -36,16 +36,14 @@ __all__ = [
     "keras",
 ]
 
-_SCRIPTS = "generic_trainer.trials._scripts"
-
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "InvalidExperimentException": "generic_trainer.trials.errors",
-        "Mode": f"{_SCRIPTS}.start",
-        "StopLoadingImplementation": f"{_SCRIPTS}.loading",
-        "estimator": f"{__name__}.estimator",
-        "experimental": "generic_trainer.trials",
-        "keras": f"{__name__}.keras",
+        "estimator": "estimator",
+        "generic_trainer.trials": "experimental",
+        "generic_trainer.trials._scripts.loading": "StopLoadingImplementation",
+        "generic_trainer.trials._scripts.start": "Mode",
+        "generic_trainer.trials.errors": "InvalidExperimentException",
+        "keras": "keras",
     },
 )

@@ -9,6 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["TensorFlowTrial"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__, {"TensorFlowTrial": "generic_trainer.trials.tensorflow._trial"}
-)
+__getattr__, __dir__ = lazy_names(__name__, {"_trial": "TensorFlowTrial"})
