@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -15,8 +14,8 @@ from generic_trainer.training.resume._manager import CheckpointManager
 
 _DEFAULT_INTERVAL_S = 60.0
 
-# Directory → the manager that a fit in this process has opened, and not closed if it raised.
-_opened: dict[str, CheckpointManager] = {}
+# Directory → the callback of a fit in this process, which is still open if that fit raised.
+_begun: dict[str, Resume] = {}
 
 
 @dataclasses.dataclass
@@ -109,21 +108,19 @@ def resume_callbacks(
     raise_problems(ConfigurationError, "resume_callbacks", problems)
     names.add(name)
     others = list(callbacks)
+    path = os.path.join(directory, name)
+
+    def open_manager() -> CheckpointManager:
+        if path in _begun:  # by an earlier attempt in this process
+            _begun.pop(path).close()
+        _begun[path] = resume
+        return CheckpointManager(path, max_to_keep=max_to_keep, wait_s=wait_s, writes=is_chief())
+
     resume = Resume(
-        functools.partial(_open, os.path.join(directory, name), max_to_keep, wait_s),
+        open_manager,
         others,
         every_steps=every_steps,
         every_s=every_s or _DEFAULT_INTERVAL_S,
         grace_s=preemption_grace_s,
     )
     return [*others, resume]
-
-
-def _open(directory: str, max_to_keep: int, wait_s: float) -> CheckpointManager:
-    if directory in _opened:  # by a fit that raised, of an earlier attempt in this process
-        _opened.pop(directory).close()
-    manager = CheckpointManager(
-        directory, max_to_keep=max_to_keep, wait_s=wait_s, writes=is_chief()
-    )
-    _opened[directory] = manager
-    return manager

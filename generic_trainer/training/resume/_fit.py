@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -125,6 +126,7 @@ class Resume(tf.keras.callbacks.Callback):
         self._grace_s = grace_s
         self._clock = clock
         self._is_used = False
+        self._resources = contextlib.ExitStack()
         self._replay: _Replay | None = None
         self._finished: SavedCheckpoint | None = None
         self._position = _Position()
@@ -138,16 +140,18 @@ class Resume(tf.keras.callbacks.Callback):
             )
         strategy = self.model.distribute_strategy
         _refuse_parameter_servers(strategy)
-        self._manager = self._open_manager()
-        self._is_used = True
-        self._notice = SigtermNotice(self._grace_s)
-        self._stop = make_stop(self._notice, strategy)
-        self._train = _TrainFunction(self.model.train_function)
-        if all(each is not self.model.history for each in self._others):
-            self._others.append(self.model.history)  # which fit has made
-        saved = self._manager.latest()
-        if saved is not None:
-            self._go_to(saved, _Position(**saved.metadata))
+        with contextlib.ExitStack() as opened:
+            self._manager = opened.enter_context(self._open_manager())
+            self._is_used = True
+            self._notice = opened.enter_context(SigtermNotice(self._grace_s))
+            self._stop = opened.enter_context(contextlib.closing(make_stop(self._notice, strategy)))
+            self._train = _TrainFunction(self.model.train_function)
+            if all(each is not self.model.history for each in self._others):
+                self._others.append(self.model.history)  # which fit has made
+            saved = self._manager.latest()
+            if saved is not None:
+                self._go_to(saved, _Position(**saved.metadata))
+            self._resources = opened.pop_all()
         self._schedule = self._make_schedule()
         self.model.train_function = self._train
 
@@ -187,7 +191,14 @@ class Resume(tf.keras.callbacks.Callback):
             self._save()
         if self._notice.received:
             self._end_early()
-        self._close()
+        self.close()
+
+    def close(self) -> None:
+        """Ends what the fit has begun: to listen, and to keep others from its checkpoints.
+
+        A `fit` that ends does so by itself; one that raises calls none of its callbacks.
+        """
+        self._resources.close()
 
     def _implements_train_batch_hooks(self) -> bool:
         return True
@@ -265,18 +276,13 @@ class Resume(tf.keras.callbacks.Callback):
             write_position(directory, self._train.iterator)
 
     def _end_early(self) -> None:
-        self._close()
+        self.close()
         raise WorkerLostError(
             f"SIGTERM: training was preempted in epoch {self._position.epoch + 1} after "
             f"{self._position.steps} steps. The next run of the same inputs, code and "
             f"hyperparameters resumes from the checkpoints in {self._manager.directory}.",
             signal="SIGTERM",
         )
-
-    def _close(self) -> None:
-        self._stop.close()
-        self._notice.close()
-        self._manager.close()
 
     @functools.cached_property
     def _model_state(self) -> ModelState:

@@ -181,6 +181,22 @@ def test_a_fit_leaves_the_model_as_it_found_it(tmp_path: Path) -> None:
     assert again.epoch == [0, 1]
 
 
+def test_a_retry_in_the_same_process_ends_what_the_fit_that_raised_had_begun(
+    tmp_path: Path,
+) -> None:
+    class Fail(tf.keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            raise RuntimeError("the user's own")
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(RuntimeError, match="the user's own"):
+        tiny_model().fit(
+            tiny_data(), verbose=0, callbacks=[*resume_callbacks(fn_args(tmp_path)), Fail()]
+        )
+    tiny_model().fit(tiny_data(), verbose=0, callbacks=resume_callbacks(fn_args(tmp_path)))
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
 def test_other_callbacks_than_before_are_named(tmp_path: Path) -> None:
     stop = tf.keras.callbacks.EarlyStopping("loss")
     tiny_model().fit(
