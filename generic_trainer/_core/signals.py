@@ -50,8 +50,17 @@ class SigtermNotice:
             self._timer.cancel()
         if self._listens:
             self._listens = False
-            # None stands for a handler that was not set from Python, and cannot be.
-            signal.signal(signal.SIGTERM, self._before or signal.SIG_DFL)
+            if signal.getsignal(signal.SIGTERM) == self._note:  # else a later notice restores it
+                signal.signal(signal.SIGTERM, self._handler_before())
+
+    def _handler_before(self) -> Any:
+        """Returns the handler to go back to: not that of a notice which was closed meanwhile."""
+        handler = self._before
+        while isinstance(owner := getattr(handler, "__self__", None), SigtermNotice):
+            if owner._listens:
+                break
+            handler = owner._before
+        return handler
 
     def _note(self, signum: int, frame: Any) -> None:
         if self.received:

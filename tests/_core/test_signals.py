@@ -74,3 +74,13 @@ def test_elsewhere_than_in_the_main_thread_it_keeps_its_effect() -> None:
     thread.start()
     thread.join()
     assert during == [before]
+
+
+def test_notices_that_are_closed_out_of_order_leave_no_handler_behind() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    first, second = SigtermNotice(), SigtermNotice()
+    first.close()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert second.received and not first.received
+    second.close()
+    assert signal.getsignal(signal.SIGTERM) == before
