@@ -60,7 +60,7 @@ class SigtermNotice:
             if owner._listens:
                 break
             handler = owner._before
-        return handler
+        return handler or signal.SIG_DFL  # None: it was not set from Python, and cannot be
 
     def _note(self, signum: int, frame: Any) -> None:
         if self.received:
