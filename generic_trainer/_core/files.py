@@ -17,6 +17,11 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
+def absolute(path: str) -> str:
+    """Returns a local path as an absolute one; a remote one as it is."""
+    return path if is_remote(path) else os.path.abspath(path)
+
+
 def publish_tree(source: str, target: str) -> None:
     """Moves a directory so that its readers see either nothing or all of it.
 

@@ -104,7 +104,8 @@ def record_dataset(path: tf.Tensor | str, compression: tf.Tensor | str) -> tf.da
 
 def _first_records(path: str, count: int) -> list[bytes]:
     try:
-        dataset = record_dataset(path, _look_at(path).compression).take(count)
+        compression = _sniff(path, tf.io.gfile.stat(path).length)  # whatever the file is called
+        dataset = record_dataset(path, compression).take(count)
         return [bytes(record.numpy()) for record in dataset]
     except tf.errors.OpError as error:
         raise DataError(f"{path} is not a TFRecord file: {error.message}", path=path) from error

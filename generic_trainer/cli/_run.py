@@ -10,7 +10,7 @@ import sys
 import tempfile
 from typing import Any
 
-from generic_trainer._core.files import gfile, is_remote
+from generic_trainer._core.files import absolute, gfile
 from generic_trainer._core.tfx_names import FORMAT_TF_EXAMPLE
 from generic_trainer.errors import ConfigurationError, GenericTrainerError, raise_problems
 from generic_trainer.launchers import Distribution, ExamplesFormat, Job, TrainingRequest
@@ -130,7 +130,7 @@ def _splits(options: argparse.Namespace) -> dict[str, tuple[str, ...]]:
     """Returns split → file patterns, of which each matches a file."""
     splits: dict[str, tuple[str, ...]]
     if options.examples:
-        folders = gfile().glob(os.path.join(_absolute(options.examples), f"{_SPLIT}*"))
+        folders = gfile().glob(os.path.join(absolute(options.examples), f"{_SPLIT}*"))
         splits = {
             os.path.basename(folder).removeprefix(_SPLIT): (os.path.join(folder, "*"),)
             for folder in folders
@@ -142,7 +142,7 @@ def _splits(options: argparse.Namespace) -> dict[str, tuple[str, ...]]:
                 path=options.examples,
             )
     else:
-        splits = {"train": (_absolute(options.train),), "eval": (_absolute(options.eval),)}
+        splits = {"train": (absolute(options.train),), "eval": (absolute(options.eval),)}
     empty = [pattern for (pattern,) in splits.values() if not gfile().glob(pattern)]
     if empty:
         raise ConfigurationError(f"no file matches {', '.join(empty)}")
@@ -153,7 +153,7 @@ def _new_directories(output: str) -> dict[str, Any]:
     """Makes `model/N` and `model_run/N` with the next N; two runs at once get one each."""
     import tensorflow as tf
 
-    output, files = _absolute(output), gfile()
+    output, files = absolute(output), gfile()
     runs = os.path.join(output, "model_run")
     files.makedirs(runs)
     names = (name.rstrip("/") for name in files.listdir(runs))
@@ -175,12 +175,7 @@ def _existing(word: str, path: str | None) -> str | None:
         return None
     if not gfile().exists(path):
         raise ConfigurationError(f"{word}: {path} does not exist", path=path)
-    return _absolute(path)
-
-
-def _absolute(path: str) -> str:
-    """Makes a path one that workers elsewhere on this machine find as well."""
-    return path if is_remote(path) else os.path.abspath(path)
+    return absolute(path)  # which workers find that run elsewhere on this machine
 
 
 def _hyperparameters(path: str | None) -> dict[str, Any] | None:

@@ -21,31 +21,29 @@ def copy_newest_export(estimator: Any, exporter: Any, target: str) -> None:
         ExportError: the exporter has written nothing.
     """
     folder = os.path.join(estimator.model_dir, "export", exporter.name)
-    if _times(folder):
-        return copy_newest(folder, target)
-    raise ExportError(
+    missing = (
         f"The exporter {exporter.name!r} has written no model: expected one in {folder}. A "
         "FinalExporter exports when training ends at TrainSpec(max_steps=...), a BestExporter "
-        "when the metric that it compares improves.",
-        path=folder,
+        "when the metric that it compares improves."
     )
+    copy_newest(folder, target, missing)
 
 
-def copy_newest(folder: str, target: str) -> None:
+def copy_newest(folder: str, target: str, missing: str = "") -> None:
     """Copies the newest SavedModel of a folder that has them by the time of the export.
+
+    Args:
+        folder: of the exports.
+        target: directory for the SavedModel.
+        missing: the message where there is none.
 
     Raises:
         ExportError: there is none.
     """
-    times = _times(folder)
-    if not times:
-        raise ExportError(
-            f"There is no exported model: expected {folder}/<time>/saved_model.pb", path=folder
-        )
-    copy_tree(os.path.join(folder, str(max(times))), target)
-
-
-def _times(folder: str) -> list[int]:
     names = gfile().listdir(folder) if gfile().isdir(folder) else []
     # Folders are named by the time of the export; unfinished ones are not a number.
-    return [int(name.rstrip("/")) for name in names if name.rstrip("/").isdecimal()]
+    times = [int(name.rstrip("/")) for name in names if name.rstrip("/").isdecimal()]
+    if not times:
+        missing = missing or f"There is no exported model: expected {folder}/<time>/saved_model.pb"
+        raise ExportError(missing, path=folder)
+    copy_tree(os.path.join(folder, str(max(times))), target)

@@ -38,7 +38,7 @@ class WorkerEnd:
     Attributes:
         task: name of the worker, such as `"worker 1"`; None where it was none of them.
         failure: the class of its failure; None when all went well.
-        error: name of the error, one of `generic_trainer.errors`.
+        error: name of the error, one of `generic_trainer.errors`; by default that of `failure`.
         message: what the error says.
         traceback: that of the error, as text.
         fields: what the error knows besides; see `GenericTrainerError.fields`.
@@ -58,6 +58,10 @@ class WorkerEnd:
     signal: str | None = None
     may_be_consequence: bool = False
     names_task: bool = False
+
+    def __post_init__(self) -> None:
+        if self.failure is not None and not self.error:
+            object.__setattr__(self, "error", self.failure.error.__name__)
 
     @classmethod
     def of(cls, error: BaseException, task: str | None = None) -> WorkerEnd:

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator
 
+from generic_trainer._core.files import absolute
 from generic_trainer.errors import ModuleFileError, raise_problems
 from generic_trainer.user_code._archive import Bundle, UserCode
 from generic_trainer.user_code._collect import collect, defined_names, parse
@@ -18,7 +19,6 @@ from generic_trainer.user_code._sources import (
     OWN_PACKAGE,
     STANDARD_NAMES,
     Node,
-    absolute,
     lies_in_environment,
     open_node,
     write_file,

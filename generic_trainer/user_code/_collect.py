@@ -12,13 +12,13 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import decode_source
 from pathlib import Path
 
+from generic_trainer._core.files import absolute
 from generic_trainer.errors import ModuleFileError, raise_problems
 from generic_trainer.user_code._errors import quote_syntax_error
 from generic_trainer.user_code._sources import (
     OWN_PACKAGE,
     STANDARD_NAMES,
     Node,
-    absolute,
     installed_at,
     lies_in_environment,
     open_folder,

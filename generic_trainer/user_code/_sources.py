@@ -28,11 +28,6 @@ OWN_PACKAGE = __name__.partition(".")[0]
 STANDARD_NAMES = sys.stdlib_module_names | {"__main__"}
 
 
-def absolute(path: str) -> str:
-    """Returns a local path as an absolute one; a remote one as it is."""
-    return path if is_remote(path) else os.path.abspath(path)
-
-
 def lies_in_environment(path: str) -> bool:
     """Whether `path` lies in site-packages, dist-packages or the standard library."""
     local = Path(path)

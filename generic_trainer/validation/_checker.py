@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from generic_trainer._core.cluster import TF_CONFIG
-from generic_trainer._core.files import is_remote
+from generic_trainer._core.files import absolute
 from generic_trainer._core.forkserver import ForkServer
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.validation._check import Result
@@ -234,7 +234,7 @@ class _PartialReport:
     def request(self, scratch: str, memory_limit_mb: float | None) -> dict[str, Any]:
         """Returns the request to `_runner`, whose `done` grows with this object's."""
         return {
-            "model_dir": _absolute(self.model_dir),
+            "model_dir": absolute(self.model_dir),
             "contract": _portable(self.contract, Path(scratch)).to_json(),
             "scratch": scratch,
             "memory_limit_mb": memory_limit_mb,
@@ -295,12 +295,8 @@ def _portable(contract: ServingContract, scratch: Path) -> ServingContract:
             file.write_text(str(value), encoding="utf-8")
             changes[name] = str(file)
         elif isinstance(value, (str, os.PathLike)):
-            changes[name] = _absolute(os.fspath(value))
+            changes[name] = absolute(os.fspath(value))
     return dataclasses.replace(contract, **changes)
-
-
-def _absolute(path: str) -> str:
-    return path if is_remote(path) else os.path.abspath(path)
 
 
 def _installed_packages() -> list[str]:

@@ -334,15 +334,17 @@ def run_fn(fn_args):
     assert nothing_runs(noted)
 
 
+# Each task counts its own attempts: a flag of the killed worker's could be seen by
+# the others in their first attempt already, which would then end well.
 KILLED = """
 def run_fn(fn_args):
     note(fn_args)
     wait_for_all(fn_args)
-    flag = fn_args.model_run_dir + "/killed"
-    if name == "{worker}" and (not os.path.exists(flag) or {always}):
-        open(flag, "w").close()
+    with open(f"{{fn_args.model_run_dir}}/{{name}}.notes") as file:
+        first = len(file.readlines()) == 1
+    if name == "{worker}" and (first or {always}):
         os.kill(os.getpid(), 9)
-    if not os.path.exists(flag):
+    if first:
         time.sleep(600)
     export(fn_args.serving_model_dir)
 """

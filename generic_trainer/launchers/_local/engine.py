@@ -185,7 +185,6 @@ class LocalEngine:
         return WorkerEnd(
             task=task.name,
             failure=failure,
-            error=failure.error.__name__,
             message=message,
             exit_code=code,
             signal=name,

@@ -125,22 +125,19 @@ def _end_of_controller(
 ) -> WorkerEnd:
     no_place = (internals.RAY_STARTUP_TIMEOUT.get(), internals.RAY_NO_RESOURCES.get())
     if isinstance(failure, no_place):
-        message = no_room(distribution, ray.cluster_resources(), start_timeout_s)
-        end = _end(Failure.USER_CODE, message, failure)
-        return dataclasses.replace(end, error=ConfigurationError.__name__)
+        return WorkerEnd(
+            failure=Failure.USER_CODE,
+            error=ConfigurationError.__name__,
+            message=no_room(distribution, ray.cluster_resources(), start_timeout_s),
+            traceback=str(failure),
+        )
     if isinstance(failure, internals.RAY_STARTUP_FAILED.get()):
         return _end(Failure.LOST, "A worker was lost while it started.", failure)
     return WorkerEnd.of(failure)
 
 
 def _end(failure: Failure, message: str, reason: Any, task: str | None = None) -> WorkerEnd:
-    return WorkerEnd(
-        task=task,
-        failure=failure,
-        error=failure.error.__name__,
-        message=message,
-        traceback=str(reason),
-    )
+    return WorkerEnd(task=task, failure=failure, message=message, traceback=str(reason))
 
 
 @dataclasses.dataclass

@@ -223,7 +223,6 @@ def _end_of(task: Task, pod: PodState) -> WorkerEnd:
     return WorkerEnd(
         task=task.name,
         failure=failure,
-        error=failure.error.__name__,
         message=message,
         exit_code=code,
         signal=name,

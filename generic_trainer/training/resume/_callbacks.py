@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from generic_trainer._core.cluster import is_chief
@@ -14,7 +15,7 @@ from generic_trainer.training.resume._manager import CheckpointManager
 
 _DEFAULT_INTERVAL_S = 60.0
 
-# Directory → the callback of a fit in this process, which is still open if that fit raised.
+# Directory → the callback of a fit in this process that has begun, and not ended if it raised.
 _begun: dict[str, Resume] = {}
 
 
@@ -110,11 +111,18 @@ def resume_callbacks(
     others = list(callbacks)
     path = os.path.join(directory, name)
 
-    def open_manager() -> CheckpointManager:
+    @contextlib.contextmanager
+    def open_manager() -> Iterator[CheckpointManager]:
         if path in _begun:  # by an earlier attempt in this process
-            _begun.pop(path).close()
+            _begun[path].close()
         _begun[path] = resume
-        return CheckpointManager(path, max_to_keep=max_to_keep, wait_s=wait_s, writes=is_chief())
+        try:
+            with CheckpointManager(
+                path, max_to_keep=max_to_keep, wait_s=wait_s, writes=is_chief()
+            ) as manager:
+                yield manager
+        finally:
+            del _begun[path]  # and with it the model
 
     resume = Resume(
         open_manager,

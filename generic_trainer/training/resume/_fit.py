@@ -110,7 +110,7 @@ class Resume(tf.keras.callbacks.Callback):
 
     def __init__(
         self,
-        open_manager: Callable[[], CheckpointManager],
+        open_manager: Callable[[], contextlib.AbstractContextManager[CheckpointManager]],
         others: Sequence[Any],
         *,
         every_steps: int | None,

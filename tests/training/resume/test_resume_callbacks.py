@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import types
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +197,15 @@ def test_a_retry_in_the_same_process_ends_what_the_fit_that_raised_had_begun(
         )
     tiny_model().fit(tiny_data(), verbose=0, callbacks=resume_callbacks(fn_args(tmp_path)))
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_nothing_is_kept_of_a_fit_that_has_ended(tmp_path: Path) -> None:
+    (callback,) = resume_callbacks(fn_args(tmp_path))
+    tiny_model().fit(tiny_data(), verbose=0, callbacks=[callback])
+    left = weakref.ref(callback)
+    del callback
+    gc.collect()
+    assert left() is None
 
 
 def test_other_callbacks_than_before_are_named(tmp_path: Path) -> None:
