@@ -1,7 +1,8 @@
 # `make` lists the commands. Each one builds .venv first if it has to (scripts/bootstrap).
 # STACK=baseline|current, PYTHON=..., VENV=... and ARGS="..." can be given to any of them.
-# Processes that share the default tests; each takes up to 3 GB. WORKERS=0 runs them in one, for -s
-# and --pdb. A file stays in one process, as its fixtures train models.
+# Processes that share the tests; each takes up to 3 GB. WORKERS=0 runs them in one, for -s and --pdb.
+# A file of default tests stays in one process, as its fixtures train models; slow tests go to whoever
+# is free, but for those of a group, which share a cluster.
 WORKERS ?= 2
 VENV ?= .venv
 PY := $(VENV)/bin/python
@@ -23,7 +24,7 @@ test: setup ## run the default tests (ARGS="tests/user_code -k lazy" chooses)
 	$(PY) -m pytest -m "not slow" --numprocesses $(WORKERS) --dist loadfile $(ARGS)
 
 test-slow: setup ## run the slow tests, which `make test` leaves out
-	$(PY) -m pytest -m slow $(ARGS)
+	$(PY) -m pytest -m slow --numprocesses $(WORKERS) --dist loadgroup $(ARGS)
 
 test-all: setup ## run every test
 	$(PY) -m pytest $(ARGS)
