@@ -20,6 +20,7 @@ FILES = "generic_trainer._core.files"
 INTERNALS = "generic_trainer._core.internals"
 KERAS = "generic_trainer._core.keras"
 MACHINE = "generic_trainer._core.machine"
+SCRATCH = "generic_trainer._core.scratch"
 
 MAY_IMPORT_TFX = ("components", "executors")
 
@@ -143,6 +144,13 @@ def test_remote_paths_are_told_in_one_place(module: Module) -> list[Any]:
         if isinstance(node, ast.Compare) and ast.unparse(node.left) == "'://'"
     ]
     return [] if module.name == FILES else asks
+
+
+@for_each_module
+def test_temporary_files_are_made_in_one_place(module: Module) -> list[Any]:
+    # Elsewhere they would be open to others, and stay when their process is killed.
+    found = [one for one in module.imports if one.module == "tempfile"]
+    return [] if module.name == SCRATCH else found
 
 
 @for_each_module

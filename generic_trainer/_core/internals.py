@@ -244,6 +244,11 @@ ESTIMATOR_WARM_START = PrivateAttribute(
 
 # ---- Ray -----------------------------------------------------------------------------------------
 
+RAY_CONFIG = PrivateName(
+    "ray",
+    "ray._raylet:Config",
+    "a Ray of our own that asks for a token",
+)
 RAY_DATA_PARALLEL_TRAINER = PrivateName(
     "ray",
     "ray.train.v2.api.data_parallel_trainer:DataParallelTrainer",
@@ -284,4 +289,9 @@ RAY_STARTUP_TIMEOUT = PrivateName(
     "ray",
     "ray.train.v2._internal.exceptions:WorkerGroupStartupTimeoutError",
     "saying which resources a Ray cluster lacks",
+)
+RAY_TOKEN_LOADER = PrivateName(
+    "ray",
+    "ray._raylet:AuthenticationTokenLoader",
+    "a Ray of our own that asks for a token",
 )

@@ -1,20 +1,30 @@
-"""Locks: one thread at a time in this process, one process at a time in a directory."""
+"""Locks: one thread at a time in this process, one process at a time in a directory.
+
+Those between processes are `flock(2)`, which the kernel releases with the last process that has the
+file open, however that ended: there is no stale lock to detect. A child that was forked has it open
+as well, one that another program was started in has not.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import socket
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import IO, Any
 
 from generic_trainer.errors import ConfigurationError
 
 _LOCK_FILE = ".lock"
 _POLL_S = 0.2
+# What flock(2) says of file systems that do not have it.
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @contextlib.contextmanager
@@ -37,9 +47,7 @@ def held(lock: Any, on_wait: Callable[[], None]) -> Iterator[None]:
 class DirectoryLock:
     """An advisory lock on a local directory, held until it is released or the process is gone.
 
-    It is `flock(2)`, which the kernel releases with the last process that holds it, however that
-    ended: there is no stale lock to detect. Who holds it is written into the file, for the message
-    that the second one gets.
+    Who holds it is written into the file, for the message that the second one gets.
     """
 
     def __init__(
@@ -61,20 +69,20 @@ class DirectoryLock:
         Raises:
             ConfigurationError: another process, or another lock in this one, still holds it.
         """
-        self._path = os.path.join(directory, _LOCK_FILE)
+        path = os.path.join(directory, _LOCK_FILE)
         deadline = clock() + wait_s
-        file = self._try()
+        file = locked_file(path)
         while file is None and clock() < deadline:
             sleep(_POLL_S)
-            file = self._try()
+            file = locked_file(path)
         if file is None:
             raise ConfigurationError(
-                f"Another run writes into {directory}: {self._holder()}. Expected to be the only "
+                f"Another run writes into {directory}: {_holder(path)}. Expected to be the only "
                 f"one (waited {wait_s:g} s). Let it finish or stop it; a run with other inputs, "
                 "code or hyperparameters has a directory of its own."
             )
         self._file: IO[str] | None = file
-        self._sign(file)
+        sign(file)
 
     def release(self) -> None:
         """Gives the lock back; doing so twice is no error."""
@@ -82,29 +90,85 @@ class DirectoryLock:
             self._file.close()
             self._file = None
 
-    def _try(self) -> IO[str] | None:
-        file = open(self._path, "a+", encoding="utf-8")  # noqa: SIM115 - it stays open
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            return None
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), os.stat(self._path)):
-                return file
-        # The directory was cleaned up between the two calls: this is the lock of a file now gone.
+
+def locked_file(path: str) -> IO[str] | None:
+    """Returns a file, locked and made where it is missing; None while another has the lock.
+
+    Closing it gives the lock back.
+
+    Raises:
+        OSError: it cannot be opened, or its file system has no locks.
+    """
+    file = open(path, "a+", encoding="utf-8", opener=_open)  # noqa: SIM115 - it stays open
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+            return file
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except BaseException:
         file.close()
+        raise
+    # Another has it; or it was deleted between the two calls, and is the lock of nothing.
+    file.close()
+    return None
+
+
+def locked_file_of_the_dead(path: str) -> IO[str] | None:
+    """Returns a file that was locked by a process which is gone, locked by this one.
+
+    None where that process lives, and where nothing can tell: file systems that several machines
+    share may keep locks to each machine, so that another's are believed to be held.
+    """
+    try:
+        file = locked_file(path)
+    except OSError:
         return None
+    if file is None:
+        return None
+    file.seek(0)
+    holder = _parsed(file.read())
+    here = _signature()
+    if not holder or any(holder.get(name) == here[name] for name in ("host", "boot")):
+        return file
+    file.close()
+    return None
 
-    def _sign(self, file: IO[str]) -> None:
-        file.truncate(0)
-        json.dump({"host": socket.gethostname(), "pid": os.getpid()}, file)
-        file.flush()
 
-    def _holder(self) -> str:
-        try:
-            with open(self._path, encoding="utf-8") as file:
-                holder = json.load(file)
-            return f"process {holder['pid']} on {holder['host']}"
-        except (OSError, ValueError, KeyError):
-            return "an unknown process"
+def sign(file: IO[str]) -> None:
+    """Writes into a locked file who has locked it.
+
+    Raises:
+        OSError: the disk is full, for example.
+    """
+    file.truncate(0)
+    json.dump(_signature(), file)
+    file.flush()
+
+
+def _open(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)  # less what the user's mask takes away
+
+
+def _signature() -> dict[str, Any]:
+    """Returns process and machine; containers of one machine differ in their names for it."""
+    signature = {"host": socket.gethostname(), "pid": os.getpid(), "boot": None}
+    with contextlib.suppress(OSError):
+        signature["boot"] = _BOOT_ID.read_text(encoding="ascii").strip()
+    return signature
+
+
+def _holder(path: str) -> str:
+    with contextlib.suppress(OSError, KeyError):
+        holder = _parsed(Path(path).read_text(encoding="utf-8"))
+        return f"process {holder['pid']} on {holder['host']}"
+    return "an unknown process"
+
+
+def _parsed(signature: str) -> dict[str, Any]:
+    """Returns a signature; nothing of one that was not written to its end."""
+    try:
+        holder = json.loads(signature)
+    except ValueError:
+        return {}
+    return holder if isinstance(holder, dict) else {}

@@ -13,13 +13,13 @@ import logging
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from typing import Any, TextIO
 
 from generic_trainer._core.files import is_remote
 from generic_trainer._core.locks import held
+from generic_trainer._core.scratch import ScratchFolder
 
 # These loggers attach handlers of their own that write everything to stderr.
 _LOGGERS_WITH_HANDLERS = ("", "absl", "tensorflow")
@@ -83,7 +83,7 @@ def _local_file(path: str) -> Iterator[str]:
         return
     import tensorflow as tf
 
-    with tempfile.TemporaryDirectory(prefix="generic-trainer-log-") as directory:
+    with ScratchFolder("log-") as directory:
         local = os.path.join(directory, os.path.basename(path))
         try:
             yield local

@@ -7,10 +7,10 @@ import json
 import logging
 import os
 import sys
-import tempfile
 from typing import Any
 
 from generic_trainer._core.files import absolute, gfile
+from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._core.tfx_names import FORMAT_TF_EXAMPLE
 from generic_trainer.errors import ConfigurationError, GenericTrainerError, raise_problems
 from generic_trainer.launchers import Distribution, ExamplesFormat, Job, TrainingRequest
@@ -61,7 +61,7 @@ def _run(options: argparse.Namespace) -> int:
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
-        with tempfile.TemporaryDirectory(prefix="generic-trainer-") as scratch_dir:
+        with ScratchFolder("run-") as scratch_dir:
             train_and_publish(
                 Job(
                     request=_request(options, scratch_dir),

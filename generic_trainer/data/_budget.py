@@ -6,10 +6,10 @@ It can be asked for without TensorFlow.
 from __future__ import annotations
 
 import os
-import tempfile
 from dataclasses import dataclass, replace
 
 from generic_trainer._core.machine import free_disk_bytes, free_memory_bytes
+from generic_trainer._core.scratch import private_folder
 from generic_trainer.errors import ConfigurationError
 
 # An environment variable, because it belongs to the machine: the same pipeline runs on others. An
@@ -61,7 +61,7 @@ class ReaderBudget:
             memory_bytes = default_budget_bytes()
         if cache_dir is not None:
             os.makedirs(cache_dir, exist_ok=True)
-        return cls(max(0, memory_bytes), cache_dir or tempfile.gettempdir())
+        return cls(max(0, memory_bytes), cache_dir or private_folder())
 
     def without(self, taken_bytes: int) -> ReaderBudget:
         """Returns what is left when so much memory is taken."""

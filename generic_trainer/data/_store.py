@@ -11,7 +11,6 @@ from __future__ import annotations
 import mmap
 import os
 import resource
-import tempfile
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from generic_trainer._core.scratch import private_folder, unnamed_file
 from generic_trainer.data._columns import CODE, ArraySpec
 from generic_trainer.data._graph import eagerly
 
@@ -161,9 +161,7 @@ def _open(directory: str | None) -> int:
     """Returns the descriptor of a new file without a name; None: in memory."""
     if directory is None and hasattr(os, "memfd_create"):
         return os.memfd_create("generic_trainer_column", os.MFD_CLOEXEC)
-    file, path = tempfile.mkstemp(prefix="generic_trainer_column_", dir=directory)
-    os.unlink(path)
-    return file
+    return unnamed_file(directory or private_folder())
 
 
 def _allow_open_files(number: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from tfx.types import artifact_utils
 
 from generic_trainer._core import tfx_names as keys
 from generic_trainer._core.event_files import last_scalars
+from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._run.run import train_and_publish
 from generic_trainer.executors import FN_ARGS_FACTORY
 from generic_trainer.executors._request import distribution_of, request_from_artifacts
@@ -60,7 +60,7 @@ class GenericTrainerExecutor(BaseExecutor):
             ModelValidationError: it exported one that a consumer downstream could not use.
         """
         distribution = distribution_of(exec_properties)
-        with tempfile.TemporaryDirectory(prefix="generic-trainer-") as scratch_dir:
+        with ScratchFolder("run-") as scratch_dir:
             request = request_from_artifacts(
                 input_dict, output_dict, exec_properties, scratch_dir=scratch_dir
             )

@@ -9,7 +9,6 @@ import logging
 import os
 import random
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from generic_trainer._core.cluster import (
     this_task,
 )
 from generic_trainer._core.output import shown_output
+from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._entry_points import run_fn_of
 from generic_trainer.data import explain_read_errors
 from generic_trainer.errors import ConfigurationError
@@ -81,7 +81,7 @@ def run_task(job: Job, name: str) -> WorkerEnd:
         with shown_output():
             if job.distribution.parameter_servers and this_task().is_server:
                 serve(job).join()
-            with tempfile.TemporaryDirectory(prefix="generic-trainer-") as scratch_dir:
+            with ScratchFolder("task-") as scratch_dir:
                 request = dataclasses.replace(job.request, scratch_dir=scratch_dir)
                 job = dataclasses.replace(job, request=request)
                 train(job) if job.rehearsal_dir is None else _rehearse(job, job.rehearsal_dir)

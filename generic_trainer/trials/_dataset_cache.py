@@ -26,7 +26,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-import tempfile
 import urllib.parse
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +35,7 @@ import numpy as np
 import tensorflow as tf
 
 from generic_trainer._core.files import copy_tree, gfile, is_remote
+from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._config import DEFAULT_DATA_DIR, data_layer_dir
 from generic_trainer.trials._context import BatchSizes
@@ -274,9 +274,10 @@ def _write_store(dataset: tf.data.Dataset, directory: str) -> None:
     A reader sees all of the store or none of it. If another process has written it meanwhile, that
     one stays.
     """
-    parent = tempfile.gettempdir() if is_remote(directory) else os.path.dirname(directory)
-    os.makedirs(parent, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=parent) as scratch:
+    parent = None if is_remote(directory) else os.path.dirname(directory)
+    if parent is not None:
+        os.makedirs(parent, exist_ok=True)
+    with ScratchFolder(".unfinished-", parent) as scratch:
         store = os.path.join(scratch, "store")
         os.makedirs(store)
         offsets = [0]

@@ -6,9 +6,7 @@ import contextlib
 import importlib
 import logging
 import os
-import shutil
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -16,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from generic_trainer._core.locks import held
+from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.user_code._archive import Bundle, UserCode, read_bundle, top_level
 from generic_trainer.user_code._errors import quote_error
@@ -73,13 +72,11 @@ def loaded_modules() -> list[ModuleType]:
 def _unpacked(code: UserCode, bundle: Bundle) -> Iterator[set[str]]:
     modules = {name for name in bundle.modules if _is_taken(name, code)}
     # Resolved, because importlib compares paths as text.
-    folder = Path(tempfile.mkdtemp(prefix=UNPACKED_PREFIX)).resolve()
-    try:
+    with ScratchFolder(UNPACKED_PREFIX) as path:
+        folder = Path(path).resolve()
         bundle.unpack(folder, modules)
         with importable(folder, bundle.origin), _fresh_modules(modules, folder):
             yield modules
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_taken(name: str, code: UserCode) -> bool:

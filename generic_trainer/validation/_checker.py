@@ -12,10 +12,8 @@ import dataclasses
 import importlib.util
 import json
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import wait
@@ -25,6 +23,7 @@ from typing import IO, Any
 from generic_trainer._core.cluster import TF_CONFIG
 from generic_trainer._core.files import absolute
 from generic_trainer._core.forkserver import ForkServer
+from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.validation._check import Result
 from generic_trainer.validation._contract import ServingContract
@@ -96,7 +95,8 @@ class Checker:
         self._timeout_s = timeout_s
         self._preload = tuple(preload)
         self._memory_limit_mb = memory_limit_mb
-        self._scratch = Path(tempfile.mkdtemp(prefix="generic_trainer_checks_"))
+        self._folder = ScratchFolder("checks-")
+        self._scratch = Path(self._folder.path)
         self._log = self._scratch / "checks.log"
         self._server = self._start_server()
 
@@ -109,13 +109,13 @@ class Checker:
     def close(self) -> None:
         """Ends the process, and all that it has started."""
         self._server.close()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._folder.close()
 
     def validate(self, model_dir: str, contract: ServingContract | None = None) -> ValidationReport:
         """Checks one model; see `validate_saved_model`."""
         started = time.perf_counter()
         partial = _PartialReport(str(model_dir), contract or _NO_CONTRACT)
-        with tempfile.TemporaryDirectory(dir=self._scratch) as scratch:
+        with ScratchFolder("model-", self._folder.path) as scratch:
             request = partial.request(scratch, self._memory_limit_mb)
             try:
                 while not partial.complete:

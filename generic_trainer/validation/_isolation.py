@@ -17,11 +17,11 @@ import contextlib
 import ctypes
 import os
 import shutil
-import tempfile
 from pathlib import Path
 
 from generic_trainer._core.files import copy_tree, is_remote
 from generic_trainer._core.forkserver.server import die_with_parent
+from generic_trainer._core.scratch import ScratchFolder
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC = 1, 32, 4096, 16384
@@ -51,7 +51,7 @@ def move(model_dir: str, target: Path) -> bool:
 
 def _can_hide() -> bool:
     """Tries in a throw-away process whether directories can be hidden here."""
-    with tempfile.TemporaryDirectory() as folder:
+    with ScratchFolder("isolation-") as folder:
         original, target = Path(folder, "original"), Path(folder, "target")
         original.mkdir()
         (original / "file").touch()

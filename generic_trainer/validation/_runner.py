@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import tempfile
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ def run(request: Mapping[str, Any], events: int) -> int:
     contract = ServingContract.from_json(request["contract"])
     machine.be_first_to_be_killed(_OOM_SCORE)
     machine.limit_memory(request["memory_limit_mb"])
-    target = Path(tempfile.mkdtemp(dir=request["scratch"])) / "moved"
+    target = Path(request["scratch"], uuid.uuid4().hex, "moved")
     hidden = move(request["model_dir"], target)
     os.chdir(request["scratch"])
     contract = _follow(contract, Path(request["model_dir"]), target)

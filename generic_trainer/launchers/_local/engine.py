@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 from generic_trainer._core.cluster import Task, reserve_port
 from generic_trainer._core.forkserver import ForkServer, fork_server, kept_fork_servers
 from generic_trainer._core.machine import oom_kills, visible_gpus
+from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.errors import WorkerHangError, WorkerLostError, WorkerMemoryError
 from generic_trainer.launchers._distribution import tasks
 from generic_trainer.launchers._failures import Failure, failure_of_exit_code, signal_name
@@ -62,8 +62,7 @@ class LocalEngine:
             WorkerLostError: the process that starts them was killed.
         """
         stack = self._attempt
-        folder = tempfile.TemporaryDirectory(prefix="generic-trainer-workers-")
-        self._folder = Path(stack.enter_context(folder))
+        self._folder = Path(stack.enter_context(ScratchFolder("workers-")))
         preload = ("tensorflow", self._job.fn_args_factory.partition(":")[0])
         self._server = stack.enter_context(
             fork_server(common_environment(self._distribution), preload)

@@ -6,7 +6,6 @@ import dataclasses
 import os
 import socket
 import sys
-import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +18,7 @@ from ray.train.backend import Backend, BackendConfig
 from generic_trainer._core import internals
 from generic_trainer._core.cluster import TF_CONFIG, Task, make_tf_config, reserve_port
 from generic_trainer._core.files import is_remote
+from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers._distribution import Distribution, tasks
 from generic_trainer.launchers._failures import Failure
@@ -49,7 +49,7 @@ def train_on_cluster(packed: dict[str, Any], start_timeout_s: float) -> list[dic
     os.environ["RAY_TRAIN_METRICS_ENABLED"] = "0"
     job = Job.from_json(packed["job"])
     all_tasks = tasks(job.distribution)
-    with tempfile.TemporaryDirectory(prefix="generic-trainer-") as storage:
+    with ScratchFolder("ray-train-") as storage:
         try:
             _trainer(job, packed, storage).fit()
             ends = [WorkerEnd(task=all_tasks[0].name)]
@@ -192,7 +192,7 @@ def run_on_worker(config: Mapping[str, Any]) -> None:
     Raises:
         WorkerTraceback: it did not end well.
     """
-    with tempfile.TemporaryDirectory(prefix="generic-trainer-") as directory:
+    with ScratchFolder("job-") as directory:
         job = unpack(config["packed"], directory)
         task = tasks(job.distribution)[train.get_context().get_world_rank()]
         _print_on_both(_NAME_LINE.format(task.name))

@@ -6,29 +6,31 @@ import contextlib
 import importlib
 import logging
 import os
-import shutil
+import secrets
 import socket
 import sysconfig
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import generic_trainer
+from generic_trainer._core import internals
 from generic_trainer._core.machine import MIB
+from generic_trainer._core.scratch import ScratchFolder, private_folder
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers._distribution import Distribution, RayOptions
 
 # Ray Train keeps next to nothing there: our data goes by files. Ray refuses less than 75 MiB.
 _OBJECT_STORE_BYTES = 100 * MIB
-# The path of a Unix socket below it must fit into 107 characters.
-_LONGEST_TEMP_DIR = 30
+# The path of a Unix socket below it must fit into 107 characters, of which Ray takes 64.
+_LONGEST_TEMP_DIR = 107 - 64 - len("/rayxxxxxxxx")
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # Who reserves no GPU sees all of them, as without Ray; so it will be in later versions of Ray.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
+_AUTH_MODE = "RAY_AUTH_MODE"
 _CLIENT_PREFIX = "ray://"
 _RETRY_S = 1.0
 # Where `ray start` on this machine says which cluster it belongs to.
@@ -185,22 +187,46 @@ def _started(distribution: Distribution) -> Iterator[dict[str, Any]]:
     cpus = os.cpu_count() or 1
     if distribution.cpus_per_worker is None:  # they share what there is
         cpus = max(cpus, distribution.num_processes)
-    parent = tempfile.gettempdir()
-    temp_dir = tempfile.mkdtemp(
-        prefix="ray-", dir=parent if len(parent) <= _LONGEST_TEMP_DIR else "/tmp"
-    )
+    parent = private_folder()
+    if len(parent) > _LONGEST_TEMP_DIR:
+        parent = private_folder("/tmp")
     _logger.info("Starting Ray on this machine, with %d CPUs", cpus)
+    with (
+        ScratchFolder("ray", parent) as temp_dir,
+        _environment(**_ENVIRONMENT, **_own_path()),
+        _own_token(),
+    ):
+        yield {
+            "address": "local",
+            "num_cpus": cpus,
+            "object_store_memory": _OBJECT_STORE_BYTES,
+            "include_dashboard": False,
+            "_temp_dir": temp_dir,
+        }
+
+
+@contextlib.contextmanager
+def _own_token() -> Iterator[None]:
+    """Has the Ray that is started here serve nobody who does not know a secret of this process.
+
+    Its servers listen on every address of the machine, and run whatever they are sent.
+    """
+    if _AUTH_MODE in os.environ:  # the user's own choice
+        yield
+        return
     try:
-        with _environment(**_ENVIRONMENT, **_own_path()):
-            yield {
-                "address": "local",
-                "num_cpus": cpus,
-                "object_store_memory": _OBJECT_STORE_BYTES,
-                "include_dashboard": False,
-                "_temp_dir": temp_dir,
-            }
+        with _environment(**{_AUTH_MODE: "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}):
+            _reread_token()
+            yield
     finally:
-        shutil.rmtree(temp_dir, ignore_errors=True)
+        _reread_token()
+
+
+def _reread_token() -> None:
+    """Has Ray look into the environment again; before release 2.52 it knew no tokens."""
+    with contextlib.suppress(ConfigurationError):
+        internals.RAY_TOKEN_LOADER.get().instance().reset_cache()
+        internals.RAY_CONFIG.get().initialize("")
 
 
 def _own_path() -> dict[str, str]:

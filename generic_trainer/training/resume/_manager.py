@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import re
-import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,6 +24,7 @@ from generic_trainer._core.files import (
     write_whole,
 )
 from generic_trainer._core.locks import DirectoryLock
+from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.errors import ConfigurationError, TrainingError
 
 _NAME = re.compile(r"step-(\d+)\.(\d+)$")
@@ -132,7 +132,7 @@ class CheckpointManager:
                 checkpoints before it are as they were.
         """
         if not self._writes:
-            with tempfile.TemporaryDirectory(prefix="generic-trainer-") as scratch_dir:
+            with ScratchFolder("checkpoint-") as scratch_dir:
                 write(scratch_dir)
                 return SavedCheckpoint(step, scratch_dir, dict(metadata or {}))
         import tensorflow as tf

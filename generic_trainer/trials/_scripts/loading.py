@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import tempfile
 from collections.abc import Mapping
 from typing import Any
 
+from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.trials._loop import Controller
 from generic_trainer.trials._trial import TrialRun, sole_trial
 
@@ -43,7 +43,7 @@ def local_run(config: Mapping[str, Any] | None) -> TrialRun:
 
 def try_one_batch(controller: Controller) -> None:
     """Trains one batch, validates once, writes a checkpoint, deletes it, and closes the trial."""
-    with contextlib.closing(controller), tempfile.TemporaryDirectory() as folder:
+    with contextlib.closing(controller), ScratchFolder("checkpoint-") as folder:
         _logger.info("Training on one batch: %s", controller.train(1))
         _logger.info("Validating: %s", controller.validate())
         controller.save(folder)

@@ -7,7 +7,6 @@ import logging
 import os
 import shlex
 import sys
-import tempfile
 import uuid
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from generic_trainer._core.files import is_remote
+from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._config import checkpoint_storage_dir
 from generic_trainer.trials._scripts import task
@@ -61,7 +61,7 @@ def submit_experiment(
     listed = (config.get("environment") or {}).get("environment_variables") or []
     variables = dict(variable.split("=", 1) for variable in listed)
     variables[task.EXPERIMENT] = json.dumps({"config": config, "directory": directory})
-    with tempfile.TemporaryDirectory(prefix="context-") as scratch:
+    with ScratchFolder("context-") as scratch:
         # As a zip, because Ray leaves out files by rules of its own.
         pack(folder, Path(scratch, task.PACKAGE))
         _connect(master_url or os.environ.get("DET_MASTER") or _DEFAULT_ADDRESS).submit_job(

@@ -17,7 +17,6 @@ import logging
 import os
 import pickle
 import random
-import tempfile
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ import tensorflow as tf
 from generic_trainer import estimator as tf_estimator
 from generic_trainer._core import internals
 from generic_trainer._core.files import gfile, write_whole
+from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.trials._process import write_code
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.estimator._serving import Exports, export_features
@@ -90,10 +90,10 @@ class EstimatorController:
         self._context, self._run, self._code = context, run, code
         self._train_spec, self._eval_spec = train_spec, eval_spec
         self._hooks = [hook for hook in train_spec.hooks or () if isinstance(hook, RunHook)]
-        self._folder = tempfile.TemporaryDirectory(prefix="estimator-")
-        self._model_dir = os.path.join(self._folder.name, "model")
+        self._folder = ScratchFolder("estimator-")
+        self._model_dir = os.path.join(self._folder.path, "model")
         self._estimator = _rebuilt(estimator, self._model_dir, seed=run.seed, strategy=strategy)
-        self._exports = Exports(self._estimator, serving_input_receiver_fns, self._folder.name)
+        self._exports = Exports(self._estimator, serving_input_receiver_fns, self._folder.path)
         self._training = Training(self._train, on_stop=self._note_stop)
         self._is_open = False
         self._is_saved = False
@@ -148,7 +148,7 @@ class EstimatorController:
         Raises:
             ExportError: there are none, and the estimator cannot predict from these features.
         """
-        checkpoint, folder = self._run.checkpoint_dir, self._folder.name
+        checkpoint, folder = self._run.checkpoint_dir, self._folder.path
         if checkpoint is None:
             self._write_state()
         if self._exports.names:
@@ -164,7 +164,7 @@ class EstimatorController:
     def close(self) -> None:
         """Ends training, tells the hooks, and deletes the estimator's directory."""
         with contextlib.ExitStack() as stack:  # all of it, whatever fails, from last to first
-            stack.callback(self._folder.cleanup)
+            stack.callback(self._folder.close)
             for hook in reversed(self._hooks if self._is_open else []):
                 stack.callback(hook.on_trial_close)
             stack.callback(self._training.close)

@@ -6,13 +6,13 @@ Source: `determined.keras.callbacks` of Determined 0.13.
 from __future__ import annotations
 
 import os
-import tempfile
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from generic_trainer._core import internals
+from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.trials._trial import current_run
 
 __all__ = [
@@ -150,7 +150,8 @@ class TensorBoard(tf.keras.callbacks.TensorBoard, Callback):
         kwargs.pop("log_dir", None)
         run = current_run()
         if run is None or run.log_dir is None:
-            log_dir = tempfile.mkdtemp(prefix="tensorboard-")
+            self._folder = ScratchFolder("tensorboard-")
+            log_dir = self._folder.path
         else:
             log_dir = os.path.join(run.log_dir, "keras")
         super().__init__(log_dir, *args[1:], **kwargs)

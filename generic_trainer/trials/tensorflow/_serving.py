@@ -8,12 +8,12 @@ and a prediction is what the model has computed before it does.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.errors import ExportError
 from generic_trainer.training import export_model
 from generic_trainer.trials._pipeline import are_features
@@ -42,7 +42,7 @@ def export(session: Any, record: Any, outputs: Mapping[str, tf.Tensor], fn_args:
     components = _components(record)
     predictions = find_predictions(record, components, outputs)
     inputs = inputs_of(predictions.values(), components)
-    with tempfile.TemporaryDirectory() as scratch:
+    with ScratchFolder("graph-") as scratch:
         directory = os.path.join(scratch, "graph")
         builder = tf.compat.v1.saved_model.Builder(directory)
         with session.graph.as_default():

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from typing import Any
 
+from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.validation._check import Finding, check, fail, note, skip
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._scoring import first_line
@@ -150,7 +150,7 @@ def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
         yield skip("the examples at hand are transformed ones; name raw ones in the contract")
         return
     model.release()
-    with tempfile.TemporaryDirectory() as folder:
+    with ScratchFolder("evaluation-") as folder:
         try:
             metrics = _evaluate(model, os.path.join(folder, "result"))
         except Exception as error:

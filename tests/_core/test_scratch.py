@@ -1,0 +1,301 @@
+"""Temporary folders: private, deleted when their process is gone, and never while it is there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import wait
+from pathlib import Path
+
+import pytest
+
+from generic_trainer._core import locks
+from generic_trainer._core.forkserver import ForkServer
+from generic_trainer._core.scratch import ScratchFolder, private_folder, sweep, unnamed_file
+from generic_trainer.errors import ConfigurationError
+
+ROOT = Path(__file__).parents[2]
+OWNER = """
+import os, signal, sys, time
+from generic_trainer._core.scratch import ScratchFolder
+"""
+
+Start = Callable[[str], "subprocess.Popen[str]"]
+
+
+@pytest.fixture(autouse=True)
+def temp_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of all temporary files, also of processes that are started."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts a process that works with folders; each `print` of it is a line to read."""
+    started = []
+
+    def start(source: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", OWNER + textwrap.dedent(source)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def entries() -> list[str]:
+    return sorted(os.listdir(private_folder()))
+
+
+def mode(path: str | Path) -> int:
+    return stat.S_IMODE(os.lstat(path).st_mode)
+
+
+def test_folder_is_private_empty_and_gone_when_it_is_closed(temp_dir: Path) -> None:
+    before = os.umask(0)
+    try:
+        with ScratchFolder("run-") as path:
+            assert Path(path).parent.parent == temp_dir
+            assert os.listdir(path) == []
+            assert (mode(path), mode(private_folder())) == (0o700, 0o700)
+            Path(path, "file").touch()
+    finally:
+        os.umask(before)
+    assert entries() == []
+    folder = ScratchFolder("run-")
+    folder.close()
+    folder.close()
+    ScratchFolder("forgotten-")
+    assert entries() == []
+
+
+def test_folder_that_others_might_have_entered_is_closed_to_them(temp_dir: Path) -> None:
+    os.chmod(private_folder(), 0o777)
+    assert mode(private_folder()) == 0o700
+
+
+@pytest.mark.parametrize("kind", ["link", "file", "stranger"])
+def test_what_is_not_ours_is_not_used(
+    kind: str, temp_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = temp_dir / f"generic-trainer-{os.geteuid()}"
+    target = temp_dir / "target"
+    target.mkdir()
+    if kind == "link":
+        path.symlink_to(target)
+    elif kind == "file":
+        path.touch()
+    else:
+        user = os.geteuid() + 1
+        monkeypatch.setattr(os, "geteuid", lambda: user)
+        path.with_name(f"generic-trainer-{user}").mkdir()
+    with pytest.raises(ConfigurationError, match=r"must be a directory of user .*TMPDIR"):
+        ScratchFolder("run-")
+    assert os.listdir(target) == []
+
+
+def test_no_room_and_no_directory_are_wrong_configuration(
+    temp_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"cannot be made: .*set TMPDIR"):
+        ScratchFolder("run-", str(temp_dir / "missing"))
+    monkeypatch.setattr(tempfile, "tempdir", str(temp_dir / "missing"))
+    with pytest.raises(ConfigurationError, match=r"cannot be made: .*set TMPDIR"):
+        ScratchFolder("run-")
+
+
+def test_killed_processes_leave_their_folders_to_the_next_one(start: Start) -> None:
+    owners = [
+        start(
+            """
+            folders = [ScratchFolder("run-"), ScratchFolder("code-")]
+            deep = os.path.join(folders[0].path, "read", "only")
+            os.makedirs(deep)
+            open(os.path.join(deep, "file"), "w").close()
+            os.chmod(deep, 0o500)
+            print(folders[0].path, flush=True)
+            time.sleep(600)
+            """
+        )
+        for _ in range(3)
+    ]
+    paths = [line_of(owner) for owner in owners]
+    for owner in owners:
+        owner.kill()
+        owner.wait()
+    assert len(entries()) == 12
+    with ScratchFolder("next-") as path:
+        assert entries() == [Path(path).name, Path(path).name + ".lock"]
+    assert not any(map(os.path.exists, paths))
+
+
+def test_living_and_stopped_processes_keep_theirs(start: Start) -> None:
+    owner = start('folder = ScratchFolder("run-"); print(folder.path, flush=True); time.sleep(600)')
+    path = line_of(owner)
+    owner.send_signal(signal.SIGSTOP)
+    with ScratchFolder("other-"):
+        assert os.path.isdir(path)
+    assert sweep([path]) == []
+    owner.kill()
+    owner.wait()
+    assert sweep([path]) == [path]
+    assert entries() == []
+
+
+def test_folder_stays_while_a_forked_child_of_its_process_lives(start: Start) -> None:
+    owner = start(
+        """
+        folder = ScratchFolder("run-")
+        child = os.fork()
+        if child:
+            print(folder.path, child, flush=True)
+        time.sleep(600)
+        """
+    )
+    path, child = line_of(owner).split()
+    owner.kill()
+    owner.wait()
+    assert sweep([path]) == []
+    descriptor = os.pidfd_open(int(child))
+    os.kill(int(child), signal.SIGKILL)
+    assert wait([descriptor], 60.0)  # it is nobody's child here
+    os.close(descriptor)
+    assert sweep([path]) == [path]
+
+
+def test_forked_child_that_ends_deletes_nothing(start: Start) -> None:
+    owner = start(
+        """
+        folder = ScratchFolder("run-")
+        child = os.fork()
+        if not child:
+            folder.close()
+            sys.exit()
+        os.waitpid(child, 0)
+        print(os.path.isdir(folder.path), flush=True)
+        """
+    )
+    assert line_of(owner) == "True"
+    assert owner.wait() == 0
+    assert entries() == []
+
+
+def test_fork_server_its_children_and_other_programs_hold_no_lock() -> None:
+    with ScratchFolder("run-") as path:
+        server = ForkServer(["json"])
+        try:
+            note = Path(path, "pids")
+            server.start(
+                "child",
+                "tests._core.fork_targets:start_child_and_wait",
+                {"path": str(note)},
+                stdout=1,
+                stderr=2,
+            )
+            while not note.exists():
+                pass
+            child, program = map(int, note.read_text().split())
+            parent = int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1])
+            lock = path + ".lock"
+            assert lock in opened_by(os.getpid())
+            assert not any(lock in opened_by(pid) for pid in (parent, child, program))
+        finally:
+            server.close()
+
+
+def test_processes_that_come_and_go_at_once_take_nobodys_folder(start: Start) -> None:
+    owners = [
+        start(
+            """
+            for _ in range(200):
+                with ScratchFolder("run-") as path:
+                    open(os.path.join(path, "file"), "w").close()
+                    with ScratchFolder("code-") as other:
+                        os.listdir(other)
+                    os.unlink(os.path.join(path, "file"))
+            print("all there", flush=True)
+            """
+        )
+        for _ in range(4)
+    ]
+    assert [line_of(owner) for owner in owners] == ["all there"] * 4
+    assert entries() == []
+
+
+def test_lock_of_another_machine_is_believed() -> None:
+    folder = ScratchFolder("run-")
+    signature = Path(folder.path + ".lock").read_text()
+    folder.close()
+    other = signature.replace('"host": "', '"host": "not-').replace('"boot": "', '"boot": "not-')
+    path = os.path.join(private_folder(), "run-elsewhere")
+    os.mkdir(path)
+    Path(path + ".lock").write_text(other)
+    assert sweep([path]) == []
+    Path(path + ".lock").write_text(other[:20])  # torn: it was killed while it signed
+    assert sweep([path]) == [path]
+
+
+def test_file_system_without_locks_is_not_swept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise OSError(locks.NO_LOCKS[0], "No locks available")
+
+    monkeypatch.setattr(locks.fcntl, "flock", refuse)
+    first = ScratchFolder("run-")
+    second = ScratchFolder("run-")
+    assert os.path.isdir(first.path)
+    first.close()
+    second.close()
+    assert entries() == []
+
+
+def test_folder_inside_another_sweeps_what_is_called_alike(tmp_path: Path) -> None:
+    for name in ("part-old", "users-own"):
+        (tmp_path / name).mkdir()
+    with ScratchFolder("part-", str(tmp_path)) as path:
+        assert Path(path).parent == tmp_path
+    assert sorted(os.listdir(tmp_path)) == ["tmp", "users-own"]
+
+
+@pytest.mark.parametrize("knows_unnamed_files", [True, False])
+def test_unnamed_file_is_in_no_folder(
+    knows_unnamed_files: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not knows_unnamed_files:
+        monkeypatch.setattr(tempfile, "_O_TMPFILE_WORKS", False)
+    file = unnamed_file(str(tmp_path))
+    try:
+        assert os.listdir(tmp_path) == ["tmp"]
+        assert (os.write(file, b"text"), os.pread(file, 10, 0)) == (4, b"text")
+        assert stat.S_IMODE(os.fstat(file).st_mode) == 0o600
+    finally:
+        os.close(file)
+
+
+def opened_by(pid: int) -> set[str]:
+    links = Path(f"/proc/{pid}/fd").glob("*")
+    return {os.readlink(link) for link in links if link.is_symlink()}
