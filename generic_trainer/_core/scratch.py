@@ -13,7 +13,7 @@ import shutil
 import stat
 import tempfile
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import IO
 
 from generic_trainer._core.locks import NO_LOCKS, locked_file, locked_file_of_the_dead, sign
@@ -106,6 +106,29 @@ def unnamed_file(directory: str) -> int:
     # Not every file system can make one that never had a name.
     with ScratchFolder("unnamed-", directory) as folder, tempfile.TemporaryFile(dir=folder) as file:
         return os.dup(file.fileno())
+
+
+@contextlib.contextmanager
+def claimed(path: str) -> Iterator[None]:
+    """Keeps a folder that lies elsewhere from being swept, by a lock beside it.
+
+    Args:
+        path: the folder, which may be made and deleted meanwhile; where the folder above it is
+            missing or has no locks, nobody sweeps.
+    """
+    lock = None
+    try:
+        with contextlib.suppress(OSError):
+            lock = locked_file(path + LOCK_SUFFIX)
+            if lock is not None:
+                sign(lock)
+        yield
+    finally:
+        if lock is not None:
+            if not os.path.lexists(path):
+                with contextlib.suppress(OSError):
+                    os.unlink(path + LOCK_SUFFIX)
+            lock.close()
 
 
 def sweep(paths: Iterable[str]) -> list[str]:

@@ -7,11 +7,15 @@ place where consumers look. Publishing is one rename from there; until then the 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import glob
 import logging
 import os
+from collections.abc import Iterator
 
-from generic_trainer._core.files import gfile, move_aside, publish_tree
+from generic_trainer._core.files import gfile, is_remote, move_aside, publish_tree
+from generic_trainer._core.scratch import LOCK_SUFFIX, claimed, sweep
 from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
 from generic_trainer.errors import ExportError, ModelValidationError
 from generic_trainer.launchers import TrainingRequest
@@ -25,6 +29,24 @@ from generic_trainer.validation import (
 _REJECTED_DIR = "rejected_export"
 
 _logger = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def own_staging(request: TrainingRequest) -> Iterator[None]:
+    """Claims a run's staging directory, and deletes those that killed runs of the node have left.
+
+    A lock beside it tells the living from the dead. Object stores have none: there they stay.
+    """
+    own = request.staging_dir
+    if is_remote(own):
+        yield
+        return
+    node_models, name = os.path.dirname(request.model_dir.rstrip("/")), os.path.basename(own)
+    locks = glob.glob(os.path.join(glob.escape(node_models), "*", name + LOCK_SUFFIX))
+    with claimed(own):
+        for path in sweep(each.removesuffix(LOCK_SUFFIX) for each in locks):
+            _logger.info("Deleted %s, which a killed run had left", path)
+        yield
 
 
 def publish(

@@ -8,7 +8,7 @@ import os
 
 from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
 from generic_trainer._run.derived_contract import derived_contract
-from generic_trainer._run.publishing import keep_failed_run, publish, require_passed
+from generic_trainer._run.publishing import keep_failed_run, own_staging, publish, require_passed
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers import Distribution, Job, TrainingRequest, launch
 from generic_trainer.training import is_chief
@@ -43,11 +43,12 @@ def train_and_publish(job: Job) -> ValidationReport | None:
     if not is_chief():
         launch(job)
         return None
-    try:
-        return _train_and_publish(job)
-    except Exception:
-        _keep_failed_run(job.request)
-        raise
+    with own_staging(job.request):
+        try:
+            return _train_and_publish(job)
+        except Exception:
+            _keep_failed_run(job.request)
+            raise
 
 
 def _train_and_publish(job: Job) -> ValidationReport:

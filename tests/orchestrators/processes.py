@@ -12,6 +12,7 @@ import resource
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from multiprocessing import connection
@@ -104,6 +105,7 @@ def start(
     output_file: Path,
     gate: Gate | None = None,
     max_file_bytes: int | None = None,
+    temp_dir: Path | None = None,
 ) -> Run:
     """Calls `target(*arguments)` in a process of its own.
 
@@ -113,10 +115,11 @@ def start(
         output_file: takes standard output and error.
         gate: where the user's code waits.
         max_file_bytes: size at which files cannot grow further, as on a full disk.
+        temp_dir: the directory for its temporary files; None for that of this process.
     """
     port = None if gate is None else gate.port
     process = _context.Process(
-        target=_main, args=(target, arguments, str(output_file), port, max_file_bytes)
+        target=_main, args=(target, arguments, str(output_file), port, max_file_bytes, temp_dir)
     )
     process.start()
     return Run(process, output_file)
@@ -128,6 +131,7 @@ def _main(
     output_file: str,
     port: int | None,
     max_file_bytes: int | None,
+    temp_dir: Path | None,
 ) -> None:
     # A shell that starts the tests in the background has them ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -136,6 +140,8 @@ def _main(
         os.dup2(descriptor, stream.fileno())
     if port is not None:
         os.environ[_PORT_VARIABLE] = str(port)
+    if temp_dir is not None:
+        os.environ["TMPDIR"] = tempfile.tempdir = str(temp_dir)
     if max_file_bytes is not None:
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         resource.setrlimit(resource.RLIMIT_FSIZE, (max_file_bytes, hard))

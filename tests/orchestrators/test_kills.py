@@ -1,4 +1,4 @@
-"""Runs that end too early: nothing that looks like a model stays, and the next run publishes."""
+"""Runs that end too early: no half model stays, and the next run publishes and cleans up."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from generic_trainer.errors import TrainingError
-from tests import helpers
+from tests import helpers, operations
 from tests.orchestrators import processes
 from tests.orchestrators.small_pipeline import Store, run_local
 
@@ -71,11 +72,29 @@ def run_and_report_interrupt(root: Path, examples: str, module_file: str) -> Non
     print("and so is sys.stdout")
 
 
+def left_below(root: Path) -> set[str]:
+    """Returns what runs have left that the next one is to delete."""
+    found = [*root.glob("tmp/*/*"), *root.glob("small/GenericTrainer/model/*/.staging*")]
+    return {path.name for path in found}
+
+
+def not_on_the_operators_page(root: Path) -> list[str]:
+    """Returns what lies below the pipeline root and among temporary files without being named."""
+    roots = {"<root>": f"{root}/small", "<tmp>": f"{root}/tmp"}
+    directories = (root / "small", root / "tmp")
+    return [path for each in directories for path in operations.not_named(each, roots)]
+
+
 def start_and_wait(root: Path, examples: str, source: str, gate: processes.Gate) -> processes.Run:
     """Starts a run and returns when its user code waits at the gate."""
     arguments = (root, examples, helpers.write_module(root, processes.GATE + source))
+    (root / "tmp").mkdir()
     run = processes.start(
-        run_and_report_interrupt, *arguments, output_file=root / "output", gate=gate
+        run_and_report_interrupt,
+        *arguments,
+        output_file=root / "output",
+        gate=gate,
+        temp_dir=root / "tmp",
     )
     gate.wait_for(run)
     return run
@@ -101,18 +120,24 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.param(WAITS_IN_PUBLISHING, id="publishing", marks=pytest.mark.slow),
     ],
 )
-def test_killed_run_leaves_no_model_and_the_next_one_publishes(
-    source: str, examples: str, tmp_path: Path
+def test_killed_run_leaves_no_model_and_the_next_one_publishes_and_cleans_up(
+    source: str, examples: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with processes.Gate() as gate:
         run = start_and_wait(tmp_path, examples, source, gate)
         assert run.kill() == -signal.SIGKILL
     assert published(tmp_path) == []
     assert Store(tmp_path).models() == []
+    assert left_below(tmp_path) >= {".staging", ".staging.lock"}
+    assert len(list(tmp_path.glob("tmp/*/checks-*"))) == 2  # and its lock
+    assert not_on_the_operators_page(tmp_path) == []
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     run_local(tmp_path, examples, module_file=str(tmp_path / "trainer.py"))
     store = Store(tmp_path)
     assert [str(path.parent) for path in published(tmp_path)] == [m.uri for m in store.models()]
     assert store.trainer_runs()[-1] == "COMPLETE"
+    assert left_below(tmp_path) == set()
+    assert not_on_the_operators_page(tmp_path) == []
 
 
 def test_termination_leaves_no_model(examples: str, tmp_path: Path) -> None:
@@ -147,6 +172,8 @@ def test_full_disk_leaves_no_model(examples: str, tmp_path: Path, small_disk: Pa
     assert Store(tmp_path).models() == []
     (log,) = small_disk.glob("GenericTrainer/model_run/*.failed/training.log")
     assert "Training with run_fn" in log.read_text()
+    assert left_below(tmp_path) == set()
+    assert operations.not_named(small_disk, {"<root>": str(small_disk)}) == []
 
 
 def test_file_that_cannot_grow_leaves_no_model(examples: str, tmp_path: Path) -> None:
