@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from generic_trainer.user_code._loader import UNPACKED_PREFIX
 from tests.house import PACKAGE, ROOT, Module, circles, modules, own_imports, private_owner
+from tests.operations import first_cells
 
 MODULES = list(modules().values())
 
@@ -330,6 +332,18 @@ def _is_text_of_error(node: ast.expr) -> bool:
     ):
         return False
     return bool(re.search(r"error|exception|cause|reason|failure", ast.unparse(node.args[0])))
+
+
+def test_operators_are_told_of_every_temporary_folder() -> None:
+    made = {
+        ast.unparse(node.args[0]).strip("'")
+        for module in MODULES
+        for node in module.nodes
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "ScratchFolder"
+    }
+    named = first_cells("On the machine")
+    made = made - {"UNPACKED_PREFIX"} | {UNPACKED_PREFIX}
+    assert sorted(made) == sorted(name for name in named if not re.match("[<~]", name))
 
 
 # ---- beside the package --------------------------------------------------------------------------

@@ -31,9 +31,18 @@ def to_json(value: Any) -> str:
     return json.dumps(_tagged(value))
 
 
-def from_json(text: str) -> Any:
-    """Returns the value that `to_json` was given; do not read what others wrote."""
-    return _untagged(json.loads(text))
+def from_json(text: str, *, is_ours: bool) -> Any:
+    """Returns the value that `to_json` was given.
+
+    Args:
+        text: what it returned.
+        is_ours: whether nobody else can have written it. Only then is anything unpickled, which
+            can run any code.
+
+    Raises:
+        ValueError: it is no such text, or has something pickled inside and may be another's.
+    """
+    return _untagged(json.loads(text), is_ours)
 
 
 def digest(value: Any, digits: int = 16) -> str:
@@ -67,20 +76,23 @@ def _tagged(value: Any) -> Any:
     return {_TAG: "pickle", "value": base64.b64encode(pickle.dumps(value)).decode()}
 
 
-def _untagged(value: Any) -> Any:
+def _untagged(value: Any, is_ours: bool) -> Any:
     if isinstance(value, list):
-        return [_untagged(item) for item in value]
+        return [_untagged(item, is_ours) for item in value]
     if not isinstance(value, dict):
         return value
     if _TAG not in value:
-        return {key: _untagged(item) for key, item in value.items()}
+        return {key: _untagged(item, is_ours) for key, item in value.items()}
     kind, held = value[_TAG], value["value"]
     if kind == "dict":
-        return {_untagged(key): _untagged(item) for key, item in held}
+        return {_untagged(key, is_ours): _untagged(item, is_ours) for key, item in held}
     if kind in _SEQUENCES:
-        return _SEQUENCES[kind](_untagged(item) for item in held)
-    data = base64.b64decode(held)
-    return data if kind == "bytes" else pickle.loads(data)
+        return _SEQUENCES[kind](_untagged(item, is_ours) for item in held)
+    if kind == "bytes":
+        return base64.b64decode(held)
+    if not is_ours:
+        raise ValueError("an object is pickled inside a text that somebody else may have written")
+    return pickle.loads(base64.b64decode(held))
 
 
 def _canonical(value: Any) -> Any:

@@ -173,7 +173,7 @@ class Job:
     @classmethod
     def from_json(cls, text: str) -> Job:
         """Reads what `to_json` wrote; do not read what others wrote."""
-        values = from_json(text)
+        values = from_json(text, is_ours=True)
         request = values["request"]
         request["user_code"] = UserCode(**request["user_code"])
         request["examples_format"] = ExamplesFormat(**request["examples_format"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import hmac
 import os
 from collections.abc import Iterable
 from typing import Any
@@ -83,12 +85,15 @@ class JobFolder:
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def write(self, job: Job, mounts: Iterable[str]) -> None:
+    def write(self, job: Job, mounts: Iterable[str]) -> str:
         """Packs a job for workers of other machines.
 
         Args:
             job: what they are to do.
             mounts: local directories that they see under the same path.
+
+        Returns:
+            The digest of the job, for `read`; it is to reach the workers by another way.
 
         Raises:
             ConfigurationError: the folder is where no worker can see it.
@@ -97,11 +102,30 @@ class JobFolder:
         _check_shared(self.path, list(mounts))
         bundle = read_bundle_file(job)
         gfile().makedirs(self.path)
-        write_whole(self._file("job"), _with_bundle(job, bundle, self.path).to_json())
+        text = _with_bundle(job, bundle, self.path).to_json().encode()
+        write_whole(self._file("job"), text)
+        return hashlib.sha256(text).hexdigest()
 
-    def read(self) -> Job:
-        """Returns the job."""
-        return Job.from_json(read_whole(self._file("job")).decode())
+    def read(self, digest: str) -> Job:
+        """Returns the job; reading another one could run code.
+
+        Args:
+            digest: what `write` returned.
+
+        Raises:
+            ConfigurationError: it is not the job that was written.
+        """
+        path = self._file("job")
+        text = read_whole(path)
+        found = hashlib.sha256(text).hexdigest()
+        if not hmac.compare_digest(found, digest):
+            raise ConfigurationError(
+                f"{path} is not the job that this worker was started for: expected the SHA-256 "
+                f"{digest}, found {found}. Somebody else has written it: see who may write into "
+                "the pipeline root, and run the pipeline again.",
+                path=path,
+            )
+        return Job.from_json(text.decode())
 
     def write_end(self, task: Task, end: WorkerEnd) -> None:
         """Notes how a worker ended."""

@@ -128,7 +128,7 @@ class WorkerEnd:
     def read(cls, path: str) -> WorkerEnd | None:
         """Reads what `write` wrote; None when the worker did not come to that."""
         try:
-            return cls.from_dict(from_json(read_whole(path).decode()))
+            return cls.from_dict(from_json(read_whole(path).decode(), is_ours=False))
         except Exception:  # what a missing file raises depends on the file system
             return None
 
@@ -178,11 +178,11 @@ def _public_name(error: BaseException, failure: Failure) -> str:
 
 
 def _sendable(details: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves out what no other process can be sent."""
+    """Leaves out what could be sent only pickled: the other process does not unpickle."""
     kept = {}
     for name, value in details.items():
         try:
-            to_json(value)
+            from_json(to_json(value), is_ours=False)
         except Exception:  # what pickling raises depends on the object
             continue
         kept[name] = value

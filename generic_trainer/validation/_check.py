@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Literal
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 Status = Literal["pass", "fail", "warn", "skip"]
 CheckFunction = Callable[["ModelUnderTest"], Iterator["Finding"]]
 
+# Of Unicode: control characters and surrogates; what turns the direction of writing.
+_CATEGORIES = ("Cc", "Cs")
+_DIRECTIONS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
 _WORST_FIRST: tuple[Status, ...] = ("fail", "warn", "pass", "skip")
 
 
@@ -56,7 +60,7 @@ def note(message: str) -> Finding:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """The verdict of one check.
+    """The verdict of one check, fit to be shown whatever the model has had it say.
 
     Attributes:
         name: the check's name, the key in `ServingContract.severities`.
@@ -71,6 +75,33 @@ class Result:
     message: str = ""
     remedy: str = ""
     seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("name", "message", "remedy"):
+            object.__setattr__(self, name, printable(getattr(self, name), keep="\n\t"))
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Returns a text in which nothing commands a terminal or turns the order of what is read.
+
+    Args:
+        text: perhaps by the author of a model, such as the name of a signature.
+        keep: control characters that may stay.
+
+    Returns:
+        The text with control characters, surrogates and what sets the direction of writing as
+        escapes of Python.
+    """
+    return "".join(
+        each.encode("unicode_escape").decode()
+        if each not in keep
+        and (
+            unicodedata.category(each) in _CATEGORIES
+            or unicodedata.bidirectional(each) in _DIRECTIONS
+        )
+        else each
+        for each in text
+    )
 
 
 def reason_of(error: Exception) -> str:

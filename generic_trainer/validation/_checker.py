@@ -25,7 +25,7 @@ from generic_trainer._core.files import absolute
 from generic_trainer._core.forkserver import ForkServer
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.validation._check import Result
+from generic_trainer.validation._check import Result, printable
 from generic_trainer.validation._contract import ServingContract
 from generic_trainer.validation._report import ValidationReport
 
@@ -210,7 +210,7 @@ class Checker:
         """Returns the end of what was written to standard error, of what came after `start`."""
         with open(self._log, "rb") as log:
             log.seek(max(start, log.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
-            return log.read().decode(errors="replace").strip()
+            return printable(log.read().decode(errors="replace").strip(), keep="\n\t")
 
 
 @dataclasses.dataclass

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from generic_trainer.validation._check import Result
+from generic_trainer.validation._check import Result, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,6 +33,9 @@ class ValidationReport:
     model_dir: str
     results: tuple[Result, ...]
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "facts", _printable(self.facts))
 
     @property
     def passed(self) -> bool:
@@ -131,6 +134,17 @@ def print_report(report: ValidationReport, console: Console | None = None) -> No
         console.print(f"[bold green]PASSED[/] with {warned} warning{'s' * (warned != 1)}")
     else:
         console.print(f"[bold red]FAILED[/] {failed} check{'s' * (failed != 1)}")
+
+
+def _printable(fact: Any) -> Any:
+    """Returns a fact with every text in it fit to be shown: names are a model's own."""
+    if isinstance(fact, str):
+        return printable(fact)
+    if isinstance(fact, Mapping):
+        return {_printable(key): _printable(value) for key, value in fact.items()}
+    if isinstance(fact, (list, tuple)):
+        return type(fact)(map(_printable, fact))
+    return fact
 
 
 def _message(result: Result) -> Text:

@@ -70,14 +70,39 @@ def same(left: Any, right: Any) -> bool:
 def test_value_is_what_it_was(value: Any) -> None:
     text = to_json(value)
     json.loads(text)
-    assert same(from_json(text), value)
+    assert same(from_json(text, is_ours=True), value)
+
+
+class Ran(Exception):
+    """What is pickled here has run."""
+
+
+class Runs:
+    """Unpickling it runs code."""
+
+    def __reduce__(self) -> Any:
+        return _raise, ()
+
+
+def _raise() -> None:
+    raise Ran
+
+
+def test_what_others_may_have_written_is_not_unpickled() -> None:
+    text = to_json({"a": [(Runs(),)]})
+    with pytest.raises(Ran):
+        from_json(text, is_ours=True)
+    with pytest.raises(ValueError, match="pickled"):
+        from_json(text, is_ours=False)
+    plain = {"a": [(1, b"\x00")], "b": {2}, 3: None, "__type__": "pickle", "value": "gASVAAA="}
+    assert same(from_json(to_json(plain), is_ours=False), plain)
 
 
 def test_proto_is_what_it_was() -> None:
     from google.protobuf import struct_pb2
 
     value = {"proto": struct_pb2.Value(string_value="a")}
-    assert from_json(to_json(value)) == value
+    assert from_json(to_json(value), is_ours=True) == value
 
 
 VALUES = """[

@@ -127,7 +127,7 @@ def ray_options(distribution: Distribution) -> Any:
 
 
 def tfjob(distribution: Distribution) -> Any:
-    return json.dumps(manifest(distribution, "name", "gs://bucket/folder"))
+    return json.dumps(manifest(distribution, "name", "gs://bucket/folder", "digest"))
 
 
 def tfjob_end(distribution: Distribution) -> Any:
@@ -139,7 +139,7 @@ def tfjob_end(distribution: Distribution) -> Any:
         patch.setattr(KubernetesApi, "job", lambda self, name: None)
         patch.setattr(KubernetesApi, "create", lambda self, manifest: None)
         patch.setattr(KubernetesApi, "delete", lambda self, name: calls.append("delete"))
-        patch.setattr("generic_trainer.launchers._packing.JobFolder.write", lambda *_: None)
+        patch.setattr("generic_trainer.launchers._packing.JobFolder.write", lambda *_: "digest")
         engine = TFJobEngine(job_for(distribution))
         engine.start()
         engine.kill()

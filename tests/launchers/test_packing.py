@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from generic_trainer.errors import ModuleFileError
+from generic_trainer._core.cluster import Task
+from generic_trainer._core.values import to_json
+from generic_trainer.errors import ConfigurationError, ModuleFileError
 from generic_trainer.launchers import Distribution
-from generic_trainer.launchers._packing import read_bundle_file, with_carried_environment
+from generic_trainer.launchers._packing import JobFolder, read_bundle_file, with_carried_environment
 from generic_trainer.user_code import UserCode
 from tests.launchers import jobs
 
@@ -35,6 +38,34 @@ def test_bundle_that_is_gone_is_named(examples: Path, tmp_path: Path) -> None:
     Path(job.request.user_code.bundle or "").unlink()
     with pytest.raises(ModuleFileError, match=r"bundles/trainer-.*\.zip, cannot be read"):
         read_bundle_file(job)
+
+
+def test_workers_refuse_a_job_that_somebody_else_has_written(
+    examples: Path, tmp_path: Path
+) -> None:
+    job = jobs.make_job(tmp_path, examples, SOURCE, distribution=Distribution())
+    folder = JobFolder(str(tmp_path / "folder"))
+    digest = folder.write(job, [str(tmp_path)])
+    assert folder.read(digest).request.user_code.module == job.request.user_code.module
+    flag = tmp_path / "ran"
+    path = tmp_path / "folder" / "job.json"
+    path.write_text(to_json({"request": WritesFile(str(flag))}))
+    with pytest.raises(ConfigurationError, match=r"job\.json is not the job") as caught:
+        folder.read(digest)
+    assert caught.value.path == str(path)
+    (tmp_path / "folder" / "chief-0.json").write_text(to_json(WritesFile(str(flag))))
+    assert folder.end(Task("chief", 0)) is None
+    assert not flag.exists()
+
+
+class WritesFile:
+    """Whoever unpickles it has a file more."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (Path(self.path),)
 
 
 def test_installed_code_needs_no_bundle(examples: Path, tmp_path: Path) -> None:

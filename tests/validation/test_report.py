@@ -54,6 +54,24 @@ def test_html_puts_failures_first() -> None:
     assert "1.23 MB in 4 files" in page
 
 
+def test_what_a_model_says_commands_no_terminal() -> None:
+    evil = "a\x1b]0;title\x07\x1b[2J\x9b1A\r\x7f\u202eb\ud800"
+    report = ValidationReport(
+        "/models/taxi",
+        (Result("loads", "fail", f"cannot load {evil}\n\tat all", f"rename {evil}"),),
+        {"signatures": [evil, "caf\u00e9 \u200d\u4e2d"], "rehearsed_metrics": {evil: 1.0}},
+    )
+    output = io.StringIO()
+    print_report(report, Console(file=output, width=400))
+    shown = [output.getvalue(), report.to_html(), report.summary(), *report.facts["signatures"]]
+    shown += report.facts["rehearsed_metrics"]
+    for text in shown:
+        assert not set(text) & set(evil) - set("0;title[2J1Aab]")
+        assert "caf\u00e9 \u200d\u4e2d" in text or "\\x1b]0;title\\x07" in text
+    assert "\n\tat all" in report.summary()
+    assert "\\u202eb\\ud800" in report.summary()
+
+
 def test_json_and_back() -> None:
     assert ValidationReport.from_json(FAILED.to_json()) == FAILED
 

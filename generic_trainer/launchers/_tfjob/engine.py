@@ -77,8 +77,8 @@ class TFJobEngine:
         self._is_kept = self._options.keep_job
         self._seen_s = time.monotonic()
         try:
-            self._folder.write(self._job, self._options.volumes.values())
-            self._api.create(manifest(distribution, name, self._folder.path))
+            digest = self._folder.write(self._job, self._options.volumes.values())
+            self._api.create(manifest(distribution, name, self._folder.path, digest))
         except BaseException:
             self._folder.delete()
             raise

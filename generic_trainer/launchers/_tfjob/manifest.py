@@ -22,13 +22,14 @@ _POD_MODULE = f"{__package__}.pod"
 _LAST_WORDS_S = 10
 
 
-def manifest(distribution: Distribution, name: str, folder: str) -> dict[str, Any]:
+def manifest(distribution: Distribution, name: str, folder: str, digest: str) -> dict[str, Any]:
     """Returns the TFJob for a distribution.
 
     Args:
         distribution: what was asked for, with the workers' environment in `env`.
         name: of the TFJob.
         folder: of the job, on the pipeline root.
+        digest: of the job; see `JobFolder`.
     """
     options = distribution.tfjob or TFJobOptions()
     of_type: dict[str, list[Task]] = {}
@@ -47,7 +48,7 @@ def manifest(distribution: Distribution, name: str, folder: str) -> dict[str, An
                 _REPLICA_TYPES[name]: {
                     "replicas": len(ones),
                     "restartPolicy": "Never",
-                    "template": _template(distribution, options, ones[0], folder),
+                    "template": _template(distribution, options, ones[0], [folder, digest]),
                 }
                 for name, ones in of_type.items()
             },
@@ -61,12 +62,12 @@ def pod_name(job_name: str, task: Task) -> str:
 
 
 def _template(
-    distribution: Distribution, options: TFJobOptions, task: Task, folder: str
+    distribution: Distribution, options: TFJobOptions, task: Task, arguments: list[str]
 ) -> dict[str, Any]:
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": options.image,
-        "command": ["python", "-m", _POD_MODULE, folder],
+        "command": ["python", "-m", _POD_MODULE, *arguments],
         "env": [{"name": name, "value": value} for name, value in distribution.env.items()],
         "resources": _resources(distribution, task),
         "volumeMounts": [

@@ -1,4 +1,4 @@
-"""Program of a pod: `python -m generic_trainer.launchers._tfjob.pod FOLDER`."""
+"""Program of a pod: `python -m generic_trainer.launchers._tfjob.pod FOLDER DIGEST`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ def main(arguments: Sequence[str]) -> int:
     """Runs a task of a job and returns the exit code, which tells the class of a failure.
 
     Args:
-        arguments: the folder of the job.
+        arguments: the folder of the job, and its digest.
     """
-    folder = JobFolder(arguments[0])
-    job = folder.read()
+    path, digest = arguments
+    folder = JobFolder(path)
+    job = folder.read(digest)
     task = _own_task(tasks(job.distribution))
     if task.is_server:
         # As the first process of a container it would otherwise not be told to end.

@@ -17,7 +17,7 @@ NAME = "generic-trainer-0123456789"
 def made(**fields: Any) -> dict[str, Any]:
     options = {"image": "example/trainer:1", **fields.pop("tfjob", {})}
     distribution = Distribution(launcher="tfjob", tfjob=TFJobOptions(**options), **fields)
-    return manifest(distribution, NAME, "gs://bucket/root/job")
+    return manifest(distribution, NAME, "gs://bucket/root/job", "digest")
 
 
 def container(job: dict[str, Any], kind: str) -> dict[str, Any]:
