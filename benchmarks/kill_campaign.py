@@ -8,6 +8,7 @@ or publishes. A killed executor is started anew, as an orchestrator does. After 
 - where consumers look for a model there is a whole one or none;
 - the run that follows has lost at most one interval between checkpoints;
 - nothing is left running;
+- of what killed runs left behind, temporary files and unfinished exports, the next run leaves none;
 - the model that is published in the end equals, bit by bit, that of a run without interruption.
 
     python -m benchmarks.kill_campaign [--kills 200] [--seed 0] [--only loop|keras|two]
@@ -188,6 +189,7 @@ class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
                 os.chdir(cwd)
             os.environ.clear()
             os.environ.update(env)
+            tempfile.tempdir = None  # a new process would ask the environment
             code = args.index("-c")
             sys.argv = ["-c", *args[code + 2 :]]
             exec(args[code + 1], {"__name__": "__main__"})
@@ -215,6 +217,9 @@ class Round:
         self.root, self.kind, self.examples = root, kind, examples
         self.notes = root / "notes"
         self.notes.touch()
+        self.temp_dir = root / "tmp"
+        self.temp_dir.mkdir()
+        self.started_s = 0.0
         header = COMMON.replace("SCHEMA", repr(SCHEMA))
         source = header + SOURCES[kind].replace("INTERVAL_STEPS", str(INTERVAL_STEPS))
         self.module = root / "trainer.py"
@@ -224,6 +229,7 @@ class Round:
     def start(self) -> int:
         """Starts the executor on a new execution of the same node and returns its process."""
         self.executions += 1
+        self.started_s = time.time()
         gc.collect()
         pid = os.fork()
         if pid:
@@ -243,6 +249,7 @@ class Round:
 
     def _execute(self) -> None:
         os.environ["CAMPAIGN_NOTES"] = str(self.notes)
+        os.environ["TMPDIR"], tempfile.tempdir = str(self.temp_dir), None
         subprocess.Popen = ForkedPopen  # type: ignore[misc] # also what starts the fork servers
         self._note_phases()
         outputs = {}
@@ -286,6 +293,15 @@ class Round:
     def published(self) -> list[Path]:
         """Returns all directories where a consumer would find a model."""
         return sorted(self.root.glob(f"Trainer/model/*/{SERVING_DIR}"))
+
+    def check_leftovers(self) -> None:
+        """Looks for what executions before the last one have left."""
+        left = [str(path) for path in self.root.glob("Trainer/model/*/.staging*")]
+        for path in self.temp_dir.glob("generic-trainer-*/*"):
+            if path.stat().st_mtime < self.started_s:
+                left.append(str(path))
+        if left:
+            raise Violation(f"the next run has left what killed ones had left: {left}")
 
     def check_lost_steps(self) -> None:
         """Compares how far each attempt came with where the next one started."""
@@ -437,6 +453,7 @@ def run_round(
             raise Violation(f"{kind}: the run failed:\n" + last_output(folder))
         require_silence()
         round_.check_lost_steps()
+        round_.check_leftovers()
         (*_, model) = round_.published()
         result = weights(model)
         require_equal(result, reference)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -152,6 +153,25 @@ def test_killed_processes_leave_their_folders_to_the_next_one(start: Start) -> N
     with ScratchFolder("next-") as path:
         assert entries() == [Path(path).name, Path(path).name + ".lock"]
     assert not any(map(os.path.exists, paths))
+
+
+def test_processes_killed_at_any_moment_leave_no_more_than_the_last_one(start: Start) -> None:
+    for moment in range(20):
+        owner = start(
+            """
+            print("starts", flush=True)
+            while True:
+                with ScratchFolder("run-") as path, ScratchFolder("code-") as other:
+                    open(os.path.join(path, "file"), "w").close()
+            """
+        )
+        line_of(owner)
+        time.sleep(0.0013 * moment)
+        owner.kill()
+        owner.wait()
+        assert len(entries()) <= 4  # two folders and their locks
+    ScratchFolder("next-").close()
+    assert entries() == []
 
 
 def test_living_and_stopped_processes_keep_theirs(start: Start) -> None:
