@@ -12,6 +12,7 @@
 | `locks` | one thread, or one process, at a time |
 | `machine` | memory, processors, disk and GPUs, control groups considered |
 | `output` | standard output and error, kept in a file |
+| `output_copier` | the process that does so |
 | `protos` | protos that people write as text |
 | `records` | TFRecord files |
 | `signals` | SIGTERM, noted instead of obeyed |

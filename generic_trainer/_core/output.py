@@ -1,8 +1,10 @@
 """Output of `run_fn`: shown live, each line at its level, and kept in a file.
 
-The file descriptors 1 and 2 are led through `tee(1)` while training runs. That catches what Python
-cannot see (`tf.print`, TensorFlow's C++ log, child processes), holds on to the last line before a
-crash, and needs no thread, which could be starved by C++ code that writes with the GIL held.
+The file descriptors 1 and 2 are led into files while training runs, from which a small process
+copies (`output_copier`). That catches what Python cannot see (`tf.print`, TensorFlow's C++ log,
+child processes), makes nobody wait who writes, and ends with the run, whatever `run_fn` has left
+running: that writes on into a file. It is a process because a thread would be gone with the last
+line before a crash, and could not show anything while C++ code holds the GIL.
 """
 
 from __future__ import annotations
@@ -14,25 +16,27 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from typing import Any, TextIO
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, Any, TextIO
 
+from generic_trainer._core import output_copier
 from generic_trainer._core.files import is_remote
 from generic_trainer._core.locks import held
+from generic_trainer._core.output_copier import Stream
 from generic_trainer._core.scratch import ScratchFolder
 
 # These loggers attach handlers of their own that write everything to stderr.
 _LOGGERS_WITH_HANDLERS = ("", "absl", "tensorflow")
 _FORMAT = "%(levelname).1s %(asctime)s %(name)s: %(message)s"
 _STDERR_NAMES = ("<stderr>", "stderr")  # Python's own, a notebook's
-_TEE_EXIT_TIMEOUT_S = 2.0
+_STANDARD = (1, 2)
+# How long the copying process may take for the next piece, before it counts as stuck.
+_STUCK_S = 5.0
 
 _logger = logging.getLogger(__name__)
 
 # The file descriptors belong to the process, so one thread at a time has its output kept.
 _process_lock = threading.RLock()
-# Those that have outlived their run, until they are found to have ended.
-_tees_still_running: list[subprocess.Popen[bytes]] = []
 
 
 @contextlib.contextmanager
@@ -44,16 +48,16 @@ def kept_output(path: str) -> Iterator[None]:
     2. INFO is shown unless the program has chosen a level other than Python's default.
     3. A remote file is written at the end, from a local copy.
     4. A second thread waits until the first has left.
+    5. Who opens /dev/stdout anew, as `> /dev/stdout` in a shell does, empties a file: what others
+       have written in the last moment before may be lost. `>&1` and `>> /dev/stdout` do not.
 
     Args:
         path: the file; what it holds already is kept.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(held(_process_lock, lambda: _tell_of_waiting(path)))
-        _tees_still_running[:] = [tee for tee in _tees_still_running if tee.poll() is None]
         local = stack.enter_context(_local_file(path))
-        for descriptor in (1, 2):
-            stack.enter_context(_teed_descriptor(descriptor, local))
+        stack.enter_context(_copied_descriptors(local))
         for name in ("stdout", "stderr"):
             stack.enter_context(_line_buffered(name))
             stack.enter_context(_teed_stream(name, local))
@@ -92,29 +96,65 @@ def _local_file(path: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _teed_descriptor(descriptor: int, path: str) -> Iterator[None]:
-    original = os.dup(descriptor)
-    try:
+def _copied_descriptors(path: str) -> Iterator[None]:
+    """Shows what is written to the descriptors 1 and 2, and keeps it in a local file."""
+    with contextlib.ExitStack() as stack:
+        kept = stack.enter_context(open(path, "ab", buffering=0)).fileno()
+        files = [stack.enter_context(_file_without_name()) for _ in _STANDARD]
+        sources = [source.fileno() for _, source in files]
+        originals = [os.dup(descriptor) for descriptor in _STANDARD]
         read_end, write_end = os.pipe()
-        with open(read_end, "rb") as source, open(write_end, "wb") as sink:
-            # -i: Ctrl-C is for the training, whose last words must still be written.
-            tee = subprocess.Popen(
-                ["tee", "-i", "-a", path], stdin=source, stdout=original, stderr=original
+        for descriptor in (*originals, write_end):
+            stack.callback(os.close, descriptor)
+        with open(read_end, "rb") as orders:
+            copier = subprocess.Popen(
+                [
+                    *(sys.executable, "-I", "-S", output_copier.__file__, str(os.getpid())),
+                    *map(str, [kept, *sources]),
+                ],
+                stdin=orders,
+                pass_fds=[kept, *sources],
+                start_new_session=True,  # Ctrl-C is for the training, whose last words count
             )
-            _flush()
+        _flush()
+        for (sink, _), descriptor in zip(files, _STANDARD, strict=True):
             os.dup2(sink.fileno(), descriptor)
         try:
             yield
         finally:
             _flush()
-            os.dup2(original, descriptor)
-            try:
-                tee.wait(_TEE_EXIT_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                # A process that `run_fn` left behind may hold the pipe open; it keeps its tee.
-                _tees_still_running.append(tee)
-    finally:
-        os.close(original)
+            for original, descriptor in zip(originals, _STANDARD, strict=True):
+                os.dup2(original, descriptor)
+            with contextlib.suppress(OSError):
+                os.write(write_end, b".")
+            _finish(copier, kept, sources, originals)
+
+
+@contextlib.contextmanager
+def _file_without_name() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """Yields the two ends of a file that is gone when nobody has it open any more."""
+    descriptor, path = tempfile.mkstemp(prefix="generic-trainer-output-")
+    with open(descriptor, "r+b", buffering=0) as source, open(path, "ab", buffering=0) as sink:
+        os.unlink(path)
+        yield sink, source
+
+
+def _finish(
+    copier: subprocess.Popen[bytes], kept: int, sources: Sequence[int], shown: Sequence[int]
+) -> None:
+    """Waits for the copier; where somebody has killed it, or it cannot go on, does the rest."""
+    before: list[int] = []
+    is_stuck = False  # somebody has stopped it, or does not read what it shows
+    while copier.returncode is None:
+        now = [Stream(source, kept=kept, shown=None).position for source in sources]
+        if is_stuck := now == before:
+            copier.kill()
+        before = now
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            copier.wait(_STUCK_S)
+    if copier.returncode != 0:
+        for source, target in zip(sources, shown, strict=True):
+            Stream(source, kept=kept, shown=None if is_stuck else target).copy()
 
 
 def _flush() -> None:
@@ -134,7 +174,8 @@ def _line_buffered(name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        stream.reconfigure(line_buffering=False)
+        with contextlib.suppress(ValueError):  # it was closed
+            stream.reconfigure(line_buffering=False)
 
 
 class _Tee(io.TextIOBase):
@@ -224,4 +265,10 @@ def _stream_handlers() -> list[logging.Handler]:
     problems.setLevel(logging.WARNING)
     for handler in (progress, problems):
         handler.setFormatter(logging.Formatter(_FORMAT))
+        handler.addFilter(_is_open(handler.stream))
     return [progress, problems]
+
+
+def _is_open(stream: Any) -> Callable[[logging.LogRecord], bool]:
+    """Lets nothing pass that is for a stream which `run_fn` has closed."""
+    return lambda record: not getattr(stream, "closed", False)

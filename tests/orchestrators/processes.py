@@ -65,7 +65,7 @@ class Run:
         return self.output_file.read_text(encoding="utf-8")
 
     def wait_for_output(self, text: str, timeout_s: float = 30.0) -> None:
-        """Returns when `text` is in the output, which `tee` may write after the process is gone."""
+        """Returns when `text` is in the output, which may be shown after the process is gone."""
         deadline = time.monotonic() + timeout_s
         while text not in self.output():
             assert time.monotonic() < deadline, f"{text!r} is not in:\n{self.output()}"

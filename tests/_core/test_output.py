@@ -1,0 +1,149 @@
+"""Output that is shown live and kept in a file, whoever writes it and however that ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from generic_trainer._core import machine
+from generic_trainer._core.output import kept_output
+
+ROOT = Path(__file__).parents[2]
+START = """
+import ctypes, os, signal, subprocess, sys, time
+from generic_trainer._core import machine, output
+from generic_trainer._core.output import kept_output
+
+log = sys.argv[1]
+output._STUCK_S = 0.5
+
+def wait_for(text):
+    while not os.path.exists(log) or text not in open(log).read():
+        time.sleep(0.01)
+
+def copier():
+    (pid,) = [pid for pid in machine.children(os.getpid()) if "copier" in machine.command_line(pid)]
+    return pid
+
+with kept_output(log):
+"""
+
+
+def run(tmp_path: Path, body: str, after: str = "") -> tuple[subprocess.CompletedProcess[str], str]:
+    """Runs a script inside `kept_output`; returns what it showed, and what was kept."""
+    log = tmp_path / "training.log"
+    source = START + textwrap.indent(textwrap.dedent(body), "    ") + textwrap.dedent(after)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", source, str(log)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+        timeout=120,
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["training.log"]
+    return done, log.read_text()
+
+
+def test_all_is_kept_and_shown_on_its_stream(tmp_path: Path) -> None:
+    body = """
+    print("printed")
+    os.write(2, b"written\\n")
+    subprocess.run(["sh", "-c", "echo by a child; echo its error >&2"])
+    wait_for("its error")
+    subprocess.run(["sh", "-c", "echo again > /dev/stderr"])  # which empties a file
+    block = b"x" * 1023 + b"\\n"
+    held = ctypes.PyDLL(None)  # which keeps Python's lock, unlike CDLL
+    held.write(1, block * (20 << 10), len(block) * (20 << 10))
+    print("the end")
+    """
+    done, kept = run(tmp_path, body)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["printed", "by a child"]
+    assert len(lines) == 3 + (20 << 10) and lines[-1] == "the end"
+    assert done.stderr.splitlines() == ["written", "its error", "again"]
+    assert sorted(kept.splitlines()) == sorted([*lines, *done.stderr.splitlines()])
+
+
+def test_it_is_shown_live(tmp_path: Path) -> None:
+    source = START + "    print('so far', flush=True); sys.stdin.read()\\n"
+    command = [sys.executable, "-c", source.replace("\\n", "\n"), str(tmp_path / "training.log")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, text=True, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "so far\n"  # though it still runs
+        assert (tmp_path / "training.log").read_text() == "so far\n"
+        assert process.poll() is None
+        process.communicate("")
+
+
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "ctypes.string_at(0)"])
+def test_last_words_before_a_crash_are_kept_and_shown(tmp_path: Path, end: str) -> None:
+    done, kept = run(tmp_path, f"print('last words', copier()); {end}")
+    assert done.returncode < 0
+    assert done.stdout == kept
+    assert kept.startswith("last words")
+    assert machine.command_line(int(kept.split()[-1])) == ""  # standard output was closed
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
+def test_nothing_is_lost_when_the_copying_process_is_sent_a_signal(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    body = f"""
+    print("before", flush=True)
+    wait_for("before")
+    os.kill(copier(), {int(number)})
+    for line in range(10_000):
+        print("after", line)
+    """
+    done, kept = run(tmp_path, body, "print('it goes on')")
+    assert done.returncode == 0, done.stderr
+    assert kept.splitlines() == ["before", *(f"after {line}" for line in range(10_000))]
+    assert done.stdout.splitlines()[-1] == "it goes on"
+    if number != signal.SIGSTOP:  # who is stopped, or stuck, is not waited for to show it
+        assert done.stdout.splitlines()[:-1] == kept.splitlines()
+
+
+def test_daemon_keeps_nothing_of_ours_and_writes_on(tmp_path: Path) -> None:
+    body = """
+    source = "while ! test -e end; do sleep 0.02; done; echo too late && echo ok > written"
+    daemon = subprocess.Popen(["sh", "-c", source], start_new_session=True)
+    """
+    after = """
+    assert machine.children(os.getpid()) == [daemon.pid], "a process of ours is left"
+    open("end", "w").close()
+    assert daemon.wait() == 0 and open("written").read() == "ok\\n"
+    os.unlink("end"), os.unlink("written")
+    """
+    done, kept = run(tmp_path, body, after)
+    assert (done.returncode, done.stdout, done.stderr, kept) == (0, "", "", "")
+
+
+def test_descriptors_and_processes_are_as_before(tmp_path: Path) -> None:
+    def held() -> tuple[list[str], list[int]]:
+        return sorted(os.listdir("/proc/self/fd")), machine.children(os.getpid())
+
+    before = held()
+    for fails in (False, True):
+        with contextlib.suppress(ZeroDivisionError), kept_output(str(tmp_path / "training.log")):
+            print("kept")
+            print(1 / 0 if fails else "")
+    assert held() == before
+    assert (tmp_path / "training.log").read_text() == "kept\n\nkept\n"
+
+
+def test_streams_may_be_closed(tmp_path: Path) -> None:
+    done, kept = run(tmp_path, "print('said'); sys.stdout.close(); os.close(2)")
+    assert (done.returncode, kept) == (0, "said\n")
