@@ -11,14 +11,14 @@ import os
 import resource
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 MIB = 1 << 20
 _PROC = Path("/proc")
 _CGROUP = Path("/sys/fs/cgroup")
 # Fields of /proc/PID/stat after the name, which may hold anything.
-_PGRP, _UTIME, _STIME, _RSS = 2, 11, 12, 21
+_PPID, _PGRP, _UTIME, _STIME, _RSS = 1, 2, 11, 12, 21
 _OOM_COUNTERS = (
     _CGROUP / "memory.events",
     _CGROUP / "memory" / "memory.oom_control",
@@ -107,43 +107,77 @@ def oom_kills() -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Usage:
-    """The resources that the processes of a group use.
+    """The resources that the processes of a group use, and what they have started.
 
     Attributes:
         cpu_s: processor time of all of them so far, in seconds.
         main_thread_s: that of the first one's main thread, to the nanosecond.
         resident_mb: memory that they occupy now, in MiB.
+        moved_bytes: what all of them have read and written so far, files and pipes, and network
+            traffic as far as that is done by `read` and `write`, as TLS does it.
+        main_thread_bytes: that of the first one's main thread; None where the kernel does not say.
     """
 
     cpu_s: float = 0.0
     main_thread_s: float = 0.0
     resident_mb: float = 0.0
+    moved_bytes: int = 0
+    main_thread_bytes: int | None = None
 
 
 def group_usage(group: int) -> Usage | None:
     """Returns what a process group uses; None when that cannot be told, as on macOS."""
     if not _PROC.exists():
         return None
-    ticks = pages = 0
-    for fields in _stats():
-        if int(fields[_PGRP]) == group:
-            ticks += int(fields[_UTIME]) + int(fields[_STIME])
-            pages += int(fields[_RSS])
+    stats = dict(_stats())
+    ticks = pages = moved_bytes = 0
+    for pid in _members(group, stats):
+        fields = stats[pid]
+        ticks += int(fields[_UTIME]) + int(fields[_STIME])
+        pages += int(fields[_RSS])
+        moved_bytes += _moved_bytes(_PROC / str(pid)) or 0
     return Usage(
         cpu_s=ticks / os.sysconf("SC_CLK_TCK"),
         main_thread_s=_main_thread_s(group),
         resident_mb=pages * os.sysconf("SC_PAGE_SIZE") / MIB,
+        moved_bytes=moved_bytes,
+        main_thread_bytes=_moved_bytes(_PROC / str(group) / "task" / str(group)),
     )
 
 
-def _stats() -> Iterator[list[str]]:
+def _members(group: int, stats: Mapping[int, list[str]]) -> set[int]:
+    """Returns the processes of a group and all below them, some of which may have left it."""
+    members: set[int] = set()
+    found = {pid for pid, fields in stats.items() if int(fields[_PGRP]) == group}
+    while found - members:
+        members |= found
+        found = {pid for pid, fields in stats.items() if int(fields[_PPID]) in members}
+    return members
+
+
+def children(parent: int) -> list[int]:
+    """Returns the processes that a process has started or adopted; none where that is not told."""
+    if not _PROC.exists():
+        return []
+    return [pid for pid, fields in _stats() if int(fields[_PPID]) == parent]
+
+
+def command_line(pid: int) -> str:
+    """Returns what a process was started as; empty when it is gone, or nobody may know."""
+    with contextlib.suppress(OSError):
+        words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+        return b" ".join(words).decode(errors="replace").strip()
+    return ""
+
+
+def _stats() -> Iterator[tuple[int, list[str]]]:
     for entry in os.scandir(_PROC):
         if entry.name.isdigit():
             try:
                 text = Path(entry.path, "stat").read_text()
             except OSError:  # it has ended
                 continue
-            yield text.rpartition(")")[2].split()
+            yield int(entry.name), text.rpartition(")")[2].split()
 
 
 def _main_thread_s(pid: int) -> float:
@@ -152,6 +186,15 @@ def _main_thread_s(pid: int) -> float:
     except OSError:  # it has ended, or the kernel keeps no such statistics
         return 0.0
     return int(text.split()[0]) / 1e9
+
+
+def _moved_bytes(process: Path) -> int | None:
+    try:
+        words = (process / "io").read_text().split()
+    except OSError:  # it has ended, is another user's, or the kernel does not count that
+        return None
+    counts = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+    return counts["rchar:"] + counts["wchar:"]
 
 
 def _left_of_cgroup() -> int | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["end", "fail", "say", "start_child_and_wait", "write_to"]
+__all__ = ["end", "fail", "leave_daemons", "say", "start_child_and_wait", "write_to"]
 
 
 def say(arguments: Mapping[str, Any]) -> int:
@@ -46,3 +46,12 @@ def start_child_and_wait(arguments: Mapping[str, Any]) -> int:
     part.rename(arguments["path"])
     while True:
         time.sleep(1.0)
+
+
+def leave_daemons(arguments: Mapping[str, Any]) -> int:
+    """Notes a process in a session of its own, and one that this has started, and ends or waits."""
+    source = "setsid sleep 600 & echo $$ $! > $0; wait"
+    subprocess.Popen(["sh", "-c", source, arguments["path"]], start_new_session=True)
+    while not os.path.exists(arguments["path"]) or arguments["waits"]:
+        time.sleep(0.02)
+    return 0

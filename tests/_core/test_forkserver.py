@@ -156,6 +156,22 @@ time.sleep(600)
     assert wait_for(lambda: not any(map(is_running, pids(tmp_path / "pids"))))
 
 
+@pytest.mark.parametrize("end", ["returns", "is killed", "with the server"])
+def test_sessions_that_a_child_has_opened_end_with_the_last_child(
+    end: str, server: ForkServer, tmp_path: Path
+) -> None:
+    path = tmp_path / "pids"
+    pid = start(server, "leave_daemons", path=str(path), waits=end != "returns")
+    assert wait_for(lambda: path.exists() and len(pids(path)) == 2)
+    if end == "is killed":
+        server.kill(pid)
+    if end == "with the server":
+        server.close()
+    else:
+        assert server.next_end(60.0) == ("child", 0 if end == "returns" else -signal.SIGKILL)
+    assert not any(is_running(pid) for pid in pids(path))
+
+
 def test_preload_that_fails_is_wrong_configuration(tmp_path: Path) -> None:
     with open(tmp_path / "output", "wb") as output:
         server = ForkServer(["json", "no_such_module"], output=output)

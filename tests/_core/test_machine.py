@@ -59,7 +59,10 @@ def test_processors_are_those_that_this_process_may_use() -> None:
 
 @LINUX_ONLY
 def test_usage_of_a_group_counts_its_children() -> None:
-    source = "import subprocess, sys; block = bytearray(48 << 20); subprocess.run(['sleep', '60'])"
+    source = (
+        "import subprocess, sys; subprocess.run([sys.executable, '-c',"
+        " 'import time; block = bytearray(48 << 20); time.sleep(60)'], start_new_session=True)"
+    )
     child = subprocess.Popen([sys.executable, "-c", source], start_new_session=True)
     try:
         usage = machine.group_usage(child.pid)
@@ -67,8 +70,12 @@ def test_usage_of_a_group_counts_its_children() -> None:
             usage = machine.group_usage(child.pid)
         assert usage is not None and usage.resident_mb >= 48
         assert usage.cpu_s >= 0 and usage.main_thread_s > 0
+        assert usage.moved_bytes > (usage.main_thread_bytes or 0) > 0
+        (other,) = machine.children(child.pid)
+        assert machine.command_line(other).endswith("time.sleep(60)")
     finally:
-        os.killpg(child.pid, 9)
+        for pid in (*machine.children(child.pid), child.pid):
+            os.kill(pid, 9)
         child.wait()
     empty = machine.group_usage(child.pid)
     assert empty is not None and empty.resident_mb == 0

@@ -2,6 +2,9 @@
 
 It tells the client `ready` after its imports, `started` with the process id of each child, and
 `ended` with its exit code, -N after signal N.
+
+What a child has started ends with it: at once what is in its process group, and with the last child
+what has left that (`setsid`, daemons); orphans are adopted by this process, which kills them.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import os
 import signal
 import socket
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -26,6 +30,9 @@ from generic_trainer._core.forkserver import messages
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 # The kernel shall rather kill a child than the process that can report it.
 _OOM_SCORE = 500
+# How long a killed process may take to be gone: the kernel may have to wait for a file system.
+_KILL_TIMEOUT_S = 5.0
+_POLL_S = 0.01
 
 
 def main(descriptor: int, preload: Sequence[str], preload_if_there: Sequence[str]) -> None:
@@ -97,6 +104,7 @@ class _Server:
         finally:
             for pid in self._children:
                 _kill_group(pid)
+            _kill_all_children()
 
     def _reap(self) -> None:
         """Reports the children that have ended, after killing what they left behind."""
@@ -108,6 +116,8 @@ class _Server:
                     _kill_group(ended.si_pid)
                 _, status = os.waitpid(ended.si_pid, 0)
                 if name is not None:
+                    if not self._children:  # whose orphans they are is known only now
+                        _kill_all_children()
                     self.tell(event="ended", name=name, code=os.waitstatus_to_exitcode(status))
 
     def _fork(self, request: dict[str, Any], descriptors: Sequence[int]) -> None:
@@ -164,6 +174,22 @@ def _lead_group(pid: int) -> None:
     """Gives a child a process group of its own; it may have it already, or be gone."""
     with contextlib.suppress(OSError):
         os.setpgid(pid, pid)
+
+
+def _kill_all_children() -> None:
+    """Kills all children of this process, and theirs, which it adopts when they are orphans."""
+    end_s = time.monotonic() + _KILL_TIMEOUT_S
+    others: set[int] = set()  # programs of another user, such as sudo
+    while (pids := set(machine.children(os.getpid())) - others) and time.monotonic() < end_s:
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except PermissionError:
+                others.add(pid)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(_POLL_S)
 
 
 def _kill_group(pid: int) -> None:

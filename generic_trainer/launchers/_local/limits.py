@@ -11,9 +11,13 @@ from generic_trainer._core.cluster import Task
 from generic_trainer._core.machine import Usage, group_usage
 from generic_trainer.launchers._distribution import Distribution
 
-# TensorFlow's threads wake up now and then. A process that uses less than this share of one
-# processor, and whose main thread uses nothing, does nothing.
-_IDLE_SHARE = 0.02
+# TensorFlow's threads wake up now and then, and a main thread may sleep and look again, which takes
+# it 0.02 % of a processor at two looks a second. Less than these shares, by all threads and by the
+# main thread, is to do nothing; a step, a compilation or a look at a service takes more.
+_IDLE_SHARE, _IDLE_MAIN_SHARE = 0.02, 0.002
+# Bytes a second that are read and written for nothing: the members of a cluster look after each
+# other. The main thread takes no part in that: whatever it reads or writes is progress.
+_IDLE_BYTES = 512
 # At most this long between two looks, and this often within `heartbeat_s`.
 _INTERVAL_S, _LOOKS = 1.0, 20
 
@@ -86,9 +90,23 @@ class Limits:
         return self._heartbeat_s is not None and self._clock() - since_s > self._heartbeat_s
 
     def _note(self, seen: _Seen, usage: Usage, now_s: float) -> None:
-        cpu_s = usage.cpu_s - seen.usage.cpu_s
-        works = usage.main_thread_s > seen.usage.main_thread_s
-        # Processes that have ended take their time with them, hence not `>` alone.
-        if works or cpu_s < 0 or cpu_s > _IDLE_SHARE * (now_s - seen.seen_s):
+        if _progressed(seen.usage, usage, now_s - seen.seen_s):
             seen.alive_s = now_s
         seen.usage, seen.seen_s = usage, now_s
+
+
+def _progressed(before: Usage, now: Usage, passed_s: float) -> bool:
+    """Whether a worker has computed, read or written anything between two looks."""
+    cpu_s = now.cpu_s - before.cpu_s
+    moved_bytes = now.moved_bytes - before.moved_bytes
+    # Processes that have ended take their time with them, hence not `>` alone.
+    if min(cpu_s, moved_bytes) < 0 or cpu_s > _IDLE_SHARE * passed_s:
+        return True
+    main_thread_s = now.main_thread_s - before.main_thread_s
+    if now.main_thread_bytes is None:  # so any time of the main thread may be progress
+        return main_thread_s > 0
+    return (
+        main_thread_s > _IDLE_MAIN_SHARE * passed_s
+        or now.main_thread_bytes != before.main_thread_bytes
+        or moved_bytes > _IDLE_BYTES * passed_s
+    )
