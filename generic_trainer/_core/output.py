@@ -133,9 +133,10 @@ def _copied_descriptors(path: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _file_without_name() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
     """Yields the two ends of a file that is gone when nobody has it open any more."""
-    descriptor, path = tempfile.mkstemp(prefix="generic-trainer-output-")
-    with open(descriptor, "r+b", buffering=0) as source, open(path, "ab", buffering=0) as sink:
-        os.unlink(path)
+    with ScratchFolder("output-") as folder:
+        path = os.path.join(folder, "output")
+        source, sink = open(path, "w+b", buffering=0), open(path, "ab", buffering=0)
+    with source, sink:
         yield sink, source
 
 

@@ -13,6 +13,7 @@ from generic_trainer.errors import ConfigurationError, raise_problems
 LauncherName = Literal["in_process", "local", "ray", "tfjob"]
 _LAUNCHERS = ("in_process", "local", "ray", "tfjob")
 _DEFAULT_GPU_TYPE = "nvidia.com/gpu"
+_DEFAULT_WORKER_GRACE_S = 60.0
 # Fields that are for the workers which an engine starts → what training in process comes up to
 # besides the default.
 _FOR_WORKERS: dict[str, tuple[Any, ...]] = {
@@ -20,6 +21,7 @@ _FOR_WORKERS: dict[str, tuple[Any, ...]] = {
     "parameter_servers": (),
     "max_failures": (0,),
     "preemption_grace_s": (),
+    "worker_grace_s": (),
     "timeout_s": (),
     "heartbeat_s": (None,),
     "env": (),
@@ -90,7 +92,7 @@ class Distribution:
        Nothing else that fails is tried again.
     5. What a launcher cannot do is refused unless it is the default: `"in_process"` starts no
        workers, and so refuses what is about them (`num_workers`, `parameter_servers`,
-       `max_failures`, `preemption_grace_s`, `timeout_s`, `heartbeat_s`, `env`).
+       `max_failures`, `preemption_grace_s`, `worker_grace_s`, `timeout_s`, `heartbeat_s`, `env`).
 
     Attributes:
         num_workers: processes that train.
@@ -107,9 +109,13 @@ class Distribution:
         max_failures: how often a lost or preempted worker is made up for.
         preemption_grace_s: how long workers may take, in seconds, from SIGTERM until they have
             saved a checkpoint and ended.
-        timeout_s: limit for the whole training, all attempts together, in seconds.
-        heartbeat_s: a worker that uses no processor for so many seconds hangs: its threads' stacks
-            are logged and the run fails. None lets workers wait for ever.
+        worker_grace_s: how long the other workers may go on, in seconds, when the chief has ended;
+            `launcher="local"` only. Ray waits for all, and Kubeflow ends all with the chief.
+        timeout_s: limit for the whole training, all attempts together, in seconds. None, as only
+            you know how long is too long: a loop that computes for ever is found by nothing else.
+        heartbeat_s: a worker that does nothing for so many seconds hangs: its threads' stacks are
+            logged and the run fails. To compute, to read and to write is to do something; to sleep
+            and look again is not. None lets workers wait for ever.
         require_gpu: whether a worker that sees no GPU fails instead of training without.
         env: environment variables of the workers.
         ray: where Ray is.
@@ -128,6 +134,7 @@ class Distribution:
     memory_mb_per_worker: int | None = None
     max_failures: int = 3
     preemption_grace_s: float = 25.0
+    worker_grace_s: float = _DEFAULT_WORKER_GRACE_S
     timeout_s: float | None = None
     heartbeat_s: float | None = 600.0
     require_gpu: bool = False
@@ -215,7 +222,7 @@ def _wrong_values(wanted: Distribution) -> Iterator[str]:
         value = getattr(wanted, name)
         if value is not None and not (_is_number(value) and value > 0):
             yield f"{name} must be a positive number or None, got {value!r}"
-    for name in ("gpus_per_worker", "preemption_grace_s"):
+    for name in ("gpus_per_worker", "preemption_grace_s", "worker_grace_s"):
         value = getattr(wanted, name)
         if not (_is_number(value) and value >= 0) and (value, name) != (None, "gpus_per_worker"):
             yield f"{name} must be a number of at least 0, got {value!r}"
@@ -251,6 +258,11 @@ def _contradictions(wanted: Distribution) -> Iterator[str]:
                     f"{field.name}={value!r} needs a launcher that starts workers, such as "
                     "launcher='local', but launcher is 'in_process'"
                 )
+    if wanted.launcher in ("ray", "tfjob") and wanted.worker_grace_s != _DEFAULT_WORKER_GRACE_S:
+        yield (
+            f"worker_grace_s={wanted.worker_grace_s!r} is for launcher='local', but launcher is "
+            f"{wanted.launcher!r}, which decides itself when the other workers end: leave it out"
+        )
     if wanted.launcher == "ray" and wanted.gpu_type != _DEFAULT_GPU_TYPE:
         yield (
             f"gpu_type={wanted.gpu_type!r} is for pods, but launcher is 'ray', which calls every "

@@ -11,12 +11,14 @@ import contextlib
 import dataclasses
 import importlib
 import logging
+import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from generic_trainer._core.cluster import Task
+from generic_trainer._core.machine import children, command_line
 from generic_trainer._core.output import kept_output
 from generic_trainer._core.signals import SigtermNotice
 from generic_trainer.errors import TrainingError, WorkerHangError, WorkerLostError
@@ -30,8 +32,7 @@ _ENGINES = {
     "ray": "_ray.engine:ray_engine",
     "tfjob": "_tfjob.engine:tfjob_engine",
 }
-# How long the others may take when the chief has exported, or when one has failed and it is not
-# yet clear which was the first.
+# How long the others may take when one has failed and it is not yet clear which was the first.
 _LAST_WORDS_S = 10.0
 # How long a task that misses another one waits before it says so: that one, or the engine, has
 # more to say about it.
@@ -217,14 +218,18 @@ class _Attempt:
             self._engine.kill()
 
     def _watch(self) -> None:
+        over_s: float | None = None
         while True:
             ends = self._engine.poll()
             if any(end.task == self._chief.name and end.failure is None for end in ends):
-                self._poll_until(lambda _: self._only_servers_run(), _LAST_WORDS_S)
-                return
-            if _failed(ends):
+                over_s = over_s or self._clock() + self._distribution.worker_grace_s
+                if self._is_over(over_s):
+                    return
+                if self._chief not in self._engine.running():
+                    continue  # the others can spoil nothing any more
+            elif _failed(ends):
                 raise self._error(ends)
-            if self._stop.received:
+            elif self._stop.received:
                 raise self._preempted()
             self._engine.check()
             if self._deadline_s is not None and self._clock() > self._deadline_s:
@@ -232,6 +237,24 @@ class _Attempt:
                     f"Training did not end within timeout_s={self._distribution.timeout_s:g} and "
                     f"was stopped. {self._engine.diagnose()}".rstrip()
                 )
+
+    def _is_over(self, over_s: float) -> bool:
+        """Whether the chief, which has done its part, is gone, and the others had their time."""
+        running = [task for task in self._engine.running() if not task.is_server]
+        if not running or self._stop.received:
+            return True
+        if self._chief in running or self._clock() < over_s:
+            return False
+        names = ", ".join(task.name for task in running)
+        _logger.warning(
+            "The chief has exported, but %s still worked %g s later (worker_grace_s) and was "
+            "stopped. What it has printed is kept; what it would have done is lost. Have the chief "
+            "wait for it, or allow more time. %s",
+            names,
+            self._distribution.worker_grace_s,
+            self._engine.diagnose(),
+        )
+        return True
 
     def _error(self, ends: Sequence[WorkerEnd]) -> Exception:
         if root_cause(_failed(ends)).may_be_consequence:
@@ -260,9 +283,6 @@ class _Attempt:
             ends = self._engine.poll()
         return ends
 
-    def _only_servers_run(self) -> bool:
-        return all(task.is_server for task in self._engine.running())
-
 
 def _failed(ends: Sequence[WorkerEnd]) -> list[WorkerEnd]:
     return [end for end in ends if end.failure is not None]
@@ -276,6 +296,7 @@ def _train_here(job: Job) -> None:
     # Imported only now: whoever sends jobs to other machines needs no more than that.
     from generic_trainer.launchers._task import train
 
+    before = children(os.getpid())
     try:
         train(job)
     except TrainingError as error:
@@ -283,6 +304,19 @@ def _train_here(job: Job) -> None:
         if isinstance(error, kind):
             raise
         raise kind(str(error)) from error.__cause__
+    finally:
+        _tell_of_left_behind(set(children(os.getpid())) - set(before))
+
+
+def _tell_of_left_behind(pids: Iterable[int]) -> None:
+    """Names processes that go on; they are not killed, as this one may be a notebook."""
+    running = [f"{pid} ({command})" for pid in sorted(pids) if (command := command_line(pid))]
+    if running:
+        _logger.info(
+            "Started while run_fn ran, and still running: %s. They go on without this run, and "
+            "what they print is not kept; launcher='local' ends what run_fn has started.",
+            ", ".join(running),
+        )
 
 
 def _alone(distribution: Distribution, task: Task) -> Distribution:

@@ -36,7 +36,6 @@ _logger = logging.getLogger(__name__)
 
 _SCRATCH_EXPORT_DIR = "export"
 _EXPORT_FN = "export_fn"
-_PEERS_TIMEOUT_S = 10.0
 _POLL_S = 0.02
 
 
@@ -86,8 +85,9 @@ def run_task(job: Job, name: str) -> WorkerEnd:
                 job = dataclasses.replace(job, request=request)
                 train(job) if job.rehearsal_dir is None else _rehearse(job, job.rehearsal_dir)
     except BaseException as error:
-        traceback.print_exc()
-        sys.stderr.flush()
+        with contextlib.suppress(OSError, ValueError):  # run_fn has closed it
+            traceback.print_exc()
+            sys.stderr.flush()
         return WorkerEnd.of(error, name)
     return WorkerEnd(task=name)
 
@@ -131,10 +131,11 @@ def main(arguments: Mapping[str, Any]) -> int:
         if arguments["processors"]:
             os.sched_setaffinity(0, arguments["processors"])
         _draw_differently()
-        end = run_task(Job.from_json(arguments["job"]), arguments["name"])
+        job = Job.from_json(arguments["job"])
+        end = run_task(job, arguments["name"])
         end.write(arguments["end"])
         if end.failure is None:
-            _wait_for(arguments["peers"])
+            _wait_for(arguments["peers"], job.distribution.worker_grace_s)
         faulthandler.disable()  # before the file is closed
         return end.status
 
@@ -188,9 +189,9 @@ def _export_dir(request: TrainingRequest) -> str:
     return request.staging_dir
 
 
-def _wait_for(peers: Sequence[str]) -> None:
+def _wait_for(peers: Sequence[str], timeout_s: float) -> None:
     """Stays until all are done: the chief's process has the service that the others talk to."""
-    end_s = time.monotonic() + _PEERS_TIMEOUT_S
+    end_s = time.monotonic() + timeout_s
     while not all(map(os.path.exists, peers)) and time.monotonic() < end_s:
         time.sleep(_POLL_S)
 

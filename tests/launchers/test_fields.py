@@ -39,6 +39,7 @@ def supervised(distribution: Distribution) -> Any:
         "losses": [[lost()]] * 9,
         "time": [[None] * 99 + [succeeded()]],
         "stop": [[terminate]],
+        "late": [[succeeded()]],
     }
     for name, script in scripts.items():
         engine = FakeEngine(*script, obeys=False)
@@ -179,6 +180,10 @@ FIELDS: dict[str, tuple[Any, dict[str, Effect]]] = {
         40.0,
         {"in_process": REFUSED, "local": supervised, "ray": alone, "tfjob": tfjob},
     ),
+    "worker_grace_s": (
+        9.0,
+        {"in_process": REFUSED, "local": supervised, "ray": REFUSED, "tfjob": REFUSED},
+    ),
     "timeout_s": (
         9.0,
         {"in_process": REFUSED, "local": supervised, "ray": supervised, "tfjob": supervised},
@@ -206,7 +211,8 @@ FIELDS: dict[str, tuple[Any, dict[str, Effect]]] = {
 }
 # What shows only together with another field.
 TOGETHER: dict[tuple[str, str], dict[str, Any]] = {
-    ("gpu_type", engine): {"gpus_per_worker": 1} for engine in ENGINES
+    **{("gpu_type", engine): {"gpus_per_worker": 1} for engine in ENGINES},
+    ("worker_grace_s", "local"): {"num_workers": 2},
 }
 OPTIONS: dict[str, tuple[str, Any, Callable[[Distribution], Any]]] = {
     "RayOptions.address": ("ray", "ray://head:10001", ray_options),

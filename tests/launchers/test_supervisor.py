@@ -42,11 +42,26 @@ def test_others_may_finish_for_a_while_and_servers_need_not() -> None:
     run(engine, num_workers=2)
     assert engine.now_s == 3.0
     engine = FakeEngine([succeeded()])
-    run(engine, num_workers=2)
-    assert engine.now_s == pytest.approx(11.0)
-    engine = FakeEngine([succeeded()])
     run(engine, num_workers=1, parameter_servers=1)
     assert engine.now_s == 1.0
+
+
+def test_worker_that_works_on_is_stopped_with_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    engine = FakeEngine([succeeded()])
+    run(engine, num_workers=3, worker_grace_s=7, timeout_s=3)  # the model is there
+    assert engine.now_s == 8.0
+    assert engine.calls == ["start", "diagnose", "kill", "close"]
+    message = "worker 0, worker 1 still worked 7 s later (worker_grace_s) and was stopped"
+    assert message in caplog.text
+    assert "They were in run_fn." in caplog.text
+
+
+def test_nothing_that_happens_after_the_end_of_the_chief_spoils_the_run() -> None:
+    engine = FakeEngine([succeeded(), wrong("worker 0")])
+    run(engine, num_workers=2)
+    engine = FakeEngine([succeeded(), terminate])
+    run(engine, num_workers=2)
+    assert engine.now_s == 2.0
 
 
 def test_lost_workers_are_replaced_as_often_as_allowed(caplog: pytest.LogCaptureFixture) -> None:

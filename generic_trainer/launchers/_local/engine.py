@@ -112,7 +112,8 @@ class LocalEngine:
             name, code = ended
             task = self._tasks[name]
             del self._pids[task]
-            self._ends.append(self._end_of(task, code))
+            self._note(self._end_of(task, code))
+        self._ask_chief()
         return self._ends
 
     def running(self) -> Sequence[Task]:
@@ -120,7 +121,7 @@ class LocalEngine:
         return list(self._pids)
 
     def check(self) -> None:
-        """Looks at memory and at signs of life.
+        """Looks at memory and at progress.
 
         Raises:
             WorkerMemoryError: a worker takes more than it may.
@@ -138,8 +139,10 @@ class LocalEngine:
             )
         if self._limits.all_idle(self._pids):
             raise WorkerHangError(
-                f"Training hangs: no worker has used a processor for "
-                f"{self._distribution.heartbeat_s:g} s (heartbeat_s). {self.diagnose()}"
+                f"Training hangs: no worker has computed, read or written anything for "
+                f"{self._distribution.heartbeat_s:g} s (heartbeat_s). Where it is right to wait so "
+                "long, print a line now and then, or allow more time; None allows any. "
+                f"{self.diagnose()}"
             )
 
     def stop(self) -> None:
@@ -172,6 +175,18 @@ class LocalEngine:
                 self.poll()
         self._attempt.close()
 
+    def _ask_chief(self) -> None:
+        """Notes that the chief has done its part, though its process waits for the others."""
+        chief = next(iter(self._tasks.values()))
+        if len(self._pids) > 1 and chief in self._pids:
+            said = WorkerEnd.read(str(self._file(chief, "end")))
+            if said is not None and said.failure is None:
+                self._note(said)
+
+    def _note(self, end: WorkerEnd) -> None:
+        if end.task not in [each.task for each in self._ends]:
+            self._ends.append(end)
+
     def _end_of(self, task: Task, code: int) -> WorkerEnd:
         """Returns how a worker ended: what it said itself, else what its exit code tells."""
         said = WorkerEnd.read(str(self._file(task, "end")))
@@ -181,7 +196,7 @@ class LocalEngine:
         subject = f"The process of {task.name}" if several else "The process that trains"
         name = signal_name(code) if code < 0 else None
         failure, message = self._reason(subject, task, code, name)
-        return WorkerEnd(
+        end = WorkerEnd(
             task=task.name,
             failure=failure,
             message=message,
@@ -191,6 +206,9 @@ class LocalEngine:
             may_be_consequence=code == -signal.SIGABRT,
             names_task=True,
         )
+        with contextlib.suppress(OSError):
+            end.write(str(self._file(task, "end")))  # nobody needs to wait for it any longer
+        return end
 
     def _reason(
         self, subject: str, task: Task, code: int, signal_name: str | None

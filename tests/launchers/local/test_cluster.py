@@ -210,6 +210,25 @@ def wait_for_ever():
     assert "in wait_for_ever" in str(caught.value)
 
 
+def test_worker_that_works_on_after_the_chief_is_told_of(run: Run) -> None:
+    source = """
+    import sys, time
+    from generic_trainer import training
+
+    def run_fn(fn_args):
+        export(fn_args.serving_model_dir)
+        while not training.is_chief():
+            sys.stdout.write("not yet done ")
+            time.sleep(0.1)
+    """
+    job = run(source, num_workers=2, worker_grace_s=1.0)
+    log = jobs.log(job)
+    assert "worker 0 still worked 1 s later (worker_grace_s) and was stopped" in log
+    assert re.search("worker 0 was here:.* in run_fn", log, re.DOTALL)
+    assert "[worker 0] not yet done not yet done" in log
+    assert jobs.exported(job) == ["Format-Serving"]
+
+
 def test_lines_of_single_workers_have_no_prefix(run: Run) -> None:
     job = run("def run_fn(fn_args): print('alone'); export(fn_args.serving_model_dir)")
     assert "\nalone\n" in jobs.log(job)

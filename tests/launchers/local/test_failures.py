@@ -147,14 +147,41 @@ def test_hang_shows_the_stack(run: Run) -> None:
     assert "in wait_for" in str(caught.value)
 
 
-def test_waiting_in_a_loop_is_no_hang(run: Run) -> None:
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "while not event.is_set(): time.sleep(0.3)",
+        "while thread.is_alive(): thread.join(0.3)",
+    ],
+)
+def test_looking_again_and_again_is_a_hang(run: Run, wait: str) -> None:
+    source = f"""
+    import threading, time
+
+    event = threading.Event()
+    thread = threading.Thread(target=event.wait, daemon=True)
+
+    def run_fn(fn_args):
+        thread.start()
+        look_again()
+
+    def look_again():
+        {wait}
+    """
+    with pytest.raises(WorkerHangError, match="computed, read or written anything") as caught:
+        run(source, heartbeat_s=1.0)
+    assert "in look_again" in str(caught.value)
+
+
+def test_a_line_now_and_then_is_a_sign_of_life(run: Run) -> None:
     run(
         """
         import time
 
         def run_fn(fn_args):
-            for _ in range(30):
-                time.sleep(0.1)
+            for _ in range(5):
+                print("still waiting")
+                time.sleep(0.5)
             export(fn_args.serving_model_dir)
         """,
         heartbeat_s=1.0,
@@ -187,13 +214,36 @@ def test_what_a_worker_has_started_ends_with_it(run: Run) -> None:
         import subprocess
 
         def run_fn(fn_args):
-            left_behind = subprocess.Popen(["sleep", "600"])
-            print("left behind:", left_behind.pid)
+            left_behind = [
+                subprocess.Popen(["sleep", "600"], start_new_session=is_new).pid
+                for is_new in (False, True)
+            ]
+            print("left behind:", *left_behind)
             export(fn_args.serving_model_dir)
         """
     )
-    pid = int(jobs.log(job).split("left behind:")[1].split()[0])
-    assert not jobs.is_running(pid)
+    pids = jobs.log(job).split("left behind:")[1].split()[:2]
+    assert not any(jobs.is_running(int(pid)) for pid in pids)
+
+
+@pytest.mark.parametrize(
+    "closes", ["sys.stdout.close(); sys.stderr.close()", "os.closerange(0, 3)"]
+)
+def test_run_fn_may_close_its_output(run: Run, closes: str) -> None:
+    source = f"""
+    import os, sys
+
+    def run_fn(fn_args):
+        print("said before")
+        {closes}
+        export(fn_args.serving_model_dir)
+        WRONG
+    """
+    job = run(source.replace("WRONG", ""))
+    assert jobs.exported(job) == ["Format-Serving"]
+    assert "said before" in jobs.log(job)
+    with pytest.raises(TrainingError, match="division by zero"):
+        run(source.replace("WRONG", "1 / 0"))
 
 
 def test_missing_gpu_is_said_before_training(run: Run) -> None:
