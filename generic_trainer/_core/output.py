@@ -133,10 +133,11 @@ def _copied_descriptors(path: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _file_without_name() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
     """Yields the two ends of a file that is gone when nobody has it open any more."""
-    with ScratchFolder("output-") as folder:
-        path = os.path.join(folder, "output")
-        source, sink = open(path, "w+b", buffering=0), open(path, "ab", buffering=0)
-    with source, sink:
+    with contextlib.ExitStack() as stack:
+        with ScratchFolder("output-") as folder:
+            path = os.path.join(folder, "output")
+            source = stack.enter_context(open(path, "w+b", buffering=0))
+            sink = stack.enter_context(open(path, "ab", buffering=0))
         yield sink, source
 
 
