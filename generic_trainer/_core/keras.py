@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from types import ModuleType
 from typing import Any
@@ -10,11 +9,6 @@ from typing import Any
 # Set to 1 before TensorFlow is imported, it makes tf.keras Keras 2.
 LEGACY_VARIABLE = "TF_USE_LEGACY_KERAS"
 _PACKAGES = ("keras", "tf_keras")
-
-
-def legacy_is_requested() -> bool:
-    """Returns whether the environment asks for Keras 2, as TensorFlow reads it."""
-    return os.environ.get(LEGACY_VARIABLE, "").lower() in ("1", "true")
 
 
 def keras_module() -> ModuleType:
@@ -26,6 +20,21 @@ def keras_module() -> ModuleType:
     import tensorflow as tf
 
     return sys.modules[tf.keras.layers.Layer.__module__.partition(".")[0]]
+
+
+def same_keras() -> dict[str, str]:
+    """Returns the environment variable with which another process gets the `tf.keras` of this one.
+
+    This process's own says too little: importing tensorflow_transform sets it to 1, long after
+    `tf.keras` has become Keras 3. Empty where no TensorFlow is imported, or it finds no Keras: then
+    the environment alone decides, there as here.
+    """
+    if "tensorflow" not in sys.modules:
+        return {}
+    try:
+        return {LEGACY_VARIABLE: str(int(keras_module().__name__ == "tf_keras"))}
+    except ImportError:
+        return {}
 
 
 def keras_3_package() -> ModuleType | None:

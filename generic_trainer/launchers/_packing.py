@@ -11,6 +11,7 @@ from typing import Any
 
 from generic_trainer._core.cluster import TF_CONFIG, Task
 from generic_trainer._core.files import gfile, is_remote, read_whole, write_whole
+from generic_trainer._core.keras import same_keras
 from generic_trainer.errors import ConfigurationError, ModuleFileError
 from generic_trainer.launchers._job import Job
 from generic_trainer.launchers._worker_end import WorkerEnd
@@ -24,14 +25,15 @@ _OWN = (TF_CONFIG, "TF_GRPC_REUSE_PORT", "TF_FORCE_GPU_ALLOW_GROWTH")
 def with_carried_environment(job: Job) -> Job:
     """Returns the job with this process's TensorFlow and Keras settings in `distribution.env`.
 
-    A pipeline that was started with `TF_USE_LEGACY_KERAS=1` means its workers too.
+    A pipeline that was started with `TF_USE_LEGACY_KERAS=1` means its workers too: they get the
+    Keras that `tf.keras` is here.
     """
     carried = {
         name: value
         for name, value in os.environ.items()
         if name.startswith(_PREFIXES) and name not in _OWN
     }
-    env = {**carried, **job.distribution.env}
+    env = {**carried, **same_keras(), **job.distribution.env}
     return dataclasses.replace(job, distribution=dataclasses.replace(job.distribution, env=env))
 
 

@@ -22,6 +22,7 @@ from generic_trainer._core.cluster import (
     is_one_of_several,
     this_task,
 )
+from generic_trainer._core.keras import keras_module, keras_version
 from generic_trainer._core.output import shown_output
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._entry_points import run_fn_of
@@ -59,6 +60,8 @@ def train(job: Job) -> None:
     with run_fn_of(code) as run_fn:
         fn_args = job.make_fn_args(export_dir)
         _logger.info("Training with %s of %s", code.function, code.module)
+        with contextlib.suppress(ImportError):  # not everybody needs it
+            _logger.info("tf.keras is Keras %s", keras_version())
         _logger.info("TensorBoard: tensorboard --logdir %s", request.model_run_dir)
         with explain_read_errors(), _refusals():
             call_user_function(run_fn, fn_args, code)
@@ -130,10 +133,16 @@ def main(arguments: Mapping[str, Any]) -> int:
         os.environ.update(arguments["environment"])
         if arguments["processors"]:
             os.sched_setaffinity(0, arguments["processors"])
+        with contextlib.suppress(ImportError):
+            keras_module()  # for good: modules that are imported from now on set the variable
         _draw_differently()
         job = Job.from_json(arguments["job"])
         end = run_task(job, arguments["name"])
-        end.write(arguments["end"])
+        try:
+            end.write(arguments["end"])
+        except OSError as error:  # of a full disk, perhaps: all that is left is the exit status
+            traceback.print_exc()
+            end = WorkerEnd.of(error)
         if end.failure is None:
             _wait_for(arguments["peers"], job.distribution.worker_grace_s)
         faulthandler.disable()  # before the file is closed

@@ -17,7 +17,6 @@ from generic_trainer._core.keras import (
     is_keras_3,
     keras_3_package,
     keras_version,
-    legacy_is_requested,
 )
 from generic_trainer.errors import ConfigurationError
 
@@ -68,7 +67,7 @@ def keras_3_on_one_worker_only() -> Iterator[None]:
     Whether a module uses Keras 3 is known no sooner: a loop of one's own trains well with that
     strategy, and `tf_keras` is Keras 2 whatever `tf.keras` is.
     """
-    keras = None if legacy_is_requested() else keras_3_package()
+    keras = keras_3_package() if is_keras_3() else None
     if keras is None:
         yield
         return

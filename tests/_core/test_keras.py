@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
-from generic_trainer._core.keras import is_keras_3, keras_version, legacy_is_requested
+from generic_trainer._core.keras import (
+    is_keras_3,
+    keras_version,
+    same_keras,
+)
 
 
 @pytest.mark.parametrize(("package", "is_3"), [("keras", True), ("tf_keras", False)])
@@ -37,9 +42,14 @@ def test_without_an_object_it_is_that_of_tensorflow() -> None:
     assert is_keras_3() == is_keras_3(tf.keras.layers.Dense(1)) == keras_version().startswith("3.")
 
 
-@pytest.mark.parametrize(("value", "legacy"), [("1", True), ("True", True), ("0", False)])
-def test_the_environment_is_read_as_tensorflow_reads_it(
-    monkeypatch: pytest.MonkeyPatch, value: str, legacy: bool
+def test_other_processes_are_told_what_tf_keras_is_and_not_what_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("TF_USE_LEGACY_KERAS", value)
-    assert legacy_is_requested() == legacy
+    legacy = str(int(not is_keras_3()))
+    for value in ("0", "1"):
+        monkeypatch.setenv("TF_USE_LEGACY_KERAS", value)
+        assert same_keras() == {"TF_USE_LEGACY_KERAS": legacy}
+    monkeypatch.setattr(tf, "keras", importlib.import_module("tf_keras"))
+    assert same_keras() == {"TF_USE_LEGACY_KERAS": "1"}
+    monkeypatch.delitem(sys.modules, "tensorflow")
+    assert same_keras() == {}

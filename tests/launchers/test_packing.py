@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from generic_trainer._core.cluster import Task
+from generic_trainer._core.keras import is_keras_3
 from generic_trainer._core.values import to_json
 from generic_trainer.errors import ConfigurationError, ModuleFileError
 from generic_trainer.launchers import Distribution
@@ -22,14 +23,26 @@ SOURCE = "def run_fn(fn_args): pass"
 def test_settings_of_tensorflow_and_keras_go_along(
     examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("TF_USE_LEGACY_KERAS", "KERAS_BACKEND", "TF_CONFIG", "HOSTNAME"):
+    for name in ("TF_FORCE_UNIFIED_MEMORY", "KERAS_BACKEND", "TF_CONFIG", "HOSTNAME"):
         monkeypatch.setenv(name, "here")
     wanted = Distribution(launcher="local", env={"KERAS_BACKEND": "there", "OWN": "there"})
     job = jobs.make_job(tmp_path, examples, SOURCE, distribution=wanted)
     env = with_carried_environment(job).distribution.env
-    assert env["TF_USE_LEGACY_KERAS"] == "here"
+    assert env["TF_FORCE_UNIFIED_MEMORY"] == "here"
     assert (env["KERAS_BACKEND"], env["OWN"]) == ("there", "there")
     assert not env.keys() & {"TF_CONFIG", "HOSTNAME"}
+
+
+def test_keras_of_this_process_goes_along_and_what_is_asked_for_wins(
+    examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", str(int(is_keras_3())))
+    job = jobs.make_job(tmp_path, examples, SOURCE, distribution=Distribution(launcher="local"))
+    env = with_carried_environment(job).distribution.env
+    assert env["TF_USE_LEGACY_KERAS"] == str(int(not is_keras_3()))
+    wanted = Distribution(launcher="local", env={"TF_USE_LEGACY_KERAS": "true"})
+    env = with_carried_environment(dataclasses.replace(job, distribution=wanted)).distribution.env
+    assert env["TF_USE_LEGACY_KERAS"] == "true"
 
 
 def test_bundle_that_is_gone_is_named(examples: Path, tmp_path: Path) -> None:

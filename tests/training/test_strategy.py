@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.training import get_strategy
+from generic_trainer.training import get_strategy, keras_3_on_one_worker_only
 
 
 def cluster(monkeypatch: pytest.MonkeyPatch, task: str, **tasks: int) -> None:
@@ -48,3 +48,19 @@ def test_a_server_trains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster(monkeypatch, "ps", chief=1, worker=1, ps=1)
     with pytest.raises(ConfigurationError, match=r"this process is ps 0\. Expected the chief"):
         get_strategy()
+
+
+@pytest.mark.skipif(not hasattr(tf.keras, "__version__"), reason="Keras 2 can")
+def test_fit_of_keras_3_is_refused_whatever_the_environment_says_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")  # as importing tensorflow_transform does
+
+    class Model(tf.keras.Model):  # type: ignore[misc]
+        distribute_strategy = object.__new__(tf.distribute.MultiWorkerMirroredStrategy)
+
+    with (
+        keras_3_on_one_worker_only(),
+        pytest.raises(ConfigurationError, match="cannot train on several workers"),
+    ):
+        Model().fit()

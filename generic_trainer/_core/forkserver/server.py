@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib
+import logging
 import os
 import signal
 import socket
@@ -47,11 +48,13 @@ def main(descriptor: int, preload: Sequence[str], preload_if_there: Sequence[str
         with warnings.catch_warnings():
             # The process that started this one has shown them already.
             warnings.simplefilter("ignore")
+            logging.disable(logging.WARNING)
             for name in preload:
                 importlib.import_module(name)
             for name in preload_if_there:
                 with contextlib.suppress(ImportError):
                     importlib.import_module(name)
+            logging.disable(logging.NOTSET)
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         server = _Server(channel)
         server.tell(event="ready")

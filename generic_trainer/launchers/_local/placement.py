@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 
 from generic_trainer._core.cluster import TF_CONFIG, Task, make_tf_config
+from generic_trainer._core.keras import same_keras
 from generic_trainer._core.machine import available_cpus
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers._distribution import Distribution
@@ -29,6 +30,7 @@ def common_environment(distribution: Distribution) -> dict[str, str]:
     environment: dict[str, str] = {
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
         **os.environ,
+        **same_keras(),
         "TF_GRPC_REUSE_PORT": "1",
         **distribution.env,
     }
