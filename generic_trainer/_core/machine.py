@@ -157,9 +157,12 @@ def _members(group: int, stats: Mapping[int, list[str]]) -> set[int]:
 
 def children(parent: int) -> list[int]:
     """Returns the processes that a process has started or adopted; none where that is not told."""
-    if not _PROC.exists():
-        return []
     return [pid for pid, fields in _stats() if int(fields[_PPID]) == parent]
+
+
+def processes_that_name(text: str) -> list[int]:
+    """Returns the other processes that have a text in their command lines, as far as is told."""
+    return [pid for pid in _processes() if text in command_line(pid) and pid != os.getpid()]
 
 
 def command_line(pid: int) -> str:
@@ -171,13 +174,14 @@ def command_line(pid: int) -> str:
 
 
 def _stats() -> Iterator[tuple[int, list[str]]]:
-    for entry in os.scandir(_PROC):
-        if entry.name.isdigit():
-            try:
-                text = Path(entry.path, "stat").read_text()
-            except OSError:  # it has ended
-                continue
-            yield int(entry.name), text.rpartition(")")[2].split()
+    for pid in _processes():
+        with contextlib.suppress(OSError):  # it has ended
+            yield pid, (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+
+
+def _processes() -> list[int]:
+    names = os.listdir(_PROC) if _PROC.exists() else []
+    return [int(name) for name in names if name.isdigit()]
 
 
 def _main_thread_s(pid: int) -> float:

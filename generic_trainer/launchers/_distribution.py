@@ -35,13 +35,13 @@ class RayOptions:
     Attributes:
         address: of a Ray cluster: `"auto"`, `"ray://head:10001"`, `"head:6379"`. None starts a
             Ray on this machine, for the time of the run.
-        connect_timeout_s: how long, in seconds, to wait for the cluster to answer and for the
-            workers to be placed.
+        connect_timeout_s: how long, in seconds, to wait for the cluster to answer, and then for the
+            workers to be placed. None waits 20 s for the one and 300 s for the other.
         runtime_env: what Ray shall set up on its nodes, such as `{"pip": ["generic-trainer"]}`.
     """
 
     address: str | None = None
-    connect_timeout_s: float = 300.0
+    connect_timeout_s: float | None = None
     runtime_env: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 

@@ -7,6 +7,7 @@ import importlib
 import logging
 import os
 import secrets
+import signal
 import socket
 import sysconfig
 import time
@@ -16,8 +17,9 @@ from typing import Any
 
 import generic_trainer
 from generic_trainer._core import internals
-from generic_trainer._core.machine import MIB
+from generic_trainer._core.machine import MIB, processes_that_name
 from generic_trainer._core.scratch import ScratchFolder, private_folder
+from generic_trainer._core.signals import kept_sigterm_handler
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers._distribution import Distribution, RayOptions
 
@@ -32,7 +34,14 @@ _ENVIRONMENT = {
 }
 _AUTH_MODE = "RAY_AUTH_MODE"
 _CLIENT_PREFIX = "ray://"
+_ANSWER_S, _PLACEMENT_S = 20.0, 300.0
 _RETRY_S = 1.0
+# With this a client of HTTP/2, and so of gRPC, begins: the preface, and an empty frame of type
+# SETTINGS, which is what the server begins with (RFC 9113, section 3.4).
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+_HTTP2_HEAD_BYTES, _HTTP2_SETTINGS = 9, 4
+# How long what Ray has started may take to end with its servers.
+_KILL_S = 5.0
 # Where `ray start` on this machine says which cluster it belongs to.
 _CURRENT_CLUSTER = Path("/tmp/ray/ray_current_cluster")
 
@@ -45,7 +54,8 @@ def connected(distribution: Distribution) -> Iterator[Any]:
 
     1. A process that is connected already, as a notebook may be, uses that connection and keeps it.
     2. Without an address, a Ray of this machine is started: no dashboard, no usage reports, and
-       room for all workers.
+       room for all workers. Should it fail to start, what it has started already is killed.
+    3. Ray's handler of SIGTERM goes with the connection.
 
     Raises:
         ConfigurationError: Ray is not installed; there is no cluster at the address, or its
@@ -57,8 +67,9 @@ def connected(distribution: Distribution) -> Iterator[Any]:
         return
     options = distribution.ray or RayOptions()
     with (
+        kept_sigterm_handler(),
         _environment(RAY_COLOR_PREFIX="0"),
-        _joined(options.address, options.connect_timeout_s)
+        _joined(options.address, _or_default(options.connect_timeout_s, _ANSWER_S))
         if options.address is not None
         else _started(distribution) as arguments,
     ):
@@ -78,9 +89,9 @@ def check_reachable(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Waits until something listens at the address of a cluster.
+    """Waits until something that speaks gRPC, as Ray does, answers at the address of a cluster.
 
-    `ray.init` itself tries for more than ten minutes where nothing answers.
+    `ray.init` itself tries for minutes where nothing answers, or something else.
 
     Args:
         address: `"ray://host:port"`, `"host:port"`, or `"auto"` for the cluster of this machine.
@@ -97,7 +108,7 @@ def check_reachable(
     while True:
         try:
             remaining_s = max(_RETRY_S, deadline_s - clock())
-            socket.create_connection((host, port), min(remaining_s, timeout_s)).close()
+            _greet(host, port, min(remaining_s, timeout_s))
             return
         except OSError as error:
             if clock() + _RETRY_S > deadline_s:
@@ -106,9 +117,14 @@ def check_reachable(
                     f"{error}. Expected the head node's address: ray://HOST:10001 from outside "
                     "the cluster (with KubeRay, the service CLUSTER-head-svc), HOST:6379 or auto "
                     "from one of its nodes. See that it runs (ray status) and that the port is "
-                    "open."
+                    "open; RayOptions(connect_timeout_s=...) waits for one that is still to come."
                 ) from error
         sleep(_RETRY_S)
+
+
+def placement_timeout_s(options: RayOptions) -> float:
+    """Returns how long the workers may take to be placed, in seconds."""
+    return _or_default(options.connect_timeout_s, _PLACEMENT_S)
 
 
 def resources_per_worker(distribution: Distribution) -> dict[str, float]:
@@ -166,6 +182,26 @@ def _init(ray: Any, options: RayOptions, arguments: Mapping[str, Any]) -> None:
         raise ConfigurationError(f"Ray cannot be used on {where}: {error}") from error
 
 
+def _greet(host: str, port: int, timeout_s: float) -> None:
+    """Looks whether a server of HTTP/2 is there; proxies accept connections without one.
+
+    Raises:
+        OSError: there is none.
+    """
+    with socket.create_connection((host, port), timeout_s) as connection:
+        if os.environ.get("RAY_USE_TLS") in ("1", "true"):  # it waits for another greeting
+            return
+        connection.settimeout(timeout_s)
+        connection.sendall(_HTTP2_PREFACE)
+        head = connection.recv(_HTTP2_HEAD_BYTES, socket.MSG_WAITALL)
+    if len(head) < _HTTP2_HEAD_BYTES or head[3] != _HTTP2_SETTINGS:
+        raise OSError(f"what listens there does not speak gRPC, it says {head!r}")
+
+
+def _or_default(timeout_s: float | None, default_s: float) -> float:
+    return default_s if timeout_s is None else timeout_s
+
+
 def _check_room(distribution: Distribution, total: Mapping[str, float]) -> None:
     if missing_resources(distribution, total):
         raise ConfigurationError(no_room(distribution, total))
@@ -196,13 +232,16 @@ def _started(distribution: Distribution) -> Iterator[dict[str, Any]]:
         _environment(**_ENVIRONMENT, **_own_path()),
         _own_token(),
     ):
-        yield {
-            "address": "local",
-            "num_cpus": cpus,
-            "object_store_memory": _OBJECT_STORE_BYTES,
-            "include_dashboard": False,
-            "_temp_dir": temp_dir,
-        }
+        try:
+            yield {
+                "address": "local",
+                "num_cpus": cpus,
+                "object_store_memory": _OBJECT_STORE_BYTES,
+                "include_dashboard": False,
+                "_temp_dir": temp_dir,
+            }
+        finally:
+            _kill_all(temp_dir)
 
 
 @contextlib.contextmanager
@@ -227,6 +266,17 @@ def _reread_token() -> None:
     with contextlib.suppress(ConfigurationError):
         internals.RAY_TOKEN_LOADER.get().instance().reset_cache()
         internals.RAY_CONFIG.get().initialize("")
+
+
+def _kill_all(temp_dir: str) -> None:
+    """Kills what runs with a folder: where `ray.init` fails, `ray.shutdown` knows of nothing."""
+    end_s = time.monotonic() + _KILL_S
+    while (pids := processes_that_name(temp_dir)) and time.monotonic() < end_s:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):  # it may be a child of a child
+                os.waitpid(pid, 0)
 
 
 def _own_path() -> dict[str, str]:

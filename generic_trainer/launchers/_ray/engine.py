@@ -12,7 +12,7 @@ from generic_trainer.launchers._distribution import RayOptions, tasks
 from generic_trainer.launchers._failures import Failure
 from generic_trainer.launchers._job import Job
 from generic_trainer.launchers._packing import pack
-from generic_trainer.launchers._ray.connection import connected
+from generic_trainer.launchers._ray.connection import connected, placement_timeout_s
 from generic_trainer.launchers._ray.output import ShownOutput, shown_output
 from generic_trainer.launchers._worker_end import WorkerEnd, root_cause
 
@@ -38,7 +38,7 @@ class RayEngine:
 
     def __init__(self, job: Job, packed: dict[str, Any], ray: Any, shown: ShownOutput) -> None:
         self._tasks = tasks(job.distribution)
-        self._options = job.distribution.ray or RayOptions()
+        self._timeout_s = placement_timeout_s(job.distribution.ray or RayOptions())
         self._packed, self._ray, self._shown = packed, ray, shown
         self._reference: Any = None
         self._ends: list[WorkerEnd] = []
@@ -47,7 +47,7 @@ class RayEngine:
         """Submits the job."""
         self._ends = []
         call = self._ray.remote(num_cpus=0, max_retries=0)(sent_by_value())
-        self._reference = call.remote(_ON_CLUSTER, self._packed, self._options.connect_timeout_s)
+        self._reference = call.remote(_ON_CLUSTER, self._packed, self._timeout_s)
 
     def poll(self) -> Sequence[WorkerEnd]:
         """Waits a moment for the end of the job, and returns those of its workers.

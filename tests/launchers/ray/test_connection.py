@@ -2,20 +2,56 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers import Distribution, RayOptions, launch
+from generic_trainer.launchers._ray import connection
 from generic_trainer.launchers._ray.connection import (
     check_reachable,
     missing_resources,
     no_room,
 )
 from tests.launchers import jobs
+
+# The head of an empty frame of that type, with which servers of HTTP/2 begin.
+SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+SERVER = "import sys, time; print(flush=True); time.sleep(600)"
+
+
+class FailingRay:
+    """Does what `ray.init` does where a server does not come up in time."""
+
+    def __init__(self) -> None:
+        self.pids: list[int] = []
+        self.temp_dir = ""
+
+    def init(self, *, _temp_dir: str = "", **arguments: Any) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+        if _temp_dir:
+            self.temp_dir = _temp_dir
+            command = [sys.executable, "-c", SERVER, f"--log-dir={_temp_dir}/logs"]
+            server = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+            assert server.stdout is not None
+            with server.stdout as output:
+                output.readline()  # its command line is its own
+            self.pids.append(server.pid)
+        raise RuntimeError("out of order")
+
+    def is_initialized(self) -> bool:
+        return False
+
+    def shutdown(self) -> None:
+        """Knows of no server."""
 
 
 class Clock:
@@ -29,6 +65,20 @@ class Clock:
 
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
+
+
+def answer(server: socket.socket, words: bytes | None) -> None:
+    """Accepts one connection and says something, or nothing and goes on listening to it."""
+
+    def serve() -> None:
+        connection, _ = server.accept()
+        with connection:
+            if words is None:
+                connection.recv(1 << 16, socket.MSG_WAITALL)
+            else:
+                connection.sendall(words)
+
+    threading.Thread(target=serve, daemon=True).start()
 
 
 @pytest.fixture
@@ -55,9 +105,54 @@ def test_cluster_that_comes_up_late_is_waited_for(closed_port: int) -> None:
             if clock.now_s == 3.0:
                 late.bind(("127.0.0.1", closed_port))
                 late.listen()
+                answer(late, SETTINGS)
 
         check_reachable(f"127.0.0.1:{closed_port}", 20.0, clock=clock, sleep=sleep)
     assert clock.now_s == 3.0
+
+
+@pytest.mark.parametrize("words", [b"", b"HTTP/1.1 400 Bad Request", None])
+def test_what_listens_and_is_no_ray_is_told_in_time(words: bytes | None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        answer(other, words)
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(ConfigurationError, match=r"does not speak gRPC|timed out"):
+            check_reachable(address, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "answers_s", "places_s"), [(None, 20.0, 300.0), (7.0, 7.0, 7.0)]
+)
+def test_a_cluster_must_answer_sooner_than_it_must_have_room(
+    timeout_s: float | None, answers_s: float, places_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[float] = []
+    monkeypatch.setattr(connection, "check_reachable", lambda _, seconds: tried.append(seconds))
+    monkeypatch.setattr(connection, "_import_ray", FailingRay)
+    options = RayOptions(address="head:6379", connect_timeout_s=timeout_s)
+    with (
+        pytest.raises(ConfigurationError, match="out of order"),
+        connection.connected(Distribution(launcher="ray", ray=options)),
+    ):
+        pass
+    assert tried == [answers_s]
+    assert connection.placement_timeout_s(options) == places_s
+
+
+def test_ray_that_does_not_start_leaves_nothing_running_and_no_handler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ray = FailingRay()
+    monkeypatch.setattr(connection, "_import_ray", lambda: ray)
+    handler = signal.getsignal(signal.SIGTERM)
+    with (
+        pytest.raises(ConfigurationError, match="Ray cannot be used on this machine: out of order"),
+        connection.connected(Distribution(launcher="ray")),
+    ):
+        pass
+    assert signal.getsignal(signal.SIGTERM) == handler
+    assert [jobs.is_running(pid) for pid in ray.pids] == [False]
+    assert not os.path.exists(ray.temp_dir)
 
 
 @pytest.mark.parametrize("address", ["head", "http://head:8265", "ray://head", ""])
