@@ -7,6 +7,7 @@
     ├── ModuleFileError                      the user's module cannot be bundled, imported or called
     ├── DataError                            an input cannot be read, or is not what it claims to be
     ├── TrainingError                        the user's run_fn raised
+    │   ├── WorkerDiskError                  a worker found a disk full
     │   ├── WorkerHangError                  a worker did nothing for too long
     │   ├── WorkerLostError                  a worker died or was preempted; the run may be retried
     │   └── WorkerMemoryError                a worker ran out of memory
@@ -37,6 +38,7 @@ __all__ = [
     "ModelValidationError",
     "ModuleFileError",
     "TrainingError",
+    "WorkerDiskError",
     "WorkerHangError",
     "WorkerLostError",
     "WorkerMemoryError",
@@ -141,6 +143,10 @@ class TrainingError(GenericTrainerError):
     worker: str | None = None
     signal: str | None = None
     exit_code: int | None = None
+
+
+class WorkerDiskError(TrainingError):
+    """A worker could not write because a disk, or somebody's share of it, is full."""
 
 
 class WorkerHangError(TrainingError):

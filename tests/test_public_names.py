@@ -43,6 +43,7 @@ PUBLIC = {
         "ModelValidationError",
         "ModuleFileError",
         "TrainingError",
+        "WorkerDiskError",
         "WorkerHangError",
         "WorkerLostError",
         "WorkerMemoryError",

@@ -40,11 +40,6 @@ class Task:
         """The task in logs and messages: `"chief"`, `"worker 1"`."""
         return self.type if self.type == "chief" else f"{self.type} {self.index}"
 
-    @property
-    def is_chief(self) -> bool:
-        """Whether its type alone makes it the one that exports the model."""
-        return self.type in _CHIEFS
-
 
 def is_chief() -> bool:
     """Returns whether this process is the one that exports the model.
@@ -62,9 +57,14 @@ def is_chief() -> bool:
     if not cluster:
         return True
     task = this_task()
-    if task.is_chief:
+    if task.type in _CHIEFS:
         return task.index == 0
     return task == Task("worker", 0) and not set(_CHIEFS) & cluster.keys()
+
+
+def is_in_a_cluster() -> bool:
+    """Returns whether there are other tasks, which this process could miss."""
+    return sum(map(len, cluster_addresses().values())) > 1
 
 
 def is_one_of_several() -> bool:

@@ -4,6 +4,7 @@
 |---|---|---|
 | wrong user code, wrong arguments | 1 | no |
 | wrong data | 2 | no |
+| full disk | 74 | no |
 | failed validation | 126 | no |
 | hang | 127 | no |
 | out of memory | 128 | no |
@@ -11,21 +12,26 @@
 | lost or preempted worker | 143; 130, 137, 138 | yes |
 
 These are the codes that Kubeflow's training operator tells apart under `restartPolicy: ExitCode`:
-130, 137, 138 and 143 are tried again, all others are permanent.
+130, 137, 138 and 143 are tried again, all others are permanent. 74 is `EX_IOERR` of sysexits(3).
 """
 
 from __future__ import annotations
 
 import enum
+import errno
+import os
 import signal
 import sys
 from collections.abc import Iterator
+from typing import Any
 
+from generic_trainer._core.cluster import is_in_a_cluster
 from generic_trainer.errors import (
     DataError,
     ExportError,
     GenericTrainerError,
     TrainingError,
+    WorkerDiskError,
     WorkerHangError,
     WorkerLostError,
     WorkerMemoryError,
@@ -34,6 +40,7 @@ from generic_trainer.errors import (
 _LOST_EXIT_CODES = (130, 137, 138, 143)
 # What TensorFlow raises, names in `tf.errors`, in those workers that a lost one leaves behind.
 _LOST_PEER_ERRORS = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Failure(enum.Enum):
@@ -41,6 +48,7 @@ class Failure(enum.Enum):
 
     USER_CODE = "wrong user code"
     DATA = "wrong data"
+    DISK = "full disk"
     VALIDATION = "failed validation"
     HANG = "hang"
     MEMORY = "out of memory"
@@ -60,6 +68,7 @@ class Failure(enum.Enum):
 _EXIT_CODES = {
     Failure.USER_CODE: 1,
     Failure.DATA: 2,
+    Failure.DISK: os.EX_IOERR,
     Failure.VALIDATION: 126,
     Failure.HANG: 127,
     Failure.MEMORY: 128,
@@ -68,6 +77,7 @@ _EXIT_CODES = {
 _ERRORS: dict[Failure, type[GenericTrainerError]] = {
     Failure.USER_CODE: TrainingError,
     Failure.DATA: DataError,
+    Failure.DISK: WorkerDiskError,
     Failure.VALIDATION: ExportError,
     Failure.HANG: WorkerHangError,
     Failure.MEMORY: WorkerMemoryError,
@@ -77,19 +87,33 @@ _ERRORS: dict[Failure, type[GenericTrainerError]] = {
 
 def classify(error: BaseException) -> Failure:
     """Returns the class of an error; its causes are asked before itself."""
-    for kind in (Failure.DATA, Failure.VALIDATION, Failure.HANG, Failure.MEMORY, Failure.LOST):
-        if isinstance(error, kind.error):
+    for kind in Failure:
+        if kind is not Failure.USER_CODE and isinstance(error, kind.error):
             return kind
+    if any(map(_is_of_full_disk, _causes(error))):
+        return Failure.DISK
     memory_errors = _tensorflow_errors("ResourceExhaustedError")
     if any(isinstance(cause, (MemoryError, *memory_errors)) for cause in _causes(error)):
         return Failure.MEMORY
     return Failure.USER_CODE
 
 
+def explain(error: BaseException) -> str:
+    """Returns what an error says, with the remedy where it is Python's or TensorFlow's own."""
+    said = str(error) or type(error).__name__
+    if classify(error) is not Failure.DISK or isinstance(error, WorkerDiskError):
+        return said
+    return (
+        f"{said.rstrip()}\nThe disk is full: make room where this was written. Checkpoints, logs "
+        "and exports lie below the pipeline root, caches in the temporary directory (TMPDIR). The "
+        "next run goes on from the last checkpoint, if run_fn writes any."
+    )
+
+
 def lost_its_peers(error: BaseException) -> bool:
     """Whether this may be the consequence of another worker's end rather than a cause."""
     kinds = _tensorflow_errors(*_LOST_PEER_ERRORS)
-    return any(isinstance(cause, kinds) for cause in _causes(error))
+    return any(isinstance(cause, kinds) for cause in _causes(error)) and is_in_a_cluster()
 
 
 def exit_code(error: BaseException) -> int:
@@ -121,7 +145,16 @@ def signal_name(code: int) -> str | None:
         return None
 
 
-def _tensorflow_errors(*names: str) -> tuple[type[BaseException], ...]:
+def _is_of_full_disk(error: BaseException) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in _FULL
+    # TensorFlow has one error for this and for a lack of memory, without a number.
+    if isinstance(error, _tensorflow_errors("ResourceExhaustedError")):
+        return any(os.strerror(number) in error.message for number in _FULL)
+    return False
+
+
+def _tensorflow_errors(*names: str) -> tuple[Any, ...]:
     """Returns classes of `tf.errors`; none where TensorFlow, which takes seconds, is not there."""
     errors = getattr(sys.modules.get("tensorflow"), "errors", None)
     return tuple(getattr(errors, name) for name in names) if errors is not None else ()

@@ -23,7 +23,7 @@ from generic_trainer._core.output import kept_output
 from generic_trainer._core.signals import SigtermNotice
 from generic_trainer.errors import TrainingError, WorkerHangError, WorkerLostError
 from generic_trainer.launchers._distribution import Distribution, tasks
-from generic_trainer.launchers._failures import classify
+from generic_trainer.launchers._failures import classify, explain
 from generic_trainer.launchers._job import Job
 from generic_trainer.launchers._worker_end import WorkerEnd, error_of, root_cause
 
@@ -303,7 +303,7 @@ def _train_here(job: Job) -> None:
         kind = classify(error).error
         if isinstance(error, kind):
             raise
-        raise kind(str(error)) from error.__cause__
+        raise kind(explain(error)) from error.__cause__
     finally:
         _tell_of_left_behind(set(children(os.getpid())) - set(before))
 
@@ -324,7 +324,7 @@ def _alone(distribution: Distribution, task: Task) -> Distribution:
 
     Only a chief that trains itself is watched for doing nothing: the others may well wait for it.
     """
-    trains = task.is_chief and not distribution.parameter_servers
+    trains = task == tasks(distribution)[0] and not distribution.parameter_servers
     return Distribution(
         launcher="local",
         gpus_per_worker=0 if distribution.gpus_per_worker == 0 else None,  # else as the engine says

@@ -11,7 +11,7 @@ from generic_trainer import errors
 from generic_trainer._core.files import read_whole, write_whole
 from generic_trainer._core.values import from_json, to_json
 from generic_trainer.errors import GenericTrainerError, WorkerLostError
-from generic_trainer.launchers._failures import Failure, classify, lost_its_peers
+from generic_trainer.launchers._failures import Failure, classify, explain, lost_its_peers
 
 
 class WorkerTraceback(Exception):
@@ -74,7 +74,7 @@ class WorkerEnd:
             task=task,
             failure=failure,
             error=_public_name(error, failure),
-            message=str(error) or type(error).__name__,
+            message=explain(error),
             # What is above the traceback of the other process is only ours.
             traceback=raised.traceback if raised else "".join(lines),
             fields=_sendable(details),

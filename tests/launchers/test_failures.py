@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 
 import pytest
+import tensorflow as tf
 
 from generic_trainer._core.signals import PREEMPTED_EXIT_CODE
 from generic_trainer.errors import (
@@ -14,12 +16,18 @@ from generic_trainer.errors import (
     ModelValidationError,
     ModuleFileError,
     TrainingError,
+    WorkerDiskError,
     WorkerHangError,
     WorkerLostError,
     WorkerMemoryError,
 )
 from generic_trainer.launchers import Failure, exit_code
-from generic_trainer.launchers._failures import classify, failure_of_exit_code
+from generic_trainer.launchers._failures import classify, failure_of_exit_code, lost_its_peers
+
+
+def exhausted(message: str) -> tf.errors.OpError:
+    return tf.errors.ResourceExhaustedError(None, None, message)
+
 
 # What Kubeflow's training operator tries again under restartPolicy ExitCode.
 RETRIED_BY_KUBERNETES = {130, 137, 138, 143}
@@ -37,6 +45,12 @@ RETRIED_BY_KUBERNETES = {130, 137, 138, 143}
         (ModelValidationError(), Failure.VALIDATION),
         (WorkerHangError(), Failure.HANG),
         (WorkerMemoryError(), Failure.MEMORY),
+        (WorkerDiskError(), Failure.DISK),
+        (OSError(errno.ENOSPC, "No space left on device"), Failure.DISK),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), Failure.DISK),
+        (OSError(errno.ENOENT, "No such file or directory"), Failure.USER_CODE),
+        (exhausted("/tmp/part; No space left on device"), Failure.DISK),
+        (exhausted("OOM when allocating tensor with shape [65536,65536]"), Failure.MEMORY),
         (MemoryError(), Failure.MEMORY),
         (WorkerLostError(), Failure.LOST),
     ],
@@ -44,6 +58,18 @@ RETRIED_BY_KUBERNETES = {130, 137, 138, 143}
 def test_every_error_has_a_class(error: BaseException, failure: Failure) -> None:
     assert classify(error) is failure
     assert exit_code(error) == failure.exit_code
+
+
+@pytest.mark.parametrize("name", ["Aborted", "Cancelled", "DeadlineExceeded", "Unavailable"])
+def test_only_in_a_cluster_can_other_tasks_be_missed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = getattr(tf.errors, f"{name}Error")(None, None, "gone")
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    assert not lost_its_peers(error)
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}}')
+    assert lost_its_peers(error)
+    assert not lost_its_peers(ValueError("gone"))
 
 
 def test_the_cause_decides() -> None:

@@ -217,6 +217,8 @@ class LocalEngine:
         if code > 0 and is_lost:
             message = f"{subject} ended itself with exit status {code}, as if preempted."
             return Failure.LOST, message
+        if code == Failure.DISK.exit_code:
+            return Failure.DISK, f"{subject} found a disk full; its output says where."
         if code >= 0:
             return Failure.USER_CODE, (
                 f"{subject} ended in the middle of run_fn with exit status {code}: expected run_fn "
