@@ -19,6 +19,7 @@ _DEFAULT_WORKER_GRACE_S = 60.0
 _FOR_WORKERS: dict[str, tuple[Any, ...]] = {
     "num_workers": (),
     "parameter_servers": (),
+    "chief": (),
     "max_failures": (0,),
     "preemption_grace_s": (),
     "worker_grace_s": (),
@@ -86,17 +87,21 @@ class Distribution:
                      ray=RayOptions(address="ray://head:10001"))
 
     1. `run_fn` finds its cluster in `TF_CONFIG`, and `training.get_strategy()` the strategy for it.
-    2. Without parameter servers, every worker calls `run_fn`; the first one is the chief.
+    2. Without parameter servers, every worker calls `run_fn`, and worker 0 acts as the chief, as in
+       TensorFlow's own guides, Ray Train and Kubeflow. `chief=True` makes it a task of that type.
     3. With parameter servers, a chief beside the workers calls `run_fn` and sends them their work.
     4. A lost or preempted worker is replaced: all of them start again from the last checkpoint.
        Nothing else that fails is tried again.
     5. What a launcher cannot do is refused unless it is the default: `"in_process"` starts no
-       workers, and so refuses what is about them (`num_workers`, `parameter_servers`,
+       workers, and so refuses what is about them (`num_workers`, `parameter_servers`, `chief`,
        `max_failures`, `preemption_grace_s`, `worker_grace_s`, `timeout_s`, `heartbeat_s`, `env`).
 
     Attributes:
         num_workers: processes that train.
         parameter_servers: processes that hold variables, for `ParameterServerStrategy`.
+        chief: whether the first of the workers is the task `chief` of `TF_CONFIG`, which code of
+            estimators expects, and the others are worker 0, 1, ... A cluster with parameter servers
+            always has one.
         launcher: `"in_process"` trains where the executor runs; `"local"` in child processes,
             which give back their GPU memory and can crash without harm; `"ray"` on a Ray cluster;
             `"tfjob"` in the pods of a Kubeflow TFJob.
@@ -127,6 +132,7 @@ class Distribution:
 
     num_workers: int = 1
     parameter_servers: int = 0
+    chief: bool = False
     launcher: LauncherName = "in_process"
     cpus_per_worker: float | None = None
     gpus_per_worker: float | None = None
@@ -182,14 +188,15 @@ class Distribution:
 
 
 def tasks(distribution: Distribution) -> tuple[Task, ...]:
-    """Returns all processes, the chief first.
+    """Returns all processes; the first one acts as the chief.
 
-    Without parameter servers the chief is one of the `num_workers`; with them it trains nothing
-    itself and comes in addition.
+    Without parameter servers it is one of the `num_workers`; with them it trains nothing itself and
+    comes in addition.
     """
     if not distribution.parameter_servers:
-        others = [Task("worker", index) for index in range(distribution.num_workers - 1)]
-        return (Task("chief", 0), *others)
+        chief = [Task("chief", 0)] if distribution.chief else []
+        workers = distribution.num_workers - len(chief)
+        return (*chief, *(Task("worker", index) for index in range(workers)))
     counts = {"worker": distribution.num_workers, "ps": distribution.parameter_servers}
     servers = [Task(name, index, True) for name, count in counts.items() for index in range(count)]
     return (Task("chief", 0), *servers)
@@ -228,8 +235,9 @@ def _wrong_values(wanted: Distribution) -> Iterator[str]:
             yield f"{name} must be a number of at least 0, got {value!r}"
     if not isinstance(wanted.gpu_type, str) or not wanted.gpu_type:
         yield f"gpu_type must be a text, got {wanted.gpu_type!r}"
-    if not isinstance(wanted.require_gpu, bool):
-        yield f"require_gpu must be True or False, got {wanted.require_gpu!r}"
+    for name in ("chief", "require_gpu"):
+        if not isinstance(getattr(wanted, name), bool):
+            yield f"{name} must be True or False, got {getattr(wanted, name)!r}"
     yield from _wrong_options(wanted)
 
 

@@ -33,12 +33,12 @@ def job_for(distribution: Distribution) -> Job:
     return Job(request=request, fn_args_factory="none:none", distribution=distribution)
 
 
-def succeeded(task: str = "chief") -> WorkerEnd:
+def succeeded(task: str = "worker 0") -> WorkerEnd:
     """Returns the end of a worker that did its part."""
     return WorkerEnd(task=task)
 
 
-def lost(task: str = "chief", **fields: object) -> WorkerEnd:
+def lost(task: str = "worker 0", **fields: object) -> WorkerEnd:
     """Returns the end of a worker that was lost."""
     end = WorkerEnd(task=task, failure=Failure.LOST, error="WorkerLostError", message="was lost")
     return WorkerEnd(**{**vars(end), **fields})

@@ -122,8 +122,9 @@ class StandIn:
         if name not in self._jobs:
             return 404, {"kind": "Status", "code": 404, "message": f"{name} not found"}
         phases = [pod.phase for pod in self._pods_of(name)]
-        chief = self.pods[f"{name}-chief-0"].phase
-        condition = "Failed" if "Failed" in phases else chief.replace("Pending", "Created")
+        # The operator's rule: the chief decides, and worker 0 where there is none.
+        first = self.pods.get(f"{name}-chief-0") or self.pods[f"{name}-worker-0"]
+        condition = "Failed" if "Failed" in phases else first.phase.replace("Pending", "Created")
         conditions = [
             {"type": "Created", "status": "True", "message": "created"},
             {"type": condition, "status": "True", "message": f"has {condition.lower()}"},

@@ -207,7 +207,7 @@ from generic_trainer import training
 
 config = json.loads(os.environ.get("TF_CONFIG") or "{}")
 cluster = config.get("cluster", {})
-task = config.get("task", {"type": "chief", "index": 0})
+task = config.get("task", {"type": "worker", "index": 0})
 name = f"{task['type']}-{task['index']}"
 
 def note(fn_args):
@@ -217,29 +217,47 @@ def note(fn_args):
     print("this is", name)
 
 def wait_for_all(fn_args):
-    workers = [] if "ps" in cluster else cluster.get("worker", [])
-    for name in ["chief-0", *(f"worker-{index}" for index in range(len(workers)))]:
+    kinds = ["chief"] if "ps" in cluster else list(cluster)
+    for name in [f"{kind}-{index}" for kind in kinds for index in range(len(cluster[kind]))]:
         deadline = time.monotonic() + 240
         while not os.path.exists(f"{fn_args.model_run_dir}/{name}.notes"):
             assert time.monotonic() < deadline, name
             time.sleep(0.05)
 
 """
-SHAPES: dict[str, dict[str, Any]] = {
-    "one worker": {},
-    "two workers": {"num_workers": 2},
+# Shape → the fields of a distribution that say so, and type → number of the cluster's tasks.
+SHAPES: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
+    "one worker": ({}, {}),
+    "two workers": ({"num_workers": 2}, {"worker": 2}),
+    "chief": ({"num_workers": 2, "chief": True}, {"chief": 1, "worker": 1}),
     # The two nodes of Ray have one processor each.
-    "parameter servers": {"num_workers": 1, "parameter_servers": 1, "cpus_per_worker": 0.5},
+    "parameter servers": (
+        {"num_workers": 1, "parameter_servers": 1, "cpus_per_worker": 0.5},
+        {"chief": 1, "worker": 1, "ps": 1},
+    ),
 }
+USUAL_SHAPES = [name for name in SHAPES if name != "chief"]
 
 
-@pytest.fixture(params=SHAPES)
-def shape(request: pytest.FixtureRequest, launcher: str) -> dict[str, Any]:
-    """The fields of a distribution that say how many processes there are."""
-    fields = SHAPES[request.param]
-    if fields and launcher == "in_process":
+@pytest.fixture(params=USUAL_SHAPES)
+def shape(request: pytest.FixtureRequest, launcher: str) -> str:
+    """How many processes there are, and of which types."""
+    if request.param != "one worker" and launcher == "in_process":
         pytest.skip("training in process has one worker")
-    return dict(fields)
+    return str(request.param)
+
+
+def trainers(shape: str) -> list[str]:
+    """Returns the tasks that call run_fn, the one that exports first."""
+    _, sizes = SHAPES[shape]
+    if "ps" in sizes:
+        return ["chief-0"]
+    return [f"{kind}-{n}" for kind, size in sizes.items() for n in range(size)] or ["worker-0"]
+
+
+def in_logs(task: str) -> str:
+    """Returns what the log and errors call a task."""
+    return "chief" if task == "chief-0" else task.replace("-", " ")
 
 
 def notes(model_run: str | Path) -> dict[str, list[dict[str, Any]]]:
@@ -275,7 +293,9 @@ def answers(address: str) -> bool:
     return False
 
 
-def test_run_that_ends_well_keeps_to_the_rules(run: Run, shape: dict[str, Any]) -> None:
+@pytest.mark.parametrize("shape", SHAPES, indirect=True)
+def test_run_that_ends_well_keeps_to_the_rules(run: Run, shape: str) -> None:
+    fields, sizes = SHAPES[shape]
     job = run(
         TOGETHER
         + """
@@ -284,30 +304,26 @@ def run_fn(fn_args):
     wait_for_all(fn_args)
     export(fn_args.serving_model_dir)
 """,
-        shape,
+        fields,
     )
     noted = notes(job.request.model_run_dir)
-    workers = {"chief-0", "worker-0"} if shape == SHAPES["two workers"] else {"chief-0"}
-    assert noted.keys() == workers
+    train = trainers(shape)
+    assert noted.keys() == set(train)
     assert jobs.exported(job) == ["Format-Serving"]
     for name, (note,) in noted.items():
         in_staging = note["export"].startswith(job.request.staging_dir)
-        assert in_staging == (name == "chief-0")
-    if job.distribution.is_cluster:
-        sizes = {kind: len(tasks) for kind, tasks in noted["chief-0"][0]["cluster"].items()}
-        servers = {"ps": 1} if job.distribution.parameter_servers else {}
-        assert sizes == {"chief": 1, "worker": 1, **servers}
-        shown = r"(?m)^(?:\[{0}\] |\({0} pid=.*\) )this is {1}$"
-        assert re.search(shown.format("chief", "chief-0"), jobs.log(job))
-        if "worker-0" in workers and job.distribution.launcher != "tfjob":
-            assert re.search(shown.format("worker 0", "worker-0"), jobs.log(job))
+        assert in_staging == (name == train[0])
+        assert {kind: len(tasks) for kind, tasks in note["cluster"].items()} == sizes
+    for name in train if sizes else []:
+        shown = rf"(?m)^(?:\[{in_logs(name)}\] |\({in_logs(name)} pid=.*\) )this is {name}$"
+        if name == train[0] or job.distribution.launcher != "tfjob":
+            assert re.search(shown, jobs.log(job))
     assert nothing_runs(noted)
 
 
-def test_error_of_a_worker_is_the_error_of_the_run(
-    run: Run, shape: dict[str, Any], tmp_path: Path
-) -> None:
-    raises = "worker-0" if shape == SHAPES["two workers"] else "chief-0"
+def test_error_of_a_worker_is_the_error_of_the_run(run: Run, shape: str, tmp_path: Path) -> None:
+    fields, sizes = SHAPES[shape]
+    raises = trainers(shape)[-1]
     with pytest.raises(TrainingError, match="no such layer") as caught:
         run(
             TOGETHER
@@ -319,16 +335,15 @@ def run_fn(fn_args):
         raise ValueError("no such layer")
     time.sleep(600)
 """,
-            shape,
+            fields,
         )
     assert type(caught.value) is TrainingError
     text = str(caught.value.__cause__) + str(caught.getrepr(style="native"))
     assert "trainer.py" in text
     assert "ValueError: no such layer" in text
-    if shape:
-        worker = raises.replace("worker-0", "worker 0").replace("chief-0", "chief")
-        assert caught.value.worker == worker
-        assert str(caught.value).startswith(f"{worker}: ")
+    if sizes:
+        assert caught.value.worker == in_logs(raises)
+        assert str(caught.value).startswith(f"{in_logs(raises)}: ")
     noted = notes(tmp_path / "model_run/1")
     assert {len(attempts) for attempts in noted.values()} == {1}
     assert nothing_runs(noted)
@@ -350,12 +365,12 @@ def run_fn(fn_args):
 """
 
 
-def test_lost_worker_is_replaced(run: Run, launcher: str, shape: dict[str, Any]) -> None:
+def test_lost_worker_is_replaced(run: Run, launcher: str, shape: str) -> None:
     if launcher == "in_process":
         pytest.skip("a process that trains in itself cannot be replaced")
-    worker = "worker-0" if shape == SHAPES["two workers"] else "chief-0"
+    worker = trainers(shape)[-1]
     source = TOGETHER + KILLED.format(worker=worker, always=False)
-    job = run(source, {**shape, "max_failures": 1})
+    job = run(source, {**SHAPES[shape][0], "max_failures": 1})
     noted = notes(job.request.model_run_dir)
     assert len(noted[worker]) == 2
     assert jobs.exported(job) == ["Format-Serving"]
@@ -368,9 +383,9 @@ def test_worker_that_is_lost_too_often_ends_the_run(
 ) -> None:
     if launcher == "in_process":
         pytest.skip("a process that trains in itself cannot be replaced")
-    source = TOGETHER + KILLED.format(worker="chief-0", always=True)
+    source = TOGETHER + KILLED.format(worker="worker-0", always=True)
     with pytest.raises(WorkerLostError, match="SIGKILL"):
         run(source, {"max_failures": 1})
     noted = notes(tmp_path / "model_run/1")
-    assert len(noted["chief-0"]) == 2
+    assert len(noted["worker-0"]) == 2
     assert nothing_runs(noted)

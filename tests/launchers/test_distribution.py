@@ -89,6 +89,7 @@ def test_all_problems_are_listed_at_once() -> None:
         ({"launcher": "local", "gpus_per_worker": 0.5}, "whole number except on Ray"),
         ({"heartbeat_s": 0}, "heartbeat_s must be a positive number or None"),
         ({"num_workers": 1.5, "launcher": "local"}, "num_workers must be a whole number"),
+        ({"chief": 1, "launcher": "local"}, "chief must be True or False"),
     ],
 )
 def test_wrong_values_are_explained(arguments: dict[str, Any], message: str) -> None:
@@ -96,9 +97,13 @@ def test_wrong_values_are_explained(arguments: dict[str, Any], message: str) -> 
         Distribution(**arguments)
 
 
-def test_the_chief_is_one_of_the_workers() -> None:
-    everyone = tasks(Distribution(launcher="local", num_workers=3))
-    assert [task.name for task in everyone] == ["chief", "worker 0", "worker 1"]
+@pytest.mark.parametrize(
+    ("chief", "names"),
+    [(False, ["worker 0", "worker 1", "worker 2"]), (True, ["chief", "worker 0", "worker 1"])],
+)
+def test_a_chief_that_is_asked_for_is_one_of_the_workers(chief: bool, names: list[str]) -> None:
+    everyone = tasks(Distribution(launcher="local", num_workers=3, chief=chief))
+    assert [task.name for task in everyone] == names
 
 
 def test_parameter_servers_take_orders_from_a_chief_that_trains_nothing() -> None:

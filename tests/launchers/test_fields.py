@@ -28,7 +28,7 @@ from generic_trainer.launchers._tfjob.manifest import manifest
 from tests.launchers.fake_engine import FakeEngine, job_for, lost, succeeded, terminate
 
 ENGINES = ("in_process", "local", "ray", "tfjob")
-CHIEF = Task("chief", 0)
+FIRST = Task("worker", 0)
 DEFAULT_OPTIONS = {"tfjob": {"tfjob": TFJobOptions(image="a/b:1")}}
 
 
@@ -62,7 +62,7 @@ def step(distribution: Distribution) -> Any:
 
 def environment(distribution: Distribution) -> Any:
     gpus = [str(number) for number in range(8)]
-    found = own_environment(distribution, CHIEF, {CHIEF: "a:1"}, gpus)
+    found = own_environment(distribution, FIRST, {FIRST: "a:1"}, gpus)
     return found.get("CUDA_VISIBLE_DEVICES"), found.get("CHANGED")
 
 
@@ -73,12 +73,12 @@ def processors(distribution: Distribution) -> Any:
 def limits(distribution: Distribution) -> Any:
     now = [0.0]
     usage = Usage(cpu_s=1.0, resident_mb=2048.0)
-    watch = Limits(distribution, {CHIEF: 1}, clock=lambda: now[0], usage_of=lambda _: usage)
+    watch = Limits(distribution, {FIRST: 1}, clock=lambda: now[0], usage_of=lambda _: usage)
     seen = []
     for seconds in (1.0, 100.0, 500.0):
         now[0] += seconds
-        watch.look([CHIEF])
-        seen.append((watch.over_memory(), watch.all_idle([CHIEF])))
+        watch.look([FIRST])
+        seen.append((watch.over_memory(), watch.all_idle([FIRST])))
     return seen
 
 
@@ -95,7 +95,7 @@ def require_gpu(distribution: Distribution) -> Any:
 def alone(distribution: Distribution) -> Any:
     """Returns what a worker is told that another engine has put on its machine."""
     engine = FakeEngine([succeeded()])
-    supervise_task(job_for(distribution), CHIEF, engine.open)
+    supervise_task(job_for(distribution), FIRST, engine.open)
     return engine.job.distribution.to_json()
 
 
@@ -154,6 +154,10 @@ FIELDS: dict[str, tuple[Any, dict[str, Effect]]] = {
     "num_workers": (3, {"in_process": REFUSED, "local": names, "ray": names, "tfjob": tfjob}),
     "parameter_servers": (
         1,
+        {"in_process": REFUSED, "local": names, "ray": names, "tfjob": tfjob},
+    ),
+    "chief": (
+        True,
         {"in_process": REFUSED, "local": names, "ray": names, "tfjob": tfjob},
     ),
     "cpus_per_worker": (

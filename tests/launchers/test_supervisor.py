@@ -38,10 +38,10 @@ def test_run_is_over_when_the_chief_has_done_its_part() -> None:
 
 
 def test_others_may_finish_for_a_while_and_servers_need_not() -> None:
-    engine = FakeEngine([succeeded(), None, succeeded("worker 0")])
+    engine = FakeEngine([succeeded(), None, succeeded("worker 1")])
     run(engine, num_workers=2)
     assert engine.now_s == 3.0
-    engine = FakeEngine([succeeded()])
+    engine = FakeEngine([succeeded("chief")])
     run(engine, num_workers=1, parameter_servers=1)
     assert engine.now_s == 1.0
 
@@ -77,7 +77,7 @@ def test_lost_workers_are_replaced_as_often_as_allowed(caplog: pytest.LogCapture
 
 @pytest.mark.parametrize("failure", [each for each in Failure if each is not Failure.LOST])
 def test_nothing_else_is_tried_again(failure: Failure) -> None:
-    end = WorkerEnd(task="chief", failure=failure, error=failure.error.__name__, message="no")
+    end = WorkerEnd(task="worker 0", failure=failure, error=failure.error.__name__, message="no")
     engine = FakeEngine([end], [succeeded()])
     with pytest.raises(failure.error):
         run(engine)
@@ -85,17 +85,19 @@ def test_nothing_else_is_tried_again(failure: Failure) -> None:
 
 
 def test_root_cause_is_waited_for_and_told_from_its_consequences() -> None:
-    engine = FakeEngine([wrong("chief", may_be_consequence=True), None, wrong("worker 0")])
-    with pytest.raises(TrainingError, match=r"^worker 0: worker 0 is wrong") as caught:
+    engine = FakeEngine([wrong("worker 0", may_be_consequence=True), None, wrong("worker 1")])
+    with pytest.raises(TrainingError, match=r"^worker 1: worker 1 is wrong") as caught:
         run(engine, num_workers=2)
-    assert caught.value.worker == "worker 0"
+    assert caught.value.worker == "worker 1"
 
 
 def test_workers_that_have_only_missed_each_other_are_lost() -> None:
-    ends = [wrong(task, may_be_consequence=True) for task in ("chief", "worker 0")]
-    with pytest.raises(WorkerLostError, match=r"have lost each other\. chief: chief is wrong"):
+    ends = [wrong(task, may_be_consequence=True) for task in ("worker 0", "worker 1")]
+    with pytest.raises(
+        WorkerLostError, match=r"have lost each other\. worker 0: worker 0 is wrong"
+    ):
         run(FakeEngine(ends), num_workers=2, max_failures=0)
-    crash = wrong("chief", may_be_consequence=True, signal="SIGABRT")
+    crash = wrong("worker 0", may_be_consequence=True, signal="SIGABRT")
     with pytest.raises(TrainingError) as caught:
         run(FakeEngine([crash]), max_failures=0)
     assert (type(caught.value), caught.value.signal) == (TrainingError, "SIGABRT")
@@ -115,7 +117,7 @@ def test_sigterm_stops_the_run_and_there_is_no_other_attempt() -> None:
         run(engine)
     assert engine.calls == ["start", "stop", "kill"]
     engine = FakeEngine([terminate], obeys=False)
-    with pytest.raises(WorkerLostError, match=r"chief, worker 0 took longer than 4 s"):
+    with pytest.raises(WorkerLostError, match=r"worker 0, worker 1 took longer than 4 s"):
         run(engine, num_workers=2, preemption_grace_s=4)
     assert engine.now_s == 5.0
 
@@ -169,9 +171,9 @@ def test_worker_that_said_nothing_is_noted_as_such(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("end", "is_consequence"),
     [
-        (wrong("chief"), False),
-        (wrong("chief", signal="SIGABRT"), True),
-        (wrong("chief", may_be_consequence=True), True),
+        (wrong("worker 0"), False),
+        (wrong("worker 0", signal="SIGABRT"), True),
+        (wrong("worker 0", may_be_consequence=True), True),
     ],
 )
 def test_task_of_a_cluster_says_that_it_may_only_miss_others(
@@ -180,7 +182,7 @@ def test_task_of_a_cluster_says_that_it_may_only_miss_others(
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     job = job_for(Distribution(launcher="ray", num_workers=2, env={"A": "b"}, heartbeat_s=9))
     engine = FakeEngine([end])
-    found = supervise_task(job, Task("worker", 0), engine.open)
-    assert (found.task, found.may_be_consequence) == ("worker 0", is_consequence)
+    found = supervise_task(job, Task("worker", 1), engine.open)
+    assert (found.task, found.may_be_consequence) == ("worker 1", is_consequence)
     assert engine.job.distribution.env == {"A": "b"}
-    assert engine.job.distribution.heartbeat_s is None  # it may well wait for the chief
+    assert engine.job.distribution.heartbeat_s is None  # it may well wait for worker 0

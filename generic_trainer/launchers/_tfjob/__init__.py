@@ -5,7 +5,7 @@
 2. The training operator makes the pods and tells each of them its place by `TF_CONFIG`. It restarts
    none: its releases differ in which exit codes they restart, so all of them are started again
    from here when one was lost.
-3. The chief's log is shown while it is written; those of the others are Kubernetes' affair.
+3. The log of the first worker is shown while it is written; the others' are Kubernetes' affair.
 4. SIGTERM deletes the TFJob, whose pods then have `preemption_grace_s` to save.
 5. When this process is killed, the TFJob goes on: give it a `timeout_s`, which Kubernetes keeps an
    eye on as well.

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
+from generic_trainer._core.keras import is_keras_3, keras_version
 from generic_trainer.errors import (
     ConfigurationError,
     TrainingError,
@@ -51,6 +53,49 @@ def run_fn(fn_args):
     model.fit(data, steps_per_epoch=5, epochs=2, verbose=0)
     print("weights:", *(float(w) for w in tf.reshape(model.get_weights()[0], [-1])))
     export(fn_args.serving_model_dir)
+"""
+# "Multi-worker training with Keras" of tensorflow.org, but for its data and its model.
+GUIDE = """
+import json, os
+
+per_worker_batch_size = 8
+tf_config = json.loads(os.environ["TF_CONFIG"])
+num_workers = len(tf_config["cluster"]["worker"])
+
+def _is_chief(task_type, task_id):
+    return (task_type == "worker" and task_id == 0) or task_type is None
+
+def _get_temp_dir(dirpath, task_id):
+    base_dirpath = "workertemp_" + str(task_id)
+    temp_dir = os.path.join(dirpath, base_dirpath)
+    tf.io.gfile.makedirs(temp_dir)
+    return temp_dir
+
+def write_filepath(filepath, task_type, task_id):
+    dirpath = os.path.dirname(filepath)
+    base = os.path.basename(filepath)
+    if not _is_chief(task_type, task_id):
+        dirpath = _get_temp_dir(dirpath, task_id)
+    return os.path.join(dirpath, base)
+
+def run_fn(fn_args):
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    global_batch_size = per_worker_batch_size * num_workers
+    dataset = read(fn_args, global_batch_size, None).map(lambda batch: (batch["x"], batch["y"]))
+    with strategy.scope():
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(1,))])
+        model.compile(tf.keras.optimizers.SGD(1e-4), "mse")
+    inputs, _ = next(iter(strategy.experimental_distribute_dataset(dataset)))
+    (inputs,) = strategy.experimental_local_results(inputs)
+    print("batch of this worker:", inputs.shape[0])
+    model.fit(dataset, epochs=2, steps_per_epoch=2, verbose=0)
+    print("weights:", *(float(w) for w in tf.reshape(model.get_weights()[0], [-1])))
+    task_type, task_id = strategy.cluster_resolver.task_type, strategy.cluster_resolver.task_id
+    print("chief:", _is_chief(task_type, task_id))
+    write_model_path = write_filepath(fn_args.serving_model_dir, task_type, task_id)
+    model.save(write_model_path)
+    if not _is_chief(task_type, task_id):
+        tf.io.gfile.rmtree(os.path.dirname(write_model_path))
 """
 PARAMETER_SERVERS = """
 from generic_trainer import training
@@ -96,24 +141,28 @@ def told(job: Job, start: str) -> dict[str, str]:
 def test_each_worker_reads_its_share_once_and_all_have_the_same_weights(run: Run) -> None:
     job = run(MULTI_WORKER, num_workers=2)
     seen = {name: set(numbers.split()) for name, numbers in told(job, "seen:").items()}
-    assert seen.keys() == {"chief", "worker 0"}
-    assert len(seen["chief"]) == len(seen["worker 0"]) == 16
-    assert seen["chief"] | seen["worker 0"] == {str(number) for number in range(32)}
+    assert seen.keys() == {"worker 0", "worker 1"}
+    assert len(seen["worker 0"]) == len(seen["worker 1"]) == 16
+    assert seen["worker 0"] | seen["worker 1"] == {str(number) for number in range(32)}
     weights = told(job, "weight:")
-    assert weights["chief"] == weights["worker 0"] == "496.0"
+    assert weights["worker 0"] == weights["worker 1"] == "496.0"
     assert jobs.exported(job) == ["Format-Serving"]
 
 
 @pytest.mark.slow
-def test_keras_2_trains_to_the_same_weights(run: Run) -> None:
-    job = run(KERAS, num_workers=2, env={"TF_USE_LEGACY_KERAS": "1"})
+def test_code_of_tensorflows_guide_trains_the_whole_batch_and_exports(run: Run) -> None:
+    job = run(GUIDE, num_workers=2, env={"TF_USE_LEGACY_KERAS": "1"})
+    assert told(job, "batch of this worker:") == {"worker 0": "8", "worker 1": "8"}
+    assert told(job, "chief:") == {"worker 0": "True", "worker 1": "False"}
     weights = told(job, "weights:")
-    assert weights.keys() == {"chief", "worker 0"}
+    assert weights.keys() == {"worker 0", "worker 1"}
     assert len(set(weights.values())) == 1
+    assert jobs.exported(job) == ["Format-Serving"]
+    assert jobs.log(job).count("tf.keras is Keras 2.") == 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preempted", ["chief", "worker", "chief and worker"])
+@pytest.mark.parametrize("preempted", ["worker 0", "worker 1", "worker 0 and worker 1"])
 def test_sigterm_has_all_workers_save_after_the_same_step(run: Run, preempted: str) -> None:
     source = f"""
 import os, signal
@@ -123,7 +172,7 @@ class Preempt(tf.keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         self.steps += 1
-        task = json.loads(os.environ["TF_CONFIG"])["task"]["type"]
+        task = "worker " + str(json.loads(os.environ["TF_CONFIG"])["task"]["index"])
         if task in "{preempted}" and self.steps == 7 and not os.path.exists(self.flag + task):
             open(self.flag + task, "w").close()
             os.kill(os.getpid(), signal.SIGTERM)
@@ -164,14 +213,14 @@ def test_chief_trains_with_the_workers_and_parameter_servers_it_is_given(run: Ru
 
 def test_error_of_one_worker_is_the_error_of_the_run(run: Run) -> None:
     raises = """
-    assert training.is_chief(), "only worker 0 has this"
+    assert training.is_chief(), "only worker 1 has this"
     strategy.reduce("SUM", strategy.run(lambda: tf.constant(1.0)), axis=None)
     print("seen:"
 """
-    with pytest.raises(TrainingError, match=r"^worker 0: ") as caught:
+    with pytest.raises(TrainingError, match=r"^worker 1: ") as caught:
         run(MULTI_WORKER.replace('    print("seen:"', raises.rstrip()), num_workers=2)
     assert type(caught.value) is TrainingError
-    assert "only worker 0 has this" in str(caught.value)
+    assert "only worker 1 has this" in str(caught.value)
 
 
 def test_lost_worker_is_made_up_for_by_starting_all_again(run: Run) -> None:
@@ -184,12 +233,12 @@ def test_lost_worker_is_made_up_for_by_starting_all_again(run: Run) -> None:
 """
     source = "import os\n" + MULTI_WORKER.replace("    seen = []", kill_once.rstrip())
     job = run(source, num_workers=2, max_failures=1)
-    assert "worker 0 was ended by SIGKILL" in jobs.log(job)
-    assert told(job, "weight:") == {"chief": "496.0", "worker 0": "496.0"}
+    assert "worker 1 was ended by SIGKILL" in jobs.log(job)
+    assert told(job, "weight:") == {"worker 0": "496.0", "worker 1": "496.0"}
 
 
 def test_worker_that_never_comes_up_is_named(run: Run) -> None:
-    with pytest.raises(WorkerHangError, match=r"No server of worker 0 ever came up") as caught:
+    with pytest.raises(WorkerHangError, match=r"No server of worker 1 ever came up") as caught:
         run(
             MULTI_WORKER.replace(
                 "    strategy = training.get_strategy()",
@@ -223,10 +272,27 @@ def test_worker_that_works_on_after_the_chief_is_told_of(run: Run) -> None:
     """
     job = run(source, num_workers=2, worker_grace_s=1.0)
     log = jobs.log(job)
-    assert "worker 0 still worked 1 s later (worker_grace_s) and was stopped" in log
-    assert re.search("worker 0 was here:.* in run_fn", log, re.DOTALL)
-    assert "[worker 0] not yet done not yet done" in log
+    assert "worker 1 still worked 1 s later (worker_grace_s) and was stopped" in log
+    assert re.search("worker 1 was here:.* in run_fn", log, re.DOTALL)
+    assert "[worker 1] not yet done not yet done" in log
     assert jobs.exported(job) == ["Format-Serving"]
+
+
+def test_worker_has_the_keras_of_this_process_whatever_the_environment_says_since(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As importing tensorflow_transform does, here and in the worker.
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", str(int(is_keras_3())))
+    source = """
+    import tensorflow_transform
+
+    def run_fn(fn_args):
+        print("layers:", tf.keras.layers.Layer.__module__)
+        export(fn_args.serving_model_dir)
+    """
+    job = run(source)
+    assert f"layers: {tf.keras.layers.Layer.__module__}\n" in jobs.log(job)
+    assert f"tf.keras is Keras {keras_version()}\n" in jobs.log(job)
 
 
 def test_lines_of_single_workers_have_no_prefix(run: Run) -> None:
@@ -260,13 +326,13 @@ def test_gpus_are_shared_out_or_missed_at_once(run: Run, monkeypatch: pytest.Mon
         export(fn_args.serving_model_dir)
     """
     job = run(source, num_workers=2, gpus_per_worker=2)
-    assert told(job, "gpus:") == {"chief": "4,5", "worker 0": "6,7"}
+    assert told(job, "gpus:") == {"worker 0": "4,5", "worker 1": "6,7"}
     with pytest.raises(ConfigurationError, match="need 6 GPUs, but this machine has 4"):
         run(source, num_workers=2, gpus_per_worker=3)
 
 
 def test_lost_more_often_than_allowed_is_an_error(run: Run) -> None:
-    with pytest.raises(WorkerLostError, match="chief was ended by SIGKILL"):
+    with pytest.raises(WorkerLostError, match="worker 0 was ended by SIGKILL"):
         run(
             """
             import os

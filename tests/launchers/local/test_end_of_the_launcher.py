@@ -115,7 +115,7 @@ def test_terminated_launcher_lets_all_workers_save(examples: Path, tmp_path: Pat
     launched.process.terminate()
     launched.process.wait(60.0)
     assert launched.all_end()
-    for worker in ("chief", "worker 0"):
+    for worker in ("worker 0", "worker 1"):
         assert f"[{worker}] saved" in launched.output()
     assert "WorkerLostError: SIGTERM: this process is to stop" in launched.output()
 

@@ -17,6 +17,7 @@ from generic_trainer.errors import (
     ConfigurationError,
     GenericTrainerError,
     TrainingError,
+    WorkerDiskError,
     WorkerHangError,
     WorkerLostError,
     WorkerMemoryError,
@@ -67,7 +68,7 @@ def test_segmentation_fault_shows_where_it_was(run: Run) -> None:
         run("import ctypes\ndef run_fn(fn_args):\n    ctypes.string_at(0)", max_failures=3)
     assert type(caught.value) is TrainingError
     assert "in run_fn" in str(caught.value)
-    assert (caught.value.worker, caught.value.signal) == ("chief", "SIGSEGV")
+    assert (caught.value.worker, caught.value.signal) == ("worker 0", "SIGSEGV")
 
 
 def test_abort_in_native_code_is_no_lost_worker(run: Run) -> None:
@@ -111,6 +112,43 @@ def test_user_error_is_not_tried_again(run: Run, tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="division by zero"):
         run("def run_fn(fn_args):\n    print('tried'); 1 / 0", max_failures=3)
     assert (tmp_path / "model_run/1/training.log").read_text().count("\ntried") == 1
+
+
+def test_worker_alone_has_no_others_that_it_could_miss(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="the database is away") as caught:
+        run(
+            """
+            def run_fn(fn_args):
+                print("tried")
+                raise tf.errors.UnavailableError(None, None, "the database is away")
+            """,
+            max_failures=3,
+        )
+    assert type(caught.value) is TrainingError
+    assert (tmp_path / "model_run/1/training.log").read_text().count("\ntried") == 1
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        ("open('/dev/full', 'w', 1).write('x\\n')", "No space left.*TMPDIR"),
+        ("tf.io.write_file('/dev/full', 'x' * 100_000)", "No space left.*TMPDIR"),
+        ("os.replace = full; full()", "output says where"),  # not even the error can be noted
+    ],
+    ids=["Python", "TensorFlow", "temporary directory"],
+)
+def test_full_disk_is_told_as_one(run: Run, write: str, message: str) -> None:
+    source = f"""
+    import os
+
+    def full(*paths):
+        raise OSError(28, "No space left on device")
+
+    def run_fn(fn_args):
+        {write}
+    """
+    with pytest.raises(WorkerDiskError, match=f"(?s){message}"):
+        run(source, max_failures=3)
 
 
 def test_too_much_memory_is_reported_with_the_amount(run: Run) -> None:
@@ -302,7 +340,7 @@ def test_worker_that_does_not_end_in_its_grace_is_killed(run: Run, tmp_path: Pat
     ready = tmp_path / "ready"
     watcher = threading.Thread(target=terminate_when_there, args=(ready,))
     watcher.start()
-    with pytest.raises(WorkerLostError, match=r"chief took longer than 0\.5 s"):
+    with pytest.raises(WorkerLostError, match=r"worker 0 took longer than 0\.5 s"):
         run(
             f"""
             import signal, time

@@ -32,11 +32,11 @@ def test_each_worker_reads_its_share_once_and_all_have_the_same_weights(
 ) -> None:
     job = run(MULTI_WORKER, num_workers=2)
     seen = {name: set(numbers.split()) for name, numbers in told(job, "seen:").items()}
-    assert seen.keys() == {"chief", "worker 0"}
-    assert len(seen["chief"]) == len(seen["worker 0"]) == 16
-    assert seen["chief"] | seen["worker 0"] == {str(number) for number in range(32)}
+    assert seen.keys() == {"worker 0", "worker 1"}
+    assert len(seen["worker 0"]) == len(seen["worker 1"]) == 16
+    assert seen["worker 0"] | seen["worker 1"] == {str(number) for number in range(32)}
     weights = told(job, "weight:")
-    assert weights["chief"] == weights["worker 0"] == "496.0"
+    assert weights["worker 0"] == weights["worker 1"] == "496.0"
     assert jobs.exported(job) == ["Format-Serving"]
 
 
@@ -50,21 +50,21 @@ def test_chief_trains_with_the_workers_and_parameter_servers_it_is_given(run: Ru
 def test_error_of_one_worker_is_the_error_of_the_run_and_is_not_retried(run: Run) -> None:
     raises = """
     print("an attempt")
-    assert training.is_chief(), "only worker 0 has this"
+    assert training.is_chief(), "only worker 1 has this"
     strategy.reduce("SUM", strategy.run(lambda: tf.constant(1.0)), axis=None)
     print("seen:"
 """
     source = MULTI_WORKER.replace('    print("seen:"', raises.rstrip())
-    with pytest.raises(TrainingError, match=r"^worker 0: ") as caught:
+    with pytest.raises(TrainingError, match=r"^worker 1: ") as caught:
         run(source, num_workers=2, max_failures=2)
     assert type(caught.value) is TrainingError
-    assert "only worker 0 has this" in str(caught.value)
+    assert "only worker 1 has this" in str(caught.value)
 
 
 def test_lost_worker_is_made_up_for_by_starting_all_again(run: Run, told: Told) -> None:
     source = MULTI_WORKER.replace('    print("seen:"', KILL_ONCE.rstrip() + '\n    print("seen:"')
     job = run("import os\n" + source, num_workers=2, max_failures=1)
-    assert told(job, "weight:")["chief"] == "496.0"
+    assert told(job, "weight:")["worker 0"] == "496.0"
 
 
 def test_worker_that_is_lost_too_often_ends_the_run(run: Run) -> None:
@@ -128,6 +128,6 @@ def test_worker_killed_in_mid_epoch_costs_no_more_than_the_steps_since_the_last_
         source = RESUMES.replace("KILLS", str(kills))
         job = jobs.make_job(root, examples, source, distribution=wanted, seed=1)
         launch(job)
-        weights.append(told(job, "weights:")["chief"])
+        weights.append(told(job, "weights:")["worker 0"])
     assert "Resuming in epoch 1 after 6 of its batches" in jobs.log(job)
     assert weights[0] == weights[1]

@@ -17,7 +17,7 @@ from generic_trainer.launchers._ray.cluster import end_of_worker
 from generic_trainer.launchers._ray.engine import sent_by_value
 from generic_trainer.launchers._worker_end import WorkerEnd, WorkerTraceback, root_cause
 
-CHIEF, WORKER = Task("chief", 0), Task("worker", 0)
+FIRST, SECOND = Task("worker", 0), Task("worker", 1)
 failed_check = internals.RAY_HEALTH_CHECK_FAILED.get()
 DEAD = failed_check("dead", failure=RuntimeError("the actor died"))
 NO_MEMORY = failed_check("dead", failure=OutOfMemoryError("killed"))
@@ -32,14 +32,14 @@ def failed(error: Exception, task: Task, **fields: bool) -> WorkerTraceback:
 @pytest.mark.parametrize(
     ("failures", "worker", "failure"),
     [
-        ({CHIEF: DEAD}, "chief", Failure.LOST),
-        ({WORKER: HANGS}, "worker 0", Failure.LOST),
-        ({WORKER: NO_MEMORY}, "worker 0", Failure.MEMORY),
-        ({CHIEF: failed(WorkerLostError("preempted"), CHIEF)}, "chief", Failure.LOST),
-        ({CHIEF: DEAD, WORKER: failed(DataError("no file"), WORKER)}, "worker 0", Failure.DATA),
-        ({CHIEF: failed(TrainingError("abort"), CHIEF, may_be_consequence=True), WORKER: DEAD},
-         "worker 0", Failure.LOST),
-        ({CHIEF: ImportError("no module")}, "chief", Failure.USER_CODE),
+        ({FIRST: DEAD}, "worker 0", Failure.LOST),
+        ({SECOND: HANGS}, "worker 1", Failure.LOST),
+        ({SECOND: NO_MEMORY}, "worker 1", Failure.MEMORY),
+        ({FIRST: failed(WorkerLostError("preempted"), FIRST)}, "worker 0", Failure.LOST),
+        ({FIRST: DEAD, SECOND: failed(DataError("no file"), SECOND)}, "worker 1", Failure.DATA),
+        ({FIRST: failed(TrainingError("abort"), FIRST, may_be_consequence=True), SECOND: DEAD},
+         "worker 1", Failure.LOST),
+        ({FIRST: ImportError("no module")}, "worker 0", Failure.USER_CODE),
     ],
 )  # fmt: skip
 def test_cause_is_told_from_its_consequences(

@@ -31,6 +31,6 @@ def test_two_workers_train_to_a_blessed_model(ray_nodes: Any, tmp_path: Path) ->
     assert exit_code == 0, output
     folder = tmp_path / "penguin"
     assert last_run(str(folder / "metadata.db")).blessed
-    for worker in ("chief", "worker 0"):
+    for worker in ("worker 0", "worker 1"):
         assert re.search(rf"\({worker} pid=.*\) Training on 2 replicas\.", output)
     assert not list(folder.glob("artifacts/GenericTrainer/.checkpoints/*/*"))

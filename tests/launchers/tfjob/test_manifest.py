@@ -49,10 +49,15 @@ def test_every_tfjob_is_what_the_definition_allows(fields: dict[str, Any]) -> No
     assert problems_of(made(**fields)) == []
 
 
-def test_chief_is_one_of_the_workers() -> None:
-    job = made(num_workers=3)
+@pytest.mark.parametrize(
+    ("chief", "replicas"), [(False, {"Worker": 3}), (True, {"Chief": 1, "Worker": 2})]
+)
+def test_chief_that_is_asked_for_is_one_of_the_workers(
+    chief: bool, replicas: dict[str, int]
+) -> None:
+    job = made(num_workers=3, chief=chief)
     counts = {kind: spec["replicas"] for kind, spec in job["spec"]["tfReplicaSpecs"].items()}
-    assert counts == {"Chief": 1, "Worker": 2}
+    assert counts == replicas
 
 
 def test_chief_that_sends_orders_comes_in_addition_and_needs_no_gpu() -> None:
@@ -66,7 +71,7 @@ def test_chief_that_sends_orders_comes_in_addition_and_needs_no_gpu() -> None:
 
 def test_resources_are_asked_for_and_memory_is_limited() -> None:
     job = made(cpus_per_worker=1.5, memory_mb_per_worker=2048, require_gpu=True)
-    assert container(job, "Chief")["resources"] == {
+    assert container(job, "Worker")["resources"] == {
         "requests": {"cpu": "1.5", "memory": "2048Mi"},
         "limits": {"memory": "2048Mi", "nvidia.com/gpu": "1"},
     }
@@ -82,7 +87,7 @@ def test_nothing_is_restarted_behind_the_launchers_back_and_time_is_limited() ->
 
 def test_volumes_are_mounted_where_they_are_said_to_be() -> None:
     job = made(tfjob={"volumes": {"pipelines": "/pipelines"}})
-    spec = job["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]
+    spec = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
     (volume,), (mount,) = spec["volumes"], spec["containers"][0]["volumeMounts"]
     assert volume["persistentVolumeClaim"] == {"claimName": "pipelines"}
     assert mount == {"name": volume["name"], "mountPath": "/pipelines"}
@@ -102,15 +107,15 @@ def test_pods_have_the_names_that_the_operator_gives_them() -> None:
         (lambda job: job["spec"].pop("tfReplicaSpecs"), "tfReplicaSpecs is required"),
         (lambda job: job["metadata"].update(name="9lives"), "gives no name for a service"),
         (
-            lambda job: job["spec"]["tfReplicaSpecs"]["Chief"].update(replicas="1"),
+            lambda job: job["spec"]["tfReplicaSpecs"]["Worker"].update(replicas="1"),
             "must be a number",
         ),
         (
-            lambda job: container(job, "Chief")["resources"]["limits"].update(memory="2 GB"),
+            lambda job: container(job, "Worker")["resources"]["limits"].update(memory="2 GB"),
             "'2 GB' is no quantity",
         ),
         (
-            lambda job: container(job, "Chief")["env"].append({"name": "A", "value": 1}),
+            lambda job: container(job, "Worker")["env"].append({"name": "A", "value": 1}),
             r"env\[0\].value must be str, not 1",
         ),
     ],

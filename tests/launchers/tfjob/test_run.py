@@ -14,6 +14,7 @@ from generic_trainer.errors import (
     DataError,
     ExportError,
     TrainingError,
+    WorkerDiskError,
     WorkerHangError,
     WorkerLostError,
     WorkerMemoryError,
@@ -27,7 +28,7 @@ Run = Callable[..., Job]
 
 EXPORTS = """
 def run_fn(fn_args):
-    print("this is the chief")
+    print("this is worker 0")
     export(fn_args.serving_model_dir)
 """
 WAITS = "import signal; signal.pause()"
@@ -43,7 +44,7 @@ def test_job_is_made_followed_and_deleted(run: Run, cluster: StandIn) -> None:
     assert verbs(cluster) == ["POST", "DELETE"]
     assert all("/namespaces/team/" in line for line in cluster.requests)
     assert jobs.exported(job) == ["Format-Serving"]
-    assert jobs.log(job).count("this is the chief") == 1
+    assert jobs.log(job).count("this is worker 0") == 1
     assert not list(Path(job.request.model_run_dir).glob(".tfjob/*"))
 
 
@@ -62,8 +63,8 @@ def test_kept_job_stays(run: Run, cluster: StandIn) -> None:
 @pytest.mark.slow
 def test_workers_share_the_data_and_the_weights(run: Run, cluster: StandIn) -> None:
     job = run(MULTI_WORKER, num_workers=2)
-    assert "[chief] weight: 496.0" in jobs.log(job)
-    (worker,) = [pod for name, pod in cluster.pods.items() if name.endswith("-worker-0")]
+    assert "[worker 0] weight: 496.0" in jobs.log(job)
+    (worker,) = [pod for name, pod in cluster.pods.items() if name.endswith("-worker-1")]
     assert "weight: 496.0" in worker.log.read_text()
 
 
@@ -101,6 +102,7 @@ def test_worker_that_is_lost_too_often_ends_the_run(run: Run, cluster: StandIn) 
         (2, DataError),
         (126, ExportError),
         (127, WorkerHangError),
+        (74, WorkerDiskError),
         (128, WorkerMemoryError),
         (139, TrainingError),
     ],
@@ -141,9 +143,9 @@ def test_loss_of_one_worker_is_not_taken_for_the_failure_of_another(
     cluster.instead = """
 import json, os, sys
 task = json.loads(os.environ["TF_CONFIG"])["task"]
-sys.exit(143 if task["type"] == "chief" else 2)
+sys.exit(143 if task["index"] == 0 else 2)
 """
-    with pytest.raises(DataError, match="worker 0: its pod"):
+    with pytest.raises(DataError, match="worker 1: its pod"):
         run(EXPORTS, num_workers=2, max_failures=1)
 
 
@@ -156,7 +158,7 @@ def test_image_that_cannot_be_pulled_is_an_error_at_once(run: Run, cluster: Stan
 
 def test_pods_that_never_start_are_named_when_the_time_is_up(run: Run, cluster: StandIn) -> None:
     cluster.waits_for = "Unschedulable"
-    with pytest.raises(WorkerHangError, match=r"chief-0 waits: Unschedulable .so says the test"):
+    with pytest.raises(WorkerHangError, match=r"worker-0 waits: Unschedulable .so says the test"):
         run(EXPORTS, timeout_s=0.1)
     assert verbs(cluster) == ["POST", "DELETE"]
 
