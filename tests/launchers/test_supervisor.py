@@ -51,13 +51,13 @@ def test_worker_that_works_on_is_stopped_with_a_word(caplog: pytest.LogCaptureFi
     run(engine, num_workers=3, worker_grace_s=7, timeout_s=3)  # the model is there
     assert engine.now_s == 8.0
     assert engine.calls == ["start", "diagnose", "kill", "close"]
-    message = "worker 0, worker 1 still worked 7 s later (worker_grace_s) and was stopped"
+    message = "worker 1, worker 2 still worked 7 s later (worker_grace_s) and was stopped"
     assert message in caplog.text
     assert "They were in run_fn." in caplog.text
 
 
 def test_nothing_that_happens_after_the_end_of_the_chief_spoils_the_run() -> None:
-    engine = FakeEngine([succeeded(), wrong("worker 0")])
+    engine = FakeEngine([succeeded(), wrong("worker 1")])
     run(engine, num_workers=2)
     engine = FakeEngine([succeeded(), terminate])
     run(engine, num_workers=2)
