@@ -54,18 +54,32 @@ def read_proto(path: str, message: Any, subject: str) -> Any:
         DataError: the file cannot be read, or holds something else.
     """
     import tensorflow as tf
-    from google.protobuf import json_format, text_format
 
     try:
         with tf.io.gfile.GFile(path) as file:
-            text = file.read()
-        parse = json_format.Parse if text.lstrip().startswith("{") else text_format.Parse
-        return parse(text, message())
-    except (
-        tf.errors.OpError, UnicodeDecodeError, json_format.ParseError, text_format.ParseError,
-    ) as error:  # fmt: skip
+            return parse_proto(file.read(), message)
+    except (tf.errors.OpError, ValueError) as error:
         raise DataError(
             f"the {subject} {path} cannot be read as a {message.DESCRIPTOR.full_name} in text "
             f"format or JSON: {error}",
             path=path,
+        ) from error
+
+
+def parse_proto(text: str, message: Any) -> Any:
+    """Returns a proto in text format, or as JSON if it begins with a brace.
+
+    Raises:
+        ValueError: the text is none of a message of this class.
+    """
+    from google.protobuf import json_format, text_format
+
+    try:
+        parse = json_format.Parse if text.lstrip().startswith("{") else text_format.Parse
+        return parse(text, message())
+    except (json_format.ParseError, text_format.ParseError) as error:
+        raise ValueError(f"it is no {message.DESCRIPTOR.full_name}: {error}") from error
+    except Exception as error:  # both parsers let through what they stumble over in bad text
+        raise ValueError(
+            f"it is no {message.DESCRIPTOR.full_name} ({type(error).__name__}: {error})"
         ) from error

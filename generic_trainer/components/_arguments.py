@@ -17,6 +17,7 @@ from tfx.types.system_executions import Train
 from tfx.utils import json_utils, proto_utils
 
 from generic_trainer._core import tfx_names as keys
+from generic_trainer._core.texts import describe
 from generic_trainer.errors import ConfigurationError, raise_problems
 from generic_trainer.launchers import Distribution
 from generic_trainer.validation import ServingContract, lint_eval_config
@@ -123,7 +124,7 @@ def _user_code(arguments: Mapping[str, Any]) -> Iterator[str]:
     for name in ("module_file", "run_fn"):
         value = arguments[name]
         if value and not isinstance(value, (str, *PER_RUN_VALUES)):
-            yield f"`{name}` must be a string or a RuntimeParameter, but got {_describe(value)}."
+            yield f"`{name}` must be a string or a RuntimeParameter, but got {describe(value)}."
     if isinstance(run_fn, str) and run_fn and "." not in run_fn:
         yield f'`run_fn` must be the import path "package.module.function", but got {run_fn!r}.'
 
@@ -136,7 +137,7 @@ def _channels(arguments: Mapping[str, Any]) -> Iterator[str]:
             continue
         expected = f"`{name}` must be a channel of {parameter.type.TYPE_NAME} artifacts"
         if not isinstance(value, types.BaseChannel):
-            yield f'{expected}, such as `component.outputs["{name}"]`, but got {_describe(value)}.'
+            yield f'{expected}, such as `component.outputs["{name}"]`, but got {describe(value)}.'
             continue
         try:
             parameter.type_check(name, value)
@@ -149,13 +150,13 @@ def _extra_inputs(arguments: Mapping[str, Any]) -> Iterator[str]:
     if extra_inputs is None:
         return
     if not isinstance(extra_inputs, Mapping):
-        yield f"`extra_inputs` must be a dict of name → channel, but got {_describe(extra_inputs)}."
+        yield f"`extra_inputs` must be a dict of name → channel, but got {describe(extra_inputs)}."
         return
     for name, channel in extra_inputs.items():
         if not (isinstance(name, str) and name.isidentifier()):
             yield f"the names in `extra_inputs` must be Python identifiers, but one is {name!r}."
         if not isinstance(channel, types.BaseChannel):
-            yield f"`extra_inputs[{name!r}]` must be a channel, but got {_describe(channel)}."
+            yield f"`extra_inputs[{name!r}]` must be a channel, but got {describe(channel)}."
 
 
 def _steps(arguments: Mapping[str, Any]) -> Iterator[str]:
@@ -180,7 +181,7 @@ def _as_proto(value: Any, proto: Any) -> Any:
         return proto_utils.dict_to_proto(known, proto)
     if isinstance(value, str):
         return proto_utils.json_to_proto(value, proto)
-    raise TypeError(f"got {_describe(value)}.")
+    raise TypeError(f"got {describe(value)}.")
 
 
 def _custom_config(arguments: Mapping[str, Any]) -> Iterator[str]:
@@ -188,11 +189,11 @@ def _custom_config(arguments: Mapping[str, Any]) -> Iterator[str]:
     if value is None or isinstance(value, PER_RUN_VALUES):
         return
     if not isinstance(value, dict):
-        yield f"`custom_config` must be a dict or a RuntimeParameter, but got {_describe(value)}."
+        yield f"`custom_config` must be a dict or a RuntimeParameter, but got {describe(value)}."
         return
     try:
         json_utils.dumps(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         yield f"`custom_config` must hold only what JSON can hold: {error}."
 
 
@@ -201,7 +202,7 @@ def _classes(arguments: Mapping[str, Any]) -> Iterator[str]:
         value = arguments[name]
         if value is not None and not isinstance(value, kind):
             article = "an" if kind.__name__[0] in "AEIOU" else "a"
-            yield f"`{name}` must be {article} {kind.__name__}, but got {_describe(value)}."
+            yield f"`{name}` must be {article} {kind.__name__}, but got {describe(value)}."
 
 
 def _eval_config(arguments: Mapping[str, Any]) -> Iterator[str]:
@@ -210,14 +211,8 @@ def _eval_config(arguments: Mapping[str, Any]) -> Iterator[str]:
         return
     # By name, because importing TensorFlow Model Analysis takes seconds.
     if getattr(getattr(value, "DESCRIPTOR", None), "name", None) != "EvalConfig":
-        yield f"`eval_config` must be a tfma.EvalConfig, but got {_describe(value)}."
+        yield f"`eval_config` must be a tfma.EvalConfig, but got {describe(value)}."
         return
     result = lint_eval_config(value)
     if result.status == "fail":
         yield f"`eval_config` would make the Evaluator fail: {result.message} → {result.remedy}"
-
-
-def _describe(value: Any) -> str:
-    text = repr(value)
-    shown = text if len(text) <= 60 else f"{text[:57]}..."
-    return f"{shown} of type {type(value).__name__}"

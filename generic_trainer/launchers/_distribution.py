@@ -5,15 +5,25 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from generic_trainer._core.cluster import Task
+from generic_trainer._core.texts import describe, did_you_mean, is_number, parse_json, shown
 from generic_trainer.errors import ConfigurationError, raise_problems
 
 LauncherName = Literal["in_process", "local", "ray", "tfjob"]
 _LAUNCHERS = ("in_process", "local", "ray", "tfjob")
 _DEFAULT_GPU_TYPE = "nvidia.com/gpu"
 _DEFAULT_WORKER_GRACE_S = 60.0
+# Of seconds and MiB: more has no end, and what waits or counts with 64 bits cannot take it.
+_MOST = 2**31 - 1
+_MOST_PROCESSES = 10_000  # each has a port, and a connection to all others
+# Field → the least and the most that it may be.
+_COUNTS = (
+    ("num_workers", 1, _MOST_PROCESSES),
+    ("parameter_servers", 0, _MOST_PROCESSES),
+    ("max_failures", 0, _MOST),
+)
 # Fields that are for the workers which an engine starts → what training in process comes up to
 # besides the default.
 _FOR_WORKERS: dict[str, tuple[Any, ...]] = {
@@ -149,6 +159,10 @@ class Distribution:
     tfjob: TFJobOptions | None = None
 
     def __post_init__(self) -> None:
+        for name, _, _ in _COUNTS:
+            value = getattr(self, name)
+            if isinstance(value, float) and value.is_integer():
+                object.__setattr__(self, name, int(value))
         problems = [*_wrong_values(self), *_contradictions(self)]
         raise_problems(ConfigurationError, "Distribution", problems)
 
@@ -174,17 +188,35 @@ class Distribution:
             ConfigurationError: the text is not a distribution.
         """
         try:
-            values = dict(json.loads(text))
-            options = {
-                name: kind(**values.pop(name)) for name, kind in _OPTIONS.items() if name in values
-            }
-            return cls(**values, **options)
-        except (TypeError, ValueError) as error:
-            if isinstance(error, ConfigurationError):
-                raise
+            values = parse_json(text)
+            if not isinstance(values, dict):
+                raise ValueError("it is no JSON object")
+            for name, kind in _OPTIONS.items():
+                if values.get(name) is not None:
+                    values[name] = _made(kind, values[name])
+            return _made(cls, values)
+        except ConfigurationError:
+            raise
+        except ValueError as error:
             raise ConfigurationError(
-                f"Expected what Distribution.to_json has written, but got {text!r} ({error})."
+                f"Expected what Distribution.to_json has written, but got {shown(text)} ({error})."
             ) from error
+
+
+_Made = TypeVar("_Made")
+
+
+def _made(kind: type[_Made], values: Any) -> _Made:
+    """Returns an instance of a dataclass; raises `ValueError` where it has no such fields."""
+    if not isinstance(values, dict):
+        raise ValueError(f"{kind.__name__} must be a JSON object, not {describe(values)}")
+    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    for name in values:
+        if name not in known:
+            raise ValueError(
+                f"{kind.__name__} has no field {shown(name)}{did_you_mean(name, known)}"
+            )
+    return kind(**values)
 
 
 def tasks(distribution: Distribution) -> tuple[Task, ...]:
@@ -220,40 +252,74 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 def _wrong_values(wanted: Distribution) -> Iterator[str]:
     if wanted.launcher not in _LAUNCHERS:
-        yield f"launcher must be one of {_LAUNCHERS}, got {wanted.launcher!r}"
-    for name, least in (("num_workers", 1), ("parameter_servers", 0), ("max_failures", 0)):
+        yield f"launcher must be one of {_LAUNCHERS}, got {describe(wanted.launcher)}"
+    for name, least, most in _COUNTS:
         value = getattr(wanted, name)
-        if not _is_number(value) or value != int(value) or value < least:
-            yield f"{name} must be a whole number of at least {least}, got {value!r}"
+        if not (isinstance(value, int) and is_number(value) and least <= value <= most):
+            yield (
+                f"{name} must be a whole number of at least {least} and at most {most}, got "
+                f"{describe(value)}"
+            )
     for name in ("cpus_per_worker", "memory_mb_per_worker", "timeout_s", "heartbeat_s"):
         value = getattr(wanted, name)
-        if value is not None and not (_is_number(value) and value > 0):
-            yield f"{name} must be a positive number or None, got {value!r}"
+        if value is not None and not _is_positive(value):
+            yield f"{name} must be a positive number or None, got {describe(value)}"
     for name in ("gpus_per_worker", "preemption_grace_s", "worker_grace_s"):
         value = getattr(wanted, name)
-        if not (_is_number(value) and value >= 0) and (value, name) != (None, "gpus_per_worker"):
-            yield f"{name} must be a number of at least 0, got {value!r}"
+        if not (value == 0 or _is_positive(value)) and (value, name) != (None, "gpus_per_worker"):
+            yield f"{name} must be a number of at least 0, got {describe(value)}"
     if not isinstance(wanted.gpu_type, str) or not wanted.gpu_type:
-        yield f"gpu_type must be a text, got {wanted.gpu_type!r}"
+        yield f"gpu_type must be a text, got {describe(wanted.gpu_type)}"
     for name in ("chief", "require_gpu"):
         if not isinstance(getattr(wanted, name), bool):
-            yield f"{name} must be True or False, got {getattr(wanted, name)!r}"
+            yield f"{name} must be True or False, got {describe(getattr(wanted, name))}"
+    yield from _wrong_env(wanted.env)
     yield from _wrong_options(wanted)
 
 
-def _wrong_options(wanted: Distribution) -> Iterator[str]:
-    if not _is_text_mapping(wanted.env):
-        yield f"env must be a dict of texts, got {wanted.env!r}"
-    elif "TF_CONFIG" in wanted.env:
+def _wrong_env(env: Any) -> Iterator[str]:
+    if not _is_text_mapping(env):
+        yield f"env must be a dict of texts, got {describe(env)}"
+        return
+    if "TF_CONFIG" in env:
         yield "env must not hold TF_CONFIG, which the launcher sets for each worker"
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name + value:
+            yield f"env must have names without '=' and nothing with a zero, got {describe(name)}"
+
+
+def _wrong_options(wanted: Distribution) -> Iterator[str]:
     for name, kind in _OPTIONS.items():
         value = getattr(wanted, name)
         if value is not None and not isinstance(value, kind):
-            yield f"{name} must be {kind.__name__}(...), got {value!r}"
+            yield f"{name} must be {kind.__name__}(...), got {describe(value)}"
+    if isinstance(wanted.ray, RayOptions):
+        yield from _wrong_ray(wanted.ray)
     if isinstance(wanted.tfjob, TFJobOptions):
-        for name in ("volumes", "node_selector", "labels"):
-            if not _is_text_mapping(getattr(wanted.tfjob, name)):
-                yield f"tfjob.{name} must be a dict of texts, got {getattr(wanted.tfjob, name)!r}"
+        yield from _wrong_tfjob(wanted.tfjob)
+
+
+def _wrong_ray(ray: RayOptions) -> Iterator[str]:
+    if ray.address is not None and not isinstance(ray.address, str):
+        yield f"ray.address must be a text or None, got {describe(ray.address)}"
+    timeout_s = ray.connect_timeout_s
+    if not _is_positive(timeout_s):
+        yield f"ray.connect_timeout_s must be a positive number, got {describe(timeout_s)}"
+    if not isinstance(ray.runtime_env, Mapping):
+        yield f"ray.runtime_env must be a dict, got {describe(ray.runtime_env)}"
+
+
+def _wrong_tfjob(tfjob: TFJobOptions) -> Iterator[str]:
+    for name in ("image", "namespace"):
+        if not isinstance(getattr(tfjob, name), str):
+            yield f"tfjob.{name} must be a text, got {describe(getattr(tfjob, name))}"
+    if tfjob.service_account is not None and not isinstance(tfjob.service_account, str):
+        yield f"tfjob.service_account must be a text or None, got {describe(tfjob.service_account)}"
+    for name in ("volumes", "node_selector", "labels"):
+        if not _is_text_mapping(getattr(tfjob, name)):
+            yield f"tfjob.{name} must be a dict of texts, got {describe(getattr(tfjob, name))}"
+    if not isinstance(tfjob.keep_job, bool):
+        yield f"tfjob.keep_job must be True or False, got {describe(tfjob.keep_job)}"
 
 
 def _contradictions(wanted: Distribution) -> Iterator[str]:
@@ -263,12 +329,12 @@ def _contradictions(wanted: Distribution) -> Iterator[str]:
             enough = _FOR_WORKERS.get(field.name)
             if enough is not None and value not in (_default(field), *enough):
                 yield (
-                    f"{field.name}={value!r} needs a launcher that starts workers, such as "
+                    f"{field.name}={shown(value)} needs a launcher that starts workers, such as "
                     "launcher='local', but launcher is 'in_process'"
                 )
     if wanted.launcher in ("ray", "tfjob") and wanted.worker_grace_s != _DEFAULT_WORKER_GRACE_S:
         yield (
-            f"worker_grace_s={wanted.worker_grace_s!r} is for launcher='local', but launcher is "
+            f"worker_grace_s={shown(wanted.worker_grace_s)} is for launcher='local', but launcher is "
             f"{wanted.launcher!r}, which decides itself when the other workers end: leave it out"
         )
     if wanted.launcher == "ray" and wanted.gpu_type != _DEFAULT_GPU_TYPE:
@@ -286,12 +352,12 @@ def _contradictions(wanted: Distribution) -> Iterator[str]:
     if wanted.require_gpu and wanted.gpus_per_worker == 0:
         yield "require_gpu=True contradicts gpus_per_worker=0"
     gpus = wanted.gpus_per_worker
-    if wanted.launcher in ("local", "tfjob") and _is_number(gpus) and gpus != int(gpus or 0):
+    if wanted.launcher in ("local", "tfjob") and is_number(gpus) and gpus != int(gpus or 0):
         yield f"gpus_per_worker must be a whole number except on Ray, got {gpus!r}"
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _is_positive(value: Any) -> bool:
+    return is_number(value) and 0 < value <= _MOST
 
 
 def _is_text_mapping(value: Any) -> bool:

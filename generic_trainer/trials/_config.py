@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from generic_trainer._core.texts import describe, parse_yaml
 from generic_trainer.errors import ConfigurationError, raise_problems
 from generic_trainer.trials._hyperparameters import Hyperparameter, parse_hyperparameters
 from generic_trainer.trials.errors import InvalidExperimentException
@@ -22,8 +22,6 @@ _SEARCHES = ("single", "random", "grid")
 # These end bad trials early, which needs Determined's scheduler.
 _ADAPTIVE = ("adaptive_simple", "adaptive_asha")
 _BUCKETS = {"s3": "s3", "gcs": "gs"}  # type of a storage → scheme of its URLs
-# YAML 1.2, which these files are written in, has floats without a point: 1e-4. PyYAML reads 1.1.
-_FLOAT_1_2 = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$")
 
 _logger = logging.getLogger(__name__)
 
@@ -93,7 +91,7 @@ class Length:
             return cls(int(value) * batches_per_step)
         raise ConfigurationError(
             f"{field} must be a whole number or one of "
-            f"{', '.join(f'{{{unit!r}: number}}' for unit in _UNITS)}, but got {value!r}"
+            f"{', '.join(f'{{{unit!r}: number}}' for unit in _UNITS)}, but got {describe(value)}"
         )
 
     def to_batches(self, global_batch_size: int, records_per_epoch: int) -> int:
@@ -164,7 +162,7 @@ def parse_experiment(raw: Mapping[str, Any]) -> ExperimentSettings:
     """
     problems: list[str] = []
     unit = raw.get("scheduling_unit", raw.get("batches_per_step", DEFAULT_SCHEDULING_UNIT))
-    if not isinstance(unit, int) or unit < 1:
+    if not _is_count(unit) or unit < 1:
         problems.append(f"scheduling_unit must be a whole number of batches above 0, got {unit!r}")
         unit = DEFAULT_SCHEDULING_UNIT
 
@@ -175,6 +173,20 @@ def parse_experiment(raw: Mapping[str, Any]) -> ExperimentSettings:
             problems.append(str(error))
             return None
 
+    def section(field: str) -> Mapping[str, Any]:
+        value = raw.get(field) or {}
+        if isinstance(value, Mapping):
+            return value
+        problems.append(f"{field} must be a mapping, got {describe(value)}")
+        return {}
+
+    def whole(within: Mapping[str, Any], field: str, default: int = 0) -> int:
+        try:
+            return int(within.get(field) or default)
+        except (TypeError, ValueError, OverflowError):
+            problems.append(f"{field} must be a whole number, got {describe(within[field])}")
+            return default
+
     def period(field: str) -> Length | None:
         length = attempt(Length.parse, field, raw[field], unit) if field in raw else None
         return length if length and length.count else None
@@ -184,16 +196,16 @@ def parse_experiment(raw: Mapping[str, Any]) -> ExperimentSettings:
         problems.append(f"checkpoint_policy must be one of {', '.join(_POLICIES)}, got {policy!r}")
     settings = ExperimentSettings(
         raw=raw,
-        hyperparameters=attempt(parse_hyperparameters, raw.get("hyperparameters") or {}),
-        searcher=attempt(_parse_searcher, raw.get("searcher") or {}, unit),
+        hyperparameters=attempt(parse_hyperparameters, section("hyperparameters")),
+        searcher=attempt(_parse_searcher, section("searcher"), unit),
         scheduling_unit=unit,
         min_validation_period=period("min_validation_period"),
         min_checkpoint_period=period("min_checkpoint_period"),
         checkpoint_policy=policy,
         perform_initial_validation=bool(raw.get("perform_initial_validation", False)),
-        records_per_epoch=int(raw.get("records_per_epoch") or 0),
-        seed=ExperimentConfig(raw).experiment_seed(),
-        slots=ExperimentConfig(raw).slots_per_trial(),
+        records_per_epoch=whole(raw, "records_per_epoch"),
+        seed=whole(section("reproducibility"), "experiment_seed"),
+        slots=whole(section("resources"), "slots_per_trial", 1),
     )
     raise_problems(ConfigurationError, "The experiment configuration", problems)
     return settings
@@ -211,7 +223,10 @@ def _parse_searcher(raw: Mapping[str, Any], unit: int) -> Searcher:
         problems.append(f"searcher.name must be one of {', '.join(_SEARCHES)}, got {name!r}")
     if name in ("random", "grid") and not raw.get("metric"):
         problems.append(f"searcher.metric is needed to tell the best trial of a {name} search")
-    if name == "random" and not raw.get("max_trials"):
+    trials = raw.get("max_trials") or 0
+    if not _is_count(trials):
+        problems.append(f"searcher.max_trials must be a whole number, got {describe(trials)}")
+    elif name == "random" and not trials:
         problems.append("searcher.max_trials is needed for a random search")
     field, batches = ("max_length", 1) if "max_length" in raw else ("max_steps", unit)
     if field not in raw:
@@ -224,7 +239,7 @@ def _parse_searcher(raw: Mapping[str, Any], unit: int) -> Searcher:
         metric=raw.get("metric"),
         smaller_is_better=bool(raw.get("smaller_is_better", True)),
         max_length=Length.parse(f"searcher.{field}", raw[field], batches),
-        max_trials=int(raw.get("max_trials") or 1),
+        max_trials=trials or 1,
     )
 
 
@@ -233,20 +248,14 @@ def _is_count(value: Any) -> bool:
 
 
 def read_yaml(text: str, path: str | None = None) -> dict[str, Any]:
-    """Reads an experiment configuration, numbers as YAML 1.2 has them: 1e-4 is a float.
+    """Reads an experiment configuration; see `parse_yaml`.
 
     Raises:
         ConfigurationError: it is not YAML, or not a mapping.
     """
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        """PyYAML with the floats of YAML 1.2."""
-
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT_1_2, list("-+0123456789."))
     try:
-        config = yaml.load(text, Loader)
-    except yaml.YAMLError as error:
+        config = parse_yaml(text)
+    except ValueError as error:
         raise ConfigurationError(
             f"The experiment configuration is not YAML: {error}", path=path
         ) from error

@@ -18,6 +18,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from generic_trainer._core.texts import describe, did_you_mean, is_number
 from generic_trainer.errors import ConfigurationError, raise_problems
 
 Hyperparameter = dict[str, Any]
@@ -31,6 +32,7 @@ _FIELDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "log": (("minval", "maxval"), ("base", "count")),
 }
 _DEFAULT_BASE = 10
+_MOST_POINTS = 1_000_000  # of a grid search: more are a typing error, and would fill the memory
 
 
 def Constant(value: Any) -> Hyperparameter:
@@ -111,18 +113,48 @@ def _range(kind: str, minval: float, maxval: float, count: int | None) -> Hyperp
 
 def _problem(value: Mapping[str, Any]) -> str | None:
     kind = value["type"]
-    if kind not in _FIELDS:
-        return f"type must be one of {', '.join(_FIELDS)}, got {kind!r}"
+    if not isinstance(kind, str) or kind not in _FIELDS:
+        near = did_you_mean(kind, _FIELDS)
+        return f"type must be one of {', '.join(_FIELDS)}, got {describe(kind)}{near}"
     required, optional = _FIELDS[kind]
     fields = value.keys() - {"type"}
     if not set(required) <= fields <= {*required, *optional}:
         expected = ", ".join((*required, *optional))
-        return f"a hyperparameter of type {kind} takes {expected}; got {sorted(fields)}"
-    if kind == "categorical" and not value["vals"]:
-        return "vals must not be empty"
-    if "minval" in required and not value["minval"] <= value["maxval"]:
+        return f"a hyperparameter of type {kind} takes {expected}; got {sorted(fields, key=str)}"
+    if kind == "categorical":
+        return _problem_of_vals(value["vals"])
+    return _problem_of_range(kind, value) if "minval" in required else None
+
+
+def _problem_of_vals(vals: Any) -> str | None:
+    if not isinstance(vals, Sequence) or isinstance(vals, str):
+        return f"vals must be a list, got {describe(vals)}"
+    return None if vals else "vals must not be empty"
+
+
+def _problem_of_range(kind: str, value: Mapping[str, Any]) -> str | None:
+    for field in ("minval", "maxval", "base"):
+        number = value.get(field, _DEFAULT_BASE)
+        if not is_number(number) or (kind == "int" and number != int(number)):
+            expected = "a whole number" if kind == "int" else "a number"
+            return f"{field} must be {expected}, got {describe(number)}"
+    if not value["minval"] <= value["maxval"]:
         return f"minval {value['minval']} is above maxval {value['maxval']}"
+    count = value.get("count")
+    if count is not None and not (isinstance(count, int) and 0 <= count <= _MOST_POINTS):
+        return f"count must be a whole number up to {_MOST_POINTS:,}, got {describe(count)}"
+    if kind == "log" and not _has_powers(value):
+        return (
+            f"base {value.get('base', _DEFAULT_BASE)} to the power of minval or maxval is no number"
+        )
     return None
+
+
+def _has_powers(value: Mapping[str, Any]) -> bool:
+    try:
+        return all(is_number(_power(value, value[end])) for end in ("minval", "maxval"))
+    except (ArithmeticError, TypeError):  # too large; zero inverted; complex
+        return False
 
 
 def _draw(hyperparameter: Hyperparameter, source: random.Random) -> Any:
@@ -133,7 +165,7 @@ def _draw(hyperparameter: Hyperparameter, source: random.Random) -> Any:
         return source.choice(list(hyperparameter["vals"]))
     bounds = hyperparameter["minval"], hyperparameter["maxval"]
     if kind == "int":
-        return source.randint(*bounds)
+        return source.randint(*map(int, bounds))
     drawn = source.uniform(*bounds)
     return drawn if kind == "double" else _power(hyperparameter, drawn)
 
@@ -150,9 +182,10 @@ def _points(hyperparameter: Hyperparameter) -> list[Any]:
     if kind == "int":
         numbers = highest - lowest + 1
         count = numbers if count is None else min(count, numbers)
-    if count is None or count < 1:
+    if count is None or not 1 <= count <= _MOST_POINTS:
         raise ConfigurationError(
-            f"a grid search needs `count`, the number of points, for {hyperparameter}"
+            "a grid search needs `count`, the number of points from 1 to "
+            f"{_MOST_POINTS:,}, for {hyperparameter}"
         )
     step = (highest - lowest) / (count - 1) if count > 1 else 0
     first = lowest if count > 1 else (lowest + highest) / 2
@@ -162,5 +195,5 @@ def _points(hyperparameter: Hyperparameter) -> list[Any]:
     return spread if kind == "double" else [_power(hyperparameter, point) for point in spread]
 
 
-def _power(hyperparameter: Hyperparameter, exponent: float) -> float:
+def _power(hyperparameter: Mapping[str, Any], exponent: float) -> float:
     return float(hyperparameter.get("base", _DEFAULT_BASE) ** exponent)

@@ -8,15 +8,18 @@ import io
 import json
 import struct
 import zipfile
-import zlib
 from collections.abc import Collection, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from generic_trainer._core.machine import free_memory_bytes
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.user_code._sources import open_node
 
 _EARLIEST_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 _ORIGIN_KEY = "folder"
+# Bundles up to this size may be of anything; larger ones are code and data, not zeros.
+_ANY_ZIP_BYTES = 1 << 30
+_MOST_INFLATION = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,9 +95,9 @@ def read_bundle(code: UserCode) -> Bundle:
     remedy = "Run the pipeline definition again to write it anew."
     try:
         bundle = _parse(open_node(code.bundle or "").read_bytes(), code.bundle or "")
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+    except Exception as error:  # zipfile has a dozen, by what is damaged and how it is compressed
         raise ModuleFileError(
-            f"{subject} cannot be read: {error}. {remedy}", path=code.bundle
+            f"{subject} cannot be read: {error or type(error).__name__}. {remedy}", path=code.bundle
         ) from error
     digest = bundle.digest()
     if code.digest not in (None, digest):
@@ -113,9 +116,26 @@ def top_level(path: str) -> str:
 
 def _parse(content: bytes, path: str) -> Bundle:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        files = {name: archive.read(name) for name in archive.namelist()}
+        members = [member for member in archive.infolist() if not member.is_dir()]
+        _check_size(sum(member.file_size for member in members), len(content))
+        _check_names([member.filename for member in members])
+        files = {member.filename: archive.read(member) for member in members}
         comment = json.loads(archive.comment or b"{}")
-    outside = [name for name in files if name.startswith("/") or ".." in name.split("/")]
+    return Bundle(files, str(comment.get(_ORIGIN_KEY, path)))
+
+
+def _check_size(unpacked: int, packed: int) -> None:
+    """Raises `ValueError` for a zip that would fill the memory, before it does."""
+    if unpacked > min(free_memory_bytes(), max(_ANY_ZIP_BYTES, packed * _MOST_INFLATION)):
+        raise ValueError(f"it has {packed:,} bytes and would unpack into {unpacked:,}")
+
+
+def _check_names(names: Collection[str]) -> None:
+    """Raises `ValueError` where files cannot be written below a folder by these names."""
+    outside = [name for name in names if name.startswith("/") or ".." in name.split("/")]
     if outside:
         raise ValueError(f"it names files outside of itself: {outside}")
-    return Bundle(files, comment.get(_ORIGIN_KEY, path))
+    folders = {str(folder) for name in names for folder in PurePosixPath(name).parents}
+    both = sorted(folders.intersection(names))
+    if both:
+        raise ValueError(f"it has files and folders of the same names: {both}")

@@ -23,6 +23,7 @@ from generic_trainer.user_code._sources import (
     lies_in_environment,
     open_folder,
     open_node,
+    read_file,
 )
 
 # Calls whose first argument is a module name: importlib.import_module, importlib.util.find_spec,
@@ -105,7 +106,7 @@ class _Collector:
         names: set[str] = set()
         for path, node in nodes.items():
             try:
-                self.files[path] = node.read_bytes()
+                self.files[path] = read_file(node)
             except OSError as error:
                 self.problems.append(f"{os.path.join(self._folder, path)} cannot be read: {error}")
             else:
@@ -185,7 +186,10 @@ def parse(source: bytes, path: str) -> ast.Module:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return ast.parse(source, path)
+        try:
+            return ast.parse(source, path)
+        except (RecursionError, MemoryError) as error:
+            raise ValueError("it is nested deeper than Python can read") from error
 
 
 def defined_names(source: bytes, path: str) -> set[str]:
@@ -196,5 +200,8 @@ def defined_names(source: bytes, path: str) -> set[str]:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        symbols = symtable.symtable(decode_source(source), path, "exec").get_symbols()
+        try:
+            symbols = symtable.symtable(decode_source(source), path, "exec").get_symbols()
+        except (RecursionError, MemoryError) as error:
+            raise ValueError("it is nested deeper than Python can read") from error
     return {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}

@@ -92,6 +92,20 @@ def open_node(path: str) -> Node:
     return _inside_zip(path) or node
 
 
+def read_file(node: Node) -> bytes:
+    """Returns the content of a file.
+
+    Raises:
+        OSError: it cannot be read, or not be unpacked.
+    """
+    try:
+        return node.read_bytes()
+    except OSError:
+        raise
+    except Exception as error:  # zipfile has a dozen, by what is damaged and how it is compressed
+        raise OSError(f"it cannot be unpacked: {error or type(error).__name__}") from error
+
+
 def open_folder(path: str) -> Node:
     """Returns the folder at `path`, which may be a zip file or lie in one."""
     node = _plain(path)
@@ -137,7 +151,10 @@ def _zip_member(archive: Node, member: str) -> Node | None:
     content = io.BytesIO(archive.read_bytes())
     if not zipfile.is_zipfile(content):
         return None
-    root = zipfile.Path(zipfile.ZipFile(content))
+    try:
+        root = zipfile.Path(zipfile.ZipFile(content))
+    except Exception as error:  # see `read_file`
+        raise OSError(f"{archive} is a damaged zip file: {error}") from error
     return root.joinpath(member.rstrip("/")) if member else root
 
 

@@ -6,15 +6,38 @@ import base64
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from generic_trainer._core.protos import parse_proto
+from generic_trainer._core.texts import (
+    describe,
+    did_you_mean,
+    is_number,
+    parse_json,
+    parse_yaml,
+)
 from generic_trainer.errors import ConfigurationError, raise_problems
 
 Severity = Literal["fail", "warn", "skip"]
 _SEVERITIES = ("fail", "warn", "skip")
 _FORMATS = ("saved_model", "any")
+# The names in the catalogue of `_checks`, which knows this module.
+CHECK_NAMES = (
+    "presence", "inputs_read", "manifest_matches", "leftovers", "parses", "fingerprint",
+    "serve_tag", "tensorflow_version", "signatures_exist", "required_signatures",
+    "signature_specs", "serialized_input", "batch_dimension", "output_shape",
+    "composite_tensors", "unregistered_ops", "denied_ops", "python_ops", "file_ops",
+    "absolute_paths", "devices", "compiled_functions", "assets", "variables_read",
+    "variables_finite", "eval_config", "eval_signatures", "loads", "scores",
+    "output_per_row", "outputs_finite", "outputs_vary", "deterministic", "row_independence",
+    "golden", "without_label", "without_optional", "warmup", "latency", "memory", "session",
+    "base_model", "eval_rehearsal",
+)  # fmt: skip
+_TENSOR = re.compile(r"\w+(\[((None|-?\d{1,18})(,(None|-?\d{1,18}))*,?)?\])?")
+_TUPLES = ("signatures", "label_keys", "allowed_ops", "denied_ops")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,10 +108,13 @@ class ServingContract:
     examples_transformed: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("signatures", "label_keys", "allowed_ops", "denied_ops"):
+        for name in _TUPLES:
             value = getattr(self, name)
-            object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
-        raise_problems(ConfigurationError, "ServingContract", list(self._problems()))
+            if isinstance(value, str):
+                object.__setattr__(self, name, (value,))
+            elif isinstance(value, Iterable) and not isinstance(value, (bytes, Mapping)):
+                object.__setattr__(self, name, tuple(value))
+        raise_problems(ConfigurationError, "ServingContract", list(_problems(self)))
 
     @property
     def signature_specs(self) -> tuple[SignatureSpec, ...]:
@@ -110,7 +136,7 @@ class ServingContract:
             ConfigurationError: the text is not a contract.
         """
         try:
-            plain = json.loads(text)
+            plain = parse_json(text)
         except ValueError as error:
             raise ConfigurationError(
                 f"ServingContract: the JSON text cannot be read: {error}"
@@ -130,30 +156,13 @@ class ServingContract:
         Raises:
             ConfigurationError: the file cannot be read or is not a contract.
         """
-        import yaml
-
         try:
-            plain = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            plain = parse_yaml(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
             raise ConfigurationError(
                 f"contract {path} cannot be read: {error}", path=os.fspath(path)
             ) from error
         return _from_plain({} if plain is None else plain, f"contract {path}", os.fspath(path))
-
-    def _problems(self) -> list[str]:
-        problems = [
-            f"severities[{name!r}] must be one of {_SEVERITIES}, got {severity!r}"
-            for name, severity in self.severities.items()
-            if severity not in _SEVERITIES
-        ]
-        if self.format not in _FORMATS:
-            problems.append(f"format must be one of {_FORMATS}, got {self.format!r}")
-        for name in ("max_latency_ms", "max_memory_mb"):
-            budget = getattr(self, name)
-            is_number = isinstance(budget, (int, float)) and not isinstance(budget, bool)
-            if budget is not None and not (is_number and budget > 0):
-                problems.append(f"{name} must be a positive number, got {budget!r}")
-        return problems
 
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(ServingContract))
@@ -190,37 +199,130 @@ def _from_plain(plain: Any, subject: str, path: str | None = None) -> ServingCon
         raise ConfigurationError(
             f"{subject}: expected a mapping of fields, found {type(plain).__name__}", path=path
         )
-    unknown = sorted(set(plain) - set(_FIELDS))
+    unknown = [name for name in plain if name not in _FIELDS]
     if unknown:
+        nearest = "".join(did_you_mean(name, _FIELDS) for name in unknown)
         raise ConfigurationError(
-            f"{subject}: unknown fields {unknown}; the fields are {', '.join(_FIELDS)}", path=path
+            f"{subject}: unknown fields {unknown}{nearest}; the fields are {', '.join(_FIELDS)}",
+            path=path,
         )
+    problems, values = [], {}
+    for name, value in plain.items():
+        try:
+            values[name] = _decode(name, value)
+        except (TypeError, ValueError) as error:
+            problems.append(f"{name}: {error}")
+    raise_problems(ConfigurationError, subject, problems, path=path)
     try:
-        return ServingContract(**{name: _decode(name, value) for name, value in plain.items()})
+        return ServingContract(**values)
     except ConfigurationError as error:
-        error.path = path
+        raise_problems(ConfigurationError, subject, error.problems, path=path)
         raise
-    except TypeError as error:
-        raise ConfigurationError(f"{subject}: {error}", path=path) from error
 
 
 def _decode(field: str, value: Any) -> Any:
-    if field == "signatures" and not isinstance(value, str):
-        return tuple(SignatureSpec(**item) if isinstance(item, Mapping) else item for item in value)
-    if isinstance(value, Mapping) and set(value) == {"base64"}:
-        return base64.b64decode(value["base64"])
-    if isinstance(value, Mapping) and set(value) == {"proto_text"}:
-        return _proto(field, value["proto_text"])
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return tuple(_decode(field, item) for item in value)
+    if not isinstance(value, Mapping):
+        return value
+    if field == "signatures":
+        return SignatureSpec(**value)
+    if set(value) == {"base64"}:
+        return base64.b64decode(value["base64"], validate=True)
+    if set(value) == {"proto_text"}:
+        return _proto(field, value["proto_text"])
     return value
 
 
-def _proto(field: str, text: str) -> Any:
-    from google.protobuf import text_format
-
+def _proto(field: str, text: Any) -> Any:
     if field == "schema":
         from tensorflow_metadata.proto.v0.schema_pb2 import Schema as Message
     else:
         from tensorflow_model_analysis.proto.config_pb2 import EvalConfig as Message
-    return text_format.Parse(text, Message())
+    return parse_proto(text, Message)
+
+
+def _problems(contract: ServingContract) -> Iterator[str]:
+    yield from _wrong_sources(contract)
+    yield from _wrong_names(contract)
+    yield from _wrong_severities(contract.severities)
+    if contract.format not in _FORMATS:
+        yield f"format must be one of {_FORMATS}, got {contract.format!r}"
+    for name in ("max_latency_ms", "max_memory_mb"):
+        budget = getattr(contract, name)
+        if budget is not None and not (is_number(budget) and budget > 0):
+            yield f"{name} must be a positive number, got {describe(budget)}"
+    for name in ("rehearse", "examples_transformed"):
+        if not isinstance(getattr(contract, name), bool):
+            yield f"{name} must be true or false, got {describe(getattr(contract, name))}"
+
+
+def _wrong_sources(contract: ServingContract) -> Iterator[str]:
+    for name, proto in (("schema", "Schema"), ("eval_config", "EvalConfig"), ("base_model", None)):
+        value = getattr(contract, name)
+        # By name, because importing TensorFlow Model Analysis takes seconds.
+        found = getattr(getattr(value, "DESCRIPTOR", None), "name", None)
+        if not (value is None or _is_path(value) or (proto and found == proto)):
+            expected = "a path" + (f" or a {proto}" if proto else "")
+            yield f"{name} must be {expected}, got {describe(value)}"
+    examples = contract.examples
+    if examples is None or _is_path(examples):
+        return
+    is_sequence = hasattr(examples, "__len__") and not isinstance(examples, (bytes, Mapping))
+    if not is_sequence or not all(isinstance(each, bytes) for each in examples):
+        yield f"examples must be a path or serialized tf.Examples, got {describe(examples)}"
+
+
+def _wrong_names(contract: ServingContract) -> Iterator[str]:
+    for name in _TUPLES:
+        value = getattr(contract, name)
+        kinds = (str, SignatureSpec) if name == "signatures" else str
+        if not isinstance(value, tuple):
+            yield f"{name} must be a list of names, got {describe(value)}"
+        elif wrong := [item for item in value if not isinstance(item, kinds)]:
+            yield f"{name} must be names, got {describe(wrong[0])}"
+        elif name == "signatures":
+            for spec in contract.signature_specs:
+                yield from _wrong_spec(spec)
+
+
+def _wrong_spec(spec: SignatureSpec) -> Iterator[str]:
+    if not isinstance(spec.name, str):
+        yield f"the name of a signature must be a text, got {describe(spec.name)}"
+    for kind in ("inputs", "outputs"):
+        tensors = getattr(spec, kind)
+        if not isinstance(tensors, Mapping):
+            yield f"{kind} of signature {spec.name!r} must be a mapping, got {describe(tensors)}"
+            continue
+        for key, tensor in tensors.items():
+            if not (isinstance(key, str) and _is_tensor(tensor)):
+                yield (
+                    f"{kind} of signature {spec.name!r}: expected a name and a tensor such as "
+                    f"'float32[None, 1]', got {describe({key: tensor})}"
+                )
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, str) and _TENSOR.fullmatch(value.replace(" ", "")) is not None
+
+
+def _wrong_severities(severities: Any) -> Iterator[str]:
+    if not isinstance(severities, Mapping):
+        yield (
+            f"severities must be a mapping of check → one of {_SEVERITIES}, got "
+            f"{describe(severities)}"
+        )
+        return
+    for name, severity in severities.items():
+        if name not in CHECK_NAMES:
+            yield (
+                f"severities: there is no check {name!r}{did_you_mean(name, CHECK_NAMES)}; the "
+                f"checks are {', '.join(CHECK_NAMES)}"
+            )
+        if severity not in _SEVERITIES:
+            yield f"severities[{name!r}] must be one of {_SEVERITIES}, got {describe(severity)}"
+
+
+def _is_path(value: Any) -> bool:
+    # No file system has a name with a zero in it; what asks for one raises whatever it likes.
+    return isinstance(value, (str, os.PathLike)) and "\0" not in os.fspath(value)

@@ -54,6 +54,42 @@ def test_other_text_is_refused(text: str) -> None:
         Distribution.from_json(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (f'{{"num_workers": {10**30}}}', "num_workers must be a whole number"),
+        ('{"num_workers": 1e400}', "num_workers must be a whole number"),
+        ('{"num_workers": 1.5}', "num_workers must be a whole number"),
+        ('{"max_failures": NaN}', "max_failures must be a whole number"),
+        ('{"timeout_s": Infinity}', "timeout_s must be a positive number or None, got inf"),
+        ('{"memory_mb_per_worker": true}', "memory_mb_per_worker must be a positive number"),
+        ('{"preemption_grace_s": 1e300}', "preemption_grace_s must be a number"),
+        ('{"env": {"A=B": "c"}}', "env must have names without '='"),
+        ('{"env": {"A": "\\u0000"}}', "nothing with a zero"),
+        ('{"workers": 2}', "Distribution has no field 'workers' (did you mean 'num_workers'?)"),
+        ('{"num_workers": 1, "num_workers": 2}', "more than one value"),
+        ('{"ray": 5}', "RayOptions must be a JSON object, not 5"),
+        ('{"ray": {"adress": ""}}', "RayOptions has no field 'adress' (did you mean 'address'?)"),
+        ('{"ray": {"address": 5}}', "ray.address must be a text or None"),
+        ('{"ray": {"connect_timeout_s": "x"}}', "ray.connect_timeout_s must be a positive number"),
+        ('{"ray": {"runtime_env": []}}', "ray.runtime_env must be a dict"),
+        ('{"tfjob": {"image": 5}}', "tfjob.image must be a text"),
+        ('{"tfjob": {"service_account": 5}}', "tfjob.service_account must be a text"),
+        ('{"tfjob": {"keep_job": 5}}', "tfjob.keep_job must be True or False"),
+        ("[" * 100_000, "nested deeper"),
+    ],
+)
+def test_json_from_outside_is_refused_in_words(text: str, told: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Distribution.from_json(text)
+    assert told in str(caught.value)
+
+
+def test_a_whole_number_may_be_written_with_a_point() -> None:
+    distribution = Distribution.from_json('{"launcher": "local", "num_workers": 2.0}')
+    assert len(tasks(distribution)) == 2
+
+
 def test_all_problems_are_listed_at_once() -> None:
     with pytest.raises(ConfigurationError) as caught:
         Distribution(

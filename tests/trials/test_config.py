@@ -94,3 +94,27 @@ def test_a_search_that_ends_trials_early_trains_all_to_the_end(name, caplog):
     found = parse_experiment({"searcher": searcher}).searcher
     assert (found.name, found.max_trials, found.max_length) == ("random", 4, Length(500))
     assert f"searcher.name is {name!r}: the search is random" in caplog.text
+
+
+def test_sections_and_numbers_of_other_types_are_told_at_once():
+    with pytest.raises(ConfigurationError) as caught:
+        parse_experiment(
+            {
+                "scheduling_unit": True,
+                "hyperparameters": 5,
+                "records_per_epoch": "many",
+                "reproducibility": {"experiment_seed": float("inf")},
+                "resources": [1],
+                "searcher": {"name": "random", "metric": "x", "max_trials": "y", "max_length": 1},
+            }
+        )
+    message = str(caught.value)
+    for part in (
+        "scheduling_unit must be",
+        "hyperparameters must be a mapping",
+        "records_per_epoch must be a whole number",
+        "experiment_seed must be a whole number",
+        "resources must be a mapping",
+        "searcher.max_trials must be a whole number",
+    ):
+        assert part in message

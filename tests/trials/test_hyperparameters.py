@@ -114,3 +114,27 @@ def test_all_problems_are_told_at_once():
     assert "4 problems" in message
     for part in ("'uniform'", "minval 4 is above maxval 1", "takes minval, maxval", "not be empty"):
         assert part in message
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ({"type": ["int"]}, "type must be one of"),
+        ({"type": "integer"}, r"did you mean 'int'\?"),
+        ({"type": "categorical", "vals": 5}, "vals must be a list"),
+        ({"type": "int", "minval": 0.5, "maxval": 2}, "minval must be a whole number"),
+        ({"type": "double", "minval": 0, "maxval": "2"}, "maxval must be a number"),
+        ({"type": "double", "minval": float("nan"), "maxval": 2}, "minval must be a number"),
+        ({"type": "double", "minval": 0, "maxval": 1, "count": 10**12}, "count must be"),
+        ({"type": "log", "minval": 0, "maxval": 10**4}, "to the power of"),
+        ({"type": "log", "minval": -0.5, "maxval": 1, "base": -3}, "to the power of"),
+    ],
+)
+def test_ranges_that_nothing_can_be_drawn_from_are_refused(value, told):
+    with pytest.raises(ConfigurationError, match=told):
+        parse_hyperparameters({"x": value})
+
+
+def test_a_grid_of_more_points_than_memory_is_refused():
+    with pytest.raises(ConfigurationError, match="number of points from 1 to 1,000,000"):
+        next(grid({"x": Integer(0, 10**11)}))

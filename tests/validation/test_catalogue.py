@@ -6,6 +6,7 @@ import re
 
 from generic_trainer import validation
 from generic_trainer.validation import all_checks
+from generic_trainer.validation._contract import CHECK_NAMES
 from tests.validation import broken, broken_evaluations
 
 CHECKS = all_checks()
@@ -15,6 +16,10 @@ NAMES = [check.name for check in CHECKS]
 def test_names_are_plain_and_unique() -> None:
     assert len(NAMES) == len(set(NAMES))
     assert all(re.fullmatch(r"[a-z_]+", name) for name in NAMES)
+
+
+def test_a_contract_knows_every_check() -> None:
+    assert list(CHECK_NAMES) == NAMES
 
 
 def test_every_check_says_what_it_is_for_in_a_sentence() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,6 +64,34 @@ def test_empty_yaml_is_the_default_contract(tmp_path: Path) -> None:
         ("signatures: [{nme: x}]", "nme"),
         (": : :", "cannot be read"),
         ("max_latency_ms: fast", "max_latency_ms"),
+        ("severities: 5", "severities must be a mapping"),
+        ("severities: {laetncy: warn}", "no check 'laetncy' (did you mean 'latency'?)"),
+        ("severities: {latency: [warn]}", "severities['latency'] must be one of"),
+        ("severities: {2020-01-01: warn}", "no check '2020-01-01'"),
+        ("label_key: tips", "(did you mean 'label_keys'?)"),
+        ("label_keys: 5", "label_keys must be a list of names, got 5 of type int"),
+        ("label_keys: {tips: 1}", "label_keys must be a list"),
+        ("label_keys: [[a]]", "label_keys must be names, got ('a',)"),
+        ("signatures: null", "signatures must be a list of names, got None"),
+        ("signatures: [5]", "signatures must be names, got 5"),
+        ("signatures: [{name: 5}]", "the name of a signature must be a text"),
+        ("signatures: [{name: a, inputs: [b]}]", "inputs of signature 'a' must be a mapping"),
+        ("signatures: [{name: a, inputs: {b: 'float32[x]'}}]", "a tensor such as"),
+        ("schema: 5", "schema must be a path or a Schema"),
+        ("schema: {proto_text: 'features { }'}", "schema: it is no tensorflow.metadata.v0.Schema"),
+        ("schema: {proto_text: 5}", "schema: it is no tensorflow.metadata.v0.Schema"),
+        ("base_model: {proto_text: ''}", "base_model must be a path, got"),
+        ('schema: "a\\0b"', "schema must be a path"),
+        ("examples: 5", "examples must be a path or serialized tf.Examples"),
+        ("examples: [a, b]", "examples must be a path or serialized tf.Examples"),
+        ("examples: [{base64: 5}]", "examples: "),
+        ("examples: [{base64: '#'}]", "examples: "),
+        ("max_memory_mb: .nan", "max_memory_mb must be a positive number, got nan"),
+        (f"max_memory_mb: {10**400}", "max_memory_mb must be a positive number"),
+        ("rehearse: maybe", "rehearse must be true or false"),
+        ("label_keys: [a]\nlabel_keys: [b]", "the key 'label_keys' is there twice"),
+        ("{[a]: 1}", "cannot be read"),
+        ("1: 2", "unknown fields [1]"),
     ],
 )
 def test_wrong_yaml_is_explained(tmp_path: Path, text: str, told: str) -> None:
@@ -75,11 +104,20 @@ def test_wrong_yaml_is_explained(tmp_path: Path, text: str, told: str) -> None:
 
 def test_the_error_names_the_file(tmp_path: Path) -> None:
     file = tmp_path / "contract.yaml"
-    for text in ("label_key: tips", "- a", "signatures: [{nme: x}]", ": : :", "format: pickle"):
+    for text in (
+        "label_key: tips", "- a", "signatures: [{nme: x}]", ": : :", "format: pickle", "schema: 5",
+    ):  # fmt: skip
         file.write_text(text)
         with pytest.raises(ConfigurationError) as caught:
             ServingContract.from_yaml(file)
         assert caught.value.path == str(file), text
+
+
+def test_a_contract_that_python_makes_is_checked_as_well() -> None:
+    wrong: Any = {"severities": 5, "label_keys": 7, "schema": [], "examples": {"a": 1}}
+    with pytest.raises(ConfigurationError) as caught:
+        ServingContract(**wrong)
+    assert len(caught.value.problems) == len(wrong)
 
 
 def test_all_wrong_values_are_listed_at_once() -> None:

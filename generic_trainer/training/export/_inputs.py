@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from generic_trainer._core.texts import did_you_mean
 from generic_trainer.errors import ConfigurationError, raise_problems
 from generic_trainer.training.export._features import Features, probe, type_specs
 
@@ -88,7 +88,7 @@ def match_inputs(wanted: Any, features: Features, label_keys: Sequence[str] = ()
     """
     unknown_labels = [
         f"expected raw features of {features.origin}, got {key!r}"
-        + _did_you_mean(key, features.raw_spec)
+        + did_you_mean(key, features.raw_spec)
         for key in label_keys
         if key not in features.raw_spec
     ]
@@ -152,7 +152,7 @@ def _problems(wanted: _Declared, specs: Mapping[str, Any]) -> Iterator[str]:
     spec = specs.get(wanted.name)
     if spec is None:
         yield (
-            f"no feature {wanted.name!r}{_did_you_mean(wanted.name, specs)}; name the features in "
+            f"no feature {wanted.name!r}{did_you_mean(wanted.name, specs)}; name the features in "
             "the order or by the names of the inputs with inputs="
         )
         return
@@ -168,11 +168,6 @@ def _problems(wanted: _Declared, specs: Mapping[str, Any]) -> Iterator[str]:
             f"input {wanted.name!r} is {wanted.dtype.name} and the feature is {spec.dtype.name}; "
             "convert it with preprocess="
         )
-
-
-def _did_you_mean(name: str, names: Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(name, names, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _replace(structure: Any, function: Callable[[Any], Any]) -> Any:

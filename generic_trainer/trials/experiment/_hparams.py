@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from generic_trainer._core.texts import describe, is_number, parse_json
 from generic_trainer.errors import ConfigurationError, raise_problems
 
 # name=value, name=[value,value]; a comma follows, or the end.
@@ -67,8 +68,18 @@ class HParams:
         return self.override_from_dict(dict(_assignments(text)))
 
     def parse_json(self, text: str) -> HParams:
-        """Changes hyperparameters by a JSON object; returns itself."""
-        return self.override_from_dict(json.loads(text))
+        """Changes hyperparameters by a JSON object; returns itself.
+
+        Raises:
+            ConfigurationError: it is none, or names or values do not fit.
+        """
+        try:
+            values = parse_json(text)
+        except ValueError as error:
+            raise ConfigurationError(f"HParams: expected JSON, got {text!r}: {error}") from error
+        if not isinstance(values, dict):
+            raise ConfigurationError(f"HParams: expected a JSON object, got {describe(values)}")
+        return self.override_from_dict(values)
 
     def override_from_dict(self, values: Mapping[str, Any]) -> HParams:
         """Changes several hyperparameters, all or none; returns itself.
@@ -129,7 +140,7 @@ def _literal(text: str) -> Any:
         return [_literal(item.strip()) for item in text[1:-1].split(",") if item.strip()]
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: if it is nested
         return text
 
 
@@ -142,8 +153,8 @@ def _converted(name: str, value: Any, like: Any) -> Any:
         return value
     if isinstance(like, bool) and str(value).lower() in _TRUTH:
         return _TRUTH[str(value).lower()]
-    if isinstance(like, float) and isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(like, float) and isinstance(value, int) and is_number(value):
         return float(value)
     if isinstance(like, str) and not isinstance(value, (list, tuple, dict)):
         return str(value)
-    raise ConfigurationError(f"{name} is a {type(like).__name__}, which {value!r} is not")
+    raise ConfigurationError(f"{name} is a {type(like).__name__}, which {describe(value)} is not")

@@ -1,0 +1,87 @@
+"""JSON and YAML from outside: what is refused, how fast, and what is read as it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from generic_trainer._core.texts import (
+    describe,
+    did_you_mean,
+    is_number,
+    parse_json,
+    parse_yaml,
+)
+
+# Each letter is nine times the one before: 9**9 values in 300 characters.
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{letter}: &{letter} [{','.join(['*' + before] * 9)}]\n"
+    for before, letter in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (BOMB, "it comes to more than"),
+        (BOMB.replace("[x,x,x,x,x,x,x,x,x]", "{x: 1}").replace("[", "{<<: [").replace("]", "]}"),
+         "it comes to more than"),
+        ("x" * (5 << 20), "5,242,880 characters"),
+        ("&a [*a]", "inside of what it repeats"),
+        ("[" * 1_000, "nested deeper"),
+        ("- " * 1_000, "nested deeper"),
+        ("{a: 1, b: 2, a: 3}", "'a' is there twice"),
+        ("when: !!timestamp x", "'x' is no tag:yaml.org,2002:timestamp"),
+        ("yes: !!bool x", "'x' is no tag:yaml.org,2002:bool"),
+        ("? {a: 1}\n: 2", "unhashable"),
+        ('"\\ud800"', "surrogates not allowed"),
+        ("!!python/object/apply:os.getcwd []", "could not determine a constructor"),
+        ("a: [1", "line 1, column"),
+    ],
+)  # fmt: skip
+def test_yaml_that_nobody_meant_is_refused(text: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        parse_yaml(text)
+
+
+def test_aliases_that_stay_small_stand_for_what_they_repeat() -> None:
+    text = "base: &base {a: 1, b: 2}\nother: {<<: *base, b: 3}\nagain: [*base, *base]"
+    base = {"a": 1, "b": 2}
+    assert parse_yaml(text) == {"base": base, "other": {"a": 1, "b": 3}, "again": [base, base]}
+
+
+def test_dates_are_texts_and_floats_need_no_point() -> None:
+    found = parse_yaml("{day: 2020-01-01, no_day: 2020-13-45, rate: 1e-4}")
+    assert found == {"day": "2020-01-01", "no_day": "2020-13-45", "rate": 1e-4}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[" * 100_000, "nested deeper"),
+        ("[" * 65 + "]" * 65, "nested deeper"),
+        ('{"a": {"b": 1, "b": 2}}', r"more than one value for \['b'\]"),
+        ('["\\ud800"]', "surrogates not allowed"),
+        ("9" * 5000, "limit"),
+        ("{", "line 1 column 2"),
+    ],
+)
+def test_json_that_nobody_meant_is_refused(text: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        parse_json(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "is_one"),
+    [(1, True), (-0.5, True), (10**400, False), (float("nan"), False), (float("inf"), False),
+     (True, False), ("1", False), (None, False)],
+)  # fmt: skip
+def test_what_a_number_is(value: Any, is_one: bool) -> None:
+    assert is_number(value) is is_one
+
+
+def test_messages_name_what_is_near_and_stay_short() -> None:
+    assert did_you_mean("laetncy", ["latency", "memory"]) == " (did you mean 'latency'?)"
+    assert did_you_mean(5, ["latency"]) == ""
+    assert describe("x" * 1000) == f"'{'x' * 56}... of type str"
