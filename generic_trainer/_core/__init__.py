@@ -16,6 +16,7 @@
 | `protos` | protos that people write as text |
 | `records` | TFRecord files |
 | `signals` | SIGTERM, noted instead of obeyed |
+| `texts` | JSON and YAML that people write |
 | `tfx_names` | names of TFX's inputs, outputs, properties and directories |
 | `values` | Python values as JSON, and digests of them |
 """

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
+from generic_trainer._core.texts import parse_json, shown
 from generic_trainer.errors import ConfigurationError
 
 TF_CONFIG = "TF_CONFIG"
@@ -102,7 +103,7 @@ def this_task() -> Task:
     task = tf_config().get("task")
     try:
         name, index = str(task["type"]), int(task["index"])  # type: ignore[index]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ConfigurationError(
             f'{TF_CONFIG} names a cluster, so it must also name this process as "task": '
             f'{{"type": ..., "index": ...}}, but got {task!r}.'
@@ -118,14 +119,14 @@ def tf_config() -> dict[str, Any]:
     """
     text = os.environ.get(TF_CONFIG) or "{}"
     try:
-        config = json.loads(text)
+        config = parse_json(text)
     except ValueError as error:
         raise ConfigurationError(
-            f"{TF_CONFIG} in the environment must be JSON, but got {text!r} ({error})."
+            f"{TF_CONFIG} in the environment must be JSON, but got {shown(text)} ({error})."
         ) from error
     if not isinstance(config, dict):
         raise ConfigurationError(
-            f"{TF_CONFIG} in the environment must be a JSON object, but got {text!r}."
+            f"{TF_CONFIG} in the environment must be a JSON object, but got {shown(text)}."
         )
     return config
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Iterator
 from typing import Any
+
+from generic_trainer.errors import DataError
 
 _logger = logging.getLogger(__name__)
 
@@ -16,7 +19,7 @@ def last_scalars(log_dir: str) -> dict[str, float]:
     """Returns the last value of each scalar that was written for TensorBoard.
 
     Reads the summaries of TF1 (`simple_value`) and of TF2 (a tensor of the plugin `scalars`). A
-    file that ends in the middle of a record counts up to there.
+    file that ends in the middle of a record, or is damaged, counts up to there.
 
     Args:
         log_dir: directory tree with `events.out.tfevents.*` files.
@@ -48,16 +51,20 @@ def _event_files(log_dir: str) -> list[str]:
 
 def _scalars(path: str) -> Iterator[tuple[int, str, float]]:
     import tensorflow as tf
+    from google.protobuf.message import DecodeError
+
+    from generic_trainer._core.records import READ_ERRORS, check_lengths, look_at
 
     plugins: dict[str, str] = {}  # a tag's plugin is written with its first value only
     try:
+        check_lengths(look_at(path))
         for event in tf.compat.v1.train.summary_iterator(path):
             for value in event.summary.value:
                 plugin = plugins.setdefault(value.tag, value.metadata.plugin_data.plugin_name)
                 scalar = _scalar(value, plugin)
                 if scalar is not None:
                     yield event.step, value.tag, scalar
-    except tf.errors.DataLossError:
+    except (*READ_ERRORS, DataError, DecodeError):
         _logger.warning("%s ends in the middle of a record; what comes before it counts.", path)
 
 
@@ -66,6 +73,11 @@ def _scalar(value: Any, plugin: str) -> float | None:
 
     if value.WhichOneof("value") == "simple_value":
         return float(value.simple_value)
-    if value.WhichOneof("value") == "tensor" and plugin == _SCALARS_PLUGIN:
-        return float(tf.make_ndarray(value.tensor))
-    return None
+    if value.WhichOneof("value") != "tensor" or plugin != _SCALARS_PLUGIN:
+        return None
+    if math.prod(dim.size for dim in value.tensor.tensor_shape.dim) != 1:
+        return None
+    try:
+        return float(tf.make_ndarray(value.tensor).item())
+    except (TypeError, ValueError):  # no number, or not what its dtype says
+        return None

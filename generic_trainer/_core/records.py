@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import mmap
 import re
 import struct
 from collections.abc import Sequence
@@ -10,6 +12,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from generic_trainer._core.files import is_remote
 from generic_trainer.errors import DataError
 
 # What TensorFlow raises for bad input; for records that are not text, it fails while it says so.
@@ -47,7 +50,8 @@ def match_files(file_pattern: str | Sequence[str]) -> tuple[RecordFile, ...]:
     A file that matches two patterns is there twice, as it is with TFX.
 
     Raises:
-        DataError: no pattern matches a file, or a file cannot be opened.
+        DataError: no pattern matches a file, a file cannot be opened, or a record is longer than
+            its file.
     """
     patterns = [file_pattern] if isinstance(file_pattern, str) else list(file_pattern)
     try:
@@ -59,10 +63,63 @@ def match_files(file_pattern: str | Sequence[str]) -> tuple[RecordFile, ...]:
                 path=_only(patterns),
             )
         with ThreadPoolExecutor(_PARALLEL_LOOKS) as pool:
-            return tuple(pool.map(_look_at, paths))
-    except tf.errors.OpError as error:
+            files = tuple(pool.map(look_at, paths))
+    except READ_ERRORS as error:
         message = f"Cannot read {_listed(patterns)}: {reason(error)}"
         raise DataError(message, path=_only(patterns)) from error
+    for file in files:
+        check_lengths(file)
+    return files
+
+
+@functools.lru_cache(maxsize=4096)
+def check_lengths(file: RecordFile, most: int | None = None) -> None:
+    """Raises `DataError` where a record says that it is longer than its whole file.
+
+    TensorFlow asks for the memory first, and does not outlive that there is none. Only the frames
+    are looked at, 0.2 µs each, of files that are local and not compressed: others would have to be
+    fetched, or unpacked, twice, and what is packed is read piece by piece anyway.
+
+    Args:
+        file: what to look at; a file that has not changed is looked at once.
+        most: how many records are going to be read; None for all.
+    """
+    if file.compression or is_remote(file.path) or file.size < FRAME_BYTES:
+        return
+    try:
+        number, length = _last_frame(file, most)
+    except (OSError, ValueError) as error:  # it is gone, or empty by now
+        raise DataError(f"{file.path} cannot be read: {error}", path=file.path) from error
+    if length <= file.size:
+        return
+    try:
+        for _ in record_dataset(file.path, file.compression).take(number):
+            pass
+    except READ_ERRORS:  # an earlier record is damaged: reading ends there, and says so
+        return
+    raise DataError(
+        f"{file.path}: cannot be read at record {number} (counted from 0). Expected a TFRecord "
+        f"file, found: a record of {length:,} bytes in a file of {file.size:,}. Write the file "
+        "again, or take it out of the split.",
+        path=file.path,
+        record=number,
+    )
+
+
+def _last_frame(file: RecordFile, most: int | None) -> tuple[int, int]:
+    """Returns number and length of the record with which the frames end, or leave the file."""
+    unpack = struct.Struct("<Q").unpack_from
+    position, number, length = 0, -1, 0
+    with (
+        open(file.path, "rb") as opened,
+        mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        end = len(content) - FRAME_BYTES
+        while position <= end and number + 1 != most:
+            (length,) = unpack(content, position)
+            position += length + FRAME_BYTES
+            number += 1
+    return number, length
 
 
 def read_records(source: str | Sequence[bytes], count: int) -> list[bytes]:
@@ -77,7 +134,10 @@ def read_records(source: str | Sequence[bytes], count: int) -> list[bytes]:
     """
     if not isinstance(source, str):
         return list(source[:count])
-    paths = sorted(path for path in tf.io.gfile.glob(source) if not tf.io.gfile.isdir(path))
+    try:
+        paths = sorted(path for path in tf.io.gfile.glob(source) if not tf.io.gfile.isdir(path))
+    except READ_ERRORS as error:
+        raise DataError(f"Cannot read {source!r}: {reason(error)}", path=source) from error
     records: list[bytes] = []
     for path in paths:
         if len(records) < count:
@@ -104,16 +164,19 @@ def record_dataset(path: tf.Tensor | str, compression: tf.Tensor | str) -> tf.da
 
 def _first_records(path: str, count: int) -> list[bytes]:
     try:
-        compression = _sniff(path, tf.io.gfile.stat(path).length)  # whatever the file is called
-        dataset = record_dataset(path, compression).take(count)
+        file = look_at(path, whatever_its_name=True)
+        check_lengths(file, count)
+        dataset = record_dataset(path, file.compression).take(count)
         return [bytes(record.numpy()) for record in dataset]
-    except tf.errors.OpError as error:
-        raise DataError(f"{path} is not a TFRecord file: {error.message}", path=path) from error
+    except READ_ERRORS as error:
+        raise DataError(f"{path} is not a TFRecord file: {reason(error)}", path=path) from error
 
 
-def _look_at(path: str) -> RecordFile:
+def look_at(path: str, whatever_its_name: bool = False) -> RecordFile:
+    """Returns what can be told of a file without reading it; raises one of `READ_ERRORS`."""
     stat = tf.io.gfile.stat(path)
-    compression = "GZIP" if path.endswith(".gz") else _sniff(path, stat.length)
+    is_gzip = path.endswith(".gz") and not whatever_its_name
+    compression = "GZIP" if is_gzip else _sniff(path, stat.length)
     return RecordFile(path, stat.length, stat.mtime_nsec, compression)
 
 

@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from generic_trainer._core.protos import read_schema
+from generic_trainer.errors import DataError
 from generic_trainer.launchers import TrainingRequest
 from generic_trainer.validation import ServingContract
 
@@ -59,10 +60,18 @@ def _transformed(request: TrainingRequest, pattern: str) -> bool:
     if request.transform_graph_path is None:
         return False
     import tensorflow as tf
+    from google.protobuf.message import DecodeError
 
     from generic_trainer._core.records import read_records
 
-    example = tf.train.Example.FromString(read_records(pattern, 1)[0])
+    try:
+        example = tf.train.Example.FromString(read_records(pattern, 1)[0])
+    except DecodeError as error:
+        raise DataError(
+            f"The first record of {pattern} is no serialized tf.Example ({error}). Write the split "
+            "again.",
+            path=pattern,
+        ) from error
     schema = read_schema(os.path.join(request.transform_graph_path, _TRANSFORMED_SCHEMA))
     return set(example.features.feature) <= {feature.name for feature in schema.feature}
 

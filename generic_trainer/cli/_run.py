@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import sys
@@ -11,6 +10,7 @@ from typing import Any
 
 from generic_trainer._core.files import absolute, gfile
 from generic_trainer._core.scratch import ScratchFolder
+from generic_trainer._core.texts import parse_json
 from generic_trainer._core.tfx_names import FORMAT_TF_EXAMPLE
 from generic_trainer.errors import ConfigurationError, GenericTrainerError, raise_problems
 from generic_trainer.launchers import Distribution, ExamplesFormat, Job, TrainingRequest
@@ -89,7 +89,7 @@ def _check_options(options: argparse.Namespace) -> None:
             problems.append(f"--{word.replace('_', '-')} must be at least 1, got {steps}")
     if options.custom_config:
         try:
-            if not isinstance(json.loads(options.custom_config), dict):
+            if not isinstance(parse_json(options.custom_config), dict):
                 problems.append("--custom-config must be a JSON object")
         except ValueError as error:
             problems.append(f"--custom-config is not JSON: {error}")
@@ -118,7 +118,7 @@ def _request(options: argparse.Namespace, scratch_dir: str) -> TrainingRequest:
         transform_graph_path=_existing("--transform-graph", options.transform_graph),
         base_model=_existing("--base-model", options.base_model),
         hyperparameters=_hyperparameters(options.hyperparameters),
-        custom_config=json.loads(options.custom_config) if options.custom_config else None,
+        custom_config=parse_json(options.custom_config) if options.custom_config else None,
         contract=contract,
         eval_config=load_eval_config(_existing("--eval-config", options.eval_config)),
         **_new_directories(options.output),  # last, so that a wrong option leaves nothing behind
@@ -179,13 +179,15 @@ def _existing(word: str, path: str | None) -> str | None:
 
 
 def _hyperparameters(path: str | None) -> dict[str, Any] | None:
+    import tensorflow as tf
+
     if _existing("--hyperparameters", path) is None:
         return None
     try:
         with gfile().GFile(path) as file:
-            values: dict[str, Any] = json.loads(file.read())
+            values: dict[str, Any] = parse_json(file.read())
             return values
-    except ValueError as error:
+    except (ValueError, tf.errors.OpError) as error:
         raise ConfigurationError(
             f"--hyperparameters: {path} is not JSON: {error}", path=path
         ) from error

@@ -78,7 +78,7 @@ def diagnose(files: Sequence[RecordFile], parser: Parser) -> DataError | None:
 def _error_of(file: RecordFile, parser: Parser) -> DataError | None:
     number = 0
     dataset = record_dataset(file.path, file.compression)
-    batches = iter(dataset.batch(_BATCH))
+    batches = iter(dataset.batch(parser.rows_at_once(_BATCH)))
     while True:
         try:
             records = next(batches)

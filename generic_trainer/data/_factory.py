@@ -70,9 +70,9 @@ def make_dataset_factory(
         ConfigurationError: another payload format and no fallback, or an unknown path.
 
     The factory itself raises `ConfigurationError` for a budget in the environment that is no
-    number, `DataError` for files that are missing, unreadable or not what the schema says, and
-    tfx_bsl's own `ValueError` for a schema that it cannot use. A streaming dataset meets bad
-    records only while it is iterated: see `explain_read_errors`.
+    number and for a schema that tfx_bsl cannot use, and `DataError` for files that are missing,
+    unreadable or not what the schema says, and for shapes that no memory could hold. A streaming
+    dataset meets bad records only while it is iterated: see `explain_read_errors`.
     """
     if path not in ("auto", "memory", "disk", "stream"):
         raise ConfigurationError(
@@ -117,6 +117,7 @@ class _Reader:
         self, file_pattern: str | Sequence[str], options: Any, schema: Any
     ) -> tf.data.Dataset:
         parser = Parser.from_schema(schema, options.label_key)
+        parser.check_room(options.batch_size)
         files = match_files(file_pattern)
         seed = self._seed_of(options)
         columns: Columns | None = None

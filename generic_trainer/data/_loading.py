@@ -84,7 +84,8 @@ def load_columns(
 
 
 def _load(files: Sequence[RecordFile], parser: Parser, options: Any, plan: ReadPlan) -> Columns:
-    records = _records(files, plan.expected.record_bytes, options.reader_num_threads)
+    block_rows = parser.rows_at_once(_block_rows(plan.expected.record_bytes))
+    records = _records(files, block_rows, options.reader_num_threads)
     coded: AbstractSet[str] = plan.expected.coded
     separators = list(SEPARATORS)
     while True:
@@ -121,10 +122,13 @@ def _load(files: Sequence[RecordFile], parser: Parser, options: Any, plan: ReadP
             raise
 
 
-def _records(files: Sequence[RecordFile], record_bytes: int, num_threads: int) -> tf.data.Dataset:
-    """Returns a dataset of (file number, serialized records [n]), each block from one file."""
+def _block_rows(record_bytes: int) -> int:
     least, most = _BLOCK_ROWS
-    block_rows = min(most, max(least, _BLOCK_BYTES // max(1, record_bytes)))
+    return min(most, max(least, _BLOCK_BYTES // max(1, record_bytes)))
+
+
+def _records(files: Sequence[RecordFile], block_rows: int, num_threads: int) -> tf.data.Dataset:
+    """Returns a dataset of (file number, serialized records [n]), each block from one file."""
 
     @traced
     def blocks_of_file(number: tf.Tensor, path: tf.Tensor, compression: tf.Tensor) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,11 @@ import tensorflow as tf
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from generic_trainer._core import internals
+from generic_trainer._core.machine import free_memory_bytes
 from generic_trainer.data._graph import traced
+from generic_trainer.errors import ConfigurationError, DataError
+
+_PARSED_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -32,22 +37,58 @@ class Parser:
         """Reads the tensor representations of a schema exactly as tfx_bsl does.
 
         Raises:
-            ValueError: no schema, an invalid one, or a `label_key` that it does not have. These
-                are tfx_bsl's own errors.
+            ConfigurationError: no schema, an invalid one, or a `label_key` that it does not have;
+                a ValueError, as tfx_bsl's own are.
         """
         from tfx_bsl.tfxio import tf_example_record
 
-        record = tf_example_record.TFExampleRecord(
-            file_pattern="unused", schema=schema, telemetry_descriptors=["GenericTrainer"]
-        )
-        features, tensor_names = internals.TFX_BSL_PARSER_CONFIG.of(record)()
-        known = record.TensorRepresentations().keys()
+        try:
+            record = tf_example_record.TFExampleRecord(
+                file_pattern="unused", schema=schema, telemetry_descriptors=["GenericTrainer"]
+            )
+            features, tensor_names = internals.TFX_BSL_PARSER_CONFIG.of(record)()
+            known = record.TensorRepresentations().keys()
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ConfigurationError(
+                f"tfx_bsl cannot read examples by the schema: {error}"
+            ) from error
         if label_key is not None and label_key not in known:
-            raise ValueError(
+            raise ConfigurationError(
                 f"The `label_key` provided ({label_key}) must be one of the following tensor "
                 f"names: {sorted(known)}."
             )
         return cls(features, tensor_names, label_key)
+
+    def check_room(self, rows: int) -> None:
+        """Raises `DataError` where so many examples cannot be in memory at once.
+
+        TensorFlow makes room for what the schema says, and does not outlive that there is none.
+        """
+        dense = self._dense_bytes()
+        free = free_memory_bytes()
+        if rows * sum(dense.values()) > free:
+            feature = max(dense, key=lambda each: dense[each])
+            raise DataError(
+                f"feature {feature!r}: by the schema it has the shape "
+                f"{list(self.features[feature].shape)}, and a batch of {rows} examples has "
+                f"{rows * sum(dense.values()):,} bytes, of which {free:,} are free. Correct the "
+                "shape in the schema, or make batches smaller.",
+                feature=feature,
+            )
+
+    def rows_at_once(self, most: int) -> int:
+        """Returns how many examples to parse together, at most so many, at least one.
+
+        It does not depend on the machine, as the order of examples must not.
+        """
+        return max(1, min(most, _PARSED_BYTES // max(1, sum(self._dense_bytes().values()))))
+
+    def _dense_bytes(self) -> dict[str, int]:
+        return {
+            key: math.prod(feature.shape) * feature.dtype.size
+            for key, feature in self.features.items()
+            if isinstance(feature, tf.io.FixedLenFeature)
+        }
 
     def parse(self, serialized: tf.Tensor) -> dict[str, Any]:
         """Parses a string tensor [batch] into tf.Example feature → tensor."""

@@ -96,7 +96,7 @@ def estimate(files: Sequence[RecordFile], parser: Parser) -> Estimate:
     """
     filled = [file for file in files if file.size]
     chosen = filled[:: max(1, len(filled) // _SAMPLE_FILES)][:_SAMPLE_FILES]
-    samples = [_first_records(file) for file in chosen]
+    samples = [_first_records(file, parser.rows_at_once(_SAMPLE_RECORDS)) for file in chosen]
     records = tf.concat([tf.zeros([0], tf.string), *samples], axis=0)
     number = len(records)
     if not number:
@@ -111,9 +111,9 @@ def estimate(files: Sequence[RecordFile], parser: Parser) -> Estimate:
     return Estimate(num_examples, int(record_bytes), int(num_examples * row_bytes), coded)
 
 
-def _first_records(file: RecordFile) -> tf.Tensor:
-    batches = record_dataset(file.path, file.compression).take(_SAMPLE_RECORDS)
-    return next(iter(batches.batch(_SAMPLE_RECORDS)), tf.zeros([0], tf.string))
+def _first_records(file: RecordFile, count: int) -> tf.Tensor:
+    batches = record_dataset(file.path, file.compression).take(count)
+    return next(iter(batches.batch(count)), tf.zeros([0], tf.string))
 
 
 def _inflation(file: RecordFile) -> float:

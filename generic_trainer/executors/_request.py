@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import tensorflow as tf
 from google.protobuf import json_format
 from tfx import types
 from tfx.dsl.io import fileio
@@ -14,6 +14,7 @@ from tfx.types import artifact_utils
 from tfx.utils import io_utils, json_utils, path_utils, proto_utils
 
 from generic_trainer._core import tfx_names as keys
+from generic_trainer._core.texts import describe, parse_json, shown
 from generic_trainer._entry_points import may_define
 from generic_trainer._run.run_key import with_run_key
 from generic_trainer.errors import ConfigurationError, DataError
@@ -110,10 +111,10 @@ def _proto(exec_properties: Mapping[str, Any], name: str, proto: Any) -> Any:
     text = exec_properties.get(name) or "{}"
     try:
         return proto_utils.json_to_proto(text, proto)
-    except (TypeError, json_format.ParseError) as error:
+    except (TypeError, ValueError, RecursionError, json_format.ParseError) as error:
         raise ConfigurationError(
             f"The execution property {name} must be JSON of {type(proto).__name__}, "
-            f"but got {text!r} ({error})."
+            f"but got {shown(text)} ({error})."
         ) from error
 
 
@@ -121,13 +122,13 @@ def _custom_config(exec_properties: Mapping[str, Any]) -> dict[str, Any] | None:
     text = exec_properties.get(keys.CUSTOM_CONFIG) or "null"
     try:
         value = json_utils.loads(text)
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # TFX's own objects in it raise whatever their classes do
         raise ConfigurationError(
-            f"The execution property custom_config must be JSON, but got {text!r} ({error})."
+            f"The execution property custom_config must be JSON, but got {shown(text)} ({error})."
         ) from error
     if value is not None and not isinstance(value, dict):
         raise ConfigurationError(
-            f"custom_config must be a dict, but got {value!r} of type {type(value).__name__}."
+            f"custom_config must be a dict, but got {describe(value)}."
         )
     return value
 
@@ -184,10 +185,11 @@ def _hyperparameters(input_dict: _Artifacts) -> dict[str, Any] | None:
         return None
     try:
         with fileio.open(path) as file:
-            return json.loads(file.read())
-    except ValueError as error:
+            return parse_json(file.read())
+    except (OSError, ValueError, tf.errors.OpError) as error:
         raise DataError(
-            f"Hyperparameters must be JSON, but {path} is not: {error}.", path=path
+            f"Hyperparameters must be JSON, but {path} is not: {error}. Run the Tuner again.",
+            path=path,
         ) from error
 
 

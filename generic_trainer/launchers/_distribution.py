@@ -334,8 +334,8 @@ def _contradictions(wanted: Distribution) -> Iterator[str]:
                 )
     if wanted.launcher in ("ray", "tfjob") and wanted.worker_grace_s != _DEFAULT_WORKER_GRACE_S:
         yield (
-            f"worker_grace_s={shown(wanted.worker_grace_s)} is for launcher='local', but launcher is "
-            f"{wanted.launcher!r}, which decides itself when the other workers end: leave it out"
+            f"worker_grace_s={shown(wanted.worker_grace_s)} is for launcher='local', but launcher "
+            f"is {wanted.launcher!r}, which decides itself when the other workers end: leave it out"
         )
     if wanted.launcher == "ray" and wanted.gpu_type != _DEFAULT_GPU_TYPE:
         yield (

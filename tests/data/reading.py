@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -143,3 +144,18 @@ def _bits(values: Any) -> Any:
     values = np.asarray(values)
     content = values.tolist() if values.dtype == object else values.tobytes()
     return str(values.dtype), values.shape, content
+
+
+def frame(length: int) -> bytes:
+    """Returns the head of a TFRecord of this length, its checksum right.
+
+    Source: CRC-32C, RFC 3720 appendix B.4, masked as TensorFlow does.
+    """
+    head, crc = struct.pack("<Q", length), 0xFFFFFFFF
+    for byte in head:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    crc ^= 0xFFFFFFFF
+    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    return head + struct.pack("<I", masked)

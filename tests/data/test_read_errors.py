@@ -12,8 +12,9 @@ import tensorflow as tf
 from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
 
 from generic_trainer.data import count_examples, explain_read_errors, make_dataset_factory
-from generic_trainer.errors import DataError, TrainingError
-from tests.data.reading import example, ids, numbered, schema_of, write, write_files
+from generic_trainer.errors import ConfigurationError, DataError, TrainingError
+from generic_trainer.validation import read_records
+from tests.data.reading import example, frame, ids, numbered, schema_of, write, write_files
 
 OPTIONS = TensorFlowDatasetOptions(batch_size=4, num_epochs=1)
 GOOD: dict[str, Any] = {"id": 1, "price": [1.0, 2.0], "city": "Oslo"}
@@ -76,6 +77,43 @@ def test_a_corrupt_record(tmp_path: Path) -> None:
         read(pattern)
     with pytest.raises(DataError, match="data-00001: cannot be read while counting"):
         count_examples(pattern)
+
+
+@pytest.mark.parametrize("number", [3, 2000])
+@pytest.mark.parametrize("length", [1 << 33, 1 << 40, (1 << 64) - 1])
+def test_a_record_that_is_longer_than_its_file(number: int, length: int, tmp_path: Path) -> None:
+    # Its checksum is right: TensorFlow would ask for so much memory, and die without.
+    path = Path(write(tmp_path / "data", numbered(0, number)))
+    path.write_bytes(path.read_bytes() + frame(length) + b"x" * 100)
+    expected = rf"data: cannot be read at record {number} .* found: a record of {length:,} bytes"
+    for attempt in (
+        lambda: read(str(path)),
+        lambda: read(str(path), "stream"),
+        lambda: count_examples(str(path)),
+        lambda: read_records(str(path), number + 1),
+    ):
+        with pytest.raises(DataError, match=expected) as caught:
+            attempt()
+        assert (caught.value.path, caught.value.record) == (str(path), number)
+    assert len(read_records(str(path), number)) == number
+
+
+def test_a_shape_that_no_memory_holds(tmp_path: Path) -> None:
+    path = write(tmp_path / "data", numbered(0, 3))
+    schema = schema_of()
+    for size in (10**11, 10**8):
+        (price,) = (feature for feature in schema.feature if feature.name == "price")
+        price.shape.dim[0].size = size
+        with pytest.raises(DataError, match="feature 'price'"):
+            make_dataset_factory()(path, OPTIONS, schema)
+
+
+def test_a_schema_that_tfx_bsl_refuses(tmp_path: Path) -> None:
+    path = write(tmp_path / "data", numbered(0, 3))
+    schema = schema_of()
+    schema.feature[0].shape.dim.add().size = -7
+    with pytest.raises(ConfigurationError, match="by the schema"):
+        make_dataset_factory()(path, OPTIONS, schema)
 
 
 def test_a_truncated_file(tmp_path: Path) -> None:

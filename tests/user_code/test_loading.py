@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
 import threading
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -259,6 +261,57 @@ def test_damaged_bundle(project, damage):
     bundle.write_bytes(bundle.read_bytes()[damage])
     with pytest.raises(ModuleFileError, match="cannot be read"):
         run(code)
+
+
+def damaged(compression: int) -> bytes:
+    content = zipped({"trainer.py": "def run_fn(fn_args):\n    pass\n" * 99}, compression)
+    start = content.index(b"trainer.py") + 20
+    return content[:start] + bytes(40) + content[start + 40 :]
+
+
+def zipped(files: dict[str, str], compression: int = zipfile.ZIP_DEFLATED) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+GOOD = zipped({"trainer.py": "def run_fn(fn_args):\n    pass\n"})
+HEAD, DIRECTORY = GOOD.index(b"PK\x03\x04"), GOOD.index(b"PK\x01\x02")
+
+
+def with_byte(content: bytes, position: int, byte: int) -> bytes:
+    return content[:position] + bytes([byte]) + content[position + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (zipped({"a": "", "a/b.py": ""}), r"files and folders of the same names: \['a'\]"),
+        (zipped({"../trainer.py": ""}), "outside of itself"),
+        (zipped({"/tmp/trainer.py": ""}), "outside of itself"),
+        (damaged(zipfile.ZIP_LZMA), "cannot be read: "),
+        (damaged(zipfile.ZIP_BZIP2), "cannot be read: "),
+        (damaged(zipfile.ZIP_DEFLATED), "cannot be read: "),
+        (with_byte(with_byte(GOOD, HEAD + 8, 77), DIRECTORY + 10, 77), "not supported"),
+        (with_byte(with_byte(GOOD, HEAD + 6, 1), DIRECTORY + 8, 1), "encrypted"),
+        (with_byte(GOOD, DIRECTORY + 27, 0xF0), r"would unpack into 4,026,\d+"),
+    ],
+)
+def test_hostile_bundle(tmp_path, content, told):
+    path = tmp_path / "trainer.zip"
+    path.write_bytes(content)
+    with pytest.raises(ModuleFileError, match=told) as caught:
+        run(UserCode("trainer", bundle=str(path)))
+    assert caught.value.path == str(path)
+
+
+@pytest.mark.parametrize("damage", [slice(0, -30), slice(30, None), slice(0, 3)])
+def test_module_file_in_a_damaged_zip(project, damage):
+    project.write("code.zip", zipped({"trainer.py": "def run_fn(fn_args): pass"})[damage])
+    with pytest.raises(ModuleFileError):
+        project.bundle("code.zip/trainer.py")
 
 
 def test_exchanged_bundle(project):
