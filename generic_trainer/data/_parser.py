@@ -16,6 +16,7 @@ from generic_trainer.data._graph import traced
 from generic_trainer.errors import ConfigurationError, DataError
 
 _PARSED_BYTES = 1 << 30
+_LIST_ITEM_BYTES = 8  # tfx_bsl makes Python lists of default values
 
 
 @dataclass(frozen=True)
@@ -39,16 +40,19 @@ class Parser:
         Raises:
             ConfigurationError: no schema, an invalid one, or a `label_key` that it does not have;
                 a ValueError, as tfx_bsl's own are.
+            DataError: the schema has a shape that no memory could hold.
         """
         from tfx_bsl.tfxio import tf_example_record
 
+        if schema is not None:
+            _check_shapes(schema)
         try:
             record = tf_example_record.TFExampleRecord(
                 file_pattern="unused", schema=schema, telemetry_descriptors=["GenericTrainer"]
             )
             features, tensor_names = internals.TFX_BSL_PARSER_CONFIG.of(record)()
             known = record.TensorRepresentations().keys()
-        except (ValueError, TypeError, OverflowError) as error:
+        except Exception as error:  # whatever it stumbles over: a KeyError, a TypeError of protobuf
             raise ConfigurationError(
                 f"tfx_bsl cannot read examples by the schema: {error}"
             ) from error
@@ -130,3 +134,19 @@ class Parser:
     def key(self) -> str:
         """Returns what distinguishes the parsed columns of two parsers."""
         return repr(sorted(self.features.items()))
+
+
+def _check_shapes(schema: schema_pb2.Schema) -> None:
+    """Raises `DataError` for a shape whose default values alone would fill the memory."""
+    shapes = {feature.name: feature.shape for feature in schema.feature}
+    for group in schema.tensor_representation_group.values():
+        for name, tensor in group.tensor_representation.items():
+            shapes[name] = tensor.dense_tensor.shape
+    for name, shape in shapes.items():
+        sizes = [dim.size for dim in shape.dim]
+        if math.prod(sizes) * _LIST_ITEM_BYTES > free_memory_bytes():
+            raise DataError(
+                f"feature {name!r}: by the schema it has the shape {sizes}, which is more than "
+                "memory can hold. Correct the shape in the schema.",
+                feature=name,
+            )

@@ -7,8 +7,10 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from generic_trainer._core.files import gfile
+from generic_trainer._core.files import gfile, read_whole
 from generic_trainer._core.protos import read_schema
+from generic_trainer._core.records import READ_ERRORS
+from generic_trainer._core.texts import describe
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._config import read_yaml
 
@@ -31,13 +33,30 @@ def experiment_config(fn_args: Any, trial_class: type) -> Mapping[str, Any]:
         raise ConfigurationError(
             f"custom_config names {path} as experiment_config: there is no file", path=path
         )
-    with gfile().GFile(path) as file:
-        return read_yaml(file.read(), path)
+    try:
+        text = read_whole(path).decode()
+    except (OSError, ValueError, *READ_ERRORS) as error:
+        raise ConfigurationError(
+            f"custom_config names {path} as experiment_config: it cannot be read: {error}",
+            path=path,
+        ) from error
+    return read_yaml(text, path)
 
 
 def tuned_values(fn_args: Any) -> dict[str, Any]:
-    """Returns what a Tuner found: the values of the `keras_tuner.HyperParameters` config."""
-    return dict((fn_args.hyperparameters or {}).get("values") or {})
+    """Returns what a Tuner found: the values of the `keras_tuner.HyperParameters` config.
+
+    Raises:
+        ConfigurationError: it is the config of something else.
+    """
+    config = fn_args.hyperparameters or {}
+    values = config.get("values") or {} if isinstance(config, Mapping) else None
+    if not isinstance(values, Mapping):
+        raise ConfigurationError(
+            "Expected hyperparameters as keras_tuner.HyperParameters.get_config() has them, with "
+            f"a mapping 'values', got {describe(config)}"
+        )
+    return dict(values)
 
 
 def are_features(names: Iterable[str], fn_args: Any) -> bool:

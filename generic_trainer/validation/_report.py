@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from generic_trainer.validation._check import Result, printable
+from generic_trainer._core.texts import is_number, parse_json, shown
+from generic_trainer.errors import DataError
+from generic_trainer.validation._check import Result, Status, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -72,10 +74,24 @@ class ValidationReport:
 
     @classmethod
     def from_json(cls, text: str) -> ValidationReport:
-        """Reads what `to_json` wrote."""
-        plain = json.loads(text)
-        results = tuple(Result(**result) for result in plain["results"])
-        return cls(plain["model_dir"], results, plain["facts"])
+        """Reads what `to_json` wrote.
+
+        Raises:
+            DataError: the text is no report.
+        """
+        try:
+            plain = parse_json(text)
+            results = tuple(Result(**result) for result in plain["results"])
+            report = cls(plain["model_dir"], results, plain["facts"])
+            if not all(map(_is_whole, results)):
+                raise ValueError("a result has values of other types")
+            _described(report.facts)
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+            raise DataError(
+                f"Expected what ValidationReport.to_json has written, but got {shown(text)} "
+                f"({type(error).__name__}: {error})."
+            ) from error
+        return report
 
     def to_html(self) -> str:
         """Returns a self-contained HTML page; whatever a model says in it is escaped."""
@@ -185,3 +201,12 @@ def _size(facts: Mapping[str, Any]) -> str:
     while size >= 1000 and unit < len(_UNITS) - 1:
         size, unit = size / 1000, unit + 1
     return f"{size:.3g} {_UNITS[unit]} in {facts.get('files', '?')} files"
+
+
+def _is_whole(result: Result) -> bool:
+    texts = (result.name, result.message, result.remedy)
+    return (
+        all(isinstance(text, str) for text in texts)
+        and result.status in get_args(Status)
+        and is_number(result.seconds)
+    )
