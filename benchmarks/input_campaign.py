@@ -287,7 +287,7 @@ def read_all(pattern: str, schema: Any, how: int) -> None:
     factory = data.make_dataset_factory(path="stream" if how == 2 else "auto")
     with data.explain_read_errors():
         for features, label in factory(pattern, OPTIONS, schema):
-            tensors = features["x"], label
+            tensors = features.get("x"), label
             is_dense = all(isinstance(tensor, tf.Tensor) for tensor in tensors)
             if is_dense and features["x"].shape == label.shape:
                 require(bool(tf.reduce_all(2 * features["x"] == label)), "other numbers")
@@ -528,7 +528,7 @@ def read_input(number: int, seed: int, only: str | None, folder: Path) -> tuple[
     except Wrong as error:
         return "wrong", str(error)
     except BaseException as error:
-        return "raw", "".join(traceback.format_exception(error)[-4:])
+        return "raw", "".join(traceback.format_exception(error)[-8:])
     return "right", ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import os
@@ -56,15 +57,20 @@ def _scalars(path: str) -> Iterator[tuple[int, str, float]]:
     from generic_trainer._core.records import READ_ERRORS, check_lengths, look_at
 
     plugins: dict[str, str] = {}  # a tag's plugin is written with its first value only
+    whole: int | None = None  # records before one that must not be read
     try:
         check_lengths(look_at(path))
-        for event in tf.compat.v1.train.summary_iterator(path):
+    except DataError as error:
+        whole = error.record
+        _logger.warning("%s What comes before it counts.", error)
+    try:
+        for event in itertools.islice(tf.compat.v1.train.summary_iterator(path), whole):
             for value in event.summary.value:
                 plugin = plugins.setdefault(value.tag, value.metadata.plugin_data.plugin_name)
                 scalar = _scalar(value, plugin)
                 if scalar is not None:
                     yield event.step, value.tag, scalar
-    except (*READ_ERRORS, DataError, DecodeError):
+    except (*READ_ERRORS, DecodeError):
         _logger.warning("%s ends in the middle of a record; what comes before it counts.", path)
 
 

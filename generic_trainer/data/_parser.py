@@ -16,7 +16,7 @@ from generic_trainer.data._graph import traced
 from generic_trainer.errors import ConfigurationError, DataError
 
 _PARSED_BYTES = 1 << 30
-_LIST_ITEM_BYTES = 8  # tfx_bsl makes Python lists of default values
+_MOST_DEFAULTS = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Parser:
         from tfx_bsl.tfxio import tf_example_record
 
         if schema is not None:
-            _check_shapes(schema)
+            _check_defaults(schema)
         try:
             record = tf_example_record.TFExampleRecord(
                 file_pattern="unused", schema=schema, telemetry_descriptors=["GenericTrainer"]
@@ -136,17 +136,15 @@ class Parser:
         return repr(sorted(self.features.items()))
 
 
-def _check_shapes(schema: schema_pb2.Schema) -> None:
-    """Raises `DataError` for a shape whose default values alone would fill the memory."""
-    shapes = {feature.name: feature.shape for feature in schema.feature}
+def _check_defaults(schema: schema_pb2.Schema) -> None:
+    """Raises `DataError` for a shape whose default values alone, a Python list, fill the memory."""
     for group in schema.tensor_representation_group.values():
         for name, tensor in group.tensor_representation.items():
-            shapes[name] = tensor.dense_tensor.shape
-    for name, shape in shapes.items():
-        sizes = [dim.size for dim in shape.dim]
-        if math.prod(sizes) * _LIST_ITEM_BYTES > free_memory_bytes():
-            raise DataError(
-                f"feature {name!r}: by the schema it has the shape {sizes}, which is more than "
-                "memory can hold. Correct the shape in the schema.",
-                feature=name,
-            )
+            sizes = [dim.size for dim in tensor.dense_tensor.shape.dim]
+            if tensor.dense_tensor.HasField("default_value") and math.prod(sizes) > _MOST_DEFAULTS:
+                raise DataError(
+                    f"tensor {name!r}: by the schema's tensor_representation_group it has a "
+                    f"default value and the shape {sizes}; expected at most {_MOST_DEFAULTS:,} "
+                    "values. Correct the shape in the schema.",
+                    feature=tensor.dense_tensor.column_name,
+                )

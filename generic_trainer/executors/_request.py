@@ -185,10 +185,14 @@ def _hyperparameters(input_dict: _Artifacts) -> dict[str, Any] | None:
         return None
     try:
         with fileio.open(path) as file:
-            return parse_json(file.read())
+            values = parse_json(file.read())
+        if not isinstance(values, (dict, type(None))):
+            raise ValueError(f"it holds {describe(values)}")
+        return values
     except (OSError, ValueError, tf.errors.OpError) as error:
         raise DataError(
-            f"Hyperparameters must be JSON, but {path} is not: {error}. Run the Tuner again.",
+            f"Hyperparameters must be a JSON object, but {path} is none: {error}. Run the Tuner "
+            "again.",
             path=path,
         ) from error
 

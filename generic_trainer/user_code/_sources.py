@@ -152,7 +152,9 @@ def _zip_member(archive: Node, member: str) -> Node | None:
     if not zipfile.is_zipfile(content):
         return None
     try:
-        root = zipfile.Path(zipfile.ZipFile(content))
+        opened = zipfile.ZipFile(content)
+        opened.filename = str(archive)  # which `zipfile.Path` asks for
+        root = zipfile.Path(opened)
     except Exception as error:  # see `read_file`
         raise OSError(f"{archive} is a damaged zip file: {error}") from error
     return root.joinpath(member.rstrip("/")) if member else root

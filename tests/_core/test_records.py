@@ -1,13 +1,17 @@
-"""TFRecord files, read by what they hold."""
+"""TFRecord files, read by what they hold, and the event files that are such."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow as tf
+from tensorflow.core.util import event_pb2
 
+from generic_trainer._core.event_files import last_scalars
 from generic_trainer._core.records import read_records
+from tests.data.reading import frame
 
 
 @pytest.mark.parametrize("compression", ["", "GZIP"])
@@ -19,3 +23,26 @@ def test_examples_are_read_whatever_their_file_is_called(
         for number in range(3):
             writer.write(b"%d" % number)
     assert read_records(str(tmp_path / "*"), 2) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("damage", [frame(1 << 40), b"\xff" * 40, frame(3) + b"abc", b""])
+def test_a_damaged_event_file_counts_up_to_the_damage(tmp_path: Path, damage: bytes) -> None:
+    path = tmp_path / "events.out.tfevents.1"
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for event in (
+            event_pb2.Event(step=1, summary={"value": [{"tag": "loss", "simple_value": 0.5}]}),
+            event_pb2.Event(step=2, summary={"value": [scalar("a", 3), scalar("b", 10**11)]}),
+        ):
+            writer.write(event.SerializeToString())
+    path.write_bytes(path.read_bytes() + damage)
+    assert last_scalars(str(tmp_path)) == {"loss": 0.5}
+
+
+def scalar(tag: str, size: int) -> dict[str, Any]:
+    """Returns a value of TF2, whose tensor should have one element and says it has more."""
+    shape = {"dim": [{"size": size}]}
+    return {
+        "tag": tag,
+        "tensor": {"dtype": 1, "float_val": [1.0], "tensor_shape": shape},
+        "metadata": {"plugin_data": {"plugin_name": "scalars"}},
+    }

@@ -108,6 +108,17 @@ def test_a_shape_that_no_memory_holds(tmp_path: Path) -> None:
             make_dataset_factory()(path, OPTIONS, schema)
 
 
+def test_default_values_that_no_memory_holds(tmp_path: Path) -> None:
+    path = write(tmp_path / "data", numbered(0, 3))
+    schema = schema_of()
+    tensors = schema.tensor_representation_group[""].tensor_representation
+    tensors["price"].dense_tensor.column_name = "price"
+    tensors["price"].dense_tensor.default_value.float_value = 1.0
+    tensors["price"].dense_tensor.shape.dim.add().size = 1 << 40
+    with pytest.raises(DataError, match=r"tensor 'price': .* the shape \[1099511627776\]"):
+        make_dataset_factory()(path, OPTIONS, schema)
+
+
 def test_a_schema_that_tfx_bsl_refuses(tmp_path: Path) -> None:
     path = write(tmp_path / "data", numbered(0, 3))
     schema = schema_of()

@@ -200,5 +200,5 @@ def test_corrupt_hyperparameters(fn_args_for: Any, tmp_path: Path) -> None:
     (tmp_path / "hparams").mkdir()
     (tmp_path / "hparams" / "best.txt").write_text("{")
     artifact = helpers.artifact_at(standard_artifacts.HyperParameters, tmp_path / "hparams")
-    with pytest.raises(DataError, match=r"must be JSON, but .*/best.txt is not"):
+    with pytest.raises(DataError, match=r"must be a JSON object, but .*/best.txt is none"):
         fn_args_for({"hyperparameters": [artifact]})

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from tensorflow_metadata.proto.v0 import schema_pb2
 
 from generic_trainer.validation import Checker, ServingContract, ValidationReport, start_checker
 from tests.validation import models
@@ -55,6 +56,24 @@ def test_severities(checker: Checker, good_model: Path, tmp_path: Path) -> None:
     for severity, status in (("warn", "warn"), ("skip", "skip"), ("fail", "fail")):
         contract = ServingContract(**wanted, severities={"required_signatures": severity})
         assert checker.validate(str(good_model), contract)["required_signatures"].status == status
+
+
+def test_mistyped_signatures_and_labels_are_told_with_the_nearest(
+    checker: Checker, good_model: Path
+) -> None:
+    names = ("miles", "payment", "tips")
+    contract = ServingContract(
+        signatures=("serving_defualt",),
+        label_keys=("tip",),
+        examples=models.examples(),
+        schema=schema_pb2.Schema(feature=[{"name": name} for name in names]),
+    )
+    report = checker.validate(str(good_model), contract)
+    assert "did you mean 'serving_default'?" in report["required_signatures"].message
+    assert report["without_label"].status == "fail"
+    assert "no feature 'tip' in the schema or the examples (did you mean 'tips'?)" in (
+        report["without_label"].message
+    )
 
 
 def test_the_users_code_is_out_of_reach(

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 import pytest
 from rich.console import Console
 
+from generic_trainer.errors import DataError
 from generic_trainer.validation import Result, ValidationReport, print_report
 
 FAILED = ValidationReport(
@@ -34,6 +35,23 @@ class _Links(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self.fetched += [value or "" for name, value in attrs if name in ("src", "href")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        FAILED.to_json().replace('"fail"', '"bad"'),
+        FAILED.to_json().replace("1.5", '"x"'),
+        FAILED.to_json().replace("1234567", "[]"),
+        FAILED.to_json().replace('"remedy"', '"cure"'),
+    ],
+)
+def test_json_that_is_no_report(text: str) -> None:
+    with pytest.raises(DataError, match=r"Expected what ValidationReport\.to_json has written"):
+        ValidationReport.from_json(text)
 
 
 def test_html_needs_nothing_but_itself_and_escapes() -> None:

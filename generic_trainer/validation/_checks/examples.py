@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from generic_trainer._core.texts import did_you_mean
 from generic_trainer.validation._check import Finding, check, fail, note, skip
 from generic_trainer.validation._manifest import MANIFEST, read_manifest
 from generic_trainer.validation._model import ModelUnderTest
@@ -64,6 +65,13 @@ def _plain(values: np.ndarray) -> Any:
 def without_label(model: ModelUnderTest) -> Iterator[Finding]:
     """Examples without the label still score, and score the same."""
     labels = _label_keys(model)
+    # Those of an eval config may be what Transform makes, which the schema of raw examples lacks.
+    for label in sorted(set(model.contract.label_keys)):
+        if known := _known_features(model, unless=label):
+            yield fail(
+                f"no feature {label!r} in the schema or the examples{did_you_mean(label, known)}",
+                "name the label in label_keys as the examples do",
+            )
     present = [(n, scored) for n, scored in _real(model) if _holds(scored, labels)]
     if not present:
         yield skip("no examples with a known label: set label_keys and examples in the contract")
@@ -143,6 +151,18 @@ def _without(keys: Collection[str], scored: Scores) -> Iterator[bytes]:
         for key in keys:
             example.features.feature.pop(key, None)
         yield example.SerializeToString(deterministic=True)
+
+
+def _known_features(model: ModelUnderTest, unless: str) -> set[str]:
+    """Returns the features of schema and examples; nothing where one of them is `unless`."""
+    import tensorflow as tf
+
+    if model.schema is None:  # what the examples have is all that is known, and may be a part
+        return set()
+    known = {feature.name for feature in model.schema.feature}
+    for record in model.records:
+        known.update(tf.train.Example.FromString(record).features.feature)
+    return set() if unless in known else known
 
 
 def _label_keys(model: ModelUnderTest) -> set[str]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from generic_trainer._core.texts import did_you_mean
 from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
 from generic_trainer.validation._contract import SignatureSpec
 from generic_trainer.validation._model import ModelUnderTest
@@ -36,8 +37,9 @@ def required_signatures(model: ModelUnderTest) -> Iterator[Finding]:
     actual = list(model.signatures)
     missing = [spec.name for spec in model.contract.signature_specs if spec.name not in actual]
     if missing:
+        nearest = "".join(did_you_mean(name, actual) for name in missing)
         yield fail(
-            f"expected the signatures {missing}, found {actual}",
+            f"expected the signatures {missing}, found {actual}{nearest}",
             "export a signature with that name, or name the ones that the consumers use in "
             "ServingContract(signatures=...)",
         )
