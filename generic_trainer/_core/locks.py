@@ -129,7 +129,7 @@ def locked_file_of_the_dead(path: str) -> IO[str] | None:
     file.seek(0)
     holder = _parsed(file.read())
     here = _signature()
-    if not holder or any(holder.get(name) == here[name] for name in ("host", "boot")):
+    if not holder or any(here.get(name, holder) == holder.get(name) for name in ("host", "boot")):
         return file
     file.close()
     return None
@@ -152,7 +152,7 @@ def _open(path: str, flags: int) -> int:
 
 def _signature() -> dict[str, Any]:
     """Returns process and machine; containers of one machine differ in their names for it."""
-    signature = {"host": socket.gethostname(), "pid": os.getpid(), "boot": None}
+    signature: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid()}
     with contextlib.suppress(OSError):
         signature["boot"] = _BOOT_ID.read_text(encoding="ascii").strip()
     return signature
