@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 PREEMPTED_EXIT_CODE = 128 + signal.SIGTERM  # what a shell and Kubernetes call it
@@ -72,17 +70,6 @@ class SigtermNotice:
             self._timer = threading.Timer(self._grace_s, _exit, [self._grace_s])
             self._timer.daemon = True
             self._timer.start()
-
-
-@contextlib.contextmanager
-def kept_sigterm_handler() -> Iterator[None]:
-    """Gives SIGTERM the effect back that it had, which code of others may change inside."""
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: not set from Python
 
 
 def _exit(grace_s: float) -> None:

@@ -15,7 +15,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from generic_trainer._core.cluster import Task
 from generic_trainer._core.machine import children, command_line
@@ -29,9 +29,10 @@ from generic_trainer.launchers._worker_end import WorkerEnd, error_of, root_caus
 
 _ENGINES = {
     "local": "_local.engine:local_engine",
-    "ray": "_ray.engine:ray_engine",
     "tfjob": "_tfjob.engine:tfjob_engine",
 }
+# It supervises in a process of its own.
+_RAY = "_ray.driver:launch_on_ray"
 # How long the others may take when one has failed and it is not yet clear which was the first.
 _LAST_WORDS_S = 10.0
 # How long a task that misses another one waits before it says so: that one, or the engine, has
@@ -120,10 +121,11 @@ def launch(job: Job) -> None:
         if name == "in_process":
             _train_here(job)
             return
-        module, _, function = _ENGINES[name].partition(":")
         # What an engine needs is imported only now.
-        engine = getattr(importlib.import_module(f"{__package__}.{module}"), function)
-        supervise(job, engine)
+        if name == "ray":
+            _found(_RAY)(job)
+        else:
+            supervise(job, _found(_ENGINES[name]))
 
 
 def supervise(
@@ -290,6 +292,11 @@ def _failed(ends: Sequence[WorkerEnd]) -> list[WorkerEnd]:
 
 def _has_cause(ends: Sequence[WorkerEnd]) -> bool:
     return any(not end.may_be_consequence for end in _failed(ends))
+
+
+def _found(path: str) -> Any:
+    module, _, function = path.partition(":")
+    return getattr(importlib.import_module(f"{__package__}.{module}"), function)
 
 
 def _train_here(job: Job) -> None:

@@ -6,4 +6,5 @@
    process, as the launcher `local` does: a crash, a hang or a lack of memory is told as what it is.
 3. Ray would retry every failure; it is told not to, and lost workers alone are replaced from here.
 4. SIGTERM stops the run; what Ray does with SIGTERM on its nodes is Ray's affair.
+5. The executor's process is not the one that is connected: see `driver`.
 """

@@ -19,7 +19,6 @@ import generic_trainer
 from generic_trainer._core import internals
 from generic_trainer._core.machine import MIB, processes_that_name
 from generic_trainer._core.scratch import ScratchFolder, private_folder
-from generic_trainer._core.signals import kept_sigterm_handler
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers._distribution import Distribution, RayOptions
 
@@ -55,7 +54,6 @@ def connected(distribution: Distribution) -> Iterator[Any]:
     1. A process that is connected already, as a notebook may be, uses that connection and keeps it.
     2. Without an address, a Ray of this machine is started: no dashboard, no usage reports, and
        room for all workers. Should it fail to start, what it has started already is killed.
-    3. Ray's handler of SIGTERM goes with the connection.
 
     Raises:
         ConfigurationError: Ray is not installed; there is no cluster at the address, or its
@@ -67,7 +65,6 @@ def connected(distribution: Distribution) -> Iterator[Any]:
         return
     options = distribution.ray or RayOptions()
     with (
-        kept_sigterm_handler(),
         _environment(RAY_COLOR_PREFIX="0"),
         _joined(options.address, _or_default(options.connect_timeout_s, _ANSWER_S))
         if options.address is not None

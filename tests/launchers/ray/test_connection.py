@@ -36,7 +36,6 @@ class FailingRay:
         self.temp_dir = ""
 
     def init(self, *, _temp_dir: str = "", **arguments: Any) -> None:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
         if _temp_dir:
             self.temp_dir = _temp_dir
             command = [sys.executable, "-c", SERVER, f"--log-dir={_temp_dir}/logs"]
@@ -52,6 +51,12 @@ class FailingRay:
 
     def shutdown(self) -> None:
         """Knows of no server."""
+
+
+def state() -> list[Any]:
+    """Returns what `ray.init` changes in a process."""
+    handler = signal.getsignal(signal.SIGTERM)
+    return [handler, sorted(os.listdir("/proc/self/fd")), threading.active_count()]
 
 
 class Clock:
@@ -116,7 +121,7 @@ def test_what_listens_and_is_no_ray_is_told_in_time(words: bytes | None) -> None
     with socket.create_server(("127.0.0.1", 0)) as other:
         answer(other, words)
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        with pytest.raises(ConfigurationError, match=r"does not speak gRPC|timed out"):
+        with pytest.raises(ConfigurationError, match=r"gRPC|timed out|reset"):
             check_reachable(address, 0.2)
 
 
@@ -139,18 +144,16 @@ def test_a_cluster_must_answer_sooner_than_it_must_have_room(
     assert connection.placement_timeout_s(options) == places_s
 
 
-def test_ray_that_does_not_start_leaves_nothing_running_and_no_handler(
+def test_ray_that_does_not_start_leaves_nothing_running(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ray = FailingRay()
     monkeypatch.setattr(connection, "_import_ray", lambda: ray)
-    handler = signal.getsignal(signal.SIGTERM)
     with (
         pytest.raises(ConfigurationError, match="Ray cannot be used on this machine: out of order"),
         connection.connected(Distribution(launcher="ray")),
     ):
         pass
-    assert signal.getsignal(signal.SIGTERM) == handler
     assert [jobs.is_running(pid) for pid in ray.pids] == [False]
     assert not os.path.exists(ray.temp_dir)
 
@@ -167,18 +170,33 @@ def test_run_on_a_cluster_that_is_not_there_names_its_address(
     options = RayOptions(address=f"ray://127.0.0.1:{closed_port}", connect_timeout_s=0.1)
     wanted = Distribution(launcher="ray", ray=options)
     job = jobs.make_job(tmp_path, examples, "def run_fn(fn_args): pass", distribution=wanted)
+    before = state()
     with pytest.raises(ConfigurationError, match=f"ray://127.0.0.1:{closed_port} within"):
         launch(job)
+    assert state() == before
 
 
-def test_missing_ray_names_what_to_install(
-    examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.slow
+def test_run_on_a_ray_of_its_own_leaves_this_process_as_it_was(
+    examples: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setitem(sys.modules, "ray.train", None)
+    source = "def run_fn(fn_args): export(fn_args.serving_model_dir)"
     wanted = Distribution(launcher="ray")
-    job = jobs.make_job(tmp_path, examples, "def run_fn(fn_args): pass", distribution=wanted)
-    with pytest.raises(ConfigurationError, match=r"pip install generic-trainer\[ray\]"):
-        launch(job)
+    job = jobs.make_job(tmp_path, examples, source, distribution=wanted)
+    before = state()
+    launch(job)
+    assert jobs.exported(job) == ["Format-Serving"]
+    assert state() == before
+    assert "(worker 0 pid=" in jobs.log(job)
+
+
+def test_missing_ray_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray.train", None)
+    with (
+        pytest.raises(ConfigurationError, match=r"pip install generic-trainer\[ray\]"),
+        connection.connected(Distribution(launcher="ray")),
+    ):
+        pass
 
 
 def test_room_that_is_missing_is_named_with_what_there_is() -> None:
