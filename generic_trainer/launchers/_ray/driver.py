@@ -11,12 +11,12 @@ import contextlib
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Mapping
 from typing import Any
 
 from generic_trainer._core.forkserver import ForkServer
 from generic_trainer._core.output import shown_output
+from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._core.signals import SigtermNotice
 from generic_trainer.errors import WorkerLostError
 from generic_trainer.launchers._failures import Failure, signal_name
@@ -43,7 +43,7 @@ def launch_on_ray(job: Job) -> None:
     if ray is not None and ray.is_initialized():
         supervise(job, ray_engine)
         return
-    with tempfile.TemporaryDirectory(prefix="generic-trainer-") as folder:
+    with ScratchFolder("ray-driver-") as folder:
         path = os.path.join(folder, "end")
         code = _run_child(job, path)
         end = WorkerEnd.read(path)
