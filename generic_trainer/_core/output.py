@@ -161,7 +161,7 @@ def _finish(
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, ValueError):  # None or closed
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # None or closed
             stream.flush()
 
 
@@ -176,7 +176,7 @@ def _line_buffered(name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(ValueError):  # it was closed
+        with contextlib.suppress(OSError, ValueError):  # it was closed
             stream.reconfigure(line_buffering=False)
 
 

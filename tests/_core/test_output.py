@@ -41,13 +41,13 @@ def run(tmp_path: Path, body: str, after: str = "") -> tuple[subprocess.Complete
     """Runs a script inside `kept_output`; returns what it showed, and what was kept."""
     log = tmp_path / "training.log"
     source = START + textwrap.indent(textwrap.dedent(body), "    ") + textwrap.dedent(after)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    own = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "", "TMPDIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", source, str(log)],
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        env=environment,
+        env={**os.environ, **own},
         timeout=120,
     )
     assert [path.name for path in tmp_path.iterdir()] == ["training.log"]
@@ -144,6 +144,9 @@ def test_descriptors_and_processes_are_as_before(tmp_path: Path) -> None:
     assert (tmp_path / "training.log").read_text() == "kept\n\nkept\n"
 
 
-def test_streams_may_be_closed(tmp_path: Path) -> None:
-    done, kept = run(tmp_path, "print('said'); sys.stdout.close(); os.close(2)")
+@pytest.mark.parametrize(
+    "close", ["sys.stdout.close()", "sys.stdout.buffer.write(b'lost'); os.close(1)"]
+)
+def test_streams_may_be_closed(tmp_path: Path, close: str) -> None:
+    done, kept = run(tmp_path, f"print('said', flush=True); {close}; os.close(2)")
     assert (done.returncode, kept) == (0, "said\n")
