@@ -74,7 +74,15 @@ def _unpacked(code: UserCode, bundle: Bundle) -> Iterator[set[str]]:
     # Resolved, because importlib compares paths as text.
     with ScratchFolder(UNPACKED_PREFIX) as path:
         folder = Path(path).resolve()
-        bundle.unpack(folder, modules)
+        try:
+            bundle.unpack(folder, modules)
+        except (OSError, ValueError) as error:
+            raise ModuleFileError(
+                f"The bundle of module {code.module!r}, {code.bundle}, cannot be unpacked into "
+                f"{folder}: {error}. Its names must be those of files, and the disk must have room "
+                "(TMPDIR names another one).",
+                path=code.bundle,
+            ) from error
         with importable(folder, bundle.origin), _fresh_modules(modules, folder):
             yield modules
 

@@ -289,6 +289,7 @@ def with_byte(content: bytes, position: int, byte: int) -> bytes:
     ("content", "told"),
     [
         (zipped({"a": "", "a/b.py": ""}), r"files and folders of the same names: \['a'\]"),
+        (zipped({"a" * 300: "", "trainer.py": ""}), "cannot be unpacked into .*name too long"),
         (zipped({"../trainer.py": ""}), "outside of itself"),
         (zipped({"/tmp/trainer.py": ""}), "outside of itself"),
         (damaged(zipfile.ZIP_LZMA), "cannot be read: "),
