@@ -17,6 +17,7 @@ import os
 import select
 import signal
 import sys
+import time
 from collections.abc import Sequence
 
 _CHUNK_BYTES = 1 << 18
@@ -24,6 +25,8 @@ _CHUNK_BYTES = 1 << 18
 _RELEASED_BYTES = 1 << 20
 # The time between two looks: short while something is written, longer when nothing is.
 _LEAST_S, _MOST_S = 0.01, 0.05
+# The children of a parent that was killed may live on for a moment, and its daemons for ever.
+_LAST_LOOKS = 50
 # fallocate(2): FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE.
 _PUNCH_HOLE = 0x01 | 0x02
 
@@ -92,14 +95,20 @@ def main(parent: int, kept: int, sources: Sequence[int]) -> None:
         Stream(source, kept=kept, shown=shown)
         for source, shown in zip(sources, (1, 2), strict=True)
     ]
+
+    def copy() -> bool:
+        return True in [stream.copy() for stream in streams]
+
     pause_s = _LEAST_S
-    while True:
-        is_told = bool(select.select([0], [], [], pause_s)[0])
-        is_orphan = os.getppid() != parent
-        is_new = True in [stream.copy() for stream in streams]
-        if is_told or (is_orphan and not is_new):
-            return
-        pause_s = _LEAST_S if is_new else min(2 * pause_s, _MOST_S)
+    told: bytes | None = None  # nothing at all when the parent is gone
+    while told is None and os.getppid() == parent:
+        pause_s = _LEAST_S if copy() else min(2 * pause_s, _MOST_S)
+        if select.select([0], [], [], pause_s)[0]:
+            told = os.read(0, 1)
+    looks = 1 if told else _LAST_LOOKS
+    while looks and copy():
+        looks -= 1
+        time.sleep(_LEAST_S)
 
 
 def _write(descriptor: int, data: bytes) -> None:

@@ -97,6 +97,20 @@ def test_last_words_before_a_crash_are_kept_and_shown(tmp_path: Path, end: str) 
     assert machine.command_line(int(kept.split()[-1])) == ""  # standard output was closed
 
 
+def test_daemon_of_a_killed_process_keeps_no_process_of_ours(tmp_path: Path) -> None:
+    body = """
+    daemon = subprocess.Popen(["sh", "-c", "while :; do echo again; done"], start_new_session=True)
+    print("daemon:", daemon.pid, flush=True)
+    wait_for("daemon:")
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done, kept = run(tmp_path, body)  # whose standard output only the copier has
+    (line,) = [line for line in kept.splitlines() if line.startswith("daemon:")]
+    os.kill(int(line.split()[1]), signal.SIGKILL)
+    assert done.returncode == -signal.SIGKILL
+    assert "again" in done.stdout
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
 def test_nothing_is_lost_when_the_copying_process_is_sent_a_signal(
     tmp_path: Path, number: signal.Signals

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -262,6 +263,25 @@ def test_what_a_worker_has_started_ends_with_it(run: Run) -> None:
     )
     pids = jobs.log(job).split("left behind:")[1].split()[:2]
     assert not any(jobs.is_running(int(pid)) for pid in pids)
+
+
+def test_in_process_what_is_left_behind_is_named_and_goes_on(
+    examples: Path, tmp_path: Path
+) -> None:
+    source = """
+    import subprocess
+
+    def run_fn(fn_args):
+        subprocess.left_behind = subprocess.Popen(["sleep", "600"])
+        export(fn_args.serving_model_dir)
+    """
+    job = jobs.make_job(tmp_path, examples, source, distribution=Distribution())
+    launch(job)
+    process = vars(subprocess).pop("left_behind")
+    assert f"still running: {process.pid} (sleep 600)." in jobs.log(job)
+    assert process.poll() is None
+    process.kill()
+    process.wait()
 
 
 @pytest.mark.parametrize(
