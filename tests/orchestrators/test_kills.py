@@ -74,7 +74,7 @@ def run_and_report_interrupt(root: Path, examples: str, module_file: str) -> Non
 
 def left_below(root: Path) -> set[str]:
     """Returns what runs have left that the next one is to delete."""
-    found = [*root.glob("tmp/*/*"), *root.glob("small/GenericTrainer/model/*/.staging*")]
+    found = [*root.glob("tmp/generic-*/*"), *root.glob("small/GenericTrainer/model/*/.staging*")]
     return {path.name for path in found}
 
 
@@ -129,7 +129,7 @@ def test_killed_run_leaves_no_model_and_the_next_one_publishes_and_cleans_up(
     assert published(tmp_path) == []
     assert Store(tmp_path).models() == []
     assert left_below(tmp_path) >= {".staging", ".staging.lock"}
-    assert len(list(tmp_path.glob("tmp/*/checks-*"))) == 2  # and its lock
+    assert len(list(tmp_path.glob("tmp/generic-*/checks-*"))) == 2  # and its lock
     assert not_on_the_operators_page(tmp_path) == []
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     run_local(tmp_path, examples, module_file=str(tmp_path / "trainer.py"))
