@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import faulthandler
 import io
 import json
 import multiprocessing
@@ -29,6 +30,7 @@ import os
 import random
 import resource
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -80,6 +82,7 @@ from generic_trainer.trials.keras import TFKerasTrial
 
 LIMIT_S = 60.0
 MEMORY_BYTES = 16 << 30  # of address space: what asks for more gets a MemoryError, or crashes
+STACKS = "stacks.txt"
 OPTIONS = TensorFlowDatasetOptions(batch_size=4, num_epochs=1, shuffle=False, label_key="y")
 MODULE = '''"""A trainer."""
 import os
@@ -545,7 +548,10 @@ def work(orders: Connection, seed: int, only: str | None, root: Path) -> None:
     os.chdir(root)
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
-        os.dup2(nowhere.fileno(), 2)
+    with open(STACKS, "w") as stacks:  # which a hang is asked for, and a crash may leave
+        os.dup2(stacks.fileno(), 2)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)
     while (number := orders.recv()) is not None:
         folder = root / str(number)
         folder.mkdir()
@@ -574,13 +580,19 @@ class Worker:
             if self._orders.poll(LIMIT_S):
                 outcome: tuple[str, str] = self._orders.recv()
                 return outcome
-            outcome = "hang", f"no end within {LIMIT_S:g} s"
+            os.kill(self._process.pid or 0, signal.SIGUSR1)
+            time.sleep(1.0)
+            outcome = "hang", f"no end within {LIMIT_S:g} s; {self._last_words()}"
         except (EOFError, ConnectionError):
             self._process.join()
-            outcome = "crash", f"exit code {self._process.exitcode}"
+            outcome = "crash", f"exit code {self._process.exitcode}; {self._last_words()}"
         self.close()
         self._start()
         return outcome
+
+    def _last_words(self) -> str:
+        root = self._arguments[2]
+        return (root / STACKS).read_text(errors="replace")[-3000:]
 
     def close(self) -> None:
         """Ends the process."""
@@ -600,11 +612,16 @@ def main() -> int:
     options = parser.parse_args()
     started_s = time.perf_counter()
     outcomes: collections.Counter[str] = collections.Counter()
-    with tempfile.TemporaryDirectory(prefix="input-campaign-") as root:
+    with (
+        tempfile.TemporaryDirectory(prefix="input-campaign-") as root,
+        contextlib.suppress(KeyboardInterrupt),  # what has been read until then counts
+    ):
         worker = Worker(options.seed, options.only, Path(root))
         for number in range(options.first, options.first + options.inputs):
             outcome, said = worker.read(number)
             outcomes[outcome] += 1
+            if sum(outcomes.values()) % 500 == 0:
+                print(f"{sum(outcomes.values())} inputs", file=sys.stderr, flush=True)
             if options.verbose or outcome not in ("clear", "right"):
                 target, _ = chosen(number, options.seed, options.only)
                 print(f"input {number} ({target.__name__}): {outcome}: {said}", flush=True)
@@ -614,7 +631,7 @@ def main() -> int:
         f"{outcomes[kind]} {kind}" for kind in ("clear", "right", "raw", "wrong", "hang", "crash")
     )
     minutes = (time.perf_counter() - started_s) / 60
-    print(f"{options.inputs} inputs, seed {options.seed}: {counts}; {minutes:.1f} min")
+    print(f"{sum(outcomes.values())} inputs, seed {options.seed}: {counts}; {minutes:.1f} min")
     return int(bad > 0)
 
 
