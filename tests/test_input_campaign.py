@@ -13,7 +13,7 @@ import pytest
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the campaign limits its processes' memory")
 def test_bad_inputs_get_clear_errors() -> None:
-    inputs = os.environ.get("INPUTS", "150")
+    inputs = os.environ.get("INPUTS", "100")
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "benchmarks.input_campaign", "--inputs", inputs],
         cwd=Path(__file__).parents[1],

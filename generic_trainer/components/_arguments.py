@@ -166,7 +166,7 @@ def _steps(arguments: Mapping[str, Any]) -> Iterator[str]:
             continue
         try:
             num_steps = _as_proto(value, proto_class()).num_steps
-        except (TypeError, json_format.ParseError) as error:
+        except (TypeError, ValueError, RecursionError, json_format.ParseError) as error:
             yield f"`{name}` must be a tfx.proto.{proto_class.__name__}: {error}"
             continue
         if num_steps < 0:

@@ -266,7 +266,8 @@ def _wrong_values(wanted: Distribution) -> Iterator[str]:
             yield f"{name} must be a positive number or None, got {describe(value)}"
     for name in ("gpus_per_worker", "preemption_grace_s", "worker_grace_s"):
         value = getattr(wanted, name)
-        if not (value == 0 or _is_positive(value)) and (value, name) != (None, "gpus_per_worker"):
+        is_fine = _is_positive(value) or (is_number(value) and value == 0)
+        if not is_fine and (value, name) != (None, "gpus_per_worker"):
             yield f"{name} must be a number of at least 0, got {describe(value)}"
     if not isinstance(wanted.gpu_type, str) or not wanted.gpu_type:
         yield f"gpu_type must be a text, got {describe(wanted.gpu_type)}"

@@ -63,6 +63,7 @@ def test_other_text_is_refused(text: str) -> None:
         ('{"max_failures": NaN}', "max_failures must be a whole number"),
         ('{"timeout_s": Infinity}', "timeout_s must be a positive number or None, got inf"),
         ('{"memory_mb_per_worker": true}', "memory_mb_per_worker must be a positive number"),
+        ('{"gpus_per_worker": false}', "gpus_per_worker must be a number of at least 0, got False"),
         ('{"preemption_grace_s": 1e300}', "preemption_grace_s must be a number"),
         ('{"env": {"A=B": "c"}}', "env must have names without '='"),
         ('{"env": {"A": "\\u0000"}}', "nothing with a zero"),
