@@ -196,9 +196,10 @@ def test_corrupt_statistics(fn_args_for: Any, tmp_path: Path) -> None:
         fn_args_for({"statistics": [statistics]})
 
 
-def test_corrupt_hyperparameters(fn_args_for: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"{", b"5", b"\xff", b"[" * 100_000, b'{"a": 1, "a": 2}'])
+def test_corrupt_hyperparameters(fn_args_for: Any, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "hparams").mkdir()
-    (tmp_path / "hparams" / "best.txt").write_text("{")
+    (tmp_path / "hparams" / "best.txt").write_bytes(content)
     artifact = helpers.artifact_at(standard_artifacts.HyperParameters, tmp_path / "hparams")
     with pytest.raises(DataError, match=r"must be a JSON object, but .*/best.txt is none"):
         fn_args_for({"hyperparameters": [artifact]})

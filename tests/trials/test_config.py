@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._config import Length, parse_experiment, read_yaml
+from generic_trainer.trials._pipeline import experiment_config, tuned_values
 
 
 def test_floats_are_read_as_yaml_1_2_has_them():
@@ -118,3 +121,19 @@ def test_sections_and_numbers_of_other_types_are_told_at_once():
         "searcher.max_trials must be a whole number",
     ):
         assert part in message
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe", b"a: [1", b"- 1"])
+def test_a_configuration_that_cannot_be_read_is_told_with_its_path(tmp_path, content):
+    path = tmp_path / "experiment.yaml"
+    path.mkdir() if content is None else path.write_bytes(content)
+    fn_args = SimpleNamespace(custom_config={"experiment_config": str(path)})
+    with pytest.raises(ConfigurationError) as caught:
+        experiment_config(fn_args, Length)
+    assert caught.value.path == str(path)
+
+
+@pytest.mark.parametrize("tuned", ["x", [1], {"values": 5}])
+def test_what_no_tuner_has_written_is_refused(tuned):
+    with pytest.raises(ConfigurationError, match="HyperParameters"):
+        tuned_values(SimpleNamespace(hyperparameters=tuned))
