@@ -55,6 +55,8 @@ def _run(options: argparse.Namespace) -> int:
     # What is wrong with the options is said at once, before TensorFlow is imported.
     distribution = Distribution.from_json(options.distribution or "{}")
     _check_options(options)
+    import tensorflow as tf
+
     from generic_trainer._run.run import train_and_publish
     from generic_trainer.executors import FN_ARGS_FACTORY
     from generic_trainer.launchers import exit_code
@@ -62,9 +64,13 @@ def _run(options: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         with ScratchFolder("run-") as scratch_dir:
+            try:
+                request = _request(options, scratch_dir)
+            except tf.errors.OpError as error:  # an unknown scheme, a place that is not writable
+                raise ConfigurationError(f"generic-trainer run: {error.message}") from error
             train_and_publish(
                 Job(
-                    request=_request(options, scratch_dir),
+                    request=request,
                     distribution=distribution,
                     fn_args_factory=FN_ARGS_FACTORY,
                 )

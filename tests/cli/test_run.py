@@ -100,6 +100,8 @@ def test_an_export_that_is_no_good(
         (["--examples", ".", "--custom-config", "[]"], "--custom-config must be a JSON object"),
         (["--examples", "."], "has no Split-train and no Split-eval"),
         (["--train", "/nowhere/*", "--eval", "/nowhere/?"], "no file matches /nowhere/*"),
+        (["--examples", "nothing://x"], "File system scheme 'nothing' not implemented"),
+        (["--examples", ".", "--custom-config", '{"a": 1, "a": 2}'], "more than one value"),
         (["--examples", ".", "--distribution", '{"launcher": "slurm"}'], "launcher must be one of"),
     ],
 )
