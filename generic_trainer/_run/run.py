@@ -9,6 +9,7 @@ import os
 from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
 from generic_trainer._run.derived_contract import derived_contract
 from generic_trainer._run.publishing import keep_failed_run, own_staging, publish, require_passed
+from generic_trainer._run.run_key import leave_checkpoint_dir
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers import Distribution, Job, TrainingRequest, launch
 from generic_trainer.training import is_chief
@@ -48,6 +49,7 @@ def train_and_publish(job: Job) -> ValidationReport | None:
             return _train_and_publish(job)
         except Exception:
             _keep_failed_run(job.request)
+            leave_checkpoint_dir(job.request.checkpoint_dir)
             raise
 
 

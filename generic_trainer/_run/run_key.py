@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from generic_trainer._core.cluster import is_chief
-from generic_trainer._core.files import files_below, gfile
+from generic_trainer._core.files import files_below, gfile, read_whole, write_whole
 from generic_trainer._core.values import digest
 from generic_trainer.errors import DataError
 from generic_trainer.launchers import TrainingRequest
 
 _KEY_FILE = "key.json"
+_NOT_SAVED = {_KEY_FILE, ".lock"}
 _DIGITS = 16
 # Files up to this size are read whole; of larger ones, both ends and the time of the last change.
 _SMALL_BYTES = 4 << 20
@@ -96,30 +97,53 @@ def claim_checkpoint_dir(directory: str, key: RunKey) -> None:
         key: what is written into the directory.
     """
     files = gfile()
-    path = os.path.join(directory, _KEY_FILE)
-    if files.exists(path):
+    if _has_checkpoints(directory):
         _logger.info("An earlier attempt at this run may have left checkpoints in %s", directory)
-        return
-    for other, parts in _others(os.path.dirname(directory)):
-        changed = sorted(_changed(key.parts, parts))
+    else:
+        _name_others(os.path.dirname(directory), key)
+    files.makedirs(directory)
+    # Also where there is one: it may be damaged.
+    write_whole(os.path.join(directory, _KEY_FILE), json.dumps(dict(key.parts), indent=1))
+
+
+def leave_checkpoint_dir(directory: str) -> None:
+    """Deletes the checkpoint directory of a run that has ended and never used it."""
+    files = gfile()
+    try:
+        if files.isdir(directory) and set(files.listdir(directory)) <= {_KEY_FILE}:
+            files.rmtree(directory)
+    except Exception as error:  # what it raises depends on the file system
+        _logger.warning("The empty directory %s could not be deleted: %s", directory, error)
+
+
+def _has_checkpoints(directory: str) -> bool:
+    """Returns whether a run has saved something, in whatever way, in its directory."""
+    return any(os.path.basename(path) not in _NOT_SAVED for path in files_below(directory))
+
+
+def _name_others(root: str, key: RunKey) -> None:
+    for path in sorted(gfile().glob(os.path.join(root, "*", _KEY_FILE))):
+        other = os.path.dirname(path)
+        if not _has_checkpoints(other):
+            continue  # it is running, or was killed before its first checkpoint
+        try:
+            changed = _changed(key.parts, _parts(path))
+        except Exception as error:  # what it raises depends on the file system
+            _logger.warning("%s is damaged (%s): what changed since then is not known", path, error)
+            continue
         _logger.warning(
             "The checkpoints in %s are not used: %s changed since then. Delete them if you do not "
             "want to go back to that.",
             other,
-            ", ".join(changed),
+            ", ".join(sorted(changed)),
         )
-    files.makedirs(directory)
-    with files.GFile(path, "w") as file:
-        file.write(json.dumps(dict(key.parts), indent=1, sort_keys=True))
 
 
-def _others(root: str) -> Iterable[tuple[str, dict[str, str]]]:
-    for path in sorted(gfile().glob(os.path.join(root, "*", _KEY_FILE))):
-        try:
-            with gfile().GFile(path) as file:
-                yield os.path.dirname(path), json.loads(file.read())
-        except ValueError:  # torn: whose it was is not known
-            continue
+def _parts(path: str) -> dict[str, str]:
+    parts = json.loads(read_whole(path))
+    if not isinstance(parts, dict):
+        raise ValueError(f"expected a JSON object, found {type(parts).__name__}")
+    return parts
 
 
 def _changed(parts: Mapping[str, str], others: Mapping[str, str]) -> set[str]:

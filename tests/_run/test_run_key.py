@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import os
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from generic_trainer._run.run_key import claim_checkpoint_dir, run_key
+from generic_trainer._run.run_key import claim_checkpoint_dir, leave_checkpoint_dir, run_key
 from generic_trainer.errors import DataError
 from generic_trainer.launchers import ExamplesFormat, TrainingRequest
 from generic_trainer.user_code import UserCode
@@ -112,27 +113,61 @@ def test_all_executions_of_a_node_look_in_one_place(
     assert request.checkpoint_dir == f"{node_dir}/.checkpoints/key"
 
 
+def claimed(root: Path, checkpoints: bool, **changes: Any) -> Path:
+    """Returns the checkpoint directory of a run with other settings."""
+    key = run_key(request_in(root, **changes))
+    claim_checkpoint_dir(str(root / "checkpoints" / key.digest), key)
+    directory = root / "checkpoints" / key.digest
+    (directory / "fit").mkdir()
+    (directory / "fit" / ("state" if checkpoints else ".lock")).touch()
+    return directory
+
+
 def test_starting_afresh_says_what_changed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = run_key(request_in(tmp_path))
-    second = run_key(request_in(tmp_path, train_steps=11, custom_config={}))
-    claim_checkpoint_dir(str(tmp_path / first.digest), first)
-    caplog.clear()
+    key = run_key(request_in(tmp_path))
     with caplog.at_level(logging.INFO):
-        claim_checkpoint_dir(str(tmp_path / second.digest), second)
-    assert f"{first.digest} are not used: custom_config, train_steps changed" in caplog.text
-    caplog.clear()
-    with caplog.at_level(logging.INFO):
-        claim_checkpoint_dir(str(tmp_path / first.digest), first)
+        first = claimed(tmp_path, checkpoints=True)
+        claimed(tmp_path, checkpoints=False, train_steps=11, custom_config={})
+        assert f"{first.name} are not used: custom_config, train_steps changed" in caplog.text
+        caplog.clear()
+        claim_checkpoint_dir(str(first), key)
     assert "An earlier attempt at this run may have left checkpoints" in caplog.text
 
 
-def test_a_torn_key_of_another_run_is_passed_over(
+def test_runs_that_saved_nothing_warn_nobody(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "torn").mkdir()
-    (tmp_path / "torn" / "key.json").write_text("{", encoding="utf-8")
-    key = run_key(request_in(tmp_path))
-    claim_checkpoint_dir(str(tmp_path / key.digest), key)
-    assert "torn" not in caplog.text
+    for steps in range(3):  # killed: they could not leave
+        claimed(tmp_path, checkpoints=False, train_steps=steps)
+    with caplog.at_level(logging.INFO):
+        claim_checkpoint_dir(str(tmp_path / "checkpoints" / "last"), run_key(request_in(tmp_path)))
+    assert not caplog.text
+
+
+def test_a_run_that_never_used_its_directory_leaves_none(tmp_path: Path) -> None:
+    claim_checkpoint_dir(str(tmp_path / "unused"), run_key(request_in(tmp_path)))
+    assert (tmp_path / "unused" / "key.json").exists()
+    leave_checkpoint_dir(str(tmp_path / "unused"))
+    assert not (tmp_path / "unused").exists()
+    used = claimed(tmp_path, checkpoints=True)
+    leave_checkpoint_dir(str(used))
+    assert (used / "fit" / "state").exists()
+
+
+@pytest.mark.parametrize("content", [b"{", b"[1]", b"\xff\xfe\x00", b"[" * 100_000, b"", None])
+def test_a_damaged_key_is_named_and_written_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes | None
+) -> None:
+    other = claimed(tmp_path, checkpoints=True, train_steps=11)
+    (other / "key.json").unlink()
+    if content is None:
+        (other / "key.json").mkdir()
+    else:
+        (other / "key.json").write_bytes(content)
+    claimed(tmp_path, checkpoints=False)
+    assert f"{other.name}/key.json is damaged (" in caplog.text
+    if content is not None:
+        claim_checkpoint_dir(str(other), run_key(request_in(tmp_path, train_steps=11)))
+        assert json.loads((other / "key.json").read_text(encoding="utf-8"))["train_steps"] == "11"
