@@ -1,13 +1,18 @@
 """A directory of checkpoints, each of which is there whole or not at all.
 
-What makes one whole is its manifest, the list of its files with their sizes and checksums::
+What makes one whole is its manifest, the list of its files with their sizes and checksums, and the
+checksum of the list itself::
 
-    {"step": 1000, "metadata": {...}, "files": {"objects.index": [1234, "SHA-256 in hex"], ...}}
+    {"step": 1000, "metadata": {...}, "files": {"objects.index": [1234, "SHA-256 in hex"], ...},
+     "checksum": "SHA-256 in hex"}
+
+Those of an earlier release have no checksum of the list.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import logging
 import os
@@ -31,6 +36,8 @@ _NAME = re.compile(r"step-(\d+)\.(\d+)$")
 _UNFINISHED = ".unfinished-"
 _OBJECTS = "objects"
 _MANIFEST_FILE = "manifest.json"
+_CHECKSUM = "checksum"
+_FIELDS = {"files": dict, "metadata": dict, "step": int}
 
 _logger = logging.getLogger(__name__)
 
@@ -66,7 +73,7 @@ class CheckpointManager:
        then renamed. A process that is killed at any moment leaves the checkpoints before it whole.
     2. On an object store, which has no rename of directories, the list is written last and decides.
     3. The newest checkpoint is the one of the highest step; no clock is asked. One that is torn or
-       altered is skipped with a warning, and the one before it is taken.
+       altered in any byte is skipped with a warning, and the one before it is taken.
     4. One process at a time: a second manager of a local directory is refused. Object stores have
        no locks: there, two runs at once hinder each other and still damage nothing.
     """
@@ -100,7 +107,7 @@ class CheckpointManager:
             self._lock = DirectoryLock(self.directory, wait_s=wait_s)
             for name in gfile().listdir(self.directory):
                 if name.startswith(_UNFINISHED):
-                    gfile().rmtree(os.path.join(self.directory, name))
+                    _delete(os.path.join(self.directory, name))
 
     def close(self) -> None:
         """Lets another run write; doing so twice is no error."""
@@ -247,7 +254,11 @@ class CheckpointManager:
         kept = {keep, *self._good()[-self._max_to_keep :]}
         for name in self._names():
             if name not in kept:
-                gfile().rmtree(os.path.join(self.directory, name))
+                _delete(os.path.join(self.directory, name))
+
+
+def _delete(path: str) -> None:
+    gfile().rmtree(path) if gfile().isdir(path) else gfile().remove(path)
 
 
 def _step_and_attempt(name: str) -> tuple[int, int]:
@@ -264,9 +275,19 @@ def _write_manifest(directory: str, step: int, metadata: Mapping[str, Any]) -> N
         files[name] = _size_and_checksum(path)
     path = os.path.join(directory, _MANIFEST_FILE)
     manifest = {"step": step, "metadata": metadata, "files": files}
-    write_whole(path, json.dumps(manifest, indent=1, sort_keys=True))
+    manifest = json.loads(_text(manifest))  # as its reader has it: keys are texts, and so sorted
+    manifest[_CHECKSUM] = _checksum(manifest)
+    write_whole(path, _text(manifest))
     _sync(path)
     _sync(directory)
+
+
+def _text(manifest: Mapping[str, Any]) -> str:
+    return json.dumps(manifest, indent=1, sort_keys=True)
+
+
+def _checksum(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_text(manifest).encode()).hexdigest()
 
 
 def _checked(directory: str) -> SavedCheckpoint:
@@ -275,25 +296,62 @@ def _checked(directory: str) -> SavedCheckpoint:
     Raises:
         ValueError: it is torn or altered; the message tells which file and how.
     """
+    import tensorflow as tf
+
     path = os.path.join(directory, _MANIFEST_FILE)
     if not gfile().exists(path):
         raise ValueError(f"it has no {_MANIFEST_FILE}, so it was never finished")
+    name = _MANIFEST_FILE
     try:
-        manifest = json.loads(read_whole(path))
-        saved = SavedCheckpoint(manifest["step"], directory, manifest["metadata"])
-        files = dict(manifest["files"])
-    except (KeyError, TypeError, ValueError) as error:
+        manifest = _checked_manifest(read_whole(path), os.path.basename(directory))
+        for name, expected in manifest["files"].items():
+            path = os.path.join(directory, name)
+            if not gfile().exists(path):
+                raise ValueError(f"its file {name} is missing")
+            actual = _size_and_checksum(path)
+            if actual[0] != expected[0]:
+                raise ValueError(
+                    f"its file {name} has {actual[0]:,} bytes instead of {expected[0]:,}"
+                )
+            if actual != expected:
+                raise ValueError(f"its file {name} was altered: the checksum differs")
+    except (OSError, tf.errors.OpError) as error:  # a folder in its place, a bad sector
+        raise ValueError(f"its file {name} cannot be read ({error})") from error
+    return SavedCheckpoint(manifest["step"], directory, manifest["metadata"])
+
+
+def _checked_manifest(content: bytes, name: str) -> dict[str, Any]:
+    """Returns the manifest of the checkpoint of a name.
+
+    Raises:
+        ValueError: it is not one, not what was written, or that of another checkpoint.
+    """
+    try:
+        manifest = json.loads(content)
+        if _CHECKSUM in manifest:
+            is_as_written = content == _text(manifest).encode()
+            checksum = manifest.pop(_CHECKSUM)
+            if not is_as_written or checksum != _checksum(manifest):
+                raise ValueError("its own checksum differs")
+        if {key: type(value) for key, value in manifest.items()} != _FIELDS:
+            raise ValueError("it has other fields")
+        if not all(_is_entry(*entry) for entry in manifest["files"].items()):
+            raise ValueError("it lists what is no file")
+        if manifest["step"] != _step_and_attempt(name)[0]:
+            raise ValueError(f"it is that of step {manifest['step']}")
+    except (AttributeError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"its {_MANIFEST_FILE} is damaged ({error})") from error
-    for name, expected in files.items():
-        path = os.path.join(directory, name)
-        if not gfile().exists(path):
-            raise ValueError(f"its file {name} is missing")
-        actual = _size_and_checksum(path)
-        if actual[0] != expected[0]:
-            raise ValueError(f"its file {name} has {actual[0]:,} bytes instead of {expected[0]:,}")
-        if actual != expected:
-            raise ValueError(f"its file {name} was altered: the checksum differs")
-    return saved
+    return manifest
+
+
+def _is_entry(name: str, expected: Any) -> bool:
+    """Returns whether this is a file below the checkpoint, its size and its checksum."""
+    return (
+        isinstance(expected, list)
+        and [type(each) for each in expected] == [int, str]
+        and not os.path.isabs(name)
+        and ".." not in name.split("/")
+    )
 
 
 def _size_and_checksum(path: str) -> list[Any]:
