@@ -127,15 +127,23 @@ TF_CREATE_FINGERPRINT = PrivateName(
 TF_EAGER_CONTEXT = PrivateName(
     "tensorflow",
     "tensorflow.python.eager.context:context",
-    "workers that agree on the step after which all of them stop",
+    "workers that agree on the step after which all of them stop, and random state to resume from",
 )
 TF_FIND_OP = PrivateName(
     "tensorflow",
     "tensorflow.python.framework.op_def_registry:get",
     "finding the ops of a SavedModel that TensorFlow does not have",
 )
+TF_GLOBAL_GENERATOR = PrivateName(
+    "tensorflow",
+    "tensorflow.python.ops.stateful_random_ops:global_generator",
+    "resuming with the random state of the run before, without making a generator",
+)
 TF_ITERATOR_DATASET = PrivateAttribute(
     "tensorflow", "tf.data.Iterator", "_dataset", "resuming in the middle of shuffled data"
+)
+TF_OP_SEEDS = PrivateAttribute(
+    "tensorflow", "tf.random.set_seed", "_rng", "resuming with the random state of the run before"
 )
 TF_PARSE_SAVED_MODEL = PrivateName(
     "tensorflow",
@@ -172,6 +180,11 @@ KERAS_2_LAYER_RANDOMNESS = PrivateAttribute(
 KERAS_2_RANDOM_GENERATOR = PrivateAttribute(
     "tf_keras", "RandomGenerator", "_generator", "checkpoints that keep Dropout's state"
 )
+KERAS_2_SEEDS = PrivateName(
+    "tf_keras",
+    "tf_keras.src.backend:_SEED_GENERATOR",
+    "resuming with the random state of the run before",
+)
 KERAS_2_TAKES_TENSOR_LOGS = PrivateAttribute(
     "tf_keras", "Callback", "_supports_tf_logs", "callbacks that each get the logs they can read"
 )
@@ -181,8 +194,21 @@ KERAS_2_TRAINING_STATE = PrivateAttribute(
 KERAS_2_TRAIN_COUNTER = PrivateAttribute(
     "tf_keras", "tf_keras.Model", "_train_counter", "the number of steps in a checkpoint"
 )
+KERAS_3_GLOBAL_ATTRIBUTE = PrivateName(
+    "keras",
+    "keras.src.backend.common.global_state:get_global_attribute",
+    "resuming with the random state of the run before",
+)
 KERAS_3_INITIAL_EPOCH = PrivateAttribute(
     "keras", "keras.Model", "_initial_epoch", "a fit that starts at an epoch of its own"
+)
+KERAS_3_LAYERS = PrivateAttribute(
+    "keras", "keras.Model", "_flatten_layers", "resuming with the random state of layers"
+)
+KERAS_3_SEEDS = PrivateName(
+    "keras",
+    "keras.src.random.seed_generator:global_seed_generator",
+    "resuming with the random state of the run before",
 )
 KERAS_3_SET_MONITOR_OP = PrivateAttribute(
     "keras",

@@ -15,5 +15,10 @@ __all__ = ["CheckpointManager", "SavedCheckpoint", "resume_callbacks"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {"_callbacks": "resume_callbacks", "_manager": "CheckpointManager SavedCheckpoint"},
+    {
+        "_callbacks": "resume_callbacks",
+        "_manager": "CheckpointManager SavedCheckpoint",
+        # For trials, whose checkpoints hold it too.
+        "_randomness": "random_state set_random_state",
+    },
 )

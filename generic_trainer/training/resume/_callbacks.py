@@ -53,15 +53,18 @@ def resume_callbacks(
         model.fit(dataset, epochs=10, steps_per_epoch=1000, callbacks=training.resume_callbacks(
             fn_args, callbacks=[keras.callbacks.EarlyStopping("loss")]))
 
-    1. Weights, optimizer, metrics, epoch, batch, history, the state of `callbacks` and the position
-       in the data are restored, for Keras 2 and Keras 3. With the datasets of
-       `fn_args.data_accessor`, the steps that follow are those of a run without interruption.
-    2. Exactly those with a dataset that one iterator goes through (`num_epochs=None` and
-       `steps_per_epoch`), also if it is shuffled once more, and with one that is iterated anew in
-       each epoch. One of the latter kind that is shuffled once more is shuffled in other ways from
-       the epoch after the interrupted one on; so is one under a distribution strategy, whose
-       iterators TensorFlow cannot save: there batches are counted and skipped. Keras 2's `Dropout`
-       draws anew, unless `tf.keras.backend.experimental.enable_tf_random_generator()` was called.
+    1. Weights, optimizer, metrics, epoch, batch, history, the state of `callbacks`, the position
+       in the data and random state (of layers, TensorFlow, NumPy and Python) are restored, for
+       Keras 2 and Keras 3. With the datasets of `fn_args.data_accessor`, also shuffled once more,
+       the steps that follow are those of a run without interruption.
+    2. What draws with stateful ops of TensorFlow draws anew; the log names it after the first step.
+       So does Keras 2's `Dropout`, unless `tf.keras.backend.experimental
+       .enable_tf_random_generator()` was called before it was made. Under a distribution strategy,
+       whose iterators TensorFlow cannot save, a dataset that is iterated anew in each epoch is
+       shuffled in other ways from there on. Where several workers train, NumPy's and Python's
+       state is restored in the chief.
+       A dataset that is iterated anew, and will be again, is read up to where the epoch was: with
+       one that takes long to read, `num_epochs=None` and `steps_per_epoch` resume at once.
     3. By default a checkpoint is written every minute, and more rarely where writing one takes
        longer than 3 % of that. A disk that is full costs a warning, not the run.
     4. SIGTERM writes a checkpoint after the step that is running, then raises `WorkerLostError`.

@@ -7,19 +7,23 @@ import dataclasses
 import functools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from generic_trainer._core.keras import is_keras_3
 from generic_trainer._core.signals import SigtermNotice
 from generic_trainer.errors import ConfigurationError, TrainingError, WorkerLostError
 from generic_trainer.training.resume._manager import CheckpointManager, SavedCheckpoint
+from generic_trainer.training.resume._randomness import stateful_draws, traced_functions
 from generic_trainer.training.resume._schedule import Schedule, make_schedule, make_stop
 from generic_trainer.training.resume._state import (
     ModelState,
+    ReaderPosition,
     move_to,
     read_callbacks,
+    read_randomness,
     set_first_epoch,
     write_callbacks,
     write_position,
@@ -39,6 +43,8 @@ class _Position:
         consumed: batches taken from the iterator in use; more than `batches` where one iterator
             serves many epochs.
         done: whether `fit` has come to its end.
+        first_epoch: the `initial_epoch` of `fit`.
+        length: batches of an epoch, once one has ended.
     """
 
     epoch: int = 0
@@ -46,6 +52,12 @@ class _Position:
     steps: int = 0
     consumed: int = 0
     done: bool = False
+    first_epoch: int = 0
+    length: int = 0
+
+    def of_reader(self, epochs: int) -> ReaderPosition:
+        is_last = self.epoch + 1 >= epochs
+        return ReaderPosition(self.epoch - self.first_epoch, self.batches, self.consumed, is_last)
 
 
 @dataclasses.dataclass
@@ -71,25 +83,32 @@ class _TrainFunction:
 
     Attributes:
         function: the model's own.
-        iterator: what the last step read from.
+        iterator: what the last step was given to read from.
+        source: what it read from, where that is another one.
         consumed: how many batches the steps have taken from it.
         replays: whether the steps are those that the checkpoint holds already.
+        limit: after how many batches the data end, where that is known; else None. Keras 2 tries
+            one step more in the first epoch of a fit, and layers draw in it.
     """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
         self.iterator: Any = None
+        self.source: Any = None
         self.consumed = 0
         self.replays = False
+        self.limit: int | None = None
         self._logs: Any = None
 
     def __call__(self, iterator: Any) -> Any:
         if iterator is not self.iterator:
-            self.iterator, self.consumed = iterator, 0
+            self.iterator, self.source, self.consumed = iterator, iterator, 0
+        if self.consumed == self.limit:
+            raise tf.errors.OutOfRangeError(None, None, "End of sequence")
         if not self.replays:
-            return self.function(iterator)
+            return self.function(self.source)
         if self._logs is None:
-            self._logs = self.function(iterator)
+            self._logs = self.function(self.source)
         return self._logs
 
 
@@ -131,6 +150,7 @@ class Resume(tf.keras.callbacks.Callback):
         self._finished: SavedCheckpoint | None = None
         self._position = _Position()
         self._first_batch = 0
+        self._functions: set[str] | None = None  # that were traced before the first step
 
     def on_train_begin(self, logs: Any = None) -> None:
         if self._is_used:
@@ -150,19 +170,28 @@ class Resume(tf.keras.callbacks.Callback):
                 self._others.append(self.model.history)  # which fit has made
             saved = self._manager.latest()
             if saved is not None:
-                self._go_to(saved, _Position(**saved.metadata))
+                self._go_to(saved)
             self._resources = opened.pop_all()
         self._schedule = self._make_schedule()
         self.model.train_function = self._train
+        self._functions = traced_functions()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         set_first_epoch(self.model, None)  # Keras has read it, and would in the next fit too
+        if not self._position.steps:
+            self._position.first_epoch = epoch
         self._position.epoch, self._position.batches = epoch, 0
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._position.length = self._position.batches
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._first_batch = batch  # of an execution of several steps
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._functions is not None:
+            _name_stateful_draws(traced_functions() - self._functions)
+            self._functions = None
         count = batch - self._first_batch + 1
         if self._replay is not None:
             # Only the first execution of a replay reads from the iterator.
@@ -186,6 +215,7 @@ class Resume(tf.keras.callbacks.Callback):
         self.model.train_function = self._train.function
         if self._finished is not None:
             self._read_others(self._finished)  # fit's History has begun after this callback
+            read_randomness(self._finished.path, self.model)
         elif self._position.steps:
             self._position.done = True
             self._save()
@@ -208,9 +238,10 @@ class Resume(tf.keras.callbacks.Callback):
 
     _implements_predict_batch_hooks = _implements_test_batch_hooks
 
-    def _go_to(self, saved: SavedCheckpoint, position: _Position) -> None:
-        self._position = position
-        ModelState.read_weights(self.model, saved.path)
+    def _go_to(self, saved: SavedCheckpoint) -> None:
+        with _fitting(saved.path):
+            self._position = position = _Position(**saved.metadata)
+            ModelState.read_weights(self.model, saved.path)
         if position.done:
             _logger.info("Training had ended before this run: its result is in %s", saved.path)
             set_first_epoch(self.model, self.params["epochs"])
@@ -233,21 +264,18 @@ class Resume(tf.keras.callbacks.Callback):
         self._replay, self._train.replays = None, False
         self._position = replay.position
         self._train.consumed = replay.position.consumed
-        try:
+        if not is_keras_3(self.model) and replay.position.consumed == replay.position.batches:
+            self._train.limit = replay.position.length or None
+        with _fitting(path):
             self._model_state.read(path)
-        except (AssertionError, ValueError, tf.errors.OpError) as error:
-            raise TrainingError(
-                f"The checkpoint {path} does not fit the model that is trained now: {error}. "
-                "Train the model that it was saved from, or delete it to start afresh."
-            ) from error
-        move_to(
-            self._train.iterator,
-            path,
-            model=self.model,
-            epoch=replay.position.epoch,
-            consumed=replay.position.consumed,
-            read=replay.batches_read,
-        )
+            self._train.source = move_to(
+                self._train.source,
+                path,
+                replay.position.of_reader(self.params["epochs"]),
+                model=self.model,
+                read=replay.batches_read,
+            )
+            read_randomness(path, self.model)
         self._read_others(replay.saved)
         self._schedule = self._make_schedule()
 
@@ -271,9 +299,10 @@ class Resume(tf.keras.callbacks.Callback):
 
     def _write(self, directory: str) -> None:
         self._model_state.write(directory)
-        write_callbacks(directory, self._others)
+        write_callbacks(directory, self._others, self.model)
         if not self._position.done:
-            write_position(directory, self._train.iterator)
+            position = self._position.of_reader(self.params["epochs"])
+            write_position(directory, self._train.source, position)
 
     def _end_early(self) -> None:
         self.close()
@@ -292,6 +321,32 @@ class Resume(tf.keras.callbacks.Callback):
         strategy = self.model.distribute_strategy
         return make_schedule(
             self._every_steps, self._every_s, self._position.steps, strategy, self._clock
+        )
+
+
+@contextlib.contextmanager
+def _fitting(path: str) -> Iterator[None]:
+    """Tells what is raised where a good checkpoint is restored into something else."""
+    try:
+        yield
+    except (AssertionError, KeyError, TypeError, ValueError, tf.errors.OpError) as error:
+        if isinstance(error, ConfigurationError):
+            raise
+        raise TrainingError(
+            f"The checkpoint {path} does not fit the model and the data that are trained now: "
+            f"{error}. Train what it was saved from, or delete it to start afresh."
+        ) from error
+
+
+def _name_stateful_draws(functions: set[str]) -> None:
+    places = stateful_draws(functions)
+    if places:
+        _logger.warning(
+            "If this fit is resumed, it draws other random numbers than it would have in %s: there "
+            "it draws with stateful ops of TensorFlow, whose state cannot be saved. For layers of "
+            "Keras 2, call tf_keras.backend.experimental.enable_tf_random_generator() before you "
+            "make them; elsewhere, draw with a tf.random.Generator.",
+            ", ".join(places),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import logging
@@ -16,15 +17,22 @@ import tensorflow as tf
 from generic_trainer._core import internals
 from generic_trainer._core.files import gfile, read_whole, write_whole
 from generic_trainer._core.keras import is_keras_3
+from generic_trainer.training.resume._randomness import (
+    is_generator,
+    random_state,
+    set_random_state,
+    set_state_of,
+    state_of,
+)
 
 _MODEL = "model"
 _BUILD_CONFIG_FILE = "build_config.json"
 _CALLBACKS_FILE = "callbacks.json"
-_ARRAYS_FILE = "callbacks.npz"
+_ARRAYS_FILE = "callbacks.npz"  # of both
+_RANDOMNESS_FILE = "random.json"
 # What `fit` sets, and sets again in the run that resumes.
 _SET_BY_FIT = {"model", "_model", "params", "validation_data"}
 _READER = "reader"
-_DRAWN_BY_RESTORING = 1
 
 _logger = logging.getLogger(__name__)
 
@@ -104,24 +112,27 @@ def _values(variables: Any) -> list[Any]:
     return [variable.value for variable in variables]
 
 
-# ---- the callbacks -------------------------------------------------------------------------------
+# ---- the callbacks and the generators ------------------------------------------------------------
 
 
 class _NotPlain(Exception):
     """A value is something else than plain data."""
 
 
-def write_callbacks(directory: str, callbacks: Sequence[Any]) -> None:
-    """Writes what callbacks hold of numbers, texts and arrays, and lists and dicts of them.
+def write_callbacks(directory: str, callbacks: Sequence[Any], model: Any) -> None:
+    """Writes the random state, and what callbacks hold of numbers, texts, arrays and generators.
 
-    Others (open files, models, functions) are made anew by the run that resumes.
+    Also lists and dicts of them. Others (open files, models, functions) are made anew by the run
+    that resumes.
     """
     arrays: dict[str, np.ndarray] = {}
     states = [[type(each).__name__, _state(each, arrays)] for each in callbacks]
+    randomness = _encoded(random_state(model), arrays)
     buffer = io.BytesIO()  # NumPy seeks, which remote files do not
     np.savez(buffer, **arrays)
     write_whole(os.path.join(directory, _ARRAYS_FILE), buffer.getvalue())
     write_whole(os.path.join(directory, _CALLBACKS_FILE), json.dumps(states))
+    write_whole(os.path.join(directory, _RANDOMNESS_FILE), json.dumps(randomness))
 
 
 def read_callbacks(directory: str, callbacks: Sequence[Any]) -> None:
@@ -130,17 +141,40 @@ def read_callbacks(directory: str, callbacks: Sequence[Any]) -> None:
     Raises:
         ValueError: they are not the callbacks that were written.
     """
-    states = json.loads(read_whole(os.path.join(directory, _CALLBACKS_FILE)))
+    states = _read_json(directory, _CALLBACKS_FILE)
     expected, actual = [name for name, _ in states], [type(each).__name__ for each in callbacks]
     if expected != actual:
         raise ValueError(f"it was saved with the callbacks {expected}, and now there are {actual}")
-    arrays = dict(np.load(io.BytesIO(read_whole(os.path.join(directory, _ARRAYS_FILE)))))
+    arrays = _read_arrays(directory)
     for callback, (_, state) in zip(callbacks, states, strict=True):
         if getattr(callback, "monitor_op", True) is None and state.get("best") is not None:
             # Keras 3 does so at the end of the first epoch, and forgets the best value then.
             internals.KERAS_3_SET_MONITOR_OP.of(callback)()
         for name, value in state.items():
-            setattr(callback, name, _decoded(value, arrays))
+            decoded, own = _decoded(value, arrays), getattr(callback, name, None)
+            if is_generator(own):  # in its place: others may hold it too
+                set_state_of(own, decoded)
+            else:
+                setattr(callback, name, decoded)
+
+
+def read_randomness(directory: str, model: Any) -> None:
+    """Sets the generators to where they were; see `set_random_state`.
+
+    Raises:
+        TrainingError: the model has another number of layers that draw.
+    """
+    if gfile().exists(os.path.join(directory, _RANDOMNESS_FILE)):  # not an earlier release's
+        state = _decoded(_read_json(directory, _RANDOMNESS_FILE), _read_arrays(directory))
+        set_random_state(model, state)
+
+
+def _read_json(directory: str, name: str) -> Any:
+    return json.loads(read_whole(os.path.join(directory, name)))
+
+
+def _read_arrays(directory: str) -> dict[str, np.ndarray]:
+    return dict(np.load(io.BytesIO(read_whole(os.path.join(directory, _ARRAYS_FILE)))))
 
 
 def _state(callback: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -153,6 +187,8 @@ def _state(callback: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 def _encoded(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+    if is_generator(value):
+        value = state_of(value)
     if isinstance(value, tf.Tensor) and hasattr(value, "numpy"):  # some logs of Keras 3 are
         value = value.numpy()
     if value is None or (
@@ -187,13 +223,44 @@ def _decoded(value: Any, arrays: dict[str, np.ndarray]) -> Any:
 # ---- the reader ----------------------------------------------------------------------------------
 
 
-def write_position(directory: str, iterator: Any) -> None:
-    """Saves the state of a `tf.data` iterator, if it has one that can be saved.
+@dataclasses.dataclass(frozen=True)
+class ReaderPosition:
+    """Where the iterator of a `fit` stands in its data.
 
-    That state holds the seeds of its shuffles, in this epoch and the ones to come, and the elements
-    that are read and not yet used. The iterators of a distribution strategy, those over Python
-    generators and those with stateful functions have none: their batches are counted.
+    Attributes:
+        epoch: number of the epoch, from 0.
+        batches: batches of this epoch that are done.
+        consumed: batches taken from the iterator; more where it serves many epochs.
+        is_last: whether no epoch follows.
     """
+
+    epoch: int
+    batches: int
+    consumed: int
+    is_last: bool
+
+    def is_iterated_again(self, iterator: Any) -> bool:
+        """Returns whether the dataset of an iterator is to be iterated anew after this epoch.
+
+        Its shuffles then draw new seeds. How often they have drawn is no part of what TensorFlow
+        saves, but for those that have not come to the end of what they read.
+        """
+        if self.is_last or self.consumed > self.batches:
+            return False
+        return not _is_plain(iterator) or (
+            internals.TF_ITERATOR_DATASET.of(iterator).cardinality() != tf.data.INFINITE_CARDINALITY
+        )
+
+
+def write_position(directory: str, iterator: Any, position: ReaderPosition) -> None:
+    """Saves the state of a `tf.data` iterator, if it has one that can be saved and is of use.
+
+    That state holds the seeds of its shuffles and the elements that are read and not yet used. The
+    iterators of a distribution strategy, those over Python generators and those with stateful
+    functions have none: their batches are counted, as are those of data that are iterated again.
+    """
+    if position.is_iterated_again(iterator):
+        return
     path = os.path.join(directory, _READER)
     try:
         tf.train.Checkpoint(iterator=iterator).write(path)
@@ -209,39 +276,43 @@ def write_position(directory: str, iterator: Any) -> None:
 
 
 def move_to(
-    iterator: Any, directory: str, *, model: Any, epoch: int, consumed: int, read: int
-) -> None:
-    """Moves an iterator to where another one was when it was saved.
+    iterator: Any, directory: str, position: ReaderPosition, *, model: Any, read: int
+) -> Any:
+    """Returns an iterator that stands where another one stood when it was saved.
 
-    The shuffles of a dataset draw new seeds whenever it is iterated. TensorFlow saves the draws of
-    an iterator, and not how many there were before: where `fit` iterates the dataset anew in every
-    epoch, as many are made as the run without interruption had made.
+    The shuffles of a dataset draw new seeds whenever it is iterated, some of them with the first
+    element. Where `fit` iterates it anew in every epoch, it is iterated as often as the run without
+    interruption had, so that this epoch and those to come are shuffled as they would have been.
 
     Args:
-        iterator: of the same dataset, in the first epoch of a `fit` that starts in epoch `epoch`.
+        iterator: of the same dataset, in the first epoch of a `fit` that starts in that epoch.
         directory: that `write_position` wrote into.
+        position: where the other iterator stood.
         model: whose `fit` has made the iterator.
-        epoch: number of the epoch, from 0.
-        consumed: batches that had been taken from the other iterator.
         read: batches that have been taken from this one.
+
+    Raises:
+        AssertionError, ValueError, tf.errors.OpError: the dataset is another one.
     """
     path = os.path.join(directory, _READER)
-    if not gfile().exists(path + ".index"):
-        _skip(iterator, consumed - read)
-        return
-    dataset = internals.TF_ITERATOR_DATASET.of(iterator)
-    anew_in_each_epoch = dataset.cardinality() != tf.data.INFINITE_CARDINALITY
-    if anew_in_each_epoch and epoch == 0:
-        _skip(iterator, consumed - read)  # restoring would draw
-        return
-    tf.train.Checkpoint(iterator=iterator).read(path).assert_consumed()
-    if anew_in_each_epoch:
-        # Keras 3 makes one iterator in vain in each epoch.
-        iterations_per_epoch = 2 if is_keras_3(model) else 1
-        for _ in range(epoch * iterations_per_epoch - _DRAWN_BY_RESTORING):
-            iter(dataset)
-
-
-def _skip(iterator: Any, num_batches: int) -> None:
-    for _ in range(num_batches):
+    again = position.is_iterated_again(iterator)
+    if not again and gfile().exists(path + ".index"):
+        tf.train.Checkpoint(iterator=iterator).read(path).assert_consumed()
+        return iterator
+    if again and _is_plain(iterator) and position.epoch > 0:
+        dataset = internals.TF_ITERATOR_DATASET.of(iterator)
+        # Keras 3 makes an iterator in vain at the end of an epoch whose length it can tell.
+        in_vain = is_keras_3(model) and dataset.cardinality() >= 0
+        for _ in range(position.epoch):  # the iterator itself was the first
+            if in_vain:
+                iter(dataset)
+            iterator, read = iter(dataset), 1
+            next(iterator)
+    for _ in range(position.consumed - read):
         next(iterator)
+    return iterator
+
+
+def _is_plain(iterator: Any) -> bool:
+    """Returns whether an iterator goes through a dataset itself, and not through replicas'."""
+    return isinstance(iterator, tf.data.Iterator)

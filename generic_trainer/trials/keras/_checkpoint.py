@@ -19,17 +19,16 @@ from __future__ import annotations
 import io
 import os
 import pickle
-import random
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer._core import internals
 from generic_trainer._core.files import gfile, write_whole
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer.errors import TrainingError
+from generic_trainer.training.resume import random_state, set_random_state
 
 _WEIGHTS = "determined-keras-model-weights"
 _OPTIMIZERS = "determined-keras-optimizer-weights.h5"
@@ -60,14 +59,9 @@ def write_checkpoint(
             for index, variable in enumerate(_variables(optimizer)):
                 group.create_dataset(str(index), data=np.asarray(variable))
     write_whole(os.path.join(directory, _OPTIMIZERS), buffer.getvalue())
-    python, numpy = generators or (random.getstate(), np.random.get_state())
-    # The names that Determined gave them.
-    state = {
-        "random_rng_state": python,
-        "np_rng_state": numpy,
-        "tf2_rng_global_state": tf.random.get_global_generator().state.numpy(),
-        "layer_rng_states": [each.state.numpy() for each in _layer_generators(model)],
-    }
+    state = random_state(model)
+    if generators is not None:
+        state["random_rng_state"], state["np_rng_state"] = generators
     write_whole(os.path.join(directory, _GENERATORS), pickle.dumps(state))
     write_whole(os.path.join(directory, _CALLBACKS), callbacks)
 
@@ -89,13 +83,12 @@ def read_weights(directory: str, model: Any) -> None:
 
 
 def read_generators(directory: str, model: Any) -> None:
-    """Restores the global random generators, and those of Keras 2's layers."""
-    state = pickle.loads(_read(directory, _GENERATORS))
-    random.setstate(state["random_rng_state"])
-    np.random.set_state(state["np_rng_state"])
-    tf.random.get_global_generator().reset(state["tf2_rng_global_state"])
-    for generator, kept in zip(_layer_generators(model), state["layer_rng_states"], strict=True):
-        generator.reset(kept)
+    """Restores the random generators that are no variables of the model.
+
+    Raises:
+        TrainingError: the model has another number of layers that draw.
+    """
+    set_random_state(model, pickle.loads(_read(directory, _GENERATORS)))
 
 
 def read_callbacks(directory: str) -> bytes:
@@ -142,15 +135,6 @@ def _variables(optimizer: Any) -> list[tf.Variable]:
     if isinstance(rate, tf.Variable) and all(rate is not variable for variable in variables):
         variables.append(rate)
     return variables
-
-
-def _layer_generators(model: Any) -> list[tf.random.Generator]:
-    """Returns what `Dropout` and the like draw from in Keras 2, which leaves it out of weights."""
-    # Layers without randomness have no such attribute, and those that are not built have no state.
-    found = [] if is_keras_3(model) else model.submodules
-    for attribute in (internals.KERAS_2_LAYER_RANDOMNESS, internals.KERAS_2_RANDOM_GENERATOR):
-        found = [getattr(one, attribute.name, None) for one in found]
-    return [generator for generator in found if generator is not None]
 
 
 def _read(directory: str, name: str) -> bytes:

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 from tfx_bsl.tfxio import dataset_options
 
+from generic_trainer._core.keras import is_keras_3
 from generic_trainer.data import make_dataset_factory
 from generic_trainer.training import resume_callbacks
 from tests import helpers
@@ -26,22 +27,34 @@ from tests import helpers
 STEPS_PER_EPOCH, EPOCHS, EVERY_STEPS = 10, 4, 4
 
 
-def dataset(path: str, kind: str) -> tf.data.Dataset:
+def dataset(path: str, kind: str, reader: Any = "auto") -> tf.data.Dataset:
     options = dataset_options.TensorFlowDatasetOptions(
         batch_size=10, num_epochs=None if kind == "endless" else 1, label_key="y"
     )
-    examples = make_dataset_factory(seed=5)([path], options, helpers.read_schema())
+    examples = make_dataset_factory(seed=5, path=reader)([path], options, helpers.read_schema())
     return examples.map(lambda features, label: (features["x"], label))
 
 
 def compiled_model(keras: Any) -> Any:
-    layers = keras.layers
     keras.utils.set_random_seed(1)
+    layers = keras.layers
+    dropout = layers.Dropout(0.2)
+    if not is_keras_3(dropout):
+        dropout = dropout_with_generator(keras)
     model = keras.Sequential(
-        [layers.Dense(8, activation="relu"), layers.BatchNormalization(), layers.Dense(1)]
+        [layers.Dense(8, activation="relu"), layers.BatchNormalization(), dropout, layers.Dense(1)]
     )
     model.compile("adam", "mse", metrics=["mae"])
     return model
+
+
+def dropout_with_generator(keras: Any) -> Any:
+    """Returns a Dropout of Keras 2 whose random state can be saved."""
+    keras.backend.experimental.enable_tf_random_generator()
+    try:
+        return keras.layers.Dropout(0.2)
+    finally:
+        keras.backend.experimental.disable_tf_random_generator()
 
 
 def killer(keras: Any, batch: int, number: int) -> Any:

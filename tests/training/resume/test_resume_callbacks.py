@@ -134,8 +134,9 @@ def test_either_keras_resumes_in_one_process(tmp_path: Path, examples: str, pack
     def result_of(directory: Path, *callbacks: Any) -> Any:
         model = fit_in_child.compiled_model(keras)
         resume = resume_callbacks(fn_args(directory), every_steps=4)
+        data = fit_in_child.dataset(examples, "finite", reader="stream")
         history = model.fit(
-            fit_in_child.dataset(examples, "finite"),
+            data.unbatch().shuffle(30, seed=3).batch(10),
             epochs=fit_in_child.EPOCHS,
             verbose=0,
             callbacks=[*resume, *callbacks],
@@ -148,6 +149,25 @@ def test_either_keras_resumes_in_one_process(tmp_path: Path, examples: str, pack
         result_of(tmp_path / "killed", Kill())
     assert result_of(tmp_path / "killed") == unbroken
     assert result_of(tmp_path / "killed") == unbroken  # training had ended
+
+
+@pytest.mark.parametrize("package", ["keras", "tf_keras"])
+def test_where_a_fit_cannot_be_resumed_exactly_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, package: str
+) -> None:
+    keras = importlib.import_module(package)
+
+    class Noise(keras.layers.Layer):
+        def call(self, inputs: Any) -> Any:
+            return inputs + tf.random.normal(tf.shape(inputs))
+
+    layer = keras.layers.Dropout(0.5, name="drops") if package == "tf_keras" else Noise(name="own")
+    model = keras.Sequential([layer, keras.layers.Dense(1)], name="model")
+    model.compile("sgd", "mse")
+    model.fit(tiny_data(), verbose=0, callbacks=resume_callbacks(fn_args(tmp_path)))
+    expected = "model/drops/" if package == "tf_keras" else "own"
+    (said,) = [one for one in caplog.messages if "it draws other random numbers" in one]
+    assert expected in said
 
 
 def tiny_model() -> Any:

@@ -1,0 +1,270 @@
+"""Ends fits at random steps and resumes them, with all that draws or remembers in a training.
+
+Each round trains one small model of one kind (Dropout, augmentation, noise, recurrent dropout,
+BatchNorm, ReduceLROnPlateau, gradient accumulation, mixed precision), with one Keras, from one
+reader, endless or pass by pass. It is ended one to three times, by an exception or by SIGTERM, and
+resumed by `training.resume_callbacks`. Weights and history have to equal, bit by bit, those of a
+fit that was never ended and knew nothing of checkpoints.
+
+    python -m benchmarks.resume_campaign [--rounds 108] [--seed 0] [--keras keras|tf_keras]
+
+Goes through all combinations in a random order, as often as the rounds allow. Prints one line for
+each round, and a summary; exits with 1 if a round ended otherwise than it should.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib
+import itertools
+import os
+import random
+import signal
+import sys
+import tempfile
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf import text_format
+from tensorflow_metadata.proto.v0 import schema_pb2
+from tfx_bsl.public.tfxio import TensorFlowDatasetOptions
+
+from generic_trainer import data, training
+from generic_trainer.errors import WorkerLostError
+
+FILES, EXAMPLES_PER_FILE, BATCH_SIZE, EPOCHS = 3, 20, 6, 4
+STEPS_PER_EPOCH = FILES * EXAMPLES_PER_FILE // BATCH_SIZE
+SCHEMA = """
+    feature { name: "x" type: FLOAT presence { min_fraction: 1.0 } shape { dim { size: 1 } } }
+    feature { name: "y" type: FLOAT presence { min_fraction: 1.0 } shape { dim { size: 1 } } }
+"""
+READERS = ("memory", "disk", "stream")
+PASSES = (True, False)
+
+
+class Ended(Exception):
+    """What ends a fit as an error of the user's would."""
+
+
+class Fit(NamedTuple):
+    """What is trained: a key of `KINDS`, a Keras, a reader, and whether pass by pass."""
+
+    kind: str
+    keras: str
+    reader: str
+    passes: bool
+
+
+# ---- models --------------------------------------------------------------------------------------
+
+
+def plain(keras: Any, *layers: Any, optimizer: Any = "adam") -> Any:
+    """Returns a compiled model with some layers in the middle, which are given images of 4 x 4."""
+    between = [keras.layers.Dense(16, activation="relu"), keras.layers.Reshape((4, 4, 1)), *layers]
+    model = keras.Sequential([*between, keras.layers.Flatten(), keras.layers.Dense(1)])
+    model.compile(optimizer, "mse", metrics=["mae"])
+    return model
+
+
+def recurrent(keras: Any) -> Any:
+    """Returns a model whose recurrent layer drops inputs and states."""
+    lstm = keras.layers.LSTM(3, dropout=0.3, recurrent_dropout=0.3)
+    return plain(keras, keras.layers.Reshape((4, 4)), lstm)
+
+
+def accumulating(keras: Any) -> Any:
+    """Returns a model that applies the gradients of three steps at once."""
+    if keras.__version__.startswith("3."):
+        return plain(keras, optimizer=keras.optimizers.Adam(gradient_accumulation_steps=3))
+
+    class Accumulating(keras.Sequential):
+        def build(self, input_shape: Any) -> None:
+            super().build(input_shape)
+            self.sums = [tf.Variable(tf.zeros_like(each)) for each in self.trainable_variables]
+            self.seen = tf.Variable(0)
+
+        def train_step(self, batch: Any) -> dict[str, Any]:
+            x, y = batch
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            for total, gradient in zip(
+                self.sums, tape.gradient(loss, self.trainable_variables), strict=True
+            ):
+                total.assign_add(gradient)
+            if self.seen.assign_add(1) % 3 == 0:
+                self.optimizer.apply_gradients(
+                    zip(self.sums, self.trainable_variables, strict=True)
+                )
+                for total in self.sums:
+                    total.assign(tf.zeros_like(total))
+            return {"loss": loss}
+
+    model = Accumulating([keras.layers.Dense(4), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    return model
+
+
+def mixed_precision(keras: Any) -> Any:
+    """Returns a model in float16 whose loss is scaled, and scaled anew every three steps."""
+    is_keras_3 = keras.__version__.startswith("3.")
+    home = keras.optimizers if is_keras_3 else keras.mixed_precision
+    optimizer = home.LossScaleOptimizer(keras.optimizers.Adam(), dynamic_growth_steps=3)
+    return plain(keras, keras.layers.Dense(2, dtype="mixed_float16"), optimizer=optimizer)
+
+
+KINDS: dict[str, Callable[[Any], Any]] = {
+    "dropout": lambda keras: plain(keras, keras.layers.Dropout(0.4)),
+    "augmentation": lambda keras: plain(
+        keras, keras.layers.RandomFlip(), keras.layers.RandomTranslation(0.3, 0.3)
+    ),
+    "noise": lambda keras: plain(keras, keras.layers.GaussianNoise(0.5)),
+    "recurrent dropout": recurrent,
+    "batch norm": lambda keras: plain(keras, keras.layers.BatchNormalization()),
+    "plateau": lambda keras: plain(keras),
+    "accumulation": accumulating,
+    "mixed precision": mixed_precision,
+    "all that draws": lambda keras: plain(
+        keras,
+        keras.layers.RandomFlip(),
+        keras.layers.Dropout(0.2),
+        keras.layers.BatchNormalization(),
+        keras.layers.GaussianNoise(0.1),
+    ),
+}
+
+# ---- fits ----------------------------------------------------------------------------------------
+
+
+def write_examples(directory: Path) -> str:
+    """Writes several files of examples; returns the pattern that matches them."""
+    for number in range(FILES):
+        with tf.io.TFRecordWriter(str(directory / f"data-{number}")) as writer:
+            for place in range(EXAMPLES_PER_FILE):
+                x = (number * EXAMPLES_PER_FILE + place) / 60
+                features = {
+                    name: tf.train.Feature(float_list=tf.train.FloatList(value=[value]))
+                    for name, value in {"x": x, "y": 2 * x}.items()
+                }
+                example = tf.train.Example(features=tf.train.Features(feature=features))
+                writer.write(example.SerializeToString())
+    return str(directory / "data-*")
+
+
+def dataset(pattern: str, reader: Any, passes: bool) -> tf.data.Dataset:
+    """Returns shuffled batches (x, y)."""
+    options = TensorFlowDatasetOptions(
+        batch_size=BATCH_SIZE, num_epochs=1 if passes else None, label_key="y"
+    )
+    schema = text_format.Parse(SCHEMA, schema_pb2.Schema())
+    batches = data.make_dataset_factory(seed=5, path=reader)([pattern], options, schema)
+    return batches.map(lambda features, label: (features["x"], label))
+
+
+def made(fit: Fit) -> Any:
+    """Returns the model of a fit; that of Keras 2 draws from generators, which can be saved."""
+    keras = importlib.import_module(fit.keras)
+    if fit.keras == "keras":
+        return KINDS[fit.kind](keras)
+    keras.backend.experimental.enable_tf_random_generator()
+    try:
+        return KINDS[fit.kind](keras)
+    finally:
+        keras.backend.experimental.disable_tf_random_generator()
+
+
+class Result(NamedTuple):
+    """What a fit came to."""
+
+    weights: list[Any]
+    history: dict[str, list[float]]
+
+
+def result(
+    fit: Fit, pattern: str, directory: str = "", *, every_steps: int = 1, end: Any = None
+) -> Result:
+    """Trains, and resumes where a directory of checkpoints is given.
+
+    `end` is called at the end of every batch with its number in this process.
+    """
+    keras = importlib.import_module(fit.keras)
+    keras.utils.set_random_seed(1)
+    model = made(fit)
+    callbacks = [keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=10.0)]
+    if directory:
+        fn_args = types.SimpleNamespace(checkpoint_dir=directory)
+        callbacks = training.resume_callbacks(fn_args, callbacks=callbacks, every_steps=every_steps)
+    if end is not None:
+        count = itertools.count(1)
+        on_end = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: end(next(count))
+        )
+        callbacks.append(on_end)
+    history = model.fit(
+        dataset(pattern, fit.reader, fit.passes),
+        epochs=EPOCHS,
+        steps_per_epoch=None if fit.passes else STEPS_PER_EPOCH,
+        verbose=0,
+        callbacks=callbacks,
+    )
+    weights = [np.asarray(each).tolist() for each in model.get_weights()]
+    return Result(weights, {name: list(map(float, v)) for name, v in history.history.items()})
+
+
+def ended_and_resumed(fit: Fit, pattern: str, dice: random.Random) -> tuple[Result, int]:
+    """Returns what a fit came to that was ended on the way, and how often it was."""
+    with tempfile.TemporaryDirectory(prefix="resume-campaign-") as directory:
+        ends = dice.randint(1, 3)
+        for _ in range(ends):
+            at, by_signal = dice.randint(1, EPOCHS * STEPS_PER_EPOCH - 1), dice.random() < 0.3
+
+            def end(batch: int, at: int = at, by_signal: bool = by_signal) -> None:
+                if batch == at:
+                    if not by_signal:
+                        raise Ended
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+            try:
+                result(fit, pattern, directory, every_steps=dice.randint(1, 6), end=end)
+            except (Ended, WorkerLostError):
+                continue
+            break  # so little was left to train
+        return result(fit, pattern, directory), ends
+
+
+def rounds(dice: random.Random, only_keras: str | None = None) -> Iterator[Fit]:
+    """Yields all combinations in a random order, again and again."""
+    packages = [only_keras] if only_keras else ["keras", "tf_keras"]
+    fits = [Fit(*each) for each in itertools.product(KINDS, packages, READERS, PASSES)]
+    while True:
+        yield from dice.sample(fits, len(fits))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the rounds, and prints them and what they came to."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=108)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keras", choices=["keras", "tf_keras"])
+    options = parser.parse_args(arguments)
+    dice = random.Random(options.seed)
+    ends = differing = 0
+    with tempfile.TemporaryDirectory(prefix="resume-campaign-") as directory:
+        pattern = write_examples(Path(directory))
+        unbroken = functools.cache(lambda fit: result(fit, pattern))
+        for fit in itertools.islice(rounds(dice, options.keras), options.rounds):
+            found, times = ended_and_resumed(fit, pattern, dice)
+            ends += times
+            is_equal = found == unbroken(fit)
+            differing += not is_equal
+            print(f"{'equal' if is_equal else 'DIFFERS':8}{times} {' '.join(map(str, fit))}")
+    print(f"seed {options.seed}: {options.rounds} rounds, {ends} ends, {differing} differ")
+    return 1 if differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""Random state: from where the generators go on that a training draws from.
+
+Each has a place of its own: Python's and NumPy's in their modules, TensorFlow's in a global
+variable and in the seeds that it gives to single operations, Keras 3's in variables of layers and
+one more, Keras 2's in layers, which leave theirs out of checkpoints on purpose.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from generic_trainer._core import internals
+from generic_trainer._core.cluster import is_chief
+from generic_trainer._core.keras import is_keras_3
+from generic_trainer.errors import TrainingError
+
+_GENERATORS = (random.Random, np.random.RandomState, np.random.Generator, tf.random.Generator)
+_LAYERS = "layer_rng_states"
+_GLOBAL = "tf2_rng_global_state"
+_KERAS = "keras_seeds"
+
+
+def is_generator(thing: Any) -> bool:
+    """Returns whether something is a generator of Python's, NumPy's or TensorFlow's."""
+    return isinstance(thing, _GENERATORS)
+
+
+def state_of(generator: Any) -> Any:
+    """Returns the state of a generator, or of the module `random` or `numpy.random`."""
+    if hasattr(generator, "getstate"):
+        return generator.getstate()
+    if hasattr(generator, "get_state"):
+        return generator.get_state()
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.state.numpy()
+
+
+def set_state_of(generator: Any, state: Any) -> None:
+    """Sets what `state_of` has returned."""
+    if hasattr(generator, "setstate"):
+        generator.setstate(state)
+    elif hasattr(generator, "set_state"):
+        generator.set_state(state)
+    elif isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    else:
+        generator.state.assign(state)
+
+
+def random_state(model: Any) -> dict[str, Any]:
+    """Returns the state of all generators that the training of a model may draw from.
+
+    It holds numbers, texts, arrays, and tuples, lists and dicts of them; None for a generator that
+    there is not. What `model.variables` and `tf.train.Checkpoint` have is not repeated.
+    """
+    state = {name: each and state_of(each) for name, each in _shared(model).items()}
+    return {**state, _LAYERS: [state_of(each) for each in _of_layers(model)]}
+
+
+def set_random_state(model: Any, state: Mapping[str, Any]) -> None:
+    """Sets what `random_state` has returned; names that are missing change nothing.
+
+    Workers other than the chief, whose state it is, set what is part of the model.
+
+    Args:
+        model: all of whose layers have been built.
+        state: of a model of the same layers.
+
+    Raises:
+        TrainingError: the model has another number of layers that draw.
+    """
+    generators = list(_of_layers(model))
+    states = state.get(_LAYERS, [])
+    # An earlier release wrote none for Keras 3.
+    if states and len(states) != len(generators):
+        raise TrainingError(
+            f"The checkpoint has the random state of {len(states)} layers, and the model has "
+            f"{len(generators)} that draw. Train what was saved, or delete it to start afresh."
+        )
+    for generator, kept in zip(generators, states, strict=False):
+        set_state_of(generator, kept)
+    if not is_chief():
+        return
+    # What the other run had is made where it is missing, which draws from Python's generator.
+    if state.get(_GLOBAL) is not None:
+        tf.random.get_global_generator()
+    if state.get(_KERAS) is not None and is_keras_3(model):
+        internals.KERAS_3_SEEDS.get()()
+    for name, generator in _shared(model).items():
+        if generator is not None and state.get(name) is not None:
+            set_state_of(generator, state[name])
+
+
+def _shared(model: Any) -> dict[str, Any]:
+    """Returns name → generator, or None, of those that all models share.
+
+    The first three names are Determined's.
+    """
+    if is_keras_3(model):
+        of_keras = internals.KERAS_3_GLOBAL_ATTRIBUTE.get()("global_seed_generator")
+    else:
+        of_keras = getattr(internals.KERAS_2_SEEDS.get(), "generator", None)
+    return {
+        "random_rng_state": random,
+        "np_rng_state": np.random,
+        _GLOBAL: internals.TF_GLOBAL_GENERATOR.get(),
+        "tf_op_seeds": getattr(
+            internals.TF_EAGER_CONTEXT.get()(), internals.TF_OP_SEEDS.name, None
+        ),
+        _KERAS: of_keras,
+    }
+
+
+def _of_layers(model: Any) -> Iterable[tf.random.Generator]:
+    """Yields the generators of layers that are no part of what a model's checkpoint holds."""
+    if is_keras_3(model):  # whose own are among the variables
+        for layer in internals.KERAS_3_LAYERS.of(model)():
+            yield from (one for one in vars(layer).values() if isinstance(one, tf.random.Generator))
+        return
+    for layer in model.submodules:
+        # Layers without randomness have no such attribute, and those that are not built no state.
+        own = getattr(layer, internals.KERAS_2_LAYER_RANDOMNESS.name, None)
+        generator = getattr(own, internals.KERAS_2_RANDOM_GENERATOR.name, None)
+        if generator is not None:
+            yield generator
+
+
+# ---- what cannot be saved ------------------------------------------------------------------------
+
+
+def traced_functions() -> set[str]:
+    """Returns the names of the functions that TensorFlow has traced so far."""
+    names: set[str] = internals.TF_EAGER_CONTEXT.get()().list_function_names()
+    return names
+
+
+def stateful_draws(functions: Iterable[str]) -> list[str]:
+    """Returns where traced functions draw from operations that hide their state.
+
+    These are `tf.random.uniform` and its like, also in Keras 2's `Dropout`: what they draw next
+    nothing can save. The places are names of scopes, such as "sequential/dropout".
+    """
+    context, find = internals.TF_EAGER_CONTEXT.get()(), internals.TF_FIND_OP.get()
+    found = set()
+    for name in functions:
+        for node in context.get_function_def(name).node_def:
+            op = find(node.op)
+            if op is not None and op.is_stateful and "seed2" in {each.name for each in op.attr}:
+                found.add(node.name.rpartition("/")[0].removesuffix("/random_uniform") or node.name)
+    return sorted(found)

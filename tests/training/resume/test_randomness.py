@@ -1,0 +1,89 @@
+"""Generators of every kind go on from where they were."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from generic_trainer.errors import TrainingError
+from generic_trainer.training.resume import random_state, set_random_state
+from generic_trainer.training.resume._state import read_callbacks, read_randomness, write_callbacks
+from tests.training.resume import fit_in_child
+
+
+def built_model(package: str) -> Any:
+    """Returns a model whose layers draw from a generator of TensorFlow."""
+    keras = importlib.import_module(package)
+
+    class Noise(keras.layers.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.generator = tf.random.Generator.from_seed(4)
+
+        def call(self, inputs: Any) -> Any:
+            return inputs + self.generator.normal([1])
+
+    noise = Noise() if package == "keras" else fit_in_child.dropout_with_generator(keras)
+    model = keras.Sequential([keras.Sequential([noise]), keras.layers.Flatten()])
+    model(tf.ones([1, 4]), training=True)
+    return model
+
+
+def draws(package: str, model: Any) -> list[Any]:
+    """Returns what all generators draw next."""
+    keras = importlib.import_module(package)
+    tensors = [
+        model(tf.ones([1, 4]), training=True),
+        tf.random.get_global_generator().normal([2]),
+        tf.random.normal([2]),
+        keras.random.normal([2]) if package == "keras" else keras.layers.Dense(2)(tf.ones([1, 1])),
+    ]
+    return [random.random(), np.random.random(), *(each.numpy().tolist() for each in tensors)]
+
+
+@pytest.mark.parametrize("package", ["keras", "tf_keras"])
+def test_all_generators_go_on(tmp_path: Path, package: str) -> None:
+    importlib.import_module(package).utils.set_random_seed(1)
+    model = built_model(package)
+    first = draws(package, model)
+    write_callbacks(str(tmp_path), [], model)
+    expected = draws(package, model)
+    assert all(one != other for one, other in zip(first, expected, strict=True))
+    importlib.import_module(package).utils.set_random_seed(1)
+    read_randomness(str(tmp_path), model)
+    assert draws(package, model) == expected
+
+
+def test_other_layers_than_were_saved_are_told() -> None:
+    state = random_state(built_model("tf_keras"))
+    model = importlib.import_module("tf_keras").Sequential()
+    with pytest.raises(TrainingError, match="of 1 layers, and the model has 0 that draw"):
+        set_random_state(model, state)
+
+
+def test_generators_of_callbacks_go_on_in_their_place(tmp_path: Path) -> None:
+    class Draws(tf.keras.callbacks.Callback):
+        def __init__(self, seed: int) -> None:
+            super().__init__()
+            self.numpy, self.python = np.random.default_rng(seed), random.Random(seed)
+            self.legacy = np.random.RandomState(seed)
+
+        def draw(self) -> list[float]:
+            return [self.numpy.random(), self.python.random(), self.legacy.random_sample()]
+
+    first, second = Draws(1), Draws(2)
+    kept = second.numpy
+    first.draw()
+    model = built_model("keras")
+    write_callbacks(str(tmp_path), [first], model)
+    json.loads((tmp_path / "callbacks.json").read_text(encoding="utf-8"))
+    read_callbacks(str(tmp_path), [second])
+    assert second.numpy is kept
+    assert second.draw() == first.draw()
