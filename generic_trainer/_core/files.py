@@ -5,7 +5,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import sys
+from collections.abc import Iterator
 from typing import Any
+
+from generic_trainer.errors import GenericTrainerError
 
 # What makes a directory a model; on a file system without a directory rename it goes last.
 _SAVED_MODEL_FILE = "saved_model.pb"
@@ -29,14 +33,18 @@ def publish_tree(source: str, target: str) -> None:
     2. An object store has no rename of directories: the files go one by one, `saved_model.pb` last.
     3. What an earlier attempt left at `target` is replaced.
     """
-    files = gfile()
-    if files.exists(target):
-        files.rmtree(target)
+    delete_tree(target)
     if not is_remote(target):
         os.rename(source, target)
         return
     _move_files(source, target, last=_SAVED_MODEL_FILE)
-    files.rmtree(source)
+    delete_tree(source)
+
+
+def delete_tree(directory: str) -> None:
+    """Deletes a directory, if it is there: in an object store it goes with its last file."""
+    if gfile().exists(directory):
+        gfile().rmtree(directory)
 
 
 def copy_tree(source: str, target: str, *, last: str = _SAVED_MODEL_FILE) -> None:
@@ -131,6 +139,36 @@ def _move_files(source: str, target: str, *, last: str | None = None) -> None:
         destination = os.path.join(target, name)
         files.makedirs(os.path.dirname(destination))
         files.rename(os.path.join(source, name), destination, overwrite=True)
+
+
+@contextlib.contextmanager
+def file_errors_as(error_class: type[GenericTrainerError], subject: str) -> Iterator[None]:
+    """Raises what a file system does not do as an error of this package.
+
+    Args:
+        error_class: the class to raise instead of `OSError` and the errors of TensorFlow.
+        subject: what failed, the start of the message.
+
+    Raises:
+        GenericTrainerError: of that class; the file system's error is its cause.
+    """
+    try:
+        yield
+    except Exception as error:
+        import tensorflow as tf
+
+        if not isinstance(error, (OSError, tf.errors.OpError)):
+            raise
+        raise error_class(
+            f"{subject}: {type(error).__name__}: {error}\nMake room on a disk that is full, bring "
+            "back a directory that is gone or read-only, and run again: training goes on from the "
+            "checkpoints, if run_fn writes any."
+        ) from error
+
+
+def file_system_modules() -> tuple[str, ...]:
+    """Returns the modules with file systems that this process has and children will need."""
+    return tuple(name for name in ("tensorflow_io",) if name in sys.modules)
 
 
 def gfile() -> Any:

@@ -61,7 +61,7 @@ class DirectoryLock:
         """Takes the lock.
 
         Args:
-            directory: an existing local directory.
+            directory: a local directory; made where it is missing, as after another run's end.
             wait_s: how long to wait, in seconds, while another holds it.
             clock: tells the time in seconds.
             sleep: waits for a number of seconds.
@@ -71,10 +71,10 @@ class DirectoryLock:
         """
         path = os.path.join(directory, _LOCK_FILE)
         deadline = clock() + wait_s
-        file = locked_file(path)
+        file = _locked_in(directory)
         while file is None and clock() < deadline:
             sleep(_POLL_S)
-            file = locked_file(path)
+            file = _locked_in(directory)
         if file is None:
             raise ConfigurationError(
                 f"Another run writes into {directory}: {_holder(path)}. Expected to be the only "
@@ -89,6 +89,29 @@ class DirectoryLock:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+@contextlib.contextmanager
+def locks_held(root: str) -> Iterator[bool]:
+    """Holds all `DirectoryLock`s in a directory tree; yields whether no other process has one."""
+    with contextlib.ExitStack() as files:
+        alone = True
+        for folder, _, names in os.walk(root):
+            if _LOCK_FILE in names:
+                path = os.path.join(folder, _LOCK_FILE)
+                if (file := locked_file(path)) is not None:
+                    files.callback(file.close)
+                else:  # what this process has left open does not count
+                    alone = alone and _signed(path).get("pid") == os.getpid()
+        yield alone
+
+
+def _locked_in(directory: str) -> IO[str] | None:
+    """Returns the lock of a directory, which a run that has ended may be deleting just now."""
+    with contextlib.suppress(FileNotFoundError):
+        os.makedirs(directory, exist_ok=True)
+        return locked_file(os.path.join(directory, _LOCK_FILE))
+    return None
 
 
 def locked_file(path: str) -> IO[str] | None:
@@ -159,10 +182,17 @@ def _signature() -> dict[str, Any]:
 
 
 def _holder(path: str) -> str:
-    with contextlib.suppress(OSError, KeyError):
-        holder = _parsed(Path(path).read_text(encoding="utf-8"))
+    with contextlib.suppress(KeyError):
+        holder = _signed(path)
         return f"process {holder['pid']} on {holder['host']}"
     return "an unknown process"
+
+
+def _signed(path: str) -> dict[str, Any]:
+    """Returns the signature in a file; nothing where there is none."""
+    with contextlib.suppress(OSError):
+        return _parsed(Path(path).read_text(encoding="utf-8"))
+    return {}
 
 
 def _parsed(signature: str) -> dict[str, Any]:

@@ -14,7 +14,15 @@ import logging
 import os
 from collections.abc import Iterator
 
-from generic_trainer._core.files import gfile, is_remote, move_aside, publish_tree
+from generic_trainer._core.files import (
+    delete_tree,
+    file_errors_as,
+    gfile,
+    is_remote,
+    move_aside,
+    publish_tree,
+)
+from generic_trainer._core.locks import locks_held
 from generic_trainer._core.scratch import LOCK_SUFFIX, claimed, sweep
 from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
 from generic_trainer.errors import ExportError, ModelValidationError
@@ -49,6 +57,7 @@ def own_staging(request: TrainingRequest) -> Iterator[None]:
         yield
 
 
+@file_errors_as(ExportError, "The model could not be published")
 def publish(
     request: TrainingRequest, contract: ServingContract, checker: Checker
 ) -> ValidationReport:
@@ -66,7 +75,7 @@ def publish(
         The outcome of the checks.
 
     Raises:
-        ExportError: nothing was exported.
+        ExportError: nothing was exported, or a disk is full.
         ModelValidationError: the export failed the checks; their report is in the ModelRun.
     """
     files = gfile()
@@ -88,18 +97,26 @@ def publish(
     names = sorted(name.rstrip("/") for name in files.listdir(staging))
     for name in sorted(names, key=lambda name: name == SERVING_MODEL_DIR):
         publish_tree(os.path.join(staging, name), os.path.join(request.model_dir, name))
-    files.rmtree(staging)
+    delete_tree(staging)
     _logger.info("Published the model in %s", os.path.join(request.model_dir, SERVING_MODEL_DIR))
     _delete_checkpoints(request.checkpoint_dir)
     return report
 
 
 def _delete_checkpoints(directory: str) -> None:
-    """Deletes what nothing is left to resume from; a model that is published stays so."""
-    files = gfile()
+    """Deletes what nothing is left to resume from; a model that is published stays so.
+
+    Another run of the same key may be at work there already: it needs them, and deletes them later.
+    """
     try:
-        if files.exists(directory):
-            files.rmtree(directory)
+        if is_remote(directory):
+            delete_tree(directory)
+            return
+        with locks_held(directory) as alone:
+            if alone:
+                delete_tree(directory)
+            else:
+                _logger.info("Another run goes on from the checkpoints in %s", directory)
     except Exception as error:
         _logger.warning("The checkpoints in %s could not be deleted: %s", directory, error)
 
@@ -139,10 +156,9 @@ def keep_failed_run(request: TrainingRequest) -> str:
     TFX's local orchestrators delete the output directories of a failed step, and with them what
     tells why it failed.
     """
-    files = gfile()
     kept = request.failed_run_dir
     move_aside(request.model_run_dir, kept)
-    if files.exists(request.staging_dir):
+    if gfile().exists(request.staging_dir):
         move_aside(request.staging_dir, os.path.join(kept, _REJECTED_DIR))
-        files.rmtree(request.staging_dir)
+        delete_tree(request.staging_dir)
     return kept

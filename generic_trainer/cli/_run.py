@@ -8,11 +8,16 @@ import os
 import sys
 from typing import Any
 
-from generic_trainer._core.files import absolute, gfile
+from generic_trainer._core.files import absolute, file_errors_as, gfile
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._core.texts import describe, parse_json
 from generic_trainer._core.tfx_names import FORMAT_TF_EXAMPLE
-from generic_trainer.errors import ConfigurationError, GenericTrainerError, raise_problems
+from generic_trainer.errors import (
+    ConfigurationError,
+    GenericTrainerError,
+    TrainingError,
+    raise_problems,
+)
 from generic_trainer.launchers import Distribution, ExamplesFormat, Job, TrainingRequest
 from generic_trainer.validation import ServingContract
 
@@ -63,7 +68,10 @@ def _run(options: argparse.Namespace) -> int:
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
-        with ScratchFolder("run-") as scratch_dir:
+        with (
+            file_errors_as(TrainingError, "The run failed on a file or directory"),
+            ScratchFolder("run-") as scratch_dir,
+        ):
             try:
                 request = _request(options, scratch_dir)
             except tf.errors.OpError as error:  # an unknown scheme, a place that is not writable

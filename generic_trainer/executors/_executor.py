@@ -14,9 +14,11 @@ from tfx.types import artifact_utils
 
 from generic_trainer._core import tfx_names as keys
 from generic_trainer._core.event_files import last_scalars
+from generic_trainer._core.files import file_errors_as
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._run.run import train_and_publish
 from generic_trainer.executors import FN_ARGS_FACTORY
+from generic_trainer.errors import TrainingError
 from generic_trainer.executors._request import distribution_of, request_from_artifacts
 from generic_trainer.launchers import Job
 from generic_trainer.validation import ValidationReport
@@ -34,6 +36,7 @@ class GenericTrainerExecutor(BaseExecutor):
     Works without a `Context`, as TFX's own executor does.
     """
 
+    @file_errors_as(TrainingError, "The run failed on a file or directory")
     def Do(
         self,
         input_dict: dict[str, list[types.Artifact]],
@@ -54,9 +57,9 @@ class GenericTrainerExecutor(BaseExecutor):
             ConfigurationError: the execution properties cannot be understood.
             DataError: an input artifact is missing, empty or unreadable.
             ModuleFileError: the user's module cannot be loaded.
-            TrainingError: `run_fn` raised, or a worker crashed, hangs, was lost or ran out of
-                memory.
-            ExportError: `run_fn` exported no model.
+            TrainingError: `run_fn` raised, a worker crashed, hangs, was lost or ran out of memory,
+                or a disk is full.
+            ExportError: `run_fn` exported no model, or it cannot be published.
             ModelValidationError: it exported one that a consumer downstream could not use.
         """
         distribution = distribution_of(exec_properties)

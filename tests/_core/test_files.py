@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from generic_trainer._core import files
+from generic_trainer.errors import DataError, ExportError
 
 TREE = {"saved_model.pb": "graph", "variables/variables.index": "index", "assets/vocabulary": "a b"}
 
@@ -84,3 +85,23 @@ def test_digest_of_a_file_is_that_of_its_content(folder: str) -> None:
     content = os.urandom(3 << 20)
     files.write_whole(f"{folder}/a", content)
     assert files.sha256_of_file(f"{folder}/a") == hashlib.sha256(content).hexdigest()
+
+
+def test_a_directory_is_deleted_if_it_is_there(folder: str) -> None:
+    write_tree(folder + "/model")
+    for _ in range(2):
+        files.delete_tree(folder + "/model")
+        assert not tf.io.gfile.exists(folder + "/model")
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left"), tf.errors.UnknownError(None, None, "")]
+)
+def test_errors_of_files_become_ours_and_others_stay(error: Exception) -> None:
+    with pytest.raises(ExportError, match=r"(?s)Publishing: .*again") as caught:  # noqa: SIM117
+        with files.file_errors_as(ExportError, "Publishing"):
+            raise error
+    assert caught.value.__cause__ is error
+    for other in (ValueError("no file"), DataError("a file")):
+        with pytest.raises(type(other)), files.file_errors_as(ExportError, "Publishing"):
+            raise other

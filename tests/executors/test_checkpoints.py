@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,24 @@ def test_a_retry_finds_what_the_failed_run_saved(
     assert [path.name for path in checkpoints.glob("*/progress")] == ["progress"]
     helpers.train(module_file, examples, outputs)
     assert Path(helpers.published_model(outputs)).is_dir()
+    assert list(checkpoints.iterdir()) == []
+
+
+def test_checkpoints_stay_for_another_run_that_is_at_work_there(
+    examples: types.Artifact, outputs: Any, tmp_path: Path
+) -> None:
+    module_file = helpers.write_module(tmp_path / "code", MODULE)
+    checkpoints = Path(outputs["model_run"][0].uri).parent.parent / ".checkpoints"
+    with pytest.raises(TrainingError, match="killed in mid-epoch"):
+        helpers.train(module_file, examples, outputs)
+    [directory] = checkpoints.iterdir()
+    command = ["flock", str(directory / ".lock"), "sh", "-c", "echo held; cat"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other_run:
+        assert other_run.stdout is not None and other_run.stdout.readline() == b"held\n"
+        helpers.train(module_file, examples, outputs)
+        assert (directory / "progress").exists()
+        other_run.communicate()
+    helpers.train(module_file, examples, outputs)
     assert list(checkpoints.iterdir()) == []
 
 

@@ -20,6 +20,7 @@ from generic_trainer.errors import (
     ConfigurationError,
     DataError,
     ExportError,
+    GenericTrainerError,
     ModelValidationError,
     ModuleFileError,
     TrainingError,
@@ -27,7 +28,7 @@ from generic_trainer.errors import (
 from generic_trainer.executors import GenericTrainerExecutor
 from tests import helpers
 
-PLAIN = "def run_fn(fn_args): export(fn_args.serving_model_dir)"
+PLAIN = "def run_fn(fn_args):\n    export(fn_args.serving_model_dir)"
 
 
 def test_publishes_what_run_fn_exports(
@@ -38,6 +39,22 @@ def test_publishes_what_run_fn_exports(
     outputs_of_two = serve(examples=tf.constant([helpers.example(3.0), helpers.example(5.0)]))
     assert outputs_of_two["outputs"].numpy().tolist() == [[6.0], [10.0]]
     assert os.listdir(outputs["model"][0].uri) == ["Format-Serving"]
+
+
+@pytest.mark.parametrize("place", ["publishing", "training"])
+def test_tells_what_cannot_be_written(
+    place: str, examples: types.Artifact, outputs: Any, tmp_path: Path
+) -> None:
+    kind: type[GenericTrainerError] = ExportError
+    if place == "publishing":
+        source = PLAIN + "\n    os.mkdir(fn_args.model_run_dir + '/report.json')"
+    else:
+        source, kind = PLAIN, TrainingError
+        Path(outputs["model_run"][0].uri, "training.log").mkdir()
+    module_file = helpers.write_module(tmp_path, "import os\n" + source)
+    with pytest.raises(kind, match="report.json|training.log"):
+        helpers.train(module_file, examples, outputs)
+    assert not os.path.exists(helpers.published_model(outputs))
 
 
 def test_describes_and_blesses_the_model(

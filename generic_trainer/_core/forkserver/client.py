@@ -16,6 +16,7 @@ from typing import IO, Any
 
 import generic_trainer
 from generic_trainer._core import internals
+from generic_trainer._core.files import file_system_modules
 from generic_trainer._core.forkserver import messages
 from generic_trainer.errors import ConfigurationError
 
@@ -76,7 +77,7 @@ class ForkServer:
                     *(sys.executable, *flags, "-c", _BOOT),
                     *(str(Path(generic_trainer.__file__).parent), json.dumps(path)),
                     *(json.dumps(not self._isolated), str(other.fileno())),
-                    json.dumps([list(preload), list(preload_if_there)]),
+                    json.dumps([list(preload), [*preload_if_there, *file_system_modules()]]),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
