@@ -1,0 +1,73 @@
+"""The campaigns as one command: faults of every kind, until there have been enough.
+
+    python -m benchmarks.campaigns NAME[=SIZE] ... [--seed 0]
+
+| campaign | what it does | full size |
+|---|---|---|
+| `kills` | kills what belongs to a run, at random moments | 1,000 kills |
+| `disk` | disks that are full, read-only, gone, or fail | 243 cases |
+| `concurrency` | runs at once on one root and one run key | 80 runs |
+| `growth` | fits and validations in one process | 600 steps |
+| `object_store` | runs on S3, killed and started again | 20 runs |
+
+Each prints a line with its size when nothing has gone wrong. Exits with 1 when something has, and
+leaves the files of that run where the output says. Linux only. Runs are forked from this process,
+which has imported everything; their temporary directory is one of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import random
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.campaigns import _preload
+
+CAMPAIGNS = ("kills", "disk", "concurrency", "growth", "object_store")
+
+
+def main() -> int:
+    """Runs the campaigns that are named and prints a summary of each."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.campaigns", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("campaigns", nargs="+", metavar="NAME[=SIZE]", help=", ".join(CAMPAIGNS))
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    folder = Path(os.environ.get("CAMPAIGN_DIR") or tempfile.mkdtemp(prefix="campaigns-"))
+    if any(each.partition("=")[0] == "disk" for each in options.campaigns):
+        _preload.failing_disk(folder)
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    os.environ.update(CAMPAIGN_DIR=str(folder), TMPDIR=str(temporary))
+    tempfile.tempdir = None
+    from benchmarks._artifacts import write_examples
+    from benchmarks.campaigns import _processes, _runs
+
+    _processes.adopt_orphans()
+    _runs.preload()
+    # The same for all runs: how examples are written differs from time to time.
+    examples = write_examples(folder / "examples")
+    status = 0
+    for name, _, size in (each.partition("=") for each in options.campaigns):
+        campaign = importlib.import_module(f"benchmarks.campaigns.{name}")
+        dice = random.Random(options.seed)
+        try:
+            summary = campaign.run(dice, int(size or campaign.FULL_SIZE), examples)
+            print(f"{name}: {summary}, no violation", flush=True)
+        except _processes.Violation as violation:
+            print(f"{name}: {violation}", flush=True)
+            status = 1
+            _processes.kill_all()
+    if status == 0:
+        shutil.rmtree(folder)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
