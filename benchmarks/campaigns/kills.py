@@ -20,11 +20,13 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import importlib.util
 import os
 import random
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,7 @@ MIX = [
     *(("loop", "local"), ("loop", "in_process"), ("fit", "local"), ("trial", "local")),
     *(("loop", "local"), ("fit", "in_process"), ("trainer_fn", "local"), ("loop", "local")),
     *(("trial", "in_process"), ("fit", "two workers"), ("trainer_fn", "in_process")),
+    *([("loop", "ray")] if importlib.util.find_spec("ray") else []),
 ]
 # Moment → the longest wait in seconds before the blow falls.
 DELAYS_S = {
@@ -90,13 +93,12 @@ SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
 Kind = tuple[str, str]
 
 
-def run(dice: random.Random, size: int, examples: Any, mix: list[Kind] | None = None) -> str:
+def run(dice: random.Random, size: int, examples: Any, mix: Sequence[Kind] = MIX) -> str:
     """Strikes until it has done so `size` times; returns the summary.
 
     Raises:
         Violation: see the module.
     """
-    mix = MIX if mix is None else mix
     started_s = time.perf_counter()
     references: dict[str, list[np.ndarray]] = {}
     before: set[str] = set()
