@@ -18,10 +18,12 @@ which has imported everything; their temporary directory is one of their own.
 from __future__ import annotations
 
 import argparse
+import atexit
 import importlib
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -39,6 +41,8 @@ def main() -> int:
     parser.add_argument("campaigns", nargs="+", metavar="NAME[=SIZE]", help=", ".join(CAMPAIGNS))
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    if unknown := {each.partition("=")[0] for each in options.campaigns} - set(CAMPAIGNS):
+        parser.error(f"expected some of {', '.join(CAMPAIGNS)}, found {', '.join(sorted(unknown))}")
     folder = Path(os.environ.get("CAMPAIGN_DIR") or tempfile.mkdtemp(prefix="campaigns-"))
     if any(each.partition("=")[0] == "disk" for each in options.campaigns):
         _preload.failing_disk(folder)
@@ -50,6 +54,8 @@ def main() -> int:
     from benchmarks.campaigns import _processes, _runs
 
     _processes.adopt_orphans()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    atexit.register(_processes.kill_all)
     _runs.preload()
     # The same for all runs: how examples are written differs from time to time.
     examples = write_examples(folder / "examples")

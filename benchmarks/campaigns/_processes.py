@@ -100,6 +100,7 @@ def fork(function: Callable[[], Any], output: Path) -> int:
     if pid:
         return pid
     code = RAW_ERROR
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         with open(output, "ab") as file:
             os.dup2(file.fileno(), 1)
