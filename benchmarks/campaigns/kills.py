@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import importlib.util
 import os
 import random
 import signal
@@ -63,14 +62,13 @@ LAUNCHERS: dict[str, dict[str, Any]] = {
     "in_process": {},
     "local": {"num_workers": 1},
     "two workers": {"num_workers": 2},
-    "ray": {"num_workers": 1},
 }
-# API and launcher. Most rounds are of the kind that takes least time.
+# API and launcher: those of this machine, whose processes can all be seen and forked. Most rounds
+# are of the kind that takes least time.
 MIX = [
     *(("loop", "local"), ("loop", "in_process"), ("fit", "local"), ("trial", "local")),
     *(("loop", "local"), ("fit", "in_process"), ("trainer_fn", "local"), ("loop", "local")),
     *(("trial", "in_process"), ("fit", "two workers"), ("trainer_fn", "in_process")),
-    *([("loop", "ray")] if importlib.util.find_spec("ray") else []),
 ]
 # Moment → the longest wait in seconds before the blow falls.
 DELAYS_S = {
@@ -189,7 +187,7 @@ def _distribution(launcher: str) -> Distribution:
     if launcher == "in_process":
         return Distribution()
     return Distribution(
-        launcher="ray" if launcher == "ray" else "local",
+        launcher="local",
         **LAUNCHERS[launcher],
         max_failures=10,
         preemption_grace_s=15.0,
