@@ -304,8 +304,8 @@ def _wrong_ray(ray: RayOptions) -> Iterator[str]:
     if ray.address is not None and not isinstance(ray.address, str):
         yield f"ray.address must be a text or None, got {describe(ray.address)}"
     timeout_s = ray.connect_timeout_s
-    if not _is_positive(timeout_s):
-        yield f"ray.connect_timeout_s must be a positive number, got {describe(timeout_s)}"
+    if timeout_s is not None and not _is_positive(timeout_s):
+        yield f"ray.connect_timeout_s must be a positive number or None, got {describe(timeout_s)}"
     if not isinstance(ray.runtime_env, Mapping):
         yield f"ray.runtime_env must be a dict, got {describe(ray.runtime_env)}"
 
