@@ -50,7 +50,7 @@ def run(tmp_path: Path, body: str, after: str = "") -> tuple[subprocess.Complete
         env={**os.environ, **own},
         timeout=120,
     )
-    assert [path.name for path in tmp_path.iterdir()] == ["training.log"]
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["training.log"]
     return done, log.read_text()
 
 
