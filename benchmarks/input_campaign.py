@@ -569,7 +569,7 @@ class Worker:
     def _start(self) -> None:
         context = multiprocessing.get_context("fork")
         self._orders, theirs = context.Pipe()
-        self._process = context.Process(target=work, args=(theirs, *self._arguments))
+        self._process = context.Process(target=work, args=(theirs, *self._arguments), daemon=True)
         self._process.start()
         theirs.close()
 
