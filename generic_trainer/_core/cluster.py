@@ -144,16 +144,14 @@ def make_tf_config(task: Task, addresses: Mapping[Task, str]) -> str:
     return json.dumps({"cluster": cluster, "task": {"type": task.type, "index": task.index}})
 
 
-def reserve_port(host: str) -> socket.socket:
+def reserve_port() -> socket.socket:
     """Returns a socket on a free port, which no other program is given until it is closed.
 
     It is bound and does not listen. TensorFlow's server can bind to the same port because it asks
-    for `SO_REUSEPORT` as well, where `TF_GRPC_REUSE_PORT` is set.
-
-    Args:
-        host: address of this machine; empty for all of them.
+    for `SO_REUSEPORT` as well, where `TF_GRPC_REUSE_PORT` is set. As that server binds to all
+    addresses of the machine, so does this: a port that somebody uses on one of them is not free.
     """
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    reserved.bind((host, 0))
+    reserved.bind(("", 0))
     return reserved

@@ -67,7 +67,7 @@ class LocalEngine:
         self._server = stack.enter_context(
             fork_server(common_environment(self._distribution), preload)
         )
-        ports = [stack.enter_context(reserve_port(_HOST)) for _ in self._tasks]
+        ports = [stack.enter_context(reserve_port()) for _ in self._tasks]
         self._addresses = {
             task: f"{_HOST}:{port.getsockname()[1]}"
             for task, port in zip(self._tasks.values(), ports, strict=True)

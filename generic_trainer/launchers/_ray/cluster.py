@@ -175,7 +175,7 @@ class _ClusterBackend(Backend):
 
 
 def _reserve_address() -> str:
-    _reserved.append(reserve_port(""))
+    _reserved.append(reserve_port())
     return f"{ray.util.get_node_ip_address()}:{_reserved[-1].getsockname()[1]}"
 
 
