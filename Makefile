@@ -2,7 +2,7 @@
 # STACK=baseline|current, PYTHON=..., VENV=... and ARGS="..." can be given to any of them.
 # Processes that share the tests; each takes up to 3 GB. WORKERS=0 runs them in one, for -s and --pdb.
 # A file of default tests stays in one process, as its fixtures train models; slow tests go to whoever
-# is free, but for those of a group, which share a cluster.
+# is free, but for those of Ray, which share a cluster (tests/conftest.py).
 WORKERS ?= 2
 VENV ?= .venv
 PY := $(VENV)/bin/python
@@ -24,7 +24,7 @@ test: setup ## run the default tests (ARGS="tests/user_code -k lazy" chooses)
 	$(PY) -m pytest -m "not slow" --numprocesses $(WORKERS) --dist loadfile $(ARGS)
 
 test-slow: setup ## run the slow tests, which `make test` leaves out
-	$(PY) -m pytest -m slow --numprocesses $(WORKERS) --dist loadgroup $(ARGS)
+	$(PY) -m pytest -m slow --numprocesses $(WORKERS) --dist loadscope $(ARGS)
 
 test-all: setup ## run every test
 	$(PY) -m pytest $(ARGS)

@@ -3,8 +3,27 @@
 from __future__ import annotations
 
 import os
+from typing import Any
+
+import pytest
 
 # Before TensorFlow is imported: its start-up chatter would hide what a test has to say.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Before Ray is imported: a line that two workers print counts as the line of both.
 os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Has one process run all tests of Ray: two clusters at once do not come up on two cores.
+
+    What `--dist loadgroup` is for does not work with pytest 9.2 and pytest-xdist 3.8.
+    """
+    if config.getoption("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class RayTogether(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "ray" if "ray" in nodeid.lower() else nodeid
+
+    return RayTogether(config, log)

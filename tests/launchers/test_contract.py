@@ -45,7 +45,7 @@ def run_fn(fn_args):
 LAUNCHERS = [
     "in_process",
     "local",
-    pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.xdist_group("ray")]),
+    pytest.param("ray", marks=pytest.mark.slow),
     pytest.param("tfjob", marks=pytest.mark.slow),
 ]
 

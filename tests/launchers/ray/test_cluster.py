@@ -13,8 +13,7 @@ from generic_trainer.launchers import Distribution, Job, launch
 from tests.launchers import jobs
 from tests.launchers.local.test_cluster import MULTI_WORKER, PARAMETER_SERVERS
 
-# Each attempt starts several processes, which import TensorFlow.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+pytestmark = pytest.mark.slow  # each attempt starts several processes, which import TensorFlow
 
 Run = Callable[..., Job]
 Told = Callable[[Job, str], dict[str, str]]
