@@ -13,6 +13,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("RAY_DEDUP_LOGS", "0")
 
 
+@pytest.hookimpl(optionalhook=True)  # pytest-xdist may be switched off
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Has one process run all tests of Ray: two clusters at once do not come up on two cores.
 

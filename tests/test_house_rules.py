@@ -232,7 +232,7 @@ def test_rooms_are_few_and_full() -> None:
         if module.num_lines < 40 and module.path.name not in ("__init__.py", "__main__.py")
     ]
     assert len(MODULES) <= 215
-    assert sum(module.num_lines for module in MODULES) <= 28_000
+    assert sum(module.num_lines for module in MODULES) <= 29_000
     assert 100 <= statistics.median(sizes) <= 170
     assert sizes[int(0.9 * len(sizes))] <= 350
     assert sizes[-1] <= 500
