@@ -132,10 +132,11 @@ def train(
     examples: types.Artifact,
     outputs: dict[str, list[types.Artifact]],
     inputs: dict[str, list[types.Artifact]] | None = None,
+    context: Any = None,
     **properties: Any,
 ) -> None:
-    """Runs the executor on a module file, without a context and without an orchestrator."""
-    GenericTrainerExecutor().Do(
+    """Runs the executor on a module file, without an orchestrator."""
+    GenericTrainerExecutor(context).Do(
         {"examples": [examples], **(inputs or {})},
         outputs,
         exec_properties(module_file=module_file, **properties),

@@ -21,7 +21,8 @@ def derived_contract(request: TrainingRequest) -> ServingContract:
     """Returns the contract of the run, completed by what its inputs are.
 
     Eval examples, the schema of the raw examples, the model to compare with and the Evaluator's
-    config come from the component's inputs, unless the contract that the user gave names others.
+    config come from the component's inputs, and the consumers from the pipeline, unless the
+    contract that the user gave names others.
 
     A trainer behind Transform sees no raw examples, which are what the Evaluator and the servers
     will send; the extra input `raw_examples` makes up for that.
@@ -37,6 +38,7 @@ def derived_contract(request: TrainingRequest) -> ServingContract:
         "schema": _schema(request),
         "base_model": request.base_model,
         "eval_config": request.eval_config,
+        "consumers": request.consumers,
     }
     return dataclasses.replace(
         contract, **{name: value for name, value in derived.items() if not getattr(contract, name)}

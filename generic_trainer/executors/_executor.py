@@ -65,13 +65,25 @@ class GenericTrainerExecutor(BaseExecutor):
         distribution = distribution_of(exec_properties)
         with ScratchFolder("run-") as scratch_dir:
             request = request_from_artifacts(
-                input_dict, output_dict, exec_properties, scratch_dir=scratch_dir
+                input_dict,
+                output_dict,
+                exec_properties,
+                scratch_dir=scratch_dir,
+                consumers=self._downstream(),
             )
             report = train_and_publish(
                 Job(request=request, distribution=distribution, fn_args_factory=FN_ARGS_FACTORY)
             )
         if report is not None:
             record_outputs(output_dict, report)
+
+    def _downstream(self) -> Sequence[str]:
+        """Returns the ids of the nodes downstream, which only TFX's own orchestrators tell.
+
+        No execution property has them: a pipeline that gets another consumer would train anew.
+        """
+        node = self._context.pipeline_node if self._context is not None else None
+        return () if node is None else list(node.downstream_nodes)
 
 
 # The public import path: what a compiled pipeline carries must not name a private module.

@@ -37,6 +37,7 @@ def request_from_artifacts(
     exec_properties: Mapping[str, Any],
     *,
     scratch_dir: str,
+    consumers: Sequence[str] = (),
 ) -> TrainingRequest:
     """Reads what an executor is given.
 
@@ -45,6 +46,7 @@ def request_from_artifacts(
         output_dict: output name → artifacts.
         exec_properties: the component's execution properties.
         scratch_dir: a local directory that outlives the run and nothing else.
+        consumers: ids of the nodes downstream.
 
     Raises:
         ConfigurationError: an execution property cannot be understood.
@@ -75,6 +77,7 @@ def request_from_artifacts(
         extra_inputs=_extra_inputs(input_dict),
         contract=_contract(exec_properties),
         eval_config=_eval_config(exec_properties),
+        consumers=tuple(consumers),
     )
     return with_run_key(request)
 

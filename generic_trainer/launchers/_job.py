@@ -73,6 +73,8 @@ class TrainingRequest:
         extra_inputs: input name → URIs of its artifacts.
         contract: what the export must fulfil; None requires what any consumer needs.
         eval_config: the `tfma.EvalConfig` of the Evaluator downstream.
+        consumers: the nodes of the pipeline that read what this one writes, by their ids; empty
+            where the orchestrator does not say.
         run_key: names the runs that may go on from each other's checkpoints; see
             `generic_trainer._run.run_key`.
         seed: what the reader shuffles with where `run_fn` does not say; the same in all runs of
@@ -98,6 +100,7 @@ class TrainingRequest:
     extra_inputs: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     contract: ServingContract | None = None
     eval_config: Any = None
+    consumers: tuple[str, ...] = ()
     run_key: str = "unnamed"
     seed: int | None = None
 

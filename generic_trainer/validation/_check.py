@@ -36,6 +36,7 @@ class Finding:
     status: Status
     message: str
     remedy: str = ""
+    may_be_meant: bool = False
 
 
 def fail(message: str, remedy: str) -> Finding:
@@ -46,6 +47,15 @@ def fail(message: str, remedy: str) -> Finding:
 def warn(message: str, remedy: str) -> Finding:
     """The model can be published, and somebody should know."""
     return Finding("warn", message, remedy)
+
+
+def per_row(model: ModelUnderTest, message: str, remedy: str) -> Finding:
+    """Only consumers mind that match outputs with examples row by row: Evaluator, BulkInferrer."""
+    matches_rows = model.contract.matches_rows
+    if matches_rows is None:
+        message = f"{message}; an Evaluator or a BulkInferrer would fail or go wrong"
+        return Finding("warn", message, remedy, may_be_meant=True)
+    return Finding("fail", message, remedy, may_be_meant=True) if matches_rows else note(message)
 
 
 def skip(message: str) -> Finding:
@@ -114,11 +124,16 @@ def merge(name: str, findings: Iterable[Finding], seconds: float = 0.0) -> Resul
     listed = list(findings)
     statuses = {finding.status for finding in listed}
     shown = [f for f in listed if f.status in ("fail", "warn")] or listed
+    remedies = [f.remedy for f in shown if f.remedy]
+    if any(f.may_be_meant for f in shown):
+        remedies.append(
+            f"if it is meant to be so: contract=ServingContract(severities={{{name!r}: 'skip'}})"
+        )
     return Result(
         name=name,
         status=next((status for status in _WORST_FIRST if status in statuses), "pass"),
         message="\n".join(f.message for f in shown),
-        remedy="\n".join(dict.fromkeys(f.remedy for f in shown if f.remedy)),
+        remedy="\n".join(dict.fromkeys(remedies)),
         seconds=seconds,
     )
 

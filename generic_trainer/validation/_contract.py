@@ -37,7 +37,10 @@ CHECK_NAMES = (
     "base_model", "eval_rehearsal",
 )  # fmt: skip
 _TENSOR = re.compile(r"\w+(\[((None|-?\d{1,18})(,(None|-?\d{1,18}))*,?)?\])?")
-_TUPLES = ("signatures", "label_keys", "allowed_ops", "denied_ops")
+_TUPLES = ("signatures", "label_keys", "allowed_ops", "denied_ops", "op_libraries", "consumers")
+# Names of nodes in a pipeline, whose own ids contain the component's name as a rule.
+_MATCHES_ROWS = re.compile(r"evaluator|bulk_?inferr?er", re.IGNORECASE)
+_SERVES = re.compile(r"pusher|infra_?validator|serving", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +86,13 @@ class ServingContract:
         allowed_ops: ops that are accepted although a check would reject them.
         denied_ops: ops that are rejected although every check would accept them.
         severities: check name → `"fail"`, `"warn"` or `"skip"`, instead of the check's own verdict.
+        op_libraries: modules whose import registers ops that TensorFlow does not have, such as
+            `"tensorflow_text"`; every consumer must load them too.
+        consumers: what reads the model, by its name in the pipeline: `"Evaluator"`,
+            `"BulkInferrer"`, `"Pusher"`, `"InfraValidator"`. An Evaluator and a BulkInferrer match
+            outputs with examples row by row; where there is none, a fixed batch, outputs per batch
+            and random ones are nobody's concern. By default what the pipeline says; where that
+            is not known, such findings are warnings.
         rehearse: export and check untrained weights before training, where the module has
             `export_fn`.
         format: `"saved_model"`, or `"any"`: the directory must not be empty, nothing else is
@@ -103,6 +113,8 @@ class ServingContract:
     allowed_ops: tuple[str, ...] = ()
     denied_ops: tuple[str, ...] = ()
     severities: Mapping[str, Severity] = dataclasses.field(default_factory=dict)
+    op_libraries: tuple[str, ...] = ()
+    consumers: tuple[str, ...] = ()
     rehearse: bool = False
     format: Literal["saved_model", "any"] = "saved_model"
     examples_transformed: bool = False
@@ -123,6 +135,14 @@ class ServingContract:
             item if isinstance(item, SignatureSpec) else SignatureSpec(item)
             for item in self.signatures
         )
+
+    @property
+    def matches_rows(self) -> bool | None:
+        """Whether a consumer matches outputs with examples row by row; None if that is unknown."""
+        if self.eval_config is not None or any(map(_MATCHES_ROWS.search, self.consumers)):
+            return True
+        known = self.consumers and all(map(_SERVES.search, self.consumers))
+        return False if known else None
 
     def to_json(self) -> str:
         """Returns the contract as a JSON object; protos and records are kept inside it."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from generic_trainer.validation._model import RECORDS, ModelUnderTest
 from generic_trainer.validation._scoring import Feed
 from generic_trainer.validation._signatures import (
     ParsedFeature,
+    batched,
     dtype_of,
     is_dense,
     is_serialized,
@@ -29,24 +31,39 @@ def feed_for(model: ModelUnderTest, signature: Any) -> Feed | None:
         return None
     serialized = is_serialized(signature)
     name = next(iter(infos))
+    whole = frozenset(key for key, info in infos.items() if not batched(info))
+    rows = _fixed_rows(infos) or RECORDS
     features = parsed_features(model.meta_graph.graph_def, signature) if serialized else {}
-    if features and model.records and not model.contract.examples_transformed:
-        return Feed({name: np.array(model.records, dtype=object)}, _REAL, True, True)
+    # What Transform wrote is no input of the graph that does the transform itself.
+    records = [] if model.contract.examples_transformed else _repeated(model.records, rows, whole)
+    if features and records:
+        return Feed({name: np.array(records, dtype=object)}, _REAL, True, True, whole)
     if features:
-        records = _made_up_examples(features.values(), model.schema)
-        return Feed({name: np.array(records, dtype=object)}, "made-up examples", False, True)
-    columns = _columns(model.records, infos)
+        records = _made_up_examples(features.values(), model.schema, rows)
+        return Feed({name: np.array(records, dtype=object)}, "made-up examples", False, True, whole)
+    columns = _columns(records, infos)
     if columns is not None:
-        return Feed(columns, f"features of {_REAL}", True, False)
+        return Feed(columns, f"features of {_REAL}", True, False, whole)
     if serialized:  # any text
-        texts = model.records or [b"text %d" % row for row in range(RECORDS)]
-        return Feed({name: np.array(texts, dtype=object)}, "strings", False, False)
+        texts = records or [b"text %d" % row for row in range(rows)]
+        return Feed({name: np.array(texts, dtype=object)}, "strings", False, False, whole)
     made_up = {name: _made_up_tensor(info) for name, info in infos.items()}
-    return Feed(made_up, "made-up tensors", False, False)
+    return Feed(made_up, "made-up tensors", False, False, whole)
+
+
+def _fixed_rows(infos: Mapping[str, Any]) -> int | None:
+    """Returns the number of rows that the inputs fix, or None where they leave it free."""
+    shapes = [shape_of(info) for info in infos.values() if not batched(info)]
+    return next((shape[0] for shape in shapes if shape), None)
+
+
+def _repeated(records: list[bytes], rows: int, whole: Collection[str]) -> list[bytes]:
+    """Returns the records, or exactly `rows` of them where an input takes no other number."""
+    return list(itertools.islice(itertools.cycle(records), rows)) if whole else records
 
 
 def _columns(records: list[bytes], infos: dict[str, Any]) -> dict[str, np.ndarray] | None:
-    """Returns the inputs as columns of the records, or None when a record does not have them."""
+    """Returns the inputs as columns of the records, or None when they do not fit."""
     import tensorflow as tf
 
     rows = [tf.train.Example.FromString(record).features.feature for record in records]
@@ -61,21 +78,38 @@ def _column(rows: list[Any], name: str, info: Any) -> np.ndarray:
     key = name if any(name in row for row in rows) else name.removesuffix("_input")
     if not all(key in row for row in rows):  # reading would add it
         raise KeyError(key)
+    kind = _kind_of(dtype_of(info))
+    if any(row[key].WhichOneof("kind") != kind for row in rows):
+        raise ValueError(f"{key} is no {kind} everywhere")
     dims = (shape_of(info) or [None])[1:]
-    values = [list(getattr(row[key], row[key].WhichOneof("kind")).value) for row in rows]
-    array = np.array(values, dtype=object if dtype_of(info).name == "string" else None)
+    values = [list(getattr(row[key], kind).value) for row in rows]
+    array = np.array(values, dtype=object if kind == "bytes_list" else None)
     return array.reshape([len(rows), *(-1 if dim is None else dim for dim in dims)]).astype(
         dtype_of(info).as_numpy_dtype
     )
 
 
+def _kind_of(dtype: Any) -> str:
+    """Returns the list of a `tf.train.Feature` that holds values of a dtype."""
+    if dtype.name == "string":
+        return "bytes_list"
+    return "float_list" if dtype.is_floating else "int64_list"
+
+
 def _made_up_tensor(info: Any) -> np.ndarray:
-    """Returns [RECORDS, ...] small values, different from row to row, the same each time."""
+    """Returns [RECORDS, ...] small values, different from row to row, the same each time.
+
+    There are as many rows as the first dimension says where it is not free.
+    """
     dtype, shape = dtype_of(info), shape_of(info)
     if shape == []:
-        return np.asarray(_values(dtype, 1)[0])
-    dims = [_FREE_DIM if dim is None else dim for dim in (shape or [None])[1:]]
-    return _values(dtype, RECORDS * int(np.prod(dims, dtype=int))).reshape([RECORDS, *dims])
+        return np.array(_values(dtype, 1)[0], dtype=object if dtype.name == "string" else None)
+    rows, *others = shape or [None]
+    dims = [
+        RECORDS if rows is None else rows,
+        *(_FREE_DIM if dim is None else dim for dim in others),
+    ]
+    return _values(dtype, int(np.prod(dims, dtype=int))).reshape(dims)
 
 
 def _values(dtype: Any, count: int) -> np.ndarray:
@@ -87,13 +121,13 @@ def _values(dtype: Any, count: int) -> np.ndarray:
     return generator.integers(0, 2, count).astype(dtype.as_numpy_dtype)
 
 
-def _made_up_examples(features: Iterable[ParsedFeature], schema: Any) -> list[bytes]:
+def _made_up_examples(features: Iterable[ParsedFeature], schema: Any, rows: int) -> list[bytes]:
     """Returns serialized examples, whose strings and integers are from the schema's domains."""
     import tensorflow as tf
 
     choices = _choices(schema) if schema is not None else {}
     examples = []
-    for row in range(RECORDS):
+    for row in range(rows):
         example = tf.train.Example()
         for feature in features:
             _fill(example.features.feature[feature.name], feature, choices, row)

@@ -87,6 +87,43 @@ def string_constants(nodes: Iterable[Node]) -> Iterator[tuple[Node, list[bytes]]
                 yield node, list(tensor.string_val)
 
 
+def upstream_of(readers: Iterable[Node], graph_def: Any) -> set[tuple[str, str]]:
+    """Returns what some nodes are computed from, through calls of functions.
+
+    Returns:
+        Function (empty for the graph itself) and name of every node.
+    """
+    graphs = {function.signature.name: function.node_def for function in graph_def.library.function}
+    arguments = {
+        function.signature.name: [argument.name for argument in function.signature.input_arg]
+        for function in graph_def.library.function
+    }
+    graphs[""] = graph_def.node
+    nodes = {(name, node.name): node for name, graph in graphs.items() for node in graph}
+    callers: dict[str, list[tuple[str, Any]]] = {}
+    for (name, _), node in nodes.items():
+        for called in set(_functions_of(node)) & arguments.keys():
+            callers.setdefault(called, []).append((name, node))
+    found: set[tuple[str, str]] = set()
+    waiting = [(node.function, node_name(each)) for node in readers for each in node.proto.input]
+    while waiting:
+        place = waiting.pop()
+        if place in found:
+            continue
+        found.add(place)
+        function, name = place
+        if place in nodes:
+            waiting += [(function, node_name(each)) for each in nodes[place].input]
+        elif name in arguments.get(function, ()):
+            # Inputs of a call are the function's arguments, behind a condition or the like.
+            from_end = arguments[function].index(name) - len(arguments[function])
+            for caller, node in callers.get(function, ()):
+                inputs = [each for each in node.input if not each.startswith("^")]
+                if len(inputs) >= -from_end:
+                    waiting.append((caller, node_name(inputs[from_end])))
+    return found
+
+
 def listed(nodes: list[Node], shown: int = 4) -> str:
     """Returns the nodes in words, the first few with the graphs that hold them."""
     words = "; ".join(f"{node.op} {node.where}" for node in nodes[:shown])

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import gc
+import importlib
 from pathlib import Path
 from typing import Any
 
 from generic_trainer._core import internals
 from generic_trainer._core.protos import load_eval_config, load_schema
 from generic_trainer._core.records import read_records
+from generic_trainer.errors import DataError
 from generic_trainer.validation._contract import ServingContract
-from generic_trainer.validation._graph import Node, walk
-from generic_trainer.validation._scoring import Scores
+from generic_trainer.validation._graph import Node, library_of, walk
+from generic_trainer.validation._scoring import Scores, first_line
 
 RECORDS = 32  # examples that are read and scored
+_DEFAULTS = frozenset({"serving_default", "predict"})  # TFMA prefers the latter
 _INIT_OP_SIGNATURE = "__saved_model_init_op"
 _CHUNK = 1 << 22  # values of a variable that are looked at together
 
@@ -92,6 +96,29 @@ class ModelUnderTest:
         return walk(self.meta_graph.graph_def)
 
     @functools.cached_property
+    def foreign_ops(self) -> dict[str, list[Node]]:
+        """Op → its nodes, of the ops that TensorFlow alone does not have."""
+        find_op = internals.TF_FIND_OP.get()
+        foreign: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            if find_op(node.op) is None:
+                foreign.setdefault(node.op, []).append(node)
+        return foreign
+
+    @functools.cached_property
+    def op_libraries(self) -> dict[str, str]:
+        """Modules that register foreign ops, imported at the first use → why that failed, or ""."""
+        wanted = [*self.contract.op_libraries, *filter(None, map(library_of, self.foreign_ops))]
+        imported = {}
+        for module in dict.fromkeys(wanted) if self.foreign_ops else ():
+            try:
+                importlib.import_module(module)
+                imported[module] = ""
+            except Exception as error:
+                imported[module] = first_line(error)
+        return imported
+
+    @functools.cached_property
     def variable_scan(self) -> VariableScan:
         """What reading every variable has shown; raises when there is no readable index."""
         return _scan(self.directory / "variables" / "variables")
@@ -114,10 +141,18 @@ class ModelUnderTest:
 
     @property
     def serving_signatures(self) -> dict[str, Any]:
-        """The signatures that consumers use: those of the contract that exist, or else all."""
-        names = [spec.name for spec in self.contract.signature_specs]
-        required = {name: self.signatures[name] for name in names if name in self.signatures}
-        return required or self.signatures
+        """The signatures that consumers use.
+
+        They are those that the contract names, or else what is called where no name is given, and
+        those that the eval config names; all where none of these exists. Others may be anything:
+        a training step, labels, metadata.
+        """
+        named = {spec.name for spec in self.contract.signature_specs}
+        used = named.intersection(self.signatures) or _DEFAULTS.intersection(self.signatures)
+        with contextlib.suppress(DataError):  # of which `inputs_read` tells
+            specs = [] if self.eval_config is None else self.eval_config.model_specs
+            used = used.union(spec.signature_name for spec in specs)
+        return {n: s for n, s in self.signatures.items() if n in used} or self.signatures
 
     @property
     def served_scores(self) -> dict[str, Scores]:

@@ -29,21 +29,31 @@ class Feed:
         source: what the rows are, in words.
         real: whether they are examples that the contract named.
         serialized: whether the only input is a vector of serialized examples.
+        whole: inputs whose first dimension is not free, or that have none: each call gets all of
+            their values.
     """
 
     inputs: dict[str, np.ndarray]
     source: str
     real: bool
     serialized: bool
+    whole: frozenset[str] = frozenset()
 
     @property
     def rows(self) -> int:
         """How many rows there are."""
-        return len(next(iter(self.inputs.values())))
+        counts = [len(rows) for name, rows in self.inputs.items() if name not in self.whole]
+        counts += [len(rows) for rows in self.inputs.values() if np.ndim(rows)]
+        return next(iter(counts), 1)
+
+    @property
+    def divisible(self) -> bool:
+        """Whether fewer rows than all can be fed."""
+        return not self.whole.issuperset(self.inputs)
 
     def take(self, rows: Sequence[int] | slice) -> dict[str, np.ndarray]:
-        """Returns some of the rows."""
-        return {name: values[rows] for name, values in self.inputs.items()}
+        """Returns some of the rows, as far as an input has a free number of them."""
+        return {n: value if n in self.whole else value[rows] for n, value in self.inputs.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,22 +63,32 @@ class Scores:
     Attributes:
         feed: what it was called with.
         batch: its outputs for all rows at once.
-        odd: for the first `ODD_ROWS` rows.
-        single: for each of the first rows alone.
+        again: the same, in a second call.
+        odd: for the first `ODD_ROWS` rows; the whole batch where it cannot be divided.
+        single: for each of the first rows alone; none where the batch cannot be divided.
     """
 
     feed: Feed
     batch: Outputs
+    again: Outputs
     odd: Outputs
     single: tuple[Outputs, ...]
 
+    def varies(self, output: str) -> tuple[str, bool]:
+        """Returns how an output of the second call differs from the first; see `difference`."""
+        return difference(self.again[output], self.batch[output])
+
 
 def score(signature: Any, feed: Feed) -> Scores:
-    """Calls a loaded signature with all rows, with an odd remainder, and with single rows."""
+    """Calls a loaded signature with all rows (twice), an odd remainder of them, and single rows."""
     batch = call(signature, feed.inputs)
+    again = call(signature, feed.inputs)
+    if not feed.divisible:
+        return Scores(feed, batch, again, batch, ())
     odd = call(signature, feed.take(slice(0, ODD_ROWS)))
     singles = range(min(_SINGLE_ROWS, feed.rows))
-    return Scores(feed, batch, odd, tuple(call(signature, feed.take([row])) for row in singles))
+    alone = tuple(call(signature, feed.take([row])) for row in singles)
+    return Scores(feed, batch, again, odd, alone)
 
 
 def call(signature: Any, inputs: Mapping[str, np.ndarray]) -> Outputs:
@@ -133,4 +153,6 @@ def _dense(value: Any) -> np.ndarray:
         value = value.to_tensor()
     elif isinstance(value, tf.SparseTensor):
         value = tf.sparse.to_dense(value)
-    return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
+    array = value.numpy() if hasattr(value, "numpy") else value
+    # A string without dimensions comes as Python's own bytes.
+    return np.array(array, dtype=object) if isinstance(array, bytes) else np.asarray(array)

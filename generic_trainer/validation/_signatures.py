@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from generic_trainer.validation._graph import functions_below, node_name
+
+_ASSIGNS = re.compile(r"Assign(Add|Sub)?(Variable(Op)?)?$|(Resource)?(Sparse)?(Scatter|Apply)[A-Z]")
 
 
 def dtype_of(info: Any) -> Any:
@@ -74,15 +77,29 @@ class ParsedFeature:
 def parsed_features(graph_def: Any, signature: Any) -> dict[str, ParsedFeature]:
     """Returns name → feature for all that the signature's functions parse from tf.Examples."""
     features: dict[str, ParsedFeature] = {}
-    library = {function.signature.name: function for function in graph_def.library.function}
-    own = _upstream(graph_def.node, [info.name for info in signature.outputs.values()])
-    functions = functions_below(own, library).values()
-    for nodes in (own, *(function.node_def for function in functions)):
+    for nodes in _graphs_of(graph_def, signature):
         by_name = {node.name: node for node in nodes}
         for node in nodes:
             for feature in _features_of(node, by_name):
                 features.setdefault(feature.name, feature)
     return features
+
+
+def nodes_of(graph_def: Any, signature: Any) -> list[Any]:
+    """Returns every `NodeDef` that a signature needs, those of the functions it calls included."""
+    return [node for nodes in _graphs_of(graph_def, signature) for node in nodes]
+
+
+def assigns(graph_def: Any, signature: Any) -> bool:
+    """Whether a call of the signature changes variables of the model."""
+    return any(_ASSIGNS.match(node.op) for node in nodes_of(graph_def, signature))
+
+
+def _graphs_of(graph_def: Any, signature: Any) -> list[Sequence[Any]]:
+    """Returns the nodes of the graph that a signature needs, and those of each function below."""
+    library = {function.signature.name: function for function in graph_def.library.function}
+    own = _upstream(graph_def.node, [info.name for info in signature.outputs.values()])
+    return [own, *(function.node_def for function in functions_below(own, library).values())]
 
 
 def _upstream(nodes: Iterable[Any], tensors: list[str]) -> list[Any]:

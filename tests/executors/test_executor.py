@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 from tfx import types
+from tfx.proto.orchestration import pipeline_pb2
 from tfx.utils import import_utils, name_utils
 
 from generic_trainer import ServingContract
@@ -100,6 +101,29 @@ def test_a_broken_model_is_refused_and_kept(
     kept = Path(outputs["model_run"][0].uri + ".failed")
     assert not json.loads((kept / "report.json").read_text())["passed"]
     assert (kept / "rejected_export" / "Format-Serving" / "saved_model.pb").stat().st_size == 100
+
+
+@pytest.mark.parametrize("downstream", [["Pusher"], ["Pusher", "Evaluator.final"]])
+def test_who_comes_next_decides_what_a_model_may_be(
+    downstream: list[str], examples: types.Artifact, outputs: Any, tmp_path: Path
+) -> None:
+    source = """
+    def run_fn(fn_args):
+        model = tf.Module()
+        one = tf.TensorSpec([1, 2], tf.float32, name="x")
+        model.serve = tf.function(lambda x: {"y": x * 2.0}, input_signature=[one])
+        tf.saved_model.save(model, fn_args.serving_model_dir, {"serving_default": model.serve})
+    """
+    context = GenericTrainerExecutor.Context(
+        pipeline_node=pipeline_pb2.PipelineNode(downstream_nodes=downstream)
+    )
+    module_file = helpers.write_module(tmp_path, source)
+    if downstream == ["Pusher"]:
+        helpers.train(module_file, examples, outputs, context=context)
+        assert os.path.exists(helpers.published_model(outputs))
+    else:
+        with pytest.raises(ModelValidationError, match="batch_dimension"):
+            helpers.train(module_file, examples, outputs, context=context)
 
 
 def test_another_format_is_published_where_the_contract_allows_it(

@@ -31,6 +31,8 @@ ROWS = tf.TensorSpec([None, 2], tf.float32, name="x")
 
 
 WITH_EXAMPLES = ServingContract(examples=models.examples(), label_keys=("tips",))
+EVALUATED = ServingContract(signatures=(), consumers=("Evaluator", "Pusher"))
+EVALUATED_EXAMPLES = dataclasses.replace(WITH_EXAMPLES, consumers=("Evaluator", "Pusher"))
 WITH_SCHEMA = dataclasses.replace(
     WITH_EXAMPLES,
     schema=schema_pb2.Schema(
@@ -247,12 +249,12 @@ def wrong_output_name(good: Path, folder: Path) -> None:
     save(models.linear(folder), folder)
 
 
-@recipe("batch_dimension", "found float32[4, 2]")
+@recipe("batch_dimension", "found float32[4, 2]", contract=EVALUATED)
 def fixed_batch(good: Path, folder: Path) -> None:
     save(serving(lambda x: {"y": x * 2.0}, tf.TensorSpec([4, 2], name="x")), folder)
 
 
-@recipe("output_shape", "found float32[]")
+@recipe("output_shape", "found float32[]", contract=EVALUATED)
 def scalar_output(good: Path, folder: Path) -> None:
     save(serving(lambda x: {"loss": tf.reduce_mean(x)}, ROWS), folder)
 
@@ -468,12 +470,12 @@ def crashes_the_process(good: Path, folder: Path) -> None:
     save(serving(crash, ROWS), folder)
 
 
-@recipe("row_independence", "row 0 alone")
+@recipe("row_independence", "row 0 alone", contract=EVALUATED)
 def batch_leakage(good: Path, folder: Path) -> None:
     save(serving(lambda x: {"y": x - tf.reduce_mean(x, axis=0)}, ROWS), folder)
 
 
-@recipe("row_independence", "a batch of 7")
+@recipe("row_independence", "a batch of 7", contract=EVALUATED)
 def leakage_from_large_batches_only(good: Path, folder: Path) -> None:
     def leak(x: tf.Tensor) -> dict[str, tf.Tensor]:
         return {"y": x + tf.cast(tf.shape(x)[0] == 7, tf.float32)}
@@ -481,18 +483,18 @@ def leakage_from_large_batches_only(good: Path, folder: Path) -> None:
     save(serving(leak, ROWS), folder)
 
 
-@recipe("deterministic", "second call")
+@recipe("deterministic", "second call", contract=EVALUATED)
 def live_dropout(good: Path, folder: Path) -> None:
     save(serving(lambda x: {"y": tf.nn.dropout(x, 0.5)}, ROWS), folder)
 
 
-@recipe("deterministic", "second call")
+@recipe("deterministic", "second call", contract=EVALUATED)
 def counts_its_calls(good: Path, folder: Path) -> None:
     calls = tf.Variable(0.0)
     save(serving(lambda x: {"y": x + calls.assign_add(1.0)}, ROWS, calls=calls), folder)
 
 
-@recipe("output_per_row", "rows give output")
+@recipe("output_per_row", "rows give output", contract=EVALUATED)
 def rows_of_unknown_number(good: Path, folder: Path) -> None:
     def halve(x: tf.Tensor) -> dict[str, tf.Tensor]:
         return {"y": tf.boolean_mask(x, tf.range(tf.shape(x)[0]) % 2 == 0)}
@@ -500,7 +502,7 @@ def rows_of_unknown_number(good: Path, folder: Path) -> None:
     save(serving(halve, ROWS), folder)
 
 
-@recipe("outputs_finite", "NaN", contract=WITH_EXAMPLES)
+@recipe("outputs_finite", "NaN", contract=EVALUATED_EXAMPLES)
 def nan_outputs(good: Path, folder: Path) -> None:
     save(_scoring(lambda miles: tf.math.log(miles - 1.0)), folder)
 

@@ -22,8 +22,12 @@ _GOLDEN_ROWS = 3
 def golden(model: ModelUnderTest) -> Iterator[Finding]:
     """The model still gives the golden outputs of its manifest."""
     scored = model.scores.get("serving_default")
-    if scored is not None and scored.feed.real and scored.feed.serialized:
-        outputs = {key: _plain(rows[:_GOLDEN_ROWS]) for key, rows in sorted(scored.batch.items())}
+    if scored is not None and _takes_records(scored):
+        outputs = {
+            key: _plain(rows[:_GOLDEN_ROWS])
+            for key, rows in sorted(scored.batch.items())
+            if rows.shape[:1] == (scored.feed.rows,) and not scored.varies(key)[0]
+        }
         examples = [base64.b64encode(record).decode() for record in _records(scored)[:_GOLDEN_ROWS]]
         model.facts["golden"] = {"serving_default": {"examples": examples, "outputs": outputs}}
     known: dict[str, Any] = {}
@@ -121,8 +125,13 @@ def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
 def _real(model: ModelUnderTest) -> Iterator[tuple[str, Scores]]:
     """Yields the signatures that consumers call and that real, serialized examples have scored."""
     for name, scored in model.served_scores.items():
-        if scored.feed.real and scored.feed.serialized:
+        if _takes_records(scored):
             yield name, scored
+
+
+def _takes_records(scored: Scores) -> bool:
+    """Whether real, serialized examples were scored, of which any number can be."""
+    return scored.feed.real and scored.feed.serialized and scored.feed.divisible
 
 
 def _records(scored: Scores) -> list[bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from generic_trainer.validation._graph import (
     listed,
     node_name,
     string_constants,
+    upstream_of,
 )
 from generic_trainer.validation._model import ModelUnderTest
 
@@ -28,7 +28,15 @@ _FILE_OPS = re.compile(
 )
 _PATH = re.compile(r"(/[^/\0\n]+){2,}/?|(gs|s3|hdfs|file|viewfs|abfss?)://.+|[A-Za-z]:[\\/].+")
 _MAX_VALUES = 64  # a longer constant is data, such as a vocabulary, not a file name
-_READERS = ("InitializeTableFromTextFileV2", "InitializeTableFromTextFile", "ReadFile")
+_READERS = ("InitializeTableFromTextFile", "ReadFile")
+_TABLE_CONTENTS = (
+    "LookupTableImport",
+    "LookupTableImportV2",
+    "InitializeTable",
+    "InitializeTableV2",
+    "LookupTableInsert",
+    "LookupTableInsertV2",
+)
 _COLLECTIVE = re.compile(r"Collective|Nccl|TPUReplicate|XlaAllReduce|ConfigureDistributedTPU")
 _FOREIGN = re.compile(r"/job:(?!localhost\b)\w+")
 _ACCELERATOR = re.compile(r"(GPU|TPU)", re.IGNORECASE)
@@ -72,20 +80,28 @@ def tensorflow_version(model: ModelUnderTest) -> Iterator[Finding]:
 @check("unregistered_ops", needs=("serve_tag",))
 def unregistered_ops(model: ModelUnderTest) -> Iterator[Finding]:
     """Every op is one of TensorFlow's own, in the TensorFlow that is installed here."""
-    find_op = internals.TF_FIND_OP.get()
-    unknown: dict[str, list[Node]] = {}
-    for node in model.nodes:
-        if find_op(node.op) is None:
-            unknown.setdefault(node.op, []).append(node)
+    find_op, unknown = internals.TF_FIND_OP.get(), model.foreign_ops
+    libraries = [name for name, problem in model.op_libraries.items() if not problem]
+    problems = [f"{name} ({problem})" for name, problem in model.op_libraries.items() if problem]
+    unloaded = f"; not imported: {', '.join(problems)}" if problems else ""
     for op, nodes in sorted(unknown.items()):
         if op in model.contract.allowed_ops:
             yield note(f"{op} is accepted by the contract")
+        elif find_op(op) is not None:
+            yield warn(
+                f"{op} is not TensorFlow's own, but of {' or '.join(libraries)}, which every "
+                f"consumer has to load: {listed(nodes)}",
+                "see that they do (BulkInferrer and Evaluator where the package is installed and "
+                f"imported; TF Serving when it is built in), and say so with "
+                f"ServingContract(allowed_ops=({op!r},))",
+            )
         else:
             yield fail(
-                f"TensorFlow has no op {op!r}: {listed(nodes)}",
-                f"it comes from {library_of(op) or 'a library of your own'}, which every consumer "
-                "would have to load; if yours do, set "
-                f"ServingContract(allowed_ops=({op!r},)), else move the step into Transform",
+                f"TensorFlow has no op {op!r}: {listed(nodes)}{unloaded}",
+                f"it comes from {library_of(op) or 'a library of your own'}, which is not "
+                "installed here and which every consumer would have to load; if yours do, install "
+                f"it and set ServingContract(op_libraries=({library_of(op) or 'its_module'!r},)), "
+                "else move the step into Transform",
             )
 
 
@@ -152,24 +168,26 @@ def _touches_files(node: Node) -> bool:
 def absolute_paths(model: ModelUnderTest) -> Iterator[Finding]:
     """No constant names a file outside the model: it would be missing where the model serves."""
     tracked = {node_name(asset.tensor_info.name) for asset in model.assets}
-    read = {
-        (node.function, node_name(tensor))
-        for node in model.nodes
-        if node.op in _READERS or node.op.endswith(("Dataset", "DatasetV2", "ReaderV2"))
-        for tensor in node.proto.input
-    }
+    readers = [node for node in model.nodes if node.op.startswith(_READERS)]
+    readers += [n for n in model.nodes if n.op.endswith(("Dataset", "DatasetV2", "ReaderV2"))]
+    read = upstream_of(readers, model.meta_graph.graph_def)
+    tables = [node for node in model.nodes if node.op in _TABLE_CONTENTS]
+    words = upstream_of(tables, model.meta_graph.graph_def)
     for node, values in string_constants(model.nodes):
+        place = (node.function, node.proto.name)
         if len(values) > _MAX_VALUES or (not node.function and node.proto.name in tracked):
             continue
+        if place in words and place not in read:
+            continue  # keys and values of a table are data, whatever they look like
         for path in (v.decode(errors="replace") for v in values):
             if _PATH.fullmatch(path):
-                yield from _judge_path(model, node, path, (node.function, node.proto.name) in read)
+                yield from _judge_path(model, node, path, place in read)
 
 
 def _judge_path(model: ModelUnderTest, node: Node, path: str, is_read: bool) -> Iterator[Finding]:
     message = f"the constant {node.where} is the path {path!r}"
     inside = Path(path).is_relative_to(Path(model.exported_to).absolute())
-    if is_read or inside or os.path.exists(path):
+    if is_read or inside:
         yield fail(
             f"{message}, which will not exist where the model serves",
             "keep the file as an asset: self.vocabulary = tf.saved_model.Asset(path) on the "

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from generic_trainer.validation._check import Finding, check, fail, note, warn
+from generic_trainer.validation._check import Finding, check, fail, note, per_row, warn
 from generic_trainer.validation._feeds import feed_for
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._scoring import (
@@ -20,6 +20,7 @@ from generic_trainer.validation._scoring import (
     is_float,
     score,
 )
+from generic_trainer.validation._signatures import assigns
 
 _PREPROCESSING = "transform_"  # TFX's names: transform_features, transform_labels
 
@@ -34,6 +35,9 @@ def scores(model: ModelUnderTest) -> Iterator[Finding]:
     import tensorflow as tf
 
     for name, signature in model.signatures.items():
+        if name not in model.serving_signatures and assigns(model.meta_graph.graph_def, signature):
+            yield note(f"signature {name!r} changes the model's variables: not called")
+            continue
         feed = feed_for(model, signature)
         if feed is None:
             yield note(f"signature {name!r} takes no dense tensors: not called")
@@ -84,7 +88,8 @@ def output_per_row(model: ModelUnderTest) -> Iterator[Finding]:
     for name, scored in model.served_scores.items():
         for key, output in sorted(scored.batch.items()):
             if output.shape[:1] != (scored.feed.rows,):
-                yield fail(
+                yield per_row(
+                    model,
                     f"signature {name!r}: {scored.feed.rows} rows give output {key!r} of shape "
                     f"{list(output.shape)}",
                     "return one row per example; BulkInferrer and Evaluator split outputs by row",
@@ -98,9 +103,11 @@ def outputs_finite(model: ModelUnderTest) -> Iterator[Finding]:
         for key, output in sorted(scored.batch.items()):
             if is_float(output) and not np.isfinite(output.astype(np.float64)).all():
                 is_nan = bool(np.isnan(output.astype(np.float64)).any())
-                judge = fail if is_nan and scored.feed.real else warn
                 kind = "NaN" if is_nan else "infinite values"
-                yield judge(
+                yield _of_rows(
+                    model,
+                    name,
+                    is_nan and scored.feed.real,
                     f"signature {name!r}: output {key!r} has {kind} for {scored.feed.source}",
                     "look for a division by zero, the log of zero, or features whose missing "
                     "values became NaN; the Evaluator turns NaN into silent nonsense",
@@ -129,26 +136,36 @@ def _constant(output: np.ndarray) -> bool:
 def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
     """The same batch scored twice gives the same outputs."""
     for name, scored in model.scores.items():
-        again = call(model.loaded.signatures[name], scored.feed.inputs)
-        for key, expected in sorted(scored.batch.items()):
-            changed, certain = difference(again[key], expected)
+        for key in sorted(scored.batch):
+            changed, certain = scored.varies(key)
             if changed:
-                yield (fail if certain else warn)(
+                yield _of_rows(
+                    model,
+                    name,
+                    certain,
                     f"signature {name!r}, output {key!r}: the second call gives {changed}",
                     "call the model with training=False in the exported function: dropout or "
-                    "another random op is live; severities={'deterministic': 'warn'} accepts a "
-                    "model that is meant to sample",
+                    "another random op is live",
                 )
 
 
-@check("row_independence", needs=("deterministic",))
+def _of_rows(model: ModelUnderTest, name: str, certain: bool, message: str, remedy: str) -> Finding:
+    """Fails where a row's own score is wrong for consumers that want it, and warns elsewhere."""
+    wanted = name in model.serving_signatures and model.contract.matches_rows
+    return Finding("fail" if certain and wanted else "warn", message, remedy, may_be_meant=True)
+
+
+@check("row_independence", needs=("scores",))
 def row_independence(model: ModelUnderTest) -> Iterator[Finding]:
     """A row scored alone, or in a smaller batch, gives what it gives in the full batch."""
     for name, scored in model.scores.items():
         for key in sorted(scored.batch):
             message, certain = _first_difference(scored, key)
-            if message:
-                yield (fail if certain else warn)(
+            if message and not scored.varies(key)[0]:
+                yield _of_rows(
+                    model,
+                    name,
+                    certain,
                     f"signature {name!r}, output {key!r}: {message}",
                     "a prediction must not depend on which examples share its batch: normalise "
                     "with statistics from training (BatchNormalization with training=False, or "

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +13,10 @@ import numpy as np
 from generic_trainer._core.machine import resident_memory_mb
 from generic_trainer._core.records import read_records
 from generic_trainer.errors import DataError
-from generic_trainer.validation._check import Finding, check, fail, note, skip
-from generic_trainer.validation._graph import library_of
+from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._scoring import Scores, call, difference, first_line
+from generic_trainer.validation._signatures import nodes_of
 
 _WARMUP_FILE = Path("assets.extra/tf_serving_warmup_requests")
 _MAX_REQUESTS = 100
@@ -32,11 +30,7 @@ _MAX_SECONDS = 0.5
 @check("loads", needs=("serve_tag",))
 def loads(model: ModelUnderTest) -> Iterator[Finding]:
     """`tf.saved_model.load` loads the model elsewhere than where it was exported."""
-    for op in model.contract.allowed_ops:
-        library = library_of(op)
-        if library is not None:
-            with contextlib.suppress(ImportError):
-                importlib.import_module(library)
+    model.op_libraries  # noqa: B018 - imports on first use
     model.memory_before_mb = resident_memory_mb()
     try:
         model.loaded  # noqa: B018 - loads on first use
@@ -157,7 +151,8 @@ def session(model: ModelUnderTest) -> Iterator[Finding]:
     import tensorflow as tf
 
     model.release()
-    with tf.Graph().as_default(), tf.compat.v1.Session() as running:
+    softly = tf.compat.v1.ConfigProto(allow_soft_placement=True)  # as TF Serving does
+    with tf.Graph().as_default(), tf.compat.v1.Session(config=softly) as running:
         try:
             tf.compat.v1.saved_model.load(running, ["serve"], str(model.directory))
         except Exception as error:
@@ -174,7 +169,7 @@ def _compare_with_session(
     model: ModelUnderTest, running: Any, name: str, scores: Scores
 ) -> Iterator[Finding]:
     signature = model.signatures[name]
-    is_random = model.contract.severities.get("deterministic") in ("warn", "skip")
+    judge = fail if name in model.serving_signatures else warn
     dense = {
         key: info.name
         for key, info in signature.outputs.items()
@@ -184,37 +179,42 @@ def _compare_with_session(
     try:
         values = running.run(dense, feed)
     except Exception as error:
-        yield _judge_session(running, name, error)
+        yield judge(*_why_session_fails(model, running, name, error))
         return
     for key, value in sorted(values.items()):
-        changed, certain = difference(value, scores.batch[key])
-        if changed and certain and not is_random:
-            yield fail(
+        changed, certain = difference(np.asarray(value), scores.batch[key])
+        if changed and certain and not scores.varies(key)[0]:
+            yield judge(
                 f"signature {name!r}, output {key!r}: a session gives {changed} from Python",
                 "the two loaders restored different values: export again with "
                 "generic_trainer.training.export_model",
             )
 
 
-def _judge_session(running: Any, name: str, error: Exception) -> Finding:
-    untracked = _uninitialized(running)
+def _why_session_fails(
+    model: ModelUnderTest, running: Any, name: str, error: Exception
+) -> tuple[str, str]:
+    """Returns what is wrong, and the remedy."""
+    # What the signature does not read, such as an optimizer's state, is nobody's concern.
+    read = {node.name for node in nodes_of(model.meta_graph.graph_def, model.signatures[name])}
+    untracked = _uninitialized(running, read)
     if untracked:
-        return fail(
+        return (
             f"signature {name!r}: the variables {', '.join(map(repr, untracked[:8]))} are not "
             "tracked, so that a session never restores them, though tf.saved_model.load does: "
             f"{first_line(error)}",
             "export with generic_trainer.training.export_model or, for a Keras 3 model, with "
             "model.export / ExportArchive; tf.saved_model.save(keras_3_model) has this flaw",
         )
-    return fail(
+    return (
         f"signature {name!r} fails in a tf.compat.v1.Session: {first_line(error)}",
         "BulkInferrer and TF Serving run it this way; look at devices, fixed batch sizes and "
         "tables that need initialisation",
     )
 
 
-def _uninitialized(running: Any) -> list[str]:
-    """Returns the names of variables that nothing has restored."""
+def _uninitialized(running: Any, nodes: Container[str]) -> list[str]:
+    """Returns the names of variables that nothing has restored, among some nodes."""
     import tensorflow as tf
 
     checks = {
@@ -222,7 +222,7 @@ def _uninitialized(running: Any) -> list[str]:
             resource=op.outputs[0]
         )
         for op in running.graph.get_operations()
-        if op.type == "VarHandleOp"
+        if op.type == "VarHandleOp" and op.name in nodes
     }
     try:
         ready = running.run(checks)

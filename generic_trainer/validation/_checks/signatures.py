@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from generic_trainer._core.texts import did_you_mean
-from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
+from generic_trainer.validation._check import Finding, check, fail, note, per_row, skip, warn
 from generic_trainer.validation._contract import SignatureSpec
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._signatures import (
@@ -127,7 +127,8 @@ def batch_dimension(model: ModelUnderTest) -> Iterator[Finding]:
     for name, signature in model.serving_signatures.items():
         for key, info in sorted(signature.inputs.items()):
             if not batched(info):
-                yield fail(
+                yield per_row(
+                    model,
                     f"signature {name!r}: the first dimension of input {key!r} should be None, "
                     f"found {describe_info(info)}",
                     "trace the function with tf.TensorSpec([None, ...]) instead of a fixed size",
@@ -140,7 +141,8 @@ def output_shape(model: ModelUnderTest) -> Iterator[Finding]:
     for name, signature in model.serving_signatures.items():
         for key, info in sorted(signature.outputs.items()):
             if not batched(info):
-                yield fail(
+                yield per_row(
+                    model,
                     f"signature {name!r}: the first dimension of output {key!r} should be the "
                     f"batch, found {describe_info(info)}",
                     "return one row per example, e.g. [batch, 1] and not a mean over the batch; "
