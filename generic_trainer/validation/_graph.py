@@ -1,7 +1,9 @@
 """Nodes of a model: the graph's own, and those inside every function of its library.
 
 `meta_info_def.stripped_op_list` misses what is inside `tf.cond` and `tf.while_loop`, and so does
-`saved_model_cli scan`; only a walk over the library finds it.
+`saved_model_cli scan`; only a walk over the library finds it. What the graph holds need not run: a
+session runs what the signatures and the initialisation depend on, and, while it loads, what
+restores the variables.
 """
 
 from __future__ import annotations
@@ -9,7 +11,12 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
+
+When = Literal["served", "restored", "loaded", "saved", "never"]
+_INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op")
+# What `tf.saved_model.load` calls of a table, or of another resource, and when it lets go of it.
+_RESOURCE_METHODS = ("_create_resource", "_initialize", "_destroy_resource")
 
 # Ops of the add-on libraries, by the start of their names, and the module that registers them.
 _LIBRARIES = (
@@ -34,18 +41,25 @@ class Node:
     Attributes:
         proto: the `NodeDef`.
         function: the library function that holds it, empty for the graph itself.
-        served: whether a signature, or the initialisation, can get there. What is not served is
-            reached only through the Python object that `tf.saved_model.load` returns.
+        when: it can run: `"served"`, for a signature or the initialisation; `"restored"`, where a
+            session restores the variables; `"loaded"`, only in `tf.saved_model.load`; `"saved"`,
+            where a checkpoint is written, which no consumer does. What is left, `"never"`, runs
+            only if somebody calls it through the object that `tf.saved_model.load` returns.
     """
 
     proto: Any
     function: str
-    served: bool
+    when: When
 
     @property
     def op(self) -> str:
         """The op's name."""
         return self.proto.op
+
+    @property
+    def served(self) -> bool:
+        """Whether a signature, or the initialisation, can get there."""
+        return self.when == "served"
 
     @property
     def where(self) -> str:
@@ -54,25 +68,94 @@ class Node:
         return f"{self.proto.name!r} in {home}"
 
 
-def walk(graph_def: Any) -> list[Node]:
-    """Returns every node of a `GraphDef` and its library; calls of functions are left out."""
+def walk(meta_graph: Any) -> list[Node]:
+    """Returns every node of a `MetaGraphDef` and its library; calls of functions are left out."""
+    graph_def = meta_graph.graph_def
     library = {function.signature.name: function for function in graph_def.library.function}
-    served = functions_below(graph_def.node, library)
-    nodes = [Node(proto, "", True) for proto in graph_def.node]
+    own = {node.name: node for node in graph_def.node}
+    when_own: dict[str, When] = {}
+    when_library: dict[str, When] = {}
+    for when, roots in _roots(meta_graph).items():
+        cone = _cone(own, roots)
+        called = functions_below(cone, library)
+        if when == "loaded":
+            for name in _called_by_load(meta_graph) & library.keys():
+                called |= {name: library[name], **functions_below(library[name].node_def, library)}
+        for node in cone:
+            when_own.setdefault(node.name, when)
+        for name in called:
+            when_library.setdefault(name, when)
+    nodes = [Node(proto, "", when_own.get(proto.name, "never")) for proto in graph_def.node]
     for name, function in library.items():
-        nodes.extend(Node(proto, name, name in served) for proto in function.node_def)
+        when = when_library.get(name, "never")
+        nodes.extend(Node(proto, name, when) for proto in function.node_def)
     return [node for node in nodes if node.op not in library]
+
+
+def _roots(meta_graph: Any) -> dict[When, list[str]]:
+    """Returns the nodes of the graph itself that somebody asks for; the earlier reason counts."""
+    served = [
+        name
+        for signature in meta_graph.signature_def.values()
+        for info in signature.outputs.values()
+        for name in _tensors(info)
+    ]
+    for key in _INIT_COLLECTIONS:
+        served.extend(meta_graph.collection_def[key].node_list.value)
+    saver = meta_graph.saver_def
+    return {
+        "served": served,
+        "restored": [saver.restore_op_name],
+        "loaded": [],
+        "saved": [saver.save_tensor_name],
+    }
+
+
+def _tensors(info: Any) -> list[str]:
+    sparse = info.coo_sparse
+    parts = [info.name, sparse.values_tensor_name, sparse.indices_tensor_name]
+    parts.append(sparse.dense_shape_tensor_name)
+    return parts + [part.name for part in info.composite_tensor.components]
+
+
+def _cone(own: Mapping[str, Any], roots: Iterable[str]) -> list[Any]:
+    """Returns the nodes that some of them depend on, and these."""
+    reached: dict[str, Any] = {}
+    waiting = [node_name(root) for root in roots]
+    while waiting:
+        name = waiting.pop()
+        if name in own and name not in reached:
+            reached[name] = own[name]
+            waiting.extend(map(node_name, own[name].input))
+    return list(reached.values())
+
+
+def _called_by_load(meta_graph: Any) -> set[str]:
+    """Returns the functions that `tf.saved_model.load` calls while it loads, by name."""
+    objects = meta_graph.object_graph_def.nodes
+    called = [
+        child.node_id
+        for each in objects
+        for child in each.children
+        if child.local_name in _RESOURCE_METHODS
+    ]
+    called += [
+        saveable.restore_function for each in objects for saveable in each.saveable_objects.values()
+    ]
+    names = [name for number in called for name in objects[number].function.concrete_functions]
+    bare = [objects[number].bare_concrete_function.concrete_function_name for number in called]
+    return {*names, *bare}
 
 
 def functions_below(nodes: Iterable[Any], library: Mapping[str, Any]) -> dict[str, Any]:
     """Returns those functions of a library that `NodeDef`s call, directly or not, by name."""
     reached: dict[str, Any] = {}
-    waiting = [name for node in nodes for name in _functions_of(node)]
+    waiting = [name for node in nodes for name in functions_of(node)]
     while waiting:
         name = waiting.pop()
         if name in library and name not in reached:
             reached[name] = library[name]
-            waiting.extend(n for node in library[name].node_def for n in _functions_of(node))
+            waiting.extend(n for node in library[name].node_def for n in functions_of(node))
     return reached
 
 
@@ -140,7 +223,7 @@ def node_name(tensor: str) -> str:
     return tensor.split(":")[0].lstrip("^")
 
 
-def _functions_of(node: Any) -> Iterator[str]:
+def functions_of(node: Any) -> Iterator[str]:
     """Yields the names of the functions that a `NodeDef` may call, and its op's name."""
     yield node.op
     for value in node.attr.values():

@@ -5,10 +5,10 @@ there by accident, so the checks run in a process that sees the files at a new p
 the old one. The original is never renamed, copied or written, whatever happens to the process:
 
 - Where the kernel allows a private mount namespace, the original is bind-mounted at the new path
-  and covered by an empty file system, in that process alone.
+  and covered by an empty file system, in that process alone. Its shared memory is its own as well.
 - Elsewhere the new path is a tree of symbolic links. The original stays readable then, and the
   static check on absolute paths is what finds a model that depends on it.
-- A remote directory (`gs://...`) is downloaded.
+- A remote directory (`gs://...`) has been downloaded: see `_inputs`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ import os
 import shutil
 from pathlib import Path
 
-from generic_trainer._core.files import copy_tree, is_remote
+from generic_trainer._core.files import is_remote
 from generic_trainer._core.forkserver.server import die_with_parent
 from generic_trainer._core.scratch import ScratchFolder
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
+# Where the C library keeps named semaphores, which Python's thread pools have.
+SHARED_MEMORY = Path("/dev/shm")
+_MS_NOSUID, _MS_NODEV = 2, 4
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC = 1, 32, 4096, 16384
 _MS_PRIVATE, _MS_RELATIME = 1 << 18, 1 << 21
 
@@ -35,7 +38,6 @@ def move(model_dir: str, target: Path) -> bool:
         Whether the original is out of this process's reach.
     """
     if is_remote(model_dir):
-        copy_tree(model_dir, str(target))
         return False
     original = Path(model_dir).resolve()
     # Tried elsewhere first: what fails half-way leaves a process without its rights.
@@ -82,6 +84,8 @@ def _hidden_copy(original: Path, target: Path) -> None:
     _mount(libc, str(original), target, None, _MS_BIND | _MS_REC)
     _mount(libc, "none", target, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _kept_flags(target))
     _mount(libc, "tmpfs", original, b"tmpfs", 0)
+    if SHARED_MEMORY.is_dir():
+        _mount(libc, "tmpfs", SHARED_MEMORY, b"tmpfs", _MS_NOSUID | _MS_NODEV, b"size=64m")
 
 
 def _kept_flags(mounted: Path) -> int:
@@ -91,6 +95,13 @@ def _kept_flags(mounted: Path) -> int:
     return same | (_MS_RELATIME if flags & os.ST_RELATIME else 0)
 
 
-def _mount(libc: ctypes.CDLL, source: str, target: Path, kind: bytes | None, flags: int) -> None:
-    if libc.mount(source.encode(), os.fsencode(target), kind, ctypes.c_ulong(flags), None):
+def _mount(
+    libc: ctypes.CDLL,
+    source: str,
+    target: Path,
+    kind: bytes | None,
+    flags: int,
+    options: bytes | None = None,
+) -> None:
+    if libc.mount(source.encode(), os.fsencode(target), kind, ctypes.c_ulong(flags), options):
         raise OSError(ctypes.get_errno(), f"mount {source} at {target}")

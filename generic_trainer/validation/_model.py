@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import gc
 import importlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from generic_trainer._core import internals
 from generic_trainer._core.protos import load_eval_config, load_schema
 from generic_trainer._core.records import read_records
 from generic_trainer.errors import DataError
+from generic_trainer.validation._access import Assets
 from generic_trainer.validation._contract import ServingContract
-from generic_trainer.validation._graph import Node, library_of, walk
+from generic_trainer.validation._graph import Node, library_of, node_name, walk
 from generic_trainer.validation._scoring import Scores, first_line
 
 RECORDS = 32  # examples that are read and scored
@@ -46,12 +48,20 @@ class ModelUnderTest:
         directory: where the files lie for this process; not the place they were exported to.
         contract: what is required.
         exported_to: the directory as the caller knows it.
+        unreadable: inputs of the contract that could not be fetched, and why.
     """
 
-    def __init__(self, directory: Path, contract: ServingContract, exported_to: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        contract: ServingContract,
+        exported_to: str,
+        unreadable: Mapping[str, str] | None = None,
+    ) -> None:
         self.directory = directory
         self.contract = contract
         self.exported_to = exported_to
+        self._unreadable = unreadable or {}
         self.facts: dict[str, Any] = {}
         self.scores: dict[str, Scores] = {}
         self.memory_before_mb: float | None = None
@@ -91,9 +101,20 @@ class ModelUnderTest:
         return [*self.meta_graph.asset_file_def, *older]
 
     @functools.cached_property
+    def asset_nodes(self) -> set[str]:
+        """The nodes of the graph that hold the path of an asset."""
+        return {node_name(asset.tensor_info.name) for asset in self.assets}
+
+    @functools.cached_property
+    def asset_readers(self) -> Assets:
+        """Which nodes read assets and nothing else."""
+        functions = self.meta_graph.graph_def.library.function
+        return Assets(self.nodes, functions, self.asset_nodes)
+
+    @functools.cached_property
     def nodes(self) -> list[Node]:
         """Every node: the graph's own, and those inside each library function."""
-        return walk(self.meta_graph.graph_def)
+        return walk(self.meta_graph)
 
     @functools.cached_property
     def foreign_ops(self) -> dict[str, list[Node]]:
@@ -126,18 +147,23 @@ class ModelUnderTest:
     @functools.cached_property
     def records(self) -> list[bytes]:
         """The first of the contract's examples, or none; a `DataError` if they are unreadable."""
-        source = self.contract.examples
+        source = self._input("examples")
         return [] if source is None else read_records(source, RECORDS)
 
     @functools.cached_property
     def schema(self) -> Any:
         """The contract's `Schema`, or None; a `DataError` if it cannot be read."""
-        return load_schema(self.contract.schema)
+        return load_schema(self._input("schema"))
 
     @functools.cached_property
     def eval_config(self) -> Any:
         """The contract's `EvalConfig`, or None; a `DataError` if it cannot be read."""
-        return load_eval_config(self.contract.eval_config)
+        return load_eval_config(self._input("eval_config"))
+
+    def _input(self, name: str) -> Any:
+        if name in self._unreadable:
+            raise DataError(self._unreadable[name])
+        return getattr(self.contract, name)
 
     @property
     def serving_signatures(self) -> dict[str, Any]:

@@ -29,7 +29,8 @@ class ValidationReport:
         results: one per check, in the order in which they ran.
         facts: what was measured on the way: `size_bytes`, `files`, `signatures`, `latency_ms`,
             `memory_mb`, `tensorflow_version`, `saved_by_tensorflow`, `seconds`, ...; a fact is
-            absent when the check that measures it did not run.
+            absent when the check that measures it did not run. `unprotected`: what the system
+            does not allow to keep the checked model from.
     """
 
     model_dir: str
@@ -185,6 +186,7 @@ def _described(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Saved by TensorFlow", facts.get("saved_by_tensorflow", "")),
         ("Checked with TensorFlow", facts.get("tensorflow_version", "")),
         ("Original directory hidden", hidden),
+        ("Checked without protection from", ", ".join(facts.get("unprotected", ()))),
         ("Time taken", _number(facts, "seconds", "s")),
     ]
     return [(label, value) for label, value in rows if value]

@@ -9,17 +9,21 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import generic_trainer
 from generic_trainer._core import machine
 from generic_trainer.validation._check import Check, Result
-from generic_trainer.validation._checks import checks_for
+from generic_trainer.validation._checks import all_checks, checks_for
 from generic_trainer.validation._contract import ServingContract
+from generic_trainer.validation._inputs import directories_of, fetch
 from generic_trainer.validation._isolation import move
 from generic_trainer.validation._model import ModelUnderTest
+from generic_trainer.validation._sandbox import confine
 
 # Of all processes this one is the kernel's first choice when memory runs out.
 _OOM_SCORE = 1000
@@ -43,12 +47,21 @@ def run(request: Mapping[str, Any], events: int) -> int:
     contract = ServingContract.from_json(request["contract"])
     machine.be_first_to_be_killed(_OOM_SCORE)
     machine.limit_memory(request["memory_limit_mb"])
-    target = Path(request["scratch"], uuid.uuid4().hex, "moved")
+    folder = Path(request["scratch"], uuid.uuid4().hex)
+    target, work = folder / "moved", folder / "work"
+    work.mkdir(parents=True)
+    contract, unreadable = fetch(request["model_dir"], contract, target, folder)
     hidden = move(request["model_dir"], target)
-    os.chdir(request["scratch"])
+    os.chdir(work)
     contract = _follow(contract, Path(request["model_dir"]), target)
-    model = ModelUnderTest(target, contract, request["model_dir"])
+    readable = [request["scratch"], *_libraries(), *directories_of(contract)]
+    if not hidden:  # links lead to it
+        readable.append(request["model_dir"])
+    unprotected = confine(work=work, readable=readable)
+    model = ModelUnderTest(target, contract, request["model_dir"], unreadable)
     model.facts.update(original_hidden=hidden, tensorflow_version=tf.__version__)
+    if unprotected:
+        model.facts["unprotected"] = unprotected
     _send(events, event="begin", facts=model.facts)
     done = dict(request["done"])
     for check in checks_for(contract):
@@ -70,6 +83,13 @@ def _send(descriptor: int, **event: Any) -> None:
         line = line[os.write(descriptor, line) :]
 
 
+def _libraries() -> Iterator[str]:
+    """Yields where Python and its packages lie; this package may lie outside its path."""
+    yield from (sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, *sys.path)
+    yield str(Path(generic_trainer.__file__).parent)
+    yield from os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+
+
 def _follow(contract: ServingContract, original: Path, target: Path) -> ServingContract:
     """Lets a base model that is the model itself, or lies inside it, move along."""
     if contract.base_model is None or not Path(contract.base_model).is_relative_to(original):
@@ -84,7 +104,16 @@ def _run_one(check: Check, model: ModelUnderTest, done: dict[str, str]) -> tuple
         return Result(check.name, "skip", "switched off by the contract"), "skip"
     failed = [name for name in check.needs if done.get(name) in ("fail", "blocked")]
     if failed:
-        reason = f"not possible, because {failed[0]!r} did not pass"
-        return Result(check.name, "skip", reason), "blocked"
+        return Result(check.name, "skip", _why_not(failed[0], done)), "blocked"
     result = check.run(model)
     return result, result.status
+
+
+def _why_not(need: str, done: Mapping[str, str]) -> str:
+    """Says which check did not pass, so that another one that needs it was not run."""
+    needs = {check.name: check.needs for check in all_checks()}
+    while done[need] == "blocked":
+        need = next(name for name in needs[need] if done.get(name) in ("fail", "blocked"))
+    if need == "file_ops":
+        return "not run, because the model would reach files or the network: see 'file_ops'"
+    return f"not possible, because {need!r} did not pass"

@@ -170,6 +170,55 @@ def text_classifier(folder: Path) -> None:
 
 
 @recipe
+def vocabulary_in_records(folder: Path) -> None:
+    """A V1 graph whose table is filled from a dataset over an asset, as Transform can write it."""
+    v1 = tf.compat.v1
+    file = folder.parent / "words.gz"
+    with tf.io.TFRecordWriter(str(file), "GZIP") as writer:
+        for word in models.VOCABULARY:
+            writer.write(word.encode())
+    with tf.Graph().as_default(), v1.Session() as session:
+        text = v1.placeholder(tf.string, [None], name="text")
+        asset = tf.constant(str(file))
+        v1.add_to_collection(v1.GraphKeys.ASSET_FILEPATHS, asset)
+        words = tf.data.TFRecordDataset(asset, "GZIP").enumerate()
+        words = words.map(lambda row, word: (word, row))
+        table = tf.lookup.StaticHashTable(tf.data.experimental.DatasetInitializer(words), -1)
+        signature = v1.saved_model.predict_signature_def(
+            {"text": text}, {"row": table.lookup(text)}
+        )
+        session.run(v1.tables_initializer())
+        builder = v1.saved_model.Builder(str(folder))
+        builder.add_meta_graph_and_variables(
+            session, ["serve"], {"serving_default": signature},
+            assets_collection=v1.get_collection(v1.GraphKeys.ASSET_FILEPATHS),
+            main_op=v1.tables_initializer(),
+        )  # fmt: skip
+        builder.save()
+
+
+@recipe
+def reads_its_own_asset(folder: Path) -> None:
+    file = folder.parent / "banner.txt"
+    file.write_text("hello")
+    asset = tf.saved_model.Asset(str(file))
+
+    def serve(text: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"text": tf.strings.join([tf.io.read_file(asset.asset_path), text])}
+
+    save(serving(serve, tf.TensorSpec([None], tf.string, name="text"), asset=asset), folder)
+
+
+@recipe
+def cached_in_memory(folder: Path) -> None:
+    def serve(text: tf.Tensor) -> dict[str, tf.Tensor]:
+        total = tf.data.Dataset.range(3).cache().reduce(tf.constant(0, tf.int64), tf.add)
+        return {"text": tf.strings.join([text, tf.strings.as_string(total)])}
+
+    save(serving(serve, tf.TensorSpec([None], tf.string, name="text")), folder)
+
+
+@recipe
 def no_variables(folder: Path) -> None:
     save(serving(lambda x: {"y": x * 2.0}, ROWS), folder)
 

@@ -21,7 +21,9 @@ FAILED = ValidationReport(
     ),
     {"size_bytes": 1_234_567, "files": 4, "latency_ms": 0.25, "original_hidden": True},
 )
-PASSED = ValidationReport("/models/taxi", FAILED.results[:1], {"seconds": 1.0})
+PASSED = ValidationReport(
+    "/models/taxi", FAILED.results[:1], {"seconds": 1.0, "unprotected": ["writing", "connections"]}
+)
 
 
 class _Links(HTMLParser):
@@ -103,3 +105,5 @@ def test_terminal(report: ValidationReport, verdict: str) -> None:
     for result in report.results:
         assert result.name in printed
         assert result.remedy in printed
+    told = "Checked without protection from: writing, connections"
+    assert (told in printed) == ("unprotected" in report.facts)

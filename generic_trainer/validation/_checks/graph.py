@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from generic_trainer._core import internals
+from generic_trainer.validation._access import reaches_out
 from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
 from generic_trainer.validation._graph import (
     Node,
@@ -19,13 +20,8 @@ from generic_trainer.validation._graph import (
 from generic_trainer.validation._model import ModelUnderTest
 
 _PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
-_FILE_OPS = re.compile(
-    r"(Read|Write|Matching)Files?"
-    r"|(WholeFile|TextLine|TFRecord|FixedLengthRecord|LMDB)Reader(V2)?"
-    r"|(TFRecord|TextLine|FixedLengthRecord|CSV|Sql|LMDB|Save|Load|Snapshot|MatchingFiles)"
-    r"Dataset(V2)?"
-    r"|DebugIdentityV[23]"
-)
+# What loading a model is made of.
+_RESTORING = ("Restore", "RestoreSlice", "RestoreV2")
 _PATH = re.compile(r"(/[^/\0\n]+){2,}/?|(gs|s3|hdfs|file|viewfs|abfss?)://.+|[A-Za-z]:[\\/].+")
 _MAX_VALUES = 64  # a longer constant is data, such as a vocabulary, not a file name
 _READERS = ("InitializeTableFromTextFile", "ReadFile")
@@ -131,24 +127,41 @@ def python_ops(model: ModelUnderTest) -> Iterator[Finding]:
     )
 
 
-def _forbid(nodes: list[Node], problem: str, remedy: str) -> Iterator[Finding]:
-    """Fails where a signature can get to one of the nodes, and warns of others."""
-    served = [node for node in nodes if node.served]
-    if served:
-        yield fail(f"{problem}: {listed(served)}", remedy)
+def _forbid(
+    nodes: list[Node], problem: str, remedy: str, judge: Callable[[str, str], Finding] = fail
+) -> Iterator[Finding]:
+    """Fails where a consumer can get to one of the nodes, and warns of others."""
+    run = [node for node in nodes if node.when in ("served", "restored", "loaded")]
+    if run:
+        yield judge(f"{problem}: {listed(run)}", remedy)
     elif nodes:
         yield warn(f"in a function that no signature uses: {listed(nodes)}", remedy)
 
 
 @check("file_ops", needs=("serve_tag",))
 def file_ops(model: ModelUnderTest) -> Iterator[Finding]:
-    """No op reads or writes files, as far as a signature can get (saving and restoring apart)."""
+    """No op reads or writes files or connects, as far as a consumer can get (assets apart).
+
+    Where this check fails, the model is not run: it would do here what it is refused for.
+    """
     allowed = model.contract.allowed_ops
+    nodes = [
+        node
+        for node in model.nodes
+        if reaches_out(node.proto)
+        and node.op not in allowed
+        and not _is_loading(node)
+        and not model.asset_readers.are_all_that_is_read(node)
+    ]
+    # A contract that makes a warning of it knows what the model does, and wants it checked.
+    judge = warn if model.contract.severities.get("file_ops") == "warn" else fail
     yield from _forbid(
-        [node for node in model.nodes if _touches_files(node) and node.op not in allowed],
-        "reads or writes files",
-        "a model with this op can read or overwrite files of the server: feed the content as an "
-        "input, or accept the op with ServingContract(allowed_ops=...)",
+        nodes,
+        "reads or writes files, or connects",
+        "a model with this op can read or overwrite files of the server, or reach others from it: "
+        "feed the content as an input, keep a file as a tf.saved_model.Asset, or accept the op "
+        f"with ServingContract(allowed_ops={tuple(sorted({node.op for node in nodes}))})",
+        judge,
     )
     prints = [node for node in model.nodes if node.op in ("Print", "PrintV2") and node.served]
     if prints and not {"Print", "PrintV2"} & set(allowed):
@@ -158,16 +171,15 @@ def file_ops(model: ModelUnderTest) -> Iterator[Finding]:
         )
 
 
-def _touches_files(node: Node) -> bool:
-    if node.op == "PrintV2":
-        return node.proto.attr["output_stream"].s.startswith(b"file:")
-    return bool(_FILE_OPS.fullmatch(node.op))
+def _is_loading(node: Node) -> bool:
+    """Returns whether a node is a part of every model's loading, or of saving it."""
+    return node.when == "saved" or (node.when == "restored" and node.op in _RESTORING)
 
 
 @check("absolute_paths", needs=("serve_tag",))
 def absolute_paths(model: ModelUnderTest) -> Iterator[Finding]:
     """No constant names a file outside the model: it would be missing where the model serves."""
-    tracked = {node_name(asset.tensor_info.name) for asset in model.assets}
+    tracked = model.asset_nodes
     readers = [node for node in model.nodes if node.op.startswith(_READERS)]
     readers += [n for n in model.nodes if n.op.endswith(("Dataset", "DatasetV2", "ReaderV2"))]
     read = upstream_of(readers, model.meta_graph.graph_def)

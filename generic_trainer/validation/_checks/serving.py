@@ -27,7 +27,7 @@ _MAX_CALLS = 11
 _MAX_SECONDS = 0.5
 
 
-@check("loads", needs=("serve_tag",))
+@check("loads", needs=("serve_tag", "file_ops"))
 def loads(model: ModelUnderTest) -> Iterator[Finding]:
     """`tf.saved_model.load` loads the model elsewhere than where it was exported."""
     model.op_libraries  # noqa: B018 - imports on first use

@@ -1,0 +1,180 @@
+"""Access of a model's ops to files and to the network, as far as their definitions tell it.
+
+TensorFlow's registry says of no op that it opens a file or a connection. It shows in what an op
+asks for: a `filename`, a `logdir`, a `server_address`, the `writer` of a summary, ... So an op of a
+later release is known as well, without a list; the few that nothing but their names tell apart
+stand here. `tests/validation/test_access.py` holds this against the documentation of all ops.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from generic_trainer._core import internals
+from generic_trainer.validation._graph import Node, functions_of, node_name
+
+_PLACE = re.compile(
+    r"(.+_)?(file|files|filename|filenames|dir|directory|logdir|path|uri)(_.+)?"
+    r"|prefix|(checkpoint|destination|reader|writer)_prefix(es)?|(server_)?address|(debug_)?urls?"
+    r"|data_source_name|memory_region_name|debug_ops_spec|descriptor_source"
+)
+# What only names tell.
+_BY_NAME = re.compile(r"MatchingFiles|^FileSystem|Rpc|(Load|Retrieve)\w*TPUEmbedding\w*Parameters")
+_HARMLESS = ("IdentityReader", "IdentityReaderV2")  # they read what they are fed
+# It runs a graph that is data: nobody can look into it.
+_HIDES_A_GRAPH = ("DatasetFromGraph",)
+# Values of an attribute that stand for no file: none, a memory's, protos that are compiled in.
+_NO_FILE = re.compile(rb"|(local|bytes)://.*", re.DOTALL)
+
+# Ops that may read an asset of the model: they travel with it.
+_READERS = re.compile(
+    r"ReadFile|InitializeTableFromTextFile(V2)?|"
+    r"(Experimental)?(TFRecord|TextLine|FixedLengthRecord|CSV|LMDB)Dataset(V2)?"
+)
+# They hand on the path that they get, alone or among others, and make no other of it.
+_HANDS_ON = re.compile(
+    r"Identity(N)?|Reshape|ExpandDims|Squeeze|Pack|ConcatV2|StridedSlice|Switch|Merge|Enter|Exit|"
+    r"Tensor(Slice)?Dataset|ConcatenateDataset|OptionsDataset|PrefetchDataset|RepeatDataset"
+)
+_LOOKS_AT_A_VARIABLE = ("ReadVariableOp", "VarIsInitializedOp")
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+_COMPRESSIONS = (b"", b"GZIP", b"ZLIB")
+
+
+def reaches_out(node: Any) -> bool:
+    """Returns whether the op of a `NodeDef` reaches files or the network; an unknown op does not.
+
+    An op reaches nothing whose file is an attribute that is not set.
+    """
+    if node.op == "PrintV2":
+        return bool(node.attr["output_stream"].s.startswith(b"file:"))
+    definition = internals.TF_FIND_OP.get()(node.op)
+    if definition is None or node.op in _HARMLESS:
+        return False
+    outputs = [arg.name for arg in definition.output_arg]
+    handles = [*outputs, *(arg.name for arg in definition.input_arg)]
+    return bool(
+        places(definition)
+        or _is_set(definition, node)
+        or "reader_handle" in outputs
+        or "writer" in handles
+        or _BY_NAME.search(node.op)
+        or node.op in _HIDES_A_GRAPH
+    )
+
+
+def places(definition: Any) -> list[str]:
+    """Returns the inputs of an `OpDef` that name a file, a directory or an address."""
+    import tensorflow as tf
+
+    string = tf.string.as_datatype_enum
+    names = [arg.name for arg in definition.input_arg if arg.type == string]
+    return [name for name in names if _PLACE.fullmatch(name)]
+
+
+def _is_set(definition: Any, node: Any) -> bool:
+    """Returns whether an attribute of a `NodeDef` names a file, a directory or an address."""
+    return any(
+        not all(map(_NO_FILE.fullmatch, _values(node.attr[attribute.name])))
+        for attribute in definition.attr
+        if _PLACE.fullmatch(attribute.name)
+    )
+
+
+def _values(attribute: Any) -> list[bytes]:
+    return [attribute.s, *attribute.list.s]
+
+
+class Assets:
+    """The assets of a model, and which nodes read nothing else.
+
+    Args:
+        nodes: of the graph and its functions.
+        functions: the library of the graph.
+        tracked: nodes of the graph itself that hold the path of an asset.
+    """
+
+    def __init__(self, nodes: Iterable[Node], functions: Iterable[Any], tracked: set[str]) -> None:
+        self._tracked = tracked
+        self._arguments = {
+            function.signature.name: [arg.name for arg in function.signature.input_arg]
+            for function in functions
+        }
+        self._graphs: dict[str, dict[str, Any]] = {"": {}}
+        self._callers: dict[str, list[Node]] = {}
+        for node in nodes:
+            self._graphs.setdefault(node.function, {})[node.proto.name] = node.proto
+            if node.when != "never":
+                for name in functions_of(node.proto):
+                    self._callers.setdefault(name, []).append(node)
+
+    def are_all_that_is_read(self, node: Node) -> bool:
+        """Returns whether every file that a node reads is an asset, or its cache is memory."""
+        definition = internals.TF_FIND_OP.get()(node.op)
+        names = [arg.name for arg in definition.input_arg]
+        tensors = [node.proto.input[names.index(name)] for name in places(definition)]
+        if node.op.startswith("CacheDataset"):
+            return all(self._is_empty(node.function, tensor) for tensor in tensors)
+        seen: set[tuple[str, str]] = set()
+        return bool(
+            _READERS.fullmatch(node.op)
+            and all(self._is_asset(node.function, tensor, seen) for tensor in tensors)
+        )
+
+    def _is_empty(self, graph: str, tensor: str) -> bool:
+        source = self._graphs[graph].get(node_name(tensor))
+        return source is not None and _texts(source) == [b""]
+
+    def _is_asset(self, graph: str, tensor: str, seen: set[tuple[str, str]]) -> bool:
+        """Returns whether all paths that a tensor can hold are those of assets."""
+        name = node_name(tensor)
+        if (graph, name) in seen:
+            return True  # a loop: whatever else comes in decides
+        seen.add((graph, name))
+        node = self._graphs[graph].get(name)
+        if node is None:
+            return self._is_argument_asset(graph, name, seen)
+        if not graph and name in self._tracked:
+            return True
+        if node.op == "Const":
+            return _is_bare(node)
+        if node.op == "ReadVariableOp":
+            return not graph and self._is_asset_variable(node_name(node.input[0]), seen)
+        return bool(_HANDS_ON.fullmatch(node.op)) and self._are_assets(graph, node.input, seen)
+
+    def _are_assets(self, graph: str, tensors: Iterable[str], seen: set[tuple[str, str]]) -> bool:
+        return all(self._is_asset(graph, each, seen) for each in tensors if each[0] != "^")
+
+    def _is_asset_variable(self, name: str, seen: set[tuple[str, str]]) -> bool:
+        """The same for a variable of the graph itself: TensorFlow 2 keeps the paths in some."""
+        used = [
+            node
+            for node in self._graphs[""].values()
+            if name in map(node_name, node.input) and node.op not in _LOOKS_AT_A_VARIABLE
+        ]
+        return bool(used) and all(
+            node.op == "AssignVariableOp" and self._is_asset("", node.input[1], seen)
+            for node in used
+        )
+
+    def _is_argument_asset(self, graph: str, name: str, seen: set[tuple[str, str]]) -> bool:
+        """The same for an argument of a function, whose callers give it."""
+        for caller in self._callers.get(graph, ()):
+            tensors = [each for each in caller.proto.input if each[0] != "^"]
+            if caller.op in _CALLS:
+                tensors = [tensors[self._arguments[graph].index(name)]]
+            # Elsewhere, as with a dataset's, an argument can be any of what the node is given.
+            if not self._are_assets(caller.function, tensors, seen):
+                return False
+        return graph in self._callers
+
+
+def _is_bare(node: Any) -> bool:
+    """Returns whether a constant holds no text, or nothing that is a path."""
+    return all(text in _COMPRESSIONS for text in _texts(node))
+
+
+def _texts(node: Any) -> list[bytes]:
+    return list(node.attr["value"].tensor.string_val)

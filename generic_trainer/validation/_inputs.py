@@ -1,0 +1,103 @@
+"""Inputs of the checks that lie on other machines, fetched before the process is cut off from them.
+
+The clients of object stores start threads, which keep the rights that they were started with. So
+another process fetches: the one that will run the model has never had a thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from generic_trainer._core.files import copy_tree, gfile, is_remote
+from generic_trainer._core.records import read_records
+from generic_trainer.validation._contract import ServingContract
+from generic_trainer.validation._model import RECORDS
+
+_SOURCES = ("examples", "schema", "eval_config", "base_model")
+
+
+def fetch(
+    model_dir: str, contract: ServingContract, target: Path, folder: Path
+) -> tuple[ServingContract, dict[str, str]]:
+    """Copies what is remote.
+
+    Args:
+        model_dir: the model; copied to `target` if it is remote.
+        contract: names the other inputs.
+        target: where the model will lie.
+        folder: for the other inputs.
+
+    Returns:
+        The contract with local paths, and why what is not there could not be fetched, by its name.
+
+    Raises:
+        OSError: the model could not be fetched; standard error says why.
+    """
+    remote = {name: getattr(contract, name) for name in _SOURCES}
+    remote = {name: v for name, v in remote.items() if isinstance(v, str) and is_remote(v)}
+    if not remote and not is_remote(model_dir):
+        return contract, {}
+    told = folder / "fetched.json"
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            if is_remote(model_dir):
+                copy_tree(model_dir, str(target))
+            told.write_text(json.dumps(dict(_fetch_each(remote, folder))), encoding="utf-8")
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    if os.waitpid(pid, 0)[1]:
+        raise OSError(f"{model_dir} could not be fetched")
+    problems: dict[str, str] = json.loads(told.read_text(encoding="utf-8"))
+    local: dict[str, Any] = {name: str(folder / name) for name in remote.keys() - problems}
+    return dataclasses.replace(contract, **local), problems
+
+
+def _fetch_each(remote: dict[str, str], folder: Path) -> Iterator[tuple[str, str]]:
+    """Fetches the inputs; yields those that could not be, with the reason."""
+    for name, source in remote.items():
+        try:
+            _FETCH[name](source, str(folder / name))
+        except Exception as error:  # DataError, and whatever a client of an object store raises
+            yield name, str(error)
+
+
+def _fetch_examples(pattern: str, target: str) -> None:
+    import tensorflow as tf
+
+    with tf.io.TFRecordWriter(target) as writer:
+        for record in read_records(pattern, RECORDS):
+            writer.write(record)
+
+
+def _fetch_file(source: str, target: str) -> None:
+    gfile().copy(source, target)
+
+
+_FETCH: dict[str, Any] = {
+    "examples": _fetch_examples,
+    "schema": _fetch_file,
+    "eval_config": _fetch_file,
+    "base_model": copy_tree,
+}
+
+
+def directories_of(contract: ServingContract) -> Iterator[str]:
+    """Yields the local files and directories that hold the contract's inputs."""
+    for name in _SOURCES:
+        value = getattr(contract, name)
+        if isinstance(value, str):
+            # Of a pattern, what is before its first wildcard.
+            yield value if name != "examples" else os.path.dirname(re.split(r"[*?\[{]", value)[0])

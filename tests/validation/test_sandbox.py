@@ -1,0 +1,268 @@
+"""Models that do harm: refused without being run, and harmless where they are run."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+import generic_trainer
+from generic_trainer.validation import Checker, ServingContract, all_checks, start_checker
+from tests.validation import hostile, models
+
+NAMES = [check.name for check in all_checks()]
+DYNAMIC = NAMES[NAMES.index("loads") :]
+
+
+class _Server:
+    """Waits for connections on the loopback."""
+
+    def __init__(self) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket.setblocking(False)
+        self.port: int = self._socket.getsockname()[1]
+
+    @property
+    def was_contacted(self) -> bool:
+        try:
+            self._socket.accept()[0].close()
+        except BlockingIOError:
+            return False
+        return True
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def server() -> Iterator[_Server]:
+    listening = _Server()
+    yield listening
+    listening.close()
+
+
+def _touched(target: Path) -> list[Path]:
+    return list(target.parent.glob(f"{target.name}*"))
+
+
+@pytest.fixture(params=hostile.RECIPES)
+def hostile_model(
+    request: pytest.FixtureRequest, tmp_path: Path, server: _Server
+) -> tuple[str, Path, Path]:
+    """Name, model and the file that it must not touch."""
+    model, target = tmp_path / "model", tmp_path / "target" / "leak"
+    target.parent.mkdir()
+    hostile.RECIPES[request.param].make(model, target, server.port)
+    assert not _touched(target), "the model does harm while it is made"
+    assert not server.was_contacted
+    return request.param, model, target
+
+
+def test_is_refused_and_not_run(
+    hostile_model: tuple[str, Path, Path], checker: Checker, server: _Server
+) -> None:
+    name, model, target = hostile_model
+    report = checker.validate(str(model))
+    assert report["file_ops"].status == "fail"
+    assert hostile.RECIPES[name].op in report["file_ops"].message
+    for check in DYNAMIC:
+        assert report[check].status == "skip"
+        assert "not run, because the model would reach files or the network" in (
+            report[check].message
+        )
+    assert not _touched(target)
+    assert not server.was_contacted
+
+
+# The rows that a data service is asked for are awaited for an hour.
+HANGS = ("asks_a_data_service",)
+
+
+@pytest.mark.slow
+def test_is_harmless_where_it_is_run(
+    hostile_model: tuple[str, Path, Path], checker: Checker, server: _Server
+) -> None:
+    name, model, target = hostile_model
+    if name in HANGS:
+        pytest.skip("it waits for the service, and is killed after the time for one check")
+    contract = ServingContract(signatures=(), severities={"file_ops": "warn"})
+    report = checker.validate(str(model), contract)
+    assert report["file_ops"].status == "warn"
+    assert report["loads"].status != "skip"
+    assert not _touched(target)
+    assert not server.was_contacted
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> tuple[Path, Path]:
+    """A model that writes a file, and the file."""
+    model, target = tmp_path / "model", tmp_path / "leak"
+    hostile.RECIPES["writes_on_every_call"].make(model, target, 0)
+    return model, target
+
+
+def test_without_the_sandbox_it_would_do_harm(writer: tuple[Path, Path]) -> None:
+    model, target = writer
+    tf.saved_model.load(str(model)).signatures["serving_default"](x=tf.zeros([1, 2]))
+    assert target.exists()
+
+
+@pytest.mark.parametrize(
+    "contract",
+    [
+        ServingContract(signatures=(), allowed_ops=("WriteFile",)),
+        ServingContract(signatures=(), severities={"file_ops": "warn"}),
+        ServingContract(signatures=(), severities={"file_ops": "skip"}),
+    ],
+)
+def test_who_allows_an_op_has_the_model_run(
+    contract: ServingContract, writer: tuple[Path, Path], checker: Checker
+) -> None:
+    model, target = writer
+    report = checker.validate(str(model), contract)
+    assert "PERMISSION_DENIED" in report["scores"].message.upper().replace(" ", "_")
+    assert not target.exists()
+
+
+def test_inputs_on_other_machines_are_fetched(
+    checker: Checker, good_model: Path, tmp_path: Path
+) -> None:
+    with tf.io.TFRecordWriter(str(tmp_path / "examples")) as out:
+        for record in models.examples(5):
+            out.write(record)
+    schema = 'feature { name: "miles" type: FLOAT presence { min_fraction: 1.0 } }'
+    (tmp_path / "schema.pbtxt").write_text(schema)
+    contract = ServingContract(
+        examples=f"file://{tmp_path}/exam*",
+        schema=f"file://{tmp_path}/schema.pbtxt",
+        base_model=f"file://{good_model}",
+    )
+    report = checker.validate(f"file://{good_model}", contract)
+    assert report.passed, report.summary()
+    assert "5 examples read" in report["inputs_read"].message
+    assert "differs by 0" in report["base_model"].message
+    assert "unprotected" not in report.facts
+
+
+def test_an_input_that_cannot_be_fetched_is_told(
+    checker: Checker, good_model: Path, tmp_path: Path
+) -> None:
+    contract = ServingContract(examples=f"file://{tmp_path}/nothing*")
+    report = checker.validate(str(good_model), contract)
+    assert f"file://{tmp_path}/nothing*" in report["inputs_read"].message
+
+
+@pytest.mark.slow
+def test_a_model_in_a_home_directory(
+    good_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(good_model.parent))
+    with start_checker() as at_home:
+        report = at_home.validate(str(good_model))
+    assert report.passed, report.summary()
+    assert not report.warnings, report.warnings
+
+
+# What a process can do that is confined, tried in one that has not loaded TensorFlow.
+
+_TRY = """
+import os, resource, socket, subprocess, sys, tempfile, threading
+from pathlib import Path
+from generic_trainer.validation import _sandbox
+{before}
+folder = Path(sys.argv[1])
+print(_sandbox.confine(work=folder / "work", readable=[folder / "library", sys.prefix]))
+
+def attempt(name, act):
+    try:
+        act()
+        print(name, "allowed")
+    except OSError as error:
+        print(name, "refused", error.errno)
+
+def start_thread():
+    thread = threading.Thread(target=print)
+    thread.start()
+    thread.join()
+
+attempt("read library", (folder / "library" / "file").read_text)
+attempt("read beside", (folder / "secret").read_text)
+attempt("read home", (Path(sys.argv[2]) / "key").read_text)
+attempt("read system", Path("/etc/hostname").exists and Path("/etc/passwd").read_text)
+attempt("write work", lambda: (folder / "work" / "new").write_text("x"))
+attempt("write library", lambda: (folder / "library" / "file").write_text("x"))
+attempt("write system", lambda: Path("/var/leak").write_text("x"))
+attempt("write process", lambda: Path("/proc/self/comm").write_text("x"))
+attempt("write null", lambda: Path("/dev/null").write_text("x"))
+attempt("large file", lambda: os.truncate(folder / "work" / "new", 1 << 30))
+attempt("internet", lambda: socket.socket(socket.AF_INET))
+attempt("internet 6", lambda: socket.socket(socket.AF_INET6))
+attempt("unix socket", lambda: socket.socket(socket.AF_UNIX))
+attempt("pair", socket.socketpair)
+attempt("process", lambda: subprocess.run(["true"]))
+attempt("fork", lambda: os.fork() or os._exit(0))
+attempt("thread", start_thread)
+attempt("temporary", tempfile.NamedTemporaryFile)
+attempt("kill", lambda: os.kill(os.getppid(), 0))
+"""
+
+
+def _attempts(folder: Path, before: str = "") -> tuple[str, dict[str, str]]:
+    """Returns what a confined process was told it lacks, and what it could do."""
+    home = folder / "home"
+    for made in (folder / "work", folder / "library", home):
+        made.mkdir()
+    for file in (folder / "library" / "file", folder / "secret", home / "key"):
+        file.write_text("content")
+    done = subprocess.run(
+        [sys.executable, "-c", _TRY.format(before=before), str(folder), str(home)],
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            "HOME": str(home),
+            "PYTHONPATH": str(Path(generic_trainer.__path__[0]).parent),
+        },
+    )
+    assert done.returncode == 0, done.stderr
+    missing, *lines = [line for line in done.stdout.splitlines() if line]
+    words = (line.rpartition(" refused" if " refused" in line else " allowed") for line in lines)
+    return missing, {name: verdict.strip() for name, verdict, _ in words}
+
+
+def test_what_a_confined_process_can_do(tmp_path: Path) -> None:
+    missing, attempts = _attempts(tmp_path)
+    assert missing == "[]"
+    allowed = [name for name, verdict in attempts.items() if verdict == "allowed"]
+    assert allowed == [
+        "read library", "read system", "write work", "write null", "pair", "thread", "temporary"
+    ]  # fmt: skip
+    assert not Path("/var/leak").exists()
+
+
+@pytest.mark.parametrize(
+    "before, danger, allowed, refused",
+    [
+        (
+            "_sandbox._CREATE_RULESET = 9999  # a kernel without Landlock",
+            "writing to files of this machine", "write library", "internet",
+        ),
+        (
+            "_sandbox._CALLS = {}  # a processor that nobody has tried",
+            "connections and new processes", "internet", "write library",
+        ),
+    ],
+)  # fmt: skip
+def test_a_missing_protection_is_told_and_the_others_stand(
+    before: str, danger: str, allowed: str, refused: str, tmp_path: Path
+) -> None:
+    missing, attempts = _attempts(tmp_path, before)
+    assert missing == f"['{danger}']"
+    assert attempts[allowed] == "allowed"
+    assert attempts[refused] == "refused"
