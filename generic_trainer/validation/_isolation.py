@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -49,6 +50,25 @@ def move(model_dir: str, target: Path) -> bool:
     with contextlib.suppress(OSError):  # of what this user may not read; the others are linked
         shutil.copytree(original, target, copy_function=os.symlink, dirs_exist_ok=True)
     return False
+
+
+def make_read_only(work: Path) -> None:
+    """Makes every file system read-only in the namespace of a process that `move` has hidden from.
+
+    Args:
+        work: the directory that stays writable.
+
+    Raises:
+        OSError: a file system stays writable.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    _mount(libc, str(work), work, None, _MS_BIND)
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        # proc(5): the fifth field, in which \040 is a blank.
+        mounted = Path(re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), line.split()[4]))
+        if mounted not in (work, SHARED_MEMORY):
+            flags = _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _kept_flags(mounted)
+            _mount(libc, "none", mounted, None, flags)
 
 
 def _can_hide() -> bool:

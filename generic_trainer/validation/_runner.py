@@ -57,7 +57,7 @@ def run(request: Mapping[str, Any], events: int) -> int:
     readable = [request["scratch"], *_libraries(), *directories_of(contract)]
     if not hidden:  # links lead to it
         readable.append(request["model_dir"])
-    unprotected = confine(work=work, readable=readable)
+    unprotected = confine(work=work, readable=readable, has_namespace=hidden)
     model = ModelUnderTest(target, contract, request["model_dir"], unreadable)
     model.facts.update(original_hidden=hidden, tensorflow_version=tf.__version__)
     if unprotected:

@@ -27,7 +27,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 from generic_trainer._core.machine import MIB
-from generic_trainer.validation._isolation import SHARED_MEMORY
+from generic_trainer.validation._isolation import SHARED_MEMORY, make_read_only
 
 _MAX_FILE_BYTES = 256 * MIB  # what the rehearsal of an Evaluator writes is a thousandth of it
 _MAX_THREADS = 4096  # of a model; TensorFlow's pools have a few for each processor
@@ -61,7 +61,7 @@ _CALLS = {
 }
 
 
-def confine(*, work: Path, readable: Iterable[str | Path]) -> list[str]:
+def confine(*, work: Path, readable: Iterable[str | Path], has_namespace: bool) -> list[str]:
     """Confines this process and all threads that it will start, for good.
 
     Args:
@@ -69,6 +69,8 @@ def confine(*, work: Path, readable: Iterable[str | Path]) -> list[str]:
             may shared memory, which is the process's own where `_isolation` can make it so.
         readable: files and directories that stay readable although they lie in a home or beside
             temporary files: libraries, the model, the examples.
+        has_namespace: whether the process has a private mount namespace, from `_isolation.move`. On
+            a kernel without Landlock it keeps files from being written, though not from being read.
 
     Returns:
         What it is not protected from, because the system does not allow it.
@@ -79,7 +81,9 @@ def confine(*, work: Path, readable: Iterable[str | Path]) -> list[str]:
     _limit(resource.RLIMIT_FSIZE, _MAX_FILE_BYTES)
     _limit(resource.RLIMIT_NPROC, _running_threads() + _MAX_THREADS)
     attempts: dict[str, Callable[[], None]] = {
-        "writing to files of this machine": lambda: _protect_files(work, readable, hidden),
+        "writing to files of this machine": lambda: _protect_files(
+            work, readable, hidden, has_namespace
+        ),
         "connections and new processes": _refuse_calls,
     }
     missing = []
@@ -106,8 +110,16 @@ def _running_threads() -> int:
 # ---- Landlock ------------------------------------------------------------------------------------
 
 
-def _protect_files(work: Path, readable: Iterable[str | Path], hidden: Collection[str]) -> None:
-    abi = _syscall(_CREATE_RULESET, None, 0, _ABI_REQUEST)
+def _protect_files(
+    work: Path, readable: Iterable[str | Path], hidden: Collection[str], has_namespace: bool
+) -> None:
+    try:
+        abi = _syscall(_CREATE_RULESET, None, 0, _ABI_REQUEST)
+    except OSError:
+        if not has_namespace:
+            raise
+        make_read_only(work)
+        return
     # Rights came with the versions: REFER 2, TRUNCATE 3, TCP 4, IOCTL_DEV 5, scopes 6.
     handled = (1 << (13 + (abi >= 2) + (abi >= 3) + (abi >= 5))) - 1
     attributes = struct.pack("=QQQ", handled, _TCP * (abi >= 4), _OUTSIDE * (abi >= 6))

@@ -39,8 +39,8 @@ KNOWN = re.findall(r"\w+", """
 # Their documentation speaks of files or networks, and they reach none: they decode or encode what
 # they are fed, compute a name, or read through a reader, which is known itself.
 HARMLESS = re.findall(r"\w+", """
-    AudioSpectrogram DecodeImage DecodeWav EncodeWav Elu PyFunc ReaderRead ReaderReadUpTo
-    ReaderReadUpToV2 ReaderReadV2 ShardedFilename ShardedFilespec
+    AudioSpectrogram DecodeImage DecodeJxl DecodeWav DecodeWebP EncodeWav Elu PyFunc ReaderRead
+    ReaderReadUpTo ReaderReadUpToV2 ReaderReadV2 ShardedFilename ShardedFilespec
 """)  # fmt: skip
 SPEAKS_OF_FILES = re.compile(
     r"\b(files?|filenames?|director(y|ies)|disk|network|server|socket|rpc|grpc|address|url)\b",
