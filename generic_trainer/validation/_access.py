@@ -112,16 +112,15 @@ class Assets:
 
     def are_all_that_is_read(self, node: Node) -> bool:
         """Returns whether every file that a node reads is an asset, or its cache is memory."""
+        is_cache = node.op.startswith("CacheDataset")
+        if not is_cache and not _READERS.fullmatch(node.op):
+            return False
         definition = internals.TF_FIND_OP.get()(node.op)
         names = [arg.name for arg in definition.input_arg]
         tensors = [node.proto.input[names.index(name)] for name in places(definition)]
-        if node.op.startswith("CacheDataset"):
+        if is_cache:
             return all(self._is_empty(node.function, tensor) for tensor in tensors)
-        seen: set[tuple[str, str]] = set()
-        return bool(
-            _READERS.fullmatch(node.op)
-            and all(self._is_asset(node.function, tensor, seen) for tensor in tensors)
-        )
+        return self._are_assets(node.function, tensors, set())
 
     def _is_empty(self, graph: str, tensor: str) -> bool:
         source = self._graphs[graph].get(node_name(tensor))

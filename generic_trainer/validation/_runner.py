@@ -54,9 +54,7 @@ def run(request: Mapping[str, Any], events: int) -> int:
     hidden = move(request["model_dir"], target)
     os.chdir(work)
     contract = _follow(contract, Path(request["model_dir"]), target)
-    readable = [request["scratch"], *_libraries(), *directories_of(contract)]
-    if not hidden:  # links lead to it
-        readable.append(request["model_dir"])
+    readable = [request["scratch"], *_libraries(), *directories_of(contract), *_linked(target)]
     unprotected = confine(work=work, readable=readable, has_namespace=hidden)
     model = ModelUnderTest(target, contract, request["model_dir"], unreadable)
     model.facts.update(original_hidden=hidden, tensorflow_version=tf.__version__)
@@ -88,6 +86,13 @@ def _libraries() -> Iterator[str]:
     yield from (sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, *sys.path)
     yield str(Path(generic_trainer.__file__).parent)
     yield from os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+
+
+def _linked(folder: Path) -> Iterator[str]:
+    """Yields what the links in a directory lead to: the original, or files that it shares."""
+    for parent, folders, files in os.walk(folder):
+        paths = (os.path.join(parent, name) for name in (*folders, *files))
+        yield from (os.path.realpath(path) for path in paths if os.path.islink(path))
 
 
 def _follow(contract: ServingContract, original: Path, target: Path) -> ServingContract:

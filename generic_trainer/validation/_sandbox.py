@@ -75,7 +75,8 @@ def confine(*, work: Path, readable: Iterable[str | Path], has_namespace: bool) 
     Returns:
         What it is not protected from, because the system does not allow it.
     """
-    hidden = {os.path.realpath(path) for path in (*_HIDDEN, Path.home(), tempfile.gettempdir())}
+    places = (*_HIDDEN, os.path.expanduser("~"), tempfile.gettempdir())
+    hidden = {os.path.realpath(path) for path in places}
     os.environ.update(HOME=str(work), TMPDIR=str(work))
     tempfile.tempdir = None
     _limit(resource.RLIMIT_FSIZE, _MAX_FILE_BYTES)

@@ -159,6 +159,12 @@ def test_inputs_on_other_machines_are_fetched(
     assert "unprotected" not in report.facts
 
 
+def test_a_model_of_links_can_be_read(checker: Checker, good_model: Path, tmp_path: Path) -> None:
+    shutil.copytree(good_model, tmp_path / "links", copy_function=os.symlink)
+    report = checker.validate(str(tmp_path / "links"))
+    assert report.passed, report.summary()
+
+
 def test_an_input_that_cannot_be_fetched_is_told(
     checker: Checker, good_model: Path, tmp_path: Path
 ) -> None:

@@ -134,8 +134,11 @@ def _forbid(
     run = [node for node in nodes if node.when in ("served", "restored", "loaded")]
     if run:
         yield judge(f"{problem}: {listed(run)}", remedy)
-    elif nodes:
-        yield warn(f"in a function that no signature uses: {listed(nodes)}", remedy)
+        return
+    # What is left over in the graph itself, of the training, cannot be called at all.
+    callable_ones = [node for node in nodes if node.function]
+    if callable_ones:
+        yield warn(f"in a function that no signature uses: {listed(callable_ones)}", remedy)
 
 
 @check("file_ops", needs=("serve_tag",))
