@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -13,8 +14,8 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-import generic_trainer
 from generic_trainer.validation import Checker, ServingContract, all_checks, start_checker
+from tests.house import ROOT
 from tests.validation import hostile, models
 
 NAMES = [check.name for check in all_checks()]
@@ -252,7 +253,7 @@ def _attempts(
         env={
             **os.environ,
             "HOME": str(home),
-            "PYTHONPATH": str(Path(generic_trainer.__path__[0]).parent),
+            "PYTHONPATH": str(ROOT),
         },
     )
     assert done.returncode == 0, done.stderr
@@ -306,3 +307,13 @@ def test_a_mount_namespace_stands_in_for_landlock(tmp_path: Path) -> None:
     for allowed in ("write work", "write null", "temporary", "thread"):
         assert attempts[allowed] == "allowed"
     assert (tmp_path / "library" / "file").read_text() == "content"
+
+
+def test_the_page_on_security_names_tests_that_exist() -> None:
+    page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    files = {path.name: path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("*")
+             if path.suffix == ".py"}  # fmt: skip
+    named = set(re.findall(r"\btest_\w+\b(?:\.py)?", page))
+    assert len(named) > 10
+    functions = {name for text in files.values() for name in re.findall(r"def (test_\w+)", text)}
+    assert sorted(named - functions - files.keys()) == []
