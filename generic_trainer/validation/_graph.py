@@ -185,7 +185,7 @@ def upstream_of(readers: Iterable[Node], graph_def: Any) -> set[tuple[str, str]]
     nodes = {(name, node.name): node for name, graph in graphs.items() for node in graph}
     callers: dict[str, list[tuple[str, Any]]] = {}
     for (name, _), node in nodes.items():
-        for called in set(_functions_of(node)) & arguments.keys():
+        for called in set(functions_of(node)) & arguments.keys():
             callers.setdefault(called, []).append((name, node))
     found: set[tuple[str, str]] = set()
     waiting = [(node.function, node_name(each)) for node in readers for each in node.proto.input]

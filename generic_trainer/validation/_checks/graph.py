@@ -13,7 +13,6 @@ from generic_trainer.validation._graph import (
     Node,
     library_of,
     listed,
-    node_name,
     string_constants,
     upstream_of,
 )
