@@ -22,6 +22,17 @@ from generic_trainer.errors import ConfigurationError
 LOCK_SUFFIX = ".lock"
 
 
+def system_temp_dir() -> str:
+    """Returns the directory for the temporary files of all programs, which `TMPDIR` may name."""
+    return tempfile.gettempdir()
+
+
+def move_temp_dir(path: str) -> None:
+    """Makes a directory the one for temporary files, for this process and those it starts."""
+    os.environ["TMPDIR"] = path
+    tempfile.tempdir = None  # it is looked up again
+
+
 def private_folder(temp_dir: str | None = None) -> str:
     """Returns the folder for all temporary folders of this user, which no other user may enter.
 

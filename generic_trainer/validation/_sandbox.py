@@ -22,11 +22,11 @@ import platform
 import re
 import resource
 import struct
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 from generic_trainer._core.machine import MIB
+from generic_trainer._core.scratch import move_temp_dir, system_temp_dir
 from generic_trainer.validation._isolation import SHARED_MEMORY, make_read_only
 
 _MAX_FILE_BYTES = 256 * MIB  # what the rehearsal of an Evaluator writes is a thousandth of it
@@ -75,10 +75,10 @@ def confine(*, work: Path, readable: Iterable[str | Path], has_namespace: bool) 
     Returns:
         What it is not protected from, because the system does not allow it.
     """
-    places = (*_HIDDEN, os.path.expanduser("~"), tempfile.gettempdir())
+    places = (*_HIDDEN, os.path.expanduser("~"), system_temp_dir())
     hidden = {os.path.realpath(path) for path in places}
-    os.environ.update(HOME=str(work), TMPDIR=str(work))
-    tempfile.tempdir = None
+    os.environ["HOME"] = str(work)
+    move_temp_dir(str(work))
     _limit(resource.RLIMIT_FSIZE, _MAX_FILE_BYTES)
     _limit(resource.RLIMIT_NPROC, _running_threads() + _MAX_THREADS)
     attempts: dict[str, Callable[[], None]] = {
