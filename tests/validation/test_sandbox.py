@@ -268,8 +268,13 @@ def test_what_a_confined_process_can_do(tmp_path: Path) -> None:
     missing, attempts = _attempts(tmp_path)
     assert missing == "[]"
     allowed = [name for name, verdict in attempts.items() if verdict == "allowed"]
+    # Landlock knows no chroot: below a checkout that may be read, as scripts/in_trixie makes it, all
+    # that lies in it may.
+    nested = ROOT / ".chroot/trixie"
+    read = ["read beside", "read home"] if nested.exists() and nested.samefile("/") else []
     assert allowed == [
-        "read library", "read system", "write work", "write null", "pair", "thread", "temporary"
+        "read library", *read, "read system", "write work", "write null", "pair", "thread",
+        "temporary",
     ]  # fmt: skip
     assert (tmp_path / "secret").read_text() == "content"
 
