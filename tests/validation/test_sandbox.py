@@ -268,8 +268,8 @@ def test_what_a_confined_process_can_do(tmp_path: Path) -> None:
     missing, attempts = _attempts(tmp_path)
     assert missing == "[]"
     allowed = [name for name, verdict in attempts.items() if verdict == "allowed"]
-    # Landlock knows no chroot: below a checkout that may be read, as scripts/in_trixie makes it, all
-    # that lies in it may.
+    # Landlock knows no chroot: in one below a checkout that may be read, as scripts/in_trixie makes
+    # it, all may be read.
     nested = ROOT / ".chroot/trixie"
     read = ["read beside", "read home"] if nested.exists() and nested.samefile("/") else []
     assert allowed == [
