@@ -76,7 +76,7 @@ def walk(meta_graph: Any) -> list[Node]:
     when_own: dict[str, When] = {}
     when_library: dict[str, When] = {}
     for when, roots in _roots(meta_graph).items():
-        cone = _cone(own, roots)
+        cone = needed_for(roots, own)
         called = functions_below(cone, library)
         if when == "loaded":
             for name in _called_by_load(meta_graph) & library.keys():
@@ -118,18 +118,6 @@ def _tensors(info: Any) -> list[str]:
     return parts + [part.name for part in info.composite_tensor.components]
 
 
-def _cone(own: Mapping[str, Any], roots: Iterable[str]) -> list[Any]:
-    """Returns the nodes that some of them depend on, and these."""
-    reached: dict[str, Any] = {}
-    waiting = [node_name(root) for root in roots]
-    while waiting:
-        name = waiting.pop()
-        if name in own and name not in reached:
-            reached[name] = own[name]
-            waiting.extend(map(node_name, own[name].input))
-    return list(reached.values())
-
-
 def _called_by_load(meta_graph: Any) -> set[str]:
     """Returns the functions that `tf.saved_model.load` calls while it loads, by name."""
     objects = meta_graph.object_graph_def.nodes
@@ -145,6 +133,23 @@ def _called_by_load(meta_graph: Any) -> set[str]:
     names = [name for number in called for name in objects[number].function.concrete_functions]
     bare = [objects[number].bare_concrete_function.concrete_function_name for number in called]
     return {*names, *bare}
+
+
+def needed_for(tensors: Iterable[str], nodes: Mapping[str, Any]) -> list[Any]:
+    """Returns those `NodeDef`s of one graph that some tensors or nodes are computed from.
+
+    Args:
+        tensors: names of tensors or nodes; those that are not in the graph need nothing.
+        nodes: name → node of the graph.
+    """
+    needed: dict[str, Any] = {}
+    waiting = list(tensors)
+    while waiting:
+        name = node_name(waiting.pop())
+        if name in nodes and name not in needed:
+            needed[name] = nodes[name]
+            waiting += nodes[name].input
+    return list(needed.values())
 
 
 def functions_below(nodes: Iterable[Any], library: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from generic_trainer.validation._graph import functions_below, node_name
+from generic_trainer.validation._graph import functions_below, needed_for, node_name
 
 _ASSIGNS = re.compile(r"Assign(Add|Sub)?(Variable(Op)?)?$|(Resource)?(Sparse)?(Scatter|Apply)[A-Z]")
 
@@ -98,21 +98,9 @@ def assigns(graph_def: Any, signature: Any) -> bool:
 def _graphs_of(graph_def: Any, signature: Any) -> list[Sequence[Any]]:
     """Returns the nodes of the graph that a signature needs, and those of each function below."""
     library = {function.signature.name: function for function in graph_def.library.function}
-    own = _upstream(graph_def.node, [info.name for info in signature.outputs.values()])
+    outputs = [info.name for info in signature.outputs.values()]
+    own = needed_for(outputs, {node.name: node for node in graph_def.node})
     return [own, *(function.node_def for function in functions_below(own, library).values())]
-
-
-def _upstream(nodes: Iterable[Any], tensors: list[str]) -> list[Any]:
-    """Returns the nodes that are needed to compute some tensors."""
-    by_name = {node.name: node for node in nodes}
-    needed: dict[str, Any] = {}
-    waiting = list(tensors)
-    while waiting:
-        name = node_name(waiting.pop())
-        if name in by_name and name not in needed:
-            needed[name] = by_name[name]
-            waiting += by_name[name].input
-    return list(needed.values())
 
 
 def _features_of(node: Any, by_name: Mapping[str, Any]) -> Iterator[ParsedFeature]:

@@ -25,13 +25,18 @@ def run_fn(fn_args):
 """
 
 
+def after_a_failed_run(examples: types.Artifact, outputs: Any, folder: Path) -> tuple[str, Path]:
+    """Returns the module of a run that was killed in mid-epoch, and the node's checkpoints."""
+    module_file = helpers.write_module(folder / "code", MODULE)
+    with pytest.raises(TrainingError, match="killed in mid-epoch"):
+        helpers.train(module_file, examples, outputs)
+    return module_file, Path(outputs["model_run"][0].uri).parent.parent / ".checkpoints"
+
+
 def test_a_retry_finds_what_the_failed_run_saved(
     examples: types.Artifact, outputs: Any, tmp_path: Path
 ) -> None:
-    module_file = helpers.write_module(tmp_path / "code", MODULE)
-    checkpoints = Path(outputs["model_run"][0].uri).parent.parent / ".checkpoints"
-    with pytest.raises(TrainingError, match="killed in mid-epoch"):
-        helpers.train(module_file, examples, outputs)
+    module_file, checkpoints = after_a_failed_run(examples, outputs, tmp_path)
     assert [path.name for path in checkpoints.glob("*/progress")] == ["progress"]
     helpers.train(module_file, examples, outputs)
     assert Path(helpers.published_model(outputs)).is_dir()
@@ -41,10 +46,7 @@ def test_a_retry_finds_what_the_failed_run_saved(
 def test_checkpoints_stay_for_another_run_that_is_at_work_there(
     examples: types.Artifact, outputs: Any, tmp_path: Path
 ) -> None:
-    module_file = helpers.write_module(tmp_path / "code", MODULE)
-    checkpoints = Path(outputs["model_run"][0].uri).parent.parent / ".checkpoints"
-    with pytest.raises(TrainingError, match="killed in mid-epoch"):
-        helpers.train(module_file, examples, outputs)
+    module_file, checkpoints = after_a_failed_run(examples, outputs, tmp_path)
     [directory] = checkpoints.iterdir()
     command = ["flock", str(directory / ".lock"), "sh", "-c", "echo held; cat"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other_run:

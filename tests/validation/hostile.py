@@ -64,6 +64,12 @@ def _count(dataset: tf.data.Dataset) -> tf.Tensor:
     return dataset.reduce(0, lambda count, _: count + 1)
 
 
+def _debugged(url: str) -> Callable[[tf.Tensor], tf.Tensor]:
+    return lambda x: raw.DebugIdentityV2(
+        input=x, op_name="x", output_slot=0, tensor_debug_mode=8, tfdbg_run_id="r", debug_urls=[url]
+    )
+
+
 # Writes.
 
 
@@ -232,13 +238,7 @@ def writes_summaries(folder: Path, target: Path, port: int) -> None:
 
 @recipe("DebugIdentityV2")
 def dumps_tensors_for_a_debugger(folder: Path, target: Path, port: int) -> None:
-    _save_with(
-        folder,
-        lambda x: raw.DebugIdentityV2(
-            input=x, op_name="x", output_slot=0, tensor_debug_mode=8, tfdbg_run_id="r",
-            debug_urls=[f"file://{target}"],
-        ),
-    )  # fmt: skip
+    _save_with(folder, _debugged(f"file://{target}"))
 
 
 @recipe("PrintV2")
@@ -321,13 +321,7 @@ def asks_a_data_service(folder: Path, target: Path, port: int) -> None:
 
 @recipe("DebugIdentityV2")
 def sends_tensors_to_a_debugger(folder: Path, target: Path, port: int) -> None:
-    _save_with(
-        folder,
-        lambda x: raw.DebugIdentityV2(
-            input=x, op_name="x", output_slot=0, tensor_debug_mode=8, tfdbg_run_id="r",
-            debug_urls=[f"grpc://127.0.0.1:{port}"],
-        ),
-    )  # fmt: skip
+    _save_with(folder, _debugged(f"grpc://127.0.0.1:{port}"))
 
 
 @recipe("RpcClient")
