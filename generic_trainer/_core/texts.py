@@ -42,6 +42,18 @@ def parse_json(text: str) -> Any:
     return value
 
 
+def parse_json_object(text: str) -> dict[str, Any] | None:
+    """Returns the object that a JSON text holds; None for `null`.
+
+    Raises:
+        ValueError: it holds something else, or is none of what `parse_json` reads.
+    """
+    values = parse_json(text)
+    if values is not None and not isinstance(values, dict):
+        raise ValueError(f"it holds {describe(values)}")
+    return values
+
+
 def parse_yaml(text: str) -> Any:
     """Returns the value of a YAML text, with floats as YAML 1.2 has them, and dates as texts.
 

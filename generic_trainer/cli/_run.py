@@ -10,7 +10,7 @@ from typing import Any
 
 from generic_trainer._core.files import absolute, file_errors_as, gfile
 from generic_trainer._core.scratch import ScratchFolder
-from generic_trainer._core.texts import describe, parse_json
+from generic_trainer._core.texts import parse_json, parse_json_object
 from generic_trainer._core.tfx_names import FORMAT_TF_EXAMPLE
 from generic_trainer.errors import (
     ConfigurationError,
@@ -199,10 +199,7 @@ def _hyperparameters(path: str | None) -> dict[str, Any] | None:
         return None
     try:
         with gfile().GFile(path) as file:
-            values = parse_json(file.read())
-        if not isinstance(values, (dict, type(None))):
-            raise ValueError(f"it holds {describe(values)}")
-        return values
+            return parse_json_object(file.read())
     except (ValueError, tf.errors.OpError) as error:
         raise ConfigurationError(
             f"--hyperparameters: {path} is no JSON object: {error}", path=path

@@ -17,8 +17,8 @@ from generic_trainer._core.event_files import last_scalars
 from generic_trainer._core.files import file_errors_as
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._run.run import train_and_publish
-from generic_trainer.executors import FN_ARGS_FACTORY
 from generic_trainer.errors import TrainingError
+from generic_trainer.executors import FN_ARGS_FACTORY
 from generic_trainer.executors._request import distribution_of, request_from_artifacts
 from generic_trainer.launchers import Job
 from generic_trainer.validation import ValidationReport

@@ -14,7 +14,7 @@ from tfx.types import artifact_utils
 from tfx.utils import io_utils, json_utils, path_utils, proto_utils
 
 from generic_trainer._core import tfx_names as keys
-from generic_trainer._core.texts import describe, parse_json, shown
+from generic_trainer._core.texts import describe, parse_json_object, shown
 from generic_trainer._entry_points import may_define
 from generic_trainer._run.run_key import with_run_key
 from generic_trainer.errors import ConfigurationError, DataError
@@ -188,10 +188,7 @@ def _hyperparameters(input_dict: _Artifacts) -> dict[str, Any] | None:
         return None
     try:
         with fileio.open(path) as file:
-            values = parse_json(file.read())
-        if not isinstance(values, (dict, type(None))):
-            raise ValueError(f"it holds {describe(values)}")
-        return values
+            return parse_json_object(file.read())
     except (OSError, ValueError, tf.errors.OpError) as error:
         raise DataError(
             f"Hyperparameters must be a JSON object, but {path} is none: {error}. Run the Tuner "
