@@ -181,21 +181,30 @@ def _is_loading(node: Node) -> bool:
 @check("absolute_paths", needs=("serve_tag",))
 def absolute_paths(model: ModelUnderTest) -> Iterator[Finding]:
     """No constant names a file outside the model: it would be missing where the model serves."""
-    tracked = model.asset_nodes
+    found = list(_paths(model))
+    if not found:
+        return  # as in nearly all models, which need not be traced then
     readers = [node for node in model.nodes if node.op.startswith(_READERS)]
     readers += [n for n in model.nodes if n.op.endswith(("Dataset", "DatasetV2", "ReaderV2"))]
     read = upstream_of(readers, model.meta_graph.graph_def)
     tables = [node for node in model.nodes if node.op in _TABLE_CONTENTS]
     words = upstream_of(tables, model.meta_graph.graph_def)
-    for node, values in string_constants(model.nodes):
+    for node, path in found:
         place = (node.function, node.proto.name)
+        # Keys and values of a table are data, whatever they look like.
+        if place in read or place not in words:
+            yield from _judge_path(model, node, path, place in read)
+
+
+def _paths(model: ModelUnderTest) -> Iterator[tuple[Node, str]]:
+    """Yields the constants that look like paths, those of assets apart."""
+    tracked = model.asset_nodes
+    for node, values in string_constants(model.nodes):
         if len(values) > _MAX_VALUES or (not node.function and node.proto.name in tracked):
             continue
-        if place in words and place not in read:
-            continue  # keys and values of a table are data, whatever they look like
-        for path in (v.decode(errors="replace") for v in values):
+        for path in (value.decode(errors="replace") for value in values):
             if _PATH.fullmatch(path):
-                yield from _judge_path(model, node, path, place in read)
+                yield node, path
 
 
 def _judge_path(model: ModelUnderTest, node: Node, path: str, is_read: bool) -> Iterator[Finding]:
