@@ -169,6 +169,17 @@ def sign(file: IO[str]) -> None:
     file.flush()
 
 
+def living_holder(path: str) -> str | None:
+    """Returns the process that has signed a lock; None unless it is known to live."""
+    signature, here = _signed(path), _signature()
+    if not signature or any(signature.get(name) != here.get(name) for name in ("host", "boot")):
+        return None
+    with contextlib.suppress(KeyError, TypeError, ProcessLookupError, PermissionError):
+        os.kill(signature["pid"], 0)
+        return _holder(path)
+    return None
+
+
 def _open(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)  # less what the user's mask takes away
 

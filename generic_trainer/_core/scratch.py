@@ -12,14 +12,22 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import IO
 
-from generic_trainer._core.locks import NO_LOCKS, locked_file, locked_file_of_the_dead, sign
+from generic_trainer._core.locks import (
+    NO_LOCKS,
+    living_holder,
+    locked_file,
+    locked_file_of_the_dead,
+    sign,
+)
 from generic_trainer.errors import ConfigurationError
 
 LOCK_SUFFIX = ".lock"
+_CLAIM_POLLS, _CLAIM_POLL_S = 50, 0.02
 
 
 def system_temp_dir() -> str:
@@ -121,18 +129,19 @@ def unnamed_file(directory: str) -> int:
 
 @contextlib.contextmanager
 def claimed(path: str) -> Iterator[None]:
-    """Keeps a folder that lies elsewhere from being swept, by a lock beside it.
+    """Keeps other runs, and who sweeps, out of a folder that lies elsewhere: by a lock beside it.
 
     Args:
         path: the folder, which may be made and deleted meanwhile; where the folder above it is
             missing or has no locks, nobody sweeps.
+
+    Raises:
+        ConfigurationError: another run, which lives, has claimed it.
     """
     lock = None
     try:
         with contextlib.suppress(OSError):
-            lock = locked_file(path + LOCK_SUFFIX)
-            if lock is not None:
-                sign(lock)
+            lock = _claim(path)
         yield
     finally:
         if lock is not None:
@@ -140,6 +149,22 @@ def claimed(path: str) -> Iterator[None]:
                 with contextlib.suppress(OSError):
                     os.unlink(path + LOCK_SUFFIX)
             lock.close()
+
+
+def _claim(path: str) -> IO[str] | None:
+    """Returns the lock of a folder; None where what a dead run has started keeps it."""
+    for _ in range(_CLAIM_POLLS):
+        if (lock := locked_file(path + LOCK_SUFFIX)) is not None:
+            with contextlib.suppress(OSError):
+                sign(lock)
+            return lock
+        if (holder := living_holder(path + LOCK_SUFFIX)) is not None:
+            raise ConfigurationError(
+                f"Another run writes into {path}: {holder}. Expected to be the only one. Let it "
+                "finish or stop it, and run again."
+            )
+        time.sleep(_CLAIM_POLL_S)  # who sweeps has it for a moment, and does not sign
+    return None
 
 
 def sweep(paths: Iterable[str]) -> list[str]:

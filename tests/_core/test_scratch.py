@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import stat
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import wait
@@ -18,13 +20,19 @@ import pytest
 
 from generic_trainer._core import locks
 from generic_trainer._core.forkserver import ForkServer
-from generic_trainer._core.scratch import ScratchFolder, private_folder, sweep, unnamed_file
+from generic_trainer._core.scratch import (
+    ScratchFolder,
+    claimed,
+    private_folder,
+    sweep,
+    unnamed_file,
+)
 from generic_trainer.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[2]
 OWNER = """
 import os, signal, sys, time
-from generic_trainer._core.scratch import ScratchFolder
+from generic_trainer._core.scratch import ScratchFolder, claimed
 """
 
 Start = Callable[[str], "subprocess.Popen[str]"]
@@ -206,6 +214,64 @@ def test_folder_stays_while_a_forked_child_of_its_process_lives(start: Start) ->
     assert wait([descriptor], 60.0)  # it is nobody's child here
     os.close(descriptor)
     assert sweep([path]) == [path]
+
+
+def test_folder_is_claimed_by_one_process_at_a_time(start: Start, tmp_path: Path) -> None:
+    path = str(tmp_path / "staging")
+    owner = start(
+        f"""
+        with claimed({path!r}):
+            print(os.getpid(), flush=True)
+            time.sleep(600)
+        """
+    )
+    pid = line_of(owner)
+    told = rf"writes into {path}: process {pid} on "
+    with pytest.raises(ConfigurationError, match=told), claimed(path):
+        pytest.fail("two have claimed it")
+    owner.kill()
+    owner.wait()
+    with claimed(path):
+        assert sweep([path]) == []
+    assert os.listdir(tmp_path) == ["tmp"]
+
+
+def test_what_a_dead_run_has_started_keeps_its_claim_but_stops_nobody(
+    start: Start, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "staging")
+    owner = start(
+        f"""
+        with claimed({path!r}):
+            if child := os.fork():
+                print(child, flush=True)
+            time.sleep(600)
+        """
+    )
+    child = int(line_of(owner))
+    owner.kill()
+    owner.wait()
+    try:
+        with claimed(path):
+            assert sweep([path]) == []
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_claim_waits_for_who_sweeps(start: Start, tmp_path: Path) -> None:
+    path = str(tmp_path / "staging")
+    sweeper = start(
+        f"""
+        from generic_trainer._core.locks import locked_file
+        lock = locked_file({path + ".lock"!r})
+        print(flush=True)
+        time.sleep(600)
+        """
+    )
+    line_of(sweeper)
+    threading.Timer(0.2, sweeper.kill).start()
+    with claimed(path):
+        assert json.loads(Path(path + ".lock").read_text())["pid"] == os.getpid()
 
 
 def test_forked_child_that_ends_deletes_nothing(start: Start) -> None:
