@@ -111,11 +111,15 @@ def artifact_at(artifact_type: type[types.Artifact], uri: Path | str) -> types.A
     return artifact
 
 
-def output_artifacts(root: Path | str) -> dict[str, list[types.Artifact]]:
+def output_artifacts(root: Path | str, number: int = 1) -> dict[str, list[types.Artifact]]:
     """Returns the trainer's empty output artifacts, their directories made as a launcher does."""
-    model = artifact_at(standard_artifacts.Model, os.path.join(root, "model", "1"))
-    model_run = artifact_at(standard_artifacts.ModelRun, os.path.join(root, "model_run", "1"))
-    blessing = artifact_at(standard_artifacts.InfraBlessing, os.path.join(root, "blessing", "1"))
+
+    def uri(name: str) -> str:
+        return os.path.join(root, name, str(number))
+
+    model = artifact_at(standard_artifacts.Model, uri("model"))
+    model_run = artifact_at(standard_artifacts.ModelRun, uri("model_run"))
+    blessing = artifact_at(standard_artifacts.InfraBlessing, uri("blessing"))
     for artifact in (model, model_run, blessing):
         tf.io.gfile.makedirs(artifact.uri)
     return {"model": [model], "model_run": [model_run], "infra_blessing": [blessing]}

@@ -73,6 +73,7 @@ PUBLIC = {
         "export_model",
         "get_strategy",
         "is_chief",
+        "restore_weights",
         "resume_callbacks",
         "steps_for",
     ],
@@ -81,7 +82,12 @@ PUBLIC = {
         "export_on_tensors",
         "inference_arguments",
     ],
-    "generic_trainer.training.resume": ["CheckpointManager", "SavedCheckpoint", "resume_callbacks"],
+    "generic_trainer.training.resume": [
+        "CheckpointManager",
+        "SavedCheckpoint",
+        "restore_weights",
+        "resume_callbacks",
+    ],
     "generic_trainer.trials": [
         "Categorical",
         "Constant",

@@ -132,6 +132,15 @@ def move_aside(directory: str, target: str) -> None:
         files.rename(os.path.join(directory, name), os.path.join(target, name), overwrite=True)
 
 
+def move_into(path: str, directory: str) -> None:
+    """Moves a file or a tree into a directory of the same file system, where its name is new."""
+    target = os.path.join(directory, os.path.basename(path))
+    if is_remote(path) and gfile().isdir(path):
+        _move_files(path, target)
+    else:
+        gfile().rename(path, target, overwrite=True)
+
+
 def _move_files(source: str, target: str, *, last: str | None = None) -> None:
     """Moves a tree one file after another, which every file system can do."""
     files = gfile()

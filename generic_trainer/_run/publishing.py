@@ -34,8 +34,6 @@ from generic_trainer.validation import (
     write_manifest,
 )
 
-_REJECTED_DIR = "rejected_export"
-
 _logger = logging.getLogger(__name__)
 
 
@@ -57,53 +55,77 @@ def own_staging(request: TrainingRequest) -> Iterator[None]:
         yield
 
 
-@file_errors_as(ExportError, "The model could not be published")
-def publish(
-    request: TrainingRequest, contract: ServingContract, checker: Checker
+@file_errors_as(ExportError, "The exported model could not be checked")
+def check_export(
+    request: TrainingRequest,
+    exported: str,
+    contract: ServingContract,
+    checker: Checker,
+    *,
+    rejected: str,
 ) -> ValidationReport:
-    """Checks what `run_fn` exported and moves it to where consumers look for it.
-
-    Everything in the staging directory moves, `Format-Serving` last: it is what makes the artifact
-    a model.
+    """Checks an export, and writes the report into the ModelRun.
 
     Args:
         request: the run.
+        exported: the directory of its exports, such as the staging directory.
         contract: what the export must fulfil.
         checker: the process that the checks run in.
+        rejected: the directory of the exports when somebody reads that they failed.
 
     Returns:
-        The outcome of the checks.
+        The outcome of the checks, all passed.
 
     Raises:
         ExportError: nothing was exported, or a disk is full.
-        ModelValidationError: the export failed the checks; their report is in the ModelRun.
+        ModelValidationError: the export failed the checks.
     """
-    files = gfile()
-    staging = request.staging_dir
-    staged = os.path.join(staging, SERVING_MODEL_DIR)
-    if not files.exists(staged):
+    model = os.path.join(exported, SERVING_MODEL_DIR)
+    if not gfile().exists(model):
         raise ExportError(
             "run_fn returned and exported no model: expected a SavedModel in "
-            f"fn_args.serving_model_dir ({staged}), found nothing there. Save one with "
+            f"fn_args.serving_model_dir ({model}), found nothing there. Save one with "
             "`model.export(fn_args.serving_model_dir)` or `tf.saved_model.save`.",
-            path=staged,
+            path=model,
         )
-    report = checker.validate(staged, contract)
-    report = dataclasses.replace(report, model_dir=_resting_place(request, report.passed))
-    _report(report, request.model_run_dir)
+    report = checker.validate(model, contract)
+    rests_in = os.path.join(request.model_dir if report.passed else rejected, SERVING_MODEL_DIR)
+    report = dataclasses.replace(report, model_dir=rests_in)
+    write_report(report, request.model_run_dir)
+    for warning in report.warnings:
+        _logger.warning("%s: %s → %s", warning.name, warning.message, warning.remedy)
     require_passed(report, "The exported model")
-    manifest_hash = write_manifest(staged, report)
-    report = dataclasses.replace(report, facts={**report.facts, "manifest_sha256": manifest_hash})
-    names = sorted(name.rstrip("/") for name in files.listdir(staging))
-    for name in sorted(names, key=lambda name: name == SERVING_MODEL_DIR):
-        publish_tree(os.path.join(staging, name), os.path.join(request.model_dir, name))
-    delete_tree(staging)
-    _logger.info("Published the model in %s", os.path.join(request.model_dir, SERVING_MODEL_DIR))
-    _delete_checkpoints(request.checkpoint_dir)
     return report
 
 
-def _delete_checkpoints(directory: str) -> None:
+@file_errors_as(ExportError, "The model could not be published")
+def publish(request: TrainingRequest, exported: str, report: ValidationReport) -> ValidationReport:
+    """Moves an export that passed to where consumers look for it.
+
+    Everything beside it moves too, `Format-Serving` last: it is what makes the artifact a model.
+
+    Args:
+        request: the run.
+        exported: the directory of the exports; it is gone afterwards.
+        report: what the checks said.
+
+    Returns:
+        The report, with the checksum of the model's manifest among its facts.
+
+    Raises:
+        ExportError: a disk is full, for example.
+    """
+    manifest_hash = write_manifest(os.path.join(exported, SERVING_MODEL_DIR), report)
+    report = dataclasses.replace(report, facts={**report.facts, "manifest_sha256": manifest_hash})
+    names = sorted(name.rstrip("/") for name in gfile().listdir(exported))
+    for name in sorted(names, key=lambda name: name == SERVING_MODEL_DIR):
+        publish_tree(os.path.join(exported, name), os.path.join(request.model_dir, name))
+    delete_tree(exported)
+    _logger.info("Published the model in %s", os.path.join(request.model_dir, SERVING_MODEL_DIR))
+    return report
+
+
+def delete_checkpoints(directory: str) -> None:
     """Deletes what nothing is left to resume from; a model that is published stays so.
 
     Another run of the same key may be at work there already: it needs them, and deletes them later.
@@ -135,19 +157,11 @@ def require_passed(report: ValidationReport, subject: str) -> None:
         )
 
 
-def _report(report: ValidationReport, directory: str) -> None:
+def write_report(report: ValidationReport, directory: str) -> None:
+    """Writes `report.json` and `report.html` into the directory of a ModelRun."""
     for name, text in (("report.json", report.to_json()), ("report.html", report.to_html())):
         with gfile().GFile(os.path.join(directory, name), "w") as file:
             file.write(text)
-    for warning in report.warnings:
-        _logger.warning("%s: %s → %s", warning.name, warning.message, warning.remedy)
-
-
-def _resting_place(request: TrainingRequest, passed: bool) -> str:
-    """Where the model lies when somebody reads its report."""
-    if passed:
-        return os.path.join(request.model_dir, SERVING_MODEL_DIR)
-    return os.path.join(request.failed_run_dir, _REJECTED_DIR, SERVING_MODEL_DIR)
 
 
 def keep_failed_run(request: TrainingRequest) -> str:
@@ -159,6 +173,6 @@ def keep_failed_run(request: TrainingRequest) -> str:
     kept = request.failed_run_dir
     move_aside(request.model_run_dir, kept)
     if gfile().exists(request.staging_dir):
-        move_aside(request.staging_dir, os.path.join(kept, _REJECTED_DIR))
+        move_aside(request.staging_dir, request.rejected_export_dir)
         delete_tree(request.staging_dir)
     return kept

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-import os
 
-from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
 from generic_trainer._run.derived_contract import derived_contract
-from generic_trainer._run.publishing import keep_failed_run, own_staging, publish, require_passed
+from generic_trainer._run.kept_export import export_kept
+from generic_trainer._run.publishing import (
+    check_export,
+    delete_checkpoints,
+    keep_failed_run,
+    own_staging,
+    publish,
+)
+from generic_trainer._run.rehearsal import rehearse
+from generic_trainer._run.republishing import publish_kept_export
 from generic_trainer._run.run_key import leave_checkpoint_dir
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.launchers import Distribution, Job, TrainingRequest, launch
+from generic_trainer.launchers import Job, TrainingRequest, launch
 from generic_trainer.training import is_chief
 from generic_trainer.validation import (
-    Checker,
     ServingContract,
     ValidationReport,
     lint_eval_config,
     start_checker,
 )
-
-_REHEARSAL_DIR = "rehearsal"
 
 _logger = logging.getLogger(__name__)
 
@@ -54,28 +57,23 @@ def train_and_publish(job: Job) -> ValidationReport | None:
 
 
 def _train_and_publish(job: Job) -> ValidationReport:
-    contract = derived_contract(job.request)
+    request = job.request
+    contract = derived_contract(request)
     _check_eval_config(contract)
     # The checks need a process with TensorFlow; it starts up while the model trains.
     with start_checker(preload=_needed_by_checks(contract)) as checker:
+        report = publish_kept_export(request, checker)
+        if report is not None:
+            return report
         if contract.rehearse:
-            _check_untrained_export(job, contract, checker)
+            rehearse(job, contract, checker)
         launch(job)
-        return publish(job.request, contract, checker)
-
-
-def _check_untrained_export(job: Job, contract: ServingContract, checker: Checker) -> None:
-    """Checks an export of untrained weights before any worker is started.
-
-    It is made in a child process. In this one it would leave its names in Keras and memory on the
-    GPU behind, and in a cluster a strategy can be made but once.
-    """
-    directory = os.path.join(job.request.scratch_dir, _REHEARSAL_DIR)
-    alone = Distribution(launcher="local", env=job.distribution.env)
-    launch(dataclasses.replace(job, distribution=alone, rehearsal_dir=directory))
-    if os.path.exists(directory):  # unless the module has no export_fn
-        export = os.path.join(directory, SERVING_MODEL_DIR)
-        require_passed(checker.validate(export, contract), "The untrained export")
+        staging, rejected = request.staging_dir, request.rejected_export_dir
+        with export_kept(job):
+            report = check_export(request, staging, contract, checker, rejected=rejected)
+        report = publish(request, staging, report)
+        delete_checkpoints(request.checkpoint_dir)
+        return report
 
 
 def _needed_by_checks(contract: ServingContract) -> tuple[str, ...]:

@@ -17,7 +17,9 @@ from generic_trainer.errors import DataError
 from generic_trainer.launchers import TrainingRequest
 
 _KEY_FILE = "key.json"
-_NOT_SAVED = {_KEY_FILE, ".lock"}
+# Where the export of a run of this key lies that failed its last check; see `kept_export`.
+KEPT_EXPORT_FILE = "kept_export.json"
+_NOT_SAVED = {_KEY_FILE, KEPT_EXPORT_FILE, ".lock"}
 _DIGITS = 16
 # Files up to this size are read whole; of larger ones, both ends and the time of the last change.
 _SMALL_BYTES = 4 << 20

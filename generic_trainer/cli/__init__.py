@@ -4,10 +4,11 @@
 
     generic-trainer run my_model.py --train 'train/*.gz' --eval 'eval/*.gz' --output runs
     generic-trainer validate MODEL_DIR --examples 'eval/*.gz' --label tips --html report.html
+    generic-trainer publish ROOT/NODE/model_run/7.failed --contract corrected.yaml
     generic-trainer doctor
 
-Exit status: 0 all is well, 1 it is not, 2 the call was wrong. `run` tells more failures apart, by
-the codes of `generic_trainer.launchers`.
+Exit status: 0 all is well, 1 it is not, 2 the call was wrong. `run` and `publish` tell more
+failures apart, by the codes of `generic_trainer.launchers`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 
 from generic_trainer import __version__
 from generic_trainer.cli._doctor import add_doctor
+from generic_trainer.cli._publish import add_publish
 from generic_trainer.cli._run import add_run
 from generic_trainer.cli._validate import add_validate
 from generic_trainer.errors import ConfigurationError
@@ -47,5 +49,6 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     add_run(commands)
     add_validate(commands)
+    add_publish(commands)
     add_doctor(commands)
     return parser

@@ -135,7 +135,7 @@ def _request(options: argparse.Namespace, scratch_dir: str) -> TrainingRequest:
         custom_config=parse_json(options.custom_config) if options.custom_config else None,
         contract=contract,
         eval_config=load_eval_config(_existing("--eval-config", options.eval_config)),
-        **_new_directories(options.output),  # last, so that a wrong option leaves nothing behind
+        **new_directories(options.output),  # last, so that a wrong option leaves nothing behind
     )
     return with_run_key(request)
 
@@ -163,7 +163,7 @@ def _splits(options: argparse.Namespace) -> dict[str, tuple[str, ...]]:
     return splits
 
 
-def _new_directories(output: str) -> dict[str, Any]:
+def new_directories(output: str) -> dict[str, Any]:
     """Makes `model/N` and `model_run/N` with the next N; two runs at once get one each."""
     import tensorflow as tf
 

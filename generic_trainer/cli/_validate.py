@@ -43,6 +43,11 @@ def add_validate(commands: Any) -> None:
         action="append",
         help="feature that is absent when the model serves; may be repeated",
     )
+    add_report_options(parser)
+
+
+def add_report_options(parser: argparse.ArgumentParser) -> None:
+    """Adds how long to check and how to show the outcome, for `show_report`."""
     parser.add_argument("--timeout", metavar="SECONDS", type=float, default=600.0, dest="timeout_s",
                         help="time for one check (default: %(default)g)")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -54,7 +59,7 @@ def _validate(options: argparse.Namespace) -> int:
     if not is_remote(model_dir) and not Path(model_dir).is_dir():
         raise ConfigurationError(f"MODEL_DIR: {model_dir} is not a directory", path=model_dir)
     report = validate_saved_model(model_dir, _contract(options), timeout_s=options.timeout_s)
-    _show(report, options)
+    show_report(report, options)
     return int(not report.passed)
 
 
@@ -76,7 +81,8 @@ def _contract(options: argparse.Namespace) -> ServingContract:
     return dataclasses.replace(contract, **{k: v for k, v in given.items() if v is not None})
 
 
-def _show(report: ValidationReport, options: argparse.Namespace) -> None:
+def show_report(report: ValidationReport, options: argparse.Namespace) -> None:
+    """Prints a report as the options say."""
     if options.html:
         _write(Path(options.html), report.to_html())
     if options.json:

@@ -28,6 +28,7 @@ _BLESSED_FILE = "INFRA_BLESSED"
 _BLESSED_PROPERTY = "blessed"
 
 _REPORTED_FACTS = ("size_bytes", "latency_ms")
+_NAMED_FACTS = {"manifest_sha256", "trained_in"}
 
 
 class GenericTrainerExecutor(BaseExecutor):
@@ -97,7 +98,8 @@ def record_outputs(
 
     The Model's custom properties are `validation` ("passed"), `manifest_sha256`, `size_bytes`,
     `latency_ms` and the last value of each scalar in the event files of the ModelRun, under its
-    TensorBoard name. The InfraBlessing, where the pipeline has that output, is the one that Pusher
+    TensorBoard name. `trained_in` is what was kept of the failed run that trained the model, where
+    this one did not. The InfraBlessing, where the pipeline has that output, is the one that Pusher
     accepts.
 
     Args:
@@ -107,7 +109,8 @@ def record_outputs(
     model = artifact_utils.get_single_instance(list(output_dict[keys.MODEL]))
     model_run = artifact_utils.get_single_instance(list(output_dict[keys.MODEL_RUN]))
     model.set_string_custom_property("validation", "passed")
-    model.set_string_custom_property("manifest_sha256", report.facts["manifest_sha256"])
+    for name in _NAMED_FACTS & report.facts.keys():
+        model.set_string_custom_property(name, report.facts[name])
     facts = {name: float(report.facts[name]) for name in _REPORTED_FACTS if name in report.facts}
     for name, value in {**last_scalars(model_run.uri), **facts}.items():
         if math.isfinite(value):

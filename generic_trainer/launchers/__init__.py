@@ -37,7 +37,8 @@ __getattr__, __dir__ = lazy_names(
     {
         "_distribution": "Distribution RayOptions TFJobOptions",
         "_failures": "Failure exit_code",
-        "_job": "ExamplesFormat Job TrainingRequest",
+        # The first is for those who look into what is kept of a failed run.
+        "_job": "REJECTED_DIR ExamplesFormat Job TrainingRequest",
         "_supervisor": "Launcher launch",
     },
 )

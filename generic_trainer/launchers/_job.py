@@ -29,6 +29,8 @@ _CHECKPOINTS_DIR = ".checkpoints"
 _MODEL_RUN = "model_run"
 # Beside the ModelRun artifact.
 _FAILED_SUFFIX = ".failed"
+# Inside what is kept of a failed run.
+REJECTED_DIR = "rejected_export"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,9 +117,18 @@ class TrainingRequest:
         return self.model_run_dir.rstrip("/") + _FAILED_SUFFIX
 
     @property
+    def rejected_export_dir(self) -> str:
+        """Where the exports of a failed run are kept."""
+        return os.path.join(self.failed_run_dir, REJECTED_DIR)
+
+    @property
     def checkpoint_dir(self) -> str:
         """Where `run_fn` keeps its checkpoints; outlives a failed run."""
-        return os.path.join(_node_dir(self.model_run_dir), _CHECKPOINTS_DIR, self.run_key)
+        return self.checkpoint_dir_of(self.run_key)
+
+    def checkpoint_dir_of(self, run_key: str) -> str:
+        """Returns where another run of the node keeps its checkpoints."""
+        return os.path.join(_node_dir(self.model_run_dir), _CHECKPOINTS_DIR, run_key)
 
     @property
     def log_path(self) -> str:
@@ -135,14 +146,14 @@ class Job:
             from the request and the directory to export into. A path, because it has to be found
             on other machines as well.
         distribution: on how many workers, and who starts them.
-        rehearsal_dir: local directory that `export_fn` exports untrained weights into, in a job
-            that is a rehearsal; None for one that trains.
+        export_fn_dir: local directory that `export_fn` exports into, in a job that does nothing
+            else: a rehearsal, or a repaired export of trained weights; None for one that trains.
     """
 
     request: TrainingRequest
     fn_args_factory: str
     distribution: Distribution = dataclasses.field(default_factory=Distribution)
-    rehearsal_dir: str | None = None
+    export_fn_dir: str | None = None
 
     def make_fn_args(self, export_dir: str) -> Any:
         """Calls the factory.
@@ -169,7 +180,7 @@ class Job:
                 },
                 "fn_args_factory": self.fn_args_factory,
                 "distribution": self.distribution.to_json(),
-                "rehearsal_dir": self.rehearsal_dir,
+                "export_fn_dir": self.export_fn_dir,
             }
         )
 
@@ -190,12 +201,14 @@ class Job:
 def _node_dir(model_run_dir: str) -> str:
     """Returns the directory that all executions of a node share, told from one of them.
 
+    What is kept of a failed one counts as that one.
+
     1. TFX's own orchestrators: `<root>/<node>/model_run/<execution>` → `<root>/<node>`.
     2. Kubeflow and Vertex: `<root>/<run>/<task>/model_run` → `<root>/<node>`, where a task is named
        by its node and perhaps a number (`Trainer_-3145728`).
     3. Anything else: the parent directory.
     """
-    parent, name = os.path.split(model_run_dir.rstrip("/"))
+    parent, name = os.path.split(model_run_dir.rstrip("/").removesuffix(_FAILED_SUFFIX))
     if os.path.basename(parent) == _MODEL_RUN:
         return os.path.dirname(parent)
     if name != _MODEL_RUN:

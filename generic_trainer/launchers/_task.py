@@ -1,4 +1,4 @@
-"""Tasks of a job, from the inside: what a process does that trains, serves or rehearses."""
+"""Tasks of a job, from the inside: what a process does that trains, serves or exports."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def run_task(job: Job, name: str) -> WorkerEnd:
 
     1. A server of `ParameterServerStrategy` waits for orders and never returns.
     2. Any other process calls `run_fn`, with a scratch directory of its own, or `export_fn` if the
-       job is a rehearsal.
+       job is to do no more.
     3. An error is printed.
 
     Args:
@@ -86,7 +86,7 @@ def run_task(job: Job, name: str) -> WorkerEnd:
             with ScratchFolder("task-") as scratch_dir:
                 request = dataclasses.replace(job.request, scratch_dir=scratch_dir)
                 job = dataclasses.replace(job, request=request)
-                train(job) if job.rehearsal_dir is None else _rehearse(job, job.rehearsal_dir)
+                train(job) if job.export_fn_dir is None else _export(job, job.export_fn_dir)
     except BaseException as error:
         with contextlib.suppress(OSError, ValueError):  # run_fn has closed it
             traceback.print_exc()
@@ -149,10 +149,11 @@ def main(arguments: Mapping[str, Any]) -> int:
         return end.status
 
 
-def _rehearse(job: Job, export_dir: str) -> None:
-    """Has the user's `export_fn` export untrained weights, so that a wrong signature costs seconds.
+def _export(job: Job, export_dir: str) -> None:
+    """Has the user's `export_fn` export, without any training.
 
-    Exports nothing when the module has no such function.
+    In a rehearsal it exports untrained weights, so that a wrong signature costs seconds. Exports
+    nothing when the module has no such function.
     """
     os.environ.pop(TF_CONFIG, None)  # alone, whatever cluster will train
     if job.distribution.require_gpu:
@@ -161,13 +162,8 @@ def _rehearse(job: Job, export_dir: str) -> None:
     with user_module(code) as module:
         export_fn = getattr(module, _EXPORT_FN, None)
         if export_fn is None:
-            _logger.warning(
-                "The contract asks for a rehearsal, but %s has no %s(fn_args): there is none.",
-                code.module,
-                _EXPORT_FN,
-            )
             return
-        _logger.info("Rehearsing: %s exports untrained weights", _EXPORT_FN)
+        _logger.info("%s of %s exports into %s", _EXPORT_FN, code.module, export_dir)
         os.makedirs(export_dir)
         call_user_function(export_fn, job.make_fn_args(export_dir), code)
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from generic_trainer.training.resume import (
         CheckpointManager,
         SavedCheckpoint,
+        restore_weights,
         resume_callbacks,
     )
 
@@ -34,6 +35,7 @@ __all__ = [
     "export_model",
     "get_strategy",
     "is_chief",
+    "restore_weights",
     "resume_callbacks",
     "steps_for",
 ]
@@ -46,6 +48,6 @@ __getattr__, __dir__ = lazy_names(
         "_strategy": "get_strategy keras_3_on_one_worker_only",
         "export": "export_model",
         "generic_trainer._core.cluster": "is_chief",
-        "resume": "CheckpointManager SavedCheckpoint resume_callbacks",
+        "resume": "CheckpointManager SavedCheckpoint restore_weights resume_callbacks",
     },
 )

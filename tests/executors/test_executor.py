@@ -427,7 +427,7 @@ def test_a_good_rehearsal_is_followed_by_training(
     module_file = helpers.write_module(tmp_path, source)
     helpers.train(module_file, examples, outputs, contract=contract)
     assert os.path.exists(helpers.published_model(outputs))
-    assert "export_fn exports untrained weights" in helpers.kept_log(outputs)
+    assert "export_fn of trainer exports into" in helpers.kept_log(outputs)
 
 
 def test_a_rehearsal_is_alone_whatever_cluster_trains(

@@ -11,8 +11,8 @@ from tfx import v1 as tfx
 from tfx.dsl.compiler.compiler import Compiler
 from tfx.orchestration.portable.runtime_parameter_utils import substitute_runtime_parameter
 
-from generic_trainer import GenericTrainer
-from generic_trainer.errors import TrainingError
+from generic_trainer import GenericTrainer, ServingContract
+from generic_trainer.errors import ModelValidationError, TrainingError
 from tests import helpers
 from tests.orchestrators import small_pipeline
 from tests.orchestrators.small_pipeline import PLAIN, Store, run_local
@@ -120,3 +120,35 @@ def test_failing_run_fn_leaves_no_model_and_keeps_its_log(examples: str, tmp_pat
     assert store.models() == []
     (log,) = tmp_path.glob("small/GenericTrainer/model_run/*.failed/training.log")
     assert "about to fail" in log.read_text()
+
+
+def test_a_run_with_a_corrected_contract_publishes_what_was_trained(
+    examples: str, tmp_path: Path
+) -> None:
+    source = """
+    def run_fn(fn_args):
+        print("trained")
+        export(fn_args.serving_model_dir)
+    """
+    module_file = helpers.write_module(tmp_path, source)
+
+    def run(contract: ServingContract) -> None:
+        source = small_pipeline.imported_examples(examples)
+        trainer = GenericTrainer(
+            examples=source.outputs["result"], module_file=module_file, contract=contract
+        )
+        pusher = small_pipeline.pusher(trainer, tmp_path / "serving")
+        nodes = [source, trainer, pusher]
+        tfx.orchestration.LocalDagRunner().run(small_pipeline.of_nodes(tmp_path, nodes))
+
+    with pytest.raises(ModelValidationError, match="'predict'"):
+        run(ServingContract(signatures=("predict",)))
+    (failed,) = tmp_path.glob("small/GenericTrainer/model_run/*.failed")
+    run(ServingContract())
+    store = Store(tmp_path)
+    assert store.trainer_runs() == ["FAILED", "COMPLETE"]
+    (model,) = store.models()
+    assert model.custom_properties["trained_in"].string_value == str(failed)
+    (log,) = tmp_path.glob("small/GenericTrainer/model_run/*/training.log")
+    assert log.read_text().count("trained\n") == 1
+    assert len(list(tmp_path.glob("serving/*/saved_model.pb"))) == 1

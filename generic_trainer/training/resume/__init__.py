@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from generic_trainer._core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from generic_trainer.training.resume._callbacks import resume_callbacks
+    from generic_trainer.training.resume._callbacks import restore_weights, resume_callbacks
     from generic_trainer.training.resume._manager import CheckpointManager, SavedCheckpoint
 
-__all__ = ["CheckpointManager", "SavedCheckpoint", "resume_callbacks"]
+__all__ = ["CheckpointManager", "SavedCheckpoint", "restore_weights", "resume_callbacks"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_callbacks": "resume_callbacks",
+        "_callbacks": "restore_weights resume_callbacks",
         "_manager": "CheckpointManager SavedCheckpoint",
         # For trials, whose checkpoints hold it too.
         "_randomness": "random_state set_random_state",

@@ -1,4 +1,4 @@
-"""Callbacks with which a killed `fit` of Keras goes on where it was."""
+"""Callbacks with which a killed `fit` of Keras goes on where it was, and the weights they save."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from generic_trainer._core.cluster import is_chief
+from generic_trainer._core.files import gfile
 from generic_trainer.errors import ConfigurationError, raise_problems
-from generic_trainer.training.resume._fit import Resume
+from generic_trainer.training.resume._fit import Resume, fitting
 from generic_trainer.training.resume._manager import CheckpointManager
+from generic_trainer.training.resume._state import ModelState
 
 _DEFAULT_INTERVAL_S = 60.0
 
@@ -135,3 +137,39 @@ def resume_callbacks(
         grace_s=preemption_grace_s,
     )
     return [*others, resume]
+
+
+def restore_weights(model: Any, fn_args: Any, *, name: str = "fit") -> bool:
+    """Gives a model the weights that a `fit` with `resume_callbacks` has saved last.
+
+    ::
+
+        def export_fn(fn_args):
+            model = build_model()
+            training.restore_weights(model, fn_args)
+            training.export_model(model, fn_args, label_keys=("tips",))
+
+    With this `export_fn` a rehearsal exports untrained weights before the training, and
+    `generic-trainer publish --module-file` exports those of a run whose own export was no good.
+
+    Args:
+        model: a Keras model; it is built first if it has no variables yet.
+        fn_args: the argument of `export_fn`.
+        name: which `fit`, as in `resume_callbacks`.
+
+    Returns:
+        False where nothing was saved, as in a rehearsal: the model is as it was.
+
+    Raises:
+        TrainingError: what was saved belongs to another model.
+    """
+    directory = os.path.join(getattr(fn_args, "checkpoint_dir", None) or "", name)
+    if not gfile().isdir(directory):
+        return False
+    with CheckpointManager(directory, writes=False) as manager:
+        saved = manager.latest()
+    if saved is None:
+        return False
+    with fitting(saved.path):
+        ModelState.read_weights(model, saved.path).assert_existing_objects_matched()
+    return True

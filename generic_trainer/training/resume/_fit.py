@@ -239,7 +239,7 @@ class Resume(tf.keras.callbacks.Callback):
     _implements_predict_batch_hooks = _implements_test_batch_hooks
 
     def _go_to(self, saved: SavedCheckpoint) -> None:
-        with _fitting(saved.path):
+        with fitting(saved.path):
             self._position = position = _Position(**saved.metadata)
             ModelState.read_weights(self.model, saved.path)
         if position.done:
@@ -266,7 +266,7 @@ class Resume(tf.keras.callbacks.Callback):
         self._train.consumed = replay.position.consumed
         if not is_keras_3(self.model) and replay.position.consumed == replay.position.batches:
             self._train.limit = replay.position.length or None
-        with _fitting(path):
+        with fitting(path):
             self._model_state.read(path)
             self._train.source = move_to(
                 self._train.source,
@@ -325,7 +325,7 @@ class Resume(tf.keras.callbacks.Callback):
 
 
 @contextlib.contextmanager
-def _fitting(path: str) -> Iterator[None]:
+def fitting(path: str) -> Iterator[None]:
     """Tells what is raised where a good checkpoint is restored into something else."""
     try:
         yield

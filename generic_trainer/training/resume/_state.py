@@ -74,16 +74,18 @@ class ModelState:
         self._checkpoint.read(os.path.join(directory, _MODEL)).assert_existing_objects_matched()
 
     @staticmethod
-    def read_weights(model: Any, directory: str) -> None:
+    def read_weights(model: Any, directory: str) -> Any:
         """Restores what the model is made of, at once or when a variable is made.
 
-        A model that has no variables yet, because it has seen no data, is built first.
+        A model that has no variables yet, because it has seen no data, is built first. Returns
+        TensorFlow's status of it, which can be asked whether everything was found.
         """
         if not model.built:
             config = json.loads(read_whole(os.path.join(directory, _BUILD_CONFIG_FILE)))
             model.build_from_config(config or {})
         groups = {"weights": _values(model.variables)} if is_keras_3(model) else {"model": model}
-        tf.train.Checkpoint(**groups).read(os.path.join(directory, _MODEL)).expect_partial()
+        checkpoint = tf.train.Checkpoint(**groups)
+        return checkpoint.read(os.path.join(directory, _MODEL)).expect_partial()
 
 
 def set_first_epoch(model: Any, epoch: int | None) -> None:

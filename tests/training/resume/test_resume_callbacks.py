@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from generic_trainer.errors import ConfigurationError
-from generic_trainer.training import resume_callbacks
+from generic_trainer.errors import ConfigurationError, TrainingError
+from generic_trainer.training import restore_weights, resume_callbacks
 from tests import helpers
 from tests.training.resume import fit_in_child
 
@@ -235,3 +235,26 @@ def test_other_callbacks_than_before_are_named(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigurationError, match=r"'EarlyStopping', 'History'.*now.*'History'"):
         tiny_model().fit(tiny_data(), verbose=0, callbacks=resume_callbacks(fn_args(tmp_path)))
+
+
+@pytest.mark.parametrize("keras_name", ["keras", "tf_keras"])
+def test_an_export_alone_finds_the_trained_weights(tmp_path: Path, keras_name: str) -> None:
+    keras = importlib.import_module(keras_name)
+
+    def model(units: int = 1) -> Any:
+        inputs = keras.Input([1], name="x")
+        return keras.Model(inputs, keras.layers.Dense(units)(inputs))
+
+    args = fn_args(tmp_path)
+    assert not restore_weights(model(), args)  # as in a rehearsal
+    trained = model()
+    trained.compile("adam", "mse")
+    data = tf.data.Dataset.from_tensors(([[1.0]], [[3.0]]))
+    trained.fit(data, callbacks=resume_callbacks(args), verbose=0)
+    untrained = model()
+    assert restore_weights(untrained, args)
+    assert [each.tolist() for each in untrained.get_weights()] == [
+        each.tolist() for each in trained.get_weights()
+    ]
+    with pytest.raises(TrainingError, match="does not fit the model"):
+        restore_weights(model(units=2), args)

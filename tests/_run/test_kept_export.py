@@ -1,0 +1,136 @@
+"""Which exports of failed runs the next run may publish."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from generic_trainer._run.kept_export import KeptExport, export_kept, find_kept_export
+from generic_trainer._run.publishing import keep_failed_run
+from generic_trainer._run.run_key import with_run_key
+from generic_trainer.errors import ConfigurationError, ModelValidationError
+from generic_trainer.launchers import Job, TrainingRequest
+from generic_trainer.user_code import UserCode
+from tests._run.test_run_key import request_in
+
+LOCAL = "Trainer/model_run/{}"
+KUBEFLOW = "run-{}/Trainer_-{}/model_run"
+
+
+def run_of(root: Path, number: int, layout: str = LOCAL, **changes: object) -> TrainingRequest:
+    """Returns the request of a run of the node."""
+    places = {
+        "model_dir": str(root / "Trainer" / "model" / str(number)),
+        "model_run_dir": str(root / layout.format(number, number)),
+    }
+    request = with_run_key(request_in(root, **places, **changes))
+    Path(request.model_run_dir).mkdir(parents=True, exist_ok=True)
+    return request
+
+
+def failed(root: Path, layout: str = LOCAL, **changes: object) -> KeptExport:
+    """Lets the last check of run 1 fail; returns what is kept of it."""
+    request = run_of(root, 1, layout, **changes)
+    model = Path(request.staging_dir, "Format-Serving")
+    model.mkdir(parents=True)
+    (model / "saved_model.pb").write_bytes(b"a model")
+    Path(request.log_path).write_text("the log", encoding="utf-8")
+    with pytest.raises(ModelValidationError), export_kept(Job(request=request, fn_args_factory="")):
+        raise ModelValidationError("a check failed")
+    return KeptExport.read(keep_failed_run(request))
+
+
+@pytest.mark.parametrize("layout", [LOCAL, KUBEFLOW])
+def test_the_next_run_of_the_same_key_finds_it(tmp_path: Path, layout: str) -> None:
+    kept = failed(tmp_path, layout)
+    assert find_kept_export(run_of(tmp_path, 2, layout)) == kept
+    assert kept.files == {"Format-Serving/saved_model.pb": 7}
+    assert kept.others == ["training.log"]
+
+
+def test_runs_of_another_key_do_not(tmp_path: Path) -> None:
+    failed(tmp_path)
+    assert find_kept_export(run_of(tmp_path, 2, custom_config={"units": 16})) is None
+    code = UserCode("trainer", digest="def")
+    assert find_kept_export(run_of(tmp_path, 2, user_code=code)) is None
+
+
+def delete(kept: KeptExport) -> None:
+    shutil.rmtree(kept.directory)
+
+
+def truncate(kept: KeptExport) -> None:
+    Path(kept.export_dir, "Format-Serving", "saved_model.pb").write_bytes(b"a mod")
+
+
+def damage(kept: KeptExport) -> None:
+    Path(kept.directory, "kept_export.json").write_text('{"files": ', encoding="utf-8")
+
+
+def upgrade(kept: KeptExport) -> None:
+    path = Path(kept.directory, "kept_export.json")
+    record = json.loads(path.read_text())
+    assert record["packages"]["tensorflow"]
+    record["packages"]["tensorflow"] = "1.0"
+    path.write_text(json.dumps(record))
+
+
+def belong_to_others(kept: KeptExport) -> None:
+    path = Path(kept.directory, "kept_export.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "run_keys": ["another"]}))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (delete, None),
+        (truncate, "Format-Serving/saved_model.pb is missing or has another size"),
+        (damage, "is damaged"),
+        (upgrade, "packages have changed since: tensorflow 1.0 → "),
+        (belong_to_others, "other inputs, code or hyperparameters"),
+    ],
+)
+def test_what_cannot_be_relied_on_is_not_published(
+    change: Callable[[KeptExport], None],
+    reason: str | None,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    change(failed(tmp_path))
+    assert find_kept_export(run_of(tmp_path, 2)) is None
+    assert (reason or "") in caplog.text
+    assert ("is not used" in caplog.text) == (reason is not None)
+
+
+def test_workers_of_a_cluster_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed(tmp_path)
+    config = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    assert find_kept_export(run_of(tmp_path, 2)) is None
+
+
+def test_code_that_is_not_bundled_may_have_changed(tmp_path: Path) -> None:
+    code = UserCode("trainer")
+    kept = failed(tmp_path, user_code=code)
+    assert find_kept_export(run_of(tmp_path, 2, user_code=code)) is None
+    assert kept.files  # `generic-trainer publish --output` can still publish it
+
+
+def test_one_run_at_a_time_publishes_it(tmp_path: Path) -> None:
+    kept = failed(tmp_path)
+    with kept.claimed() as first, kept.claimed() as second:
+        assert (first, second) == (True, False)
+    with kept.claimed() as third:
+        assert third
+
+
+def test_a_run_that_exported_nothing_leaves_nothing_to_publish(tmp_path: Path) -> None:
+    request = run_of(tmp_path, 1)
+    with pytest.raises(ModelValidationError), export_kept(Job(request=request, fn_args_factory="")):
+        raise ModelValidationError("no export")
+    with pytest.raises(ConfigurationError, match="expected what is kept of a run that trained"):
+        KeptExport.read(keep_failed_run(request))
