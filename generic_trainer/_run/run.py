@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 
 from generic_trainer._run.derived_contract import derived_contract
 from generic_trainer._run.kept_export import export_kept
@@ -13,7 +14,7 @@ from generic_trainer._run.publishing import (
     own_staging,
     publish,
 )
-from generic_trainer._run.rehearsal import rehearse
+from generic_trainer._run.rehearsal import note_training, rehearse
 from generic_trainer._run.republishing import publish_kept_export
 from generic_trainer._run.run_key import leave_checkpoint_dir
 from generic_trainer.errors import ConfigurationError
@@ -65,9 +66,10 @@ def _train_and_publish(job: Job) -> ValidationReport:
         report = publish_kept_export(request, checker)
         if report is not None:
             return report
-        if contract.rehearse:
-            rehearse(job, contract, checker)
+        rehearse(job, contract, checker)
+        started = time.monotonic()
         launch(job)
+        note_training(request, time.monotonic() - started)
         staging, rejected = request.staging_dir, request.rejected_export_dir
         with export_kept(job):
             report = check_export(request, staging, contract, checker, rejected=rejected)

@@ -47,6 +47,7 @@ from generic_trainer.user_code._functions import (
     path_of_module,
 )
 from generic_trainer.user_code._load import loaded_modules, user_function, user_module
+from generic_trainer.user_code._source import defines_function, imported_packages
 
 __all__ = [
     "UserCode",
@@ -54,8 +55,10 @@ __all__ = [
     "bundle_module_file",
     "call_user_function",
     "checked_function",
+    "defines_function",
     "explain_missing",
     "imported_files",
+    "imported_packages",
     "loaded_modules",
     "path_of_module",
     "user_function",

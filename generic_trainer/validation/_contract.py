@@ -94,7 +94,9 @@ class ServingContract:
             and random ones are nobody's concern. By default what the pipeline says; where that
             is not known, such findings are warnings.
         rehearse: export and check untrained weights before training, where the module has
-            `export_fn`.
+            `export_fn`. True refuses a run whose untrained export fails any check. By default a
+            run is refused only for what no training changes, such as a signature that is missing,
+            and where training is known to take less than 20 times as long there is no rehearsal.
         format: `"saved_model"`, or `"any"`: the directory must not be empty, nothing else is
             checked (scikit-learn, Flax checkpoints and the like).
 
@@ -115,7 +117,7 @@ class ServingContract:
     severities: Mapping[str, Severity] = dataclasses.field(default_factory=dict)
     op_libraries: tuple[str, ...] = ()
     consumers: tuple[str, ...] = ()
-    rehearse: bool = False
+    rehearse: bool | None = None
     format: Literal["saved_model", "any"] = "saved_model"
     examples_transformed: bool = False
 
@@ -273,8 +275,9 @@ def _problems(contract: ServingContract) -> Iterator[str]:
         if budget is not None and not (is_number(budget) and budget > 0):
             yield f"{name} must be a positive number, got {describe(budget)}"
     for name in ("rehearse", "examples_transformed"):
-        if not isinstance(getattr(contract, name), bool):
-            yield f"{name} must be true or false, got {describe(getattr(contract, name))}"
+        value = getattr(contract, name)
+        if not (isinstance(value, bool) or (value is None and name == "rehearse")):
+            yield f"{name} must be true or false, got {describe(value)}"
 
 
 def _wrong_sources(contract: ServingContract) -> Iterator[str]:
