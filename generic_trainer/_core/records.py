@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import mmap
 import re
 import struct
@@ -122,12 +123,15 @@ def _last_frame(file: RecordFile, most: int | None) -> tuple[int, int]:
     return number, length
 
 
-def read_records(source: str | Sequence[bytes], count: int) -> list[bytes]:
+def read_records(
+    source: str | Sequence[bytes], count: int, most_bytes: float = math.inf
+) -> list[bytes]:
     """Returns up to `count` serialized examples.
 
     Args:
         source: a TFRecord glob, whose files may be compressed, or the examples themselves.
         count: how many are wanted; they come from as many files as that takes.
+        most_bytes: where reading ends before there are so many; the first is always read.
 
     Raises:
         DataError: nothing matches, or a file is no TFRecord.
@@ -140,8 +144,9 @@ def read_records(source: str | Sequence[bytes], count: int) -> list[bytes]:
         raise DataError(f"Cannot read {source!r}: {reason(error)}", path=source) from error
     records: list[bytes] = []
     for path in paths:
-        if len(records) < count:
-            records += _first_records(path, count - len(records))
+        left = most_bytes - sum(map(len, records))
+        if len(records) < count and left > 0:
+            records += _first_records(path, count - len(records), left)
     if not records:
         raise DataError(
             f"no examples: {len(paths)} files match {source!r} and hold no record", path=source
@@ -162,12 +167,17 @@ def record_dataset(path: tf.Tensor | str, compression: tf.Tensor | str) -> tf.da
     return tf.data.TFRecordDataset(path, compression, buffer_size=_READ_BUFFER_BYTES)
 
 
-def _first_records(path: str, count: int) -> list[bytes]:
+def _first_records(path: str, count: int, most_bytes: float) -> list[bytes]:
     try:
         file = look_at(path, whatever_its_name=True)
         check_lengths(file, count)
-        dataset = record_dataset(path, file.compression).take(count)
-        return [bytes(record.numpy()) for record in dataset]
+        records: list[bytes] = []
+        for record in record_dataset(path, file.compression).take(count):
+            records.append(bytes(record.numpy()))
+            most_bytes -= len(records[-1])
+            if most_bytes <= 0:
+                break
+        return records
     except READ_ERRORS as error:
         raise DataError(f"{path} is not a TFRecord file: {reason(error)}", path=path) from error
 

@@ -158,8 +158,8 @@ def require_passed(report: ValidationReport, subject: str) -> None:
 
 
 def write_report(report: ValidationReport, directory: str) -> None:
-    """Writes `report.json` and `report.html` into the directory of a ModelRun."""
-    for name, text in (("report.json", report.to_json()), ("report.html", report.to_html())):
+    """Writes a report into the directory of a ModelRun, with the examples that it is about."""
+    for name, text in report.files.items():
         with gfile().GFile(os.path.join(directory, name), "w") as file:
             file.write(text)
 

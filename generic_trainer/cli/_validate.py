@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from generic_trainer._core.files import is_remote
+from generic_trainer._core.protos import read_proto
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.validation import (
     ServingContract,
@@ -28,6 +29,12 @@ def add_validate(commands: Any) -> None:
     parser.add_argument("model_dir", metavar="MODEL_DIR", help="directory with saved_model.pb")
     parser.add_argument("--contract", metavar="FILE", help="YAML or JSON file of a ServingContract")
     parser.add_argument("--examples", metavar="GLOB", help="TFRecords of real eval tf.Examples")
+    parser.add_argument(
+        "--example",
+        metavar="FILE",
+        action="append",
+        help="a tf.Example in text format, such as a report has beside it; may be repeated",
+    )
     parser.add_argument("--schema", metavar="FILE", help="schema of the examples (schema.pbtxt)")
     parser.add_argument("--eval-config", metavar="FILE", help="the Evaluator's tfma.EvalConfig")
     parser.add_argument("--base-model", metavar="DIR", help="SavedModel to compare with")
@@ -51,7 +58,9 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", metavar="SECONDS", type=float, default=600.0, dest="timeout_s",
                         help="time for one check (default: %(default)g)")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument("--html", metavar="FILE", help="also write the report as an HTML page")
+    parser.add_argument("--html", metavar="FILE",
+                        help="also write the report as an HTML page, and beside it the examples "
+                        "that fail")  # fmt: skip
 
 
 def _validate(options: argparse.Namespace) -> int:
@@ -70,8 +79,10 @@ def _contract(options: argparse.Namespace) -> ServingContract:
         if options.contract
         else ServingContract(signatures=())
     )
+    if options.examples and options.example:
+        raise ConfigurationError("--examples and --example: expected one of them")
     given = {
-        "examples": options.examples,
+        "examples": options.examples or _examples(options.example),
         "schema": options.schema,
         "eval_config": options.eval_config,
         "base_model": options.base_model,
@@ -81,10 +92,27 @@ def _contract(options: argparse.Namespace) -> ServingContract:
     return dataclasses.replace(contract, **{k: v for k, v in given.items() if v is not None})
 
 
+def _examples(files: list[str] | None) -> list[bytes] | None:
+    """Returns the examples in some files, serialized.
+
+    Raises:
+        DataError: a file holds none.
+    """
+    if files is None:
+        return None
+    import tensorflow as tf
+
+    read = (read_proto(file, tf.train.Example, "example") for file in files)
+    return [example.SerializeToString(deterministic=True) for example in read]
+
+
 def show_report(report: ValidationReport, options: argparse.Namespace) -> None:
     """Prints a report as the options say."""
     if options.html:
-        _write(Path(options.html), report.to_html())
+        page = Path(options.html)
+        _write(page, report.to_html())
+        for name, text in report.failing_examples.items():
+            _write(page.with_name(name), text)
     if options.json:
         print(report.to_json())
         return

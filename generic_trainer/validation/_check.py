@@ -58,6 +58,12 @@ def per_row(model: ModelUnderTest, message: str, remedy: str) -> Finding:
     return Finding("fail", message, remedy, may_be_meant=True) if matches_rows else note(message)
 
 
+def of_rows(model: ModelUnderTest, certain: bool, message: str, remedy: str) -> Finding:
+    """Fails where a row's own score is wrong for consumers that want it, and warns elsewhere."""
+    is_wrong = certain and model.contract.matches_rows
+    return Finding("fail" if is_wrong else "warn", message, remedy, may_be_meant=True)
+
+
 def skip(message: str) -> Finding:
     """The check does not apply, or what it needs is missing."""
     return Finding("skip", message)
@@ -147,12 +153,14 @@ class Check:
         summary: what a model that passes fulfils, one sentence.
         function: yields the findings.
         needs: checks without whose success this one cannot run.
+        is_advisory: whether its worst is a warning, even where the process dies of it.
     """
 
     name: str
     summary: str
     function: CheckFunction
     needs: tuple[str, ...] = ()
+    is_advisory: bool = False
 
     def run(self, model: ModelUnderTest) -> Result:
         """Runs the check; an exception that escapes it is a failure, never an error here."""
@@ -172,11 +180,13 @@ class Check:
         return result if findings else dataclasses.replace(result, message=self.summary)
 
 
-def check(name: str, needs: tuple[str, ...] = ()) -> Callable[[CheckFunction], Check]:
+def check(
+    name: str, needs: tuple[str, ...] = (), *, is_advisory: bool = False
+) -> Callable[[CheckFunction], Check]:
     """Makes a `Check` of a generator function; its docstring's first line is the summary."""
 
     def decorate(function: CheckFunction) -> Check:
         summary = (function.__doc__ or "").strip().splitlines()[0]
-        return Check(name, summary, function, needs)
+        return Check(name, summary, function, needs, is_advisory)
 
     return decorate

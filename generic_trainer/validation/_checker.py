@@ -31,6 +31,7 @@ from generic_trainer.validation._report import ValidationReport
 
 _RUNNER = "generic_trainer.validation._runner"
 _KILL_TIMEOUT_S = 30.0
+_ADVISORY_TIMEOUT_S = 6.0  # beyond `probe_s`, after which no call begins
 _LAST_WORDS_BYTES = 2000
 _NO_CONTRACT = ServingContract(signatures=())
 _DROPPED_VARIABLES = (TF_CONFIG, "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP")
@@ -128,7 +129,7 @@ class Checker:
 
     def _attempt(self, partial: _PartialReport, request: dict[str, Any]) -> None:
         """Lets one process take the checks that are still to do."""
-        partial.checking = None
+        partial.checking, partial.is_advisory = None, False
         reader, writer = os.pipe()
         with (
             open(reader, "rb", buffering=0) as events,
@@ -141,7 +142,7 @@ class Checker:
             answered = self._listen(partial, events)
         if partial.complete or not answered:
             self._server.kill(pid)
-        reason = self._end(answered)
+        reason = self._end(answered, self._limit_s(partial))
         if not partial.complete:
             partial.fail(reason, self._last_words(log_start))
 
@@ -170,7 +171,7 @@ class Checker:
         """Takes the events of a process; returns False when it is silent for too long."""
         unread = b""
         while not partial.complete:
-            if not wait([events.fileno()], self._timeout_s):
+            if not wait([events.fileno()], self._limit_s(partial)):
                 return False
             part = events.read(1 << 16)
             if not part:
@@ -180,7 +181,13 @@ class Checker:
                 partial.take(json.loads(line))
         return True
 
-    def _end(self, answered: bool) -> str:
+    def _limit_s(self, partial: _PartialReport) -> float:
+        """Returns the seconds that the check that runs now may take."""
+        if not partial.is_advisory:
+            return self._timeout_s
+        return min(self._timeout_s, partial.contract.probe_s + _ADVISORY_TIMEOUT_S)
+
+    def _end(self, answered: bool, limit_s: float) -> str:
         """Waits until the process has ended; returns what happened to it."""
         try:
             ended = self._server.next_end(_KILL_TIMEOUT_S)
@@ -189,7 +196,7 @@ class Checker:
         if ended is None:
             self._server.close()
         if ended is None or not answered:
-            return f"no answer within {self._timeout_s:g} s; the process was killed"
+            return f"no answer within {limit_s:g} s; the process was killed"
         _, code = ended
         if code >= 0:
             return f"the process ended with exit code {code}"
@@ -220,6 +227,7 @@ class _PartialReport:
     Attributes:
         done: check → its outcome, for the process that goes on after one that died.
         checking: the check that runs now.
+        is_advisory: whether its worst is a warning.
         complete: whether no check is left.
     """
 
@@ -229,6 +237,7 @@ class _PartialReport:
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
     done: dict[str, str] = dataclasses.field(default_factory=dict)
     checking: str | None = None
+    is_advisory: bool = False
     complete: bool = False
 
     def request(self, scratch: str, memory_limit_mb: float | None) -> dict[str, Any]:
@@ -245,7 +254,7 @@ class _PartialReport:
         """Notes an event of `_runner`."""
         self.facts.update(event.get("facts", {}))
         if event["event"] == "start":
-            self.checking = event["check"]
+            self.checking, self.is_advisory = event["check"], event["advisory"]
         elif event["event"] == "result":
             result = Result(**event["result"])
             self.done[result.name] = event["outcome"]
@@ -263,11 +272,11 @@ class _PartialReport:
             raise ConfigurationError(
                 f"the checks on {self.model_dir} could not run: {reason}\n{last_words}"
             )
-        self.done[name] = "fail"
+        self.done[name] = "warn" if self.is_advisory else "fail"
         self.results.append(
             Result(
                 name,
-                "fail",
+                "warn" if self.is_advisory else "fail",
                 f"{reason}. Last words: {last_words[-600:] or 'none'}",
                 "the model takes down the process that loads it; a consumer would go down with it",
             )

@@ -33,8 +33,8 @@ CHECK_NAMES = (
     "absolute_paths", "devices", "compiled_functions", "assets", "variables_read",
     "variables_finite", "eval_config", "eval_signatures", "loads", "scores",
     "output_per_row", "outputs_finite", "outputs_vary", "deterministic", "row_independence",
-    "golden", "without_label", "without_optional", "warmup", "latency", "memory", "session",
-    "base_model", "eval_rehearsal",
+    "golden", "without_label", "warmup", "latency", "memory", "eval_rows", "without_optional",
+    "schema_rows", "batch_sizes", "unforeseen_rows", "session", "base_model", "eval_rehearsal",
 )  # fmt: skip
 _TENSOR = re.compile(r"\w+(\[((None|-?\d{1,18})(,(None|-?\d{1,18}))*,?)?\])?")
 _TUPLES = ("signatures", "label_keys", "allowed_ops", "denied_ops", "op_libraries", "consumers")
@@ -93,6 +93,8 @@ class ServingContract:
             outputs with examples row by row; where there is none, a fixed batch, outputs per batch
             and random ones are nobody's concern. By default what the pipeline says; where that
             is not known, such findings are warnings.
+        probe_s: seconds for calls with more rows than the first eval examples: the first 1,000 of
+            them, rows made from the schema, batches of other sizes; 0 for none of these.
         rehearse: export and check untrained weights before training, where the module has
             `export_fn`. True refuses a run whose untrained export fails any check. By default a
             run is refused only for what no training changes, such as a signature that is missing,
@@ -117,6 +119,7 @@ class ServingContract:
     severities: Mapping[str, Severity] = dataclasses.field(default_factory=dict)
     op_libraries: tuple[str, ...] = ()
     consumers: tuple[str, ...] = ()
+    probe_s: float = 2.0
     rehearse: bool | None = None
     format: Literal["saved_model", "any"] = "saved_model"
     examples_transformed: bool = False
@@ -274,6 +277,8 @@ def _problems(contract: ServingContract) -> Iterator[str]:
         budget = getattr(contract, name)
         if budget is not None and not (is_number(budget) and budget > 0):
             yield f"{name} must be a positive number, got {describe(budget)}"
+    if not (is_number(contract.probe_s) and contract.probe_s >= 0):
+        yield f"probe_s must be a number of seconds, got {describe(contract.probe_s)}"
     for name in ("rehearse", "examples_transformed"):
         value = getattr(contract, name)
         if not (isinstance(value, bool) or (value is None and name == "rehearse")):

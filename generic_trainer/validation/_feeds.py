@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from generic_trainer.validation._model import RECORDS, ModelUnderTest
+from generic_trainer.validation._schema_rows import (
+    domain_limits,
+    domain_words,
+    dtype_in_schema,
+)
 from generic_trainer.validation._scoring import Feed
 from generic_trainer.validation._signatures import (
     ParsedFeature,
@@ -21,6 +26,8 @@ from generic_trainer.validation._signatures import (
 )
 
 _REAL = "the contract's examples"
+_MADE_UP = "made-up examples"
+_KINDS = {"bytes_list": "string", "int64_list": "int64", "float_list": "float32"}
 _FREE_DIM = 3  # values along a dimension that a signature leaves free
 
 
@@ -36,19 +43,56 @@ def feed_for(model: ModelUnderTest, signature: Any) -> Feed | None:
     features = parsed_features(model.meta_graph.graph_def, signature) if serialized else {}
     # What Transform wrote is no input of the graph that does the transform itself.
     records = [] if model.contract.examples_transformed else _repeated(model.records, rows, whole)
-    if features and records:
-        return Feed({name: np.array(records, dtype=object)}, _REAL, True, True, whole)
     if features:
-        records = _made_up_examples(features.values(), model.schema, rows)
-        return Feed({name: np.array(records, dtype=object)}, "made-up examples", False, True, whole)
+        is_real = bool(records)
+        records = records or _made_up_examples(features.values(), model.schema, rows)
+        inputs = {name: np.array(records, dtype=object)}
+        return Feed(inputs, _REAL if is_real else _MADE_UP, is_real, True, whole, tuple(records))
     columns = _columns(records, infos)
     if columns is not None:
-        return Feed(columns, f"features of {_REAL}", True, False, whole)
+        return Feed(columns, f"features of {_REAL}", True, False, whole, tuple(records))
+    if not serialized and (features := input_features(model, signature)):
+        made_up = _made_up_examples(features.values(), model.schema, rows)
+        if (columns := _columns(made_up, infos)) is not None:
+            return Feed(columns, f"features of {_MADE_UP}", False, False, whole, tuple(made_up))
     if serialized:  # any text
         texts = records or [b"text %d" % row for row in range(rows)]
         return Feed({name: np.array(texts, dtype=object)}, "strings", False, False, whole)
-    made_up = {name: _made_up_tensor(info) for name, info in infos.items()}
-    return Feed(made_up, "made-up tensors", False, False, whole)
+    tensors = {name: _made_up_tensor(info) for name, info in infos.items()}
+    return Feed(tensors, "made-up tensors", False, False, whole)
+
+
+def inputs_of(signature: Any, feed: Feed, examples: Sequence[Any]) -> dict[str, np.ndarray] | None:
+    """Returns the inputs of a signature for `tf.train.Example`s, made as those of its feed were.
+
+    Returns:
+        Input name → array [examples, ...]; None where the examples do not fit.
+    """
+    records = [example.SerializeToString(deterministic=True) for example in examples]
+    if feed.serialized:
+        return dict.fromkeys(feed.inputs, np.array(records, dtype=object))
+    return _columns(records, dict(signature.inputs))
+
+
+def input_features(model: ModelUnderTest, signature: Any) -> dict[str, ParsedFeature]:
+    """Returns the inputs of a signature as features, where all are features of the schema.
+
+    None are where the contract's examples are transformed ones: such a signature may take what
+    Transform makes of a feature, under its name.
+    """
+    if model.schema is None or model.contract.examples_transformed:
+        return {}
+    known = {feature.name: dtype_in_schema(feature) for feature in model.schema.feature}
+    features = {}
+    for key, info in signature.inputs.items():
+        name = key if key in known else key.removesuffix("_input")
+        dims = (shape_of(info) or [None])[1:]
+        size = int(np.prod([_FREE_DIM if dim is None else dim for dim in dims], dtype=int))
+        feature = ParsedFeature(name, _KINDS[_kind_of(dtype_of(info))], size)
+        if known.get(name) not in ("", feature.dtype):
+            return {}
+        features[name] = feature
+    return features
 
 
 def _fixed_rows(infos: Mapping[str, Any]) -> int | None:
@@ -122,7 +166,7 @@ def _values(dtype: Any, count: int) -> np.ndarray:
 
 
 def _made_up_examples(features: Iterable[ParsedFeature], schema: Any, rows: int) -> list[bytes]:
-    """Returns serialized examples, whose strings and integers are from the schema's domains."""
+    """Returns serialized examples, whose values are from the schema's domains where it has some."""
     import tensorflow as tf
 
     choices = _choices(schema) if schema is not None else {}
@@ -139,21 +183,22 @@ def _fill(into: Any, feature: ParsedFeature, choices: Mapping[str, list[Any]], r
     options = choices.get(feature.name) or [None]
     choice = options[row % len(options)]
     if feature.dtype == "string":
-        into.bytes_list.value.extend([choice or b"text"] * feature.size)
+        word = choice if isinstance(choice, bytes) else b"text"
+        into.bytes_list.value.extend([word] * feature.size)
     elif feature.dtype == "int64":
-        into.int64_list.value.extend([choice if choice is not None else row % 2] * feature.size)
+        number = int(choice) if isinstance(choice, (int, float)) else row % 2
+        into.int64_list.value.extend([number] * feature.size)
+    elif isinstance(choice, (int, float)):
+        share = (row % RECORDS) / RECORDS
+        number = options[0] + share * (options[-1] - options[0])
+        into.float_list.value.extend([number] * feature.size)
     else:
         into.float_list.value.extend(0.1 * (row + i % 7) for i in range(feature.size))
 
 
 def _choices(schema: Any) -> dict[str, list[Any]]:
     """Returns feature → values that the schema's domains allow."""
-    domains = {domain.name: list(domain.value) for domain in schema.string_domain}
-    choices: dict[str, list[Any]] = {}
-    for feature in schema.feature:
-        words = domains.get(feature.domain, list(feature.string_domain.value))
-        if words:
-            choices[feature.name] = [word.encode() for word in words]
-        elif feature.HasField("int_domain"):
-            choices[feature.name] = [feature.int_domain.min, feature.int_domain.max]
-    return choices
+    return {
+        feature.name: domain_words(schema, feature) or domain_limits(feature)
+        for feature in schema.feature
+    }

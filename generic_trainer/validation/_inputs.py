@@ -19,7 +19,7 @@ from typing import Any
 from generic_trainer._core.files import copy_tree, gfile, is_remote
 from generic_trainer._core.records import read_records
 from generic_trainer.validation._contract import ServingContract
-from generic_trainer.validation._model import RECORDS
+from generic_trainer.validation._model import EVAL_ROWS, MAX_EXAMPLES_BYTES
 
 _SOURCES = ("examples", "schema", "eval_config", "base_model")
 
@@ -78,7 +78,7 @@ def _fetch_examples(pattern: str, target: str) -> None:
     import tensorflow as tf
 
     with tf.io.TFRecordWriter(target) as writer:
-        for record in read_records(pattern, RECORDS):
+        for record in read_records(pattern, EVAL_ROWS, MAX_EXAMPLES_BYTES):
             writer.write(record)
 
 

@@ -18,9 +18,12 @@ from generic_trainer.errors import DataError
 from generic_trainer.validation._access import Assets
 from generic_trainer.validation._contract import ServingContract
 from generic_trainer.validation._graph import Node, library_of, node_name, walk
+from generic_trainer.validation._probing import Budget
 from generic_trainer.validation._scoring import Scores, first_line
 
-RECORDS = 32  # examples that are read and scored
+RECORDS = 32  # examples that every signature is called with
+EVAL_ROWS = 1000  # examples that are read
+MAX_EXAMPLES_BYTES = 64 << 20  # images take long to read, and longer to score
 _DEFAULTS = frozenset({"serving_default", "predict"})  # TFMA prefers the latter
 _INIT_OP_SIGNATURE = "__saved_model_init_op"
 _CHUNK = 1 << 22  # values of a variable that are looked at together
@@ -145,10 +148,33 @@ class ModelUnderTest:
         return _scan(self.directory / "variables" / "variables")
 
     @functools.cached_property
-    def records(self) -> list[bytes]:
+    def eval_rows(self) -> list[bytes]:
         """The first of the contract's examples, or none; a `DataError` if they are unreadable."""
         source = self._input("examples")
-        return [] if source is None else read_records(source, RECORDS)
+        if source is None:
+            return []
+        return read_records(source, EVAL_ROWS, most_bytes=MAX_EXAMPLES_BYTES)
+
+    @property
+    def records(self) -> list[bytes]:
+        """Those examples that every signature is called with."""
+        return self.eval_rows[:RECORDS]
+
+    @property
+    def label_keys(self) -> set[str]:
+        """The labels that the contract names, or that its eval config does."""
+        keys = set(self.contract.label_keys)
+        if not keys and self.contract.eval_config is not None:
+            for spec in self.eval_config.model_specs:
+                keys.update([spec.label_key] if spec.label_key else [], spec.label_keys.values())
+        return keys
+
+    @functools.cached_property
+    def budget(self) -> Budget:
+        """The time that all probing together may take."""
+        # A row in a batch takes no longer than one alone.
+        seconds_per_row = self.facts.get("latency_ms", 0.0) / 1000
+        return Budget(self.contract.probe_s, seconds_per_row)
 
     @functools.cached_property
     def schema(self) -> Any:

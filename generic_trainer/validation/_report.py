@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+_EXAMPLE_FILE = re.compile(r"example-\d{1,4}\.pbtxt")
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 _ORDER = {"pass": 0, "skip": 0, "warn": 1, "fail": 2}  # what matters stands next to the verdict
 _STYLES = {"pass": "green", "fail": "bold red", "warn": "yellow", "skip": "dim"}
@@ -55,6 +57,19 @@ class ValidationReport:
         """The results whose status is `"warn"`."""
         return self._with_status("warn")
 
+    @property
+    def files(self) -> dict[str, str]:
+        """The files of the report, name → text: JSON, HTML, and each example that fails."""
+        whole = {"report.json": self.to_json(), "report.html": self.to_html()}
+        return {**whole, **self.failing_examples}
+
+    @property
+    def failing_examples(self) -> Mapping[str, str]:
+        """Name of a file → `tf.train.Example` in text format that a signature fails with."""
+        kept = self.facts.get("failing_examples", {})
+        # A report of any origin names files; none lies elsewhere than beside it.
+        return {name: text for name, text in kept.items() if _EXAMPLE_FILE.fullmatch(name)}
+
     def __getitem__(self, check_name: str) -> Result:
         """Returns the result of one check.
 
@@ -84,6 +99,8 @@ class ValidationReport:
             plain = parse_json(text)
             results = tuple(Result(**result) for result in plain["results"])
             report = cls(plain["model_dir"], results, plain["facts"])
+            if not all(isinstance(text, str) for text in report.failing_examples.values()):
+                raise ValueError("an example is no text")
             if not all(map(_is_whole, results)):
                 raise ValueError("a result has values of other types")
             _described(report.facts)

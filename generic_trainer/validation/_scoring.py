@@ -31,6 +31,7 @@ class Feed:
         serialized: whether the only input is a vector of serialized examples.
         whole: inputs whose first dimension is not free, or that have none: each call gets all of
             their values.
+        records: the serialized examples that the rows are, none where tensors were made up.
     """
 
     inputs: dict[str, np.ndarray]
@@ -38,6 +39,7 @@ class Feed:
     real: bool
     serialized: bool
     whole: frozenset[str] = frozenset()
+    records: tuple[bytes, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -54,6 +56,11 @@ class Feed:
     def take(self, rows: Sequence[int] | slice) -> dict[str, np.ndarray]:
         """Returns some of the rows, as far as an input has a free number of them."""
         return {n: value if n in self.whole else value[rows] for n, value in self.inputs.items()}
+
+    def part(self, rows: Sequence[int]) -> Feed:
+        """Returns the feed with some of its rows."""
+        records = tuple(self.records[row] for row in rows) if self.records else ()
+        return dataclasses.replace(self, inputs=self.take(rows), records=records)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from google.protobuf import text_format
 
 from generic_trainer import cli
+from generic_trainer.errors import DataError
 from generic_trainer.validation import ServingContract
 
 
@@ -32,6 +34,42 @@ def test_a_good_model(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert "PASSED" in printed
     assert "serve_tag" in printed
     assert str(model) in (tmp_path / "report.html").read_text()
+
+
+def test_a_failing_example_can_be_replayed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    embedding = tf.Variable([1.0, 2.0, 3.0])
+
+    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        spec = {"id": tf.io.FixedLenFeature([], tf.int64), "n": tf.io.VarLenFeature(tf.int64)}
+        return {"y": tf.gather(embedding, tf.io.parse_example(examples, spec)["id"])}
+
+    module = tf.Module()
+    module.embedding = embedding
+    module.serve = tf.function(serve, input_signature=[tf.TensorSpec([None], tf.string)])
+    folder = tmp_path / "model"
+    tf.saved_model.save(module, str(folder), signatures={"serving_default": module.serve})
+    schema = tmp_path / "schema.pbtxt"
+    schema.write_text(
+        'feature { name: "id" type: INT presence { min_fraction: 1 } '
+        "int_domain { min: 0 max: 2 } } "
+        'feature { name: "n" type: INT value_count { min: 1 } }'
+    )
+    page = tmp_path / "report.html"
+    arguments = ["validate", str(folder), "--schema", str(schema), "--html", str(page)]
+    assert cli.main(arguments) == 0  # what is beyond the schema is a warning
+    kept = tmp_path / "example-1.pbtxt"
+    assert kept.name in capsys.readouterr().out
+    example = text_format.Parse(kept.read_text(), tf.train.Example())
+    assert list(example.features.feature) == ["id"]  # the smallest
+    assert cli.main(["validate", str(folder), "--example", str(kept)]) == 1
+    assert "FAIL" in capsys.readouterr().out
+    kept.write_text("features {")
+    with pytest.raises(DataError, match="cannot be read"):
+        cli.main(["validate", str(folder), "--example", str(kept)])
+    assert cli.main(["validate", str(folder), "--example", str(kept), "--examples", "eval/*"]) != 0
+    assert "expected one of them" in capsys.readouterr().err
 
 
 def test_a_failure_as_json(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,11 +24,9 @@ from generic_trainer.validation import (
     write_manifest,
 )
 from tests.validation import models
-from tests.validation.models import SERIALIZED, broken_copy, edit_proto, save, serving
+from tests.validation.models import ROWS, SERIALIZED, broken_copy, edit_proto, save, serving
 
 Make = Callable[[Path, Path], Any]
-ROWS = tf.TensorSpec([None, 2], tf.float32, name="x")
-
 
 WITH_EXAMPLES = ServingContract(examples=models.examples(), label_keys=("tips",))
 EVALUATED = ServingContract(signatures=(), consumers=("Evaluator", "Pusher"))
@@ -305,8 +303,8 @@ def numpy_function_in_a_branch(good: Path, folder: Path) -> None:
 @recipe("denied_ops", "Cosh", contract=ServingContract(denied_ops=("Cosh",)))
 def denied_op_inside_a_loop(good: Path, folder: Path) -> None:
     def loop(x: tf.Tensor) -> dict[str, tf.Tensor]:
-        (y,) = tf.while_loop(lambda v: tf.reduce_max(v) < 9.0, lambda v: (tf.cosh(v) + 1.0,), (x,))
-        return {"y": y}
+        step = (lambda v: tf.reduce_max(v) < 9.0, lambda v: (tf.cosh(v) + 1.0,), (x,))
+        return {"y": tf.while_loop(*step, maximum_iterations=9)[0]}
 
     save(serving(loop, ROWS), folder)
 

@@ -10,11 +10,10 @@ from typing import Any
 import tensorflow as tf
 
 from tests.validation import models
-from tests.validation.models import FEATURES, SERIALIZED, save, serving
+from tests.validation.models import FEATURES, ROWS, SERIALIZED, save, serving
 
 Make = Callable[[Path], Any]
 RECIPES: dict[str, Make] = {}
-ROWS = tf.TensorSpec([None, 2], tf.float32, name="x")
 
 
 def recipe(make: Make) -> Make:

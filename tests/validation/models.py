@@ -15,6 +15,7 @@ FEATURES = {
     "payment": tf.io.FixedLenFeature([], tf.string, default_value=""),
 }
 SERIALIZED = tf.TensorSpec([None], tf.string, name="examples")
+ROWS = tf.TensorSpec([None, 2], tf.float32, name="x")
 
 
 def example(miles: float, payment: str | None, label: float | None = None) -> bytes:

@@ -33,7 +33,7 @@ def main() -> None:
     from generic_trainer._run.rehearsal import not_cured_by_training
     from generic_trainer.validation import start_checker
     from tests.validation import models
-    from tests.validation.broken import RECIPES
+    from tests.validation.broken_rows import RECIPES
 
     found: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     with tempfile.TemporaryDirectory() as scratch, start_checker(timeout_s=30) as checker:

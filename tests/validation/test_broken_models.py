@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from generic_trainer.validation import Checker
-from tests.validation.broken import RECIPES
+from tests.validation.broken_rows import RECIPES
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -7,7 +7,7 @@ import re
 from generic_trainer import validation
 from generic_trainer.validation import all_checks
 from generic_trainer.validation._contract import CHECK_NAMES
-from tests.validation import broken, broken_evaluations
+from tests.validation import broken_evaluations, broken_rows
 
 CHECKS = all_checks()
 NAMES = [check.name for check in CHECKS]
@@ -33,7 +33,7 @@ def test_a_check_needs_only_what_ran_before_it() -> None:
 
 
 def test_every_check_has_a_broken_model_that_it_must_find() -> None:
-    recipes = [*broken.RECIPES.values(), *broken_evaluations.RECIPES.values()]
+    recipes = [*broken_rows.RECIPES.values(), *broken_evaluations.RECIPES.values()]
     found = {recipe.check for recipe in recipes} | {"eval_rehearsal"}
     assert set(NAMES) - found == {"base_model"}  # it compares and does not judge: test_base_model
 

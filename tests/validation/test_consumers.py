@@ -14,9 +14,8 @@ import tensorflow as tf
 
 from generic_trainer.validation import Checker, ServingContract, start_checker
 from tests.validation import models
-from tests.validation.models import SERIALIZED, save, serving
+from tests.validation.models import ROWS, SERIALIZED, save, serving
 
-ROWS = tf.TensorSpec([None, 2], tf.float32, name="x")
 UNKNOWN = ServingContract(signatures=())
 SERVED = dataclasses.replace(UNKNOWN, consumers=("Pusher", "InfraValidator"))
 EVALUATED = dataclasses.replace(UNKNOWN, consumers=("Evaluator.taxi", "Pusher"))

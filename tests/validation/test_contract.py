@@ -16,6 +16,7 @@ FULL = ServingContract(
     max_latency_ms=20.0,
     denied_ops=("Print",),
     severities={"latency": "warn"},
+    probe_s=0.5,
     rehearse=True,
 )
 

@@ -8,9 +8,12 @@ import pytest
 
 from generic_trainer.validation import Checker, ServingContract
 from tests.validation import models
+from tests.validation.broken_rows import SCHEMA
 from tests.validation.good import RECIPES
 
-CONTRACT = ServingContract(examples=models.examples(), label_keys=("tips",))
+CONTRACT = ServingContract(
+    examples=models.examples(100), schema=SCHEMA, label_keys=("tips",), consumers=("Evaluator",)
+)
 # Signatures that take tensors instead of serialized examples: said, and no more than that.
 TAKE_TENSORS = {
     "keras_2_save", "keras_3_export", "no_variables", "images_in_half_precision",

@@ -68,7 +68,7 @@ def _plain(values: np.ndarray) -> Any:
 @check("without_label", needs=("scores",))
 def without_label(model: ModelUnderTest) -> Iterator[Finding]:
     """Examples without the label still score, and score the same."""
-    labels = _label_keys(model)
+    labels = model.label_keys
     # Those of an eval config may be what Transform makes, which the schema of raw examples lacks.
     for label in sorted(set(model.contract.label_keys)):
         if known := _known_features(model, unless=label):
@@ -96,30 +96,6 @@ def without_label(model: ModelUnderTest) -> Iterator[Finding]:
                     f"signature {name!r}: output {key!r} depends on the label: {changed}",
                     "the label leaked into the features: remove it from the model's inputs",
                 )
-
-
-@check("without_optional", needs=("scores",))
-def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
-    """Examples without the features that the schema calls optional still score."""
-    features = [] if model.schema is None else model.schema.feature
-    optional = {
-        feature.name
-        for feature in features
-        if not (feature.presence.min_fraction == 1 or feature.presence.min_count > 0)
-    } - _label_keys(model)
-    if not optional:
-        yield skip("no schema, or all of its features are required")
-        return
-    for name, scored in _real(model):
-        try:
-            _score(model, name, _without(optional, scored))
-        except Exception as error:
-            yield fail(
-                f"signature {name!r} fails when {sorted(optional)} are absent, which the schema "
-                f"allows: {first_line(error)}",
-                "parse them as VarLenFeature or give FixedLenFeature a default_value; if they are "
-                "always there, set presence.min_fraction: 1 in the schema",
-            )
 
 
 def _real(model: ModelUnderTest) -> Iterator[tuple[str, Scores]]:
@@ -172,12 +148,3 @@ def _known_features(model: ModelUnderTest, unless: str) -> set[str]:
     for record in model.records:
         known.update(tf.train.Example.FromString(record).features.feature)
     return set() if unless in known else known
-
-
-def _label_keys(model: ModelUnderTest) -> set[str]:
-    """Returns the labels that the contract names, or that its eval config does."""
-    keys = set(model.contract.label_keys)
-    if not keys and model.contract.eval_config is not None:
-        for spec in model.eval_config.model_specs:
-            keys.update([spec.label_key] if spec.label_key else [], spec.label_keys.values())
-    return keys

@@ -71,10 +71,10 @@ def inputs_read(model: ModelUnderTest) -> Iterator[Finding]:
             yield fail(str(error), "correct the contract; nothing is said about the model here")
     with contextlib.suppress(DataError):  # which has been said above
         try:
-            for record in model.records:
+            for record in model.eval_rows:
                 tf.train.Example.FromString(record)
-            if model.records:
-                yield note(f"{len(model.records)} examples read")
+            if model.eval_rows:
+                yield note(f"{len(model.eval_rows)} examples read")
         except DecodeError:
             yield fail(
                 "the contract's examples are not serialized tf.Examples",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from generic_trainer.validation._check import Finding, check, fail, note, per_row, warn
+from generic_trainer.validation._check import Finding, check, fail, note, of_rows, per_row, warn
 from generic_trainer.validation._feeds import feed_for
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._scoring import (
@@ -50,12 +51,17 @@ def scores(model: ModelUnderTest) -> Iterator[Finding]:
             message = f"signature {name!r} with {feed.source}: {first_line(error)}"
             if isinstance(error, (MemoryError, tf.errors.ResourceExhaustedError)):
                 yield fail(message, "reduce what the signature allocates for one batch")
-            else:
-                yield _judge_error(name in model.serving_signatures, loaded, feed, message)
+                continue
+            served = name in model.serving_signatures
+            alone = _scored_alone(loaded, feed) if served and feed.divisible else []
+            if alone and len(alone) < feed.rows and not feed.real:
+                model.scores[name] = score(loaded, feed.part(alone))
+                yield note(f"signature {name!r} scored {len(alone)} rows of {feed.source}")
+            yield _judge_error(served, len(alone) == feed.rows, feed, message)
 
 
-def _judge_error(served: bool, loaded: Any, feed: Feed, message: str) -> Finding:
-    if served and _scores_alone(loaded, feed):
+def _judge_error(served: bool, works_alone: bool, feed: Feed, message: str) -> Finding:
+    if works_alone:
         return fail(
             f"{message}; single rows are scored",
             "the function is made for one row: replace fixed sizes (reshape to [1, ...], x[0]) by "
@@ -74,12 +80,16 @@ def _judge_error(served: bool, loaded: Any, feed: Feed, message: str) -> Finding
     )
 
 
-def _scores_alone(loaded: Any, feed: Feed) -> bool:
-    try:
-        call(loaded, feed.take([0]))
-    except Exception:
-        return False
-    return True
+def _scored_alone(loaded: Any, feed: Feed) -> list[int]:
+    """Returns the rows that can be scored alone, none where the first ones cannot."""
+    scored = []
+    for row in range(feed.rows):
+        with contextlib.suppress(Exception):
+            call(loaded, feed.take([row]))
+            scored.append(row)
+        if row == ODD_ROWS and not scored:
+            break
+    return scored
 
 
 @check("output_per_row", needs=("scores",))
@@ -104,10 +114,9 @@ def outputs_finite(model: ModelUnderTest) -> Iterator[Finding]:
             if is_float(output) and not np.isfinite(output.astype(np.float64)).all():
                 is_nan = bool(np.isnan(output.astype(np.float64)).any())
                 kind = "NaN" if is_nan else "infinite values"
-                yield _of_rows(
+                yield of_rows(
                     model,
-                    name,
-                    is_nan and scored.feed.real,
+                    is_nan and scored.feed.real and name in model.serving_signatures,
                     f"signature {name!r}: output {key!r} has {kind} for {scored.feed.source}",
                     "look for a division by zero, the log of zero, or features whose missing "
                     "values became NaN; the Evaluator turns NaN into silent nonsense",
@@ -139,20 +148,13 @@ def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
         for key in sorted(scored.batch):
             changed, certain = scored.varies(key)
             if changed:
-                yield _of_rows(
+                yield of_rows(
                     model,
-                    name,
-                    certain,
+                    certain and name in model.serving_signatures,
                     f"signature {name!r}, output {key!r}: the second call gives {changed}",
                     "call the model with training=False in the exported function: dropout or "
                     "another random op is live",
                 )
-
-
-def _of_rows(model: ModelUnderTest, name: str, certain: bool, message: str, remedy: str) -> Finding:
-    """Fails where a row's own score is wrong for consumers that want it, and warns elsewhere."""
-    wanted = name in model.serving_signatures and model.contract.matches_rows
-    return Finding("fail" if certain and wanted else "warn", message, remedy, may_be_meant=True)
 
 
 @check("row_independence", needs=("scores",))
@@ -160,12 +162,11 @@ def row_independence(model: ModelUnderTest) -> Iterator[Finding]:
     """A row scored alone, or in a smaller batch, gives what it gives in the full batch."""
     for name, scored in model.scores.items():
         for key in sorted(scored.batch):
-            message, certain = _first_difference(scored, key)
+            message, certain = first_difference(scored, key)
             if message and not scored.varies(key)[0]:
-                yield _of_rows(
+                yield of_rows(
                     model,
-                    name,
-                    certain,
+                    certain and name in model.serving_signatures,
                     f"signature {name!r}, output {key!r}: {message}",
                     "a prediction must not depend on which examples share its batch: normalise "
                     "with statistics from training (BatchNormalization with training=False, or "
@@ -173,7 +174,8 @@ def row_independence(model: ModelUnderTest) -> Iterator[Finding]:
                 )
 
 
-def _first_difference(scored: Scores, key: str) -> tuple[str, bool]:
+def first_difference(scored: Scores, key: str) -> tuple[str, bool]:
+    """Returns how an output of a row differs in a smaller batch; see `difference`."""
     batch = scored.batch[key]
     if batch.ndim == 0 or len(batch) != scored.feed.rows:
         return "", False  # output_per_row says so

@@ -1,0 +1,306 @@
+"""Rows that production sends and that the first eval examples do not show, as checks.
+
+All of them together take the seconds of `ServingContract.probe_s`. What a row troubles is shrunk to
+the smallest example that does it, which is kept as text: `generic-trainer validate MODEL --example
+FILE` replays it.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from generic_trainer.validation._check import (
+    Finding,
+    check,
+    fail,
+    note,
+    of_rows,
+    per_row,
+    skip,
+    warn,
+)
+from generic_trainer.validation._checks.predictions import first_difference
+from generic_trainer.validation._feeds import input_features, inputs_of
+from generic_trainer.validation._model import RECORDS, ModelUnderTest
+from generic_trainer.validation._probing import Budget, Probe, Trouble, not_finite
+from generic_trainer.validation._schema_rows import (
+    ProbeRow,
+    SchemaRows,
+    features_in_use,
+    is_optional,
+)
+from generic_trainer.validation._scoring import Outputs, Scores, difference, first_line
+from generic_trainer.validation._signatures import parsed_features
+
+_SIZES = (1, 2, 33, 64, 65, 100, 1024, 4096)
+_FIRST_BATCH = 64
+_MAX_TROUBLES = 20  # of one signature that are looked for
+_MAX_CAUSES = 3  # of them that are told
+_SHOWN_CHARACTERS = 600
+_NAN_REMEDY = (
+    "look for a division by zero, the log of zero, or missing values that became NaN; the "
+    "Evaluator turns NaN into silent nonsense"
+)
+
+_REPLAY = "generic-trainer validate MODEL_DIR --example FILE replays it"
+
+Judge = Callable[[ModelUnderTest, Trouble, str], Finding]
+
+
+@check("eval_rows", needs=("scores",))
+def eval_rows(model: ModelUnderTest) -> Iterator[Finding]:
+    """The first 1,000 eval examples are scored, in batches of more than 64 too."""
+    examples = _parsed(model.eval_rows[RECORDS:])
+    rows = [ProbeRow(each, f"example {RECORDS + n}") for n, each in enumerate(examples)]
+    probed = [(n, s) for n, s in _probed(model) if s.feed.real] if rows else []
+    if not probed:
+        yield skip(f"needs more than {RECORDS} examples that fit a signature, and probe_s")
+    for name, scored in probed:
+        with model.budget.part(0.5) as budget:
+            start, size = 0, _FIRST_BATCH
+            findings: list[Finding] = []
+            while start < len(rows) and budget.allows(1) and not findings:
+                batch = rows[start : start + size]
+                findings = list(_findings(model, name, scored.batch, budget, batch, _of_real))
+                start, size = start + size, 2 * size
+        yield from findings
+        yield note(f"signature {name!r} scored {min(start, len(rows)) + RECORDS} examples")
+
+
+@check("without_optional", needs=("scores",))
+def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
+    """Examples without the features that the schema calls optional still score."""
+    optional = {f.name for f in _features(model) if is_optional(f)} - model.label_keys
+    if not optional:
+        yield skip("no schema, or all of its features are required")
+        return
+    for name, scored in model.served_scores.items():
+        if scored.feed.serialized and scored.feed.divisible:
+            examples, (base, usual) = _parsed(scored.feed.records), _base(scored)
+            parsed = parsed_features(model.meta_graph.graph_def, model.signatures[name])
+            absent = [(base, [key]) for key in sorted(optional & parsed.keys())]
+            absent += [(example, sorted(optional)) for example in examples]
+            rows = [ProbeRow(_without(each, keys), f"without {keys}") for each, keys in absent]
+            # It takes one call where all is well, and is worth that whatever is left.
+            budget = Budget(max(model.budget.left_s, 1.0))
+            yield from _findings(model, name, usual, budget, rows, _of_optional)
+
+
+@check("schema_rows", needs=("scores",))
+def schema_rows(model: ModelUnderTest) -> Iterator[Finding]:
+    """Rows at the limits of what the schema allows are scored, and give numbers."""
+    yield from _of_schema(model, SchemaRows.allowed, _of_allowed)
+
+
+@check("unforeseen_rows", needs=("scores",), is_advisory=True)
+def unforeseen_rows(model: ModelUnderTest) -> Iterator[Finding]:
+    """Rows beyond what the schema declares are scored and give numbers, and no rows no error."""
+    for name, scored in model.served_scores.items():
+        if scored.feed.divisible and model.budget.allows(1):
+            try:
+                model.budget.call(model.loaded.signatures[name], scored.feed.take([]), 0)
+            except Exception as error:
+                yield warn(
+                    f"signature {name!r} with an empty batch: {first_line(error)}",
+                    "who sends one gets this error: replace fixed sizes by ones that follow the "
+                    "batch, and -1 in a reshape by what can be known",
+                )
+    yield from _of_schema(model, SchemaRows.unforeseen, _of_unforeseen)
+
+
+@check("batch_sizes", needs=("scores",))
+def batch_sizes(model: ModelUnderTest) -> Iterator[Finding]:
+    """Batches of 1 to 4,096 rows are scored, as far as there is time, and each row as ever."""
+    probed = [(n, s) for n, s in model.served_scores.items() if s.feed.divisible]
+    if not probed or not model.budget.allows(1):
+        yield skip("no signature with a free batch was called, or probe_s is used up")
+    for name, scored in probed:
+        done = []
+        with model.budget.part(0.5) as budget:
+            for size in itertools.takewhile(budget.allows, _SIZES):
+                done.append(str(size))
+                if findings := list(_of_size(model, name, scored, budget, size)):
+                    yield from findings
+                    break
+        if done:
+            yield note(f"signature {name!r} scored batches of {', '.join(done)}")
+
+
+def _of_size(
+    model: ModelUnderTest, name: str, scored: Scores, budget: Budget, size: int
+) -> Iterator[Finding]:
+    import tensorflow as tf
+
+    rows = np.arange(size) % scored.feed.rows
+    subject = f"signature {name!r} with {size} rows"
+    try:
+        outputs = budget.call(model.loaded.signatures[name], scored.feed.take(rows), size)
+    except (MemoryError, tf.errors.ResourceExhaustedError) as error:
+        yield note(f"{subject}: {first_line(error)}")
+        return
+    except Exception as error:
+        yield of_rows(
+            model,
+            True,
+            f"{subject}: {first_line(error)}; {scored.feed.rows} rows are scored",
+            "replace fixed sizes by ones that follow the batch: consumers choose them",
+        )
+        return
+    for key, output in sorted(outputs.items()):
+        usual = scored.batch[key]
+        if usual.shape[:1] != (scored.feed.rows,) or first_difference(scored, key)[0]:
+            continue  # other checks say so
+        if output.shape[:1] != (size,):
+            yield per_row(
+                model,
+                f"{subject}: output {key!r} is of shape {list(output.shape)}",
+                "return one row per example, whatever the batch",
+            )
+            continue
+        changed, certain = difference(output, usual[rows])
+        if changed and certain and not scored.varies(key)[0]:
+            yield of_rows(
+                model,
+                True,
+                f"{subject}: output {key!r} is {changed} in a batch of {scored.feed.rows}",
+                "a prediction must not depend on the size of its batch",
+            )
+
+
+def _of_schema(
+    model: ModelUnderTest, made_up: Callable[[SchemaRows], Iterable[ProbeRow]], judge: Judge
+) -> Iterator[Finding]:
+    probed = _probed(model) if _features(model) else []
+    if not probed:
+        yield skip("needs a schema, a signature that takes its features, and probe_s")
+    for name, scored in probed:
+        signature = model.signatures[name]
+        features = (
+            parsed_features(model.meta_graph.graph_def, signature)
+            if scored.feed.serialized
+            else input_features(model, signature)
+        )
+        base, usual = _base(scored)
+        rows = list(made_up(SchemaRows(model.schema, features, base, model.label_keys)))
+        with model.budget.part(0.5) as budget:
+            yield from _findings(model, name, usual, budget, rows, judge)
+            in_time = "" if budget.left_s > 0 else ", as far as probe_s lasted"
+        yield note(f"signature {name!r} was called with {len(rows)} rows{in_time}")
+
+
+def _findings(
+    model: ModelUnderTest,
+    name: str,
+    usual: Outputs,
+    budget: Budget,
+    rows: Sequence[ProbeRow],
+    judge: Judge,
+) -> Iterator[Finding]:
+    """Yields a finding for each cause of trouble, with the smallest example that shows it."""
+    from google.protobuf import text_format
+
+    to_inputs = functools.partial(inputs_of, model.signatures[name], model.scores[name].feed)
+    probe = Probe(model.loaded.signatures[name], to_inputs, budget, usual)
+    causes: list[Trouble] = []
+    troubles = probe.troubles([row.example for row in rows])
+    for trouble in itertools.islice(troubles, _MAX_TROUBLES):
+        if len(causes) < _MAX_CAUSES and not any(map(trouble.resembles, causes)):
+            causes.append(trouble)
+            row = rows[trouble.index]
+            smallest = probe.shrink(row.example, trouble)
+            text = text_format.MessageToString(smallest, as_one_line=True)
+            kept = model.facts.setdefault("failing_examples", {})
+            file = f"example-{len(kept) + 1}.pbtxt"
+            kept[file] = text
+            shown = text[:_SHOWN_CHARACTERS] + "..." * (len(text) > _SHOWN_CHARACTERS)
+            does = "raises" if trouble.kind == "error" else f"gives {trouble.kind} in"
+            yield judge(
+                model,
+                trouble,
+                f"signature {name!r}, {row.what}: {does} {trouble.reason}; smallest example, "
+                f"{file}: {shown}",
+            )
+
+
+def _of_real(model: ModelUnderTest, trouble: Trouble, message: str) -> Finding:
+    if trouble.kind == "error":
+        return fail(message, f"every consumer will see this error; {_REPLAY}")
+    return of_rows(model, trouble.kind == "NaN", message, f"{_NAN_REMEDY}; {_REPLAY}")
+
+
+def _of_optional(model: ModelUnderTest, trouble: Trouble, message: str) -> Finding:
+    remedy = (
+        "parse it as VarLenFeature or give FixedLenFeature a default_value that scores; if it is "
+        f"always there, set presence.min_fraction: 1 in the schema; {_REPLAY}"
+    )
+    is_wrong = trouble.kind == "NaN" and model.contract.matches_rows is not False
+    if trouble.kind == "error" or is_wrong:
+        return fail(f"{message}, which the schema allows", remedy)
+    return warn(message, remedy)
+
+
+def _of_allowed(model: ModelUnderTest, trouble: Trouble, message: str) -> Finding:
+    remedy = (
+        "the schema allows this row, so that production may send it: let the model take it, or "
+        f"narrow the schema; {_REPLAY}"
+    )
+    if trouble.kind == "error":
+        return fail(message, remedy)
+    return of_rows(model, trouble.kind == "NaN", message, f"{_NAN_REMEDY}; {remedy}")
+
+
+def _of_unforeseen(model: ModelUnderTest, trouble: Trouble, message: str) -> Finding:
+    return warn(
+        message,
+        "a request with this row would fail, and a batch with it as a whole: let the model take "
+        f"it, or declare a domain in the schema and have ExampleValidator enforce it; {_REPLAY}",
+    )
+
+
+def _probed(model: ModelUnderTest) -> list[tuple[str, Scores]]:
+    """Returns the signatures whose rows are examples, of which any number can be called."""
+    if not model.budget.allows(1):
+        return []
+    return [
+        (name, scored)
+        for name, scored in model.served_scores.items()
+        if scored.feed.records and scored.feed.divisible
+    ]
+
+
+def _features(model: ModelUnderTest) -> list[Any]:
+    return [] if model.schema is None else features_in_use(model.schema)
+
+
+def _parsed(records: Iterable[bytes]) -> list[Any]:
+    import tensorflow as tf
+
+    return [tf.train.Example.FromString(record) for record in records]
+
+
+def _base(scored: Scores) -> tuple[Any, Outputs]:
+    """Returns an example that is well, the one with most features, and what it gives."""
+    examples = _parsed(scored.feed.records)
+    rows = range(len(examples))
+    per_row = {k: v for k, v in scored.batch.items() if v.shape[:1] == (len(examples),)}
+    bad = {
+        row
+        for _, _, where in not_finite(per_row)
+        for row in np.flatnonzero(where.reshape(len(examples), -1).any(axis=1))
+    }
+    well = [row for row in rows if row not in bad] or rows
+    index = max(well, key=lambda row: len(examples[row].features.feature))
+    return examples[index], {**scored.batch, **{k: v[[index]] for k, v in per_row.items()}}
+
+
+def _without(example: Any, keys: Iterable[str]) -> Any:
+    fewer = copy.deepcopy(example)
+    for key in keys:
+        fewer.features.feature.pop(key, None)
+    return fewer

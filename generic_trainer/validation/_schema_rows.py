@@ -1,0 +1,222 @@
+"""Rows made from a schema: what it allows at its limits, and what it neither allows nor forbids.
+
+Each differs from a row that scores in one feature, so that it is clear what a failure is due to.
+`TensorFlow Metadata <https://github.com/tensorflow/metadata>`_ says what a schema means: a feature
+is missing in some examples where `min_fraction` is below 1; `min_count`, which inferred schemas
+have everywhere, is about the data set as a whole.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from generic_trainer.validation._signatures import ParsedFeature
+
+_MAX_WORDS = 200  # of one domain
+_MAX_VALUES = 1000  # of one list
+_MANY = 100
+_NO_BOUND = 1e30  # beyond it a domain says nothing: all numbers of the type
+_NO_INT_BOUND = 1 << 40
+_FLOATS = (0.0, -1.0, 1e-42, 1e9, -1e9)  # one of them denormal
+_INTS = (0, -1, 1 << 31)
+_TEXTS = (
+    b"",
+    b"never seen before",
+    "Zürich 東京 🚖 \u202eabc".encode(),
+    b"\xff\xfe\x00",
+    b"long " * 2000,
+)
+_LISTS = {"string": "bytes_list", "int64": "int64_list", "float32": "float_list"}
+_DTYPES = {1: "string", 2: "int64", 3: "float32"}  # schema_pb2.FeatureType
+_OUT_OF_USE = ("PLANNED", "ALPHA", "DEPRECATED", "DEBUG_ONLY", "VALIDATION_DERIVED", "DISABLED")
+
+
+@dataclasses.dataclass(frozen=True)
+class ProbeRow:
+    """A row, and what is special about it.
+
+    Attributes:
+        example: the `tf.train.Example`.
+        what: the special thing, in words.
+    """
+
+    example: Any
+    what: str
+
+
+@dataclasses.dataclass(frozen=True)
+class SchemaRows:
+    """Rows of a schema for the features that a signature parses.
+
+    Args:
+        schema: of the raw examples.
+        features: name → feature that the signature parses.
+        base: a `tf.train.Example` that scores.
+        absent: features that do not come with requests, such as labels.
+    """
+
+    schema: Any
+    features: Mapping[str, ParsedFeature]
+    base: Any
+    absent: AbstractSet[str]
+
+    def allowed(self) -> Iterator[ProbeRow]:
+        """Yields rows that the schema allows in so many words: the limits of what it declares."""
+        limits: list[dict[str, Any]] = [{}, {}]
+        for feature in self._used():
+            words, bounds = self._words(feature), self._bounds(feature)
+            for word in words[:: max(1, len(words) // _MAX_WORDS)]:
+                yield self._with_value(feature.name, word, "of its domain")
+            for value in bounds:
+                yield self._with_value(feature.name, value, "at the limit of its domain")
+            if len(bounds) == 2:
+                for value in self._numbers(feature):
+                    if bounds[0] < value < bounds[1]:
+                        yield self._with_value(feature.name, value, "in its domain")
+            for count in _lengths(feature):
+                yield self._with_length(feature.name, count, "which value_count allows")
+            for values, limit in zip(limits, words[:1] + words[-1:] or bounds, strict=False):
+                values[feature.name] = limit
+        for values, end in zip(limits, ("first", "last"), strict=True):
+            if len(values) > 1:
+                example = copy.deepcopy(self.base)
+                for name, value in values.items():
+                    self._set(example, name, [value] * self._size(name))
+                yield ProbeRow(example, f"all features at the {end} value of their domains")
+
+    def unforeseen(self) -> Iterator[ProbeRow]:
+        """Yields rows of which the schema says nothing, or which are beyond its domains."""
+        for feature in self._used():
+            name, words, bounds = feature.name, self._words(feature), self._bounds(feature)
+            values: list[Any] = list(self._numbers(feature))
+            if len(bounds) == 2:
+                beyond = [bounds[0] - 1, bounds[1] + 1, *values]
+                values = [value for value in beyond if not bounds[0] <= value <= bounds[1]]
+            elif self._holds_text(feature):
+                values = [text for text in _TEXTS if text not in words]
+            for value in values:
+                if value not in bounds:
+                    yield self._with_value(name, value, "which its domain does not list")
+            if feature.HasField("value_count") and not feature.value_count.max:
+                for count in (2, _MANY):
+                    yield self._with_length(name, count, "as value_count has no max")
+
+    def _used(self) -> list[Any]:
+        """Returns the features of the schema that the signature reads and requests have."""
+        return [
+            feature
+            for feature in features_in_use(self.schema)
+            if feature.name in self.features.keys() - self.absent
+            and dtype_in_schema(feature) in ("", self.features[feature.name].dtype)
+        ]
+
+    def _words(self, feature: Any) -> list[bytes]:
+        if self.features[feature.name].dtype != "string":
+            return []
+        return domain_words(self.schema, feature)
+
+    def _numbers(self, feature: Any) -> Sequence[Any]:
+        return {"float32": _FLOATS, "int64": _INTS}.get(self.features[feature.name].dtype, ())
+
+    def _bounds(self, feature: Any) -> list[Any]:
+        """Returns the limits of a number's domain, in order, as far as they say something."""
+        is_number = self.features[feature.name].dtype != "string"
+        return domain_limits(feature) if is_number else []
+
+    def _holds_text(self, feature: Any) -> bool:
+        """Whether a feature holds text, and not an image or the like."""
+        if self.features[feature.name].dtype != "string" or feature.HasField("image_domain"):
+            return False
+        try:
+            for value in self._values(feature.name):
+                value.decode()
+        except UnicodeDecodeError:
+            return False
+        return True
+
+    def _values(self, name: str) -> list[Any]:
+        features = self.base.features.feature
+        kind = _LISTS[self.features[name].dtype]
+        # Reading what is not there would add it.
+        return list(getattr(features[name], kind).value) if name in features else []
+
+    def _size(self, name: str) -> int:
+        return len(self._values(name)) or self.features[name].size
+
+    def _with_value(self, name: str, value: Any, told: str) -> ProbeRow:
+        example = copy.deepcopy(self.base)
+        self._set(example, name, [value] * self._size(name))
+        shown = f"{value[:20]!r}" + "..." * (len(value) > 20) if isinstance(value, bytes) else value
+        return ProbeRow(example, f"feature {name!r} is {shown}, {told}")
+
+    def _with_length(self, name: str, count: int, told: str) -> ProbeRow:
+        example = copy.deepcopy(self.base)
+        kind = _LISTS[self.features[name].dtype]
+        values = self._values(name) or [b"text" if kind == "bytes_list" else 1]
+        self._set(example, name, (values * count)[:count])
+        return ProbeRow(example, f"feature {name!r} has {count} values, {told}")
+
+    def _set(self, example: Any, name: str, values: Sequence[Any]) -> None:
+        feature = example.features.feature[name]
+        into = getattr(feature, _LISTS[self.features[name].dtype])
+        into.SetInParent()  # an empty list is there all the same
+        into.value[:] = values
+
+
+def features_in_use(schema: Any) -> list[Any]:
+    """Returns the features of a schema whose stage of life is not before or behind production."""
+    from tensorflow_metadata.proto.v0 import schema_pb2
+
+    stage = schema_pb2.LifecycleStage.Name
+    return [each for each in schema.feature if stage(each.lifecycle_stage) not in _OUT_OF_USE]
+
+
+def dtype_in_schema(feature: Any) -> str:
+    """Returns the dtype of a feature of a schema, as `ParsedFeature` has it; "" if it has none."""
+    return _DTYPES.get(feature.type, "")
+
+
+def is_optional(feature: Any) -> bool:
+    """Returns whether rows may lack a feature of a schema.
+
+    One with a `shape` and no `presence` is taken for dense, which is how Transform reads it.
+    """
+    if any(name.upper() == "SERVING" for name in feature.not_in_environment):
+        return True
+    if not feature.HasField("presence"):
+        return not feature.HasField("shape")
+    return feature.presence.min_fraction < 1
+
+
+def domain_words(schema: Any, feature: Any) -> list[bytes]:
+    """Returns the words of a feature's domain."""
+    shared = next((d for d in schema.string_domain if d.name == feature.domain), None)
+    domain = feature.string_domain if shared is None else shared
+    return [word.encode() for word in domain.value]
+
+
+def domain_limits(feature: Any) -> list[Any]:
+    """Returns the limits of a feature's numeric domain, in order, as far as they say something."""
+    if feature.HasField("bool_domain"):
+        return [0, 1]
+    for kind, limit in (("int_domain", _NO_INT_BOUND), ("float_domain", _NO_BOUND)):
+        if feature.HasField(kind):
+            domain = getattr(feature, kind)
+            bounds = [getattr(domain, end) for end in ("min", "max") if domain.HasField(end)]
+            return [bound for bound in bounds if abs(bound) < limit]
+    return []
+
+
+def _lengths(feature: Any) -> Iterator[int]:
+    """Yields the lengths of lists that the schema allows, at their limits."""
+    if not feature.HasField("value_count"):
+        return
+    count = feature.value_count
+    if count.HasField("min") and count.min <= _MAX_VALUES:
+        yield count.min
+    if count.max:
+        yield min(count.max, _MAX_VALUES)
