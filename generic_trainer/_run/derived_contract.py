@@ -36,6 +36,7 @@ def derived_contract(request: TrainingRequest) -> ServingContract:
     derived = {
         **_examples(request),
         "schema": _schema(request),
+        "transform_graph": request.transform_graph_path,
         "base_model": request.base_model,
         "eval_config": request.eval_config,
         "consumers": request.consumers,

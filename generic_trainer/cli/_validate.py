@@ -36,6 +36,9 @@ def add_validate(commands: Any) -> None:
         help="a tf.Example in text format, such as a report has beside it; may be repeated",
     )
     parser.add_argument("--schema", metavar="FILE", help="schema of the examples (schema.pbtxt)")
+    parser.add_argument(
+        "--transform-graph", metavar="DIR", help="TransformGraph artifact, to compare vocabularies"
+    )
     parser.add_argument("--eval-config", metavar="FILE", help="the Evaluator's tfma.EvalConfig")
     parser.add_argument("--base-model", metavar="DIR", help="SavedModel to compare with")
     parser.add_argument(
@@ -84,6 +87,7 @@ def _contract(options: argparse.Namespace) -> ServingContract:
     given = {
         "examples": options.examples or _examples(options.example),
         "schema": options.schema,
+        "transform_graph": options.transform_graph,
         "eval_config": options.eval_config,
         "base_model": options.base_model,
         "signatures": options.signature,

@@ -297,7 +297,7 @@ class _PartialReport:
 def _portable(contract: ServingContract, scratch: Path) -> ServingContract:
     """Makes paths absolute, as the process works elsewhere, and puts protos into files."""
     changes: dict[str, Any] = {}
-    for name in ("examples", "schema", "eval_config", "base_model"):
+    for name in ("examples", "schema", "transform_graph", "eval_config", "base_model"):
         value = getattr(contract, name)
         if hasattr(value, "SerializeToString"):
             file = scratch / f"{name}.pbtxt"

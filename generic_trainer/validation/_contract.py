@@ -23,23 +23,31 @@ from generic_trainer.errors import ConfigurationError, raise_problems
 
 Severity = Literal["fail", "warn", "skip"]
 _SEVERITIES = ("fail", "warn", "skip")
+# Paths, and the protos that can stand in for them.
+_SOURCES = (
+    ("schema", "Schema"), ("transform_graph", None), ("eval_config", "EvalConfig"),
+    ("base_model", None),
+)  # fmt: skip
 _FORMATS = ("saved_model", "any")
 # The names in the catalogue of `_checks`, which knows this module.
 CHECK_NAMES = (
     "presence", "inputs_read", "manifest_matches", "leftovers", "parses", "fingerprint",
     "serve_tag", "tensorflow_version", "signatures_exist", "required_signatures",
     "signature_specs", "serialized_input", "batch_dimension", "output_shape",
-    "composite_tensors", "unregistered_ops", "denied_ops", "python_ops", "file_ops",
-    "absolute_paths", "devices", "compiled_functions", "assets", "variables_read",
+    "signature_tensors", "signature_methods", "composite_tensors", "schema_features",
+    "label_inputs", "unregistered_ops", "denied_ops", "python_ops", "file_ops",
+    "absolute_paths", "devices", "compiled_functions", "assets", "vocabularies", "variables_read",
     "variables_finite", "eval_config", "eval_signatures", "loads", "scores",
     "output_per_row", "outputs_finite", "outputs_vary", "deterministic", "row_independence",
     "golden", "without_label", "warmup", "latency", "memory", "eval_rows", "without_optional",
-    "schema_rows", "batch_sizes", "unforeseen_rows", "session", "base_model", "eval_rehearsal",
+    "schema_rows", "batch_sizes", "unforeseen_rows", "state_growth", "session", "base_model",
+    "eval_rehearsal",
 )  # fmt: skip
 _TENSOR = re.compile(r"\w+(\[((None|-?\d{1,18})(,(None|-?\d{1,18}))*,?)?\])?")
 _TUPLES = ("signatures", "label_keys", "allowed_ops", "denied_ops", "op_libraries", "consumers")
 # Names of nodes in a pipeline, whose own ids contain the component's name as a rule.
 _MATCHES_ROWS = re.compile(r"evaluator|bulk_?inferr?er", re.IGNORECASE)
+_INFERS_IN_BULK = re.compile(r"bulk_?inferr?er", re.IGNORECASE)
 _SERVES = re.compile(r"pusher|infra_?validator|serving", re.IGNORECASE)
 
 
@@ -77,6 +85,8 @@ class ServingContract:
         examples_transformed: whether `examples` are the output of Transform, which the signatures
             that take raw examples cannot read.
         schema: path of a text `tensorflow_metadata.Schema`, or the proto, of the *raw* examples.
+        transform_graph: path of the TransformGraph artifact that the model was trained with, whose
+            vocabularies it must have.
         eval_config: path of the Evaluator's `tfma.EvalConfig` as text or JSON, or the proto.
         base_model: directory of the SavedModel to compare with.
         signatures: names, or `SignatureSpec`s, of the signatures that must exist.
@@ -108,6 +118,7 @@ class ServingContract:
 
     examples: str | Sequence[bytes] | None = None
     schema: Any = None
+    transform_graph: str | None = None
     eval_config: Any = None
     base_model: str | None = None
     signatures: tuple[str | SignatureSpec, ...] = ("serving_default",)
@@ -148,6 +159,11 @@ class ServingContract:
             return True
         known = self.consumers and all(map(_SERVES.search, self.consumers))
         return False if known else None
+
+    @property
+    def infers_in_bulk(self) -> bool:
+        """Whether a BulkInferrer is known to read the model."""
+        return any(map(_INFERS_IN_BULK.search, self.consumers))
 
     def to_json(self) -> str:
         """Returns the contract as a JSON object; protos and records are kept inside it."""
@@ -286,7 +302,7 @@ def _problems(contract: ServingContract) -> Iterator[str]:
 
 
 def _wrong_sources(contract: ServingContract) -> Iterator[str]:
-    for name, proto in (("schema", "Schema"), ("eval_config", "EvalConfig"), ("base_model", None)):
+    for name, proto in _SOURCES:
         value = getattr(contract, name)
         # By name, because importing TensorFlow Model Analysis takes seconds.
         found = getattr(getattr(value, "DESCRIPTOR", None), "name", None)

@@ -98,7 +98,7 @@ def _roots(meta_graph: Any) -> dict[When, list[str]]:
         name
         for signature in meta_graph.signature_def.values()
         for info in signature.outputs.values()
-        for name in _tensors(info)
+        for name in tensors_of(info)
     ]
     for key in _INIT_COLLECTIONS:
         served.extend(meta_graph.collection_def[key].node_list.value)
@@ -111,7 +111,8 @@ def _roots(meta_graph: Any) -> dict[When, list[str]]:
     }
 
 
-def _tensors(info: Any) -> list[str]:
+def tensors_of(info: Any) -> list[str]:
+    """Returns the names of the tensors that a `TensorInfo` stands for; those not in use are ""."""
     sparse = info.coo_sparse
     parts = [info.name, sparse.values_tensor_name, sparse.indices_tensor_name]
     parts.append(sparse.dense_shape_tensor_name)

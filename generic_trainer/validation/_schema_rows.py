@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -190,6 +190,14 @@ def is_optional(feature: Any) -> bool:
     if not feature.HasField("presence"):
         return not feature.HasField("shape")
     return feature.presence.min_fraction < 1
+
+
+def without(example: Any, keys: Iterable[str]) -> Any:
+    """Returns a copy of a `tf.train.Example` that lacks some features."""
+    fewer = copy.deepcopy(example)
+    for key in keys:
+        fewer.features.feature.pop(key, None)
+    return fewer
 
 
 def domain_words(schema: Any, feature: Any) -> list[bytes]:

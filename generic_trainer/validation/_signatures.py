@@ -9,9 +9,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from generic_trainer._core import internals
 from generic_trainer.validation._graph import functions_below, needed_for, node_name
 
-_ASSIGNS = re.compile(r"Assign(Add|Sub)?(Variable(Op)?)?$|(Resource)?(Sparse)?(Scatter|Apply)[A-Z]")
+ASSIGNS = re.compile(r"Assign(Add|Sub)?(Variable(Op)?)?$|(Resource)?(Sparse)?(Scatter|Apply)[A-Z]")
 
 
 def dtype_of(info: Any) -> Any:
@@ -92,7 +93,42 @@ def nodes_of(graph_def: Any, signature: Any) -> list[Any]:
 
 def assigns(graph_def: Any, signature: Any) -> bool:
     """Whether a call of the signature changes variables of the model."""
-    return any(_ASSIGNS.match(node.op) for node in nodes_of(graph_def, signature))
+    return any(ASSIGNS.match(node.op) for node in nodes_of(graph_def, signature))
+
+
+def tensor_dtype(nodes: Mapping[str, Any], library: Mapping[str, Any], tensor: str) -> Any:
+    """Returns the `tf.DType` of a tensor of a graph, None where its op is not known.
+
+    Args:
+        nodes: name → `NodeDef` of the graph.
+        library: name → `FunctionDef`.
+        tensor: `"node:output"`, as a `TensorInfo` has it.
+
+    Raises:
+        LookupError: there is no such tensor.
+    """
+    import tensorflow as tf
+
+    name, _, number = tensor.partition(":")
+    node = nodes[name]
+    function = library.get(node.op)
+    definition = internals.TF_FIND_OP.get()(node.op) if function is None else function.signature
+    if definition is None:
+        return None
+    defaults = {attribute.name: attribute.default_value for attribute in definition.attr}
+
+    def attribute(key: str) -> Any:
+        return node.attr[key] if key in node.attr else defaults[key]
+
+    dtypes: list[int] = []
+    for output in definition.output_arg:
+        if output.type_list_attr:
+            dtypes += attribute(output.type_list_attr).list.type
+        else:
+            dtype = output.type or attribute(output.type_attr).type
+            dtypes += [dtype] * (attribute(output.number_attr).i if output.number_attr else 1)
+    dtype = dtypes[int(number or 0)]
+    return tf.as_dtype(dtype).base_dtype if dtype else None
 
 
 def _graphs_of(graph_def: Any, signature: Any) -> list[Sequence[Any]]:

@@ -278,6 +278,68 @@ def ragged_output(good: Path, folder: Path) -> None:
     save(serving(split, SERIALIZED), folder)
 
 
+@recipe("signature_tensors", "names no tensor")
+def output_of_no_tensor(good: Path, folder: Path) -> None:
+    broken_copy(good, folder, lambda f: edit_proto(f, _edit_info("outputs", name="")))
+
+
+@recipe("signature_tensors", "'StatefulPartitionedCall:7', which is not in the graph")
+def output_that_the_graph_lacks(good: Path, folder: Path) -> None:
+    edit = _edit_info("outputs", name="StatefulPartitionedCall:7")
+    broken_copy(good, folder, lambda f: edit_proto(f, edit))
+
+
+@recipe("signature_tensors", "declares int64, in the graph it is string")
+def input_declared_as_another_dtype(good: Path, folder: Path) -> None:
+    broken_copy(good, folder, lambda f: edit_proto(f, _edit_info("inputs", dtype=9)))
+
+
+@recipe("signature_tensors", "declares float64, in the graph it is float32", status="warn")
+def output_declared_as_another_dtype(good: Path, folder: Path) -> None:
+    broken_copy(good, folder, lambda f: edit_proto(f, _edit_info("outputs", dtype=2)))
+
+
+@recipe("session", "a session gives the shape [32, 2]", status="warn")
+def output_declared_with_another_shape(good: Path, folder: Path) -> None:
+    def serve(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        y = tf.reshape(x, tf.shape(x) + 0)
+        y.set_shape([None, 3])
+        return {"y": y}
+
+    save(serving(serve, ROWS), folder)
+
+
+@recipe(
+    "signature_methods",
+    "'classes' or 'scores'",
+    contract=ServingContract(signatures=(), consumers=("BulkInferrer",)),
+)
+def classifies_without_classes(good: Path, folder: Path) -> None:
+    broken_copy(good, folder, lambda f: edit_proto(f, _edit_method("tensorflow/serving/classify")))
+
+
+@recipe("signature_methods", "expected one of", status="warn")
+def method_that_nobody_knows(good: Path, folder: Path) -> None:
+    broken_copy(good, folder, lambda f: edit_proto(f, _edit_method("infer")))
+
+
+def _edit_info(kind: str, **fields: Any) -> Callable[[Any], None]:
+    def edit(proto: Any) -> None:
+        infos = getattr(proto.meta_graphs[0].signature_def["serving_default"], kind)
+        for info in infos.values():
+            for name, value in fields.items():
+                setattr(info, name, value)
+
+    return edit
+
+
+def _edit_method(method: str) -> Callable[[Any], None]:
+    def edit(proto: Any) -> None:
+        proto.meta_graphs[0].signature_def["serving_default"].method_name = method
+
+    return edit
+
+
 # Ops.
 
 
@@ -572,6 +634,56 @@ def warm_up_with_another_input(good: Path, folder: Path) -> None:
 def warm_up_file_truncated(good: Path, folder: Path) -> None:
     shutil.copytree(good, folder)
     _truncate(models.write_warmup(folder), 0.7)
+
+
+@recipe("warmup", "more than 1000 requests")
+def warm_up_without_end(good: Path, folder: Path) -> None:
+    shutil.copytree(good, folder)
+    models.write_warmup(folder, count=1001)
+
+
+@recipe("warmup", "is compressed (GZIP)")
+def warm_up_compressed(good: Path, folder: Path) -> None:
+    shutil.copytree(good, folder)
+    models.write_warmup(folder, compression="GZIP")
+
+
+@recipe("warmup", "it has int32")
+def warm_up_with_another_dtype(good: Path, folder: Path) -> None:
+    save(serving(lambda x: {"y": x * 2.0}, ROWS), folder)
+    models.write_warmup(folder, key="x", value=[[1, 2]])
+
+
+@recipe("state_growth", "grows with every call", status="warn")
+def variable_that_grows(good: Path, folder: Path) -> None:
+    seen = tf.Variable([0.0], shape=[None])
+
+    def serve(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        seen.assign(tf.concat([seen, x[:, 0]], axis=0))
+        return {"y": x * 2.0}
+
+    save(serving(serve, ROWS, seen=seen), folder)
+
+
+@recipe("state_growth", "grows with new values", status="warn")
+def table_that_grows(good: Path, folder: Path) -> None:
+    table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, 0)
+
+    def serve(word: tf.Tensor) -> dict[str, tf.Tensor]:
+        table.insert(word, tf.ones_like(word, tf.int64))
+        return {"length": tf.strings.length(word)}
+
+    word = tf.TensorSpec([None], tf.string, name="word")
+    save(serving(serve, word, table=table), folder)
+
+
+@recipe("state_growth", "Stage keeps values", status="warn")
+def stage_that_nobody_empties(good: Path, folder: Path) -> None:
+    def serve(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        with tf.control_dependencies([tf.raw_ops.Stage(values=[x], shared_name="seen")]):
+            return {"y": x * 2.0}
+
+    save(serving(serve, ROWS), folder)
 
 
 # After publishing.

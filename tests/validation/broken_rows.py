@@ -10,11 +10,12 @@ import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
+from generic_trainer.validation import ServingContract
 from tests.validation import models
 from tests.validation.broken import EVALUATED, RECIPES, recipe
 from tests.validation.models import FEATURES, ROWS, SERIALIZED, save, serving
 
-__all__ = ["RECIPES", "SCHEMA"]
+__all__ = ["RECIPES", "SCHEMA", "TRANSFORMED"]
 
 SCHEMA = text_format.Parse(
     """
@@ -36,6 +37,9 @@ SCHEMA = text_format.Parse(
 )
 BY_SCHEMA = dataclasses.replace(EVALUATED, schema=SCHEMA, label_keys=("tips",))
 BY_BOTH = dataclasses.replace(BY_SCHEMA, examples=models.examples())
+TRANSFORMED = ServingContract(
+    transform_graph=str(Path(__file__).with_name("transform_graph")), signatures=()
+)
 MANY = dataclasses.replace(EVALUATED, examples=models.examples(700))
 Features = dict[str, tf.Tensor]
 
@@ -162,3 +166,40 @@ def other_scores_above_64_rows(good: Path, folder: Path) -> None:
 @recipe("unforeseen_rows", "an empty batch", status="warn")
 def fails_with_an_empty_batch(good: Path, folder: Path) -> None:
     save(serving(lambda x: {"y": tf.reshape(x, [-1, tf.size(x) // tf.shape(x)[0]])}, ROWS), folder)
+
+
+@recipe("schema_features", "(did you mean 'payment'?)", status="warn", contract=BY_BOTH)
+def misspelt_feature_with_a_default(good: Path, folder: Path) -> None:
+    payed = {"paymnet": tf.io.FixedLenFeature([], tf.string, default_value="")}
+    spec = {"miles": FEATURES["miles"], **payed}
+
+    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        parsed = tf.io.parse_example(examples, spec)
+        length = tf.strings.length(parsed["paymnet"])
+        return {"score": parsed["miles"] + tf.cast(length, tf.float32)}
+
+    save(serving(serve, SERIALIZED), folder)
+
+
+@recipe("schema_features", "as float32, in the schema it is int64", contract=BY_SCHEMA)
+def parses_another_dtype_than_the_schema_has(good: Path, folder: Path) -> None:
+    as_float = {"company": tf.io.FixedLenFeature([], tf.float32, default_value=0.0)}
+    save(scoring(lambda features: features["company"], **as_float), folder)
+
+
+@recipe("schema_features", "(did you mean 'miles'?)", status="warn", contract=BY_SCHEMA)
+def misspelt_input(good: Path, folder: Path) -> None:
+    specs = [tf.TensorSpec([None, 1], tf.float32, name="mile")]
+    specs.append(tf.TensorSpec([None, 1], tf.int64, name="company"))
+    save(serving(lambda m, c: {"y": m + tf.cast(c, tf.float32)}, *specs), folder)
+
+
+@recipe("label_inputs", "takes the label 'tips'", contract=BY_SCHEMA)
+def label_as_an_input(good: Path, folder: Path) -> None:
+    specs = [tf.TensorSpec([None, 1], tf.float32, name=name) for name in ("miles", "tips")]
+    save(serving(lambda miles, tips: {"y": miles + tips}, *specs), folder)
+
+
+@recipe("vocabularies", "has 2 lines (10 bytes)", contract=TRANSFORMED)
+def vocabulary_of_an_earlier_run(good: Path, folder: Path) -> None:
+    models.save(models.linear(folder, "payments.txt", ("cash", "card")), folder)

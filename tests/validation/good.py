@@ -28,6 +28,25 @@ def module_with_vocabulary(folder: Path) -> None:
 
 
 @recipe
+def vocabulary_of_the_transform_graph(folder: Path) -> None:
+    save(models.linear(folder, "payments.txt"), folder)
+
+
+@recipe
+def counts_its_requests(folder: Path) -> None:
+    """State that changes with every call, and stays as large as it is."""
+    count = tf.Variable(0, dtype=tf.int64)
+    seen = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, 0)
+
+    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        count.assign_add(tf.size(examples, tf.int64))
+        seen.insert(["requests"], [count])
+        return {"score": tf.io.parse_example(examples, FEATURES)["miles"]}
+
+    save(serving(serve, SERIALIZED, count=count, seen=seen), folder)
+
+
+@recipe
 def keras_2_save(folder: Path) -> None:
     _keras_2_model().save(str(folder), save_format="tf")
 

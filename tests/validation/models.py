@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +68,11 @@ class Linear(tf.Module):
         return {"score": self.score(tf.io.parse_example(examples, FEATURES))}
 
 
-def linear(folder: Path) -> Linear:
-    """Makes the module; its vocabulary file lies beside `folder` and is deleted by `save`."""
+def linear(folder: Path, name: str = "", words: Sequence[str] = VOCABULARY) -> Linear:
+    """Makes the module; its vocabulary file lies beside `folder`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    vocabulary = folder.parent / f"{folder.name}.vocabulary.txt"
-    vocabulary.write_text("\n".join(VOCABULARY) + "\n")
+    vocabulary = folder.parent / (name or f"{folder.name}.vocabulary.txt")
+    vocabulary.write_text("\n".join(words) + "\n")
     return Linear(vocabulary)
 
 
@@ -120,19 +120,26 @@ def edit_proto(
 
 
 def write_warmup(
-    folder: Path, *, signature: str = "serving_default", key: str = "examples"
+    folder: Path,
+    *,
+    signature: str = "serving_default",
+    key: str = "examples",
+    value: Any = None,
+    count: int = 1,
+    compression: str = "",
 ) -> Path:
-    """Adds a file with one warm-up request to a model and returns it."""
+    """Adds a file with warm-up requests, all the same, to a model and returns it."""
     from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
     request = predict_pb2.PredictRequest()
     request.model_spec.signature_name = signature
-    request.inputs[key].CopyFrom(tf.make_tensor_proto(list(examples(2))))
+    request.inputs[key].CopyFrom(tf.make_tensor_proto(value or list(examples(2))))
     log = prediction_log_pb2.PredictionLog(
         predict_log=prediction_log_pb2.PredictLog(request=request)
     )
     file = folder / "assets.extra" / "tf_serving_warmup_requests"
     file.parent.mkdir()
-    with tf.io.TFRecordWriter(str(file)) as writer:
-        writer.write(log.SerializeToString())
+    with tf.io.TFRecordWriter(str(file), compression) as writer:
+        for _ in range(count):
+            writer.write(log.SerializeToString())
     return file

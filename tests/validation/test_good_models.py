@@ -8,11 +8,15 @@ import pytest
 
 from generic_trainer.validation import Checker, ServingContract
 from tests.validation import models
-from tests.validation.broken_rows import SCHEMA
+from tests.validation.broken_rows import SCHEMA, TRANSFORMED
 from tests.validation.good import RECIPES
 
 CONTRACT = ServingContract(
-    examples=models.examples(100), schema=SCHEMA, label_keys=("tips",), consumers=("Evaluator",)
+    examples=models.examples(100),
+    schema=SCHEMA,
+    transform_graph=TRANSFORMED.transform_graph,
+    label_keys=("tips",),
+    consumers=("Evaluator",),
 )
 # Signatures that take tensors instead of serialized examples: said, and no more than that.
 TAKE_TENSORS = {

@@ -13,6 +13,7 @@ from generic_trainer._core.texts import did_you_mean
 from generic_trainer.validation._check import Finding, check, fail, note, skip
 from generic_trainer.validation._manifest import MANIFEST, read_manifest
 from generic_trainer.validation._model import ModelUnderTest
+from generic_trainer.validation._schema_rows import without
 from generic_trainer.validation._scoring import Outputs, Scores, call, difference, first_line
 
 _GOLDEN_ROWS = 3
@@ -22,7 +23,7 @@ _GOLDEN_ROWS = 3
 def golden(model: ModelUnderTest) -> Iterator[Finding]:
     """The model still gives the golden outputs of its manifest."""
     scored = model.scores.get("serving_default")
-    if scored is not None and _takes_records(scored):
+    if scored is not None and scored.feed.real and "serving_default" in dict(_serialized(model)):
         outputs = {
             key: _plain(rows[:_GOLDEN_ROWS])
             for key, rows in sorted(scored.batch.items())
@@ -76,12 +77,12 @@ def without_label(model: ModelUnderTest) -> Iterator[Finding]:
                 f"no feature {label!r} in the schema or the examples{did_you_mean(label, known)}",
                 "name the label in label_keys as the examples do",
             )
-    present = [(n, scored) for n, scored in _real(model) if _holds(scored, labels)]
+    present = [(n, scored) for n, scored in _serialized(model) if _holds(scored, labels)]
     if not present:
         yield skip("no examples with a known label: set label_keys and examples in the contract")
     for name, scored in present:
         try:
-            outputs = _score(model, name, _without(labels, scored))
+            outputs = _score(model, name, (_without(labels, record) for record in _records(scored)))
         except Exception as error:
             yield fail(
                 f"signature {name!r} needs the label {sorted(labels)}: {first_line(error)}",
@@ -98,16 +99,11 @@ def without_label(model: ModelUnderTest) -> Iterator[Finding]:
                 )
 
 
-def _real(model: ModelUnderTest) -> Iterator[tuple[str, Scores]]:
-    """Yields the signatures that consumers call and that real, serialized examples have scored."""
+def _serialized(model: ModelUnderTest) -> Iterator[tuple[str, Scores]]:
+    """Yields the signatures that consumers call and that serialized examples have scored."""
     for name, scored in model.served_scores.items():
-        if _takes_records(scored):
+        if scored.feed.serialized and scored.feed.divisible:
             yield name, scored
-
-
-def _takes_records(scored: Scores) -> bool:
-    """Whether real, serialized examples were scored, of which any number can be."""
-    return scored.feed.real and scored.feed.serialized and scored.feed.divisible
 
 
 def _records(scored: Scores) -> list[bytes]:
@@ -127,15 +123,11 @@ def _holds(scored: Scores, keys: Collection[str]) -> bool:
     return any(key in example.features.feature for example in parsed for key in keys)
 
 
-def _without(keys: Collection[str], scored: Scores) -> Iterator[bytes]:
-    """Yields the examples that were scored, without some of their features."""
+def _without(keys: Iterable[str], record: bytes) -> bytes:
     import tensorflow as tf
 
-    for record in _records(scored):
-        example = tf.train.Example.FromString(record)
-        for key in keys:
-            example.features.feature.pop(key, None)
-        yield example.SerializeToString(deterministic=True)
+    example = without(tf.train.Example.FromString(record), keys)
+    return bytes(example.SerializeToString(deterministic=True))
 
 
 def _known_features(model: ModelUnderTest, unless: str) -> set[str]:

@@ -7,7 +7,6 @@ FILE` replays it.
 
 from __future__ import annotations
 
-import copy
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,6 +33,7 @@ from generic_trainer.validation._schema_rows import (
     SchemaRows,
     features_in_use,
     is_optional,
+    without,
 )
 from generic_trainer.validation._scoring import Outputs, Scores, difference, first_line
 from generic_trainer.validation._signatures import parsed_features
@@ -86,7 +86,7 @@ def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
             parsed = parsed_features(model.meta_graph.graph_def, model.signatures[name])
             absent = [(base, [key]) for key in sorted(optional & parsed.keys())]
             absent += [(example, sorted(optional)) for example in examples]
-            rows = [ProbeRow(_without(each, keys), f"without {keys}") for each, keys in absent]
+            rows = [ProbeRow(without(each, keys), f"without {keys}") for each, keys in absent]
             # It takes one call where all is well, and is worth that whatever is left.
             budget = Budget(max(model.budget.left_s, 1.0))
             yield from _findings(model, name, usual, budget, rows, _of_optional)
@@ -297,10 +297,3 @@ def _base(scored: Scores) -> tuple[Any, Outputs]:
     well = [row for row in rows if row not in bad] or rows
     index = max(well, key=lambda row: len(examples[row].features.feature))
     return examples[index], {**scored.batch, **{k: v[[index]] for k, v in per_row.items()}}
-
-
-def _without(example: Any, keys: Iterable[str]) -> Any:
-    fewer = copy.deepcopy(example)
-    for key in keys:
-        fewer.features.feature.pop(key, None)
-    return fewer

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from generic_trainer._core.machine import resident_memory_mb
-from generic_trainer._core.records import read_records
+from generic_trainer._core.records import look_at, read_records
 from generic_trainer.errors import DataError
 from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._scoring import Scores, call, difference, first_line
-from generic_trainer.validation._signatures import nodes_of
+from generic_trainer.validation._signatures import describe_info, nodes_of, shape_of
 
 _WARMUP_FILE = Path("assets.extra/tf_serving_warmup_requests")
-_MAX_REQUESTS = 100
+_REQUEST_KINDS = ("predict_log", "classify_log", "regress_log")
+_MAX_REQUESTS = 1000  # WarmupConsts::kMaxNumRecords of TF Serving
+_MIN_REPLAYED = 100
+_MAX_REPLAY_S = 1.0  # for requests beyond these
 _WARMUP_REMEDY = (
     "write the requests again from examples that the signature takes, or delete the file"
 )
@@ -54,31 +57,82 @@ def warmup(model: ModelUnderTest) -> Iterator[Finding]:
     except ImportError:
         yield skip("the package tensorflow-serving-api, which reads the requests, is missing")
         return
+    file = str(model.directory / _WARMUP_FILE)
     try:
-        records = read_records(str(model.directory / _WARMUP_FILE), _MAX_REQUESTS)
+        if compression := look_at(file, whatever_its_name=True).compression:
+            yield fail(
+                f"{_WARMUP_FILE} is compressed ({compression}), and TF Serving reads it as it is",
+                "write it with tf.io.TFRecordWriter(path), without options",
+            )
+            return
+        records = read_records(file, _MAX_REQUESTS + 1)
         requests = [prediction_log_pb2.PredictionLog.FromString(record) for record in records]
     except Exception as error:
         reason = str(error) if isinstance(error, DataError) else first_line(error)
         yield fail(f"{_WARMUP_FILE} cannot be read: {reason}", _WARMUP_REMEDY)
         return
-    for index, request in enumerate(requests):
-        yield from _replay(model, index, request)
+    if len(records) > _MAX_REQUESTS:
+        yield fail(
+            f"{_WARMUP_FILE} has more than {_MAX_REQUESTS} requests: TF Serving does not load the "
+            "model",
+            "keep a few requests of each kind",
+        )
+    yield from _replay(model, dict(zip(records, enumerate(requests), strict=True)).values())
 
 
-def _replay(model: ModelUnderTest, index: int, request: Any) -> Iterator[Finding]:
-    kind = request.WhichOneof("log_type")
-    if kind not in ("predict_log", "classify_log", "regress_log"):
-        yield note(f"request {index} is a {kind}: not replayed")
-        return
-    body = getattr(request, kind).request
+def _replay(model: ModelUnderTest, requests: Iterable[tuple[int, Any]]) -> Iterator[Finding]:
+    """Yields what is wrong with different requests, which TF Serving replays while it loads."""
+    started, replayed = time.perf_counter(), 0
+    for index, request in requests:
+        kind = request.WhichOneof("log_type")
+        if kind == "session_run_log":
+            problem = "TF Serving cannot replay a session_run_log"
+        elif kind not in _REQUEST_KINDS:
+            yield note(f"request {index} is a {kind}: not replayed")
+            continue
+        else:
+            body = getattr(request, kind).request
+            problem = _request_problem(model, kind, body)
+            in_time = time.perf_counter() - started < _MAX_REPLAY_S
+            if not problem and (in_time or replayed < _MIN_REPLAYED):
+                replayed += 1
+                problem = _error_of(model, kind, body)
+        if problem:
+            yield fail(f"request {index}: {problem}", _WARMUP_REMEDY)
+    yield note(f"{replayed} different requests replayed")
+
+
+def _request_problem(model: ModelUnderTest, kind: str, body: Any) -> str:
+    """Returns what TF Serving would refuse in a request before it runs, empty for nothing."""
+    import tensorflow as tf
+
     name = body.model_spec.signature_name or "serving_default"
-    if name not in model.signatures:
-        yield fail(f"request {index} asks for signature {name!r}, which is missing", _WARMUP_REMEDY)
-        return
+    signature = model.signatures.get(name)
+    if signature is None:
+        return f"it asks for signature {name!r}, which is missing"
+    if kind != "predict_log":
+        return ""
+    needed = set(signature.inputs) - set(getattr(signature, "defaults", ()))
+    if not needed <= set(body.inputs) <= set(signature.inputs):
+        return f"signature {name!r} takes {sorted(signature.inputs)}, it has {sorted(body.inputs)}"
+    if unknown := sorted(set(body.output_filter) - set(signature.outputs)):
+        return f"it asks for the outputs {unknown}, signature {name!r} has none of that name"
+    for key, value in sorted(body.inputs.items()):
+        if value.dtype != signature.inputs[key].dtype:
+            return (
+                f"input {key!r} of signature {name!r} is {describe_info(signature.inputs[key])}, "
+                f"it has {tf.as_dtype(value.dtype).name}"
+            )
+    return ""
+
+
+def _error_of(model: ModelUnderTest, kind: str, body: Any) -> str:
+    name = body.model_spec.signature_name or "serving_default"
     try:
         call(model.loaded.signatures[name], _warmup_inputs(model, kind, name, body))
     except Exception as error:
-        yield fail(f"request {index} to signature {name!r}: {first_line(error)}", _WARMUP_REMEDY)
+        return f"signature {name!r} raises {first_line(error)}"
+    return ""
 
 
 def _warmup_inputs(model: ModelUnderTest, kind: str, name: str, body: Any) -> dict[str, np.ndarray]:
@@ -182,6 +236,15 @@ def _compare_with_session(
         yield judge(*_why_session_fails(model, running, name, error))
         return
     for key, value in sorted(values.items()):
+        declared = shape_of(signature.outputs[key])
+        if declared is not None and not _is_shape(np.shape(value), declared):
+            yield warn(
+                f"signature {name!r}: output {key!r} is declared as "
+                f"{describe_info(signature.outputs[key])}, a session gives the shape "
+                f"{list(np.shape(value))}",
+                "clients allocate and reshape by what the signature declares: take out the "
+                "set_shape that is wrong",
+            )
         changed, certain = difference(np.asarray(value), scores.batch[key])
         if changed and certain and not scores.varies(key)[0]:
             yield judge(
@@ -189,6 +252,12 @@ def _compare_with_session(
                 "the two loaders restored different values: export again with "
                 "generic_trainer.training.export_model",
             )
+
+
+def _is_shape(shape: tuple[int, ...], declared: list[int | None]) -> bool:
+    return len(shape) == len(declared) and all(
+        dim in (None, size) for dim, size in zip(declared, shape, strict=True)
+    )
 
 
 def _why_session_fails(

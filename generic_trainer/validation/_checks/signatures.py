@@ -9,13 +9,16 @@ from typing import Any
 from generic_trainer._core.texts import did_you_mean
 from generic_trainer.validation._check import Finding, check, fail, note, per_row, skip, warn
 from generic_trainer.validation._contract import SignatureSpec
+from generic_trainer.validation._graph import tensors_of
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._signatures import (
     batched,
     describe_info,
     dtype_of,
     is_dense,
+    is_serialized,
     shape_of,
+    tensor_dtype,
 )
 
 
@@ -148,6 +151,78 @@ def output_shape(model: ModelUnderTest) -> Iterator[Finding]:
                     "return one row per example, e.g. [batch, 1] and not a mean over the batch; "
                     "leave constants out of the signature's outputs",
                 )
+
+
+@check("signature_tensors", needs=("signatures_exist",))
+def signature_tensors(model: ModelUnderTest) -> Iterator[Finding]:
+    """Inputs and outputs name tensors of the graph, of the dtypes that they declare."""
+    graph = model.meta_graph.graph_def
+    nodes = {node.name: node for node in graph.node}
+    library = {function.signature.name: function for function in graph.library.function}
+    for name, signature in model.signatures.items():
+        judge = fail if name in model.serving_signatures else warn
+        for kind, infos in (("input", signature.inputs), ("output", signature.outputs)):
+            for key, info in sorted(infos.items()):
+                subject = f"signature {name!r}: {kind} {key!r}"
+                tensors = list(filter(None, tensors_of(info)))
+                try:
+                    found = [tensor_dtype(nodes, library, tensor) for tensor in tensors]
+                except LookupError:
+                    found = []
+                if not found:
+                    named = ", ".join(map(repr, tensors)) or "no tensor"
+                    yield judge(
+                        f"{subject} names {named}, which is not in the graph",
+                        "servers feed and fetch tensors by these names: export again, or let the "
+                        "signature follow what has renamed the graph's nodes",
+                    )
+                elif is_dense(info) and found[0] not in (None, dtype_of(info)):
+                    # What comes in is refused; what goes out, a client may mind or not.
+                    yield (judge if kind == "input" else warn)(
+                        f"{subject} declares {dtype_of(info).name}, in the graph it is "
+                        f"{found[0].name}",
+                        "clients send and expect what the signature declares: declare the graph's "
+                        "own dtype",
+                    )
+
+
+@check("signature_methods", needs=("signatures_exist",))
+def signature_methods(model: ModelUnderTest) -> Iterator[Finding]:
+    """Signatures to classify, regress and predict have the inputs and outputs that this takes."""
+    judge = fail if model.contract.infers_in_bulk else warn
+    for name, signature in model.serving_signatures.items():
+        for problem in _method_problems(signature):
+            yield judge(
+                f"signature {name!r} has the method {signature.method_name!r}: {problem}; "
+                "BulkInferrer refuses it, and TF Serving by that API",
+                "build it with tf.compat.v1.saved_model's classification_signature_def, "
+                "regression_signature_def or predict_signature_def",
+            )
+
+
+def _method_problems(signature: Any) -> Iterator[str]:
+    import tensorflow as tf
+
+    constants = tf.compat.v1.saved_model
+    needed = {
+        constants.CLASSIFY_METHOD_NAME: (
+            constants.CLASSIFY_INPUTS,
+            {constants.CLASSIFY_OUTPUT_CLASSES, constants.CLASSIFY_OUTPUT_SCORES},
+        ),
+        constants.REGRESS_METHOD_NAME: (constants.REGRESS_INPUTS, {constants.REGRESS_OUTPUTS}),
+        constants.PREDICT_METHOD_NAME: (None, None),
+    }
+    if signature.method_name not in needed:
+        yield f"expected one of {', '.join(map(repr, needed))}"
+        return
+    if not signature.outputs:
+        yield "it has no outputs"
+    key, outputs = needed[signature.method_name]
+    if key is not None and (list(signature.inputs) != [key] or not is_serialized(signature)):
+        yield f"expected one input {key!r}, of strings, found {sorted(signature.inputs)}"
+    if outputs is not None and not signature.outputs.keys() & outputs:
+        expected = " or ".join(map(repr, sorted(outputs)))
+        yield f"expected an output {expected}, found {sorted(signature.outputs)}"
 
 
 @check("composite_tensors", needs=("signatures_exist",))

@@ -1,0 +1,124 @@
+"""Checks of what a model reads against what comes: features of the schema, words of Transform."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from generic_trainer._core.files import sha256_of_file
+from generic_trainer._core.texts import did_you_mean
+from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
+from generic_trainer.validation._model import ModelUnderTest
+from generic_trainer.validation._schema_rows import dtype_in_schema, features_in_use
+from generic_trainer.validation._signatures import is_serialized, parsed_features
+
+_PREPROCESSING = "transform_"  # TFX's names: transform_features, transform_labels
+_TRANSFORM_ASSETS = "transform_fn/assets"  # inside a TransformGraph artifact
+
+
+@check("schema_features", needs=("signatures_exist", "inputs_read"))
+def schema_features(model: ModelUnderTest) -> Iterator[Finding]:
+    """The features that the signatures read are in the schema, and of its dtypes."""
+    if model.schema is None:
+        yield skip("the contract names no schema")
+        return
+    known = {feature.name: dtype_in_schema(feature) for feature in features_in_use(model.schema)}
+    for name, signature in model.serving_signatures.items():
+        if is_serialized(signature):
+            yield from _parsed(model, name, signature, known)
+        else:
+            yield from _inputs(name, signature, known)
+
+
+def _parsed(
+    model: ModelUnderTest, name: str, signature: Any, known: Mapping[str, str]
+) -> Iterator[Finding]:
+    seen = _features_of_examples(model)
+    parsed = parsed_features(model.meta_graph.graph_def, signature)
+    for key in sorted(parsed.keys() - known.keys() - seen):
+        yield warn(
+            f"signature {name!r} reads a feature {key!r}, which the schema does not have"
+            f"{did_you_mean(key, known.keys() - parsed.keys())}: no request fills it, so that a "
+            "default silently takes its place, or parsing fails",
+            "name it as the schema does, or add it to the schema",
+        )
+    for key in sorted(parsed.keys() & known.keys() - seen):
+        if known[key] not in ("", parsed[key].dtype):
+            yield fail(
+                f"signature {name!r} parses feature {key!r} as {parsed[key].dtype}, in the schema "
+                f"it is {known[key]}: every row that has it raises an error",
+                "parse the schema's dtype, and cast in the signature",
+            )
+    if parsed:
+        unread = ", ".join(sorted(known.keys() - parsed.keys())) or "none"
+        yield note(f"features of the schema that signature {name!r} does not read: {unread}")
+
+
+def _inputs(name: str, signature: Any, known: Mapping[str, str]) -> Iterator[Finding]:
+    features = {
+        key: key if key in known else key.removesuffix("_input") for key in signature.inputs
+    }
+    if known.keys().isdisjoint(features.values()):
+        return  # the inputs are something else, such as all features in one tensor
+    unread = known.keys() - features.values()
+    for key, feature in sorted(features.items()):
+        if feature not in known and (nearest := did_you_mean(feature, unread)):
+            yield warn(
+                f"signature {name!r} takes an input {key!r}, which is no feature of the schema"
+                f"{nearest}; its other inputs are",
+                "name the inputs as the schema names the features: the Evaluator feeds them by "
+                "name",
+            )
+
+
+def _features_of_examples(model: ModelUnderTest) -> set[str]:
+    import tensorflow as tf
+
+    examples = map(tf.train.Example.FromString, model.records)
+    return {name for example in examples for name in example.features.feature}
+
+
+@check("label_inputs", needs=("signatures_exist", "inputs_read"))
+def label_inputs(model: ModelUnderTest) -> Iterator[Finding]:
+    """No signature that consumers call takes the label as an input."""
+    for name, signature in model.serving_signatures.items():
+        if name.startswith(_PREPROCESSING):
+            continue
+        for label in sorted(model.label_keys.intersection(signature.inputs)):
+            judge = fail if label in model.contract.label_keys else warn
+            yield judge(
+                f"signature {name!r} takes the label {label!r} as an input",
+                "leave the label out of the signature: it is not known when the model serves",
+            )
+
+
+@check("vocabularies", needs=("assets", "inputs_read"))
+def vocabularies(model: ModelUnderTest) -> Iterator[Finding]:
+    """Assets that the transform graph has as well hold the same."""
+    graph = model.contract.transform_graph
+    if graph is None:
+        yield skip("the contract names no transform graph")
+        return
+    for name in sorted({asset.filename for asset in model.assets}):
+        ours = model.directory / "assets" / name
+        theirs = Path(graph, _TRANSFORM_ASSETS, name)
+        if not (ours.is_file() and theirs.is_file()):
+            continue
+        if sha256_of_file(ours) == sha256_of_file(theirs):
+            yield note(f"assets/{name} is the transform graph's")
+        else:
+            yield Finding(
+                "fail",
+                f"assets/{name} has {_size(ours)}, and others than the transform graph's, which "
+                f"has {_size(theirs)}: the model looks words up in another table than it was "
+                "trained with",
+                "export with the transform graph of this run (fn_args.transform_graph_path), and "
+                "look for files that an earlier run left",
+                may_be_meant=True,
+            )
+
+
+def _size(file: Path) -> str:
+    content = file.read_bytes()
+    return f"{len(content.splitlines())} lines ({len(content)} bytes)"

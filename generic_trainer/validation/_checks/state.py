@@ -1,0 +1,109 @@
+"""State that a model keeps between calls, which grows until the memory of a server is used up."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from generic_trainer.validation._check import Finding, check, skip
+from generic_trainer.validation._feeds import inputs_of
+from generic_trainer.validation._model import ModelUnderTest
+from generic_trainer.validation._scoring import Scores, call
+from generic_trainer.validation._signatures import ASSIGNS, nodes_of
+
+_INSERTS = re.compile(r"LookupTableInsert(V2)?")
+# What fills a resource, and what takes out of it again.
+_FILLS = {
+    r"QueueEnqueue(Many)?(V2)?": r"QueueDequeue(Many|UpTo)?(V2)?",
+    r"Stage": r"Unstage|StageClear",
+    r"(Ordered)?MapStage": r"(Ordered)?Map(Unstage(NoKey)?|Clear)",
+    r"BarrierInsertMany": r"BarrierTakeMany",
+}
+_REMEDY = (
+    "a server's memory grows until it is killed: keep what is served free of state, or bounded"
+)
+
+
+@check("state_growth", needs=("scores",))
+def state_growth(model: ModelUnderTest) -> Iterator[Finding]:
+    """No table, queue or variable grows with the calls of a signature."""
+    changing = 0
+    for name, scored in model.served_scores.items():
+        ops = {n.op for n in nodes_of(model.meta_graph.graph_def, model.signatures[name])}
+        for fills, takes in _FILLS.items():
+            filling = sorted(op for op in ops if re.fullmatch(fills, op))
+            if filling and not any(re.fullmatch(takes, op) for op in ops):
+                changing += 1
+                yield _finding(name, f"{filling[0]} keeps values that it never takes out again")
+        if any(_INSERTS.fullmatch(op) or ASSIGNS.match(op) for op in ops):
+            changing += 1
+            yield from _measured(model, name, scored)
+    if not changing:
+        yield skip("no signature that consumers call keeps anything")
+
+
+def _measured(model: ModelUnderTest, name: str, scored: Scores) -> Iterator[Finding]:
+    """Compares what the signature keeps before and after calls, with known rows and new ones."""
+    signature = model.loaded.signatures[name]
+    call(signature, scored.feed.inputs)
+    before = _sizes(signature)
+    call(signature, scored.feed.inputs)
+    again = _sizes(signature)
+    with contextlib.suppress(Exception):  # the model may refuse rows that nobody has seen
+        if (unseen := _unseen(model, name, scored)) is not None:
+            call(signature, unseen)
+    after = _sizes(signature)
+    for what in before:
+        if again[what] > before[what]:
+            told = f"{what} grows with every call: {before[what]} values, then {again[what]}"
+            yield _finding(name, told)
+        elif after[what] > again[what]:
+            told = f"{what} grows with new values: {again[what]}, then {after[what]} entries"
+            yield _finding(name, told)
+
+
+def _finding(name: str, told: str) -> Finding:
+    return Finding("warn", f"signature {name!r}: {told}", _REMEDY, may_be_meant=True)
+
+
+def _sizes(signature: Any) -> dict[str, int]:
+    """Returns how much is in each table and variable that a signature has."""
+    import tensorflow as tf
+
+    sizes = {}
+    for number, handle in enumerate(signature.captured_inputs):
+        if handle.dtype != tf.resource:
+            continue
+        with contextlib.suppress(tf.errors.OpError):
+            shape = tf.raw_ops.VariableShape(input=handle).numpy()
+            sizes[f"variable {number}"] = int(np.prod(shape, dtype=np.int64))
+            continue
+        with contextlib.suppress(tf.errors.OpError):
+            size = tf.raw_ops.LookupTableSizeV2(table_handle=handle).numpy()
+            sizes[f"table {number}"] = int(size)
+    return sizes
+
+
+def _unseen(model: ModelUnderTest, name: str, scored: Scores) -> Any:
+    """Returns inputs with texts and integers that the signature has not had, None if it cannot."""
+    import tensorflow as tf
+
+    feed = scored.feed
+    if not feed.records:
+        return {key: _other(value) for key, value in feed.inputs.items()}
+    examples = [tf.train.Example.FromString(record) for record in feed.records]
+    for example in examples:
+        for feature in example.features.feature.values():
+            texts = feature.bytes_list.value
+            texts[:] = [b"unseen " + text for text in texts]
+    return inputs_of(model.signatures[name], feed, examples)
+
+
+def _other(values: np.ndarray) -> np.ndarray:
+    if values.dtype.kind == "O":
+        return np.array([b"unseen " + text for text in values.flat], object).reshape(values.shape)
+    return values + 1 if values.dtype.kind in "iu" else values
