@@ -19,6 +19,7 @@ import numpy as np
 from generic_trainer.validation._scoring import Outputs, call, first_line, is_float
 
 _MAX_SHRINKING_CALLS = 60
+_MAX_BATCH = 256
 _SHORT = 16  # bytes, or values of a list, below which nobody minds how long it is
 
 Kind = Literal["error", "NaN", "infinite"]
@@ -48,12 +49,12 @@ class Budget:
         """Calls a loaded signature, and counts the time."""
         started = time.perf_counter()
         try:
-            return call(signature, inputs)
-        finally:
-            taken = time.perf_counter() - started
-            self.left_s -= taken
+            outputs = call(signature, inputs)
+            self._seconds_per_row = (time.perf_counter() - started) / max(rows, 1)
+        finally:  # what raises may do so before it has done anything
+            self.left_s -= time.perf_counter() - started
             self.rows += rows
-            self._seconds_per_row = taken / max(rows, 1)
+        return outputs
 
     @contextlib.contextmanager
     def part(self, share: float) -> Iterator[Budget]:
@@ -107,7 +108,8 @@ class Probe:
 
     def troubles(self, rows: Rows) -> Iterator[Trouble]:
         """Yields what is wrong with rows, as far as the budget lasts; one trouble for a row."""
-        waiting = [range(len(rows))]
+        starts = range(0, len(rows), _MAX_BATCH)
+        waiting = [range(start, min(start + _MAX_BATCH, len(rows))) for start in starts][::-1]
         while waiting and self._budget.left_s > 0:
             part = waiting.pop()
             if self._budget.allows(len(part)):

@@ -53,6 +53,13 @@ class Feed:
         """Whether fewer rows than all can be fed."""
         return not self.whole.issuperset(self.inputs)
 
+    @property
+    def bytes_per_row(self) -> float:
+        """How much there is in a row, on average."""
+        arrays = self.inputs.values()
+        texts = sum(len(text) for array in arrays if array.dtype == object for text in array.flat)
+        return (texts + sum(array.nbytes for array in arrays)) / max(self.rows, 1)
+
     def take(self, rows: Sequence[int] | slice) -> dict[str, np.ndarray]:
         """Returns some of the rows, as far as an input has a free number of them."""
         return {n: value if n in self.whole else value[rows] for n, value in self.inputs.items()}

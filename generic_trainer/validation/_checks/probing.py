@@ -14,6 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from generic_trainer._core.machine import (
+    MIB,
+    free_memory_bytes,
+    peak_memory_mb,
+    resident_memory_mb,
+)
 from generic_trainer.validation._check import (
     Finding,
     check,
@@ -39,7 +45,9 @@ from generic_trainer.validation._scoring import Outputs, Scores, difference, fir
 from generic_trainer.validation._signatures import parsed_features
 
 _SIZES = (1, 2, 33, 64, 65, 100, 1024, 4096)
-_FIRST_BATCH = 64
+_FIRST_BATCH, _LARGEST_BATCH = 64, 256  # of eval examples
+_MAX_FEED_BYTES = 128 * MIB  # of a batch
+_SMALL_BATCH = 100  # whose memory nobody has to foresee
 _MAX_TROUBLES = 20  # of one signature that are looked for
 _MAX_CAUSES = 3  # of them that are told
 _SHOWN_CHARACTERS = 600
@@ -68,7 +76,7 @@ def eval_rows(model: ModelUnderTest) -> Iterator[Finding]:
             while start < len(rows) and budget.allows(1) and not findings:
                 batch = rows[start : start + size]
                 findings = list(_findings(model, name, scored.batch, budget, batch, _of_real))
-                start, size = start + size, 2 * size
+                start, size = start + size, min(2 * size, _LARGEST_BATCH)
         yield from findings
         yield note(f"signature {name!r} scored {min(start, len(rows)) + RECORDS} examples")
 
@@ -121,11 +129,22 @@ def batch_sizes(model: ModelUnderTest) -> Iterator[Finding]:
     if not probed or not model.budget.allows(1):
         yield skip("no signature with a free batch was called, or probe_s is used up")
     for name, scored in probed:
-        done = []
+        done: list[str] = []
+        mb_per_row = 0.0
         with model.budget.part(0.5) as budget:
-            for size in itertools.takewhile(budget.allows, _SIZES):
+            for size in _SIZES:
+                too_large = size > _SMALL_BATCH and (
+                    size * scored.feed.bytes_per_row > _MAX_FEED_BYTES
+                    or size * mb_per_row > free_memory_bytes() / MIB / 2
+                )
+                if too_large or not budget.allows(size):
+                    break
+                before_mb = resident_memory_mb() or 0.0
+                findings = list(_of_size(model, name, scored, budget, size))
+                # Of the whole process so far: rather too much than too little.
+                mb_per_row = ((peak_memory_mb() or 0.0) - before_mb) / size
                 done.append(str(size))
-                if findings := list(_of_size(model, name, scored, budget, size)):
+                if findings:
                     yield from findings
                     break
         if done:
