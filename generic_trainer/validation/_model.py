@@ -182,6 +182,14 @@ class ModelUnderTest:
         return load_schema(self._input("schema"))
 
     @functools.cached_property
+    def transform_graph(self) -> Path | None:
+        """The contract's TransformGraph artifact, or None; a `DataError` if there is no such."""
+        source = self._input("transform_graph")
+        if source is not None and not Path(source).is_dir():
+            raise DataError(f"the transform graph {source} is no directory", path=source)
+        return None if source is None else Path(source)
+
+    @functools.cached_property
     def eval_config(self) -> Any:
         """The contract's `EvalConfig`, or None; a `DataError` if it cannot be read."""
         return load_eval_config(self._input("eval_config"))

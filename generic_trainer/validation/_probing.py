@@ -48,13 +48,21 @@ class Budget:
     def call(self, signature: Any, inputs: Mapping[str, np.ndarray], rows: int) -> Outputs:
         """Calls a loaded signature, and counts the time."""
         started = time.perf_counter()
-        try:
-            outputs = call(signature, inputs)
-            self._seconds_per_row = (time.perf_counter() - started) / max(rows, 1)
-        finally:  # what raises may do so before it has done anything
-            self.left_s -= time.perf_counter() - started
+        with self.charged():
             self.rows += rows
+            outputs = call(signature, inputs)
+        # What raises may do so before it has done anything.
+        self._seconds_per_row = (time.perf_counter() - started) / max(rows, 1)
         return outputs
+
+    @contextlib.contextmanager
+    def charged(self) -> Iterator[None]:
+        """Takes the time of what is done inside from the budget."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.left_s -= time.perf_counter() - started
 
     @contextlib.contextmanager
     def part(self, share: float) -> Iterator[Budget]:
@@ -123,7 +131,8 @@ class Probe:
 
     def _of_part(self, rows: Rows, part: range) -> list[Trouble] | None:
         """Returns the troubles of some rows, None where it takes fewer rows to tell."""
-        inputs = self._to_inputs([rows[index] for index in part])
+        with self._budget.charged():
+            inputs = self._to_inputs([rows[index] for index in part])
         if inputs is None:
             return None
         try:

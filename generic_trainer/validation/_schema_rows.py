@@ -98,9 +98,10 @@ class SchemaRows:
                 values = [value for value in beyond if not bounds[0] <= value <= bounds[1]]
             elif self._holds_text(feature):
                 values = [text for text in _TEXTS if text not in words]
+            told = "beyond its domain" if words or bounds else "and has no domain"
             for value in values:
                 if value not in bounds:
-                    yield self._with_value(name, value, "which its domain does not list")
+                    yield self._with_value(name, value, told)
             if feature.HasField("value_count") and not feature.value_count.max:
                 for count in (2, _MANY):
                     yield self._with_length(name, count, "as value_count has no max")

@@ -603,6 +603,11 @@ def examples_that_do_not_exist(good: Path, folder: Path) -> None:
     shutil.copytree(good, folder)
 
 
+@recipe("inputs_read", "no directory", contract=ServingContract(transform_graph="/nowhere"))
+def transform_graph_that_does_not_exist(good: Path, folder: Path) -> None:
+    shutil.copytree(good, folder)
+
+
 @recipe("inputs_read", "not serialized tf.Examples", contract=ServingContract(examples=(b"\xff",)))
 def examples_that_are_none(good: Path, folder: Path) -> None:
     shutil.copytree(good, folder)

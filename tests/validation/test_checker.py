@@ -96,6 +96,22 @@ def _without_end(folder: Path) -> Path:
     return models.save(models.serving(spin, tf.TensorSpec([None, 1])), folder)
 
 
+@pytest.mark.slow
+def test_a_loop_without_end_for_an_empty_batch_is_a_warning(
+    checker: Checker, tmp_path: Path
+) -> None:
+    def serve(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        (y,) = tf.while_loop(lambda y: tf.reduce_max(y) < 9.0, lambda y: (y + 1.0,), (x,))
+        return {"y": y}
+
+    folder = str(models.save(models.serving(serve, models.ROWS), tmp_path / "model"))
+    report = checker.validate(folder)
+    assert report.passed, report.summary()
+    assert report["unforeseen_rows"].status == "warn"
+    assert "no answer" in report["unforeseen_rows"].message
+    assert report["session"].status == "pass"
+
+
 def test_a_loop_without_end_is_a_failed_check(tmp_path: Path) -> None:
     folder = _without_end(tmp_path / "1")
     with start_checker(timeout_s=10) as impatient:

@@ -96,13 +96,13 @@ def label_inputs(model: ModelUnderTest) -> Iterator[Finding]:
 @check("vocabularies", needs=("assets", "inputs_read"))
 def vocabularies(model: ModelUnderTest) -> Iterator[Finding]:
     """Assets that the transform graph has as well hold the same."""
-    graph = model.contract.transform_graph
+    graph = model.transform_graph
     if graph is None:
         yield skip("the contract names no transform graph")
         return
     for name in sorted({asset.filename for asset in model.assets}):
         ours = model.directory / "assets" / name
-        theirs = Path(graph, _TRANSFORM_ASSETS, name)
+        theirs = graph / _TRANSFORM_ASSETS / name
         if not (ours.is_file() and theirs.is_file()):
             continue
         if sha256_of_file(ours) == sha256_of_file(theirs):

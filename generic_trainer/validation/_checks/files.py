@@ -57,14 +57,15 @@ def presence(model: ModelUnderTest) -> Iterator[Finding]:
 
 @check("inputs_read")
 def inputs_read(model: ModelUnderTest) -> Iterator[Finding]:
-    """The contract's examples, schema and eval config can be read."""
+    """The contract's examples, schema, transform graph and eval config can be read."""
     import tensorflow as tf
     from google.protobuf.message import DecodeError
 
-    if all(getattr(model.contract, name) is None for name in ("examples", "schema", "eval_config")):
-        yield skip("the contract names no examples, schema or eval config")
+    named = ("examples", "schema", "transform_graph", "eval_config")
+    if all(getattr(model.contract, name) is None for name in named):
+        yield skip("the contract names no examples, schema, transform graph or eval config")
         return
-    for source in ("records", "schema", "eval_config"):
+    for source in ("eval_rows", *named[1:]):
         try:
             getattr(model, source)
         except DataError as error:

@@ -1,0 +1,125 @@
+"""Rows made from a schema, without a model."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from google.protobuf import text_format
+from tensorflow_metadata.proto.v0 import schema_pb2
+
+from generic_trainer.validation._probing import Budget, Trouble
+from generic_trainer.validation._schema_rows import SchemaRows, domain_limits, is_optional
+from generic_trainer.validation._signatures import ParsedFeature
+from tests.validation import models
+from tests.validation.broken_rows import SCHEMA
+
+PARSED = {
+    "miles": ParsedFeature("miles", "float32", 1),
+    "payment": ParsedFeature("payment", "string", 1),
+    "company": ParsedFeature("company", "int64", 1),
+}
+BASE = tf.train.Example.FromString(models.example(1.0, "cash", 0.5))
+ROWS = SchemaRows(SCHEMA, PARSED, BASE, {"tips"})
+
+
+def feature(text: str) -> Any:
+    return text_format.Parse(text, schema_pb2.Feature())
+
+
+def values(rows: Any, name: str) -> list[list[Any]]:
+    """What a feature holds in those rows in which it differs from the base."""
+    found = []
+    for row in rows:
+        held = row.example.features.feature
+        if name in held and held[name] != BASE.features.feature.get(name):
+            kind = held[name].WhichOneof("kind")
+            found.append(list(getattr(held[name], kind).value))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("presence { min_fraction: 1 min_count: 1 }", False),
+        ("presence { min_count: 1 }", True),
+        ("presence { min_fraction: 0.5 min_count: 1 }", True),
+        ("", True),
+        ("shape { dim { size: 1 } }", False),
+        ("shape { dim { size: 1 } } presence { min_count: 1 }", True),
+        ('presence { min_fraction: 1 } not_in_environment: "SERVING"', True),
+    ],
+)
+def test_a_feature_is_optional_by_its_fraction(text: str, expected: bool) -> None:
+    assert is_optional(feature(text)) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("int_domain { min: 0 max: 9 }", [0, 9]),
+        ("int_domain { is_categorical: true }", []),
+        ("int_domain { min: 0 max: 9223372036854775807 }", [0]),
+        ("float_domain { max: 1 }", [1.0]),
+        ("float_domain { min: -3.4e38 max: 3.4e38 }", []),
+        ("bool_domain { }", [0, 1]),
+    ],
+)
+def test_limits_that_say_something(text: str, expected: list[float]) -> None:
+    assert domain_limits(feature(text)) == expected
+
+
+def test_what_the_schema_allows() -> None:
+    allowed = list(ROWS.allowed())
+    assert [b"card"] in values(allowed, "payment")
+    assert {len(each) for each in values(allowed, "company")} == {0, 1, 3}
+    assert [9] in values(allowed, "company")
+    assert [0.0] in values(allowed, "miles")
+    assert [100.0] in values(allowed, "miles")
+    assert all(0.0 <= value <= 100.0 for (value,) in values(allowed, "miles"))
+    assert values(allowed, "tips") == []
+    assert "all features" in allowed[-1].what
+
+
+def test_what_the_schema_does_not_foresee() -> None:
+    unforeseen = list(ROWS.unforeseen())
+    assert [10] in values(unforeseen, "company")
+    assert [-1] in values(unforeseen, "company")
+    assert [b""] in values(unforeseen, "payment")
+    assert not any(0.0 <= value <= 100.0 for (value,) in values(unforeseen, "miles"))
+
+
+def test_images_are_no_text() -> None:
+    base = tf.train.Example()
+    base.CopyFrom(BASE)
+    base.features.feature["payment"].bytes_list.value[:] = [b"\xff\xd8\xff\xe0"]
+    rows = dataclasses.replace(ROWS, base=base).unforeseen()
+    assert not any("'payment'" in row.what for row in rows)
+
+
+def test_features_that_are_not_in_production_are_left_alone() -> None:
+    schema = schema_pb2.Schema()
+    schema.CopyFrom(SCHEMA)
+    for each in schema.feature:
+        each.lifecycle_stage = schema_pb2.DEPRECATED
+    rows = dataclasses.replace(ROWS, schema=schema)
+    assert [*rows.allowed(), *rows.unforeseen()] == []
+
+
+def test_a_budget_counts_what_its_parts_take() -> None:
+    budget = Budget(10.0, seconds_per_row=0.1)
+    assert budget.allows(99)
+    assert not budget.allows(101)
+    with budget.part(0.5) as part:
+        assert not part.allows(51)
+        part.left_s -= 4.0
+    assert budget.left_s == pytest.approx(6.0)
+
+
+def test_errors_with_other_numbers_are_one_trouble() -> None:
+    first = Trouble(0, "error", "InvalidArgumentError: indices[0] = 5 is not in [0, 4)")
+    second = Trouble(7, "error", "InvalidArgumentError: indices[3] = -1 is not in [0, 4)")
+    assert first.resembles(second)
+    assert not first.resembles(Trouble(0, "NaN", "output 'score'"))
