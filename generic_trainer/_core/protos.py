@@ -42,6 +42,13 @@ def load_eval_config(source: Any) -> Any:
     return read_eval_config(os.fspath(source)) if isinstance(source, _PATHS) else source
 
 
+def parse_eval_config(text: str) -> Any:
+    """Returns the `tfma.EvalConfig` in a text; see `parse_proto`."""
+    from tensorflow_model_analysis.proto import config_pb2
+
+    return parse_proto(text, config_pb2.EvalConfig)
+
+
 def read_proto(path: str, message: Any, subject: str) -> Any:
     """Returns the proto in a file in text format, or as JSON if it begins with a brace.
 

@@ -29,10 +29,11 @@ from generic_trainer._core.values import digest
 from generic_trainer._run.run_key import KEPT_EXPORT_FILE
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers import REJECTED_DIR, Job, TrainingRequest
+from generic_trainer.validation import is_report_file
 
 JOB_FILE = "job.json"
 _LOCK_FILE = ".lock"
-_OWN_FILES = {KEPT_EXPORT_FILE, JOB_FILE, REJECTED_DIR, _LOCK_FILE, "report.json", "report.html"}
+_OWN_FILES = {KEPT_EXPORT_FILE, JOB_FILE, REJECTED_DIR, _LOCK_FILE}
 _OWN_PACKAGE = "generic-trainer"
 
 _logger = logging.getLogger(__name__)
@@ -68,8 +69,8 @@ class KeptExport:
     @property
     def others(self) -> list[str]:
         """What the run has left beside its export: the log, event files, what `run_fn` wrote."""
-        names = (name.rstrip("/") for name in gfile().listdir(self.directory))
-        return sorted(set(names) - _OWN_FILES)
+        names = {name.rstrip("/") for name in gfile().listdir(self.directory)}
+        return sorted(name for name in names - _OWN_FILES if not is_report_file(name))
 
     @classmethod
     def read(cls, directory: str) -> KeptExport:

@@ -11,9 +11,9 @@ from generic_trainer._core.files import (
     copy_tree,
     delete_tree,
     file_errors_as,
-    gfile,
     move_into,
     publish_tree,
+    read_whole,
 )
 from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
 from generic_trainer._run.derived_contract import derived_contract
@@ -155,11 +155,14 @@ def kept_job(directory: str, scratch_dir: str) -> Job:
     """
     path = os.path.join(directory, JOB_FILE)
     try:
-        with gfile().GFile(path) as file:
-            job = Job.from_json(file.read())
-    except Exception as error:  # whatever unpickling raises
+        # Others may write there: nothing is unpickled.
+        job = Job.from_json(read_whole(path).decode(), is_ours=False)
+    except Exception as error:  # what damaged values raise is nobody's promise
         raise ConfigurationError(
-            f"{path} cannot be read: {type(error).__name__}: {error}", path=path
+            f"The job of the run cannot be read from {path}: {error}. Where custom_config holds an "
+            "object that JSON cannot, or the file is damaged, run the pipeline again: it checks "
+            "and publishes this export, without this command.",
+            path=path,
         ) from error
     request = dataclasses.replace(job.request, model_run_dir=directory, scratch_dir=scratch_dir)
     return dataclasses.replace(job, request=request)

@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from generic_trainer._core.protos import parse_eval_config
 from generic_trainer._core.tfx_names import FORMAT_TF_EXAMPLE
 from generic_trainer._core.values import from_json, to_json
 from generic_trainer.launchers._distribution import Distribution
@@ -169,7 +170,7 @@ class Job:
 
         What JSON cannot hold (a proto in `custom_config`, for example) is pickled inside it.
         """
-        request = self.request
+        request, eval_config = self.request, self.request.eval_config
         return to_json(
             {
                 "request": {
@@ -177,6 +178,7 @@ class Job:
                     "user_code": dataclasses.asdict(request.user_code),
                     "examples_format": dataclasses.asdict(request.examples_format),
                     "contract": request.contract and request.contract.to_json(),
+                    "eval_config": eval_config if eval_config is None else str(eval_config),
                 },
                 "fn_args_factory": self.fn_args_factory,
                 "distribution": self.distribution.to_json(),
@@ -185,14 +187,24 @@ class Job:
         )
 
     @classmethod
-    def from_json(cls, text: str) -> Job:
-        """Reads what `to_json` wrote; do not read what others wrote."""
-        values = from_json(text, is_ours=True)
+    def from_json(cls, text: str, *, is_ours: bool = True) -> Job:
+        """Reads what `to_json` wrote.
+
+        Args:
+            text: the JSON.
+            is_ours: whether nobody else can have written it. Only then is anything unpickled.
+
+        Raises:
+            ValueError: it is no such text, or has something pickled inside and may be another's.
+        """
+        values = from_json(text, is_ours=is_ours)
         request = values["request"]
         request["user_code"] = UserCode(**request["user_code"])
         request["examples_format"] = ExamplesFormat(**request["examples_format"])
         contract = request["contract"]
         request["contract"] = contract and ServingContract.from_json(contract)
+        if request["eval_config"] is not None:
+            request["eval_config"] = parse_eval_config(request["eval_config"])
         values["request"] = TrainingRequest(**request)
         values["distribution"] = Distribution.from_json(values["distribution"])
         return cls(**values)

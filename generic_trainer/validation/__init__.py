@@ -53,7 +53,8 @@ __getattr__, __dir__ = lazy_names(
         "_checks": "all_checks",
         "_contract": "ServingContract SignatureSpec",
         "_manifest": "write_manifest",
-        "_report": "ValidationReport print_report",
+        # The last is for those who keep reports.
+        "_report": "ValidationReport print_report is_report_file",
         "_tfma_lint": "lint_eval_config",
         "generic_trainer._core.records": "read_records",
     },

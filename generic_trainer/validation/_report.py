@@ -16,10 +16,16 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+_JSON_FILE, _HTML_FILE = "report.json", "report.html"
 _EXAMPLE_FILE = re.compile(r"example-\d{1,4}\.pbtxt")
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 _ORDER = {"pass": 0, "skip": 0, "warn": 1, "fail": 2}  # what matters stands next to the verdict
 _STYLES = {"pass": "green", "fail": "bold red", "warn": "yellow", "skip": "dim"}
+
+
+def is_report_file(name: str) -> bool:
+    """Returns whether a file of this name is one of those that a report is written to."""
+    return name in (_JSON_FILE, _HTML_FILE) or _EXAMPLE_FILE.fullmatch(name) is not None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +66,7 @@ class ValidationReport:
     @property
     def files(self) -> dict[str, str]:
         """The files of the report, name → text: JSON, HTML, and each example that fails."""
-        whole = {"report.json": self.to_json(), "report.html": self.to_html()}
+        whole = {_JSON_FILE: self.to_json(), _HTML_FILE: self.to_html()}
         return {**whole, **self.failing_examples}
 
     @property

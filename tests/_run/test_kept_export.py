@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import fractions
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import tensorflow_model_analysis as tfma
 
 from generic_trainer._run.kept_export import KeptExport, export_kept, find_kept_export
 from generic_trainer._run.publishing import keep_failed_run
+from generic_trainer._run.republishing import kept_job
 from generic_trainer._run.run_key import with_run_key
 from generic_trainer.errors import ConfigurationError, ModelValidationError
 from generic_trainer.launchers import Job, TrainingRequest
@@ -38,6 +41,8 @@ def failed(root: Path, layout: str = LOCAL, **changes: object) -> KeptExport:
     model = Path(request.staging_dir, "Format-Serving")
     model.mkdir(parents=True)
     (model / "saved_model.pb").write_bytes(b"a model")
+    for name in ("report.json", "report.html", "example-1.pbtxt"):
+        Path(request.model_run_dir, name).touch()
     Path(request.log_path).write_text("the log", encoding="utf-8")
     with pytest.raises(ModelValidationError), export_kept(Job(request=request, fn_args_factory="")):
         raise ModelValidationError("a check failed")
@@ -118,6 +123,15 @@ def test_code_that_is_not_bundled_may_have_changed(tmp_path: Path) -> None:
     kept = failed(tmp_path, user_code=code)
     assert find_kept_export(run_of(tmp_path, 2, user_code=code)) is None
     assert kept.files  # `generic-trainer publish --output` can still publish it
+
+
+def test_its_job_is_read_without_unpickling(tmp_path: Path) -> None:
+    eval_config = tfma.EvalConfig(model_specs=[tfma.ModelSpec(label_key="label")])
+    plain = failed(tmp_path / "plain", eval_config=eval_config)
+    assert kept_job(plain.directory, "scratch").request.eval_config == eval_config
+    other = failed(tmp_path / "other", custom_config={"object": fractions.Fraction(1, 3)})
+    with pytest.raises(ConfigurationError, match=r"is pickled .*run the pipeline again"):
+        kept_job(other.directory, "scratch")
 
 
 def test_one_run_at_a_time_publishes_it(tmp_path: Path) -> None:
