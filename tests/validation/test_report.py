@@ -39,10 +39,20 @@ class _Links(HTMLParser):
         self.fetched += [value or "" for name, value in attrs if name in ("src", "href")]
 
 
+def test_examples_that_fail_lie_beside_the_report() -> None:
+    examples = {"example-1.pbtxt": "features { }", "../example-1.pbtxt": "", "report.json": ""}
+    report = ValidationReport("/models/taxi", (), {"failing_examples": examples})
+    assert set(report.files) == {"report.json", "report.html", "example-1.pbtxt"}
+    assert report.files["example-1.pbtxt"] == "features { }"
+    assert ValidationReport.from_json(report.to_json()) == report
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "",
+        PASSED.to_json().replace('"seconds": 1.0', '"failing_examples": []'),
+        PASSED.to_json().replace('"seconds": 1.0', '"failing_examples": {"example-1.pbtxt": 1}'),
         "[]",
         "{}",
         FAILED.to_json().replace('"fail"', '"bad"'),
