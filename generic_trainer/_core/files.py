@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -130,6 +131,33 @@ def move_aside(directory: str, target: str) -> None:
         return
     for name in files.listdir(directory):
         files.rename(os.path.join(directory, name), os.path.join(target, name), overwrite=True)
+
+
+def follow_links(directory: str) -> None:
+    """Replaces links that lead out of a directory by copies of what they lead to.
+
+    Such as those of Hugging Face's snapshots, whose files are links to `../../blobs`: a directory
+    that is moved, or copied by somebody who copies links, has none of its files otherwise. Links
+    to nothing stay, and so do relative ones within the directory. Remote directories have none.
+    """
+    if is_remote(directory):
+        return
+    for folder, folders, files in os.walk(directory):
+        for path in (os.path.join(folder, name) for name in (*folders, *files)):
+            if os.path.islink(path) and _leads_out(path, os.path.realpath(directory)):
+                part = f"{path}.part"
+                copy = shutil.copytree if os.path.isdir(path) else shutil.copyfile
+                copy(os.path.realpath(path), part)
+                os.unlink(path)
+                os.rename(part, path)
+
+
+def _leads_out(link: str, root: str) -> bool:
+    """Whether what a link leads to does not move along with a directory."""
+    real = os.path.realpath(link)
+    if not os.path.exists(real) or f"{root}{os.sep}".startswith(f"{real}{os.sep}"):
+        return False  # to nothing; or to all of the directory, which has no end
+    return os.path.isabs(os.readlink(link)) or not real.startswith(f"{root}{os.sep}")
 
 
 def move_into(path: str, directory: str) -> None:

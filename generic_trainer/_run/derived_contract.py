@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+import mmap
 import os
+from pathlib import Path
 from typing import Any
 
 from generic_trainer._core.protos import read_schema
-from generic_trainer.errors import DataError
+from generic_trainer.errors import DataError, ModuleFileError
 from generic_trainer.launchers import TrainingRequest
+from generic_trainer.user_code import imported_packages
 from generic_trainer.validation import ServingContract
 
 _RAW_EXAMPLES = "raw_examples"
+# What a library of ops is linked with, by the name that it has in the file.
+_TENSORFLOW_LIBRARY = b"libtensorflow_framework"
 # Inside a TransformGraph artifact (`tensorflow_transform.TFTransformOutput`).
 _RAW_SCHEMA = "metadata/schema.pbtxt"
 _TRANSFORMED_SCHEMA = "transformed_metadata/schema.pbtxt"
@@ -21,8 +27,8 @@ def derived_contract(request: TrainingRequest) -> ServingContract:
     """Returns the contract of the run, completed by what its inputs are.
 
     Eval examples, the schema of the raw examples, the model to compare with and the Evaluator's
-    config come from the component's inputs, and the consumers from the pipeline, unless the
-    contract that the user gave names others.
+    config come from the component's inputs, the consumers from the pipeline, and libraries of ops
+    from what the user's code imports, unless the contract that the user gave names others.
 
     A trainer behind Transform sees no raw examples, which are what the Evaluator and the servers
     will send; the extra input `raw_examples` makes up for that.
@@ -40,6 +46,7 @@ def derived_contract(request: TrainingRequest) -> ServingContract:
         "base_model": request.base_model,
         "eval_config": request.eval_config,
         "consumers": request.consumers,
+        "op_libraries": _op_libraries(request),
     }
     return dataclasses.replace(
         contract, **{name: value for name, value in derived.items() if not getattr(contract, name)}
@@ -83,3 +90,34 @@ def _schema(request: TrainingRequest) -> str | None:
     if request.transform_graph_path is not None:
         return os.path.join(request.transform_graph_path, _RAW_SCHEMA)
     return request.schema_path
+
+
+def _op_libraries(request: TrainingRequest) -> tuple[str, ...]:
+    """Returns the packages that the user's code imports and that may register ops.
+
+    They bring a shared library that is linked with TensorFlow's. They are imported only where the
+    model has an op that TensorFlow does not know.
+    """
+    try:
+        names = imported_packages(request.user_code)
+    except ModuleFileError:  # of a run that packed it for itself, and has ended
+        return ()
+    return tuple(name for name in sorted(names - {"tensorflow"}) if _may_register_ops(name))
+
+
+def _may_register_ops(package: str) -> bool:
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):  # a module that some code has made by hand
+        return False
+    folders = spec.submodule_search_locations if spec is not None else None
+    libraries = (path for folder in folders or () for path in Path(folder).rglob("*.so"))
+    return any(_is_linked_with_tensorflow(path) for path in libraries)
+
+
+def _is_linked_with_tensorflow(library: Path) -> bool:
+    try:
+        with open(library, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
+            return data.find(_TENSORFLOW_LIBRARY) >= 0
+    except (OSError, ValueError):  # it is empty, or a link to nothing
+        return False

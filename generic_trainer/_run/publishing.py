@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from generic_trainer._core.files import (
     delete_tree,
     file_errors_as,
+    follow_links,
     gfile,
     is_remote,
     move_aside,
@@ -88,6 +89,8 @@ def check_export(
             "`model.export(fn_args.serving_model_dir)` or `tf.saved_model.save`.",
             path=model,
         )
+    for name in gfile().listdir(exported):
+        follow_links(os.path.join(exported, name.rstrip("/")))
     report = checker.validate(model, contract)
     rests_in = os.path.join(request.model_dir if report.passed else rejected, SERVING_MODEL_DIR)
     report = dataclasses.replace(report, model_dir=rests_in)

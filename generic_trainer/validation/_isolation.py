@@ -6,6 +6,7 @@ the old one. The original is never renamed, copied or written, whatever happens 
 
 - Where the kernel allows a private mount namespace, the original is bind-mounted at the new path
   and covered by an empty file system, in that process alone. Its shared memory is its own as well.
+  Of a model with links to files elsewhere, as in Hugging Face's cache, each file is mounted.
 - Elsewhere the new path is a tree of symbolic links. The original stays readable then, and the
   static check on absolute paths is what finds a model that depends on it.
 - A remote directory (`gs://...`) has been downloaded: see `_inputs`.
@@ -100,12 +101,34 @@ def _hidden_copy(original: Path, target: Path) -> None:
     Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
     Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
     _mount(libc, "none", Path("/"), None, _MS_REC | _MS_PRIVATE)
-    target.mkdir(parents=True, exist_ok=True)
-    _mount(libc, str(original), target, None, _MS_BIND | _MS_REC)
-    _mount(libc, "none", target, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _kept_flags(target))
+    for source, place in _places(original, target):
+        _mount(libc, str(source), place, None, _MS_BIND | _MS_REC)
+        _mount(libc, "none", place, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _kept_flags(place))
     _mount(libc, "tmpfs", original, b"tmpfs", 0)
     if SHARED_MEMORY.is_dir():
         _mount(libc, "tmpfs", SHARED_MEMORY, b"tmpfs", _MS_NOSUID | _MS_NODEV, b"size=64m")
+
+
+def _places(original: Path, target: Path) -> list[tuple[Path, Path]]:
+    """Returns what is mounted where: the model, or file by file where links lead out of it.
+
+    A relative link leads elsewhere from another path. What the files are mounted on is made here.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    places = {}
+    for parent, folders, files in os.walk(original):
+        for path in (Path(parent, name) for name in (*folders, *files)):
+            real = path.resolve()
+            # What leads to a folder above the model has no end.
+            if (path.is_symlink() or path.is_file()) and not original.is_relative_to(real):
+                places[target / path.relative_to(original)] = real
+    if all(real.is_relative_to(original) for real in places.values()):
+        return [(original, target)]
+    existing = [(real, place) for place, real in places.items() if real.exists()]
+    for real, place in existing:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.mkdir() if real.is_dir() else place.touch()
+    return existing
 
 
 def _kept_flags(mounted: Path) -> int:

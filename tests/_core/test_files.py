@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,3 +106,32 @@ def test_errors_of_files_become_ours_and_others_stay(error: Exception) -> None:
     for other in (ValueError("no file"), DataError("a file")):
         with pytest.raises(type(other)), files.file_errors_as(ExportError, "Publishing"):
             raise other
+
+
+def test_links_that_lead_out_of_a_directory_are_followed(tmp_path: Path) -> None:
+    blobs, model = tmp_path / "blobs", tmp_path / "snapshots" / "1"
+    (blobs / "folder").mkdir(parents=True)
+    (blobs / "abc").write_text("graph")
+    (blobs / "folder" / "words").write_text("a b")
+    model.mkdir(parents=True)
+    (model / "own").write_text("own")
+    leads = {
+        "saved_model.pb": "../../blobs/abc",
+        "assets": str(blobs / "folder"),
+        "absolute": str(model / "own"),
+        "inside": "own",
+        "nothing": "../../blobs/nothing",
+        "above": "..",
+    }
+    for name, target in leads.items():
+        (model / name).symlink_to(target)
+    files.follow_links(str(model))
+    shutil.rmtree(blobs)
+    assert {path.name for path in model.iterdir() if path.is_symlink()} == {
+        "above",
+        "inside",
+        "nothing",
+    }
+    assert (model / "saved_model.pb").read_text() == "graph"
+    assert (model / "assets" / "words").read_text() == "a b"
+    assert (model / "absolute").read_text() == "own"

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,29 @@ def test_publishes_what_run_fn_exports(
     outputs_of_two = serve(examples=tf.constant([helpers.example(3.0), helpers.example(5.0)]))
     assert outputs_of_two["outputs"].numpy().tolist() == [[6.0], [10.0]]
     assert os.listdir(outputs["model"][0].uri) == ["Format-Serving"]
+
+
+def test_what_is_published_has_files_of_its_own(
+    examples: types.Artifact, outputs: Any, tmp_path: Path
+) -> None:
+    source = """
+    import os
+    import shutil
+
+    def run_fn(fn_args):
+        blobs = fn_args.custom_config["blobs"]
+        export(blobs)
+        shutil.copytree(blobs, fn_args.serving_model_dir, copy_function=os.symlink)
+    """
+    blobs = tmp_path / "blobs"
+    helpers.train(
+        helpers.write_module(tmp_path, source),
+        examples,
+        outputs,
+        custom_config={"blobs": str(blobs)},
+    )
+    shutil.rmtree(blobs)
+    assert "serving_default" in tf.saved_model.load(helpers.published_model(outputs)).signatures
 
 
 @pytest.mark.parametrize("place", ["publishing", "training"])

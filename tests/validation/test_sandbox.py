@@ -166,6 +166,23 @@ def test_a_model_of_links_can_be_read(checker: Checker, good_model: Path, tmp_pa
     assert report.passed, report.summary()
 
 
+def test_a_model_of_links_to_blobs_beside_it_can_be_read(
+    checker: Checker, good_model: Path, tmp_path: Path
+) -> None:
+    """As in Hugging Face's cache."""
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "1"
+    shutil.copytree(good_model, snapshot)
+    blobs.mkdir()
+    for path in [path for path in snapshot.rglob("*") if path.is_file()]:
+        path.rename(blobs / path.name)
+        path.symlink_to(os.path.relpath(blobs / path.name, path.parent))
+    report = checker.validate(str(snapshot))
+    assert report.passed, report.summary()
+    assert "unprotected" not in report.facts
+    (blobs / "saved_model.pb").unlink()
+    assert not checker.validate(str(snapshot)).passed
+
+
 def test_an_input_that_cannot_be_fetched_is_told(
     checker: Checker, good_model: Path, tmp_path: Path
 ) -> None:
