@@ -70,12 +70,23 @@ PUBLIC = {
     "generic_trainer.training": [
         "CheckpointManager",
         "SavedCheckpoint",
+        "distributed",
         "export_model",
         "get_strategy",
         "is_chief",
         "restore_weights",
         "resume_callbacks",
         "steps_for",
+    ],
+    "generic_trainer.training.distributed": [
+        "agree_to_stop",
+        "all_reduce",
+        "average_gradients",
+        "barrier",
+        "broadcast",
+        "gather",
+        "rank",
+        "size",
     ],
     "generic_trainer.training.export": [
         "export_model",

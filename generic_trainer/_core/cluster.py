@@ -74,6 +74,28 @@ def is_one_of_several() -> bool:
     return not cluster.get("ps") and sum(len(cluster.get(name, ())) for name in _TRAINS) > 1
 
 
+def training_tasks() -> tuple[Task, ...]:
+    """Returns the tasks that train the same model, by rank; this process alone is `worker 0`.
+
+    Raises:
+        ConfigurationError: this process is none of them, or two of them have the same address.
+    """
+    if not is_one_of_several():
+        return (Task("worker", 0),)
+    cluster, task = cluster_addresses(), this_task()
+    tasks = [Task(name, index) for name in _TRAINS for index in range(len(cluster.get(name, ())))]
+    addresses = [address for name in _TRAINS for address in cluster.get(name, ())]
+    if len({*addresses}) < len(addresses):
+        raise ConfigurationError(f"{TF_CONFIG}: two tasks have the same address in {cluster!r}.")
+    if task not in tasks:
+        raise ConfigurationError(
+            f"{TF_CONFIG} says that this process is {task.name}, but the tasks of its cluster "
+            f"that train are {', '.join(each.name for each in tasks)}. Give each process the "
+            "same cluster, and as its task one of these, each once."
+        )
+    return tuple(tasks)
+
+
 def has_parameter_servers() -> bool:
     """Returns whether the cluster has parameter servers, which its chief sends work to."""
     return bool(cluster_addresses().get("ps"))

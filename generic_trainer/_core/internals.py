@@ -205,6 +205,12 @@ KERAS_3_INITIAL_EPOCH = PrivateAttribute(
 KERAS_3_LAYERS = PrivateAttribute(
     "keras", "keras.Model", "_flatten_layers", "resuming with the random state of layers"
 )
+KERAS_3_RESULTS = PrivateAttribute(
+    "keras",
+    "keras.Model",
+    "_get_metrics_result_or_logs",
+    "metrics over the data of all workers",
+)
 KERAS_3_SEEDS = PrivateName(
     "keras",
     "keras.src.random.seed_generator:global_seed_generator",

@@ -19,6 +19,7 @@ from generic_trainer._core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from generic_trainer._core.cluster import is_chief
+    from generic_trainer.training import distributed
     from generic_trainer.training._steps import steps_for
     from generic_trainer.training._strategy import get_strategy
     from generic_trainer.training.export import export_model
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CheckpointManager",
     "SavedCheckpoint",
+    "distributed",
     "export_model",
     "get_strategy",
     "is_chief",
@@ -46,6 +48,7 @@ __getattr__, __dir__ = lazy_names(
         "_steps": "steps_for",
         # The second is for launchers, which call `run_fn` within it.
         "_strategy": "get_strategy keras_3_on_one_worker_only",
+        "distributed": "distributed",
         "export": "export_model",
         "generic_trainer._core.cluster": "is_chief",
         "resume": "CheckpointManager SavedCheckpoint restore_weights resume_callbacks",

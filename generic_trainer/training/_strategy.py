@@ -5,20 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from generic_trainer._core.cluster import has_parameter_servers, is_one_of_several, this_task
-from generic_trainer._core.keras import (
-    LEGACY_VARIABLE,
-    is_keras_3,
-    keras_3_package,
-    keras_version,
-)
+from generic_trainer._core.keras import is_keras_3, keras_3_package, keras_version
 from generic_trainer.errors import ConfigurationError
+from generic_trainer.training.distributed import make_strategy
 
 _logger = logging.getLogger(__name__)
 
@@ -33,16 +28,20 @@ def get_strategy() -> tf.distribute.Strategy:
             model.compile(...)
 
     1. A cluster with parameter servers: `ParameterServerStrategy`, in the chief.
-    2. A cluster of several workers: `MultiWorkerMirroredStrategy`.
+    2. A cluster of several workers: `MultiWorkerMirroredStrategy` where `tf.keras` is Keras 2.
+       Where it is Keras 3, which cannot be trained with that one, a strategy that does the same for
+       it: each worker trains on its rows of each batch, on one device, gradients are averaged, and
+       all end with the same variables and metrics. All workers give `fit` the same batches in the
+       same order.
     3. Else, with two GPUs or more: `MirroredStrategy`.
     4. Else the default strategy, which does nothing.
 
     The cluster is read from `TF_CONFIG`. GPUs are told to take memory as they need it. Call this
-    before anything else of TensorFlow: `MultiWorkerMirroredStrategy` must be the first.
+    before anything else of TensorFlow: the connection of workers must be the first.
 
     Raises:
-        ConfigurationError: `TF_CONFIG` cannot be understood; this process is a server and trains
-            nothing; or the workers would train Keras 3 models, which fails inside Keras.
+        ConfigurationError: `TF_CONFIG` cannot be understood, this process is a server and trains
+            nothing, or TensorFlow has been used before it was connected with the other workers.
     """
     gpus = tf.config.list_physical_devices("GPU")
     for gpu in gpus:  # other processes, such as the next step of a pipeline, use it as well
@@ -53,10 +52,7 @@ def get_strategy() -> tf.distribute.Strategy:
     if has_parameter_servers():
         return _parameter_servers()
     if is_one_of_several():
-        # A module that has imported tf_keras by its own name trains with that.
-        if is_keras_3() and "tf_keras" not in sys.modules:
-            raise _refusal(keras_version())
-        return tf.distribute.MultiWorkerMirroredStrategy()
+        return make_strategy() if is_keras_3() else tf.distribute.MultiWorkerMirroredStrategy()
     return tf.distribute.MirroredStrategy() if len(gpus) > 1 else tf.distribute.get_strategy()
 
 
@@ -101,8 +97,8 @@ def _parameter_servers() -> tf.distribute.Strategy:
 
 def _refusal(version: str) -> ConfigurationError:
     return ConfigurationError(
-        f"Keras {version} cannot train on several workers: under MultiWorkerMirroredStrategy its "
-        f"fit fails. Set the environment variable {LEGACY_VARIABLE}=1 before TensorFlow is "
-        "imported (and have tf-keras installed): tf.keras is then Keras 2, which can. With "
-        f"Distribution(env={{'{LEGACY_VARIABLE}': '1'}}) the workers have it set."
+        f"Keras {version} cannot train under MultiWorkerMirroredStrategy: inside its fit that "
+        "fails. Write strategy = training.get_strategy(), from generic_trainer import training, "
+        "where run_fn makes tf.distribute.MultiWorkerMirroredStrategy(); that trains Keras 3 on "
+        "several workers."
     )

@@ -15,6 +15,7 @@ import tensorflow as tf
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer._core.signals import SigtermNotice
 from generic_trainer.errors import ConfigurationError, TrainingError, WorkerLostError
+from generic_trainer.training.distributed import collect_metrics, keep_metrics_in_worker_0
 from generic_trainer.training.resume._manager import CheckpointManager, SavedCheckpoint
 from generic_trainer.training.resume._randomness import stateful_draws, traced_functions
 from generic_trainer.training.resume._schedule import Schedule, make_schedule, make_stop
@@ -268,6 +269,7 @@ class Resume(tf.keras.callbacks.Callback):
             self._train.limit = replay.position.length or None
         with fitting(path):
             self._model_state.read(path)
+            keep_metrics_in_worker_0(self.model)
             self._train.source = move_to(
                 self._train.source,
                 path,
@@ -291,6 +293,7 @@ class Resume(tf.keras.callbacks.Callback):
     def _save(self) -> None:
         start_s = self._clock()
         steps = self._position.steps
+        collect_metrics(self.model)
         try:
             self._manager.save(steps, self._write, dataclasses.asdict(self._position))
         except TrainingError as error:

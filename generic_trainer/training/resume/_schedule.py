@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from generic_trainer._core import internals
 from generic_trainer._core.signals import SigtermNotice
+from generic_trainer.training.distributed import DataParallelStrategy
 
 # Share of the time that saving may take where the interval is given in seconds.
 _LARGEST_SHARE = 0.03
@@ -186,7 +187,7 @@ class _AgreedStop(Stop):
 
 def _tasks_of(strategy: tf.distribute.Strategy) -> list[str]:
     """Returns the tasks that train in step under a strategy, such as "worker/0"; [] if alone."""
-    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+    if not isinstance(strategy, (tf.distribute.MultiWorkerMirroredStrategy, DataParallelStrategy)):
         return []
     cluster = strategy.cluster_resolver.cluster_spec()
     jobs = [job for job in _TRAINING_JOBS if job in cluster.jobs]

@@ -1,0 +1,50 @@
+"""What workers that train one model do together: sums, averages of gradients, agreement.
+
+For loops of one's own; `training.get_strategy()` does it for Keras's `fit`::
+
+    from generic_trainer.training import distributed
+
+    for x, y in dataset.shard(distributed.size(), distributed.rank()):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(losses(y, model(x)))
+        gradients = distributed.average_gradients(tape).gradient(loss, variables)
+        optimizer.apply_gradients(zip(gradients, variables))
+
+The workers are those of `TF_CONFIG`, each with one device. Without it, or with one worker, every
+function returns what it was given.
+"""
+
+from typing import TYPE_CHECKING
+
+from generic_trainer._core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from generic_trainer.training.distributed._collectives import (
+        all_reduce,
+        average_gradients,
+        broadcast,
+        gather,
+    )
+    from generic_trainer.training.distributed._runtime import agree_to_stop, barrier, rank, size
+
+__all__ = [
+    "agree_to_stop",
+    "all_reduce",
+    "average_gradients",
+    "barrier",
+    "broadcast",
+    "gather",
+    "rank",
+    "size",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "_collectives": "all_reduce average_gradients broadcast gather",
+        "_runtime": "agree_to_stop barrier rank size",
+        # For the rest of `training`.
+        "_keras": "collect_metrics keep_metrics_in_worker_0 make_strategy",
+        "_strategy": "DataParallelStrategy",
+    },
+)

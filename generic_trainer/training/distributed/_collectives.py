@@ -1,0 +1,418 @@
+"""Tensors that all workers compute together: sums, averages of gradients, what one of them has.
+
+Each function is called by all workers at the same place with tensors of the same types and shapes,
+eagerly, within a `tf.function` or in a graph of TensorFlow 1. CPUs pass them on in a ring, GPUs use
+NCCL. A process on its own gets back what it gave.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import weakref
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.training.distributed._runtime import Runtime, runtime
+
+# Tensors are put together up to this size: a ring of many small ones waits most of the time, and
+# to put large ones together costs a copy and gains nothing.
+_BUCKET_BYTES = 16 << 20
+# TensorFlow's strategies count their groups from 1.
+_GROUP_KEY = 1 << 20
+# Types that are sent as others. Halves would lose digits in a sum; the rest has no collective.
+_SENT_AS = {
+    tf.float16: tf.float32,
+    tf.bfloat16: tf.float32,
+    tf.bool: tf.int32,
+    tf.int8: tf.int32,
+    tf.uint8: tf.int32,
+    tf.int16: tf.int32,
+    tf.uint16: tf.int32,
+    tf.uint32: tf.int64,
+}
+_SENT = (tf.float32, tf.float64, tf.int32, tf.int64)
+# Lengths that are sent together differ from call to call; they are rounded up to few.
+_SMALLEST_LENGTH = 16
+
+# Graph → how many collectives it has, and the last one.
+_traced: weakref.WeakKeyDictionary[Any, tuple[int, Any]] = weakref.WeakKeyDictionary()
+_agreed: set[str] = set()
+
+
+@tf.autograph.experimental.do_not_convert
+def all_reduce(values: Any) -> Any:
+    """Returns the sum over all workers of each tensor of a structure.
+
+    ::
+
+        loss, correct, rows = distributed.all_reduce([loss * rows, correct, rows])
+
+    Args:
+        values: tensors, arrays and numbers of the same types and shapes on all workers, of any
+            structure; `tf.IndexedSlices` may have another number of rows on each. None stays None.
+
+    Returns:
+        The same structure; of `tf.IndexedSlices`, the rows of all workers.
+
+    Raises:
+        ConfigurationError: another worker has other types or shapes.
+    """
+    connected = runtime()
+    flat = tf.nest.flatten(values, expand_composites=False)
+    flat = [each if _is_sparse(each) else _tensor(each) for each in flat]
+    if connected is not None:
+        flat = _sums(connected, flat)
+    return tf.nest.pack_sequence_as(values, flat, expand_composites=False)
+
+
+@tf.autograph.experimental.do_not_convert
+def average_gradients(gradients: Any, *, rows: Any = None) -> Any:
+    """Returns the gradients of the mean loss over the rows of all workers.
+
+    ::
+
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(losses(y, model(x)))     # over this worker's rows
+        tape = distributed.average_gradients(tape, rows=tf.shape(x)[0])
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+    1. With the number of rows, each worker counts as much as it has: the result is the gradient of
+       the mean over all rows, also where the shares of a batch differ. Without, all count the same.
+    2. A worker without rows counts nothing, whatever its gradients are.
+
+    Args:
+        gradients: a list of tensors, `tf.IndexedSlices` and None; or a `tf.GradientTape`, for one
+            whose `gradient(target, sources)` returns such averages.
+        rows: integer [], of the batch that this worker's loss is the mean of.
+
+    Raises:
+        ConfigurationError: another worker has gradients of other types or shapes.
+    """
+    if isinstance(gradients, tf.GradientTape):
+        return _AveragingTape(gradients, rows)
+    values = list(gradients)
+    return weighted_means(values, 1 if rows is None else rows, [1.0] * len(values))
+
+
+class _AveragingTape:
+    """A tape whose gradients are averages."""
+
+    def __init__(self, tape: tf.GradientTape, rows: Any) -> None:
+        self._tape, self._rows = tape, rows
+
+    def gradient(self, target: Any, sources: Any, **options: Any) -> Any:
+        """Returns what the tape's own method returns, averaged."""
+        gradients = self._tape.gradient(target, sources, **options)
+        flat = tf.nest.flatten(gradients, expand_composites=False)
+        averages = average_gradients(flat, rows=self._rows)
+        return tf.nest.pack_sequence_as(gradients, averages, expand_composites=False)
+
+
+def weighted_means(values: Sequence[Any], weight: Any, factors: Sequence[float]) -> list[Any]:
+    """Returns the means over all workers of tensors and `tf.IndexedSlices`, times a factor each.
+
+    Args:
+        values: floating point; None stays None.
+        weight: number [], how much this worker counts.
+        factors: of the values.
+    """
+    connected = runtime()
+    if connected is None:
+        return list(values)
+    return _sums(connected, values, tf.cast(weight, tf.float32), factors)
+
+
+@tf.autograph.experimental.do_not_convert
+def broadcast(values: Any, root: int = 0) -> Any:
+    """Returns what one worker has: the tensors of a structure, in all workers.
+
+    Args:
+        values: see `all_reduce`, without `tf.IndexedSlices`.
+        root: the rank of that worker.
+
+    Raises:
+        ConfigurationError: another worker has other types or shapes.
+    """
+    connected = runtime()
+    if connected is None:
+        return tf.nest.map_structure(_tensor, values)
+    is_root = connected.rank == root
+    return all_reduce(
+        tf.nest.map_structure(
+            lambda value: value if is_root or value is None else tf.zeros_like(value), values
+        )
+    )
+
+
+def gather_rows(value: Any, axis: int = 0) -> tf.Tensor:
+    """Returns the tensors of all workers one after another, along an axis that they differ in."""
+    connected = runtime()
+    tensor = tf.convert_to_tensor(value)
+    if connected is None:
+        return tensor
+    order = [axis, *(each for each in range(tensor.shape.rank) if each != axis)]
+    back = [order.index(each) for each in range(tensor.shape.rank)]
+    (rows,), _ = _gathered(connected, [tf.transpose(tensor, order)])
+    return tf.transpose(rows, back)
+
+
+def gather(value: Any) -> list[Any]:
+    """Returns what each worker has, by rank; eagerly only.
+
+    Args:
+        value: what `pickle` can write, of whatever size; it may differ from worker to worker.
+    """
+    connected = runtime()
+    if connected is None:
+        return [value]
+    content = np.frombuffer(pickle.dumps(value), np.uint8)
+    length = -(-len(content) // 4)
+    padded = np.zeros(4 * length, np.uint8)
+    padded[: len(content)] = content
+    rows, lengths = _gathered(connected, [tf.constant(padded.view(np.int32))])
+    ends = np.cumsum(lengths[0].numpy())
+    parts = np.split(rows[0].numpy(), ends[:-1])
+    return [pickle.loads(part.tobytes()) for part in parts]
+
+
+# ---- sums ----------------------------------------------------------------------------------------
+
+
+def _sums(
+    connected: Runtime, values: Sequence[Any], weight: Any = None, factors: Sequence[float] = ()
+) -> list[Any]:
+    """Returns the sums of dense and sparse tensors over all workers, or their weighted means."""
+    _check_agreement(connected, values)
+    results: list[Any] = list(values)
+    dense = [i for i, each in enumerate(values) if tf.is_tensor(each) and not _is_sparse(each)]
+    sparse = [i for i, each in enumerate(values) if _is_sparse(each)]
+    total = None
+    for bucket in _buckets([(i, values[i]) for i in dense]):
+        tensors = [values[i] for i in bucket]
+        if weight is None:
+            reduced = _all_reduced(connected, tensors)
+        else:
+            reduced, total = _means(connected, tensors, weight, [factors[i] for i in bucket])
+        for i, each in zip(bucket, reduced, strict=True):
+            results[i] = tf.cast(each, values[i].dtype)
+    if sparse:
+        scales = [None] * len(sparse)
+        if weight is not None:
+            if total is None:
+                (total,) = _all_reduced(connected, [weight])
+            share = tf.math.divide_no_nan(weight, tf.cast(total, tf.float32))
+            scales = [share * factors[i] for i in sparse]
+        gathered = _gathered_slices(connected, [values[i] for i in sparse], scales)
+        for i, each in zip(sparse, gathered, strict=True):
+            results[i] = each
+    return results
+
+
+def _means(
+    connected: Runtime, tensors: Sequence[tf.Tensor], weight: tf.Tensor, factors: Sequence[float]
+) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """Returns weighted means of tensors that are sent as one type, and the sum of all weights."""
+    own = tf.cast(weight, _sent_as(tensors[0]))
+    scaled = [
+        tf.math.multiply_no_nan(tf.cast(each, own.dtype), own * factor)
+        for each, factor in zip(tensors, factors, strict=True)
+    ]
+    *totals, whole = _all_reduced(connected, [*scaled, own])
+    return [tf.math.divide_no_nan(each, whole) for each in totals], whole
+
+
+def _is_sparse(value: Any) -> bool:
+    return isinstance(value, tf.IndexedSlices)
+
+
+def _buckets(values: Iterable[tuple[int, tf.Tensor]]) -> Iterator[list[int]]:
+    """Yields the numbers of tensors that are sent together: of one type, and not too large."""
+    of_type: dict[tf.DType, list[tuple[int, int]]] = {}
+    for number, tensor in values:
+        sent_as = _sent_as(tensor)
+        num_bytes = (tensor.shape.num_elements() or 1) * sent_as.size
+        of_type.setdefault(sent_as, []).append((number, num_bytes))
+    for members in of_type.values():
+        bucket: list[int] = []
+        filled = 0
+        for number, num_bytes in members:
+            if bucket and filled + num_bytes > _BUCKET_BYTES:
+                yield bucket
+                bucket, filled = [], 0
+            bucket.append(number)
+            filled += num_bytes
+        yield bucket
+
+
+def _all_reduced(connected: Runtime, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Returns the sums over all workers of tensors that are sent as one type, in that type."""
+    sent = [tf.cast(each, _sent_as(each)) for each in tensors]
+    if len(sent) == 1 and sent[0].shape.rank:
+        return [_reduced(connected, sent[0])]
+    flat = _reduced(connected, tf.concat([tf.reshape(each, [-1]) for each in sent], 0))
+    sizes = [each.shape.num_elements() for each in sent]
+    if None in sizes:
+        sizes = [tf.size(each) for each in sent]
+    parts = tf.split(flat, sizes, num=len(sent))
+    return [
+        tf.reshape(part, each.shape if each.shape.is_fully_defined() else tf.shape(each))
+        for part, each in zip(parts, sent, strict=True)
+    ]
+
+
+def _reduced(connected: Runtime, tensor: tf.Tensor) -> tf.Tensor:
+    return _collective(
+        connected,
+        f"reduce {tensor.dtype.name} {tensor.shape}",
+        lambda key: tf.raw_ops.CollectiveReduceV2(
+            input=tensor,
+            group_size=connected.size,
+            group_key=_GROUP_KEY,
+            instance_key=key,
+            ordering_token=[],
+            merge_op="Add",
+            final_op="Id",
+            communication_hint="auto",
+        ),
+    )
+
+
+# ---- rows, of which each worker has another number -----------------------------------------------
+
+
+def _gathered_slices(
+    connected: Runtime, slices: Sequence[tf.IndexedSlices], scales: Sequence[Any]
+) -> list[tf.IndexedSlices]:
+    """Returns the rows of all workers, each times the scale that it has in its own worker."""
+    values = [
+        each.values if scale is None else each.values * tf.cast(scale, each.values.dtype)
+        for each, scale in zip(slices, scales, strict=True)
+    ]
+    indices = [tf.cast(each.indices, tf.int64) for each in slices]
+    rows, _ = _gathered(connected, [*values, *indices])
+    return [
+        tf.IndexedSlices(
+            rows[i], tf.cast(rows[len(slices) + i], each.indices.dtype), each.dense_shape
+        )
+        for i, each in enumerate(slices)
+    ]
+
+
+def _gathered(
+    connected: Runtime, tensors: Sequence[tf.Tensor]
+) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """Returns the rows of all workers one after another, and the number of each, by rank."""
+    own = tf.stack([tf.shape(each)[0] for each in tensors])
+    place = tf.one_hot(connected.rank, connected.size, dtype=tf.int32)
+    lengths = _reduced(connected, own[:, tf.newaxis] * place)  # [tensors, workers]
+    rows = []
+    for i, tensor in enumerate(tensors):
+        longest = _rounded(tf.reduce_max(lengths[i]))
+        sent = tf.cast(tensor, _sent_as(tensor))
+        padding = [[0, longest - own[i]], *([[0, 0]] * (len(tensor.shape) - 1))]
+        gathered = _all_gathered(connected, tf.pad(sent, padding), longest)
+        is_row = tf.reshape(tf.sequence_mask(lengths[i], longest), [-1])
+        rows.append(tf.cast(tf.boolean_mask(gathered, is_row), tensor.dtype))
+    return rows, [lengths[i] for i in range(len(tensors))]
+
+
+def _all_gathered(connected: Runtime, tensor: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
+    gathered = _collective(
+        connected,
+        f"gather {tensor.dtype.name} {tensor.shape[1:]}",
+        # TensorFlow wants another key for each shape.
+        lambda key: tf.raw_ops.CollectiveGatherV2(
+            input=tensor,
+            group_size=connected.size,
+            group_key=_GROUP_KEY,
+            instance_key=tf.bitwise.bitwise_xor(key, length),
+            ordering_token=[],
+            communication_hint="auto",
+        ),
+    )
+    return tf.ensure_shape(gathered, [None, *tensor.shape[1:]])
+
+
+def _rounded(length: tf.Tensor) -> tf.Tensor:
+    """Returns the next of a few lengths, at most a quarter longer."""
+    exponent = tf.math.log(tf.cast(tf.maximum(length, _SMALLEST_LENGTH), tf.float64))
+    exponent = tf.cast(tf.floor(exponent / tf.math.log(tf.constant(2.0, tf.float64))), tf.int32)
+    unit = tf.bitwise.left_shift(1, exponent - 2)
+    return unit * ((tf.maximum(length, 1) + unit - 1) // unit)
+
+
+# ---- one collective ------------------------------------------------------------------------------
+
+
+def _collective(connected: Runtime, what: str, make: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    """Makes a collective that follows the one made before it in the same graph.
+
+    The number by which workers know that they mean the same one comes from what it does and how
+    many came before: a function that is traced once more gets the same ones again.
+    """
+    if tf.executing_eagerly():
+        connected.entered.assign_add(1)
+        return make(_key(f"{what} eagerly"))
+    graph = tf.compat.v1.get_default_graph()
+    number, last = _traced.get(graph, (0, None))
+    before = [] if last is None else [last]
+    if graph.building_function:
+        before.append(connected.entered.assign_add(1, read_value=False))
+    with tf.control_dependencies(before):
+        result = make(_key(f"{what} {number}"))
+    _traced[graph] = (number + 1, result.op)
+    return result
+
+
+def _key(text: str) -> tf.Tensor:
+    return tf.constant(zlib.crc32(text.encode()) & 0x7FFFFFFF, tf.int32)
+
+
+def _check_agreement(connected: Runtime, values: Sequence[Any]) -> None:
+    """Compares types and shapes with those of the other workers, when they are new here.
+
+    Collectives of different shapes would wait for one another.
+    """
+    kinds = [_kind(each) for each in values]
+    text = json.dumps(kinds)
+    if text in _agreed:
+        return
+    with tf.init_scope():
+        if tf.executing_eagerly():
+            connected.agree(
+                "about to add tensors up",
+                {str(number): kind for number, kind in enumerate(kinds)},
+                lambda found: (
+                    "The workers train different models, or pass different tensors to "
+                    f"training.distributed: by their numbers, {found}. Expected the same types and "
+                    "shapes on all of them."
+                ),
+            )
+    _agreed.add(text)
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "None"
+    if _is_sparse(value):
+        return f"rows of {value.values.dtype.name} {value.values.shape[1:]}"
+    return f"{value.dtype.name} {value.shape}"
+
+
+def _sent_as(tensor: tf.Tensor) -> tf.DType:
+    sent_as = _SENT_AS.get(tensor.dtype, tensor.dtype)
+    if sent_as not in _SENT:
+        raise ConfigurationError(
+            f"training.distributed: expected numbers, found a tensor of {tensor.dtype.name}"
+        )
+    return sent_as
+
+
+def _tensor(value: Any) -> Any:
+    return None if value is None else tf.convert_to_tensor(value)

@@ -1,0 +1,356 @@
+"""Models of Keras 3 in a `DataParallelStrategy`: what `fit` and `evaluate` do besides.
+
+Keras asks the strategy that a model was made in for its share of the data and to run a step. What
+it does not ask for is done here, in methods of its classes that look at the model's strategy first:
+gradients are averaged before they are clipped, metrics are summed up over all workers, and all of
+them start from the same variables.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from generic_trainer._core import internals
+from generic_trainer._core.keras import keras_3_package
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.training.distributed._collectives import (
+    all_reduce,
+    broadcast,
+    weighted_means,
+)
+from generic_trainer.training.distributed._runtime import Runtime, runtime
+from generic_trainer.training.distributed._shares import number_of_rows, with_a_row
+from generic_trainer.training.distributed._strategy import (
+    DataParallelStrategy,
+    was_made_trainable,
+)
+
+_logger = logging.getLogger(__name__)
+
+
+@functools.cache
+def make_strategy() -> DataParallelStrategy:
+    """Returns the strategy of this process, one of several workers, for models of Keras 3.
+
+    Raises:
+        ConfigurationError: `TF_CONFIG` is wrong, or TensorFlow has been used before.
+    """
+    connected, keras = runtime(), keras_3_package()
+    if connected is None or keras is None:
+        raise ConfigurationError("expected several workers, as TF_CONFIG lists them, and Keras 3")
+    _extend(keras)
+    # A shuffle without a seed of its own is the same in all workers: else their shares of it would
+    # have some rows twice, and others never.
+    (seed, *_) = connected.exchange("at its start", int.from_bytes(os.urandom(4), "big"))
+    if getattr(internals.TF_EAGER_CONTEXT.get()(), internals.TF_OP_SEEDS.name, None) is None:
+        tf.random.set_seed(seed)
+    return _Strategy(connected, keras)
+
+
+class _Strategy(DataParallelStrategy):
+    """A strategy that knows the steps of Keras's models.
+
+    Attributes:
+        step: the step of a model that is being run, or traced.
+    """
+
+    def __init__(self, connected: Runtime, keras: ModuleType) -> None:
+        super().__init__(connected)
+        self.step: _Step | None = None
+        self._keras = keras
+
+    def run(self, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
+        """Calls a function with this worker's part of its arguments; see `tf.distribute`."""
+        model = getattr(fn, "__self__", None)
+        if not isinstance(model, self._keras.Model):
+            return super().run(fn, args, kwargs, options)
+        rows = number_of_rows(args)
+        if not isinstance(rows, int) or rows == 0:
+            args = _at_least_a_row(args, rows)
+        before = self.step, self.rows
+        self.step, self.rows = _Step(model, rows), rows
+        try:
+            with _metrics_of_rows(model, rows):
+                return super().run(fn, args, kwargs, options)
+        finally:
+            self.step, self.rows = before
+
+
+class _Step:
+    """A step of a model on this worker's rows of a batch.
+
+    Attributes:
+        rows: their number.
+    """
+
+    def __init__(self, model: Any, rows: Any) -> None:
+        self.rows = rows
+        statistics = [each.value for each in model.non_trainable_weights]
+        self._statistics = [
+            (variable, variable.read_value())
+            for variable in statistics
+            if variable.dtype.is_floating and not was_made_trainable(variable)
+        ]
+
+    def means(self, gradients: list[Any], size: int) -> list[Any]:
+        """Returns the gradients of the mean loss over the rows of all workers.
+
+        By the way, statistics such as those of BatchNormalization are set to what they would be if
+        each worker's changes to them counted as much as it has rows.
+
+        Args:
+            gradients: of this worker's loss, which Keras has divided by the number of workers.
+            size: that number.
+        """
+        changes = [variable - before for variable, before in self._statistics]
+        factors = [float(size)] * len(gradients) + [1.0] * len(changes)
+        means = weighted_means([*gradients, *changes], self.rows, factors)
+        for (variable, before), change in zip(
+            self._statistics, means[len(gradients) :], strict=True
+        ):
+            variable.assign(before + change)
+        return means[: len(gradients)]
+
+
+def _at_least_a_row(args: Any, rows: tf.Tensor) -> Any:
+    """Returns a batch that a model can be run on: the mean of no rows is no number."""
+    flat = tf.nest.flatten(args, expand_composites=False)
+    numbers = [number for number, each in enumerate(flat) if tf.is_tensor(each)]
+    tensors = [flat[number] for number in numbers]
+    filled = tf.cond(tf.equal(rows, 0), lambda: with_a_row(tensors), lambda: tensors)
+    for number, each in zip(numbers, filled, strict=True):
+        flat[number] = each
+    return tf.nest.pack_sequence_as(args, flat, expand_composites=False)
+
+
+@contextlib.contextmanager
+def _metrics_of_rows(model: Any, rows: Any) -> Iterator[None]:
+    """Has a step on no rows leave the metrics as they were."""
+    if isinstance(rows, int) and rows:
+        yield
+        return
+    variables = [variable.value for variable in model.metrics_variables]
+    before = [variable.read_value() for variable in variables]
+    yield
+
+    def restore() -> tf.Tensor:
+        for variable, value in zip(variables, before, strict=True):
+            variable.assign(value)
+        return tf.constant(True)
+
+    tf.cond(tf.equal(rows, 0), restore, lambda: tf.constant(False))
+
+
+# ---- metrics -------------------------------------------------------------------------------------
+
+
+def collect_metrics(model: Any) -> None:
+    """Gives worker 0 what the metrics of all workers have counted, and the others none of it.
+
+    For a checkpoint: it holds the state of worker 0.
+    """
+    if isinstance(model.distribute_strategy, _Strategy):
+        variables = _metrics_variables(model)
+        totals = all_reduce([variable.read_value() for variable in variables])
+        _keep_in_worker_0(model, totals)
+
+
+def keep_metrics_in_worker_0(model: Any) -> None:
+    """Has the other workers forget what a checkpoint's metrics have counted."""
+    if isinstance(model.distribute_strategy, _Strategy):
+        _keep_in_worker_0(model, [each.read_value() for each in _metrics_variables(model)])
+
+
+def _keep_in_worker_0(model: Any, values: list[Any]) -> None:
+    is_kept = model.distribute_strategy.connected.rank == 0
+    for variable, value in zip(_metrics_variables(model), values, strict=True):
+        variable.assign(value if is_kept else tf.zeros_like(value))
+
+
+def _metrics_variables(model: Any) -> list[tf.Variable]:
+    variables = [variable.value for variable in model.metrics_variables]
+    return [each for each in variables if each.dtype != tf.string]
+
+
+def _mean_logs(connected: Runtime, logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns logs that are the same in all workers, so that all callbacks decide alike."""
+    numbers = {name: float(value) for name, value in logs.items() if _is_scalar(value)}
+    of_all = connected.exchange("at the end of an epoch", numbers)
+    means = {
+        name: sum(each.get(name, number) for each in of_all) / len(of_all)
+        for name, number in numbers.items()
+        if any(each.get(name) != number for each in of_all)
+    }
+    return {**logs, **means}
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, (int, float)) or getattr(value, "shape", None) == ()
+
+
+# ---- methods of Keras's classes ------------------------------------------------------------------
+
+
+def _extend(keras: ModuleType) -> None:
+    """Has methods of Keras's classes look at the strategy first."""
+    for owner, name, around in (
+        (keras.Model, "fit", _fit),
+        (keras.Model, "predict", _predict),
+        (keras.Model, "make_train_function", _make_train_function),
+        (keras.Model, internals.KERAS_3_RESULTS.name, _results),
+        (keras.optimizers.Optimizer, "apply", _apply),
+        (keras.optimizers.LossScaleOptimizer, "apply", _apply),
+        (keras.metrics.Metric, "add_variable", _add_variable),
+    ):
+        setattr(owner, name, _around(getattr(owner, name), around))
+
+
+def _around(original: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    @tf.autograph.experimental.do_not_convert
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # A model has the strategy that it was made in; other things that of their caller.
+        strategy = getattr(self, "distribute_strategy", None) or tf.distribute.get_strategy()
+        if not isinstance(strategy, _Strategy):
+            return original(self, *args, **kwargs)
+        bound = inspect.signature(original).bind(self, *args, **kwargs)
+        return around(strategy, functools.partial(_call, original), bound)
+
+    return method
+
+
+def _call(original: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
+    return original(*bound.args, **bound.kwargs)
+
+
+def _fit(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
+    keras = keras_3_package()
+    given = bound.arguments.get("callbacks")
+    start = _start_callback(strategy.connected)
+    if keras is not None and isinstance(given, keras.callbacks.CallbackList):
+        given.append(start)
+    else:
+        others = [] if given is None else tf.nest.flatten(given)
+        bound.arguments["callbacks"] = [start, *others]
+    try:
+        return original(bound)
+    except tf.errors.OpError as error:
+        if strategy.connected.failure is None:
+            raise
+        raise ConfigurationError(strategy.connected.failure) from error
+
+
+def _predict(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
+    with strategy.whole_batches():  # each worker gets all predictions
+        return original(bound)
+
+
+def _make_train_function(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
+    model = bound.args[0]
+    if model.jit_compile:
+        _logger.warning(
+            "jit_compile: XLA cannot compile sums over processes, so %s trains without it",
+            model.name,
+        )
+        model.jit_compile = False
+    return original(bound)
+
+
+def _results(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
+    variables = _metrics_variables(bound.args[0])
+    own = [variable.read_value() for variable in variables]
+    for variable, total in zip(variables, all_reduce(own), strict=True):
+        variable.assign(total)
+    try:
+        return _mean_logs(strategy.connected, original(bound))
+    finally:
+        for variable, value in zip(variables, own, strict=True):
+            variable.assign(value)
+
+
+def _apply(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
+    in_step = tf.distribute.get_replica_context() is not None
+    if not in_step or strategy.gradients_are_averaged:  # by the optimizer around this one
+        return original(bound)
+    gradients = list(bound.arguments["grads"])
+    # A loop of one's own scales its loss by the global batch size; see tf.distribute.
+    bound.arguments["grads"] = (
+        all_reduce(gradients)
+        if strategy.step is None
+        else strategy.step.means(gradients, strategy.connected.size)
+    )
+    with strategy.averaged_gradients():
+        return original(bound)
+
+
+def _add_variable(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
+    bound.arguments["aggregation"] = "none"  # each worker counts its own
+    return original(bound)
+
+
+# ---- the start of a fit --------------------------------------------------------------------------
+
+
+def _start_callback(connected: Runtime) -> Any:
+    keras = keras_3_package()
+
+    class Start(keras.callbacks.Callback):  # type: ignore[name-defined, union-attr]
+        """Has all workers train the same model, from the same variables."""
+
+        def on_train_begin(self, logs: Any = None) -> None:
+            connected.agree("at the start of fit", _described(self.model, self.params), _refusal)
+            self._variables = _start_from_worker_0(self.model)
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if len(_variables(self.model)) != self._variables:  # the first step has made some
+                self._variables = _start_from_worker_0(self.model)
+
+        def on_train_end(self, logs: Any = None) -> None:
+            connected.exchange("at the end of fit", None)
+
+    return Start()
+
+
+def _start_from_worker_0(model: Any) -> int:
+    variables = _variables(model)
+    values = broadcast([variable.read_value() for variable in variables])
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+    return len(variables)
+
+
+def _variables(model: Any) -> list[tf.Variable]:
+    optimizer = getattr(model, "optimizer", None)
+    variables = [each.value for each in (*model.variables, *getattr(optimizer, "variables", ()))]
+    return [each for each in variables if each.dtype != tf.string]
+
+
+def _described(model: Any, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what has to be the same in all workers."""
+    weights = {
+        f"weight {number}": f"{each.path} {each.dtype} {tuple(each.shape)}"
+        for number, each in enumerate(model.weights)
+    }
+    return {
+        **weights,
+        "optimizer": type(getattr(model, "optimizer", None)).__name__,
+        "epochs": params.get("epochs"),
+        "batches of an epoch": params.get("steps"),
+        "steps_per_execution": model.steps_per_execution,
+    }
+
+
+def _refusal(found: str) -> str:
+    return (
+        f"The workers do not train the same: {found}. Expected run_fn to build the same model on "
+        "all of them, and to give fit the same dataset, of which each worker trains its share."
+    )

@@ -1,0 +1,235 @@
+"""The processes that train together: who they are, and what they tell one another beside tensors.
+
+TensorFlow starts the connections between them, the collectives and the coordination service, when a
+`MultiWorkerMirroredStrategy` is made: that is all that one is made for here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from generic_trainer._core import internals
+from generic_trainer._core.cluster import Task, this_task, training_tasks
+from generic_trainer.errors import ConfigurationError
+
+_logger = logging.getLogger(__name__)
+
+_PREFIX = "generic_trainer/distributed"
+# The service keeps a note of each request until the end, so there are few, and they are long.
+_REQUEST_MS = 30_000
+# Workers seldom come to the same place at once; one that waits for longer says where it is.
+_PATIENCE_MS = 1_000
+_POLL_S = 0.2
+_OVER: dict[str, Any] = {}
+
+
+class Runtime:
+    """What connects this process with the others; one for each process.
+
+    Attributes:
+        tasks: the processes that train, by rank.
+        rank: the number of this one.
+        size: how many they are.
+        entered: how many collectives this process has begun; int64 [].
+        failure: why the collectives were aborted; None if they were not.
+    """
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self.tasks = tuple(tasks)
+        self.rank, self.size = self.tasks.index(this_task()), len(self.tasks)
+        self.failure: str | None = None
+        self._exchanges = 0  # that have ended
+        try:
+            self._strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        except RuntimeError as error:
+            raise ConfigurationError(
+                "TensorFlow was used before it was connected with the other workers: call "
+                "training.get_strategy(), or a function of training.distributed, before anything "
+                f"else of TensorFlow ({error})."
+            ) from error
+        self.resolver = self._strategy.cluster_resolver
+        self._service = internals.TF_EAGER_CONTEXT.get()()
+        with tf.device("CPU:0"):
+            self.entered = tf.Variable(0, dtype=tf.int64, trainable=False, name="entered")
+        threading.Thread(target=self._watch, name=_PREFIX, daemon=True).start()
+
+    def exchange(self, place: str, value: Any) -> list[Any]:
+        """Gives all workers what each of them has, by rank.
+
+        Args:
+            place: where in the training this is, for messages: "at the end of an epoch".
+            value: anything that JSON can hold.
+
+        Raises:
+            ConfigurationError: the workers have come to different places.
+        """
+        number = self._exchanges
+        entered = int(self.entered)
+        self._set(f"{number}/{self.rank}", {"place": place, "value": value})
+        entries = [
+            self._wait_for(number, rank, {"place": place, "rank": self.rank, "entered": entered})
+            for rank in range(self.size)
+        ]
+        self._exchanges += 1
+        self._set(f"{number}/waiting", _OVER)  # so that who watches goes on to the next
+        for entry in entries:
+            if "failure" in entry:
+                raise ConfigurationError(entry["failure"])
+        places = [entry["place"] for entry in entries]
+        if len({*places}) > 1:
+            raise ConfigurationError(
+                f"The workers are at different places: {self._listed(places)}. Expected all of "
+                "them to run the same code on data of the same length."
+            )
+        return [entry["value"] for entry in entries]
+
+    def agree(self, place: str, value: Any, describe: Callable[[str], str]) -> None:
+        """Raises an error in all workers unless all of them have the same.
+
+        Args:
+            place: see `exchange`.
+            value: anything that JSON can hold.
+            describe: from the list of what differs to the text of the error.
+
+        Raises:
+            ConfigurationError: they have not.
+        """
+        values = self.exchange(place, value)
+        if any(each != values[0] for each in values):
+            raise ConfigurationError(describe(self._listed(list(map(_text, _differing(values))))))
+
+    def _listed(self, values: Sequence[str]) -> str:
+        pairs = zip(self.tasks, values, strict=True)
+        return "; ".join(f"{task.name} {value}" for task, value in pairs)
+
+    def _wait_for(self, number: int, rank: int, note: dict[str, Any]) -> dict[str, Any]:
+        """Returns the entry of a worker in an exchange, however long it takes."""
+        entry = self._get(f"{number}/{rank}", _PATIENCE_MS)
+        while entry is None:
+            self._set(f"{number}/waiting", note)
+            entry = self._get(f"{number}/{rank}", _REQUEST_MS)
+        return entry
+
+    def _watch(self) -> None:
+        """Aborts the collectives if one can never end, as another worker is in an exchange.
+
+        A worker that waits in an exchange has ended all the collectives that it has begun. Where
+        this one has begun another, each of the two waits for the other.
+        """
+        number = 0
+        # An error tells that the cluster is gone, and with it the training.
+        with contextlib.suppress(tf.errors.OpError):
+            while self.failure is None:
+                note = self._get(f"{number}/waiting", _REQUEST_MS)
+                while note and self._exchanges <= number and self.failure is None:
+                    if int(self.entered) > note["entered"]:
+                        self._fail(number, note)
+                    time.sleep(_POLL_S)
+                number = self._exchanges if note is None else number + 1
+
+    def _fail(self, number: int, note: dict[str, Any]) -> None:
+        self.failure = (
+            f"{self.tasks[note['rank']].name} is {note['place']}, where it waits for the others, "
+            f"and {self.tasks[self.rank].name} has begun one step more. Expected as many batches "
+            "on all workers: give all of them the same dataset, of which each trains its share."
+        )
+        _logger.error("%s", self.failure)
+        self._set(f"{number}/{self.rank}", {"failure": self.failure})
+        self._service.abort_collective_ops(tf.errors.FAILED_PRECONDITION, self.failure)
+
+    def _set(self, name: str, value: Any) -> None:
+        # Another worker's note says as much.
+        with contextlib.suppress(tf.errors.AlreadyExistsError):
+            self._service.set_config_key_value(f"{_PREFIX}/{name}", json.dumps(value))
+
+    def _get(self, name: str, timeout_ms: int) -> Any:
+        """Returns what was set; None if nothing was in time."""
+        try:
+            text = self._service.get_config_key_value(f"{_PREFIX}/{name}", timeout_ms)
+        except tf.errors.DeadlineExceededError:
+            return None
+        return json.loads(text)
+
+
+@functools.cache
+def runtime() -> Runtime | None:
+    """Returns the connection with the other workers, made on first use; None if there are none.
+
+    Raises:
+        ConfigurationError: `TF_CONFIG` is wrong, or TensorFlow has been used before.
+    """
+    tasks = training_tasks()
+    return Runtime(tasks) if len(tasks) > 1 else None
+
+
+def rank() -> int:
+    """Returns the number of this worker, from 0; that of the chief is 0.
+
+    Raises:
+        ConfigurationError: `TF_CONFIG` cannot be understood, or this process trains nothing.
+    """
+    tasks = training_tasks()
+    return tasks.index(this_task()) if len(tasks) > 1 else 0
+
+
+def size() -> int:
+    """Returns the number of workers that train together; 1 for a process on its own.
+
+    Raises:
+        ConfigurationError: `TF_CONFIG` cannot be understood, or this process trains nothing.
+    """
+    return len(training_tasks())
+
+
+def barrier(place: str = "at a barrier") -> None:
+    """Waits until all workers have come here.
+
+    Args:
+        place: where that is, for the error of workers that are somewhere else.
+
+    Raises:
+        ConfigurationError: they have come to different places.
+    """
+    connected = runtime()
+    if connected is not None:
+        connected.exchange(place, None)
+
+
+def agree_to_stop(wants: bool) -> bool:
+    """Returns whether any worker wants to stop, in all of them; all call it after the same step.
+
+    ::
+
+        for step in range(steps):
+            train_step(next(batches))
+            if (step + 1) % 100 == 0 and distributed.agree_to_stop(time.time() > end):
+                break
+
+    Args:
+        wants: whether this worker does.
+    """
+    connected = runtime()
+    return wants if connected is None else any(connected.exchange("about to stop", bool(wants)))
+
+
+def _differing(values: Sequence[Any]) -> list[Any]:
+    """Returns the values, of dicts only those fields that are not the same in all."""
+    if not all(isinstance(value, dict) for value in values):
+        return list(values)
+    names = sorted({name for value in values for name in value})
+    differ = [n for n in names if any(v.get(n) != values[0].get(n) for v in values)]
+    return [{name: value.get(name) for name in differ} for value in values]
+
+
+def _text(value: Any) -> str:
+    fields = value.items() if isinstance(value, dict) else [("", value)]
+    return "has " + ", ".join(f"{name} {json.dumps(each)}".strip() for name, each in fields)

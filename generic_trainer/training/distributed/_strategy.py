@@ -1,0 +1,288 @@
+"""`DataParallelStrategy`: each worker trains on its share, and all have the same variables.
+
+It is what `tf.distribute.MultiWorkerMirroredStrategy` is, for Keras 3, which cannot be trained with
+that one: its variables are plain ones, and so are its datasets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.training.distributed._collectives import all_reduce, broadcast, gather_rows
+from generic_trainer.training.distributed._runtime import Runtime
+from generic_trainer.training.distributed._shares import share_of
+
+_MADE_TRAINABLE = "generic_trainer_made_trainable"
+_MEAN = tf.distribute.ReduceOp.MEAN
+
+
+class DataParallelStrategy(tf.distribute.Strategy):
+    """A strategy of one replica on each worker.
+
+    1. A variable is made with the value that worker 0 gives it. Where it has an aggregation, what
+       is assigned to it in `run` is that of all workers.
+    2. `experimental_distribute_dataset` returns a dataset of this worker's rows of each batch; all
+       workers give it the same batches in the same order.
+    3. `run` calls the function; `reduce` and `gather` bring together what the workers have.
+
+    Attributes:
+        connected: what connects the workers.
+        gradients_are_averaged: whether `all_reduce` in `run` is asked for what is done already.
+        rows: of the batch that the loss of the function in `run` is the mean of, where that is how
+            much this worker counts; None: the loss is a part of the whole.
+    """
+
+    def __init__(self, connected: Runtime) -> None:
+        """Makes the strategy of the worker that is connected with others."""
+        self.connected = connected
+        self.gradients_are_averaged = False
+        self.rows: Any = None
+        self._is_whole = False
+        super().__init__(_Extended(self))
+
+    @property
+    def cluster_resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:
+        """The cluster of `TF_CONFIG`."""
+        return self.connected.resolver
+
+    @contextlib.contextmanager
+    def whole_batches(self) -> Iterator[None]:
+        """Has `experimental_distribute_dataset` return what it is given."""
+        self._is_whole = True
+        try:
+            yield
+        finally:
+            self._is_whole = False
+
+    @contextlib.contextmanager
+    def averaged_gradients(self) -> Iterator[None]:
+        """Has `all_reduce` of a replica's context return what it is given."""
+        self.gradients_are_averaged = True
+        try:
+            yield
+        finally:
+            self.gradients_are_averaged = False
+
+    def share(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        """Returns the rows of each batch that this worker trains on."""
+        if self._is_whole:
+            return dataset
+        return share_of(dataset, self.connected.rank, self.connected.size)
+
+
+class _Replica(tf.distribute.ReplicaContext):  # type: ignore[misc]
+    """The context in which `run` calls a function."""
+
+    def __init__(self, strategy: DataParallelStrategy) -> None:
+        super().__init__(strategy, replica_id_in_sync_group=strategy.connected.rank)
+
+    @property
+    def devices(self) -> list[str]:
+        return list(self.strategy.extended.worker_devices)
+
+    def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
+        if self.strategy.gradients_are_averaged:
+            return value
+        if self.strategy.rows is None:
+            return super().all_reduce(reduce_op, value, options)
+        return _all_reduce_of_rows(reduce_op, value, tf.cast(self.strategy.rows, tf.float32))
+
+
+def _all_reduce_of_rows(reduce_op: Any, value: Any, rows: tf.Tensor) -> Any:
+    """Returns the sum over the workers that have rows; its gradient counts their losses by rows.
+
+    The gradients of a worker are multiplied by its rows in the end, also those parts of them that
+    are of another worker's loss, as those of a synchronized BatchNormalization are.
+    """
+    is_mean = reduce_op in (_MEAN, "MEAN", "mean")
+
+    @tf.custom_gradient
+    def reduced(*values: tf.Tensor) -> Any:
+        has_rows = tf.cast(rows > 0, tf.float32)
+        sums = all_reduce([_times(each, has_rows) for each in values])
+        count = all_reduce(has_rows) if is_mean else 1.0
+        sums = [each / tf.cast(count, each.dtype) for each in sums] if is_mean else sums
+
+        def gradient(*upstream: tf.Tensor) -> list[tf.Tensor]:
+            totals = all_reduce([_times(each, rows) for each in upstream])
+            scale = has_rows / tf.maximum(rows, 1.0) / count
+            return [each * tf.cast(scale, each.dtype) for each in totals]
+
+        return sums, gradient
+
+    flat = [tf.convert_to_tensor(each) for each in tf.nest.flatten(value)]
+    return tf.nest.pack_sequence_as(value, reduced(*flat))
+
+
+def _times(value: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
+    if not value.dtype.is_floating:
+        return value * tf.cast(factor, value.dtype)
+    return tf.math.multiply_no_nan(value, tf.cast(factor, value.dtype))
+
+
+class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
+    """What `tf.distribute` asks a strategy for."""
+
+    def __init__(self, strategy: DataParallelStrategy) -> None:
+        super().__init__(strategy)
+        self._connected = strategy.connected
+        self._share = strategy.share
+        self._make_replica = functools.partial(_Replica, strategy)
+        kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+        self._device = next(
+            device.name
+            for device in tf.config.list_logical_devices(kind)
+            if tf.DeviceSpec.from_string(device.name).task
+            in (None, self._connected.resolver.task_id)
+        )
+
+    @property
+    def worker_devices(self) -> tuple[str, ...]:
+        return (self._device,)
+
+    parameter_devices = worker_devices
+
+    @property
+    def _num_replicas_in_sync(self) -> int:
+        return self._connected.size
+
+    @property
+    def experimental_between_graph(self) -> bool:
+        return True
+
+    @property
+    def experimental_should_init(self) -> bool:
+        return self._connected.rank == 0
+
+    should_checkpoint = should_save_summary = experimental_should_init
+
+    def _in_multi_worker_mode(self) -> bool:
+        return True
+
+    def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
+        return 0
+
+    def non_slot_devices(self, var_list: Any) -> tuple[str, ...]:
+        return (self._device,)
+
+    def read_var(self, variable: Any) -> Any:
+        return tf.identity(variable)
+
+    def value_container(self, value: Any) -> Any:
+        return value
+
+    def _validate_colocate_with_variable(self, variable: Any) -> None:
+        pass
+
+    # ---- variables -------------------------------------------------------------------------------
+
+    def _create_variable(self, next_creator: Callable[..., Any], **options: Any) -> Any:
+        options.pop("colocate_with", None)
+        aggregation = options.get("aggregation") or tf.VariableAggregation.NONE
+        is_read_together = options.get("synchronization") == tf.VariableSynchronization.ON_READ
+        if is_read_together and aggregation != tf.VariableAggregation.NONE:
+            raise ConfigurationError(
+                "A variable that is synchronized when it is read cannot be made in the strategy "
+                "of training.get_strategy() under Keras 3; models and metrics of tf_keras make "
+                "such ones. Take tf.distribute.MultiWorkerMirroredStrategy() in its place."
+            )
+        with tf.device(self._device):
+            variable = next_creator(**options)
+        setattr(variable, _MADE_TRAINABLE, options.get("trainable") is not False)
+        with tf.init_scope():
+            if tf.executing_eagerly() and _is_number(variable):
+                variable.assign(broadcast(variable.read_value()))
+        if aggregation != tf.VariableAggregation.NONE:
+            for name in ("assign", "assign_add", "assign_sub"):
+                setattr(variable, name, _aggregated(getattr(variable, name), aggregation))
+        return variable
+
+    def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
+        return self._update_non_slot(var, fn, (var, *args), kwargs, group)
+
+    def _update_non_slot(
+        self, colocate_with: Any, fn: Any, args: Any, kwargs: Any, group: bool
+    ) -> Any:
+        result = fn(*args, **(kwargs or {}))
+        return result if group else tf.nest.map_structure(self._local_results, result)
+
+    # ---- data and steps --------------------------------------------------------------------------
+
+    def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
+        return self._share(dataset)
+
+    def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
+        size = self._connected.size
+        return dataset_fn(tf.distribute.InputContext(size, self._connected.rank, size))
+
+    def _experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
+        size = self._connected.size
+        return value_fn(tf.distribute.experimental.ValueContext(self._connected.rank, size))
+
+    def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
+        with tf.device(self._device), self._make_replica():
+            return fn(*args, **kwargs)
+
+    def _local_results(self, value: Any) -> tuple[Any]:
+        return (value,)
+
+    # ---- what the workers have together ----------------------------------------------------------
+
+    def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
+        total = all_reduce(value)
+        if reduce_op != _MEAN:
+            return total
+        if isinstance(total, tf.IndexedSlices):
+            mean = total.values / tf.cast(self._connected.size, total.values.dtype)
+            return tf.IndexedSlices(mean, total.indices, total.dense_shape)
+        return total / tf.cast(self._connected.size, total.dtype)
+
+    def _batch_reduce_to(self, reduce_op: Any, pairs: Any, options: Any) -> list[Any]:
+        values = all_reduce([value for value, _ in pairs])  # together, not one by one
+        if reduce_op != _MEAN:
+            return list(values)
+        return [value / tf.cast(self._connected.size, value.dtype) for value in values]
+
+    def _gather_to_implementation(
+        self, value: Any, destinations: Any, axis: Any, options: Any
+    ) -> Any:
+        return gather_rows(value, axis)
+
+    def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:
+        return tensor
+
+
+def was_made_trainable(variable: Any) -> bool:
+    """Returns whether a variable was made to be trained, whether or not it is frozen since."""
+    return bool(getattr(variable, _MADE_TRAINABLE, True))
+
+
+def _is_number(variable: Any) -> bool:
+    return variable.shape.is_fully_defined() and (
+        variable.dtype.is_floating or variable.dtype.is_integer or variable.dtype.is_bool
+    )
+
+
+def _aggregated(assign: Callable[..., Any], aggregation: Any) -> Callable[..., Any]:
+    """Returns a variable's method to assign that brings together what the replicas assign."""
+
+    def assign_together(value: Any, *args: Any, **kwargs: Any) -> Any:
+        context = tf.distribute.get_replica_context()
+        if isinstance(context, _Replica):
+            size = context.strategy.connected.size
+            value = tf.convert_to_tensor(value, assign.__self__.dtype)  # type: ignore[attr-defined]
+            if aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA:
+                value = broadcast(value)
+            else:
+                value = all_reduce(value)
+            if aggregation == tf.VariableAggregation.MEAN:
+                value = value / tf.cast(size, value.dtype)
+        return assign(value, *args, **kwargs)
+
+    return assign_together
