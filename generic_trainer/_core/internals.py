@@ -194,6 +194,12 @@ KERAS_2_TRAINING_STATE = PrivateAttribute(
 KERAS_2_TRAIN_COUNTER = PrivateAttribute(
     "tf_keras", "tf_keras.Model", "_train_counter", "the number of steps in a checkpoint"
 )
+KERAS_3_BUILD = PrivateAttribute(
+    "keras",
+    "keras.Model",
+    "_maybe_symbolic_build",
+    "models on several workers that are built without a batch, which would be shuffled away",
+)
 KERAS_3_GLOBAL_ATTRIBUTE = PrivateName(
     "keras",
     "keras.src.backend.common.global_state:get_global_attribute",

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.training import get_strategy, keras_3_on_one_worker_only
+from generic_trainer.training import (
+    distributed,
+    get_strategy,
+    keras_3_on_one_worker_only,
+)
 
 
 def cluster(monkeypatch: pytest.MonkeyPatch, task: str, **tasks: int) -> None:
@@ -34,14 +37,36 @@ def test_so_it_is_in_a_cluster_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert get_strategy() is tf.distribute.get_strategy()
 
 
-@pytest.mark.skipif(not hasattr(tf.keras, "__version__"), reason="Keras 2 can")
-def test_keras_3_on_several_workers_is_refused_with_the_way_out(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 2}},
+        {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "evaluator", "index": 0}},
+        {"cluster": {"worker": ["a:1", "a:1"]}, "task": {"type": "worker", "index": 0}},
+    ],
+    ids=["an index too many", "no task that trains", "an address twice"],
+)
+def test_a_cluster_that_cannot_be_is_refused(
+    monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any]
 ) -> None:
-    cluster(monkeypatch, "worker", worker=2)
-    monkeypatch.delitem(sys.modules, "tf_keras", raising=False)
-    with pytest.raises(ConfigurationError, match=r"Keras 3.*TF_USE_LEGACY_KERAS=1 before"):
-        get_strategy()
+    monkeypatch.setenv("TF_CONFIG", json.dumps(wrong))
+    with pytest.raises(ConfigurationError, match=r"TF_CONFIG.*(\'worker\'|worker 0, worker 1)"):
+        distributed.rank()
+
+
+def test_alone_each_function_returns_what_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    variable = tf.Variable(3.0)
+    with tf.GradientTape() as tape:
+        loss = variable**2
+    (gradient,) = distributed.average_gradients(tape, rows=5).gradient(loss, [variable])
+    assert (distributed.rank(), distributed.size()) == (0, 1)
+    assert float(gradient) == 6.0
+    assert [float(each) for each in distributed.all_reduce([1.0, 2.0])] == [1.0, 2.0]
+    assert float(distributed.broadcast(4.0)) == 4.0
+    assert distributed.gather("all") == ["all"]
+    assert not distributed.agree_to_stop(False)
+    distributed.barrier()
 
 
 def test_a_server_trains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,6 +86,6 @@ def test_fit_of_keras_3_is_refused_whatever_the_environment_says_since(
 
     with (
         keras_3_on_one_worker_only(),
-        pytest.raises(ConfigurationError, match="cannot train on several workers"),
+        pytest.raises(ConfigurationError, match=r"Write strategy = training.get_strategy\(\)"),
     ):
         Model().fit()

@@ -1,4 +1,4 @@
-"""What workers that train one model do together: sums, averages of gradients, agreement.
+"""Sums, averages of gradients, agreement: what workers that train one model do together.
 
 For loops of one's own; `training.get_strategy()` does it for Keras's `fit`::
 

@@ -269,6 +269,7 @@ def _all_reduced(connected: Runtime, tensors: Sequence[tf.Tensor]) -> list[tf.Te
 def _reduced(connected: Runtime, tensor: tf.Tensor) -> tf.Tensor:
     return _collective(
         connected,
+        tensor,
         f"reduce {tensor.dtype.name} {tensor.shape}",
         lambda key: tf.raw_ops.CollectiveReduceV2(
             input=tensor,
@@ -325,6 +326,7 @@ def _gathered(
 def _all_gathered(connected: Runtime, tensor: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
     gathered = _collective(
         connected,
+        tensor,
         f"gather {tensor.dtype.name} {tensor.shape[1:]}",
         # TensorFlow wants another key for each shape.
         lambda key: tf.raw_ops.CollectiveGatherV2(
@@ -350,7 +352,9 @@ def _rounded(length: tf.Tensor) -> tf.Tensor:
 # ---- one collective ------------------------------------------------------------------------------
 
 
-def _collective(connected: Runtime, what: str, make: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+def _collective(
+    connected: Runtime, tensor: tf.Tensor, what: str, make: Callable[[tf.Tensor], tf.Tensor]
+) -> tf.Tensor:
     """Makes a collective that follows the one made before it in the same graph.
 
     The number by which workers know that they mean the same one comes from what it does and how
@@ -361,9 +365,11 @@ def _collective(connected: Runtime, what: str, make: Callable[[tf.Tensor], tf.Te
         return make(_key(f"{what} eagerly"))
     graph = tf.compat.v1.get_default_graph()
     number, last = _traced.get(graph, (0, None))
-    before = [] if last is None else [last]
-    if graph.building_function:
-        before.append(connected.entered.assign_add(1, read_value=False))
+    # It has not begun before there is something to send: the data may have come to their end.
+    before = [tensor] if last is None else [tensor, last]
+    with tf.control_dependencies(before):
+        if graph.building_function:
+            before = [connected.entered.assign_add(1, read_value=False)]
     with tf.control_dependencies(before):
         result = make(_key(f"{what} {number}"))
     _traced[graph] = (number + 1, result.op)

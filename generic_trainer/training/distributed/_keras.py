@@ -31,6 +31,7 @@ from generic_trainer.training.distributed._runtime import Runtime, runtime
 from generic_trainer.training.distributed._shares import number_of_rows, with_a_row
 from generic_trainer.training.distributed._strategy import (
     DataParallelStrategy,
+    different_models,
     was_made_trainable,
 )
 
@@ -182,13 +183,15 @@ def _metrics_variables(model: Any) -> list[tf.Variable]:
 
 
 def _mean_logs(connected: Runtime, logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns logs that are the same in all workers, so that all callbacks decide alike."""
+    """Returns the mean over all workers of each number in logs, which all give at the same place.
+
+    So all callbacks decide alike.
+    """
     numbers = {name: float(value) for name, value in logs.items() if _is_scalar(value)}
     of_all = connected.exchange("at the end of an epoch", numbers)
     means = {
         name: sum(each.get(name, number) for each in of_all) / len(of_all)
         for name, number in numbers.items()
-        if any(each.get(name) != number for each in of_all)
     }
     return {**logs, **means}
 
@@ -206,6 +209,7 @@ def _extend(keras: ModuleType) -> None:
         (keras.Model, "fit", _fit),
         (keras.Model, "predict", _predict),
         (keras.Model, "make_train_function", _make_train_function),
+        (keras.Model, internals.KERAS_3_BUILD.name, _build),
         (keras.Model, internals.KERAS_3_RESULTS.name, _results),
         (keras.optimizers.Optimizer, "apply", _apply),
         (keras.optimizers.LossScaleOptimizer, "apply", _apply),
@@ -265,13 +269,22 @@ def _make_train_function(strategy: _Strategy, original: Any, bound: inspect.Boun
     return original(bound)
 
 
+def _build(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
+    # From the dataset's shapes: Keras takes a batch, and the epochs are shuffled in other ways then.
+    bound.arguments["iterator"] = None
+    bound.arguments["data_batch"] = strategy.element_spec
+    return original(bound)
+
+
 def _results(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
+    # First of all: a worker that has no data any more waits here, where the others look.
+    bound.arguments["logs"] = _mean_logs(strategy.connected, bound.arguments["logs"])
     variables = _metrics_variables(bound.args[0])
     own = [variable.read_value() for variable in variables]
     for variable, total in zip(variables, all_reduce(own), strict=True):
         variable.assign(total)
     try:
-        return _mean_logs(strategy.connected, original(bound))
+        return original(bound)
     finally:
         for variable, value in zip(variables, own, strict=True):
             variable.assign(value)
@@ -307,12 +320,10 @@ def _start_callback(connected: Runtime) -> Any:
         """Has all workers train the same model, from the same variables."""
 
         def on_train_begin(self, logs: Any = None) -> None:
-            connected.agree("at the start of fit", _described(self.model, self.params), _refusal)
-            self._variables = _start_from_worker_0(self.model)
-
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            if len(_variables(self.model)) != self._variables:  # the first step has made some
-                self._variables = _start_from_worker_0(self.model)
+            connected.agree(
+                "at the start of fit", _described(self.model, self.params), different_models
+            )
+            _start_from_worker_0(self.model)  # which may have loaded others
 
         def on_train_end(self, logs: Any = None) -> None:
             connected.exchange("at the end of fit", None)
@@ -320,18 +331,13 @@ def _start_callback(connected: Runtime) -> Any:
     return Start()
 
 
-def _start_from_worker_0(model: Any) -> int:
-    variables = _variables(model)
+def _start_from_worker_0(model: Any) -> None:
+    optimizer = getattr(model, "optimizer", None)
+    made = [each.value for each in (*model.variables, *getattr(optimizer, "variables", ()))]
+    variables = [each for each in made if each.dtype != tf.string]
     values = broadcast([variable.read_value() for variable in variables])
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
-    return len(variables)
-
-
-def _variables(model: Any) -> list[tf.Variable]:
-    optimizer = getattr(model, "optimizer", None)
-    variables = [each.value for each in (*model.variables, *getattr(optimizer, "variables", ()))]
-    return [each for each in variables if each.dtype != tf.string]
 
 
 def _described(model: Any, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -347,10 +353,3 @@ def _described(model: Any, params: Mapping[str, Any]) -> dict[str, Any]:
         "batches of an epoch": params.get("steps"),
         "steps_per_execution": model.steps_per_execution,
     }
-
-
-def _refusal(found: str) -> str:
-    return (
-        f"The workers do not train the same: {found}. Expected run_fn to build the same model on "
-        "all of them, and to give fit the same dataset, of which each worker trains its share."
-    )

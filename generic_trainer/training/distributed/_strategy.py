@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,8 +26,8 @@ _MEAN = tf.distribute.ReduceOp.MEAN
 class DataParallelStrategy(tf.distribute.Strategy):
     """A strategy of one replica on each worker.
 
-    1. A variable is made with the value that worker 0 gives it. Where it has an aggregation, what
-       is assigned to it in `run` is that of all workers.
+    1. When `run` is called first, variables get the values that they have in worker 0. Where one
+       has an aggregation, what is assigned to it in `run` is that of all workers.
     2. `experimental_distribute_dataset` returns a dataset of this worker's rows of each batch; all
        workers give it the same batches in the same order.
     3. `run` calls the function; `reduce` and `gather` bring together what the workers have.
@@ -34,6 +35,8 @@ class DataParallelStrategy(tf.distribute.Strategy):
     Attributes:
         connected: what connects the workers.
         gradients_are_averaged: whether `all_reduce` in `run` is asked for what is done already.
+        element_spec: of the last dataset that was distributed.
+        variables: those that were made, and do not have the values of worker 0 yet.
         rows: of the batch that the loss of the function in `run` is the mean of, where that is how
             much this worker counts; None: the loss is a part of the whole.
     """
@@ -43,6 +46,8 @@ class DataParallelStrategy(tf.distribute.Strategy):
         self.connected = connected
         self.gradients_are_averaged = False
         self.rows: Any = None
+        self.variables: list[Callable[[], Any]] = []
+        self.element_spec: Any = None
         self._is_whole = False
         super().__init__(_Extended(self))
 
@@ -50,6 +55,28 @@ class DataParallelStrategy(tf.distribute.Strategy):
     def cluster_resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:
         """The cluster of `TF_CONFIG`."""
         return self.connected.resolver
+
+    def run(self, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
+        """Calls a function with this worker's part of its arguments; see `tf.distribute`."""
+        self._start_alike()
+        return super().run(fn, args, kwargs, options)
+
+    def _start_alike(self) -> None:
+        """Gives variables that are new since the last time the values of worker 0."""
+        with tf.init_scope():
+            variables = [made() for made in self.variables] if tf.executing_eagerly() else []
+            variables = [each for each in variables if each is not None and each.is_initialized()]
+            if not variables:
+                return
+            self.variables.clear()
+            described = {
+                f"variable {number}": f"{each.name} {each.dtype.name} {tuple(each.shape)}"
+                for number, each in enumerate(variables)
+            }
+            self.connected.agree("about to start", described, different_models)
+            values = broadcast([variable.read_value() for variable in variables])
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(value)
 
     @contextlib.contextmanager
     def whole_batches(self) -> Iterator[None]:
@@ -71,9 +98,10 @@ class DataParallelStrategy(tf.distribute.Strategy):
 
     def share(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """Returns the rows of each batch that this worker trains on."""
-        if self._is_whole:
-            return dataset
-        return share_of(dataset, self.connected.rank, self.connected.size)
+        if not self._is_whole:
+            dataset = share_of(dataset, self.connected.rank, self.connected.size)
+        self.element_spec = dataset.element_spec
+        return dataset
 
 
 class _Replica(tf.distribute.ReplicaContext):  # type: ignore[misc]
@@ -132,6 +160,7 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
     def __init__(self, strategy: DataParallelStrategy) -> None:
         super().__init__(strategy)
         self._connected = strategy.connected
+        self._variables = strategy.variables
         self._share = strategy.share
         self._make_replica = functools.partial(_Replica, strategy)
         kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
@@ -195,9 +224,8 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
         with tf.device(self._device):
             variable = next_creator(**options)
         setattr(variable, _MADE_TRAINABLE, options.get("trainable") is not False)
-        with tf.init_scope():
-            if tf.executing_eagerly() and _is_number(variable):
-                variable.assign(broadcast(variable.read_value()))
+        if _is_number(variable):
+            self._variables.append(weakref.ref(variable))
         if aggregation != tf.VariableAggregation.NONE:
             for name in ("assign", "assign_add", "assign_sub"):
                 setattr(variable, name, _aggregated(getattr(variable, name), aggregation))
@@ -256,6 +284,14 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
 
     def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:
         return tensor
+
+
+def different_models(found: str) -> str:
+    """Returns the text of the error for workers that do not train the same."""
+    return (
+        f"The workers do not train the same: {found}. Expected run_fn to build the same model on "
+        "all of them, and to give fit the same dataset, of which each worker trains its share."
+    )
 
 
 def was_made_trainable(variable: Any) -> bool:

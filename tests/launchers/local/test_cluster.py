@@ -29,7 +29,7 @@ from generic_trainer import training
 
 def run_fn(fn_args):
     strategy = training.get_strategy()
-    assert isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy), strategy
+    assert strategy.num_replicas_in_sync == 2, strategy
     with strategy.scope():
         weight = tf.Variable(0.0, aggregation=tf.VariableAggregation.SUM)
     seen = []
@@ -162,8 +162,11 @@ def test_code_of_tensorflows_guide_trains_the_whole_batch_and_exports(run: Run) 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("legacy", ["0", "1"], ids=["Keras 3", "Keras 2"])
 @pytest.mark.parametrize("preempted", ["worker 0", "worker 1", "worker 0 and worker 1"])
-def test_sigterm_has_all_workers_save_after_the_same_step(run: Run, preempted: str) -> None:
+def test_sigterm_has_all_workers_save_after_the_same_step(
+    run: Run, preempted: str, legacy: str
+) -> None:
     source = f"""
 import os, signal
 {KERAS}
@@ -184,22 +187,30 @@ def callbacks(fn_args):
     Preempt.flag = fn_args.model_run_dir + "/preempted"
     return [Preempt(), *training.resume_callbacks(fn_args, every_steps=1000)]
 """
-    job = run(source, num_workers=2, max_failures=1, env={"TF_USE_LEGACY_KERAS": "1"})
+    job = run(source, num_workers=2, max_failures=1, env={"TF_USE_LEGACY_KERAS": legacy})
     log = jobs.log(job)
     assert len(re.findall("SIGTERM: training was preempted in epoch 2 after 8 steps", log)) >= 2
     assert "Resuming in epoch 2 after 3 of its batches (8 steps in all)" in log
     assert len(set(told(job, "weights:").values())) == 1
 
 
-@pytest.mark.parametrize(
-    "strategy", ["training.get_strategy()", "tf.distribute.MultiWorkerMirroredStrategy()"]
-)
-def test_keras_3_is_refused_before_training_with_the_way_out(
-    run: Run, strategy: str, monkeypatch: pytest.MonkeyPatch
+def test_keras_3_trains_on_several_workers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
+    job = run(KERAS, num_workers=2)
+    weights = told(job, "weights:")
+    assert weights.keys() == {"worker 0", "worker 1"}
+    assert len(set(weights.values())) == 1
+    assert jobs.exported(job) == ["Format-Serving"]
+    assert jobs.log(job).count("tf.keras is Keras 3.") == 2
+
+
+def test_keras_3_under_tensorflows_own_strategy_is_told_the_line_to_change(
+    run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
-    source = KERAS.replace("training.get_strategy()", strategy)
-    with pytest.raises(ConfigurationError, match="environment variable TF_USE_LEGACY_KERAS=1"):
+    own = "tf.distribute.MultiWorkerMirroredStrategy()"
+    source = KERAS.replace("training.get_strategy()", own)
+    with pytest.raises(ConfigurationError, match=r"Write strategy = training\.get_strategy\(\)"):
         run(source, num_workers=2)
 
 

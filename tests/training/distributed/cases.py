@@ -1,0 +1,163 @@
+"""Small fits of Keras 3, each of which ends the same on one worker and on several."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+ROWS, FEATURES, EPOCHS = 37, 6, 2
+_DRAWN = np.random.RandomState(0)
+X = _DRAWN.rand(ROWS, FEATURES).astype(np.float32)
+Y = (X.sum(1, keepdims=True) ** 2).astype(np.float32)
+WEIGHTS = _DRAWN.rand(ROWS).astype(np.float32)
+
+layers, optimizers = keras.layers, keras.optimizers
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A model, and how it is trained.
+
+    Attributes:
+        make: returns its layers.
+        optimizer: returns its optimizer.
+        batch: the global batch size; the last batch of an epoch has the rest of the rows.
+        inputs: [ROWS, FEATURES].
+        weighted: whether the rows have sample weights.
+        options: of `compile`.
+    """
+
+    make: Callable[[], list[Any]]
+    optimizer: Callable[[], Any] = lambda: optimizers.SGD(0.02, momentum=0.5)
+    batch: int = 12
+    inputs: Any = None
+    weighted: bool = False
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def model(self) -> Any:
+        """Returns the compiled model, from the same seed everywhere."""
+        keras.utils.set_random_seed(1)
+        inputs = self.data()
+        model = keras.Sequential([keras.Input(inputs.shape[1:], dtype=inputs.dtype), *self.make()])
+        metrics = ["mae", keras.metrics.RootMeanSquaredError()]
+        model.compile(self.optimizer(), "mse", metrics=metrics, **self.options)
+        return model
+
+    def data(self) -> Any:
+        return X if self.inputs is None else self.inputs
+
+    def dataset(self) -> tf.data.Dataset:
+        arrays = (self.data(), Y, *([WEIGHTS] if self.weighted else []))
+        return tf.data.Dataset.from_tensor_slices(arrays).shuffle(ROWS, seed=3).batch(self.batch)
+
+    def fit(self) -> tuple[Any, dict[str, Any]]:
+        """Returns the weights and the history."""
+        model = self.model()
+        history = model.fit(
+            self.dataset(), epochs=EPOCHS, verbose=0, validation_data=self.dataset()
+        )
+        return flat(model), history.history
+
+
+def flat(model: Any) -> Any:
+    """Returns the weights of a model as one array, without those that count random draws."""
+    kept = [each for each in model.weights if each.dtype == "float32"]
+    return np.concatenate([each.numpy().ravel() for each in kept])
+
+
+def dense() -> list[Any]:
+    return [layers.Dense(8, "relu"), layers.Dense(1)]
+
+
+def embedded() -> list[Any]:
+    return [layers.Embedding(9, 3), layers.Flatten(), layers.Dense(1)]
+
+
+def normalized(**options: Any) -> Callable[[], list[Any]]:
+    # Without a bias, whose gradient would be but rounding.
+    return lambda: [
+        layers.Dense(4, use_bias=False),
+        layers.BatchNormalization(momentum=0.5, **options),
+        layers.Dense(1),
+    ]
+
+
+WHOLE_NUMBERS = (X * 9).astype(np.int32)
+
+# What the default tests run. Batches of 12 and 9 rows leave 1 row for the last one.
+FEW = {
+    "clipped, weighted, one row left": Case(
+        dense,
+        lambda: optimizers.Adam(0.01, global_clipnorm=0.1, weight_decay=0.01),
+        weighted=True,
+    ),
+    "sparse gradients, steps_per_execution": Case(
+        embedded, inputs=WHOLE_NUMBERS, options={"steps_per_execution": 3}
+    ),
+}
+MANY = {
+    **FEW,
+    "synchronized BatchNormalization": Case(normalized(synchronized=True), batch=15),
+    "synchronized BatchNormalization, one row left": Case(normalized(synchronized=True)),
+    "one row left of many batches": Case(dense, batch=9),
+    "clipnorm": Case(dense, lambda: optimizers.SGD(0.1, clipnorm=0.1)),
+    "clipvalue": Case(dense, lambda: optimizers.SGD(0.1, clipvalue=0.01)),
+    "sparse gradients, Adam": Case(
+        embedded, lambda: optimizers.Adam(0.01), inputs=WHOLE_NUMBERS, batch=9
+    ),
+    "jit_compile": Case(dense, options={"jit_compile": True}),
+    "run_eagerly": Case(dense, options={"run_eagerly": True}),
+    "loss scale": Case(dense, lambda: optimizers.LossScaleOptimizer(optimizers.Adam(0.01))),
+    "accumulated": Case(dense, lambda: optimizers.SGD(0.1, gradient_accumulation_steps=2)),
+    "averaged weights": Case(
+        dense, lambda: optimizers.SGD(0.1, use_ema=True, ema_overwrite_frequency=2)
+    ),
+    "regularized": Case(lambda: [layers.Dense(8, kernel_regularizer="l2"), layers.Dense(1)]),
+    "weighted metrics": Case(dense, weighted=True, options={"weighted_metrics": ["mse"]}),
+    **{
+        name: Case(dense, lambda name=name: getattr(optimizers, name)(0.01))
+        for name in ("RMSprop", "Adagrad", "AdamW", "Nadam", "Lion", "Ftrl", "Adadelta")
+    },
+}
+# What is drawn, and what a layer knows of its batch, are those of a share.
+OF_SHARES = {
+    "BatchNormalization": Case(normalized(), batch=18),
+    "Dropout": Case(lambda: [layers.Dense(8), layers.Dropout(0.5), layers.Dense(1)], batch=9),
+}
+
+
+def fit_shares(case: Case, size: int) -> Any:
+    """Returns the weights that a case ends with if each share of a batch is run by itself.
+
+    Gradients and changes of statistics are averaged by rows, as the definition says, in a loop.
+    """
+    model = case.model()
+    state = [each for each in model.non_trainable_variables if each not in model.metrics_variables]
+    for _ in range(EPOCHS):
+        for x, y in case.dataset():
+            before = [each.numpy() for each in state]
+            sums = [np.zeros(each.shape) for each in model.trainable_variables]
+            changes = [np.zeros(each.shape) for each in state]
+            for share in range(size):
+                rows = slice(share * len(x) // size, (share + 1) * len(x) // size)
+                if not len(x[rows]):
+                    continue
+                for variable, value in zip(state, before, strict=True):
+                    variable.assign(value)
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean((model(x[rows], training=True) - y[rows]) ** 2)
+                part = len(x[rows]) / len(x)
+                for i, gradient in enumerate(tape.gradient(loss, model.trainable_variables)):
+                    sums[i] += part * gradient.numpy()
+                for i, variable in enumerate(state):
+                    changes[i] += part * (variable.numpy().astype(float) - before[i])
+            for variable, value, change in zip(state, before, changes, strict=True):
+                variable.assign((value + change).astype(value.dtype))
+            gradients = [tf.constant(each, tf.float32) for each in sums]
+            model.optimizer.apply(gradients, model.trainable_variables)
+    return flat(model)

@@ -1,0 +1,118 @@
+"""Several workers on shares of each batch end with the weights and metrics of one on whole ones."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from generic_trainer._core.keras import keras_3_package
+from tests.training.distributed import cases
+
+pytestmark = pytest.mark.skipif(keras_3_package() is None, reason="needs Keras 3")
+
+Results = list[dict[str, Any]]
+
+
+def run_workers(group: str, size: int, folder: Path) -> Results:
+    """Returns what each of so many workers ends with."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(size)]
+    addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+    for each in sockets:
+        each.close()
+    environment = {**os.environ, "TF_USE_LEGACY_KERAS": "0", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment.pop("TF_CONFIG", None)
+    command = [sys.executable, "-m", "tests.training.distributed.worker", group, str(folder)]
+    done = subprocess.run(
+        [*command, *addresses], env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(size)]
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return run_workers("few", 2, tmp_path_factory.mktemp("two"))
+
+
+@functools.cache
+def alone(name: str) -> Any:
+    return cases.MANY[name].fit()
+
+
+def assert_as_alone(name: str, results: Results) -> None:
+    weights, history = alone(name)
+    for result in results:
+        np.testing.assert_allclose(result[name]["weights"], weights, rtol=2e-5, atol=2e-6)
+        assert result[name]["weights"] == results[0][name]["weights"]
+        assert result[name]["history"].keys() == history.keys()
+        for log, values in history.items():
+            np.testing.assert_allclose(result[name]["history"][log], values, rtol=2e-5)
+
+
+@pytest.mark.parametrize("name", cases.FEW)
+def test_two_workers_train_as_one(name: str, two: Results) -> None:
+    assert_as_alone(name, two)
+
+
+def test_functions_of_a_loop(two: Results) -> None:
+    for rank, result in enumerate(two):
+        assert result["functions"] == {
+            "rank and size": [rank, 2],
+            "sum": [2, 5.0, [2.0, 2.0, 2.0], True],
+            "none": True,
+            "rows": [[[0.0, 0.0], [1.0, 1.0], [1.0, 1.0]], [0, 0, 1]],
+            "in a graph": 4.0,
+            "broadcast": [1, 7],
+            "gather": [{"rank": 0, "text": ""}, {"rank": 1, "text": "x"}],
+            "stop": [True, False],
+            "gradients": [2.0, 4.0],
+            "large": 1e7,
+        }
+
+
+def test_a_loop_in_the_strategy(two: Results) -> None:
+    loops = [result["loop"] for result in two]
+    assert [loop.pop("seen") for loop in loops] == [[0, 1, 5, 6], [2, 3, 4, 7, 8, 9]]
+    drawn = loops[0]["drawn"]
+    expected = {"total": 45, "reduced": 0.5, "gathered": [0, 1], "replicas": 2, "drawn": drawn}
+    assert loops == [expected, expected]
+
+
+def test_each_worker_gets_all_predictions(two: Results) -> None:
+    assert np.shape(two[0]["predictions"]) == (cases.ROWS, 1)
+    assert two[0]["predictions"] == two[1]["predictions"]
+
+
+def test_different_models_are_an_error_in_all_workers(two: Results) -> None:
+    for result in two:
+        text = result["different models"]
+        assert "worker 0 has" in text and "worker 1 has" in text
+        assert "float32 (6, 4)" in text and "float32 (6, 5)" in text
+
+
+def test_data_of_different_lengths_are_an_error_in_all_workers(two: Results) -> None:
+    for result in two:
+        text = result["different lengths"]
+        assert "worker 0 is at the end of an epoch" in text
+        assert "worker 1 has begun one step more" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_several_workers_train_as_one(size: int, tmp_path: Path) -> None:
+    results = run_workers("many", size, tmp_path)
+    for name in cases.MANY:
+        assert_as_alone(name, results)
+    for name, case in cases.OF_SHARES.items():
+        expected = cases.fit_shares(case, size)
+        for result in results:
+            np.testing.assert_allclose(result[name]["weights"], expected, rtol=2e-5, atol=2e-6)

@@ -1,0 +1,155 @@
+"""Several workers: `python -m tests.training.distributed.worker GROUP FOLDER HOST:PORT...`.
+
+They are forked once TensorFlow is imported, which takes longest. Each writes what it ends each case
+of a group with as JSON into `FOLDER/RANK.json`.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from generic_trainer._core.cluster import Task, make_tf_config
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.training import distributed
+from generic_trainer.training.distributed import make_strategy
+from tests.training.distributed import cases
+
+
+def functions() -> dict[str, Any]:
+    """Returns what each function of the package gives this worker."""
+    distributed.barrier()
+    rank, size = distributed.rank(), distributed.size()
+    halves = tf.fill([3], tf.cast(rank + 0.5, tf.float16))
+    rows = tf.IndexedSlices(tf.fill([rank + 1, 2], float(rank)), tf.range(rank + 1), [9, 2])
+    summed = distributed.all_reduce({"a": [1, 2.5], "b": (halves, None, True), "c": rows})
+
+    @tf.function
+    def in_graph(value: tf.Tensor) -> tf.Tensor:
+        for _ in tf.range(2):
+            value = distributed.all_reduce(value)
+        return value
+
+    variable = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(variable**2) * (float(rank) if rank else float("nan"))
+    tape = distributed.average_gradients(tape, rows=rank)  # worker 0 has none
+    return {
+        "rank and size": [rank, size],
+        "sum": _plain(summed["a"] + list(summed["b"][:1]) + [summed["b"][2]]),
+        "none": summed["b"][1] is None,
+        "rows": [_plain(summed["c"].values), _plain(summed["c"].indices)],
+        "in a graph": float(in_graph(tf.constant(1.0))),
+        "broadcast": _plain(distributed.broadcast([rank, "text"[rank : rank + 0] or 7 * rank], 1)),
+        "gather": distributed.gather({"rank": rank, "text": "x" * rank}),
+        "stop": [distributed.agree_to_stop(rank == 1), distributed.agree_to_stop(False)],
+        "gradients": _plain(tape.gradient(loss, variable)),
+        "large": float(tf.reduce_sum(distributed.all_reduce(tf.ones([5_000_000])))),
+    }
+
+
+def strategy_of_a_loop() -> dict[str, Any]:
+    """Returns what a loop of one's own gets from the strategy."""
+    strategy = make_strategy()
+    dataset = tf.data.Dataset.range(10).batch(5)
+    with strategy.scope():
+        drawn = tf.Variable(tf.random.uniform([2], seed=None))
+        total = tf.Variable(0, dtype=tf.int64, aggregation=tf.VariableAggregation.SUM)
+    seen = []
+    for batch in strategy.experimental_distribute_dataset(dataset):
+        strategy.run(lambda batch: total.assign_add(tf.reduce_sum(batch)), args=(batch,))
+        seen += [int(x) for local in strategy.experimental_local_results(batch) for x in local]
+    return {
+        "seen": seen,
+        "total": int(total),
+        "drawn": _plain(drawn),
+        "reduced": float(strategy.reduce("MEAN", tf.constant(float(distributed.rank())), None)),
+        "gathered": _plain(strategy.gather(tf.constant([distributed.rank()]), axis=0)),
+        "replicas": strategy.num_replicas_in_sync,
+    }
+
+
+def predictions() -> Any:
+    """Returns what a model predicts in a strategy: all of it, in each worker."""
+    with make_strategy().scope():
+        model = cases.MANY["regularized"].model()
+    return _plain(model.predict(cases.X, verbose=0))
+
+
+def different_models() -> Any:
+    with make_strategy().scope():
+        layers = [keras.layers.Dense(4 + distributed.rank())]
+        model = keras.Sequential(layers)
+        model.compile("sgd", "mse")
+    model.fit(cases.X, cases.Y, verbose=0)
+
+
+def different_lengths() -> Any:
+    with make_strategy().scope():
+        model = cases.MANY["regularized"].model()
+    dataset = tf.data.Dataset.from_tensor_slices((cases.X, cases.Y)).batch(4)
+    dataset = dataset.take(3 * (1 + distributed.rank())).filter(lambda x, y: True)
+    model.fit(dataset, verbose=0)
+
+
+def _plain(value: Any) -> Any:
+    return tf.nest.map_structure(lambda each: np.asarray(each).tolist(), value)
+
+
+def _error_of(function: Callable[[], Any]) -> str:
+    try:
+        function()
+        text = "(none)"
+    except ConfigurationError as error:
+        text = str(error)
+    gc.collect()  # what the error refers to
+    return text
+
+
+def train(group: str, file: str) -> None:
+    results: dict[str, Any] = {"functions": functions()}
+    for name, case in {"few": cases.FEW, "many": {**cases.MANY, **cases.OF_SHARES}}[group].items():
+        with make_strategy().scope():
+            weights, history = case.fit()
+        results[name] = {"weights": weights.tolist(), "history": history}
+    results["loop"] = strategy_of_a_loop()
+    results["predictions"] = predictions()
+    results["different models"] = _error_of(different_models)
+    results["different lengths"] = _error_of(different_lengths)  # the last: it breaks connections
+    with open(file, "w", encoding="utf-8") as opened:
+        json.dump(results, opened, default=float)
+
+
+def main(group: str, folder: str, *addresses: str) -> None:
+    tasks = {Task("worker", index): address for index, address in enumerate(addresses)}
+    children = []
+    for task in tasks:
+        child = os.fork()
+        if child:
+            children.append(child)
+            continue
+        status = 1
+        try:
+            os.environ["TF_CONFIG"] = make_tf_config(task, tasks)
+            train(group, f"{folder}/{task.index}.json")
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(status)  # without the farewells of TensorFlow, which wait for the others
+    statuses = [os.waitpid(child, 0)[1] for child in children]
+    sys.exit(any(statuses))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
