@@ -270,7 +270,7 @@ def _make_train_function(strategy: _Strategy, original: Any, bound: inspect.Boun
 
 
 def _build(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
-    # From the dataset's shapes: Keras takes a batch, and the epochs are shuffled in other ways then.
+    # From the shapes of the dataset. Keras takes a batch, and then later epochs are shuffled anew.
     bound.arguments["iterator"] = None
     bound.arguments["data_batch"] = strategy.element_spec
     return original(bound)
