@@ -1,8 +1,8 @@
 """Data-parallel training on several workers, or on the one there is, that survives being killed.
 
 Which workers, and where, is the pipeline's affair: `GenericTrainer(distribution=...)`. Here the
-strategy follows from what this process finds, and a run that was killed goes on where it was. Keras
-3 cannot train on several workers: the pipeline sets `TF_USE_LEGACY_KERAS=1` for them.
+strategy follows from what this process finds, and a run that was killed goes on where it was. It
+runs unchanged under Keras 2 and Keras 3.
 """
 
 from __future__ import annotations

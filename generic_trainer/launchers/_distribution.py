@@ -92,7 +92,7 @@ class Distribution:
     ::
 
         Distribution(launcher="local")                  # a process of its own on this machine
-        Distribution(launcher="local", num_workers=2, env={"TF_USE_LEGACY_KERAS": "1"})
+        Distribution(launcher="local", num_workers=2)
         Distribution(launcher="ray", num_workers=4, gpus_per_worker=1,
                      ray=RayOptions(address="ray://head:10001"))
 

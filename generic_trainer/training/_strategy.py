@@ -14,6 +14,7 @@ from generic_trainer._core.cluster import has_parameter_servers, is_one_of_sever
 from generic_trainer._core.keras import is_keras_3, keras_3_package, keras_version
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training.distributed import make_strategy
+from generic_trainer.user_code import loaded_modules
 
 _logger = logging.getLogger(__name__)
 
@@ -28,11 +29,11 @@ def get_strategy() -> tf.distribute.Strategy:
             model.compile(...)
 
     1. A cluster with parameter servers: `ParameterServerStrategy`, in the chief.
-    2. A cluster of several workers: `MultiWorkerMirroredStrategy` where `tf.keras` is Keras 2.
-       Where it is Keras 3, which cannot be trained with that one, a strategy that does the same for
-       it: each worker trains on its rows of each batch, on one device, gradients are averaged, and
-       all end with the same variables and metrics. All workers give `fit` the same batches in the
-       same order.
+    2. A cluster of several workers: `MultiWorkerMirroredStrategy` where `tf.keras` is Keras 2, or
+       the user's code has imported `tf_keras`. Keras 3 cannot be trained with that one; for it, a
+       strategy that does the same: each worker trains on its rows of each batch, on one device,
+       gradients are averaged, and all end with the same variables and metrics. All workers give
+       `fit` the same batches in the same order.
     3. Else, with two GPUs or more: `MirroredStrategy`.
     4. Else the default strategy, which does nothing.
 
@@ -52,7 +53,9 @@ def get_strategy() -> tf.distribute.Strategy:
     if has_parameter_servers():
         return _parameter_servers()
     if is_one_of_several():
-        return make_strategy() if is_keras_3() else tf.distribute.MultiWorkerMirroredStrategy()
+        if is_keras_3() and not _users_code_has("tf_keras"):
+            return make_strategy()
+        return tf.distribute.MultiWorkerMirroredStrategy()
     return tf.distribute.MirroredStrategy() if len(gpus) > 1 else tf.distribute.get_strategy()
 
 
@@ -81,6 +84,16 @@ def keras_3_on_one_worker_only() -> Iterator[None]:
         yield
     finally:
         keras.Model.fit = original
+
+
+def _users_code_has(package: str) -> bool:
+    """Returns whether a module of the user's has a package, or something of it, among its names."""
+    return any(
+        str(getattr(value, "__module__", None) or getattr(value, "__name__", "")).split(".")[0]
+        == package
+        for module in loaded_modules()
+        for value in vars(module).values()
+    )
 
 
 def _parameter_servers() -> tf.distribute.Strategy:

@@ -204,6 +204,22 @@ def test_keras_3_trains_on_several_workers(run: Run, monkeypatch: pytest.MonkeyP
     assert jobs.log(job).count("tf.keras is Keras 3.") == 2
 
 
+def test_a_module_that_imports_tf_keras_gets_tensorflows_own_strategy(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
+    source = """
+    from tf_keras import layers
+    from generic_trainer import training
+
+    def run_fn(fn_args):
+        print("strategy:", type(training.get_strategy()).__name__)
+        export(fn_args.serving_model_dir)
+    """
+    job = run(source, num_workers=2)
+    assert {*told(job, "strategy:").values()} == {"CollectiveAllReduceStrategy"}
+
+
 def test_keras_3_under_tensorflows_own_strategy_is_told_the_line_to_change(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
