@@ -8,14 +8,17 @@ import hashlib
 import json
 import math
 import os
+import pickle
+import random
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from generic_trainer._core.values import digest, from_json, to_json
+from generic_trainer._core.values import digest, from_json, to_json, unpickled_data
 
 ROOT = Path(__file__).parents[2]
 
@@ -155,3 +158,63 @@ def test_digest_tells_values_apart() -> None:
 def test_plain_values_keep_the_digest_that_checkpoints_are_found_by(value: Any) -> None:
     text = json.dumps(value, sort_keys=True)
     assert digest(value) == hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize("protocol", [3, 4, 5])
+def test_data_are_read_from_pickles(protocol: int) -> None:
+    arrays = {"a": np.arange(3.0), "b": np.float32(2), "c": np.array(["x", "yz"])}
+    generators = [random.Random(1), np.random.RandomState(2), np.random.default_rng(3)]
+    value = (None, {1, 2}, b"x", arrays, generators, random.getstate(), np.random.get_state())
+    read = unpickled_data(pickle.dumps(value, protocol))
+    assert read[:3] == value[:3] and read[5] == value[5]
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(read[3][name], array)
+    assert [each.random() for each in read[4][::2]] == [each.random() for each in generators[::2]]
+    assert read[4][1].random_sample() == generators[1].random_sample()
+    np.testing.assert_array_equal(read[6][1], value[6][1])
+
+
+def test_classes_of_the_code_that_is_named_are_read_from_pickles() -> None:
+    content = pickle.dumps(Layer(3))
+    assert unpickled_data(content, {__name__}) == Layer(3)
+    with pytest.raises(ValueError, match=r"test_values\.Layer, which is no data"):
+        unpickled_data(content)
+
+
+class Calls:
+    """Says in its pickle what is to be called when it is read."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize(
+    "harm", [Calls(os.mkdir, "made"), Calls(eval, "1"), Calls(subprocess.Popen, "true")]
+)
+def test_a_pickle_calls_nothing(
+    harm: Any, protocol: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="may do anything"):
+        unpickled_data(pickle.dumps([harm], protocol), {__name__})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"text",
+        b"\x80\x04.",
+        # What the module has only imported, by its name and by that of a module in it.
+        f"c{__name__}\nsubprocess.Popen\n(S'true'\ntR.".encode(),
+        f"\x80\x04\x8c{chr(len(__name__))}{__name__}\x8c\x08os.mkdir\x93.".encode("latin-1"),
+    ],
+)
+def test_what_is_no_pickle_of_data_is_told(content: bytes) -> None:
+    with pytest.raises(ValueError, match=r"pickle of data|may do anything"):
+        unpickled_data(content, {__name__})

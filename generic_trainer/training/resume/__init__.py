@@ -19,6 +19,7 @@ __getattr__, __dir__ = lazy_names(
         "_callbacks": "restore_weights resume_callbacks",
         "_manager": "CheckpointManager SavedCheckpoint",
         # For trials, whose checkpoints hold it too.
-        "_randomness": "random_state set_random_state",
+        "_plain": "read_state write_state",
+        "_randomness": "random_state set_random_state stateful_draws_of_graph",
     },
 )

@@ -53,11 +53,12 @@ def set_state_of(generator: Any, state: Any) -> None:
         generator.state.assign(state)
 
 
-def random_state(model: Any) -> dict[str, Any]:
+def random_state(model: Any = None) -> dict[str, Any]:
     """Returns the state of all generators that the training of a model may draw from.
 
-    It holds numbers, texts, arrays, and tuples, lists and dicts of them; None for a generator that
-    there is not. What `model.variables` and `tf.train.Checkpoint` have is not repeated.
+    Without a model, of those that all trainings of a process share. It holds numbers, texts,
+    arrays, and tuples, lists and dicts of them; None for a generator that there is not. What
+    `model.variables` and `tf.train.Checkpoint` have is not repeated.
     """
     state = {name: each and state_of(each) for name, each in _shared(model).items()}
     return {**state, _LAYERS: [state_of(each) for each in _of_layers(model)]}
@@ -69,7 +70,7 @@ def set_random_state(model: Any, state: Mapping[str, Any]) -> None:
     Workers other than the chief, whose state it is, set what is part of the model.
 
     Args:
-        model: all of whose layers have been built.
+        model: all of whose layers have been built; None for a training without one of Keras.
         state: of a model of the same layers.
 
     Raises:
@@ -119,6 +120,8 @@ def _shared(model: Any) -> dict[str, Any]:
 
 def _of_layers(model: Any) -> Iterable[tf.random.Generator]:
     """Yields the generators of layers that are no part of what a model's checkpoint holds."""
+    if model is None:
+        return
     if is_keras_3(model):  # whose own are among the variables
         for layer in internals.KERAS_3_LAYERS.of(model)():
             yield from (one for one in vars(layer).values() if isinstance(one, tf.random.Generator))
@@ -146,11 +149,30 @@ def stateful_draws(functions: Iterable[str]) -> list[str]:
     These are `tf.random.uniform` and its like, also in Keras 2's `Dropout`: what they draw next
     nothing can save. The places are names of scopes, such as "sequential/dropout".
     """
-    context, find = internals.TF_EAGER_CONTEXT.get()(), internals.TF_FIND_OP.get()
-    found = set()
-    for name in functions:
-        for node in context.get_function_def(name).node_def:
-            op = find(node.op)
-            if op is not None and op.is_stateful and "seed2" in {each.name for each in op.attr}:
-                found.add(node.name.rpartition("/")[0].removesuffix("/random_uniform") or node.name)
+    context = internals.TF_EAGER_CONTEXT.get()()
+    nodes = (node for name in functions for node in context.get_function_def(name).node_def)
+    return _places_of_draws((node.name, node.op) for node in nodes)
+
+
+def stateful_draws_of_graph(graph: tf.Graph) -> list[str]:
+    """Returns the same of a graph of TensorFlow 1, but for what draws initial values only."""
+    with graph.as_default():
+        variables = tf.compat.v1.global_variables() + tf.compat.v1.local_variables()
+    waiting = [variable.initializer for variable in variables]
+    initial: set[str] = set()
+    while waiting:
+        operation = waiting.pop()
+        if operation.name not in initial:
+            initial.add(operation.name)
+            waiting += [tensor.op for tensor in operation.inputs]
+    operations = (each for each in graph.get_operations() if each.name not in initial)
+    return _places_of_draws((each.name, each.type) for each in operations)
+
+
+def _places_of_draws(operations: Iterable[tuple[str, str]]) -> list[str]:
+    find, found = internals.TF_FIND_OP.get(), set()
+    for name, kind in operations:
+        op = find(kind)
+        if op is not None and op.is_stateful and "seed2" in {each.name for each in op.attr}:
+            found.add(name.rpartition("/")[0].removesuffix("/random_uniform") or name)
     return sorted(found)

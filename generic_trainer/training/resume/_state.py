@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
 import json
 import logging
 import os
@@ -17,6 +16,13 @@ import tensorflow as tf
 from generic_trainer._core import internals
 from generic_trainer._core.files import gfile, read_whole, write_whole
 from generic_trainer._core.keras import is_keras_3
+from generic_trainer.training.resume._plain import (
+    NotPlain,
+    decoded,
+    encoded,
+    read_arrays,
+    write_arrays,
+)
 from generic_trainer.training.resume._randomness import (
     is_generator,
     random_state,
@@ -117,10 +123,6 @@ def _values(variables: Any) -> list[Any]:
 # ---- the callbacks and the generators ------------------------------------------------------------
 
 
-class _NotPlain(Exception):
-    """A value is something else than plain data."""
-
-
 def write_callbacks(directory: str, callbacks: Sequence[Any], model: Any) -> None:
     """Writes the random state, and what callbacks hold of numbers, texts, arrays and generators.
 
@@ -129,10 +131,8 @@ def write_callbacks(directory: str, callbacks: Sequence[Any], model: Any) -> Non
     """
     arrays: dict[str, np.ndarray] = {}
     states = [[type(each).__name__, _state(each, arrays)] for each in callbacks]
-    randomness = _encoded(random_state(model), arrays)
-    buffer = io.BytesIO()  # NumPy seeks, which remote files do not
-    np.savez(buffer, **arrays)
-    write_whole(os.path.join(directory, _ARRAYS_FILE), buffer.getvalue())
+    randomness = encoded(random_state(model), arrays)
+    write_arrays(os.path.join(directory, _ARRAYS_FILE), arrays)
     write_whole(os.path.join(directory, _CALLBACKS_FILE), json.dumps(states))
     write_whole(os.path.join(directory, _RANDOMNESS_FILE), json.dumps(randomness))
 
@@ -147,17 +147,17 @@ def read_callbacks(directory: str, callbacks: Sequence[Any]) -> None:
     expected, actual = [name for name, _ in states], [type(each).__name__ for each in callbacks]
     if expected != actual:
         raise ValueError(f"it was saved with the callbacks {expected}, and now there are {actual}")
-    arrays = _read_arrays(directory)
+    arrays = read_arrays(os.path.join(directory, _ARRAYS_FILE))
     for callback, (_, state) in zip(callbacks, states, strict=True):
         if getattr(callback, "monitor_op", True) is None and state.get("best") is not None:
             # Keras 3 does so at the end of the first epoch, and forgets the best value then.
             internals.KERAS_3_SET_MONITOR_OP.of(callback)()
         for name, value in state.items():
-            decoded, own = _decoded(value, arrays), getattr(callback, name, None)
+            kept, own = decoded(value, arrays), getattr(callback, name, None)
             if is_generator(own):  # in its place: others may hold it too
-                set_state_of(own, decoded)
+                set_state_of(own, kept)
             else:
-                setattr(callback, name, decoded)
+                setattr(callback, name, kept)
 
 
 def read_randomness(directory: str, model: Any) -> None:
@@ -167,7 +167,8 @@ def read_randomness(directory: str, model: Any) -> None:
         TrainingError: the model has another number of layers that draw.
     """
     if gfile().exists(os.path.join(directory, _RANDOMNESS_FILE)):  # not an earlier release's
-        state = _decoded(_read_json(directory, _RANDOMNESS_FILE), _read_arrays(directory))
+        arrays = read_arrays(os.path.join(directory, _ARRAYS_FILE))
+        state = decoded(_read_json(directory, _RANDOMNESS_FILE), arrays)
         set_random_state(model, state)
 
 
@@ -175,51 +176,13 @@ def _read_json(directory: str, name: str) -> Any:
     return json.loads(read_whole(os.path.join(directory, name)))
 
 
-def _read_arrays(directory: str) -> dict[str, np.ndarray]:
-    return dict(np.load(io.BytesIO(read_whole(os.path.join(directory, _ARRAYS_FILE)))))
-
-
 def _state(callback: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     state = {}
     for name, value in vars(callback).items():
         if name not in _SET_BY_FIT:
-            with contextlib.suppress(_NotPlain):
-                state[name] = _encoded(value, arrays)
+            with contextlib.suppress(NotPlain):
+                state[name] = encoded(state_of(value) if is_generator(value) else value, arrays)
     return state
-
-
-def _encoded(value: Any, arrays: dict[str, np.ndarray]) -> Any:
-    if is_generator(value):
-        value = state_of(value)
-    if isinstance(value, tf.Tensor) and hasattr(value, "numpy"):  # some logs of Keras 3 are
-        value = value.numpy()
-    if value is None or (
-        isinstance(value, (bool, int, float, str)) and not isinstance(value, np.generic)
-    ):
-        return value
-    if isinstance(value, (np.ndarray, np.generic)) and value.dtype != object:
-        name = f"array_{len(arrays)}"
-        arrays[name] = np.asarray(value)
-        return {"array": name, "scalar": isinstance(value, np.generic)}
-    if isinstance(value, (list, tuple)):
-        kind = "tuple" if isinstance(value, tuple) else "list"
-        return {kind: [_encoded(each, arrays) for each in value]}
-    if isinstance(value, dict):
-        return {"dict": [[_encoded(k, arrays), _encoded(v, arrays)] for k, v in value.items()]}
-    raise _NotPlain
-
-
-def _decoded(value: Any, arrays: dict[str, np.ndarray]) -> Any:
-    if not isinstance(value, dict):
-        return value
-    if "array" in value:
-        array = arrays[value["array"]]
-        return array[()] if value["scalar"] else array
-    if "dict" in value:
-        return {_decoded(k, arrays): _decoded(v, arrays) for k, v in value["dict"]}
-    (kind,) = value
-    decoded = [_decoded(each, arrays) for each in value[kind]]
-    return tuple(decoded) if kind == "tuple" else decoded
 
 
 # ---- the reader ----------------------------------------------------------------------------------

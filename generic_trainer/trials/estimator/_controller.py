@@ -4,8 +4,10 @@ The files of a checkpoint, to which hooks may add::
 
     checkpoint  graph.pbtxt  model.ckpt-300.{index,meta,data-…}    the session
     <name>/<time>/saved_model.pb                                   an export per receiver function
-    rng_state.pkl                                                  Python's and NumPy's generators
+    rng_state.{json,npz}                                           random generators
     code/                                                          the trial's module
+
+An earlier release pickled Python's and NumPy's generators; of that file data alone are read.
 """
 
 from __future__ import annotations
@@ -15,18 +17,23 @@ import functools
 import inspect
 import logging
 import os
-import pickle
-import random
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import tensorflow as tf
 
 from generic_trainer import estimator as tf_estimator
 from generic_trainer._core import internals
-from generic_trainer._core.files import gfile, write_whole
+from generic_trainer._core.files import gfile, read_whole
 from generic_trainer._core.scratch import ScratchFolder
+from generic_trainer._core.values import unpickled_data
+from generic_trainer.errors import TrainingError
+from generic_trainer.training.resume import (
+    random_state,
+    read_state,
+    set_random_state,
+    write_state,
+)
 from generic_trainer.trials._process import write_code
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.estimator._serving import Exports, export_features
@@ -37,7 +44,9 @@ if TYPE_CHECKING:
     from generic_trainer.trials.estimator._context import EstimatorContext
 
 _GRAPH_FILES = ("checkpoint", "graph.pbtxt")
-_GENERATORS = "rng_state.pkl"
+_GENERATORS = "rng_state"
+# An earlier release's names → those of `random_state`.
+_NAMES = {"python": "random_rng_state", "numpy": "np_rng_state"}
 
 _logger = logging.getLogger(__name__)
 
@@ -114,7 +123,7 @@ class EstimatorController:
             ModuleFileError: the training data ended.
         """
         self._open()
-        self._training.start()
+        self._start()
         self._context.check_optimizer()
         self._is_saved = False
         return self._training.run(batches)
@@ -134,8 +143,7 @@ class EstimatorController:
         self._write_state()
         _copy_state(self._model_dir, directory)
         self._exports.copy_to(directory)
-        state = {"python": random.getstate(), "numpy": np.random.get_state()}
-        write_whole(os.path.join(directory, _GENERATORS), pickle.dumps(state))
+        write_state(directory, _GENERATORS, random_state())
         write_code(self._code, directory)
         for hook in self._hooks:
             hook.on_checkpoint_end(directory)
@@ -177,13 +185,17 @@ class EstimatorController:
         directory = self._run.checkpoint_dir
         if directory is not None:
             _copy_state(directory, self._model_dir)
-            with gfile().GFile(os.path.join(directory, _GENERATORS), "rb") as file:
-                state = pickle.loads(file.read())
-            random.setstate(state["python"])
-            np.random.set_state(state["numpy"])
+            set_random_state(None, _read_generators(directory))
             self._is_saved = True
             for hook in self._hooks:
                 hook.on_checkpoint_load(directory)
+
+    def _start(self) -> None:
+        """Opens the session; what building its graph once more draws is not drawn twice."""
+        state = random_state() if self._run.checkpoint_dir and not self._training.started else None
+        self._training.start()
+        if state is not None:
+            set_random_state(None, state)
 
     def _write_state(self) -> None:
         """Sees to it that the estimator's directory has the state after the last batch."""
@@ -207,6 +219,21 @@ class EstimatorController:
 
     def _note_stop(self) -> None:
         self._context.set_stop_requested(True)
+
+
+def _read_generators(directory: str) -> dict[str, Any]:
+    pickled = os.path.join(directory, f"{_GENERATORS}.pkl")
+    if not gfile().exists(pickled):
+        state: dict[str, Any] = read_state(directory, _GENERATORS)
+        return state
+    try:
+        saved = unpickled_data(read_whole(pickled))
+    except ValueError as error:
+        raise TrainingError(
+            f"The checkpoint {directory} is not restored: {os.path.basename(pickled)} is not what "
+            f"this package has written, because {error}. Delete the checkpoint to start afresh."
+        ) from error
+    return {name: saved[old] for old, name in _NAMES.items()}
 
 
 def _copy_state(source: str, target: str) -> None:

@@ -7,6 +7,7 @@ workloads a trial validates and saves with the session that it has open: a hook 
 from __future__ import annotations
 
 import contextvars
+import logging
 import os
 import queue
 import threading
@@ -17,7 +18,10 @@ import tensorflow as tf
 
 from generic_trainer._core import internals
 from generic_trainer.errors import ModuleFileError
+from generic_trainer.training.resume import stateful_draws_of_graph
 from generic_trainer.trials.estimator._summaries import Summaries
+
+_logger = logging.getLogger(__name__)
 
 
 class Training(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
@@ -41,9 +45,14 @@ class Training(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         self._batches_left = 0
         self._in_batch = self._has_ended = self._data_ended = False
 
+    @property
+    def started(self) -> bool:
+        """Whether the session is or was open."""
+        return self._coroutine.started
+
     def start(self) -> None:
         """Opens the session, its variables initialised or restored; once."""
-        if not self._coroutine.started:
+        if not self.started:
             self._resume()
 
     def run(self, batches: int) -> dict[str, Any]:
@@ -91,6 +100,14 @@ class Training(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         self._summaries = Summaries(self._graph)
         self._fetched = tf.compat.v1.train.SessionRunArgs(self._summaries.fetches)
         self._step = tf.compat.v1.train.get_global_step(self._graph)
+        if places := stateful_draws_of_graph(self._graph):
+            _logger.warning(
+                "If this trial is resumed, it draws other random numbers than it would have in %s: "
+                "there it draws with stateful ops of TensorFlow, whose state cannot be saved. Draw "
+                "with a tf.random.Generator, or with tf.random.stateless_uniform and its like by "
+                "the global step.",
+                ", ".join(places),
+            )
         savers = self._graph.get_collection(tf.compat.v1.GraphKeys.SAVERS)
         self._saver = savers[0] if savers else tf.compat.v1.train.Saver(save_relative_paths=True)
 

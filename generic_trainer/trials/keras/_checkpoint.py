@@ -5,9 +5,12 @@
     determined-keras-model-weights.{index,data-…}   the model's variables
     determined-keras-optimizer-weights.h5           the optimizers' variables: a group for each
                                                     optimizer, in it a dataset for each variable
-    rng_state.pkl                                   random generators, those of layers included
-    determined-callbacks.v1.pkl                     what callbacks keep
+    rng_state.{json,npz}                            random generators, those of layers included
+    callbacks.{json,npz}                            what callbacks keep
     code/                                           the trial's module
+
+An earlier release pickled the state of generators and callbacks, as Determined did; of these files
+data alone are read, whoever has written them.
 
 With Keras 2 the weights are what ``model.load_weights("determined-keras-model-weights")`` reads.
 Keras 3 reads no such files; there they are a `tf.train.Checkpoint` of the list
@@ -18,22 +21,27 @@ from __future__ import annotations
 
 import io
 import os
-import pickle
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer._core.files import gfile, write_whole
+from generic_trainer._core.files import gfile, read_whole, write_whole
 from generic_trainer._core.keras import is_keras_3
+from generic_trainer._core.values import unpickled_data
 from generic_trainer.errors import TrainingError
-from generic_trainer.training.resume import random_state, set_random_state
+from generic_trainer.training.resume import (
+    random_state,
+    read_state,
+    set_random_state,
+    write_state,
+)
 
 _WEIGHTS = "determined-keras-model-weights"
 _OPTIMIZERS = "determined-keras-optimizer-weights.h5"
-_GENERATORS = "rng_state.pkl"
-_CALLBACKS = "determined-callbacks.v1.pkl"
+_GENERATORS, _CALLBACKS = "rng_state", "callbacks"
+_PICKLED = {_GENERATORS: "rng_state.pkl", _CALLBACKS: "determined-callbacks.v1.pkl"}
 
 
 def write_checkpoint(
@@ -41,13 +49,22 @@ def write_checkpoint(
     model: Any,
     optimizers: Sequence[Any],
     *,
-    callbacks: bytes,
+    callbacks: Any,
+    code: Collection[str],
     generators: tuple[Any, Any] | None,
 ) -> None:
     """Writes what training depends on into an empty directory.
 
-    `callbacks` is what they keep, pickled; `generators` the state of Python's and NumPy's, None if
-    it is the present one.
+    Args:
+        directory: local or remote.
+        model: all of whose variables have been made.
+        optimizers: likewise.
+        callbacks: what they keep.
+        code: modules whose classes may be in it.
+        generators: the state of Python's and NumPy's; None if it is the present one.
+
+    Raises:
+        ValueError: `callbacks` has objects of other classes.
     """
     import h5py
 
@@ -62,8 +79,8 @@ def write_checkpoint(
     state = random_state(model)
     if generators is not None:
         state["random_rng_state"], state["np_rng_state"] = generators
-    write_whole(os.path.join(directory, _GENERATORS), pickle.dumps(state))
-    write_whole(os.path.join(directory, _CALLBACKS), callbacks)
+    write_state(directory, _GENERATORS, state)
+    write_state(directory, _CALLBACKS, callbacks, code=code)
 
 
 def read_weights(directory: str, model: Any) -> None:
@@ -88,12 +105,26 @@ def read_generators(directory: str, model: Any) -> None:
     Raises:
         TrainingError: the model has another number of layers that draw.
     """
-    set_random_state(model, pickle.loads(_read(directory, _GENERATORS)))
+    set_random_state(model, _read_kept(directory, _GENERATORS))
 
 
-def read_callbacks(directory: str) -> bytes:
-    """Returns what callbacks keep, pickled."""
-    return _read(directory, _CALLBACKS)
+def read_callbacks(directory: str, code: Collection[str]) -> Any:
+    """Returns what callbacks keep; `code` are modules whose classes may be in it."""
+    return _read_kept(directory, _CALLBACKS, code)
+
+
+def _read_kept(directory: str, name: str, code: Collection[str] = ()) -> Any:
+    pickled = os.path.join(directory, _PICKLED[name])
+    try:
+        if gfile().exists(pickled):
+            return unpickled_data(read_whole(pickled), code)
+        return read_state(directory, name, code=code)
+    except ValueError as error:
+        raise TrainingError(
+            f"The checkpoint {directory} is not restored: what it keeps as {name} is not read, "
+            f"because {error}. If you trust who has written it, have get_state() return numbers, "
+            "texts and arrays and train anew; else delete it."
+        ) from error
 
 
 def _tracked(model: Any) -> tf.train.Checkpoint:
@@ -110,7 +141,7 @@ def read_optimizers(directory: str, optimizers: Sequence[Any]) -> None:
     """
     import h5py
 
-    with h5py.File(io.BytesIO(_read(directory, _OPTIMIZERS)), "r") as file:
+    with h5py.File(io.BytesIO(read_whole(os.path.join(directory, _OPTIMIZERS))), "r") as file:
         for number, optimizer in enumerate(optimizers):
             group, variables = file.get(f"optimizer_{number}") or {}, _variables(optimizer)
             values = [group[str(index)][()] for index in range(len(group))]
@@ -135,8 +166,3 @@ def _variables(optimizer: Any) -> list[tf.Variable]:
     if isinstance(rate, tf.Variable) and all(rate is not variable for variable in variables):
         variables.append(rate)
     return variables
-
-
-def _read(directory: str, name: str) -> bytes:
-    with gfile().GFile(os.path.join(directory, name), "rb") as file:
-        return bytes(file.read())

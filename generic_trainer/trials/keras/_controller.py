@@ -126,15 +126,26 @@ class TFKerasController:
         return numbers_of(metrics)
 
     def save(self, directory: str) -> None:
-        """Writes a checkpoint; then the callbacks add what they want to keep."""
+        """Writes a checkpoint; then the callbacks add what they want to keep.
+
+        Raises:
+            ModuleFileError: a callback keeps what checkpoints cannot hold.
+        """
         self._open()
-        write_checkpoint(
-            directory,
-            self._model,
-            self._context.optimizers,
-            callbacks=self._callbacks.state(),
-            generators=self._training.generators,
-        )
+        try:
+            write_checkpoint(
+                directory,
+                self._model,
+                self._context.optimizers,
+                callbacks=self._callbacks.state(),
+                code=self._callbacks.code,
+                generators=self._training.generators,
+            )
+        except ValueError as error:
+            raise ModuleFileError(
+                f"get_state() of a callback returns what a checkpoint does not keep: {error}. "
+                "Return numbers, texts, arrays, and lists, dicts or classes of your own of them."
+            ) from error
         write_code(self._code, directory)
         self._callbacks.tell("on_checkpoint_end", directory)
 
@@ -181,7 +192,7 @@ class TFKerasController:
         self._model.stop_training = False
         self._callbacks.tell("on_train_begin", {})
         if directory is not None:
-            self._callbacks.load(read_callbacks(directory))
+            self._callbacks.load(read_callbacks(directory, self._callbacks.code))
         self._is_open = True
 
     def _build(self, sample: tuple[Any, ...]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from generic_trainer._core import internals
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer.trials.errors import CheckFailedError, InvalidArgumentsError
 from generic_trainer.trials.keras.callbacks import Callback
+from generic_trainer.user_code import loaded_modules
 
 _logger = logging.getLogger(__name__)
 
@@ -96,17 +96,21 @@ class Dispatch:
         """Returns what `model.evaluate` is given: it tells all but the end."""
         return _Testing(self._callbacks)
 
-    def state(self) -> bytes:
-        """Returns what the callbacks want to keep."""
-        return pickle.dumps([(type(c).__name__, c.get_state()) for c in self._ours])
+    @property
+    def code(self) -> set[str]:
+        """The modules whose classes may be in what the callbacks keep: theirs, and the trial's."""
+        return {*(type(c).__module__ for c in self._ours), *(m.__name__ for m in loaded_modules())}
 
-    def load(self, state: bytes) -> None:
+    def state(self) -> list[tuple[str, Any]]:
+        """Returns what the callbacks want to keep."""
+        return [(type(c).__name__, c.get_state()) for c in self._ours]
+
+    def load(self, states: Sequence[tuple[str, Any]]) -> None:
         """Gives it back to them.
 
         Raises:
             CheckFailedError: they are not those that it is from.
         """
-        states = pickle.loads(state)
         expected, actual = [name for name, _ in states], [type(c).__name__ for c in self._ours]
         if expected != actual:
             raise CheckFailedError(

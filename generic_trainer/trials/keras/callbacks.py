@@ -59,7 +59,11 @@ class Callback(tf.keras.callbacks.Callback):
         """Is called when a checkpoint is written, and may add files to it."""
 
     def get_state(self) -> Any:
-        """Returns what checkpoints have to keep; anything that pickles."""
+        """Returns what checkpoints have to keep.
+
+        Numbers, texts, arrays, random generators, and lists, tuples and dicts of them; and objects
+        of classes of your own that pickle. Tensors come back as arrays.
+        """
         return None
 
     def load_state(self, state: Any) -> None:

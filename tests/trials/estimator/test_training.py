@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
+import random
+
 import numpy as np
 import pytest
 
 from generic_trainer.estimator import tf
 from tests.trials.by_hand import steps
 from tests.trials.estimator.one_weight import OneWeight, WithMomentum, examples
+
+tf1 = tf.compat.v1
 
 
 def config(batches=5, **changes):
@@ -105,7 +110,8 @@ def test_the_files_of_a_checkpoint(open_trial, tmp_path):
         "model.ckpt-3.index",
         "model.ckpt-3.meta",
         "model.ckpt-3.data-00000-of-00001",
-        "rng_state.pkl",
+        "rng_state.json",
+        "rng_state.npz",
         "code/one_weight.py",
         f"plain/{export.name}/saved_model.pb",
     } <= names
@@ -119,6 +125,83 @@ def test_generators_go_on_where_the_checkpoint_was_written(open_trial, tmp_path)
     expected = np.random.random()
     open_trial(checkpoint_dir=str(tmp_path), batches_trained=1).train(1)
     assert np.random.random() == expected
+
+
+class Draws(OneWeight):
+    """Adds noise of every kind that can be saved, also while its graph is built."""
+
+    def model_fn(self, features, labels, mode):
+        if mode == tf.estimator.ModeKeys.TRAIN:
+            scale = 1 + np.random.random() / 100 if self.hparam("scaled") else 1.0
+            noise = tf.random.Generator.from_seed(7).normal([1, 1])
+            step = tf1.train.get_global_step()
+            noise += tf.random.stateless_normal([1, 1], tf.stack([1, tf.cast(step, tf.int32)]))
+            if self.hparam("stateful"):
+                noise += tf1.layers.dropout(noise, training=True, name="dropped")
+            features = {"x": scale * features["x"] + noise / 100}
+        return super().model_fn(features, labels, mode)
+
+    def hparam(self, name):
+        return self.context.get_hparams().get(name)
+
+
+def losses_of(open_trial, tmp_path, trial_class, before=4, after=4, **hparams):
+    """Returns those of a straight run, and of one that is saved and restored, with what it draws.
+
+    Other code draws from the global generators between two workloads of both.
+    """
+
+    def opened(**at):
+        tf.random.set_global_generator(tf.random.Generator.from_seed(5))  # seeds do not reset it
+        return open_trial(trial_class, **hparams, **at)
+
+    def batch(trial):
+        return trial.train(1)["loss"], np.random.random(), random.random(), int(eager_draw())
+
+    hparams = {"hparams": {"global_batch_size": 1, "rate": 0.0005, **hparams}}
+    straight = opened()
+    expected = [batch(straight) for _ in range(before + after)]
+    first = opened()
+    found = [batch(first) for _ in range(before)]
+    first.save(str(tmp_path))
+    resumed = opened(batches_trained=before, checkpoint_dir=str(tmp_path))
+    return expected, found + [batch(resumed) for _ in range(after)]
+
+
+def eager_draw():
+    """Returns a number that TensorFlow's global generator and its seeds of operations decide."""
+    drawn = tf.random.get_global_generator().uniform([], maxval=10**6, dtype=tf.int64)
+    return drawn + tf.random.uniform([], maxval=10**6, dtype=tf.int64)
+
+
+def test_what_draws_goes_on_as_in_the_straight_run(open_trial, tmp_path, caplog):
+    expected, found = losses_of(open_trial, tmp_path, Draws)
+    assert found == expected
+    assert len({loss for loss, *_ in found}) == len(found)
+    assert "draws other random numbers" not in caplog.text
+
+
+def test_building_the_graph_once_more_draws_nothing(open_trial, tmp_path):
+    expected, found = losses_of(open_trial, tmp_path, Draws, scaled=True)
+    assert [drawn for _, *drawn in found] == [drawn for _, *drawn in expected]
+
+
+def test_what_cannot_be_resumed_exactly_is_named(open_trial, caplog):
+    open_trial(Draws, hparams={"global_batch_size": 1, "stateful": True}).train(1)
+    assert "draws other random numbers than it would have in dropped/dropout" in caplog.text
+
+
+def test_checkpoints_of_an_earlier_release_are_resumed_from(open_trial, tmp_path):
+    trial = open_trial()
+    trial.train(1)
+    trial.save(str(tmp_path))
+    for name in ("rng_state.json", "rng_state.npz"):
+        (tmp_path / name).unlink()
+    state = {"python": random.getstate(), "numpy": np.random.get_state()}
+    (tmp_path / "rng_state.pkl").write_bytes(pickle.dumps(state))
+    expected = trial.train(2), random.random(), np.random.random()
+    resumed = open_trial(checkpoint_dir=str(tmp_path), batches_trained=1)
+    assert (resumed.train(2), random.random(), np.random.random()) == expected
 
 
 def test_the_seed_is_there_before_the_users_code(open_trial):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import pickle
 from pathlib import Path
 
@@ -9,6 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from generic_trainer.errors import ModuleFileError, TrainingError
+from generic_trainer.training.resume import read_state
 from generic_trainer.trials.keras import callbacks
 from tests.trials.by_hand import X
 from tests.trials.conftest import make_fn_args
@@ -25,7 +29,7 @@ class Kept(callbacks.Callback):
 
     def on_checkpoint_end(self, checkpoint_dir):
         files = {path.name for path in Path(checkpoint_dir).iterdir()}
-        assert "determined-callbacks.v1.pkl" in files
+        assert "callbacks.json" in files
         Path(checkpoint_dir, "mine.txt").write_text("mine")
 
     def get_state(self):
@@ -40,16 +44,17 @@ def test_the_layout(open_trial, tmp_path):
     trial.train(2)
     trial.save(str(tmp_path))
     assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")) == [
+        "callbacks.json",
+        "callbacks.npz",
         "code/one_weight.py",
-        "determined-callbacks.v1.pkl",
         "determined-keras-model-weights.data-00000-of-00001",
         "determined-keras-model-weights.index",
         "determined-keras-optimizer-weights.h5",
         "mine.txt",
-        "rng_state.pkl",
+        "rng_state.json",
+        "rng_state.npz",
     ]
-    state = pickle.loads((tmp_path / "rng_state.pkl").read_bytes())
-    assert {"random_rng_state", "np_rng_state"} <= state.keys()
+    assert {"random_rng_state", "np_rng_state"} <= read_state(str(tmp_path), "rng_state").keys()
 
 
 def test_weights_can_be_read_by_keras_2(open_trial, tmp_path):
@@ -67,6 +72,87 @@ def test_weights_can_be_read_by_keras_2(open_trial, tmp_path):
     else:
         model.load_weights(path).expect_partial()
     assert model.get_weights()[0] == pytest.approx(expected, rel=1e-4)
+
+
+@dataclasses.dataclass
+class Best:
+    """What a callback may keep: an object of a class of the trial's own module."""
+
+    weights: np.ndarray
+    names: set[str]
+    generator: np.random.Generator
+
+
+class KeepsBest(callbacks.Callback):
+    """Has state that is more than numbers."""
+
+    def __init__(self, kept=None):
+        super().__init__()
+        self.kept = kept
+
+    def get_state(self):
+        return {"best": self.kept, 1: (2.5, None)}
+
+    def load_state(self, state):
+        self.kept, self.pair = state["best"], state[1]
+
+
+def test_objects_of_the_trials_own_come_back(open_trial, tmp_path):
+    first, second = KeepsBest(Best(np.ones(2), {"a"}, np.random.default_rng(1))), KeepsBest()
+    open_trial(callbacks=[first]).save(str(tmp_path))
+    open_trial(callbacks=[second], checkpoint_dir=str(tmp_path)).train(1)
+    assert (second.kept.weights.tolist(), second.kept.names) == ([1.0, 1.0], {"a"})
+    assert second.kept.generator.random() == np.random.default_rng(1).random()
+    assert second.pair == (2.5, None)
+
+
+@pytest.mark.parametrize("kept", [print, lambda: 1])
+def test_what_could_not_be_read_back_is_told_when_it_is_saved(open_trial, tmp_path, kept):
+    trial = open_trial(callbacks=[KeepsBest(kept)])
+    with pytest.raises(ModuleFileError, match=r"get_state\(\) of a callback returns"):
+        trial.save(str(tmp_path))
+
+
+def as_an_earlier_release(directory, model_state, kept):
+    """Puts pickles in the place of the files of this release."""
+    for name in ("rng_state", "callbacks"):
+        for ending in ("json", "npz"):
+            (directory / f"{name}.{ending}").unlink()
+    (directory / "rng_state.pkl").write_bytes(pickle.dumps(model_state))
+    (directory / "determined-callbacks.v1.pkl").write_bytes(pickle.dumps(kept))
+
+
+def test_checkpoints_of_an_earlier_release_are_resumed_from(open_trial, tmp_path):
+    trial = open_trial(callbacks=[Kept()])
+    trial.train(3)
+    trial.save(str(tmp_path))
+    as_an_earlier_release(
+        tmp_path, read_state(str(tmp_path), "rng_state"), [("Kept", {"count": 3})]
+    )
+    expected, drawn = trial.train(2), np.random.random()
+    second = Kept()
+    resumed = open_trial(callbacks=[second], batches_trained=3, checkpoint_dir=str(tmp_path))
+    assert resumed.train(2) == expected
+    assert np.random.random() == drawn
+    assert second.count == 5
+
+
+class Harm:
+    """Makes a directory where its pickle is read."""
+
+    def __reduce__(self):
+        return os.mkdir, ("made",)
+
+
+@pytest.mark.parametrize("state, kept", [(Harm(), []), ({}, [("Kept", Harm())])])
+def test_what_somebody_else_has_pickled_is_not_run(open_trial, tmp_path, monkeypatch, state, kept):
+    open_trial(callbacks=[Kept()]).save(str(tmp_path))
+    as_an_earlier_release(tmp_path, state, kept)
+    monkeypatch.chdir(tmp_path)
+    resumed = open_trial(callbacks=[Kept()], checkpoint_dir=str(tmp_path))
+    with pytest.raises(TrainingError, match="mkdir, which is no data"):
+        resumed.train(1)
+    assert not (tmp_path / "made").exists()
 
 
 def test_what_callbacks_keep_comes_back(open_trial, tmp_path):
