@@ -231,9 +231,10 @@ def test_rooms_are_few_and_full() -> None:
         for module in MODULES
         if module.num_lines < 40 and module.path.name not in ("__init__.py", "__main__.py")
     ]
-    assert len(MODULES) <= 215
-    assert sum(module.num_lines for module in MODULES) <= 29_000
-    assert 100 <= statistics.median(sizes) <= 170
+    # Raised with what the house can do; a rise that brings nothing new is a fault.
+    assert len(MODULES) <= 225
+    assert sum(module.num_lines for module in MODULES) <= 33_500
+    assert 100 <= statistics.median(sizes) <= 180
     assert sizes[int(0.9 * len(sizes))] <= 350
     assert sizes[-1] <= 500
     assert len(small) <= 12, small
