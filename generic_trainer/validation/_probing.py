@@ -112,10 +112,17 @@ class Probe:
         self._signature = signature
         self._to_inputs = to_inputs
         self._budget = budget
+        self._raised: Trouble | None = None
         self._usual = {(kind, key) for kind, key, _ in not_finite(usual)}
 
     def troubles(self, rows: Rows) -> Iterator[Trouble]:
-        """Yields what is wrong with rows, as far as the budget lasts; one trouble for a row."""
+        """Yields what is wrong with rows, as far as the budget lasts; one trouble for a row.
+
+        Where it does not last to find the row that a batch raises for, one of the batch stands for
+        it.
+        """
+        told = False
+        self._raised = None
         starts = range(0, len(rows), _MAX_BATCH)
         waiting = [range(start, min(start + _MAX_BATCH, len(rows))) for start in starts][::-1]
         while waiting and self._budget.left_s > 0:
@@ -123,11 +130,14 @@ class Probe:
             if self._budget.allows(len(part)):
                 found = self._of_part(rows, part)
                 if found is not None:
+                    told = told or bool(found)
                     yield from found
                     continue
             if len(part) > 1:
                 middle = len(part) // 2
                 waiting += [part[middle:], part[:middle]]
+        if waiting and self._raised is not None and not told:
+            yield self._raised
 
     def _of_part(self, rows: Rows, part: range) -> list[Trouble] | None:
         """Returns the troubles of some rows, None where it takes fewer rows to tell."""
@@ -140,9 +150,8 @@ class Probe:
         except Exception as error:
             if len(part) == 1:
                 return [Trouble(part[0], "error", first_line(error))]
-            if self._budget.left_s <= 0:
-                reason = f"{first_line(error)} (somewhere in a batch of {len(part)} such rows)"
-                return [Trouble(part[0], "error", reason)]
+            reason = f"{first_line(error)} (somewhere in a batch of {len(part)} such rows)"
+            self._raised = Trouble(part[0], "error", reason)
             return None
         return self._in_outputs(outputs, part)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from generic_trainer.validation._probing import Budget, Trouble
+from generic_trainer.validation._probing import Budget, Probe, Trouble
 from generic_trainer.validation._schema_rows import SchemaRows, domain_limits, is_optional
 from generic_trainer.validation._signatures import ParsedFeature
 from tests.validation import models
@@ -123,3 +124,32 @@ def test_errors_with_other_numbers_are_one_trouble() -> None:
     second = Trouble(7, "error", "InvalidArgumentError: indices[3] = -1 is not in [0, 4)")
     assert first.resembles(second)
     assert not first.resembles(Trouble(0, "NaN", "output 'score'"))
+
+
+def refuses_277(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+    miles = tf.io.parse_example(examples, models.FEATURES)["miles"]
+    with tf.control_dependencies([tf.debugging.assert_none_equal(miles, 277.0)]):
+        return {"score": tf.math.sqrt(miles)}
+
+
+def serialized(examples: Any) -> dict[str, Any]:
+    return {"examples": np.array([each.SerializeToString() for each in examples], dtype=object)}
+
+
+def test_rows_with_trouble_are_found_and_shrunk() -> None:
+    function = tf.function(refuses_277, input_signature=[models.SERIALIZED])
+    signature = function.get_concrete_function()
+    rows = [tf.train.Example.FromString(models.example(m, "cash", 1.0)) for m in range(300)]
+    rows[5] = tf.train.Example.FromString(models.example(-1.0, "cash"))
+    probe = Probe(signature, serialized, Budget(60.0), {})
+    nan, error = sorted(probe.troubles(rows), key=lambda trouble: trouble.index)
+    assert (nan.index, nan.kind, nan.reason) == (5, "NaN", "output 'score'")
+    assert (error.index, error.kind) == (277, "error")
+    smallest = probe.shrink(rows[277], error)
+    assert list(smallest.features.feature) == ["miles"]
+    # Outputs that are never finite trouble nobody.
+    used_to = Probe(signature, serialized, Budget(60.0), {"score": np.array([np.nan])})
+    assert [each.index for each in used_to.troubles(rows)] == [277]
+    # The first call takes more than there is: no row is found, and it is told all the same.
+    (somewhere,) = Probe(signature, serialized, Budget(1e-6), {}).troubles(rows[256:])
+    assert "somewhere in a batch" in somewhere.reason

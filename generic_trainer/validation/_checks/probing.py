@@ -49,7 +49,7 @@ _SIZES = (1, 2, 33, 64, 65, 100, 1024, 4096)
 _FIRST_BATCH, _LARGEST_BATCH = 64, 256  # of eval examples
 _MAX_FEED_BYTES = 128 * MIB  # of a batch
 _SMALL_BATCH = 100  # whose memory nobody has to foresee
-_MAX_TROUBLES = 20  # of one signature that are looked for
+_MAX_TROUBLES = 200  # of one signature that are looked for
 _MAX_ALONE = 256  # features that are missing alone
 _MAX_CAUSES = 3  # of them that are told
 _SHOWN_CHARACTERS = 600
@@ -101,6 +101,7 @@ def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
             # It takes one call where all is well, and is worth that whatever is left.
             budget = Budget(max(model.budget.left_s, 1.0))
             yield from _findings(model, name, usual, budget, rows, _of_optional)
+            model.budget.left_s = min(model.budget.left_s, budget.left_s)
 
 
 @check("schema_rows", needs=("scores",))
@@ -274,7 +275,8 @@ def _of_optional(model: ModelUnderTest, trouble: Trouble, message: str) -> Findi
     )
     is_wrong = trouble.kind == "NaN" and model.contract.matches_rows is not False
     if trouble.kind == "error" or is_wrong:
-        return fail(f"{message}, which the schema allows", remedy)
+        message = f"{message}, which the schema allows"
+        return Finding("fail", message, remedy, may_be_meant=True)
     return warn(message, remedy)
 
 
@@ -284,16 +286,16 @@ def _of_allowed(model: ModelUnderTest, trouble: Trouble, message: str) -> Findin
         f"narrow the schema; {_REPLAY}"
     )
     if trouble.kind == "error":
-        return fail(message, remedy)
+        return Finding("fail", message, remedy, may_be_meant=True)
     return of_rows(model, trouble.kind == "NaN", message, f"{_NAN_REMEDY}; {remedy}")
 
 
 def _of_unforeseen(model: ModelUnderTest, trouble: Trouble, message: str) -> Finding:
-    return warn(
-        message,
+    remedy = (
         "a request with this row would fail, and a batch with it as a whole: let the model take "
-        f"it, or declare a domain in the schema and have ExampleValidator enforce it; {_REPLAY}",
+        f"it, or declare a domain in the schema and have ExampleValidator enforce it; {_REPLAY}"
     )
+    return Finding("warn", message, remedy, may_be_meant=True)
 
 
 def _probed(model: ModelUnderTest) -> list[tuple[str, Scores]]:
