@@ -15,17 +15,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.metadata
 import json
 import logging
 import os
+import sys
 from collections.abc import Iterator, Mapping
 
 from generic_trainer._core.cluster import is_in_a_cluster
 from generic_trainer._core.files import files_below, gfile, is_remote, read_whole, write_whole
-from generic_trainer._core.locks import NO_LOCKS, locked_file
+from generic_trainer._core.locks import NO_LOCKS, locked_file, locked_file_of_the_dead
+from generic_trainer._core.scratch import LOCK_SUFFIX
 from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
 from generic_trainer._core.values import digest
+from generic_trainer._run.publishing import keep_failed_run, stagings_of_the_node
 from generic_trainer._run.run_key import KEPT_EXPORT_FILE
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers import REJECTED_DIR, Job, TrainingRequest
@@ -34,7 +36,9 @@ from generic_trainer.validation import is_report_file
 JOB_FILE = "job.json"
 _LOCK_FILE = ".lock"
 _OWN_FILES = {KEPT_EXPORT_FILE, JOB_FILE, REJECTED_DIR, _LOCK_FILE}
-_OWN_PACKAGE = "generic-trainer"
+# What an installed package is named by: `numpy-1.26.4.dist-info`.
+_INSTALLED = ".dist-info"
+_OWN_PACKAGE = "generic_trainer"
 
 _logger = logging.getLogger(__name__)
 
@@ -123,18 +127,46 @@ class KeptExport:
 
 @contextlib.contextmanager
 def export_kept(job: Job) -> Iterator[None]:
-    """Notes, where the last check of a run fails, what it takes to publish its export later.
+    """Notes, while the last check of a run goes on, what it takes to publish its export later.
 
-    The notes go into the ModelRun, which is kept, export and all, by `keep_failed_run`.
+    The notes go into the ModelRun. Where the check fails, `keep_failed_run` keeps them with the
+    export; of a process that is killed, `keep_exports_of_the_dead` does. They are gone after a run
+    that is published.
     """
     try:
-        yield
-    except Exception:
-        try:
-            _note(job)
-        except Exception:  # a full disk, say: the error of the run itself matters more
-            _logger.exception("The export can be kept, but not published later")
-        raise
+        _note(job)
+    except Exception:  # a full disk, say: the run itself matters more
+        _logger.exception("The export can be kept, but not published later")
+    yield
+    for name in (KEPT_EXPORT_FILE, JOB_FILE):
+        path = os.path.join(job.request.model_run_dir, name)
+        if gfile().exists(path):
+            gfile().remove(path)
+
+
+def keep_exports_of_the_dead(request: TrainingRequest) -> None:
+    """Keeps what runs of the node have trained that were killed in their last check.
+
+    Elsewhere than on this machine's disks nobody can tell whether a run lives.
+    """
+    for staging in stagings_of_the_node(request):
+        model_dir = os.path.dirname(staging)
+        runs = os.path.dirname(request.model_run_dir.rstrip("/"))
+        run = dataclasses.replace(
+            request,
+            model_dir=model_dir,
+            model_run_dir=os.path.join(runs, os.path.basename(model_dir)),
+        )
+        noted = os.path.exists(os.path.join(run.model_run_dir, KEPT_EXPORT_FILE))
+        if not noted or not os.path.exists(staging):
+            continue
+        lock = locked_file_of_the_dead(staging + LOCK_SUFFIX)
+        if lock is not None:
+            with lock:
+                _logger.warning(
+                    "A run was killed in its last check: what it trained is in %s",
+                    keep_failed_run(run),
+                )
 
 
 def _note(job: Job) -> None:
@@ -221,6 +253,10 @@ def _packages() -> dict[str, str]:
 
     This package is not among them: what it checks is asked for anew, and it trains nothing.
     """
-    installed = importlib.metadata.distributions()
-    versions = {one.metadata["Name"]: one.version for one in installed}
-    return {name: each for name, each in versions.items() if name and name != _OWN_PACKAGE}
+    entries: dict[str, str] = {}
+    for folder in reversed(sys.path):  # the first one on the path counts
+        with contextlib.suppress(OSError):
+            names = [name for name in os.listdir(folder or ".") if name.endswith(_INSTALLED)]
+            parts = (name.removesuffix(_INSTALLED).partition("-") for name in names)
+            entries.update((name, version) for name, _, version in parts)
+    return {name: each for name, each in entries.items() if name != _OWN_PACKAGE}

@@ -48,12 +48,21 @@ def own_staging(request: TrainingRequest) -> Iterator[None]:
     if is_remote(own):
         yield
         return
-    node_models, name = os.path.dirname(request.model_dir.rstrip("/")), os.path.basename(own)
-    locks = glob.glob(os.path.join(glob.escape(node_models), "*", name + LOCK_SUFFIX))
+    stagings = stagings_of_the_node(request)
     with claimed(own):
-        for path in sweep(each.removesuffix(LOCK_SUFFIX) for each in locks):
+        for path in sweep(stagings):
             _logger.info("Deleted %s, which a killed run had left", path)
         yield
+
+
+def stagings_of_the_node(request: TrainingRequest) -> list[str]:
+    """Returns the local staging directories of the node that have a lock beside them."""
+    own = request.staging_dir
+    if is_remote(own):
+        return []
+    node_models, name = os.path.dirname(request.model_dir.rstrip("/")), os.path.basename(own)
+    locks = glob.glob(os.path.join(glob.escape(node_models), "*", name + LOCK_SUFFIX))
+    return [each.removesuffix(LOCK_SUFFIX) for each in locks]
 
 
 @file_errors_as(ExportError, "The exported model could not be checked")

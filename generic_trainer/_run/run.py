@@ -6,7 +6,7 @@ import logging
 import time
 
 from generic_trainer._run.derived_contract import derived_contract
-from generic_trainer._run.kept_export import export_kept
+from generic_trainer._run.kept_export import export_kept, keep_exports_of_the_dead
 from generic_trainer._run.publishing import (
     check_export,
     delete_checkpoints,
@@ -48,6 +48,7 @@ def train_and_publish(job: Job) -> ValidationReport | None:
     if not is_chief():
         launch(job)
         return None
+    keep_exports_of_the_dead(job.request)
     with own_staging(job.request):
         try:
             return _train_and_publish(job)
@@ -73,7 +74,7 @@ def _train_and_publish(job: Job) -> ValidationReport:
         staging, rejected = request.staging_dir, request.rejected_export_dir
         with export_kept(job):
             report = check_export(request, staging, contract, checker, rejected=rejected)
-        report = publish(request, staging, report)
+            report = publish(request, staging, report)
         delete_checkpoints(request.checkpoint_dir)
         return report
 

@@ -5,13 +5,20 @@ from __future__ import annotations
 import fractions
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import tensorflow_model_analysis as tfma
 
-from generic_trainer._run.kept_export import KeptExport, export_kept, find_kept_export
+from generic_trainer._run.kept_export import (
+    KeptExport,
+    export_kept,
+    find_kept_export,
+    keep_exports_of_the_dead,
+)
 from generic_trainer._run.publishing import keep_failed_run
 from generic_trainer._run.republishing import kept_job
 from generic_trainer._run.run_key import with_run_key
@@ -35,15 +42,20 @@ def run_of(root: Path, number: int, layout: str = LOCAL, **changes: object) -> T
     return request
 
 
-def failed(root: Path, layout: str = LOCAL, **changes: object) -> KeptExport:
-    """Lets the last check of run 1 fail; returns what is kept of it."""
-    request = run_of(root, 1, layout, **changes)
+def trained(request: TrainingRequest) -> None:
+    """Puts what a training leaves into the directories of a run."""
     model = Path(request.staging_dir, "Format-Serving")
     model.mkdir(parents=True)
     (model / "saved_model.pb").write_bytes(b"a model")
     for name in ("report.json", "report.html", "example-1.pbtxt"):
         Path(request.model_run_dir, name).touch()
     Path(request.log_path).write_text("the log", encoding="utf-8")
+
+
+def failed(root: Path, layout: str = LOCAL, **changes: object) -> KeptExport:
+    """Lets the last check of run 1 fail; returns what is kept of it."""
+    request = run_of(root, 1, layout, **changes)
+    trained(request)
     with pytest.raises(ModelValidationError), export_kept(Job(request=request, fn_args_factory="")):
         raise ModelValidationError("a check failed")
     return KeptExport.read(keep_failed_run(request))
@@ -148,3 +160,39 @@ def test_a_run_that_exported_nothing_leaves_nothing_to_publish(tmp_path: Path) -
         raise ModelValidationError("no export")
     with pytest.raises(ConfigurationError, match="expected what is kept of a run that trained"):
         KeptExport.read(keep_failed_run(request))
+
+
+def test_a_run_that_passes_leaves_no_notes(tmp_path: Path) -> None:
+    request = run_of(tmp_path, 1)
+    trained(request)
+    with export_kept(Job(request=request, fn_args_factory="")):
+        assert Path(request.model_run_dir, "kept_export.json").exists()
+    assert [path.name for path in Path(request.model_run_dir).iterdir()] == ["training.log"]
+
+
+def test_what_a_run_has_trained_that_was_killed_in_its_check(tmp_path: Path) -> None:
+    request = run_of(tmp_path, 1)
+    trained(request)
+    code = f"""if True:
+    import os, signal
+    from generic_trainer._core.scratch import claimed
+    from generic_trainer._run.kept_export import export_kept
+    from generic_trainer.launchers import Job
+    job = Job.from_json({Job(request=request, fn_args_factory="").to_json()!r})
+    with claimed(job.request.staging_dir), export_kept(job):
+        print("checking", flush=True)
+        input()
+    """
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"checking\n"
+        second = run_of(tmp_path, 2)
+        keep_exports_of_the_dead(second)
+        assert find_kept_export(second) is None  # it lives
+        process.kill()
+    keep_exports_of_the_dead(second)
+    kept = find_kept_export(second)
+    assert kept is not None
+    assert kept.others == ["training.log"]
+    assert not Path(request.staging_dir).exists()

@@ -80,6 +80,7 @@ def runs(failed: tuple[Path, Path], tmp_path: Path) -> Runs:
     return Runs(tmp_path, failed[1])
 
 
+@pytest.mark.slow
 def test_another_contract(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     assert runs.publish() == 1
     assert "FAILED" in capsys.readouterr().out

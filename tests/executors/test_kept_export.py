@@ -87,6 +87,7 @@ def test_a_corrected_contract_publishes_what_was_trained(
     assert list((node.kept(1).parents[1] / ".checkpoints").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_it_is_refused_for_a_new_contract_and_trained_anew_for_the_same(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -122,6 +122,7 @@ def test_failing_run_fn_leaves_no_model_and_keeps_its_log(examples: str, tmp_pat
     assert "about to fail" in log.read_text()
 
 
+@pytest.mark.slow
 def test_a_run_with_a_corrected_contract_publishes_what_was_trained(
     examples: str, tmp_path: Path
 ) -> None:
