@@ -117,8 +117,8 @@ def run(way: str, steps: int) -> dict[str, float]:
             processes.append(
                 subprocess.Popen(command, env=environment, cwd=ROOT, stderr=subprocess.DEVNULL)
             )
-        codes = [process.wait() for process in processes]
-        if any(codes):
+        statuses = [process.wait() for process in processes]
+        if any(statuses):
             raise RuntimeError(f"a worker of {way} has failed")
         result: dict[str, float] = json.loads(Path(folder, "0").read_text(encoding="utf-8"))
         return result
