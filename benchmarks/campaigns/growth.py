@@ -4,8 +4,8 @@ Every other step fits a model in this process, through a launcher, with checkpoi
 the others check one, with a new checking process every now and then. After each step memory,
 descriptors, threads, child processes and temporary files are counted. The first third warms up:
 caches fill, pools of threads and of memory come to their size. From there on the counts may not
-grow, and memory only by what TensorFlow keeps of each graph that is built: fits without this
-package are measured beside it.
+grow, and memory by no more than what TensorFlow keeps of a fit without this package, which is
+measured beside it.
 """
 
 from __future__ import annotations
@@ -59,8 +59,7 @@ def run(dice: random.Random, size: int, examples: Any) -> str:
             folder / "fits", functools.partial(_fit, folder / "fits", code, examples), size // 2
         )
         checks = _measured(folder / "checks", _Checks(folder).step, size // 2)
-        # A fit through the launcher builds about twice the graphs: those of reader and checkpoints.
-        kept_kb = {"fits": MEMORY_KB + 2 * max(0.0, bare["memory kB"]), "validations": MEMORY_KB}
+        kept_kb = {"fits": MEMORY_KB + max(0.0, bare["memory kB"]), "validations": MEMORY_KB}
         grown = {
             f"{what} in {name}": slope
             for name, slopes in (("fits", fits), ("validations", checks))

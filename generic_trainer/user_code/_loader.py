@@ -21,6 +21,10 @@ from typing import Any
 
 UNPACKED_PREFIX = "generic-trainer-code-"
 
+# The same source gives the same code object. By it TensorFlow keeps, for ever, what it has
+# converted and the stacks of what it has traced; a process may import a module for many runs.
+_compiled: Any = functools.lru_cache(maxsize=256)(SourceFileLoader("", "").source_to_code)
+
 
 class BundleLoader(SourceFileLoader):
     """Loads from the unpacked bundle what tracebacks, debuggers and warnings show as the user's.
@@ -48,7 +52,7 @@ class BundleLoader(SourceFileLoader):
 
     def source_to_code(self, data: Any, path: Any, **options: Any) -> Any:  # type: ignore[override]
         """Compiles `data` as the user's own file."""
-        compiled = super().source_to_code(data, self.user_path, **options)
+        compiled = _compiled(data, self.user_path, **options)
         text = decode_source(data)
         pinned = (len(text), None, text.splitlines(keepends=True), self.user_path)
         linecache.cache[self.user_path] = pinned

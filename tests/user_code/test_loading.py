@@ -77,6 +77,14 @@ def test_second_run_sees_an_edited_helper(project):
     assert project.run() == 2
 
 
+def test_a_second_run_of_the_same_source_has_the_same_code(project):
+    # By code objects TensorFlow keeps what it has traced: new ones in each run fill the memory.
+    project.write("trainer.py", "def run_fn(a):\n    return run_fn.__code__, globals()")
+    (first, names), (second, others) = project.run(), project.run()
+    assert first is second
+    assert names is not others
+
+
 def test_second_run_sees_what_is_imported_from_a_folder_of_the_bundle(project):
     project.write(
         "trainer.py",
