@@ -37,6 +37,7 @@ _OF_DATA = {
     "numpy.random._pcg64": {"PCG64", "PCG64DXSM"},
     "numpy.random._philox": {"Philox"},
     "numpy.random._sfc64": {"SFC64"},
+    "numpy.random.bit_generator": {"SeedSequence", "__pyx_unpickle_SeedSequence"},
     "numpy.random._pickle": {"__bit_generator_ctor", "__generator_ctor", "__randomstate_ctor"},
 }
 _SEQUENCES = {"tuple": tuple, "set": set, "frozenset": frozenset}

@@ -50,15 +50,24 @@ def explain_read_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        cause = error if isinstance(error, READ_ERRORS) else error.__cause__
-        if isinstance(cause, READ_ERRORS):
-            for files, parser in watched:
-                explained = diagnose(files, parser)
-                if explained is not None:
-                    raise explained from error
-        raise
+        explained = _explained(error, watched)
+        if explained is None:
+            raise
+        try:
+            raise explained from error
+        finally:
+            # By its traceback it would keep the iterator until garbage is collected. To destroy one
+            # that has been idle for long, TensorFlow takes up to minutes.
+            del explained
     finally:
         _watched.reset(token)
+
+
+def _explained(error: Exception, watched: _Watched) -> DataError | None:
+    cause = error if isinstance(error, READ_ERRORS) else error.__cause__
+    if not isinstance(cause, READ_ERRORS):
+        return None
+    return next(filter(None, (diagnose(files, parser) for files, parser in watched)), None)
 
 
 def read_error(files: Sequence[RecordFile], parser: Parser, error: Exception) -> DataError:

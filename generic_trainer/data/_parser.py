@@ -88,8 +88,9 @@ class Parser:
         return max(1, min(most, _PARSED_BYTES // max(1, sum(self._dense_bytes().values()))))
 
     def _dense_bytes(self) -> dict[str, int]:
+        # TensorFlow multiplies sizes from first to last: a 0 at the end is no help to it.
         return {
-            key: math.prod(feature.shape) * feature.dtype.size
+            key: math.prod(max(1, size) for size in feature.shape) * feature.dtype.size
             for key, feature in self.features.items()
             if isinstance(feature, tf.io.FixedLenFeature)
         }

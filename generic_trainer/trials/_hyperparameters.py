@@ -79,7 +79,9 @@ def parse_hyperparameters(values: Mapping[str, Any]) -> dict[str, Hyperparameter
     parsed: dict[str, Hyperparameter] = {}
     problems = []
     for name, value in values.items():
-        if not (isinstance(value, Mapping) and "type" in value):
+        if not isinstance(name, str):
+            problems.append(f"expected names that are texts, found {describe(name)}")
+        elif not (isinstance(value, Mapping) and "type" in value):
             parsed[name] = Constant(value)
         elif problem := _problem(value):
             problems.append(f"{name}: {problem}")

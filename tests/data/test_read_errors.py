@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import weakref
 import zlib
 from pathlib import Path
 from typing import Any
@@ -101,9 +103,11 @@ def test_a_record_that_is_longer_than_its_file(number: int, length: int, tmp_pat
 def test_a_shape_that_no_memory_holds(tmp_path: Path) -> None:
     path = write(tmp_path / "data", numbered(0, 3))
     schema = schema_of()
-    for size in (10**11, 10**8):
+    for sizes in ([10**11], [10**8], [2**63 - 1, 0]):
         (price,) = (feature for feature in schema.feature if feature.name == "price")
-        price.shape.dim[0].size = size
+        del price.shape.dim[:]
+        for size in sizes:
+            price.shape.dim.add().size = size
         with pytest.raises(DataError, match="feature 'price'"):
             make_dataset_factory()(path, OPTIONS, schema)
 
@@ -235,3 +239,25 @@ def test_empty_files(tmp_path: Path) -> None:
     dataset = make_dataset_factory()(pattern, OPTIONS, schema_of())
     assert list(dataset) == []
     assert count_examples(pattern) == 0
+
+
+def test_an_error_that_is_explained_lets_go_of_the_iterator(tmp_path: Path) -> None:
+    pattern = with_bad_record(tmp_path, b"no example")
+    gc.collect()
+    gc.disable()
+    try:
+        raised = False
+        try:
+            with explain_read_errors():
+                dataset = make_dataset_factory(path="stream")(pattern, OPTIONS, schema_of())
+                iterator = iter(dataset)
+                kept = weakref.ref(iterator)
+                for _ in iterator:
+                    pass
+        except DataError:
+            raised = True
+        del iterator, dataset
+        assert raised
+        assert kept() is None
+    finally:
+        gc.enable()

@@ -138,3 +138,10 @@ def test_ranges_that_nothing_can_be_drawn_from_are_refused(value, told):
 def test_a_grid_of_more_points_than_memory_is_refused():
     with pytest.raises(ConfigurationError, match="number of points from 1 to 1,000,000"):
         next(grid({"x": Integer(0, 10**11)}))
+
+
+def test_names_are_texts():
+    with pytest.raises(
+        ConfigurationError, match="names that are texts, found None of type"
+    ):
+        parse_hyperparameters({None: 1, "units": 2})
