@@ -141,7 +141,5 @@ def test_a_grid_of_more_points_than_memory_is_refused():
 
 
 def test_names_are_texts():
-    with pytest.raises(
-        ConfigurationError, match="names that are texts, found None of type"
-    ):
+    with pytest.raises(ConfigurationError, match="names that are texts, found None of type"):
         parse_hyperparameters({None: 1, "units": 2})
