@@ -194,6 +194,56 @@ def callbacks(fn_args):
     assert len(set(told(job, "weights:").values())) == 1
 
 
+@pytest.mark.slow
+def test_keras_3_ends_the_same_when_a_worker_is_killed_in_mid_epoch(
+    examples: Path, tmp_path: Path
+) -> None:
+    source = """
+    import os, signal
+    from generic_trainer import training
+
+    class KillOnce(tf.keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 7 and not training.is_chief() and not os.path.exists(self.flag):
+                open(self.flag, "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def run_fn(fn_args):
+        strategy = training.get_strategy()
+        tf.keras.utils.set_random_seed(1)
+        with strategy.scope():
+            model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(1,))])
+            model.compile(tf.keras.optimizers.Adam(0.01), "mse")
+        data = read(fn_args, num_epochs=None).map(lambda batch: (batch["x"], batch["y"]))
+        callbacks = training.resume_callbacks(fn_args, every_steps=3)
+        if KILLS:
+            kill = KillOnce()
+            kill.flag = fn_args.model_run_dir + "/killed"
+            callbacks.insert(0, kill)
+        history = model.fit(
+            data, steps_per_epoch=10, epochs=2, verbose=0, callbacks=callbacks
+        ).history
+        print("ends:", *model.get_weights()[0].ravel(), *history["loss"])
+        export(fn_args.serving_model_dir)
+    """
+    ends = []
+    for kills in (0, 1):
+        wanted = Distribution(
+            launcher="local",
+            num_workers=2,
+            max_failures=kills,
+            env={"TF_USE_LEGACY_KERAS": "0"},
+        )
+        text = source.replace("KILLS", str(bool(kills)))
+        job = jobs.make_job(tmp_path / str(kills), examples, text, distribution=wanted, seed=1)
+        launch(job)
+        ends.append(told(job, "ends:"))
+    assert "worker 1 was ended by SIGKILL" in jobs.log(job)
+    assert "Resuming in epoch 1 after 6 of its batches" in jobs.log(job)
+    assert ends[0] == ends[1]
+    assert ends[0]["worker 0"] == ends[0]["worker 1"]
+
+
 def test_keras_3_trains_on_several_workers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
     job = run(KERAS, num_workers=2)
