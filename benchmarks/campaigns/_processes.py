@@ -160,11 +160,13 @@ def descendants(root: int | None = None) -> dict[int, int]:
 
 
 def command_of(pid: int) -> str:
-    """Returns the name of a process's program; "" when it has ended."""
+    """Returns the Python file that a process runs, else its program; "" when it has ended."""
     try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        program = Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return ""
+    return next((Path(word).stem for word in words if word.endswith(".py")), program)
 
 
 def kill_all() -> None:

@@ -1,8 +1,8 @@
 """Kills at random moments, over launchers, trainer APIs, processes and signals.
 
 Each round trains one small model under the executor, as a pipeline would, and strikes two to six
-times on the way: the executor, a worker, what workers are forked from, what checks the
-model, whatever else runs, or all of them, with SIGKILL, SIGTERM or SIGSTOP, while it
+times on the way: the executor, a worker, what workers are forked from, what checks the model, what
+copies output, whatever else runs, or all of them, with SIGKILL, SIGTERM or SIGSTOP, while it
 reads, trains and checkpoints, exports, validates or publishes. An executor that has ended is
 started anew, as an orchestrator does. After each end of it:
 

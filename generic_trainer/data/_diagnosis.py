@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -31,8 +31,7 @@ def watch(files: Sequence[RecordFile], parser: Parser) -> None:
         watched.append((files, parser))
 
 
-@contextlib.contextmanager
-def explain_read_errors() -> Iterator[None]:
+class explain_read_errors(contextlib.ContextDecorator):
     """Turns TensorFlow's errors about input files into a `DataError` that names file and record.
 
     ::
@@ -45,25 +44,32 @@ def explain_read_errors() -> Iterator[None]:
     Raises:
         DataError: a file that a dataset made in the block reads is at fault.
     """
-    watched: _Watched = []
-    token = _watched.set(watched)
-    try:
-        yield
-    except Exception as error:
+
+    # No generator: its frame and the error that is thrown into it would hold each other, and the
+    # iterator with them, until garbage is collected. To destroy one that has been idle for long,
+    # TensorFlow takes up to minutes.
+    def __init__(self) -> None:
+        self._entered: list[tuple[_Watched, contextvars.Token[_Watched | None]]] = []
+
+    def __enter__(self) -> None:
+        watched: _Watched = []
+        self._entered.append((watched, _watched.set(watched)))
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        watched, token = self._entered.pop()
+        _watched.reset(token)
         explained = _explained(error, watched)
         if explained is None:
-            raise
+            return
         try:
             raise explained from error
         finally:
-            # By its traceback it would keep the iterator until garbage is collected. To destroy one
-            # that has been idle for long, TensorFlow takes up to minutes.
-            del explained
-    finally:
-        _watched.reset(token)
+            del explained  # whose traceback holds this frame
 
 
-def _explained(error: Exception, watched: _Watched) -> DataError | None:
+def _explained(error: BaseException | None, watched: _Watched) -> DataError | None:
+    if not isinstance(error, Exception):
+        return None
     cause = error if isinstance(error, READ_ERRORS) else error.__cause__
     if not isinstance(cause, READ_ERRORS):
         return None
