@@ -17,13 +17,17 @@ columns more say how many a rehearsal finds before the first training step, were
 from __future__ import annotations
 
 import collections
+import multiprocessing
 import os
-import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(["tensorflow.python.tools.saved_model_cli"])
 
 FINDERS = ("TFX", "saved_model_cli", "validator", "rehearsal", "rehearse=True")
 
@@ -54,15 +58,28 @@ def main() -> None:
 
 def _cli_complains(model_dir: Path) -> bool:
     """Whether `saved_model_cli` fails, or its scan names an op."""
-    shown = _cli("show", "--all", "--dir", str(model_dir))
-    scanned = _cli("scan", "--tag_set", "serve", "--dir", str(model_dir))
-    failed = shown.returncode != 0 or scanned.returncode != 0
-    return failed or "contains the following denylisted ops" in scanned.stdout
+    not_shown, _ = _cli("show", "--all", "--dir", str(model_dir))
+    not_scanned, said = _cli("scan", "--tag_set", "serve", "--dir", str(model_dir))
+    return not_shown or not_scanned or "contains the following denylisted ops" in said
 
 
-def _cli(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = str(Path(sys.executable).with_name("saved_model_cli"))
-    return subprocess.run([command, *arguments], capture_output=True, text=True, check=False)
+def _cli(*arguments: str) -> tuple[bool, str]:
+    """Runs the tool in a process of its own, which has TensorFlow; returns whether it failed."""
+    with tempfile.NamedTemporaryFile("r") as output:
+        process = _processes.Process(target=_cli_main, args=(arguments, output.name))
+        process.start()
+        process.join()
+        return process.exitcode != 0, output.read()
+
+
+def _cli_main(arguments: Sequence[str], output: str) -> None:
+    from tensorflow.python.tools import saved_model_cli
+
+    descriptor = os.open(output, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(descriptor, stream.fileno())
+    sys.argv = ["saved_model_cli", *arguments]
+    saved_model_cli.main()
 
 
 def _print(found: dict[str, collections.Counter[str]]) -> None:
