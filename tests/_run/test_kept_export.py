@@ -27,6 +27,7 @@ from generic_trainer.launchers import Job, TrainingRequest
 from generic_trainer.user_code import UserCode
 from tests._run.test_run_key import request_in
 
+REPORT = ("report.json", "report.html", "example-1.pbtxt")
 LOCAL = "Trainer/model_run/{}"
 KUBEFLOW = "run-{}/Trainer_-{}/model_run"
 
@@ -47,7 +48,7 @@ def trained(request: TrainingRequest) -> None:
     model = Path(request.staging_dir, "Format-Serving")
     model.mkdir(parents=True)
     (model / "saved_model.pb").write_bytes(b"a model")
-    for name in ("report.json", "report.html", "example-1.pbtxt"):
+    for name in REPORT:
         Path(request.model_run_dir, name).touch()
     Path(request.log_path).write_text("the log", encoding="utf-8")
 
@@ -167,7 +168,8 @@ def test_a_run_that_passes_leaves_no_notes(tmp_path: Path) -> None:
     trained(request)
     with export_kept(Job(request=request, fn_args_factory="")):
         assert Path(request.model_run_dir, "kept_export.json").exists()
-    assert [path.name for path in Path(request.model_run_dir).iterdir()] == ["training.log"]
+    left = {path.name for path in Path(request.model_run_dir).iterdir()}
+    assert left == {"training.log", *REPORT}
 
 
 def test_what_a_run_has_trained_that_was_killed_in_its_check(tmp_path: Path) -> None:
