@@ -15,7 +15,12 @@ import tensorflow as tf
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer._core.signals import SigtermNotice
 from generic_trainer.errors import ConfigurationError, TrainingError, WorkerLostError
-from generic_trainer.training.distributed import collect_metrics, keep_metrics_in_worker_0
+from generic_trainer.training.distributed import (
+    DataParallelStrategy,
+    barrier,
+    collect_metrics,
+    keep_metrics_in_worker_0,
+)
 from generic_trainer.training.resume._manager import CheckpointManager, SavedCheckpoint
 from generic_trainer.training.resume._randomness import stateful_draws, traced_functions
 from generic_trainer.training.resume._schedule import Schedule, make_schedule, make_stop
@@ -206,6 +211,7 @@ class Resume(tf.keras.callbacks.Callback):
         self._position.consumed = self._train.consumed
         if self._stop.is_due(self._position.steps):
             self._save()
+            self._wait_for_worker_0()
             self._end_early()
         if self._schedule.is_due(self._position.steps):
             self._save()
@@ -306,6 +312,12 @@ class Resume(tf.keras.callbacks.Callback):
         if not self._position.done:
             position = self._position.of_reader(self.params["epochs"])
             write_position(directory, self._train.source, position)
+
+    def _wait_for_worker_0(self) -> None:
+        """Returns when worker 0 has saved, which alone writes: the first to end has all stopped."""
+        if isinstance(self.model.distribute_strategy, DataParallelStrategy):
+            with contextlib.suppress(tf.errors.OpError):  # it has saved, and is gone already
+                barrier("told to stop, and has saved")
 
     def _end_early(self) -> None:
         self.close()
