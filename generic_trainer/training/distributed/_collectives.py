@@ -9,39 +9,21 @@ from __future__ import annotations
 
 import json
 import pickle
-import weakref
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer.errors import ConfigurationError
+from generic_trainer.training.distributed._ops import gathered_rows, reduced_sum, sent_type
 from generic_trainer.training.distributed._runtime import Runtime, runtime
 
 # Tensors are put together up to this size: a ring of many small ones waits most of the time, and
 # to put large ones together costs a copy and gains nothing.
 _BUCKET_BYTES = 16 << 20
-# TensorFlow's strategies count their groups from 1.
-_GROUP_KEY = 1 << 20
-# Types that are sent as others. Halves would lose digits in a sum; the rest has no collective.
-_SENT_AS = {
-    tf.float16: tf.float32,
-    tf.bfloat16: tf.float32,
-    tf.bool: tf.int32,
-    tf.int8: tf.int32,
-    tf.uint8: tf.int32,
-    tf.int16: tf.int32,
-    tf.uint16: tf.int32,
-    tf.uint32: tf.int64,
-}
-_SENT = (tf.float32, tf.float64, tf.int32, tf.int64)
 # Lengths that are sent together differ from call to call; they are rounded up to few.
 _SMALLEST_LENGTH = 16
 
-# Graph → how many collectives it has, and the last one.
-_traced: weakref.WeakKeyDictionary[Any, tuple[int, Any]] = weakref.WeakKeyDictionary()
 _agreed: set[str] = set()
 
 
@@ -218,7 +200,7 @@ def _means(
     connected: Runtime, tensors: Sequence[tf.Tensor], weight: tf.Tensor, factors: Sequence[float]
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """Returns weighted means of tensors that are sent as one type, and the sum of all weights."""
-    own = tf.cast(weight, _sent_as(tensors[0]))
+    own = tf.cast(weight, sent_type(tensors[0]))
     scaled = [
         tf.math.multiply_no_nan(tf.cast(each, own.dtype), own * factor)
         for each, factor in zip(tensors, factors, strict=True)
@@ -235,7 +217,7 @@ def _buckets(values: Iterable[tuple[int, tf.Tensor]]) -> Iterator[list[int]]:
     """Yields the numbers of tensors that are sent together: of one type, and not too large."""
     of_type: dict[tf.DType, list[tuple[int, int]]] = {}
     for number, tensor in values:
-        sent_as = _sent_as(tensor)
+        sent_as = sent_type(tensor)
         num_bytes = (tensor.shape.num_elements() or 1) * sent_as.size
         of_type.setdefault(sent_as, []).append((number, num_bytes))
     for members in of_type.values():
@@ -252,10 +234,10 @@ def _buckets(values: Iterable[tuple[int, tf.Tensor]]) -> Iterator[list[int]]:
 
 def _all_reduced(connected: Runtime, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Returns the sums over all workers of tensors that are sent as one type, in that type."""
-    sent = [tf.cast(each, _sent_as(each)) for each in tensors]
+    sent = [tf.cast(each, sent_type(each)) for each in tensors]
     if len(sent) == 1 and sent[0].shape.rank:
-        return [_reduced(connected, sent[0])]
-    flat = _reduced(connected, tf.concat([tf.reshape(each, [-1]) for each in sent], 0))
+        return [reduced_sum(connected, sent[0])]
+    flat = reduced_sum(connected, tf.concat([tf.reshape(each, [-1]) for each in sent], 0))
     sizes = [each.shape.num_elements() for each in sent]
     if None in sizes:
         sizes = [tf.size(each) for each in sent]
@@ -264,24 +246,6 @@ def _all_reduced(connected: Runtime, tensors: Sequence[tf.Tensor]) -> list[tf.Te
         tf.reshape(part, each.shape if each.shape.is_fully_defined() else tf.shape(each))
         for part, each in zip(parts, sent, strict=True)
     ]
-
-
-def _reduced(connected: Runtime, tensor: tf.Tensor) -> tf.Tensor:
-    return _collective(
-        connected,
-        tensor,
-        f"reduce {tensor.dtype.name} {tensor.shape}",
-        lambda key: tf.raw_ops.CollectiveReduceV2(
-            input=tensor,
-            group_size=connected.size,
-            group_key=_GROUP_KEY,
-            instance_key=key,
-            ordering_token=[],
-            merge_op="Add",
-            final_op="Id",
-            communication_hint="auto",
-        ),
-    )
 
 
 # ---- rows, of which each worker has another number -----------------------------------------------
@@ -311,34 +275,16 @@ def _gathered(
     """Returns the rows of all workers one after another, and the number of each, by rank."""
     own = tf.stack([tf.shape(each)[0] for each in tensors])
     place = tf.one_hot(connected.rank, connected.size, dtype=tf.int32)
-    lengths = _reduced(connected, own[:, tf.newaxis] * place)  # [tensors, workers]
+    lengths = reduced_sum(connected, own[:, tf.newaxis] * place)  # [tensors, workers]
     rows = []
     for i, tensor in enumerate(tensors):
         longest = _rounded(tf.reduce_max(lengths[i]))
-        sent = tf.cast(tensor, _sent_as(tensor))
+        sent = tf.cast(tensor, sent_type(tensor))
         padding = [[0, longest - own[i]], *([[0, 0]] * (len(tensor.shape) - 1))]
-        gathered = _all_gathered(connected, tf.pad(sent, padding), longest)
+        gathered = gathered_rows(connected, tf.pad(sent, padding), longest)
         is_row = tf.reshape(tf.sequence_mask(lengths[i], longest), [-1])
         rows.append(tf.cast(tf.boolean_mask(gathered, is_row), tensor.dtype))
     return rows, [lengths[i] for i in range(len(tensors))]
-
-
-def _all_gathered(connected: Runtime, tensor: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
-    gathered = _collective(
-        connected,
-        tensor,
-        f"gather {tensor.dtype.name} {tensor.shape[1:]}",
-        # TensorFlow wants another key for each shape.
-        lambda key: tf.raw_ops.CollectiveGatherV2(
-            input=tensor,
-            group_size=connected.size,
-            group_key=_GROUP_KEY,
-            instance_key=tf.bitwise.bitwise_xor(key, length),
-            ordering_token=[],
-            communication_hint="auto",
-        ),
-    )
-    return tf.ensure_shape(gathered, [None, *tensor.shape[1:]])
 
 
 def _rounded(length: tf.Tensor) -> tf.Tensor:
@@ -347,37 +293,6 @@ def _rounded(length: tf.Tensor) -> tf.Tensor:
     exponent = tf.cast(tf.floor(exponent / tf.math.log(tf.constant(2.0, tf.float64))), tf.int32)
     unit = tf.bitwise.left_shift(1, exponent - 2)
     return unit * ((tf.maximum(length, 1) + unit - 1) // unit)
-
-
-# ---- one collective ------------------------------------------------------------------------------
-
-
-def _collective(
-    connected: Runtime, tensor: tf.Tensor, what: str, make: Callable[[tf.Tensor], tf.Tensor]
-) -> tf.Tensor:
-    """Makes a collective that follows the one made before it in the same graph.
-
-    The number by which workers know that they mean the same one comes from what it does and how
-    many came before: a function that is traced once more gets the same ones again.
-    """
-    if tf.executing_eagerly():
-        connected.entered.assign_add(1)
-        return make(_key(f"{what} eagerly"))
-    graph = tf.compat.v1.get_default_graph()
-    number, last = _traced.get(graph, (0, None))
-    # It has not begun before there is something to send: the data may have come to their end.
-    before = [tensor] if last is None else [tensor, last]
-    with tf.control_dependencies(before):
-        if graph.building_function:
-            before = [connected.entered.assign_add(1, read_value=False)]
-    with tf.control_dependencies(before):
-        result = make(_key(f"{what} {number}"))
-    _traced[graph] = (number + 1, result.op)
-    return result
-
-
-def _key(text: str) -> tf.Tensor:
-    return tf.constant(zlib.crc32(text.encode()) & 0x7FFFFFFF, tf.int32)
 
 
 def _check_agreement(connected: Runtime, values: Sequence[Any]) -> None:
@@ -409,15 +324,6 @@ def _kind(value: Any) -> str:
     if _is_sparse(value):
         return f"rows of {value.values.dtype.name} {value.values.shape[1:]}"
     return f"{value.dtype.name} {value.shape}"
-
-
-def _sent_as(tensor: tf.Tensor) -> tf.DType:
-    sent_as = _SENT_AS.get(tensor.dtype, tensor.dtype)
-    if sent_as not in _SENT:
-        raise ConfigurationError(
-            f"training.distributed: expected numbers, found a tensor of {tensor.dtype.name}"
-        )
-    return sent_as
 
 
 def _tensor(value: Any) -> Any:
