@@ -36,21 +36,9 @@ _traced: weakref.WeakKeyDictionary[Any, tuple[int, Any]] = weakref.WeakKeyDictio
 
 def reduced_sum(connected: Runtime, tensor: tf.Tensor) -> tf.Tensor:
     """Returns the sum over all workers of a tensor of a type that `sent_type` returns."""
-    return _collective(
-        connected,
-        tensor,
-        f"reduce {tensor.dtype.name} {tensor.shape}",
-        lambda key: tf.raw_ops.CollectiveReduceV2(
-            input=tensor,
-            group_size=connected.size,
-            group_key=_GROUP_KEY,
-            instance_key=key,
-            ordering_token=[],
-            merge_op="Add",
-            final_op="Id",
-            communication_hint="auto",
-        ),
-    )
+    what = f"reduce {tensor.dtype.name} {tensor.shape}"
+    op = tf.raw_ops.CollectiveReduceV2
+    return _collective(connected, tensor, what, op, merge_op="Add", final_op="Id")
 
 
 def gathered_rows(connected: Runtime, tensor: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
@@ -61,34 +49,50 @@ def gathered_rows(connected: Runtime, tensor: tf.Tensor, length: tf.Tensor) -> t
         tensor: [length, ...], of a type that `sent_type` returns.
         length: integer [], the same on all workers.
     """
-    gathered = _collective(
-        connected,
-        tensor,
-        f"gather {tensor.dtype.name} {tensor.shape[1:]}",
-        # TensorFlow wants another key for each shape.
-        lambda key: tf.raw_ops.CollectiveGatherV2(
-            input=tensor,
-            group_size=connected.size,
-            group_key=_GROUP_KEY,
-            instance_key=tf.bitwise.bitwise_xor(key, length),
-            ordering_token=[],
-            communication_hint="auto",
-        ),
-    )
+    what = f"gather {tensor.dtype.name} {tensor.shape[1:]}"
+    gathered = _collective(connected, tensor, what, tf.raw_ops.CollectiveGatherV2, length=length)
     return tf.ensure_shape(gathered, [None, *tensor.shape[1:]])
 
 
 def _collective(
-    connected: Runtime, tensor: tf.Tensor, what: str, make: Callable[[tf.Tensor], tf.Tensor]
+    connected: Runtime,
+    tensor: tf.Tensor,
+    what: str,
+    op: Callable[..., tf.Tensor],
+    *,
+    length: tf.Tensor | None = None,
+    **attributes: str,
 ) -> tf.Tensor:
     """Makes a collective that follows the one made before it in the same graph.
 
     The number by which workers know that they mean the same one comes from what it does and how
     many came before: a function that is traced once more gets the same ones again.
+
+    Args:
+        connected: the workers.
+        tensor: what this one sends.
+        what: what it does.
+        op: the collective.
+        length: integer [], where it differs from call to call: TensorFlow wants another number for
+            each shape.
+        attributes: of the op.
     """
+
+    def make(place: str) -> tf.Tensor:
+        key = tf.constant(zlib.crc32(f"{what} {place}".encode()) & 0x7FFFFFFF, tf.int32)
+        return op(
+            input=tensor,
+            group_size=connected.size,
+            group_key=_GROUP_KEY,
+            instance_key=key if length is None else tf.bitwise.bitwise_xor(key, length),
+            ordering_token=[],
+            communication_hint="auto",
+            **attributes,
+        )
+
     if tf.executing_eagerly():
         connected.entered.assign_add(1)
-        return make(_key(f"{what} eagerly"))
+        return make("eagerly")
     graph = tf.compat.v1.get_default_graph()
     number, last = _traced.get(graph, (0, None))
     # It has not begun before there is something to send: the data may have come to their end.
@@ -97,13 +101,9 @@ def _collective(
         if graph.building_function:
             before = [connected.entered.assign_add(1, read_value=False)]
     with tf.control_dependencies(before):
-        result = make(_key(f"{what} {number}"))
+        result = make(str(number))
     _traced[graph] = (number + 1, result.op)
     return result
-
-
-def _key(text: str) -> tf.Tensor:
-    return tf.constant(zlib.crc32(text.encode()) & 0x7FFFFFFF, tf.int32)
 
 
 def sent_type(tensor: tf.Tensor) -> tf.DType:
