@@ -17,6 +17,7 @@ help: ## list the commands
 setup: ## build or update the virtual environment
 	@scripts/bootstrap
 
+pipeline: export EXTRA = examples
 pipeline: setup ## run the penguin pipeline end to end on this machine
 	$(PY) -m pipelines.run_local $(ARGS)
 
