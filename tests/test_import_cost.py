@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 
 REPORT_IMPORTS = """
@@ -53,3 +55,32 @@ def test_component_loads_nothing_that_the_dsl_of_tfx_does_not() -> None:
     component = import_in_new_process(*dsl, "generic_trainer.components")
     added = component - import_in_new_process(*dsl)
     assert added == {"generic_trainer"}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            "run no.py --output o --examples .",
+            "MODULE_FILE: no.py does not exist",
+        ),
+        ("run setup.py --output o --examples .", "run: --examples: . has no Split-train"),
+        ("run setup.py --output o --train no --eval no", "no file matches"),
+        ("run setup.py --output o --examples . --schema no --contract no", "2 problems"),
+        ("run setup.py --output o --examples . --distribution {", "--distribution: "),
+        ("validate no", "validate: MODEL_DIR: no is not a directory"),
+        ("validate docs --schema no", "--schema: no does not exist"),
+        ("publish no", "publish: wrong options: RUN: no does not exist"),
+    ],
+)
+def test_a_wrong_call_is_told_before_tensorflow_is_imported(words: str, told: str) -> None:
+    code = f"""
+import sys
+from generic_trainer import cli
+status = cli.main({words.split()})
+assert status == 2 and not {{"tensorflow", "tfx"}} & set(sys.modules), status
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, check=True, stderr=subprocess.PIPE, text=True)
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) <= 3

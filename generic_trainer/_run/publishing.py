@@ -100,6 +100,7 @@ def check_export(
         )
     for name in gfile().listdir(exported):
         follow_links(os.path.join(exported, name.rstrip("/")))
+    _logger.info("Checking the exported model")
     report = checker.validate(model, contract)
     rests_in = os.path.join(request.model_dir if report.passed else rejected, SERVING_MODEL_DIR)
     report = dataclasses.replace(report, model_dir=rests_in)
@@ -107,6 +108,7 @@ def check_export(
     for warning in report.warnings:
         _logger.warning("%s: %s → %s", warning.name, warning.message, warning.remedy)
     require_passed(report, "The exported model")
+    _logger.info("%s; the report is in %s", report.summary(), request.model_run_dir)
     return report
 
 

@@ -39,14 +39,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(options.run(options))
     except ConfigurationError as error:
-        print(f"generic-trainer: {error}", file=sys.stderr)
+        print(f"generic-trainer {options.command}: {error}", file=sys.stderr)
         return _WRONG_CALL
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="generic-trainer", description=__doc__.split("\n")[0])
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     add_run(commands)
     add_validate(commands)
     add_publish(commands)

@@ -10,6 +10,7 @@ from typing import Any
 
 from generic_trainer._core.files import absolute, file_errors_as
 from generic_trainer._core.scratch import ScratchFolder
+from generic_trainer.cli._files import require_files
 from generic_trainer.cli._run import new_directories
 from generic_trainer.cli._validate import add_report_options, show_report
 from generic_trainer.errors import ConfigurationError, ExportError, GenericTrainerError
@@ -42,6 +43,7 @@ def add_publish(commands: Any) -> None:
 
 
 def _publish(options: argparse.Namespace) -> int:
+    require_files(RUN=options.directory, contract=options.contract, module_file=options.module_file)
     contract = ServingContract.from_yaml(options.contract) if options.contract else None
     from generic_trainer.launchers import exit_code
 
@@ -52,7 +54,7 @@ def _publish(options: argparse.Namespace) -> int:
     except ConfigurationError:
         raise
     except GenericTrainerError as error:
-        print(f"generic-trainer: {error}", file=sys.stderr)
+        print(f"generic-trainer publish: {error}", file=sys.stderr)
         return exit_code(error)
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import glob
 import logging
 import os
 import sys
 from typing import Any
 
-from generic_trainer._core.files import absolute, file_errors_as, gfile
+from generic_trainer._core.files import absolute, file_errors_as, gfile, is_remote
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._core.texts import parse_json, parse_json_object
 from generic_trainer._core.tfx_names import FORMAT_TF_EXAMPLE
+from generic_trainer.cli._files import require_files
 from generic_trainer.errors import (
     ConfigurationError,
     GenericTrainerError,
@@ -22,6 +24,7 @@ from generic_trainer.launchers import Distribution, ExamplesFormat, Job, Trainin
 from generic_trainer.validation import ServingContract
 
 _SPLIT = "Split-"
+_FILES = "schema", "transform_graph", "base_model", "hyperparameters", "contract", "eval_config"
 
 
 def add_run(commands: Any) -> None:
@@ -58,7 +61,10 @@ def add_run(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     # What is wrong with the options is said at once, before TensorFlow is imported.
-    distribution = Distribution.from_json(options.distribution or "{}")
+    try:
+        distribution = Distribution.from_json(options.distribution or "{}")
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--distribution: {error}") from error
     _check_options(options)
     import tensorflow as tf
 
@@ -75,7 +81,7 @@ def _run(options: argparse.Namespace) -> int:
             try:
                 request = _request(options, scratch_dir)
             except tf.errors.OpError as error:  # an unknown scheme, a place that is not writable
-                raise ConfigurationError(f"generic-trainer run: {error.message}") from error
+                raise ConfigurationError(str(error.message)) from error
             train_and_publish(
                 Job(
                     request=request,
@@ -86,7 +92,7 @@ def _run(options: argparse.Namespace) -> int:
     except ConfigurationError:
         raise
     except GenericTrainerError as error:
-        print(f"generic-trainer: {error}", file=sys.stderr)
+        print(f"generic-trainer run: {error}", file=sys.stderr)
         return exit_code(error)
     return 0
 
@@ -107,7 +113,12 @@ def _check_options(options: argparse.Namespace) -> None:
                 problems.append("--custom-config must be a JSON object")
         except ValueError as error:
             problems.append(f"--custom-config is not JSON: {error}")
-    raise_problems(ConfigurationError, "generic-trainer run", problems)
+    raise_problems(ConfigurationError, "wrong options", problems)
+    require_files(
+        MODULE_FILE=options.module_file, **{name: getattr(options, name) for name in _FILES}
+    )
+    if not any(map(is_remote, filter(None, (options.examples, options.train, options.eval)))):
+        _splits(options)
 
 
 def _request(options: argparse.Namespace, scratch_dir: str) -> TrainingRequest:
@@ -144,7 +155,7 @@ def _splits(options: argparse.Namespace) -> dict[str, tuple[str, ...]]:
     """Returns split → file patterns, of which each matches a file."""
     splits: dict[str, tuple[str, ...]]
     if options.examples:
-        folders = gfile().glob(os.path.join(absolute(options.examples), f"{_SPLIT}*"))
+        folders = _matching(os.path.join(absolute(options.examples), f"{_SPLIT}*"))
         splits = {
             os.path.basename(folder).removeprefix(_SPLIT): (os.path.join(folder, "*"),)
             for folder in folders
@@ -157,10 +168,14 @@ def _splits(options: argparse.Namespace) -> dict[str, tuple[str, ...]]:
             )
     else:
         splits = {"train": (absolute(options.train),), "eval": (absolute(options.eval),)}
-    empty = [pattern for (pattern,) in splits.values() if not gfile().glob(pattern)]
+    empty = [pattern for (pattern,) in splits.values() if not _matching(pattern)]
     if empty:
         raise ConfigurationError(f"no file matches {', '.join(empty)}")
     return splits
+
+
+def _matching(pattern: str) -> list[str]:
+    return gfile().glob(pattern) if is_remote(pattern) else glob.glob(pattern)
 
 
 def new_directories(output: str) -> dict[str, Any]:

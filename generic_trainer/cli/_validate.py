@@ -9,6 +9,7 @@ from typing import Any
 
 from generic_trainer._core.files import is_remote
 from generic_trainer._core.protos import read_proto
+from generic_trainer.cli._files import require_files
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.validation import (
     ServingContract,
@@ -70,6 +71,8 @@ def _validate(options: argparse.Namespace) -> int:
     model_dir = options.model_dir
     if not is_remote(model_dir) and not Path(model_dir).is_dir():
         raise ConfigurationError(f"MODEL_DIR: {model_dir} is not a directory", path=model_dir)
+    files = "contract", "schema", "transform_graph", "eval_config", "base_model"
+    require_files(**{name: getattr(options, name) for name in files})
     report = validate_saved_model(model_dir, _contract(options), timeout_s=options.timeout_s)
     show_report(report, options)
     return int(not report.passed)

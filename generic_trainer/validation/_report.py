@@ -137,7 +137,10 @@ class ValidationReport:
         """Returns the failures with their remedies as text, or one line when there are none."""
         if self.passed:
             ran = sum(result.status != "skip" for result in self.results)
-            return f"{self.model_dir} passed {ran} checks with {len(self.warnings)} warnings"
+            took = f" in {self.facts['seconds']:.1f} s" if "seconds" in self.facts else ""
+            return (
+                f"{self.model_dir} passed {ran} checks{took}, {len(self.warnings)} with a warning"
+            )
         return "\n".join(
             f"{result.name}: {result.message}\n    → {result.remedy}" for result in self.failures
         )

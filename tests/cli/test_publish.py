@@ -113,7 +113,7 @@ def test_publishing_at_once(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFi
     assert (tmp_path / "out" / "model_run" / "1" / "report.json").is_file()
     assert not runs.kept.exists()
     assert runs.publish() == 2
-    assert "has no kept_export.json" in capsys.readouterr().err
+    assert "does not exist" in capsys.readouterr().err
 
 
 @pytest.mark.slow
