@@ -95,7 +95,7 @@ def test_options_win_over_the_contract(
     ("arguments", "told"),
     [
         (["validate", "/nowhere"], "not a directory"),
-        (["validate", ".", "--contract", "/nowhere.yaml"], "/nowhere.yaml cannot be read"),
+        (["validate", ".", "--contract", "/nowhere.yaml"], "/nowhere.yaml does not exist"),
     ],
 )
 def test_a_wrong_call(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
