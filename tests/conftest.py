@@ -9,6 +9,8 @@ import pytest
 
 # Before TensorFlow is imported: its start-up chatter would hide what a test has to say.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# What one test has parsed is not what another one reads, and nothing of it is for the user.
+os.environ["GENERIC_TRAINER_CACHE_DIR"] = "off"
 # Before Ray is imported: a line that two workers print counts as the line of both.
 os.environ.setdefault("RAY_DEDUP_LOGS", "0")
 

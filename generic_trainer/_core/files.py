@@ -15,6 +15,8 @@ from generic_trainer.errors import GenericTrainerError
 # What makes a directory a model; on a file system without a directory rename it goes last.
 _SAVED_MODEL_FILE = "saved_model.pb"
 _CHUNK_BYTES = 1 << 20
+_SMALL_BYTES = 4 << 20
+_END_BYTES = 64 << 10
 
 
 def is_remote(path: str) -> bool:
@@ -120,6 +122,21 @@ def sha256_of_file(path: str | os.PathLike[str]) -> str:
         while chunk := stream.read(_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def fingerprint_of_file(path: str) -> list[Any]:
+    """Returns values that are others when the content is: of files up to 4 MiB a hash of all of it.
+
+    Of larger ones: length, a hash of both ends, and the time of the last change.
+    """
+    stat = gfile().stat(path)
+    with gfile().GFile(path, "rb") as file:
+        if stat.length <= _SMALL_BYTES:
+            return [stat.length, hashlib.sha256(file.read()).hexdigest()]
+        start = file.read(_END_BYTES)
+        file.seek(stat.length - _END_BYTES)
+        ends = hashlib.sha256(start + file.read(_END_BYTES)).hexdigest()
+    return [stat.length, ends, stat.mtime_nsec]
 
 
 def move_aside(directory: str, target: str) -> None:

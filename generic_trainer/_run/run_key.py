@@ -8,10 +8,15 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from generic_trainer._core.cluster import is_chief
-from generic_trainer._core.files import files_below, gfile, read_whole, write_whole
+from generic_trainer._core.files import (
+    files_below,
+    fingerprint_of_file,
+    gfile,
+    read_whole,
+    write_whole,
+)
 from generic_trainer._core.values import digest
 from generic_trainer.errors import DataError
 from generic_trainer.launchers import TrainingRequest
@@ -21,9 +26,6 @@ _KEY_FILE = "key.json"
 KEPT_EXPORT_FILE = "kept_export.json"
 _NOT_SAVED = {_KEY_FILE, KEPT_EXPORT_FILE, ".lock"}
 _DIGITS = 16
-# Files up to this size are read whole; of larger ones, both ends and the time of the last change.
-_SMALL_BYTES = 4 << 20
-_END_BYTES = 64 << 10
 
 _logger = logging.getLogger(__name__)
 
@@ -166,7 +168,7 @@ def _files_digest(paths: Sequence[str]) -> str:
         DataError: something cannot be read.
     """
     try:
-        files = [[name, *_of_file(path)] for name, path in _files(paths)]
+        files = [[name, *fingerprint_of_file(path)] for name, path in _files(paths)]
     except Exception as error:  # what it raises depends on the file system
         raise DataError(
             f"Cannot tell whether {', '.join(paths)} is what an earlier run read: {error}",
@@ -182,14 +184,3 @@ def _files(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
                 yield from ((name, os.path.join(path, name)) for name in files_below(path))
             else:
                 yield os.path.basename(path), path
-
-
-def _of_file(path: str) -> list[Any]:
-    stat = gfile().stat(path)
-    with gfile().GFile(path, "rb") as file:
-        if stat.length <= _SMALL_BYTES:
-            return [stat.length, hashlib.sha256(file.read()).hexdigest()]
-        start = file.read(_END_BYTES)
-        file.seek(stat.length - _END_BYTES)
-        ends = hashlib.sha256(start + file.read(_END_BYTES)).hexdigest()
-    return [stat.length, ends, stat.mtime_nsec]

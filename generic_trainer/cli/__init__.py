@@ -5,6 +5,7 @@
     generic-trainer run my_model.py --train 'train/*.gz' --eval 'eval/*.gz' --output runs
     generic-trainer validate MODEL_DIR --examples 'eval/*.gz' --label tips --html report.html
     generic-trainer publish ROOT/NODE/model_run/7.failed --contract corrected.yaml
+    generic-trainer cache --clear
     generic-trainer doctor
 
 Exit status: 0 all is well, 1 it is not, 2 the call was wrong. `run` and `publish` tell more
@@ -18,6 +19,7 @@ import sys
 from collections.abc import Sequence
 
 from generic_trainer import __version__
+from generic_trainer.cli._cache import add_cache
 from generic_trainer.cli._doctor import add_doctor
 from generic_trainer.cli._publish import add_publish
 from generic_trainer.cli._run import add_run
@@ -50,5 +52,6 @@ def _parser() -> argparse.ArgumentParser:
     add_run(commands)
     add_validate(commands)
     add_publish(commands)
+    add_cache(commands)
     add_doctor(commands)
     return parser

@@ -22,6 +22,7 @@ How data flows through the modules, all of it called from `_factory`:
 | 1 | `_parser` | of a schema, what parses a record; `_core.records` finds the files |
 | 2 | `_plan`, `_budget` | of the first records and of what is free, the path |
 | 3 | `_loading` | of all records, columns; `_counting` sees that no file was cut off |
+| | `_cache` | of columns, files in the `_cache_folder`, which later processes map instead |
 | 4 | `_order` | of a position in the stream of epochs, a row |
 | 5 | `_datasets` | of rows, batches; or of records, where the path is to stream |
 
@@ -37,17 +38,20 @@ from generic_trainer._core.lazy import lazy_names
 if TYPE_CHECKING:
     from generic_trainer.data._budget import MEMORY_VARIABLE as MEMORY_VARIABLE
     from generic_trainer.data._budget import default_budget_bytes as default_budget_bytes
+    from generic_trainer.data._budget import size_text as size_text
+    from generic_trainer.data._cache_folder import CacheFolder as CacheFolder
     from generic_trainer.data._counting import SplitCounts, count_examples
     from generic_trainer.data._diagnosis import explain_read_errors
     from generic_trainer.data._factory import make_dataset_factory
 
 __all__ = ["SplitCounts", "count_examples", "explain_read_errors", "make_dataset_factory"]
 
-# The names of the budget are for the command line, which says what it is.
+# The names of the budget and the cache are for the command line, which says what they are.
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_budget": "MEMORY_VARIABLE default_budget_bytes",
+        "_budget": "MEMORY_VARIABLE default_budget_bytes size_text",
+        "_cache_folder": "CacheFolder",
         "_counting": "SplitCounts count_examples",
         "_diagnosis": "explain_read_errors",
         "_factory": "make_dataset_factory",

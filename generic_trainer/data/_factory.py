@@ -12,13 +12,22 @@ import tensorflow as tf
 from generic_trainer._core.cluster import is_one_of_several
 from generic_trainer._core.records import READ_ERRORS, RecordFile, match_files
 from generic_trainer.data._budget import ReaderBudget
+from generic_trainer.data._cache import columns_key, find_columns, keep_columns
+from generic_trainer.data._cache_folder import CacheFolder
 from generic_trainer.data._datasets import column_dataset, stream_dataset
 from generic_trainer.data._diagnosis import read_error, watch
 from generic_trainer.data._graph import eagerly
 from generic_trainer.data._loading import Columns, NoRoom, load_columns
 from generic_trainer.data._order import choose_order
 from generic_trainer.data._parser import Parser
-from generic_trainer.data._plan import ReadPath, ReadPlan, choose_path, estimate, reason_to_stream
+from generic_trainer.data._plan import (
+    Estimate,
+    ReadPath,
+    ReadPlan,
+    choose_path,
+    estimate,
+    reason_to_stream,
+)
 from generic_trainer.errors import ConfigurationError
 
 _logger = logging.getLogger(__name__)
@@ -50,7 +59,8 @@ def make_dataset_factory(
        is the same in every run, and a different one in every epoch.
     4. Examples are read when the dataset is made, and once: a second dataset of the same files and
        schema, from the same factory, shares their columns. They are freed with the factory and its
-       datasets.
+       datasets. A copy on the local disk serves later processes: see GENERIC_TRAINER_CACHE_DIR in
+       docs/operations.md.
     5. The workers of a cluster agree on the order without a seed being set, so that automatic
        sharding (by data: the columns have no files left to shard) gives each its share. Parameter
        server strategies do not shard: each worker goes through everything, as with TFX's reader.
@@ -107,7 +117,9 @@ class _Reader:
     def __init__(
         self, make_budget: Callable[[], ReaderBudget], seed: int | None, path: ReadPath | None
     ) -> None:
-        self._make_budget = functools.cache(make_budget)  # when the first dataset is made
+        # When the first dataset is made:
+        self._make_budget = functools.cache(make_budget)
+        self._cache_folder = functools.cache(CacheFolder.of_environment)
         self._seed = seed
         self._path = path
         # By the files and by what is parsed of them.
@@ -144,19 +156,42 @@ class _Reader:
     def _columns_of(self, files: tuple[RecordFile, ...], parser: Parser, options: Any) -> Columns:
         key = (files, parser.key())
         if key not in self._columns:
-            plan = self._plan(files, parser, options)
-            if plan.path == "stream":
-                raise NoRoom(plan.reason)
-            columns = eagerly(lambda: load_columns(files, parser, options, plan))
-            _announce(files, columns, plan)
-            self._columns[key] = columns
+            self._columns[key] = self._read(files, parser, options)
         return self._columns[key]
 
-    def _plan(self, files: Sequence[RecordFile], parser: Parser, options: Any) -> ReadPlan:
+    def _read(self, files: tuple[RecordFile, ...], parser: Parser, options: Any) -> Columns:
+        """Maps columns that are cached, or parses the files and caches the columns."""
+        folder = self._cache_folder()
+        key = self._key(files, parser) if folder else ""
+        if folder and (found := find_columns(folder, key)):
+            plan = self._plan(Estimate(found.num_rows, 0, found.num_bytes), options)
+            if plan.path == "stream":
+                raise NoRoom(plan.reason)
+            if columns := found.open(files, parser, in_memory=plan.path == "memory"):
+                _announce(files, columns, f"{plan.reason}; parsed by an earlier run")
+                return columns
+        plan = self._plan(self._estimate(files, parser), options)
+        if plan.path == "stream":
+            raise NoRoom(plan.reason)
+        columns = eagerly(lambda: load_columns(files, parser, options, plan))
+        _announce(files, columns, plan.reason)
+        if folder and columns.num_rows:
+            keep_columns(folder, key, files, parser, columns)
+        return columns
+
+    def _key(self, files: Sequence[RecordFile], parser: Parser) -> str:
         try:
-            expected = eagerly(lambda: estimate(files, parser))
+            return columns_key(files, parser)
         except READ_ERRORS as error:
             raise read_error(files, parser, error) from error
+
+    def _estimate(self, files: Sequence[RecordFile], parser: Parser) -> Estimate:
+        try:
+            return eagerly(lambda: estimate(files, parser))
+        except READ_ERRORS as error:
+            raise read_error(files, parser, error) from error
+
+    def _plan(self, expected: Estimate, options: Any) -> ReadPlan:
         budget, one_pass = self._room(), options.num_epochs == 1
         if self._path is not None:
             return ReadPlan(self._path, _CHOSEN, expected, budget, one_pass)
@@ -169,7 +204,7 @@ class _Reader:
         return self._make_budget().without(taken)
 
 
-def _announce(files: Sequence[RecordFile], columns: Columns, plan: ReadPlan) -> None:
+def _announce(files: Sequence[RecordFile], columns: Columns, reason: str) -> None:
     in_memory = columns.store.in_memory
     _logger.info(
         "Reading %s examples (%s) from %s: %.1f MB of columns; %s; %s",
@@ -177,7 +212,7 @@ def _announce(files: Sequence[RecordFile], columns: Columns, plan: ReadPlan) -> 
         _files_text(files),
         "memory" if in_memory else "disk",
         columns.store.num_bytes / 1e6,
-        plan.reason,
+        reason,
         "every epoch is a full shuffle"
         if in_memory
         else "shuffled by block and within windows of blocks",

@@ -50,12 +50,16 @@ class Columns:
     """Columns of some files, and where the examples of each file are among their rows.
 
     Attributes:
+        separator: what the layout was made with, see `make_layout`.
+        coded: likewise.
         runs: (file number, rows) of neighbouring rows from one file, in stored order.
     """
 
     layout: Layout
     store: Store
     num_files: int
+    separator: bytes = SEPARATORS[0]
+    coded: AbstractSet[str] = frozenset()
     runs: list[tuple[int, int]] = field(default_factory=list)
 
     @property
@@ -92,7 +96,7 @@ def _load(files: Sequence[RecordFile], parser: Parser, options: Any, plan: ReadP
         layout = make_layout(parser, separators[0], coded)
         directory = None if plan.path == "memory" else plan.budget.directory
         store = Store(layout.arrays, directory, plan.budget.memory_bytes // _VOCABULARY_SHARE)
-        columns = Columns(layout, store, len(files))
+        columns = Columns(layout, store, len(files), separators[0], coded)
         sizes = np.zeros([len(files), 2], np.int64)
         progress = ReadingProgress(plan.expected.num_examples)
         try:

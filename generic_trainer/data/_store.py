@@ -48,8 +48,45 @@ class Store:
         _allow_open_files(len(specs))
         self.vocabulary = Vocabulary(vocabulary_limit_bytes)
         self.in_memory = directory is None
-        self._arrays = [_Array(spec, directory) for spec in specs]
-        self._closing = weakref.finalize(self, _close, self._arrays)
+        self._set([_Array(spec, _open(directory)) for spec in specs])
+
+    @classmethod
+    def of_files(
+        cls,
+        specs: Sequence[ArraySpec],
+        files: Sequence[str],
+        strings: Sequence[bytes],
+        *,
+        in_memory: bool,
+    ) -> Store:
+        """Returns the store of arrays that `copies` wrote, which may be deleted meanwhile.
+
+        Args:
+            specs: the arrays.
+            files: one for each array.
+            strings: the vocabulary.
+            in_memory: whether there is memory for the files' pages.
+
+        Raises:
+            OSError: a file cannot be opened.
+        """
+        _allow_open_files(len(specs))
+        store = cls([])
+        store.in_memory = in_memory
+        arrays: list[_Array] = []
+        try:
+            for spec, file in zip(specs, files, strict=True):
+                arrays.append(_Array.of_file(spec, file))
+        except BaseException:
+            _close(arrays)
+            raise
+        store._set(arrays)
+        store.vocabulary.freeze(strings)
+        return store
+
+    def _set(self, arrays: list[_Array]) -> None:
+        self._arrays = arrays
+        self._closing = weakref.finalize(self, _close, arrays)
         self._closing.atexit = False  # threads may still read; the kernel frees what is left
         self._mapped: list[tf.Tensor] | None = None
 
@@ -81,6 +118,16 @@ class Store:
         for array in self._arrays:
             array.move(directory)
 
+    def copy_to(self, files: Sequence[str]) -> None:
+        """Writes each array into a file of its own, for `of_files`.
+
+        Raises:
+            OSError: the disk is full, for example.
+        """
+        for array, file in zip(self._arrays, files, strict=True):
+            with open(file, "xb") as target:
+                array.copy_to(target.fileno())
+
     def close(self) -> None:
         """Frees the arrays, except where tensors still show them."""
         self._closing()
@@ -96,13 +143,19 @@ class Store:
 
 
 class _Array:
-    def __init__(self, spec: ArraySpec, directory: str | None) -> None:
+    def __init__(self, spec: ArraySpec, file: int, num_bytes: int = 0) -> None:
         self._spec = spec
-        self.file = _open(directory)
+        self.file = file
         self._end = 0
-        self.num_bytes = 0
-        if spec.cumulative:
+        self.num_bytes = num_bytes
+        if spec.cumulative and not num_bytes:
             self._write(np.zeros(1, np.int64))
+
+    @classmethod
+    def of_file(cls, spec: ArraySpec, path: str) -> _Array:
+        # Writable, because TensorFlow wants memory that is. Nobody writes.
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        return cls(spec, file, os.fstat(file).st_size)
 
     def append(self, block: np.ndarray) -> None:
         if not self._spec.cumulative:
@@ -112,10 +165,14 @@ class _Array:
         self._write(ends)
         self._end = int(ends[-1]) if len(ends) else self._end
 
-    def move(self, directory: str) -> None:
-        target, offset = _open(directory), 0
+    def copy_to(self, target: int) -> None:
+        offset = 0
         while offset < self.num_bytes:
             offset += os.sendfile(target, self.file, offset, self.num_bytes - offset)
+
+    def move(self, directory: str) -> None:
+        target = _open(directory)
+        self.copy_to(target)
         os.close(self.file)
         self.file = target
 
@@ -202,12 +259,16 @@ class Vocabulary:
             raise VocabularyOutgrown
         return codes
 
-    def freeze(self) -> None:
-        """Makes the tensor, once all strings are known."""
-        strings = list(self._codes)
+    def freeze(self, strings: Sequence[bytes] | None = None) -> None:
+        """Makes the tensor of all strings: those that were looked up, or other ones."""
+        strings = list(self._codes) if strings is None else strings
         self._codes = _Codes()
         self._strings = eagerly(lambda: tf.constant(strings, tf.string))
         self.num_bytes = sum(map(_tensor_bytes, strings))
+
+    def strings(self) -> list[bytes]:
+        """Returns the strings by code, once they are frozen."""
+        return list(eagerly(self._strings.numpy))
 
     def tensor(self) -> tf.Tensor:
         """Returns the strings by code, string [n], as a tensor of the current graph or eager."""

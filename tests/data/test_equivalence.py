@@ -16,9 +16,11 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
 
 from generic_trainer.data import make_dataset_factory
+from generic_trainer.data._cache_folder import DIRECTORY_VARIABLE, OFF
 from tests.data.reading import assert_same_elements, example, rows, tfx_dataset, write_files
 
-PATHS = ("memory", "disk", "stream")
+# Path, and where columns are cached: the second one in memory maps what the first has parsed.
+READS = [("memory", "{}/cache"), ("memory", "{}/cache"), ("disk", OFF), ("stream", OFF)]
 VALUES = {
     "INT": st.integers(-(2**63), 2**63 - 1),
     "FLOAT": st.floats(width=32),
@@ -162,12 +164,13 @@ def _options(draw: Any, features: list[Drawn]) -> TensorFlowDatasetOptions:
 
 def check(case: tuple[schema_pb2.Schema, list[list[bytes]], TensorFlowDatasetOptions]) -> None:
     schema, files, options = case
-    with tempfile.TemporaryDirectory() as directory:
-        pattern = write_files(Path(directory), files)
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as context:
+        pattern = write_files(Path(directory, "data"), files)
         theirs = tfx_dataset(pattern, options, schema)
         expected = list(theirs.take(5))
         total = sum(map(len, files))
-        for path in PATHS:
+        for path, cache in READS:
+            context.setenv(DIRECTORY_VARIABLE, cache.format(directory))
             factory = make_dataset_factory(path=path, cache_dir=directory)
             ours = factory(pattern, options, schema)
             assert ours.element_spec == theirs.element_spec, path

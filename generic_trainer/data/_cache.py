@@ -1,0 +1,196 @@
+"""The column cache: what one process has parsed is mapped by those that read the same files later.
+
+A folder of the user has a folder for each set of files and what is parsed of them. Its name is a
+hash of the files' contents (of large ones: length, both ends, time of the last change), of the
+features and of the layout's version. In it lie the arrays of the columns as they are mapped, the
+vocabulary, and `columns.json`, which says how they belong together and has a checksum of every
+block. Folders appear by one rename, whole, and vanish by one: who has opened the files of one keeps
+them.
+
+Nothing here may cost anybody a run: what cannot be read is parsed, what cannot be written is not
+cached.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import json
+import logging
+import os
+import zlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from generic_trainer._core.files import fingerprint_of_file
+from generic_trainer._core.machine import available_cpus
+from generic_trainer._core.records import RecordFile
+from generic_trainer.data._cache_folder import CacheFolder, Entry
+from generic_trainer.data._counting import remember_counts
+from generic_trainer.data._layout import make_layout
+from generic_trainer.data._loading import Columns
+from generic_trainer.data._parser import Parser
+from generic_trainer.data._store import Store
+from generic_trainer.errors import DataError, GenericTrainerError
+
+_logger = logging.getLogger(__name__)
+
+# Another one for whatever changes the rows, their order or their form in the files.
+_VERSION = 1
+_DIGITS = 32
+_BLOCK_BYTES = 4 << 20
+_PARALLEL_LOOKS = 16
+_VOCABULARY = "vocabulary"
+# What reading files that others may have damaged, or are deleting, can raise.
+_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, DataError)
+
+
+@dataclasses.dataclass(frozen=True)
+class CachedColumns:
+    """Columns in the cache that are known by what describes them only.
+
+    Attributes:
+        num_rows: examples in them.
+        num_bytes: size of the arrays.
+    """
+
+    num_rows: int
+    num_bytes: int
+    _cache: CacheFolder
+    _folder: Path
+    _facts: dict[str, Any]
+
+    def open(
+        self, files: Sequence[RecordFile], parser: Parser, *, in_memory: bool
+    ) -> Columns | None:
+        """Returns the columns; None, and they are deleted, where a block of them is damaged."""
+        facts = self._facts
+        try:
+            paths = [str(self._folder / name) for name in facts["arrays"]]
+            sums = [*facts["arrays"].items(), (_VOCABULARY, facts["vocabulary"])]
+            for name, expected in sums:
+                if _checksums(self._folder / name) != expected:
+                    raise DataError(f"{self._folder / name} is not what was written")
+            separator, coded = bytes.fromhex(facts["separator"]), frozenset(facts["coded"])
+            layout = make_layout(parser, separator, coded)
+            strings = _read_strings(self._folder / _VOCABULARY)
+            store = Store.of_files(layout.arrays, paths, strings, in_memory=in_memory)
+            runs = [(int(file), int(rows)) for file, rows in facts["runs"]]
+        except FileNotFoundError:
+            return None  # another process has made room for its own
+        except _ERRORS as error:
+            _logger.warning("Cached columns are damaged, and the examples parsed anew: %s", error)
+            self._cache.delete(self._folder)
+            return None
+        counts = np.zeros(len(files), np.int64)
+        for file, rows in runs:
+            counts[file] += rows
+        remember_counts(files, counts)
+        return Columns(layout, store, len(files), separator, coded, runs)
+
+
+def columns_key(files: Sequence[RecordFile], parser: Parser) -> str:
+    """Returns what distinguishes columns in the cache: files by content, not by where they lie.
+
+    Raises:
+        tf.errors.OpError: a file cannot be read.
+    """
+    with ThreadPoolExecutor(_PARALLEL_LOOKS) as pool:
+        prints = list(pool.map(fingerprint_of_file, [file.path for file in files]))
+    text = json.dumps([_VERSION, prints, [file.compression for file in files], parser.key()])
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+
+
+def find_columns(folder: CacheFolder, key: str) -> CachedColumns | None:
+    """Returns what the cache has under a key; None where it has nothing."""
+    found = folder.path / key
+    try:
+        if (facts := folder.facts(found)) is None:
+            return None
+        rows = sum(int(rows) for _, rows in facts["runs"])
+        size = sum((found / name).stat().st_size for name in facts["arrays"])
+    except _ERRORS:
+        return None
+    return CachedColumns(rows, size, folder, found, facts)
+
+
+def keep_columns(
+    folder: CacheFolder, key: str, files: Sequence[RecordFile], parser: Parser, columns: Columns
+) -> None:
+    """Copies columns into the cache; says in the log why where it cannot be done.
+
+    Args:
+        folder: the cache.
+        key: what `columns_key` returned before the files were read.
+        files: the files that were read.
+        parser: what made the columns of them.
+        columns: what is kept.
+    """
+    target, size = folder.path / key, columns.store.num_bytes
+    try:
+        if not folder.make_room(size):
+            _logger.info("The columns are not cached: %s has no room for them", folder.path)
+            return
+        with folder.unfinished() as scratch:
+            source = Path(scratch) / "columns"
+            source.mkdir()
+            _write(source, files, columns)
+            if columns_key(files, parser) != key:
+                _logger.info("The columns are not cached: files have changed meanwhile")
+                return
+            if target.exists():  # damaged, or another process was faster
+                folder.delete(target)
+            with contextlib.suppress(OSError):
+                source.rename(target)
+    except (*_ERRORS, GenericTrainerError, tf.errors.OpError) as error:
+        _logger.info("The columns are not cached: %s", error)
+
+
+def _write(folder: Path, files: Sequence[RecordFile], columns: Columns) -> None:
+    names = [f"{number}.array" for number in range(len(columns.layout.arrays))]
+    columns.store.copy_to([str(folder / name) for name in names])
+    _write_strings(folder / _VOCABULARY, columns.store.vocabulary.strings())
+    entry = Entry(
+        files=[file.path for file in files],
+        num_rows=columns.num_rows,
+        facts={
+            "separator": columns.separator.hex(),
+            "coded": sorted(columns.coded),
+            "runs": columns.runs,
+            "arrays": {name: _checksums(folder / name) for name in names},
+            "vocabulary": _checksums(folder / _VOCABULARY),
+        },
+    )
+    entry.write(folder)
+
+
+def _checksums(path: Path) -> list[int]:
+    """Returns the length of a file and a checksum of each of its blocks."""
+    size = path.stat().st_size
+    with path.open("rb") as file, ThreadPoolExecutor(len(available_cpus())) as pool:
+
+        def checksum(start: int) -> int:
+            return zlib.crc32(os.pread(file.fileno(), _BLOCK_BYTES, start))
+
+        return [size, *pool.map(checksum, range(0, size, _BLOCK_BYTES))]
+
+
+def _write_strings(path: Path, strings: Sequence[bytes]) -> None:
+    lengths = np.array([len(strings), *map(len, strings)], np.int64)
+    path.write_bytes(lengths.tobytes() + b"".join(strings))
+
+
+def _read_strings(path: Path) -> list[bytes]:
+    content = path.read_bytes()
+    number = int(np.frombuffer(content, np.int64, 1)[0])
+    start = (1 + number) * np.int64().itemsize
+    ends = start + np.cumsum(np.frombuffer(content[:start], np.int64)[1:])
+    bounds = [start, *ends.tolist()]
+    return [content[begin:end] for begin, end in itertools.pairwise(bounds)]

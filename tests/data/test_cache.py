@@ -1,0 +1,279 @@
+"""Columns that outlive their process: never other rows than the files', whatever has happened."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
+
+from generic_trainer import cli
+from generic_trainer.data import _cache_folder, _factory, count_examples, make_dataset_factory
+from generic_trainer.data._cache_folder import DIRECTORY_VARIABLE, LIMIT_VARIABLE, CacheFolder
+from generic_trainer.errors import ConfigurationError
+from tests.data.reading import SCHEMA, ids, numbered, schema_of, write, write_files
+
+ONE_PASS = TensorFlowDatasetOptions(batch_size=32, num_epochs=1, shuffle=False)
+SHUFFLED = TensorFlowDatasetOptions(batch_size=32, num_epochs=2, shuffle_seed=3)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CacheFolder:
+    """An empty cache."""
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "cache"))
+    found = CacheFolder.of_environment()
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def parses(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by one whenever files are parsed."""
+    parsed: list[int] = []
+
+    def load(*arguments: object) -> object:
+        parsed.append(1)
+        return load_columns(*arguments)
+
+    load_columns = _factory.load_columns
+    monkeypatch.setattr(_factory, "load_columns", load)
+    return parsed
+
+
+def read(
+    pattern: str, options: TensorFlowDatasetOptions = ONE_PASS, schema: str = SCHEMA
+) -> list[int]:
+    """Returns the ids of all examples, read as a new process does."""
+    return ids(make_dataset_factory()(pattern, options, schema_of(schema)))
+
+
+def test_the_second_process_parses_nothing_and_reads_the_same(
+    folder: CacheFolder, parses: list[int], taxis: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    first = read(taxis), read(taxis, SHUFFLED)
+    assert len(parses) == 1
+    assert "parsed by an earlier run" in caplog.text
+    assert (read(taxis), read(taxis, SHUFFLED)) == first
+    assert len(parses) == 1
+    assert count_examples(taxis) == 300
+    assert [entry.folder.stat().st_mode & 0o077 for entry in folder.entries()] == [0] or (
+        folder.path.stat().st_mode & 0o077 == 0
+    )
+
+
+def test_graphs_read_it_too(folder: CacheFolder, taxis: str) -> None:
+    expected = read(taxis)
+    with tf.Graph().as_default():
+        dataset = make_dataset_factory()(taxis, ONE_PASS, schema_of())
+        following = tf.compat.v1.data.make_one_shot_iterator(dataset).get_next()["id"]
+        with tf.compat.v1.Session() as session:
+            assert session.run(following).tolist() == expected[:32]
+
+
+@pytest.mark.parametrize("change", ["content", "one file more", "schema"])
+def test_what_has_changed_is_parsed_anew(
+    change: str, folder: CacheFolder, parses: list[int], tmp_path: Path
+) -> None:
+    pattern, schema = write_files(tmp_path / "data", [numbered(0, 50)], ""), SCHEMA
+    file = tmp_path / "data" / "data-00000"
+    assert read(pattern) == list(range(50))
+    before = file.stat()
+    if change == "content":  # of the same length, and with the same time
+        write(file, numbered(48, 49) + numbered(1, 50))
+        assert file.stat().st_size == before.st_size
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    elif change == "one file more":
+        write(tmp_path / "data" / "data-00001", numbered(50, 60))
+    else:
+        schema = SCHEMA.replace('feature { name: "clicks" type: INT }', "")
+    found = read(pattern, schema=schema)
+    assert len(parses) == 2
+    assert len(folder.entries()) == 2
+    assert found[:1] == ([48] if change == "content" else [0])
+    assert len(found) == (60 if change == "one file more" else 50)
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 4
+    file.write_bytes(content)
+
+
+def cut(file: Path) -> None:
+    os.truncate(file, file.stat().st_size - 1)
+
+
+def zero(file: Path) -> None:
+    file.write_bytes(bytes(file.stat().st_size))
+
+
+class ParsesAnew(Exception):
+    """Raised instead of parsing."""
+
+
+def test_what_is_damaged_is_never_read(
+    folder: CacheFolder, taxis: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = read(taxis)
+    (entry,) = folder.entries()
+    whole = shutil.copytree(entry.folder, tmp_path / "whole")
+
+    def load(*_: object) -> None:
+        raise ParsesAnew
+
+    monkeypatch.setattr(_factory, "load_columns", load)
+    names = sorted(os.listdir(whole))
+    assert {"columns.json", "vocabulary", "0.array"} < set(names)
+    for name in names:
+        for damage in (flip, cut, zero, Path.unlink):
+            damage(entry.folder / name)
+            with pytest.raises(ParsesAnew):
+                read(taxis)
+            shutil.rmtree(entry.folder, ignore_errors=True)
+            shutil.copytree(whole, entry.folder)
+    assert read(taxis) == expected
+
+
+@pytest.mark.parametrize("name", ["columns.json", "0.array"])
+def test_damage_is_mended_by_parsing(
+    name: str, folder: CacheFolder, parses: list[int], taxis: str
+) -> None:
+    expected = read(taxis)
+    flip(folder.entries()[0].folder / name)
+    assert [read(taxis) for _ in range(2)] == [expected] * 2
+    assert len(parses) == 2
+
+
+def test_what_was_not_used_for_longest_makes_room(
+    folder: CacheFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parses: list[int]
+) -> None:
+    patterns = [
+        write_files(tmp_path / f"data-{number}", [numbered(number, 400 + number)])
+        for number in range(3)
+    ]
+    for pattern in patterns[:2]:
+        read(pattern)
+    size = folder.entries()[0].num_bytes
+    monkeypatch.setattr(_cache_folder, "_MB", 1)
+    monkeypatch.setenv(LIMIT_VARIABLE, str(5 * size // 2))
+    for age, entry in enumerate(folder.entries()):
+        os.utime(entry.folder, (1000 - age, 1000 - age))
+    read(patterns[0])  # used
+    read(patterns[2])  # needs room
+    assert len(parses) == 3
+    read(patterns[0])
+    assert len(parses) == 3
+    read(patterns[1])
+    assert len(parses) == 4
+    assert len(folder.entries()) == 2
+
+
+def test_who_has_opened_it_keeps_it(folder: CacheFolder, taxis: str) -> None:
+    expected = read(taxis)
+    dataset = make_dataset_factory()(taxis, ONE_PASS, schema_of())
+    assert folder.clear() > 0
+    assert folder.entries() == []
+    assert ids(dataset) == expected
+
+
+def test_two_builders_leave_one_entry(
+    folder: CacheFolder, taxis: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_factory, "find_columns", lambda *_: None)
+    assert read(taxis) == read(taxis)
+    (entry,) = folder.entries()
+    assert os.listdir(folder.path) == [entry.folder.name]
+
+
+def test_what_killed_processes_left_goes(folder: CacheFolder, taxis: str, tmp_path: Path) -> None:
+    (folder.path / ".unfinished-killed" / "columns").mkdir(parents=True)
+    (folder.path / ".unfinished-killed.lock").touch()
+    read(taxis)
+    (entry,) = folder.entries()
+    assert os.listdir(folder.path) == [entry.folder.name]
+
+
+@pytest.mark.parametrize("obstacle", ["limit", "file", "off", "full"])
+def test_nothing_that_prevents_caching_costs_the_run(
+    obstacle: str,
+    folder: CacheFolder,
+    taxis: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    if obstacle == "limit":
+        monkeypatch.setenv(LIMIT_VARIABLE, "0")
+    elif obstacle == "file":
+        folder.path.parent.mkdir()
+        folder.path.touch()
+    elif obstacle == "full":
+
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(shutil, "disk_usage", full)
+    else:
+        monkeypatch.setenv(DIRECTORY_VARIABLE, "off")
+    assert len(read(taxis)) == 300
+    assert ("The columns are not cached" in caplog.text) == (obstacle != "off")
+    assert folder.entries() == []
+
+
+def test_files_that_change_while_they_are_read_are_not_cached(
+    folder: CacheFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pattern = write_files(tmp_path / "data", [numbered(0, 50)])
+    load_columns = _factory.load_columns
+
+    def load(*arguments: object) -> object:
+        columns = load_columns(*arguments)  # type: ignore[arg-type]
+        write(tmp_path / "data" / "data-00000.gz", numbered(0, 51))
+        return columns
+
+    monkeypatch.setattr(_factory, "load_columns", load)
+    assert len(read(pattern)) == 50
+    assert folder.entries() == []
+
+
+def test_columns_of_another_user_are_not_read(
+    folder: CacheFolder, taxis: str, parses: list[int]
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root may give files away")
+    read(taxis)
+    os.chown(folder.entries()[0].folder, 65534, 65534)
+    read(taxis)
+    assert len(parses) == 2
+
+
+def test_a_limit_that_is_no_number(
+    folder: CacheFolder, taxis: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LIMIT_VARIABLE, "much")
+    with pytest.raises(ConfigurationError, match="GENERIC_TRAINER_CACHE_MB: expected"):
+        read(taxis)
+
+
+def test_the_command_lists_and_clears(
+    folder: CacheFolder, taxis: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["cache"]) == 0
+    assert "is empty" in capsys.readouterr().out
+    read(taxis)
+    capsys.readouterr()
+    assert cli.main(["cache"]) == 0
+    listed = capsys.readouterr().out
+    assert str(folder.path) in listed
+    assert "300" in listed
+    assert os.path.basename(os.path.dirname(taxis)) in listed.replace("\n", "")
+    assert cli.main(["cache", "--json"]) == 0
+    assert '"num_rows": 300' in capsys.readouterr().out
+    assert cli.main(["cache", "--clear"]) == 0
+    assert "freed" in capsys.readouterr().out
+    assert folder.entries() == []
