@@ -57,6 +57,7 @@ RAY = [
     "pathspec>=0.12",  # .detignore
 ]
 KUBERNETES = ["kubernetes>=26,<36"]
+VERTEX = ["google-cloud-aiplatform>=1.60,<2"]  # TFX asks for it as well
 EXAMPLES = ["palmerpenguins>=0.1.4", "scikit-learn"]  # the data of the example pipelines
 NOTEBOOK = [
     "ipykernel>=6",
@@ -66,7 +67,7 @@ NOTEBOOK = [
     "notebook>=6.5",
 ]
 RUN_TESTS = ["hypothesis>=6.100", "pytest>=8", "pytest-xdist>=3.5"]
-TEST = [*EXAMPLES, *KFP, *KUBERNETES, *NOTEBOOK, *RAY, *RUN_TESTS]
+TEST = [*EXAMPLES, *KFP, *KUBERNETES, *NOTEBOOK, *RAY, *RUN_TESTS, *VERTEX]
 DEV = [*TEST, "mypy>=1.11", "ruff>=0.9", "types-PyYAML"]
 
 setup(
@@ -91,6 +92,7 @@ setup(
         "kfp": KFP,
         "kubernetes": KUBERNETES,
         "ray": RAY,
+        "vertex": VERTEX,
         "notebook": NOTEBOOK,
         "examples": EXAMPLES,
         "test": TEST,

@@ -7,12 +7,22 @@ from typing import Any
 
 import pytest
 
+from tests.launchers import engines
+
 # Before TensorFlow is imported: its start-up chatter would hide what a test has to say.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # What one test has parsed is not what another one reads, and nothing of it is for the user.
 os.environ["GENERIC_TRAINER_CACHE_DIR"] = "off"
 # Before Ray is imported: a line that two workers print counts as the line of both.
 os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    engines.add_options(parser)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    engines.deselect(config, items)
 
 
 @pytest.hookimpl(optionalhook=True)  # pytest-xdist may be switched off

@@ -33,7 +33,8 @@ _UNASKED = {"dill": "dill", "tensorboard": "tensorboard", "nbformat": "nbformat"
 # Distribution → (extra, what it is for).
 _OPTIONAL = {
     "ray": ("ray", "training on a Ray cluster"),
-    "kubernetes": ("kubernetes", "training as a Kubeflow TFJob"),
+    "kubernetes": ("kubernetes", "training as a TFJob or a TrainJob of Kubeflow"),
+    "google-cloud-aiplatform": ("vertex", "training as a custom job of Vertex AI"),
     "kfp": ("kfp", "compiling pipelines for Kubeflow and Vertex AI"),
     "nbformat": ("notebook", "InteractiveContext in notebooks"),
     "scikit-learn": ("examples", "the data of the example module files"),

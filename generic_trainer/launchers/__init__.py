@@ -1,4 +1,4 @@
-"""Launchers of a training run: this process, others on this machine, Ray, Kubernetes.
+"""Launchers of a training run: this process, others on this machine, Ray, Kubernetes, Vertex AI.
 
 ::
 
@@ -14,9 +14,15 @@ from typing import TYPE_CHECKING
 from generic_trainer._core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from generic_trainer.launchers._distribution import Distribution, RayOptions, TFJobOptions
+    from generic_trainer.launchers._distribution import Distribution
     from generic_trainer.launchers._failures import Failure, exit_code
     from generic_trainer.launchers._job import ExamplesFormat, Job, TrainingRequest
+    from generic_trainer.launchers._options import (
+        RayOptions,
+        TFJobOptions,
+        TrainJobOptions,
+        VertexOptions,
+    )
     from generic_trainer.launchers._supervisor import Launcher, launch
 
 __all__ = [
@@ -27,7 +33,9 @@ __all__ = [
     "Launcher",
     "RayOptions",
     "TFJobOptions",
+    "TrainJobOptions",
     "TrainingRequest",
+    "VertexOptions",
     "exit_code",
     "launch",
 ]
@@ -35,10 +43,11 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_distribution": "Distribution RayOptions TFJobOptions",
+        "_distribution": "Distribution",
         "_failures": "Failure exit_code",
         # The first is for those who look into what is kept of a failed run.
         "_job": "REJECTED_DIR ExamplesFormat Job TrainingRequest",
+        "_options": "RayOptions TFJobOptions TrainJobOptions VertexOptions",
         "_supervisor": "Launcher launch",
     },
 )

@@ -5,24 +5,36 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from generic_trainer._core.cluster import Task
 from generic_trainer._core.texts import describe, did_you_mean, is_number, parse_json, shown
 from generic_trainer.errors import ConfigurationError, raise_problems
+from generic_trainer.launchers._options import (
+    MOST,
+    OPTIONS,
+    REQUIRED,
+    RayOptions,
+    TFJobOptions,
+    TrainJobOptions,
+    VertexOptions,
+    is_positive,
+    is_text_mapping,
+    wrong_options,
+)
 
-LauncherName = Literal["in_process", "local", "ray", "tfjob"]
-_LAUNCHERS = ("in_process", "local", "ray", "tfjob")
+LauncherName = Literal["in_process", "local", "ray", "tfjob", "trainjob", "vertex"]
+_LAUNCHERS = get_args(LauncherName)
+# They decide themselves when the other workers end.
+_ENDS_ALL_WITH_THE_CHIEF = ("ray", "tfjob", "vertex")
 _DEFAULT_GPU_TYPE = "nvidia.com/gpu"
 _DEFAULT_WORKER_GRACE_S = 60.0
-# Of seconds and MiB: more has no end, and what waits or counts with 64 bits cannot take it.
-_MOST = 2**31 - 1
 _MOST_PROCESSES = 10_000  # each has a port, and a connection to all others
 # Field → the least and the most that it may be.
 _COUNTS = (
     ("num_workers", 1, _MOST_PROCESSES),
     ("parameter_servers", 0, _MOST_PROCESSES),
-    ("max_failures", 0, _MOST),
+    ("max_failures", 0, MOST),
 )
 # Fields that are for the workers which an engine starts → what training in process comes up to
 # besides the default.
@@ -37,52 +49,6 @@ _FOR_WORKERS: dict[str, tuple[Any, ...]] = {
     "heartbeat_s": (None,),
     "env": (),
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class RayOptions:
-    """Where Ray is.
-
-    Attributes:
-        address: of a Ray cluster: `"auto"`, `"ray://head:10001"`, `"head:6379"`. None starts a
-            Ray on this machine, for the time of the run.
-        connect_timeout_s: how long, in seconds, to wait for the cluster to answer, and then for the
-            workers to be placed. None waits 20 s for the one and 300 s for the other.
-        runtime_env: what Ray shall set up on its nodes, such as `{"pip": ["generic-trainer"]}`.
-    """
-
-    address: str | None = None
-    connect_timeout_s: float | None = None
-    runtime_env: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True)
-class TFJobOptions:
-    """Where and as whom Kubernetes runs the workers.
-
-    Attributes:
-        image: container image with this package and TensorFlow. The pipeline root must be reachable
-            from it, under the same path.
-        namespace: where the TFJob is made.
-        service_account: of the pods; None takes the namespace's default.
-        volumes: name of a PersistentVolumeClaim → where it is mounted, such as
-            `{"pipelines": "/pipelines"}`.
-        node_selector: labels that the nodes must have.
-        labels: labels of the pods.
-        keep_job: leave the TFJob there when it is over, for looking at its pods.
-    """
-
-    image: str = ""
-    namespace: str = "default"
-    service_account: str | None = None
-    volumes: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    node_selector: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    keep_job: bool = False
-
-
-# Name of the engine → the class of its options.
-_OPTIONS = {"ray": RayOptions, "tfjob": TFJobOptions}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,7 +80,8 @@ class Distribution:
             always has one.
         launcher: `"in_process"` trains where the executor runs; `"local"` in child processes,
             which give back their GPU memory and can crash without harm; `"ray"` on a Ray cluster;
-            `"tfjob"` in the pods of a Kubeflow TFJob.
+            `"tfjob"` and `"trainjob"` in the pods of a TFJob or a TrainJob of Kubeflow; `"vertex"`
+            as a custom job of Vertex AI.
         cpus_per_worker: processors of each worker.
         gpus_per_worker: GPUs of each worker; None leaves it all that it sees, 0 hides them.
         gpu_type: what GPUs are called where the pods run: the name of the resource in Kubernetes,
@@ -125,7 +92,8 @@ class Distribution:
         preemption_grace_s: how long workers may take, in seconds, from SIGTERM until they have
             saved a checkpoint and ended.
         worker_grace_s: how long the other workers may go on, in seconds, when the chief has ended;
-            `launcher="local"` only. Ray waits for all, and Kubeflow ends all with the chief.
+            of `launcher="local"` and `"trainjob"`. Ray waits for all; a TFJob and Vertex AI end all
+            with the chief.
         timeout_s: limit for the whole training, all attempts together, in seconds. None, as only
             you know how long is too long: a loop that computes for ever is found by nothing else.
         heartbeat_s: a worker that does nothing for so many seconds hangs: its threads' stacks are
@@ -134,7 +102,9 @@ class Distribution:
         require_gpu: whether a worker that sees no GPU fails instead of training without.
         env: environment variables of the workers.
         ray: where Ray is.
-        tfjob: where and as whom Kubernetes runs the workers.
+        tfjob: where and as whom Kubernetes runs the pods of a TFJob.
+        trainjob: the same for those of a TrainJob.
+        vertex: where and as whom Vertex AI runs the workers.
 
     Raises:
         ConfigurationError: values are wrong or contradict each other; all of them are listed.
@@ -157,6 +127,8 @@ class Distribution:
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
     ray: RayOptions | None = None
     tfjob: TFJobOptions | None = None
+    trainjob: TrainJobOptions | None = None
+    vertex: VertexOptions | None = None
 
     def __post_init__(self) -> None:
         for name, _, _ in _COUNTS:
@@ -191,7 +163,7 @@ class Distribution:
             values = parse_json(text)
             if not isinstance(values, dict):
                 raise ValueError("it is no JSON object")
-            for name, kind in _OPTIONS.items():
+            for name, kind in OPTIONS.items():
                 if values.get(name) is not None:
                     values[name] = _made(kind, values[name])
             return _made(cls, values)
@@ -262,11 +234,11 @@ def _wrong_values(wanted: Distribution) -> Iterator[str]:
             )
     for name in ("cpus_per_worker", "memory_mb_per_worker", "timeout_s", "heartbeat_s"):
         value = getattr(wanted, name)
-        if value is not None and not _is_positive(value):
+        if value is not None and not is_positive(value):
             yield f"{name} must be a positive number or None, got {describe(value)}"
     for name in ("gpus_per_worker", "preemption_grace_s", "worker_grace_s"):
         value = getattr(wanted, name)
-        is_fine = _is_positive(value) or (is_number(value) and value == 0)
+        is_fine = is_positive(value) or (is_number(value) and value == 0)
         if not is_fine and (value, name) != (None, "gpus_per_worker"):
             yield f"{name} must be a number of at least 0, got {describe(value)}"
     if not isinstance(wanted.gpu_type, str) or not wanted.gpu_type:
@@ -279,7 +251,7 @@ def _wrong_values(wanted: Distribution) -> Iterator[str]:
 
 
 def _wrong_env(env: Any) -> Iterator[str]:
-    if not _is_text_mapping(env):
+    if not is_text_mapping(env):
         yield f"env must be a dict of texts, got {describe(env)}"
         return
     if "TF_CONFIG" in env:
@@ -290,37 +262,12 @@ def _wrong_env(env: Any) -> Iterator[str]:
 
 
 def _wrong_options(wanted: Distribution) -> Iterator[str]:
-    for name, kind in _OPTIONS.items():
+    for name, kind in OPTIONS.items():
         value = getattr(wanted, name)
-        if value is not None and not isinstance(value, kind):
+        if isinstance(value, kind):
+            yield from wrong_options(name, value)
+        elif value is not None:
             yield f"{name} must be {kind.__name__}(...), got {describe(value)}"
-    if isinstance(wanted.ray, RayOptions):
-        yield from _wrong_ray(wanted.ray)
-    if isinstance(wanted.tfjob, TFJobOptions):
-        yield from _wrong_tfjob(wanted.tfjob)
-
-
-def _wrong_ray(ray: RayOptions) -> Iterator[str]:
-    if ray.address is not None and not isinstance(ray.address, str):
-        yield f"ray.address must be a text or None, got {describe(ray.address)}"
-    timeout_s = ray.connect_timeout_s
-    if timeout_s is not None and not _is_positive(timeout_s):
-        yield f"ray.connect_timeout_s must be a positive number or None, got {describe(timeout_s)}"
-    if not isinstance(ray.runtime_env, Mapping):
-        yield f"ray.runtime_env must be a dict, got {describe(ray.runtime_env)}"
-
-
-def _wrong_tfjob(tfjob: TFJobOptions) -> Iterator[str]:
-    for name in ("image", "namespace"):
-        if not isinstance(getattr(tfjob, name), str):
-            yield f"tfjob.{name} must be a text, got {describe(getattr(tfjob, name))}"
-    if tfjob.service_account is not None and not isinstance(tfjob.service_account, str):
-        yield f"tfjob.service_account must be a text or None, got {describe(tfjob.service_account)}"
-    for name in ("volumes", "node_selector", "labels"):
-        if not _is_text_mapping(getattr(tfjob, name)):
-            yield f"tfjob.{name} must be a dict of texts, got {describe(getattr(tfjob, name))}"
-    if not isinstance(tfjob.keep_job, bool):
-        yield f"tfjob.keep_job must be True or False, got {describe(tfjob.keep_job)}"
 
 
 def _contradictions(wanted: Distribution) -> Iterator[str]:
@@ -333,7 +280,8 @@ def _contradictions(wanted: Distribution) -> Iterator[str]:
                     f"{field.name}={shown(value)} needs a launcher that starts workers, such as "
                     "launcher='local', but launcher is 'in_process'"
                 )
-    if wanted.launcher in ("ray", "tfjob") and wanted.worker_grace_s != _DEFAULT_WORKER_GRACE_S:
+    ends_all = wanted.launcher in _ENDS_ALL_WITH_THE_CHIEF
+    if ends_all and wanted.worker_grace_s != _DEFAULT_WORKER_GRACE_S:
         yield (
             f"worker_grace_s={shown(wanted.worker_grace_s)} is for launcher='local', but launcher "
             f"is {wanted.launcher!r}, which decides itself when the other workers end: leave it out"
@@ -343,25 +291,36 @@ def _contradictions(wanted: Distribution) -> Iterator[str]:
             f"gpu_type={wanted.gpu_type!r} is for pods, but launcher is 'ray', which calls every "
             "GPU of its nodes 'GPU': leave it out"
         )
-    for name in _OPTIONS:
+    if wanted.launcher == "vertex":
+        yield from _not_on_vertex(wanted)
+    for name in OPTIONS:
         if getattr(wanted, name) is not None and wanted.launcher != name:
             yield f"{name}=... is for launcher={name!r}, but launcher is {wanted.launcher!r}"
-    if wanted.launcher == "tfjob" and not getattr(wanted.tfjob, "image", None):
-        yield (
-            "launcher='tfjob' needs tfjob=TFJobOptions(image=...), the container image of its pods"
-        )
+    if required := REQUIRED.get(str(wanted.launcher)):
+        options = getattr(wanted, wanted.launcher)
+        missing = [name for name in required if not getattr(options, name, None)]
+        if missing:
+            kind = OPTIONS[wanted.launcher].__name__
+            fields = ", ".join(f"{name}=..." for name in missing)
+            yield (
+                f"launcher={wanted.launcher!r} needs {wanted.launcher}={kind}({fields}): where the "
+                "workers run, and in which container image"
+            )
     if wanted.require_gpu and wanted.gpus_per_worker == 0:
         yield "require_gpu=True contradicts gpus_per_worker=0"
     gpus = wanted.gpus_per_worker
-    if wanted.launcher in ("local", "tfjob") and is_number(gpus) and gpus != int(gpus or 0):
+    if wanted.launcher not in ("in_process", "ray") and is_number(gpus) and gpus != int(gpus or 0):
         yield f"gpus_per_worker must be a whole number except on Ray, got {gpus!r}"
 
 
-def _is_positive(value: Any) -> bool:
-    return is_number(value) and 0 < value <= _MOST
-
-
-def _is_text_mapping(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(
-        isinstance(part, str) for item in value.items() for part in item
-    )
+def _not_on_vertex(wanted: Distribution) -> Iterator[str]:
+    if wanted.cpus_per_worker is not None:
+        yield (
+            f"cpus_per_worker={shown(wanted.cpus_per_worker)}, but launcher is 'vertex', where the "
+            "machine type decides: vertex=VertexOptions(machine_type=...)"
+        )
+    if (wanted.gpus_per_worker or wanted.require_gpu) and wanted.gpu_type == _DEFAULT_GPU_TYPE:
+        yield (
+            f"gpu_type={wanted.gpu_type!r} is that of Kubernetes, but launcher is 'vertex': give "
+            'the name of the accelerator there, such as "NVIDIA_TESLA_T4"'
+        )

@@ -78,7 +78,8 @@ def unpack(packed: dict[str, Any], directory: str) -> Job:
 class JobFolder:
     """A folder on the pipeline root by which a job and its workers exchange files.
 
-    It has `job.json`, the user's code, and `<task>-<index>.json` when a worker has ended.
+    It has `job.json`, the user's code, `<task>-<index>.json` when a worker has ended, and
+    `<task>-<index>.log.<number>`, parts of its log, where the service does not show it.
 
     Attributes:
         path: local or remote.
@@ -87,11 +88,12 @@ class JobFolder:
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def write(self, job: Job, mounts: Iterable[str]) -> str:
+    def write(self, job: Job, launcher: str, mounts: Iterable[str]) -> str:
         """Packs a job for workers of other machines.
 
         Args:
             job: what they are to do.
+            launcher: the name of the one that starts them, for messages.
             mounts: local directories that they see under the same path.
 
         Returns:
@@ -101,7 +103,7 @@ class JobFolder:
             ConfigurationError: the folder is where no worker can see it.
             ModuleFileError: the user's code cannot be read.
         """
-        _check_shared(self.path, list(mounts))
+        _check_shared(self.path, launcher, list(mounts))
         bundle = read_bundle_file(job)
         gfile().makedirs(self.path)
         text = _with_bundle(job, bundle, self.path).to_json().encode()
@@ -137,10 +139,28 @@ class JobFolder:
         """Returns how a worker ended; None if it did not come to saying so."""
         return WorkerEnd.read(self._file(f"{task.type}-{task.index}"))
 
+    def forget_end(self, task: Task) -> None:
+        """Deletes the note of how a worker ended, if there is one."""
+        path = self._file(f"{task.type}-{task.index}")
+        if gfile().exists(path):
+            gfile().remove(path)
+
+    def write_log(self, task: Task, number: int, part: bytes) -> None:
+        """Adds a part to the log of a worker."""
+        write_whole(self._log_part(task, number), part)
+
+    def log(self, task: Task, number: int) -> bytes | None:
+        """Returns a part of the log of a worker; None where it is not there yet."""
+        path = self._log_part(task, number)
+        return read_whole(path) if gfile().exists(path) else None
+
     def delete(self) -> None:
         """Deletes the folder."""
         if gfile().exists(self.path):
             gfile().rmtree(self.path)
+
+    def _log_part(self, task: Task, number: int) -> str:
+        return os.path.join(self.path, f"{task.type}-{task.index}.log.{number:06d}")
 
     def _file(self, name: str) -> str:
         return os.path.join(self.path, f"{name}.json")
@@ -157,14 +177,15 @@ def _with_bundle(job: Job, bundle: bytes | None, directory: str) -> Job:
     return dataclasses.replace(job, request=dataclasses.replace(job.request, user_code=code))
 
 
-def _check_shared(path: str, mounts: list[str]) -> None:
+def _check_shared(path: str, launcher: str, mounts: list[str]) -> None:
     if is_remote(path):
         return
     if not any(os.path.commonpath([path, mount]) == os.path.normpath(mount) for mount in mounts):
         raise ConfigurationError(
-            f"launcher='tfjob': the pods cannot see the pipeline root, as {path} is neither remote "
-            f"nor below one of the mounted volumes ({mounts or 'there are none'}). Use a bucket "
-            "(gs://..., s3://...) as pipeline root, or a PersistentVolumeClaim that is mounted "
-            "here and there under the same path: TFJobOptions(volumes={'claim': '/path'}).",
+            f"launcher={launcher!r}: the workers cannot see the pipeline root: {path} is neither "
+            f"remote nor below a mounted volume ({mounts or 'there are none'}). Use a bucket "
+            "(gs://..., s3://...) as pipeline root, or a file system that is mounted here and "
+            "there under the same path, in Kubernetes with volumes={'claim': '/path'} of its "
+            "options.",
             path=path,
         )

@@ -29,7 +29,9 @@ from generic_trainer.launchers._worker_end import WorkerEnd, error_of, root_caus
 
 _ENGINES = {
     "local": "_local.engine:local_engine",
-    "tfjob": "_tfjob.engine:tfjob_engine",
+    "tfjob": "_kubernetes.engines:tfjob_engine",
+    "trainjob": "_kubernetes.engines:trainjob_engine",
+    "vertex": "_vertex.engine:vertex_engine",
 }
 # It supervises in a process of its own.
 _RAY = "_ray.driver:launch_on_ray"

@@ -10,13 +10,14 @@ import pytest
 
 from generic_trainer._core.forkserver import kept_fork_servers
 from tests import helpers
+from tests.launchers.engines import shared_folder
 from tests.launchers.ray_nodes import two_nodes
 
 
 @pytest.fixture(scope="session")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def examples(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
     """A folder with 32 examples to train on and 8 to evaluate on."""
-    folder = tmp_path_factory.mktemp("launchers") / "examples"
+    folder = shared_folder(pytestconfig, tmp_path_factory.mktemp("launchers")) / "examples"
     helpers.write_examples(folder)
     return folder
 

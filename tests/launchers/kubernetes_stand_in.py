@@ -1,7 +1,9 @@
-"""A stand-in for the API server of Kubernetes, the training operator and the kubelets.
+"""A stand-in for the API server of Kubernetes, the operators of Kubeflow and the kubelets.
 
-It speaks HTTP with the real `kubernetes` client, refuses a TFJob that is not one, and runs the
-command of each pod as a child process of the test, with the `TF_CONFIG` that the operator sets.
+It speaks HTTP with the real `kubernetes` client, refuses an object that is not what its definition
+says, and runs the command of each pod as a child process of the test: that of a TFJob with the
+`TF_CONFIG` that the training operator sets, that of a TrainJob with the environment of its runtime,
+whose variables it expands and whose host names it resolves, as Kubernetes does.
 """
 
 from __future__ import annotations
@@ -23,12 +25,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.launchers.tfjob_schema import problems_of
+from tests.launchers.kubernetes_schema import problems_of
 
-__all__ = ["StandIn", "kubernetes_stand_in"]
+__all__ = ["ROOT", "StandIn", "free_ports", "kubernetes_stand_in"]
 
 ROOT = Path(__file__).parent.parent.parent
-_LABEL = "training.kubeflow.org/job-name"
+_TFJOB_LABELS = "training.kubeflow.org/"
+_JOBSET_LABELS = "jobset.sigs.k8s.io/"
+_INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 _LOG_POLL_S = 0.05
 
 
@@ -38,6 +42,8 @@ class Pod:
 
     name: str
     job: str
+    task: tuple[str, int]
+    is_of_tfjob: bool
     log: Path
     process: subprocess.Popen[bytes] | None
     waiting: str = ""
@@ -65,9 +71,20 @@ class Pod:
         elif self.code is not None:
             reason = self.terminated or ("Error" if self.code else "Completed")
             state = {"terminated": {"exitCode": self.code, "reason": reason}}
-        status = {"name": "tensorflow", "image": "", "imageID": "", "ready": False}
+        kind, index = self.task
+        if self.is_of_tfjob:
+            labels = {"job-name": self.job, "replica-type": kind, "replica-index": str(index)}
+            metadata = {"labels": {_TFJOB_LABELS + key: text for key, text in labels.items()}}
+        else:
+            labels = {"jobset-name": self.job, "replicatedjob-name": kind}
+            metadata = {
+                "labels": {_JOBSET_LABELS + key: text for key, text in labels.items()},
+                "annotations": {_INDEX_ANNOTATION: str(index)},
+            }
+        container = "tensorflow" if self.is_of_tfjob else "node"
+        status = {"name": container, "image": "", "imageID": "", "ready": False}
         return {
-            "metadata": {"name": self.name, "labels": {_LABEL: self.job}},
+            "metadata": {"name": self.name, "uid": str(id(self)), **metadata},
             "status": {
                 "phase": self.phase,
                 "containerStatuses": [{**status, "restartCount": 0, "state": state}],
@@ -80,14 +97,15 @@ class StandIn:
 
     Attributes:
         requests: "METHOD path" of all requests, in order.
-        manifests: all TFJobs that were made.
-        pods: name → pod, those of deleted TFJobs too.
-        refuses: status to answer the creation of a TFJob with, instead of making it.
+        manifests: all objects that were made.
+        pods: name → pod, those of deleted jobs too.
+        refuses: status to answer the creation of a job with, instead of making it.
         waits_for: reason why pods do not start.
         terminated: reason of Kubernetes for the end of containers that fail.
         breaks: how many of the next questions end in a broken connection.
         instead: Python source to run in the pods instead of their command.
-        when_made: called when a TFJob has been made and its pods started.
+        when_made: called when a job has been made and its pods started.
+        status: what the operator adds to the status of a TrainJob.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -101,27 +119,38 @@ class StandIn:
         self.breaks = 0
         self.instead = ""
         self.when_made: Callable[[], object] = lambda: None
+        self.status: dict[str, Any] = {}
+        self.runtimes: dict[str, dict[str, Any]] = {}
+        self._generation = 0
         self._jobs: dict[str, dict[str, Any]] = {}
         self._folder = folder
 
     def create(self, manifest: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """Makes a TFJob and starts its pods."""
-        if self.refuses:
+        """Makes an object, and starts the pods of a job."""
+        if self.refuses and manifest["kind"] != "TrainingRuntime":
             return self.refuses, {"kind": "Status", "code": self.refuses, "message": "refused"}
         problems = problems_of(manifest)
         if problems:
             return 422, {"kind": "Status", "code": 422, "message": "; ".join(problems)}
         self.manifests.append(manifest)
-        self._jobs[manifest["metadata"]["name"]] = manifest
+        name = manifest["metadata"]["name"]
+        if manifest["kind"] == "TrainingRuntime":
+            self.runtimes[name] = manifest
+            return 201, manifest
+        self._jobs[name] = manifest
         self._start(manifest)
         self.when_made()
         return 201, manifest
 
     def job(self, name: str) -> tuple[int, dict[str, Any]]:
-        """Returns a TFJob with its status."""
+        """Returns a job with its status."""
         if name not in self._jobs:
             return 404, {"kind": "Status", "code": 404, "message": f"{name} not found"}
-        phases = [pod.phase for pod in self._pods_of(name)]
+        job = self._jobs[name]
+        pods = self._pods_of(name)
+        if job["kind"] == "TrainJob":
+            return 200, {**job, "status": {**self._trainjob_status(job, pods), **self.status}}
+        phases = [pod.phase for pod in pods]
         # The operator's rule: the chief decides, and worker 0 where there is none.
         first = self.pods.get(f"{name}-chief-0") or self.pods[f"{name}-worker-0"]
         condition = "Failed" if "Failed" in phases else first.phase.replace("Pending", "Created")
@@ -129,17 +158,45 @@ class StandIn:
             {"type": "Created", "status": "True", "message": "created"},
             {"type": condition, "status": "True", "message": f"has {condition.lower()}"},
         ]
-        return 200, {**self._jobs[name], "status": {"conditions": conditions}}
+        return 200, {**job, "status": {"conditions": conditions}}
+
+    def suspend(self, name: str) -> None:
+        """Suspends a TrainJob, as Kueue may: its pods are ended and gone."""
+        self._jobs[name]["spec"]["suspend"] = True
+        for pod in self._pods_of(name):
+            _kill(pod, signal.SIGTERM)
+            pod.deleted = True
+
+    def resume(self, name: str) -> None:
+        """Has a suspended TrainJob go on, with new pods."""
+        self._jobs[name]["spec"]["suspend"] = False
+        self._start(self._jobs[name])
+
+    def _trainjob_status(self, job: Mapping[str, Any], pods: list[Pod]) -> dict[str, Any]:
+        runtime = self.runtimes[job["spec"]["runtimeRef"]["name"]]["spec"]["template"]["spec"]
+        policy = runtime.get("successPolicy", {}).get("targetReplicatedJobs")
+        decide = [pod for pod in pods if policy is None or pod.task[0] in policy]
+        conditions = []
+        if job["spec"].get("suspend"):
+            conditions = [{"type": "Suspended", "status": "True", "message": "by a queue"}]
+        elif any(pod.phase == "Failed" for pod in pods):
+            conditions = [{"type": "Failed", "status": "True", "message": "jobset failed"}]
+        elif decide and all(pod.phase == "Succeeded" for pod in decide):
+            conditions = [{"type": "Complete", "status": "True", "message": "jobset completed"}]
+        return {"conditions": conditions}
 
     def list_pods(self, name: str) -> tuple[int, dict[str, Any]]:
-        """Returns the pods of a TFJob."""
+        """Returns the pods of a job."""
         items = [pod.to_json() for pod in self._pods_of(name)]
         return 200, {"kind": "PodList", "apiVersion": "v1", "items": items}
 
-    def delete(self, name: str) -> tuple[int, dict[str, Any]]:
-        """Deletes a TFJob and its pods."""
-        if self._jobs.pop(name, None) is None:
+    def delete(self, kind: str, name: str) -> tuple[int, dict[str, Any]]:
+        """Deletes a job and its pods."""
+        objects = self.runtimes if kind == "trainingruntimes" else self._jobs
+        if objects.pop(name, None) is None:
             return 404, {"kind": "Status", "code": 404}
+        if kind == "trainingruntimes":
+            return 200, {"kind": "Status", "status": "Success"}
         for pod in self._pods_of(name):
             pod.deleted = True
             _kill(pod)
@@ -165,6 +222,10 @@ class StandIn:
         return [pod for pod in self.pods.values() if pod.job == name and not pod.deleted]
 
     def _start(self, manifest: Mapping[str, Any]) -> None:
+        start = self._start_tfjob if manifest["kind"] == "TFJob" else self._start_trainjob
+        start(manifest)
+
+    def _start_tfjob(self, manifest: Mapping[str, Any]) -> None:
         name = manifest["metadata"]["name"]
         specs = manifest["spec"]["tfReplicaSpecs"]
         tasks = [
@@ -173,21 +234,76 @@ class StandIn:
             for index in range(spec["replicas"])
         ]
         cluster: dict[str, list[str]] = {}
-        for (task, _, _), port in zip(tasks, _free_ports(len(tasks)), strict=True):
+        for (task, _, _), port in zip(tasks, free_ports(len(tasks)), strict=True):
             cluster.setdefault(task, []).append(f"127.0.0.1:{port}")
         for task, index, container in tasks:
             config = {"cluster": cluster, "task": {"type": task, "index": index}}
             given = {"TF_CONFIG": json.dumps({**config, "environment": "cloud"})}
             pod_name = f"{name}-{task}-{index}"
-            log = self._folder / f"{pod_name}.log"
-            log.touch()
-            process = None
-            if not self.waits_for:
-                command = ["python", "-c", self.instead] if self.instead else container["command"]
-                process = _run(
-                    {**container, "command": command}, given if len(tasks) > 1 else {}, log
-                )
-            self.pods[pod_name] = Pod(pod_name, name, log, process, self.waits_for, self.terminated)
+            given = given if len(tasks) > 1 else {}
+            self._start_pod(pod_name, name, (task, index), container, given, is_of_tfjob=True)
+
+    def _start_trainjob(self, manifest: Mapping[str, Any]) -> None:
+        name = manifest["metadata"]["name"]
+        runtime = self.runtimes[manifest["spec"]["runtimeRef"]["name"]]
+        tasks = [
+            (job["name"], index, job["template"]["spec"]["template"]["spec"]["containers"][0])
+            for job in runtime["spec"]["template"]["spec"]["replicatedJobs"]
+            for index in range(job["template"]["spec"]["completions"])
+        ]
+        hosts = [f"{name}-{task}-0-{index}.{name}:2222" for task, index, _ in tasks]
+        names = dict(zip(hosts, free_ports(len(tasks)), strict=True))
+        self._generation += 1
+        for task, index, container in tasks:
+            variables = _environment(container["env"], {_INDEX_ANNOTATION: str(index)})
+            for host, port in names.items():
+                variables = {
+                    key: re.sub(rf"\b{re.escape(host)}", f"127.0.0.1:{port}", value)
+                    for key, value in variables.items()
+                }
+            pod_name = f"{name}-{task}-0-{index}-{self._generation:05d}"
+            self._start_pod(
+                pod_name,
+                name,
+                (task, index),
+                {**container, "env": []},
+                variables,
+                is_of_tfjob=False,
+            )
+
+    def _start_pod(
+        self,
+        name: str,
+        job: str,
+        task: tuple[str, int],
+        container: Mapping[str, Any],
+        given: Mapping[str, str],
+        *,
+        is_of_tfjob: bool,
+    ) -> None:
+        log = self._folder / f"{name}.log"
+        log.touch()
+        process = None
+        if not self.waits_for:
+            command = ["python", "-c", self.instead] if self.instead else container["command"]
+            process = _run({**container, "command": command}, given, log)
+        self.pods[name] = Pod(
+            name, job, task, is_of_tfjob, log, process, self.waits_for, self.terminated
+        )
+
+
+def _environment(env: list[dict[str, Any]], annotations: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables of a container, as the kubelet makes them of its definition."""
+    found: dict[str, str] = {}
+    for one in env:
+        if "valueFrom" in one:
+            path = one["valueFrom"]["fieldRef"]["fieldPath"]
+            found[one["name"]] = annotations[path.removeprefix("metadata.annotations['")[:-2]]
+        else:
+            found[one["name"]] = re.sub(
+                r"\$\((\w+)\)", lambda match: found.get(match[1], match[0]), one["value"]
+            )
+    return found
 
 
 def _run(container: Mapping[str, Any], given: Mapping[str, str], log: Path) -> Any:
@@ -206,14 +322,14 @@ def _run(container: Mapping[str, Any], given: Mapping[str, str], log: Path) -> A
         )
 
 
-def _kill(pod: Pod) -> None:
+def _kill(pod: Pod, number: signal.Signals = signal.SIGKILL) -> None:
     if pod.process is not None and pod.process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(pod.process.pid, signal.SIGKILL)
+            os.killpg(pod.process.pid, number)
         pod.process.wait()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -221,7 +337,10 @@ def _free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-_JOBS = re.compile(r"/apis/kubeflow\.org/v1/namespaces/([^/]+)/tfjobs(?:/([^/]+))?")
+_JOBS = re.compile(
+    r"/apis/(?:trainer\.)?kubeflow\.org/v1(?:alpha1)?/namespaces/([^/]+)"
+    r"/(tfjobs|trainjobs|trainingruntimes)(?:/([^/]+))?"
+)
 _PODS = re.compile(r"/api/v1/namespaces/([^/]+)/pods(?:/([^/]+)/log)?")
 
 
@@ -233,7 +352,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self._breaks():
             return
         if job := _JOBS.fullmatch(url.path):
-            self._answer(*self.stand_in.job(job[2]))
+            self._answer(*self.stand_in.job(job[3]))
         elif (pods := _PODS.fullmatch(url.path)) and pods[2]:
             self._stream(pods[2])
         else:
@@ -249,7 +368,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._breaks(False)
         job = _JOBS.fullmatch(urlsplit(self.path).path)
         assert job is not None
-        self._answer(*self.stand_in.delete(job[2]))
+        self._answer(*self.stand_in.delete(job[2], job[3]))
 
     def log_message(self, format: str, *args: Any) -> None:
         pass

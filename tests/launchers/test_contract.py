@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -21,10 +22,19 @@ from generic_trainer.errors import (
     WorkerLostError,
     WorkerMemoryError,
 )
-from generic_trainer.launchers import Distribution, Job, TFJobOptions, launch
+from generic_trainer.launchers import (
+    Distribution,
+    Job,
+    TFJobOptions,
+    TrainJobOptions,
+    VertexOptions,
+    launch,
+)
 from tests import helpers
 from tests.launchers import jobs
+from tests.launchers.engines import is_elsewhere, options_of, shared_folder
 from tests.launchers.kubernetes_stand_in import kubernetes_stand_in
+from tests.launchers.vertex_stand_in import vertex_stand_in
 
 TRAINS = """
 import os
@@ -42,16 +52,40 @@ def run_fn(fn_args):
 
 """
 
+
+@contextlib.contextmanager
+def in_kubernetes(kind: type, folder: Path, root: Path) -> Iterator[Any]:
+    """Yields the options of jobs in the pods of a stand-in, which see the root."""
+    with kubernetes_stand_in(folder):
+        yield kind(image="example/trainer:1", volumes={"claim": str(root)})
+
+
+@contextlib.contextmanager
+def on_vertex(folder: Path, root: Path) -> Iterator[Any]:
+    """Yields the options of custom jobs on a stand-in."""
+    with vertex_stand_in(folder):
+        yield VertexOptions(image="example/trainer:1", project="mine", region="here-1")
+
+
+STAND_INS = {
+    "tfjob": functools.partial(in_kubernetes, TFJobOptions),
+    "trainjob": functools.partial(in_kubernetes, TrainJobOptions),
+    "vertex": on_vertex,
+}
 LAUNCHERS = [
     "in_process",
     "local",
     pytest.param("ray", marks=pytest.mark.slow),
     pytest.param("tfjob", marks=pytest.mark.slow),
+    pytest.param("trainjob", marks=pytest.mark.slow),
+    pytest.param("vertex", marks=pytest.mark.slow),
 ]
 
 
 Wanted = Callable[..., Distribution]
 Run = Callable[..., Job]
+Notes = dict[str, list[dict[str, Any]]]
+NothingRuns = Callable[[Notes], bool]
 
 
 @pytest.fixture(params=LAUNCHERS)
@@ -61,28 +95,34 @@ def launcher(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def wanted(request: pytest.FixtureRequest, launcher: str, tmp_path: Path) -> Iterator[Wanted]:
+def root(pytestconfig: pytest.Config, tmp_path: Path) -> Path:
+    """An empty folder that all workers see, for the pipeline root."""
+    return shared_folder(pytestconfig, tmp_path)
+
+
+@pytest.fixture
+def wanted(request: pytest.FixtureRequest, launcher: str, root: Path) -> Iterator[Wanted]:
     """Makes distributions of a launcher, where it has what it needs."""
     options: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
-        if launcher == "tfjob":
-            cluster = tmp_path / "cluster"
-            cluster.mkdir()
-            volumes = {"claim": str(tmp_path)}
-            options["tfjob"] = TFJobOptions(image="example/trainer:1", volumes=volumes)
-            stack.enter_context(kubernetes_stand_in(cluster))
-        if launcher == "ray":
+        if is_elsewhere(request.config):
+            options[launcher] = stack.enter_context(options_of(request.config, launcher))
+        elif launcher in STAND_INS:
+            folder = root / "cluster"
+            folder.mkdir()
+            options[launcher] = stack.enter_context(STAND_INS[launcher](folder, root))
+        elif launcher == "ray":
             request.getfixturevalue("ray_nodes")
         yield lambda **fields: Distribution(launcher=launcher, **options, **fields)
 
 
 @pytest.fixture
-def run(wanted: Wanted, examples: Path, tmp_path: Path) -> Run:
+def run(wanted: Wanted, examples: Path, root: Path) -> Run:
     """Launches a module's source with one of the launchers, and returns the job."""
 
     def run(source: str, distribution: dict[str, Any] | None = None, **fields: Any) -> Job:
         job = jobs.make_job(
-            tmp_path, examples, source, distribution=wanted(**(distribution or {})), **fields
+            root, examples, source, distribution=wanted(**(distribution or {})), **fields
         )
         launch(job)
         return job
@@ -108,7 +148,9 @@ def test_run_fn_reads_the_data_and_exports_what_its_hyperparameters_say(
     assert served["outputs"].numpy().tolist() == [[6.0]]
 
 
-def test_nothing_is_left_running(run: Run) -> None:
+def test_nothing_is_left_running(run: Run, pytestconfig: pytest.Config) -> None:
+    if is_elsewhere(pytestconfig):
+        pytest.skip("its processes cannot be seen from here")
     job = run(TRAINS, hyperparameters={"weight": 3})
     (line,) = [line for line in log(job).splitlines() if "run_fn is in process" in line]
     pid = int(line.split()[-1])
@@ -260,7 +302,7 @@ def in_logs(task: str) -> str:
     return "chief" if task == "chief-0" else task.replace("-", " ")
 
 
-def notes(model_run: str | Path) -> dict[str, list[dict[str, Any]]]:
+def notes(model_run: str | Path) -> Notes:
     """Returns task → what it has noted, attempt after attempt."""
     return {
         path.stem: [json.loads(line) for line in path.read_text().splitlines()]
@@ -268,7 +310,13 @@ def notes(model_run: str | Path) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def nothing_runs(notes: dict[str, list[dict[str, Any]]], timeout_s: float = 20.0) -> bool:
+@pytest.fixture
+def nothing_runs(pytestconfig: pytest.Config) -> NothingRuns:
+    """Tells whether a run has left nothing running, as far as that can be seen from here."""
+    return (lambda _: True) if is_elsewhere(pytestconfig) else no_process_runs
+
+
+def no_process_runs(notes: Notes, timeout_s: float = 20.0) -> bool:
     """Whether no worker runs any more, and no server of the cluster answers."""
     pids = {note["pid"] for each in notes.values() for note in each} - {os.getpid()}
     addresses = {
@@ -294,7 +342,9 @@ def answers(address: str) -> bool:
 
 
 @pytest.mark.parametrize("shape", SHAPES, indirect=True)
-def test_run_that_ends_well_keeps_to_the_rules(run: Run, shape: str) -> None:
+def test_run_that_ends_well_keeps_to_the_rules(
+    run: Run, shape: str, nothing_runs: NothingRuns
+) -> None:
     fields, sizes = SHAPES[shape]
     job = run(
         TOGETHER
@@ -316,12 +366,14 @@ def run_fn(fn_args):
         assert {kind: len(tasks) for kind, tasks in note["cluster"].items()} == sizes
     for name in train if sizes else []:
         shown = rf"(?m)^(?:\[{in_logs(name)}\] |\({in_logs(name)} pid=.*\) )this is {name}$"
-        if name == train[0] or job.distribution.launcher != "tfjob":
+        if name == train[0] or job.distribution.launcher not in STAND_INS:
             assert re.search(shown, jobs.log(job))
     assert nothing_runs(noted)
 
 
-def test_error_of_a_worker_is_the_error_of_the_run(run: Run, shape: str, tmp_path: Path) -> None:
+def test_error_of_a_worker_is_the_error_of_the_run(
+    run: Run, shape: str, root: Path, nothing_runs: NothingRuns
+) -> None:
     fields, sizes = SHAPES[shape]
     raises = trainers(shape)[-1]
     with pytest.raises(TrainingError, match="no such layer") as caught:
@@ -344,7 +396,7 @@ def run_fn(fn_args):
     if sizes:
         assert caught.value.worker == in_logs(raises)
         assert str(caught.value).startswith(f"{in_logs(raises)}: ")
-    noted = notes(tmp_path / "model_run/1")
+    noted = notes(root / "model_run/1")
     assert {len(attempts) for attempts in noted.values()} == {1}
     assert nothing_runs(noted)
 
@@ -365,7 +417,9 @@ def run_fn(fn_args):
 """
 
 
-def test_lost_worker_is_replaced(run: Run, launcher: str, shape: str) -> None:
+def test_lost_worker_is_replaced(
+    run: Run, launcher: str, shape: str, nothing_runs: NothingRuns
+) -> None:
     if launcher == "in_process":
         pytest.skip("a process that trains in itself cannot be replaced")
     worker = trainers(shape)[-1]
@@ -379,13 +433,13 @@ def test_lost_worker_is_replaced(run: Run, launcher: str, shape: str) -> None:
 
 
 def test_worker_that_is_lost_too_often_ends_the_run(
-    run: Run, launcher: str, tmp_path: Path
+    run: Run, launcher: str, root: Path, nothing_runs: NothingRuns
 ) -> None:
     if launcher == "in_process":
         pytest.skip("a process that trains in itself cannot be replaced")
     source = TOGETHER + KILLED.format(worker="worker-0", always=True)
     with pytest.raises(WorkerLostError, match="SIGKILL"):
         run(source, {"max_failures": 1})
-    noted = notes(tmp_path / "model_run/1")
+    noted = notes(root / "model_run/1")
     assert len(noted["worker-0"]) == 2
     assert nothing_runs(noted)

@@ -21,7 +21,9 @@ def test_exported_names() -> None:
         "Launcher",
         "RayOptions",
         "TFJobOptions",
+        "TrainJobOptions",
         "TrainingRequest",
+        "VertexOptions",
         "exit_code",
         "launch",
     ]

@@ -14,22 +14,35 @@ from generic_trainer._core.cluster import Task
 from generic_trainer._core.machine import Usage
 from generic_trainer.components._compile import step_resources
 from generic_trainer.errors import ConfigurationError, WorkerHangError, WorkerLostError
-from generic_trainer.launchers import Distribution, Job, RayOptions, TFJobOptions
+from generic_trainer.launchers import (
+    Distribution,
+    Job,
+    RayOptions,
+    TFJobOptions,
+    TrainJobOptions,
+    VertexOptions,
+)
 from generic_trainer.launchers._distribution import tasks
+from generic_trainer.launchers._kubernetes import engines as kubernetes
+from generic_trainer.launchers._kubernetes import tfjob as tfjobs
+from generic_trainer.launchers._kubernetes import trainjob as trainjobs
+from generic_trainer.launchers._kubernetes.api import KubernetesApi
 from generic_trainer.launchers._local.limits import Limits
 from generic_trainer.launchers._local.placement import own_environment, own_processors
 from generic_trainer.launchers._packing import pack
 from generic_trainer.launchers._ray import connection
 from generic_trainer.launchers._supervisor import supervise, supervise_task
 from generic_trainer.launchers._task import train
-from generic_trainer.launchers._tfjob.api import KubernetesApi
-from generic_trainer.launchers._tfjob.engine import TFJobEngine
-from generic_trainer.launchers._tfjob.manifest import manifest
+from generic_trainer.launchers._vertex import custom_job
 from tests.launchers.fake_engine import FakeEngine, job_for, lost, succeeded, terminate
 
-ENGINES = ("in_process", "local", "ray", "tfjob")
+ENGINES = ("in_process", "local", "ray", "tfjob", "trainjob", "vertex")
 FIRST = Task("worker", 0)
-DEFAULT_OPTIONS = {"tfjob": {"tfjob": TFJobOptions(image="a/b:1")}}
+DEFAULT_OPTIONS: dict[str, dict[str, Any]] = {
+    "tfjob": {"tfjob": TFJobOptions(image="a/b:1")},
+    "trainjob": {"trainjob": TrainJobOptions(image="a/b:1")},
+    "vertex": {"vertex": VertexOptions(image="a/b:1", project="p", region="r")},
+}
 
 
 def supervised(distribution: Distribution) -> Any:
@@ -128,22 +141,42 @@ def ray_options(distribution: Distribution) -> Any:
 
 
 def tfjob(distribution: Distribution) -> Any:
-    return json.dumps(manifest(distribution, "name", "gs://bucket/folder", "digest"))
+    return json.dumps(tfjobs.manifest(distribution, "name", "gs://bucket/folder", "digest"))
 
 
-def tfjob_end(distribution: Distribution) -> Any:
-    """Returns what is asked of Kubernetes when a TFJob has ended."""
+def trainjob(distribution: Distribution) -> Any:
+    runtime = trainjobs.runtime(distribution, "name", "gs://bucket/folder", "digest")
+    return json.dumps([runtime, trainjobs.manifest(distribution, "name")])
+
+
+def vertex(distribution: Distribution) -> Any:
+    return json.dumps(custom_job.custom_job(distribution, "name", ["gs://bucket/folder"]))
+
+
+def vertex_servers(distribution: Distribution) -> Any:
+    return vertex(dataclasses.replace(distribution, parameter_servers=1))
+
+
+def vertex_place(distribution: Distribution) -> Any:
+    """Returns where a custom job is made."""
+    options = distribution.vertex
+    return options and (options.project, options.region)
+
+
+def kubernetes_end(distribution: Distribution) -> Any:
+    """Returns what is asked of Kubernetes when a job has ended."""
     calls: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(KubernetesApi, "__init__", lambda self, namespace: None)
-        patch.setattr(KubernetesApi, "pods", lambda self, name: {})
-        patch.setattr(KubernetesApi, "job", lambda self, name: None)
-        patch.setattr(KubernetesApi, "create", lambda self, manifest: None)
-        patch.setattr(KubernetesApi, "delete", lambda self, name: calls.append("delete"))
+        patch.setattr(KubernetesApi, "__init__", lambda self, *_: None)
+        patch.setattr(KubernetesApi, "pods", lambda self, name: [])
+        patch.setattr(KubernetesApi, "get", lambda self, *_: None)
+        patch.setattr(KubernetesApi, "create", lambda self, *_: None)
+        patch.setattr(KubernetesApi, "delete", lambda self, *_: calls.append("delete"))
         patch.setattr("generic_trainer.launchers._packing.JobFolder.write", lambda *_: "digest")
-        engine = TFJobEngine(job_for(distribution))
-        engine.start()
-        engine.kill()
+        opened = getattr(kubernetes, f"{distribution.launcher}_engine")
+        with opened(job_for(distribution)) as engine:
+            engine.start()
+            engine.kill()
     return calls
 
 
@@ -151,84 +184,238 @@ REFUSED = None
 Effect = Callable[[Distribution], Any] | None
 # Field → (a value that is not the default, engine → where the value shows).
 FIELDS: dict[str, tuple[Any, dict[str, Effect]]] = {
-    "num_workers": (3, {"in_process": REFUSED, "local": names, "ray": names, "tfjob": tfjob}),
+    "num_workers": (
+        3,
+        {
+            "in_process": REFUSED,
+            "local": names,
+            "ray": names,
+            "tfjob": tfjob,
+            "trainjob": trainjob,
+            "vertex": vertex,
+        },
+    ),
     "parameter_servers": (
         1,
-        {"in_process": REFUSED, "local": names, "ray": names, "tfjob": tfjob},
+        {
+            "in_process": REFUSED,
+            "local": names,
+            "ray": names,
+            "tfjob": tfjob,
+            "trainjob": trainjob,
+            "vertex": vertex,
+        },
     ),
     "chief": (
         True,
-        {"in_process": REFUSED, "local": names, "ray": names, "tfjob": tfjob},
+        {
+            "in_process": REFUSED,
+            "local": names,
+            "ray": names,
+            "tfjob": tfjob,
+            "trainjob": trainjob,
+            "vertex": names,
+        },
     ),
     "cpus_per_worker": (
         0.5,
-        {"in_process": step, "local": processors, "ray": ray_resources, "tfjob": tfjob},
+        {
+            "in_process": step,
+            "local": processors,
+            "ray": ray_resources,
+            "tfjob": tfjob,
+            "trainjob": trainjob,
+            "vertex": REFUSED,
+        },
     ),
     "gpus_per_worker": (
         2,
-        {"in_process": step, "local": environment, "ray": ray_resources, "tfjob": tfjob},
+        {
+            "in_process": step,
+            "local": environment,
+            "ray": ray_resources,
+            "tfjob": tfjob,
+            "trainjob": trainjob,
+            "vertex": vertex,
+        },
     ),
     "gpu_type": (
         "amd.com/gpu",
-        {"in_process": step, "local": step, "ray": REFUSED, "tfjob": tfjob},
+        {
+            "in_process": step,
+            "local": step,
+            "ray": REFUSED,
+            "tfjob": tfjob,
+            "trainjob": trainjob,
+            "vertex": vertex,
+        },
     ),
     "memory_mb_per_worker": (
         1024,
-        {"in_process": step, "local": limits, "ray": ray_resources, "tfjob": tfjob},
+        {
+            "in_process": step,
+            "local": limits,
+            "ray": ray_resources,
+            "tfjob": tfjob,
+            "trainjob": trainjob,
+            "vertex": alone,
+        },
     ),
     "max_failures": (
         5,
-        {"in_process": REFUSED, "local": supervised, "ray": supervised, "tfjob": supervised},
+        {
+            "in_process": REFUSED,
+            "local": supervised,
+            "ray": supervised,
+            "tfjob": supervised,
+            "trainjob": supervised,
+            "vertex": supervised,
+        },
     ),
     "preemption_grace_s": (
         40.0,
-        {"in_process": REFUSED, "local": supervised, "ray": alone, "tfjob": tfjob},
+        {
+            "in_process": REFUSED,
+            "local": supervised,
+            "ray": alone,
+            "tfjob": tfjob,
+            "trainjob": trainjob,
+            "vertex": alone,
+        },
     ),
     "worker_grace_s": (
         9.0,
-        {"in_process": REFUSED, "local": supervised, "ray": REFUSED, "tfjob": REFUSED},
+        {
+            "in_process": REFUSED,
+            "local": supervised,
+            "ray": REFUSED,
+            "tfjob": REFUSED,
+            "trainjob": supervised,
+            "vertex": REFUSED,
+        },
     ),
     "timeout_s": (
         9.0,
-        {"in_process": REFUSED, "local": supervised, "ray": supervised, "tfjob": supervised},
+        {
+            "in_process": REFUSED,
+            "local": supervised,
+            "ray": supervised,
+            "tfjob": supervised,
+            "trainjob": supervised,
+            "vertex": supervised,
+        },
     ),
     "heartbeat_s": (
         90.0,
-        {"in_process": REFUSED, "local": limits, "ray": alone, "tfjob": alone},
+        {
+            "in_process": REFUSED,
+            "local": limits,
+            "ray": alone,
+            "tfjob": alone,
+            "trainjob": alone,
+            "vertex": alone,
+        },
     ),
     "require_gpu": (
         True,
-        {"in_process": require_gpu, "local": require_gpu, "ray": ray_resources, "tfjob": tfjob},
+        {
+            "in_process": require_gpu,
+            "local": require_gpu,
+            "ray": ray_resources,
+            "tfjob": tfjob,
+            "trainjob": trainjob,
+            "vertex": vertex,
+        },
     ),
     "env": (
         {"CHANGED": "1"},
-        {"in_process": REFUSED, "local": environment, "ray": packed, "tfjob": tfjob},
+        {
+            "in_process": REFUSED,
+            "local": environment,
+            "ray": packed,
+            "tfjob": tfjob,
+            "trainjob": trainjob,
+            "vertex": vertex,
+        },
     ),
     "ray": (
         RayOptions(runtime_env={"pip": []}),
-        {"in_process": REFUSED, "local": REFUSED, "ray": ray_options, "tfjob": REFUSED},
+        {
+            "in_process": REFUSED,
+            "local": REFUSED,
+            "ray": ray_options,
+            "tfjob": REFUSED,
+            "trainjob": REFUSED,
+            "vertex": REFUSED,
+        },
     ),
     "tfjob": (
         TFJobOptions(image="c/d:2"),
-        {"in_process": REFUSED, "local": REFUSED, "ray": REFUSED, "tfjob": tfjob},
+        {
+            "in_process": REFUSED,
+            "local": REFUSED,
+            "ray": REFUSED,
+            "tfjob": tfjob,
+            "trainjob": REFUSED,
+            "vertex": REFUSED,
+        },
+    ),
+    "trainjob": (
+        TrainJobOptions(image="c/d:2"),
+        {**dict.fromkeys(ENGINES, REFUSED), "trainjob": trainjob},
+    ),
+    "vertex": (
+        VertexOptions(image="c/d:2", project="p", region="r"),
+        {**dict.fromkeys(ENGINES, REFUSED), "vertex": vertex},
     ),
 }
 # What shows only together with another field.
 TOGETHER: dict[tuple[str, str], dict[str, Any]] = {
     **{("gpu_type", engine): {"gpus_per_worker": 1} for engine in ENGINES},
+    **{(name, "vertex"): {"gpu_type": "T4"} for name in ("gpus_per_worker", "require_gpu")},
+    ("gpu_type", "vertex"): {"gpus_per_worker": 1, "gpu_type": "T4"},
     ("worker_grace_s", "local"): {"num_workers": 2},
+    ("worker_grace_s", "trainjob"): {"num_workers": 2},
+}
+KUBERNETES = {
+    "image": "c/d:2",
+    "namespace": "team",
+    "service_account": "trainer",
+    "volumes": {"claim": "/data"},
+    "node_selector": {"gpu": "a100"},
+    "labels": {"cost": "research"},
+}
+VERTEX = {
+    "image": "c/d:2",
+    "machine_type": "n1-standard-8",
+    "boot_disk_type": "pd-ssd",
+    "boot_disk_size_gb": 200,
+    "spot": True,
+    "persistent_resource": "pool-1",
+    "service_account": "trainer",
+    "network": "projects/1/global/networks/vpc",
+    "labels": {"cost": "research"},
+    "display_name": "mine",
+    "custom_job": {"encryption_spec": {"kms_key_name": "key"}},
 }
 OPTIONS: dict[str, tuple[str, Any, Callable[[Distribution], Any]]] = {
     "RayOptions.address": ("ray", "ray://head:10001", ray_options),
     "RayOptions.connect_timeout_s": ("ray", 7.0, ray_options),
     "RayOptions.runtime_env": ("ray", {"pip": ["x"]}, ray_options),
-    "TFJobOptions.image": ("tfjob", "c/d:2", tfjob),
-    "TFJobOptions.namespace": ("tfjob", "team", tfjob),
-    "TFJobOptions.service_account": ("tfjob", "trainer", tfjob),
-    "TFJobOptions.volumes": ("tfjob", {"claim": "/data"}, tfjob),
-    "TFJobOptions.node_selector": ("tfjob", {"gpu": "a100"}, tfjob),
-    "TFJobOptions.labels": ("tfjob", {"cost": "research"}, tfjob),
-    "TFJobOptions.keep_job": ("tfjob", True, tfjob_end),
+    **{
+        f"{kind.__name__}.{name}": (engine, value, effect)
+        for engine, kind, effect in (
+            ("tfjob", TFJobOptions, tfjob),
+            ("trainjob", TrainJobOptions, trainjob),
+        )
+        for name, value in KUBERNETES.items()
+    },
+    "TFJobOptions.keep_job": ("tfjob", True, kubernetes_end),
+    "TrainJobOptions.keep_job": ("trainjob", True, kubernetes_end),
+    **{f"VertexOptions.{name}": ("vertex", value, vertex) for name, value in VERTEX.items()},
+    "VertexOptions.parameter_server_machine_type": ("vertex", "e2-highmem-2", vertex_servers),
+    "VertexOptions.project": ("vertex", "q", vertex_place),
+    "VertexOptions.region": ("vertex", "s", vertex_place),
 }
 
 
@@ -242,7 +429,7 @@ def test_every_field_has_an_entry() -> None:
     assert all(effects.keys() == set(ENGINES) for _, effects in FIELDS.values())
     options = {
         f"{kind.__name__}.{field.name}"
-        for kind in (RayOptions, TFJobOptions)
+        for kind in (RayOptions, TFJobOptions, TrainJobOptions, VertexOptions)
         for field in dataclasses.fields(kind)
     }
     assert OPTIONS.keys() == options
@@ -270,7 +457,7 @@ def test_field_shows_or_is_refused(
 @pytest.mark.parametrize("name", OPTIONS)
 def test_option_shows(name: str) -> None:
     engine, value, effect = OPTIONS[name]
-    base = {"tfjob": TFJobOptions(image="a/b:1"), "ray": RayOptions(address="head:6379")}[engine]
+    base = {"ray": RayOptions(address="head:6379"), **DEFAULT_OPTIONS.get(engine, {})}[engine]
     options = dataclasses.replace(base, **{name.partition(".")[2]: value})  # type: ignore[type-var]
     changed, usual = (
         distribution(engine, **{engine: options}),

@@ -20,7 +20,8 @@ from generic_trainer._core import internals
 from generic_trainer._core.machine import MIB, processes_that_name
 from generic_trainer._core.scratch import ScratchFolder, private_folder
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.launchers._distribution import Distribution, RayOptions
+from generic_trainer.launchers._distribution import Distribution
+from generic_trainer.launchers._options import RayOptions
 
 # Ray Train keeps next to nothing there: our data goes by files. Ray refuses less than 75 MiB.
 _OBJECT_STORE_BYTES = 100 * MIB

@@ -8,9 +8,10 @@ from typing import Any
 
 from generic_trainer._core.cluster import Task
 from generic_trainer.errors import ConfigurationError, WorkerLostError
-from generic_trainer.launchers._distribution import RayOptions, tasks
+from generic_trainer.launchers._distribution import tasks
 from generic_trainer.launchers._failures import Failure
 from generic_trainer.launchers._job import Job
+from generic_trainer.launchers._options import RayOptions
 from generic_trainer.launchers._packing import pack
 from generic_trainer.launchers._ray.connection import connected, placement_timeout_s
 from generic_trainer.launchers._ray.output import ShownOutput, shown_output

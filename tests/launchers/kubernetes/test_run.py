@@ -1,4 +1,4 @@
-"""Making, watching, retrying and deleting TFJobs, against a stand-in for the API server."""
+"""Making, watching, retrying and deleting jobs of Kubernetes, TFJobs for the most part."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def verbs(cluster: StandIn) -> list[str]:
 
 
 def test_job_is_made_followed_and_deleted(run: Run, cluster: StandIn) -> None:
-    job = run(EXPORTS, tfjob={"namespace": "team"})
+    job = run(EXPORTS, options={"namespace": "team"})
     assert verbs(cluster) == ["POST", "DELETE"]
     assert all("/namespaces/team/" in line for line in cluster.requests)
     assert jobs.exported(job) == ["Format-Serving"]
@@ -56,7 +56,7 @@ def test_broken_connections_are_survived(run: Run, cluster: StandIn) -> None:
 
 
 def test_kept_job_stays(run: Run, cluster: StandIn) -> None:
-    run(EXPORTS, tfjob={"keep_job": True})
+    run(EXPORTS, options={"keep_job": True})
     assert verbs(cluster) == ["POST"]
 
 
@@ -132,7 +132,7 @@ def test_pod_that_is_killed_is_told_by_the_reason(
 ) -> None:
     cluster.terminated = reason
     cluster.instead = "import os; os.kill(os.getpid(), 9)"
-    with pytest.raises(error, match="its pod"):
+    with pytest.raises(error, match="its container"):
         run(EXPORTS, max_failures=1)
     assert verbs(cluster) == ["POST", "DELETE"] * jobs_made
 
@@ -145,7 +145,7 @@ import json, os, sys
 task = json.loads(os.environ["TF_CONFIG"])["task"]
 sys.exit(143 if task["index"] == 0 else 2)
 """
-    with pytest.raises(DataError, match="worker 1: its pod"):
+    with pytest.raises(DataError, match="worker 1: its container"):
         run(EXPORTS, num_workers=2, max_failures=1)
 
 
@@ -174,7 +174,7 @@ def test_sigterm_deletes_the_job(run: Run, cluster: StandIn) -> None:
 
 def test_job_that_somebody_deletes_ends_the_run(run: Run, cluster: StandIn) -> None:
     cluster.instead = WAITS
-    cluster.when_made = lambda: cluster.delete(next(iter(cluster.pods.values())).job)
+    cluster.when_made = lambda: cluster.delete("tfjobs", next(iter(cluster.pods.values())).job)
     with pytest.raises(WorkerLostError, match="deleted the TFJob"):
         run(EXPORTS)
 
@@ -194,8 +194,8 @@ def test_refusal_says_what_is_missing(
 def test_pipeline_root_that_no_pod_sees_is_an_error_before_anything_is_made(
     run: Run, cluster: StandIn
 ) -> None:
-    with pytest.raises(ConfigurationError, match="pods cannot see the pipeline root"):
-        run(EXPORTS, tfjob={"volumes": {"claim": "/pipelines"}})
+    with pytest.raises(ConfigurationError, match="workers cannot see the pipeline root"):
+        run(EXPORTS, options={"volumes": {"claim": "/pipelines"}})
     assert cluster.requests == []
 
 

@@ -1,4 +1,4 @@
-"""Program of a pod: `python -m generic_trainer.launchers._tfjob.pod FOLDER DIGEST`."""
+"""Program of a container: `python -m generic_trainer.launchers._remote.program FOLDER DIGEST`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Any
 
 from generic_trainer._core.cluster import Task, cluster_addresses, this_task
 from generic_trainer._core.output import shown_output
-from generic_trainer.launchers._distribution import tasks
+from generic_trainer.launchers._distribution import Distribution, tasks
 from generic_trainer.launchers._failures import Failure
+from generic_trainer.launchers._job import Job
 from generic_trainer.launchers._local.engine import local_engine
 from generic_trainer.launchers._packing import JobFolder
 from generic_trainer.launchers._supervisor import supervise_task
 from generic_trainer.launchers._task import serve
+from generic_trainer.launchers._worker_end import WorkerEnd
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -26,7 +28,14 @@ def main(arguments: Sequence[str]) -> int:
     path, digest = arguments
     folder = JobFolder(path)
     job = folder.read(digest)
-    task = _own_task(tasks(job.distribution))
+    task = own_task(job.distribution)
+    end = run_own_task(job, task)
+    folder.write_end(task, end)
+    return end.status
+
+
+def run_own_task(job: Job, task: Task) -> WorkerEnd:
+    """Runs the task that this process is for, and returns how it ended; a server never does."""
     if task.is_server:
         # As the first process of a container it would otherwise not be told to end.
         signal.signal(signal.SIGTERM, _exit)
@@ -34,14 +43,12 @@ def main(arguments: Sequence[str]) -> int:
             server = serve(job)
             while server:  # its threads do the work, and this one hears the signal
                 signal.pause()
-    end = supervise_task(job, task, local_engine)
-    folder.write_end(task, end)
-    return end.status
+    return supervise_task(job, task, local_engine)
 
 
-def _own_task(all_tasks: tuple[Task, ...]) -> Task:
-    """Returns the task of this process; the operator gives a TFJob of one pod no TF_CONFIG."""
-    return this_task() if cluster_addresses() else all_tasks[0]
+def own_task(distribution: Distribution) -> Task:
+    """Returns the task of this process; one that is alone has no TF_CONFIG."""
+    return this_task() if cluster_addresses() else tasks(distribution)[0]
 
 
 def _exit(signum: int, frame: Any) -> None:

@@ -1,0 +1,83 @@
+"""Options of pytest with which the contract suite runs against somebody's own cluster::
+
+pytest tests/launchers --engine tfjob --kubeconfig ~/.kube/config --root /pipelines/contract \
+    --engine-options '{"image": "registry/trainer:7", "volumes": {"pipelines": "/pipelines"}}'
+
+Without options an engine that needs a service gets a stand-in for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from generic_trainer._core.texts import parse_json
+from generic_trainer.launchers._options import OPTIONS
+
+# What they have in common is tried with TFJobs.
+_LIKE_TFJOB = ("trainjob", "vertex")
+_TRIED_FOR_ALL = [
+    f"test_run_that_ends_well_keeps_to_the_rules[{name}-two workers]" for name in _LIKE_TFJOB
+]
+
+__all__ = ["add_options", "deselect", "is_elsewhere", "options_of", "shared_folder"]
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Adds the options to those of pytest."""
+    group = parser.getgroup("engines", "the contract suite of launchers, against a cluster")
+    group.addoption("--engine", choices=["in_process", "local", *OPTIONS], help="this one alone")
+    group.addoption("--engine-options", metavar="JSON", help="of its class, such as TFJobOptions")
+    group.addoption("--kubeconfig", metavar="FILE", help="of the cluster of tfjob and trainjob")
+    group.addoption(
+        "--root", metavar="DIR", help="a folder that the workers see under the same path"
+    )
+
+
+def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves the contract suite of the engine that is asked for, if one is.
+
+    Engines that have the better part in common are tried with one run each where none is.
+    """
+    engine = config.getoption("--engine")
+
+    def is_asked_for(item: pytest.Item) -> bool:
+        launcher = getattr(item, "callspec", None) and item.callspec.params.get("launcher")
+        if engine is None:
+            return launcher not in _LIKE_TFJOB or item.name in _TRIED_FOR_ALL
+        return bool(launcher == engine)
+
+    config.hook.pytest_deselected(items=[item for item in items if not is_asked_for(item)])
+    items[:] = [item for item in items if is_asked_for(item)]
+
+
+def is_elsewhere(config: pytest.Config) -> bool:
+    """Returns whether the workers run where this process cannot look."""
+    return config.getoption("--engine-options") is not None
+
+
+@contextlib.contextmanager
+def options_of(config: pytest.Config, engine: str) -> Iterator[Any]:
+    """Yields the options of the engine, for somebody's own cluster."""
+    values = parse_json(config.getoption("--engine-options"))
+    with pytest.MonkeyPatch.context() as patch:
+        if config.getoption("--kubeconfig"):
+            path = os.path.expanduser(config.getoption("--kubeconfig"))
+            patch.setenv("KUBECONFIG", path)
+        yield OPTIONS[engine](**values)
+
+
+def shared_folder(config: pytest.Config, otherwise: Path) -> Path:
+    """Returns an empty folder that the workers see as well."""
+    root = config.getoption("--root")
+    if root is None:
+        return otherwise
+    folder = Path(root) / uuid.uuid4().hex[:10]
+    folder.mkdir(parents=True)
+    return folder
