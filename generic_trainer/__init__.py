@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         trials,
         user_code,
         validation,
+        vertex,
     )
     from generic_trainer.components import GenericTrainer
     from generic_trainer.launchers import Distribution
@@ -53,9 +54,20 @@ __all__ = [
     "trials",
     "user_code",
     "validation",
+    "vertex",
 ]
 
-_OTHERS = ("cli", "data", "errors", "estimator", "executors", "training", "trials", "user_code")
+_OTHERS = (
+    "cli",
+    "data",
+    "errors",
+    "estimator",
+    "executors",
+    "training",
+    "trials",
+    "user_code",
+    "vertex",
+)
 
 __getattr__, __dir__ = lazy_names(
     __name__,

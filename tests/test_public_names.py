@@ -26,6 +26,7 @@ PUBLIC = {
         "trials",
         "user_code",
         "validation",
+        "vertex",
     ],
     "generic_trainer.cli": ["main"],
     "generic_trainer.components": ["GenericTrainer", "GenericTrainerSpec"],
@@ -225,6 +226,18 @@ PUBLIC = {
         "start_checker",
         "validate_saved_model",
         "write_manifest",
+    ],
+    "generic_trainer.vertex": [
+        "ENABLE_UCAIP_KEY",
+        "ENABLE_VERTEX_KEY",
+        "JOB_ID_KEY",
+        "LABELS_KEY",
+        "TRAINING_ARGS_KEY",
+        "Trainer",
+        "UCAIP_REGION_KEY",
+        "VERTEX_CONTAINER_IMAGE_URI_KEY",
+        "VERTEX_REGION_KEY",
+        "distribution_of",
     ],
 }
 
