@@ -29,7 +29,7 @@ Takes the place of `tfx.extensions.google_cloud_ai_platform.Trainer`::
    `run_fn`, by `launcher="vertex"`; what comes before and after, such as the checks of the model,
    happens where the orchestrator runs the step.
 2. The image needs this package. TFX's own, its default, has none: an image must be given.
-3. Worker pool 0 is the chief, pool 1 the workers, pool 2 the parameter servers, as Vertex AI has it.
+3. Worker pool 0 is the chief, pool 1 the workers, pool 2 the parameter servers, as on Vertex AI.
 4. `run_fn` finds all of `custom_config`, as with TFX.
 """
 

@@ -210,7 +210,7 @@ class Resume(tf.keras.callbacks.Callback):
         self._position.steps += count
         self._position.consumed = self._train.consumed
         if self._stop.is_due(self._position.steps):
-            self._save()
+            self._save(wait=True)
             self._wait_for_worker_0()
             self._end_early()
         if self._schedule.is_due(self._position.steps):
@@ -225,7 +225,7 @@ class Resume(tf.keras.callbacks.Callback):
             read_randomness(self._finished.path, self.model)
         elif self._position.steps:
             self._position.done = True
-            self._save()
+            self._save(wait=True)
         if self._notice.received:
             self._end_early()
         self.close()
@@ -296,14 +296,21 @@ class Resume(tf.keras.callbacks.Callback):
                 f"{error}. Pass the same callbacks in the same order, or delete it to start afresh."
             ) from error
 
-    def _save(self) -> None:
+    def _save(self, *, wait: bool = False) -> None:
+        """Saves beside training; with `wait`, where no step follows."""
         start_s = self._clock()
         steps = self._position.steps
         collect_metrics(self.model)
-        try:
-            self._manager.save(steps, self._write, dataclasses.asdict(self._position))
-        except TrainingError as error:
-            _logger.warning("Training goes on without a new checkpoint: %s", error)
+        for act in (
+            self._manager.wait,  # for the one before, which may have failed
+            lambda: self._manager.save(
+                steps, self._write, dataclasses.asdict(self._position), wait=wait
+            ),
+        ):
+            try:
+                act()
+            except TrainingError as error:
+                _logger.warning("Training goes on without a new checkpoint: %s", error)
         self._schedule.saved(steps, self._clock() - start_s)
 
     def _write(self, directory: str) -> None:

@@ -11,13 +11,16 @@ Those of an earlier release have no checksum of the list.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from generic_trainer._core.files import (
@@ -76,6 +79,9 @@ class CheckpointManager:
        altered in any byte is skipped with a warning, and the one before it is taken.
     4. One process at a time: a second manager of a local directory is refused. Object stores have
        no locks: there, two runs at once hinder each other and still damage nothing.
+    5. With `wait=False` a checkpoint is written beside training: what is saved is taken as it is at
+       that moment, into the kernel's memory for files or, for an object store, a file of this
+       machine, and a thread does the rest. The next one, and the end, wait for it.
     """
 
     def __init__(
@@ -102,6 +108,8 @@ class CheckpointManager:
         self._damaged: set[str] = set()
         gfile().makedirs(self.directory)
         self._writes = writes
+        self._writer: threading.Thread | None = None
+        self._failed: TrainingError | None = None  # of the thread
         self._lock: DirectoryLock | None = None
         if writes and not is_remote(self.directory):
             self._lock = DirectoryLock(self.directory, wait_s=wait_s)
@@ -110,7 +118,11 @@ class CheckpointManager:
                     _delete(os.path.join(self.directory, name))
 
     def close(self) -> None:
-        """Lets another run write; doing so twice is no error."""
+        """Lets another run write, when all is written; doing so twice is no error."""
+        self._join()
+        if self._failed is not None:
+            _logger.warning("%s", self._failed)
+            self._failed = None
         if self._lock is not None:
             self._lock.release()
 
@@ -125,6 +137,8 @@ class CheckpointManager:
         step: int,
         write: Callable[[str], Any],
         metadata: Mapping[str, Any] | None = None,
+        *,
+        wait: bool = True,
     ) -> SavedCheckpoint:
         """Saves a checkpoint.
 
@@ -132,36 +146,47 @@ class CheckpointManager:
             step: how far the run is; must not be below that of a good checkpoint that is there.
             write: is called with an empty directory and writes files into it.
             metadata: anything that JSON can hold.
+            wait: whether to return when all of it is on the disk; else when `write` has returned.
 
         Raises:
             ConfigurationError: there is a checkpoint of a later step, so the run did not resume.
-            TrainingError: it cannot be written, because the disk is full for example. The
-                checkpoints before it are as they were.
+            TrainingError: it, or the one before that was not waited for, cannot be written,
+                because the disk is full for example. The checkpoints before it are as they were.
         """
         if not self._writes:
             with ScratchFolder("checkpoint-") as scratch_dir:
                 write(scratch_dir)
                 return SavedCheckpoint(step, scratch_dir, dict(metadata or {}))
-        import tensorflow as tf
-
+        self.wait()
         self._check_order(step)
         saved = map(_step_and_attempt, self._names())
         attempt = max((attempt for at, attempt in saved if at == step), default=-1) + 1
         name = f"step-{step:012d}.{attempt}"
-        try:
-            path = self._write(name, step, write, dict(metadata or {}))
-        except (OSError, tf.errors.OpError) as error:
-            names = self._names()
-            left = f"{names[-1]} is still there." if names else "There is no earlier one."
-            raise TrainingError(
-                f"The checkpoint of step {step} could not be written into {self.directory}: "
-                f"{error}. {left} Make room there, or keep fewer checkpoints."
-            ) from error
-        self._prune(keep=name)
-        return SavedCheckpoint(step, path, dict(metadata or {}))
+        values = dict(metadata or {})
+        with self._told(step):
+            started = _Writing(self.directory, name, write)
+        finish = functools.partial(self._finish, started, name, step, values)
+        if wait:
+            finish()
+        else:
+            self._writer = threading.Thread(target=self._beside, args=(finish,), name="checkpoint")
+            self._writer.start()
+        return SavedCheckpoint(step, started.target, values)
+
+    def wait(self) -> None:
+        """Returns when what was saved with `wait=False` is on the disk.
+
+        Raises:
+            TrainingError: it cannot be written; see `save`.
+        """
+        self._join()
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            raise failed
 
     def latest(self) -> SavedCheckpoint | None:
         """Returns the newest complete checkpoint; None when there is none."""
+        self._join()
         for name in reversed(self._names()):
             path = os.path.join(self.directory, name)
             try:
@@ -172,7 +197,12 @@ class CheckpointManager:
         return None
 
     def save_objects(
-        self, step: int, objects: Mapping[str, Any], metadata: Mapping[str, Any] | None = None
+        self,
+        step: int,
+        objects: Mapping[str, Any],
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        wait: bool = True,
     ) -> SavedCheckpoint:
         """Saves what `tf.train.Checkpoint` can: models, optimizers, variables, dataset iterators.
 
@@ -180,13 +210,16 @@ class CheckpointManager:
             step: see `save`.
             objects: name → object.
             metadata: see `save`.
+            wait: see `save`.
         """
         import tensorflow as tf
 
         checkpoint = tf.train.Checkpoint(**objects)
-        return self.save(
-            step, lambda directory: checkpoint.write(os.path.join(directory, _OBJECTS)), metadata
-        )
+
+        def write(directory: str) -> None:
+            checkpoint.write(os.path.join(directory, _OBJECTS))
+
+        return self.save(step, write, metadata, wait=wait)
 
     def restore_objects(self, objects: Mapping[str, Any]) -> SavedCheckpoint | None:
         """Restores the newest complete checkpoint of `save_objects` into the same objects.
@@ -214,25 +247,35 @@ class CheckpointManager:
             ) from error
         return saved
 
-    def _write(
-        self, name: str, step: int, write: Callable[[str], Any], metadata: dict[str, Any]
-    ) -> str:
-        target = os.path.join(self.directory, name)
-        remote = is_remote(self.directory)
-        path = target if remote else os.path.join(self.directory, _UNFINISHED + name)
+    def _finish(self, started: _Writing, name: str, step: int, metadata: Mapping[str, Any]) -> None:
+        with self._told(step):
+            started.finish(step, metadata)
+        self._prune(keep=name)
+
+    def _beside(self, finish: Callable[[], None]) -> None:
         try:
-            gfile().makedirs(path)
-            write(path)
-            _write_manifest(path, step, metadata)
-            if not remote:
-                os.rename(path, target)
-                _sync(self.directory)
-        except BaseException:
-            # Room is what a full disk needs most.
-            if gfile().exists(path):
-                gfile().rmtree(path)
-            raise
-        return target
+            finish()
+        except TrainingError as error:
+            self._failed = error
+
+    def _join(self) -> None:
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+
+    @contextlib.contextmanager
+    def _told(self, step: int) -> Iterator[None]:
+        import tensorflow as tf
+
+        try:
+            yield
+        except (OSError, tf.errors.OpError) as error:
+            names = self._names()
+            left = f"{names[-1]} is still there." if names else "There is no earlier one."
+            raise TrainingError(
+                f"The checkpoint of step {step} could not be written into {self.directory}: "
+                f"{error}. {left} Make room there, or keep fewer checkpoints."
+            ) from error
 
     def _names(self) -> list[str]:
         """Returns the checkpoints' names, oldest first."""
@@ -257,6 +300,54 @@ class CheckpointManager:
                 _delete(os.path.join(self.directory, name))
 
 
+class _Writing:
+    """A checkpoint that is being written: its content first, then what makes it one.
+
+    Attributes:
+        target: the directory that it will have.
+    """
+
+    def __init__(self, directory: str, name: str, write: Callable[[str], Any]) -> None:
+        """Has the content written: beside its place, or for an object store into a local folder."""
+        self._directory, self.target = directory, os.path.join(directory, name)
+        self._scratch = ScratchFolder("checkpoint-") if is_remote(directory) else None
+        self._path = os.path.join(directory, _UNFINISHED + name)
+        if self._scratch is not None:
+            self._path = self._scratch.path
+        with self._given_up_on_errors():
+            gfile().makedirs(self._path)
+            write(self._path)
+
+    def finish(self, step: int, metadata: Mapping[str, Any]) -> None:
+        """Brings the content to its place, for good."""
+        with self._given_up_on_errors():
+            manifest = _manifest(self._path, step, metadata)
+            if self._scratch is None:
+                _write_manifest(self._path, manifest)
+                os.rename(self._path, self.target)
+                _sync(self._directory)
+                return
+            for name in files_below(self._path):
+                path = os.path.join(self.target, name)
+                gfile().makedirs(os.path.dirname(path))
+                gfile().copy(os.path.join(self._path, name), path, overwrite=True)
+            _write_manifest(self.target, manifest)
+            self._scratch.close()
+
+    @contextlib.contextmanager
+    def _given_up_on_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            # Room is what a full disk needs most.
+            for path in {self._path, self.target}:
+                if gfile().exists(path):
+                    gfile().rmtree(path)
+            if self._scratch is not None:
+                self._scratch.close()
+            raise
+
+
 def _delete(path: str) -> None:
     gfile().rmtree(path) if gfile().isdir(path) else gfile().remove(path)
 
@@ -266,17 +357,21 @@ def _step_and_attempt(name: str) -> tuple[int, int]:
     return int(step), int(attempt)
 
 
-def _write_manifest(directory: str, step: int, metadata: Mapping[str, Any]) -> None:
-    """Lists all files of a directory, after they have reached the disk."""
+def _manifest(directory: str, step: int, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the list of all files of a directory, after they have reached the disk."""
     files = {}
     for name in files_below(directory):
         path = os.path.join(directory, name)
         _sync(path)
         files[name] = _size_and_checksum(path)
-    path = os.path.join(directory, _MANIFEST_FILE)
     manifest = {"step": step, "metadata": metadata, "files": files}
     manifest = json.loads(_text(manifest))  # as its reader has it: keys are texts, and so sorted
     manifest[_CHECKSUM] = _checksum(manifest)
+    return manifest
+
+
+def _write_manifest(directory: str, manifest: Mapping[str, Any]) -> None:
+    path = os.path.join(directory, _MANIFEST_FILE)
     write_whole(path, _text(manifest))
     _sync(path)
     _sync(directory)
