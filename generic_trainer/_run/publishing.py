@@ -23,6 +23,7 @@ from generic_trainer._core.files import (
     move_aside,
     publish_tree,
 )
+from generic_trainer._core.goodput import goodput_of
 from generic_trainer._core.locks import locks_held
 from generic_trainer._core.scratch import LOCK_SUFFIX, claimed, sweep
 from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
@@ -103,7 +104,8 @@ def check_export(
     _logger.info("Checking the exported model")
     report = checker.validate(model, contract)
     rests_in = os.path.join(request.model_dir if report.passed else rejected, SERVING_MODEL_DIR)
-    report = dataclasses.replace(report, model_dir=rests_in)
+    facts = {**report.facts, **goodput_of(request.model_run_dir)}
+    report = dataclasses.replace(report, model_dir=rests_in, facts=facts)
     write_report(report, request.model_run_dir)
     for warning in report.warnings:
         _logger.warning("%s: %s → %s", warning.name, warning.message, warning.remedy)

@@ -213,13 +213,16 @@ def _described(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Checked with TensorFlow", facts.get("tensorflow_version", "")),
         ("Original directory hidden", hidden),
         ("Checked without protection from", ", ".join(facts.get("unprotected", ()))),
+        ("Goodput of the training", f"{facts['goodput']:.1%}" if "goodput" in facts else ""),
+        ("Restarts of the training", _number(facts, "restarts", "")),
+        ("Steps lost", _number(facts, "steps_lost", "")),
         ("Time taken", _number(facts, "seconds", "s")),
     ]
     return [(label, value) for label, value in rows if value]
 
 
 def _number(facts: Mapping[str, Any], key: str, unit: str) -> str:
-    return f"{facts[key]:.4g} {unit}" if key in facts else ""
+    return f"{facts[key]:.4g} {unit}".rstrip() if key in facts else ""
 
 
 def _size(facts: Mapping[str, Any]) -> str:

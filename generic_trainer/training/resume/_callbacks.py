@@ -135,6 +135,8 @@ def resume_callbacks(
         every_steps=every_steps,
         every_s=every_s or _DEFAULT_INTERVAL_S,
         grace_s=preemption_grace_s,
+        name=name,
+        run_dir=getattr(fn_args, "model_run_dir", None) or "",
     )
     return [*others, resume]
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from generic_trainer._core.cluster import is_chief
+from generic_trainer._core.goodput import GoodputMeter
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer._core.signals import SigtermNotice
 from generic_trainer.errors import ConfigurationError, TrainingError, WorkerLostError
@@ -51,6 +53,7 @@ class _Position:
         done: whether `fit` has come to its end.
         first_epoch: the `initial_epoch` of `fit`.
         length: batches of an epoch, once one has ended.
+        useful_s: seconds of the run that went into these steps.
     """
 
     epoch: int = 0
@@ -60,6 +63,7 @@ class _Position:
     done: bool = False
     first_epoch: int = 0
     length: int = 0
+    useful_s: float = 0.0
 
     def of_reader(self, epochs: int) -> ReaderPosition:
         is_last = self.epoch + 1 >= epochs
@@ -141,6 +145,8 @@ class Resume(tf.keras.callbacks.Callback):
         every_steps: int | None,
         every_s: float,
         grace_s: float,
+        name: str = "fit",
+        run_dir: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
@@ -149,6 +155,7 @@ class Resume(tf.keras.callbacks.Callback):
         self._every_steps = every_steps
         self._every_s = every_s
         self._grace_s = grace_s
+        self._name, self._run_dir = name, run_dir
         self._clock = clock
         self._is_used = False
         self._resources = contextlib.ExitStack()
@@ -171,12 +178,18 @@ class Resume(tf.keras.callbacks.Callback):
             self._is_used = True
             self._notice = opened.enter_context(SigtermNotice(self._grace_s))
             self._stop = opened.enter_context(contextlib.closing(make_stop(self._notice, strategy)))
+            self._meter = opened.enter_context(
+                contextlib.closing(
+                    GoodputMeter(self._manager.directory if is_chief() else None, self._run_dir)
+                )
+            )
             self._train = _TrainFunction(self.model.train_function)
             if all(each is not self.model.history for each in self._others):
                 self._others.append(self.model.history)  # which fit has made
             saved = self._manager.latest()
             if saved is not None:
                 self._go_to(saved)
+            self._meter.begin(self._position.steps, self._position.useful_s)
             self._resources = opened.pop_all()
         self._schedule = self._make_schedule()
         self.model.train_function = self._train
@@ -209,6 +222,7 @@ class Resume(tf.keras.callbacks.Callback):
         self._position.batches = batch + 1
         self._position.steps += count
         self._position.consumed = self._train.consumed
+        self._meter.step_ends(self._position.steps)
         if self._stop.is_due(self._position.steps):
             self._save(wait=True)
             self._wait_for_worker_0()
@@ -226,6 +240,8 @@ class Resume(tf.keras.callbacks.Callback):
         elif self._position.steps:
             self._position.done = True
             self._save(wait=True)
+            if is_chief():
+                _logger.info("Goodput %s", self._meter.end(self._name))
         if self._notice.received:
             self._end_early()
         self.close()
@@ -300,6 +316,7 @@ class Resume(tf.keras.callbacks.Callback):
         """Saves beside training; with `wait`, where no step follows."""
         start_s = self._clock()
         steps = self._position.steps
+        self._position.useful_s = self._meter.useful_s
         collect_metrics(self.model)
         for act in (
             self._manager.wait,  # for the one before, which may have failed
@@ -312,6 +329,7 @@ class Resume(tf.keras.callbacks.Callback):
             except TrainingError as error:
                 _logger.warning("Training goes on without a new checkpoint: %s", error)
         self._schedule.saved(steps, self._clock() - start_s)
+        self._meter.saved()
 
     def _write(self, directory: str) -> None:
         self._model_state.write(directory)

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import tensorflow as tf
 from generic_trainer._core.locks import DirectoryLock
 from generic_trainer.errors import ConfigurationError, TrainingError
 from generic_trainer.training import CheckpointManager
+from generic_trainer.training.resume import _manager
 
 
 def writes(text: str) -> Callable[[str], object]:
@@ -154,6 +156,45 @@ def test_a_full_disk_is_named_and_costs_nothing(tmp_path: Path) -> None:
         saved = manager.latest()
         assert saved is not None
         assert saved.step == 1
+
+
+def test_checkpoint_beside_training_is_what_was_there_when_it_was_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+    sync = _manager._sync
+    monkeypatch.setattr(_manager, "_sync", lambda path: (goes_on.wait(), sync(path)))
+    state = ["one"]
+    with CheckpointManager(str(tmp_path)) as manager:
+        manager.save(1, lambda directory: writes(state[0])(directory), wait=False)
+        state[0] = "two"  # training goes on while the disk is slow
+        assert not list(tmp_path.glob("step-*"))
+        goes_on.set()
+        assert latest_text(manager) == "one"
+        manager.save(2, lambda directory: writes(state[0])(directory), wait=False)
+    assert [path.name for path in sorted(tmp_path.glob("step-*"))] == [
+        *("step-000000000001.0", "step-000000000002.0")
+    ]
+
+
+def test_what_fails_beside_training_is_told_and_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(path: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    with CheckpointManager(str(tmp_path)) as manager:
+        manager.save(1, writes("one"))
+        with monkeypatch.context() as patch:
+            patch.setattr(_manager, "_sync", full)
+            manager.save(2, writes("two"), wait=False)
+            with pytest.raises(TrainingError, match=r"step 2 could not be written.*No space left"):
+                manager.wait()
+            manager.save(3, writes("three"), wait=False)
+            manager.close()
+        assert "step 3 could not be written" in caplog.text
+        assert latest_text(manager) == "one"
+    assert not list(tmp_path.glob(".unfinished-*"))
 
 
 def test_objects_come_back(tmp_path: Path) -> None:

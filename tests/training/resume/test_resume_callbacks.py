@@ -210,13 +210,18 @@ def test_a_retry_in_the_same_process_ends_what_the_fit_that_raised_had_begun(
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             raise RuntimeError("the user's own")
 
+    def callbacks() -> list[Any]:
+        arguments = fn_args(tmp_path)
+        arguments.model_run_dir = str(tmp_path / "run")
+        return resume_callbacks(arguments)
+
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(RuntimeError, match="the user's own"):
-        tiny_model().fit(
-            tiny_data(), verbose=0, callbacks=[*resume_callbacks(fn_args(tmp_path)), Fail()]
-        )
-    tiny_model().fit(tiny_data(), verbose=0, callbacks=resume_callbacks(fn_args(tmp_path)))
+        tiny_model().fit(tiny_data(), verbose=0, callbacks=[*callbacks(), Fail()])
+    tiny_model().fit(tiny_data(), verbose=0, callbacks=callbacks())
     assert signal.getsignal(signal.SIGTERM) == before
+    goodput = json.loads((tmp_path / "run" / "goodput.json").read_text())["fit"]
+    assert (goodput["restarts"], goodput["steps_lost"]) == (1, 1)
 
 
 def test_nothing_is_kept_of_a_fit_that_has_ended(tmp_path: Path) -> None:
