@@ -134,6 +134,11 @@ TF_FIND_OP = PrivateName(
     "tensorflow.python.framework.op_def_registry:get",
     "finding the ops of a SavedModel that TensorFlow does not have",
 )
+TF_KERNELS_OF_OP = PrivateName(
+    "tensorflow",
+    "tensorflow.python.framework.kernels:get_registered_kernels_for_op",
+    "saying which ops of a model run on an accelerator alone",
+)
 TF_GLOBAL_GENERATOR = PrivateName(
     "tensorflow",
     "tensorflow.python.ops.stateful_random_ops:global_generator",

@@ -21,7 +21,7 @@ _MAX_VALUES = 1000  # of one list
 _MANY = 100
 _NO_BOUND = 1e30  # beyond it a domain says nothing: all numbers of the type
 _NO_INT_BOUND = 1 << 40
-_FLOATS = (0.0, -1.0, 1e-42, 1e9, -1e9)  # one of them denormal
+_FLOATS = (0.0, -1.0, 0.5, 1.0, 1e-6, 1e-42, 1e9, -1e9)  # one of them denormal
 _INTS = (0, -1, 1 << 31)
 _TEXTS = (
     b"",
@@ -42,10 +42,12 @@ class ProbeRow:
     Attributes:
         example: the `tf.train.Example`.
         what: the special thing, in words.
+        alone: whether it is another row in a batch, which pads lists to the longest.
     """
 
     example: Any
     what: str
+    alone: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +161,7 @@ class SchemaRows:
         kind = _LISTS[self.features[name].dtype]
         values = self._values(name) or [b"text" if kind == "bytes_list" else 1]
         self._set(example, name, (values * count)[:count])
-        return ProbeRow(example, f"feature {name!r} has {count} values, {told}")
+        return ProbeRow(example, f"feature {name!r} has {count} values, {told}", alone=not count)
 
     def _set(self, example: Any, name: str, values: Sequence[Any]) -> None:
         feature = example.features.feature[name]

@@ -68,11 +68,13 @@ class ParsedFeature:
         name: the feature's key.
         dtype: `"float32"`, `"int64"` or `"string"`.
         size: how many values a row needs; 1 for one of any length.
+        dense_size: how many a row must have; None for any number.
     """
 
     name: str
     dtype: str
     size: int
+    dense_size: int | None = None
 
 
 def parsed_features(graph_def: Any, signature: Any) -> dict[str, ParsedFeature]:
@@ -154,16 +156,21 @@ def _features_of(node: Any, by_name: Mapping[str, Any]) -> Iterator[ParsedFeatur
         return
     shapes = attributes["dense_shapes"].list.shape
     sizes = [math.prod(max(dim.size, 1) for dim in shape.dim) for shape in shapes]
-    yield from _features(dense, attributes["Tdense"].list.type, sizes)
+    lengths = [None if any(dim.size < 0 for dim in shape.dim) else size
+               for shape, size in zip(shapes, sizes, strict=True)]
+    yield from _features(dense, attributes["Tdense"].list.type, sizes, lengths)
     yield from _features(sparse, attributes["sparse_types"].list.type)
 
 
-def _features(keys: Any, types: Any, sizes: Iterable[int] = ()) -> Iterator[ParsedFeature]:
+def _features(
+    keys: Any, types: Any, sizes: Iterable[int] = (), lengths: Iterable[int | None] = ()
+) -> Iterator[ParsedFeature]:
     import tensorflow as tf
 
     sizes = itertools.chain(sizes, itertools.repeat(1))
-    for key, dtype, size in zip(keys, types, sizes, strict=False):
-        yield ParsedFeature(key.decode(), tf.as_dtype(dtype).name, size)
+    lengths = itertools.chain(lengths, itertools.repeat(None))
+    for key, dtype, size, length in zip(keys, types, sizes, lengths, strict=False):
+        yield ParsedFeature(key.decode(), tf.as_dtype(dtype).name, size, length)
 
 
 def _strings(by_name: Mapping[str, Any], tensor: str) -> list[bytes]:

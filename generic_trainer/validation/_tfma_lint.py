@@ -7,6 +7,7 @@ that does not exist is left out, and without thresholds no blessing is ever writ
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -45,6 +46,7 @@ def lint_findings(
         preprocessed: what the config's preprocessing functions return.
     """
     yield from _structure(config)
+    yield from _models_of_metrics(config)
     if features is not None:
         yield from _feature_names(config, features, preprocessed)
     yield from _metrics(config)
@@ -66,6 +68,16 @@ def _structure(config: Any) -> Iterator[Finding]:
         config_util.verify_eval_config(config)
     except ValueError as error:
         yield fail(reason_of(error), "correct the eval config as TFMA says")
+
+
+def _models_of_metrics(config: Any) -> Iterator[Finding]:
+    known = sorted(spec.name for spec in config.model_specs)
+    for name in sorted({name for spec in config.metrics_specs for name in spec.model_names}):
+        if name not in known:
+            yield fail(
+                f"metrics_specs.model_names has {name!r}, the model_specs are {known}",
+                "name one of them, or leave model_names out",
+            )
 
 
 def _feature_names(
@@ -130,7 +142,21 @@ def _thresholds(config: Any) -> Iterator[Finding]:
             "add threshold { value_threshold { lower_bound { value: ... } } } to a metric",
         )
     for spec in config.metrics_specs:
+        computed = {name for metric in spec.metrics for name in _names_of(metric)}
+        if computed and (others := sorted(set(spec.thresholds) - computed)):
+            yield warn(
+                f"thresholds for {others}, and the metrics here are {sorted(computed)}: where the "
+                "model itself does not compute these, the Evaluator blesses no model",
+                "name a metric that is computed, or put the threshold into its own entry",
+            )
         for metric in spec.metrics:
+            change = metric.threshold.change_threshold
+            if metric.threshold.HasField("change_threshold") and not change.direction:
+                yield fail(
+                    f"metric {metric.class_name!r}: change_threshold has no direction, which TFMA "
+                    "refuses after it has evaluated",
+                    "add direction: LOWER_IS_BETTER or HIGHER_IS_BETTER",
+                )
             bounds = metric.threshold.value_threshold
             both = bounds.HasField("lower_bound") and bounds.HasField("upper_bound")
             if both and bounds.lower_bound.value > bounds.upper_bound.value:
@@ -139,6 +165,16 @@ def _thresholds(config: Any) -> Iterator[Finding]:
                     f"above upper_bound {bounds.upper_bound.value:g}, so that no model is blessed",
                     "exchange the bounds",
                 )
+
+
+def _names_of(metric: Any) -> list[str]:
+    """Returns the names under which TFMA reports a metric; none where it cannot be made."""
+    from tensorflow_model_analysis.metrics import metric_specs
+
+    with contextlib.suppress(Exception):  # which `_metrics` tells
+        instance = metric_specs.metric_instance(metric)
+        return [instance.get_config().get("name") or instance.name]
+    return []
 
 
 def _has_threshold(spec: Any) -> bool:

@@ -53,14 +53,24 @@ class Recipe:
         check: the check that must find it.
         status: what that check must say.
         told: a part of its message.
-        contract: what the model is checked against.
+        contract: what the model is checked against; a function makes it of the good model.
+        source: where the idea comes from: an issue, or the part of a library that breaks.
+        breaks: whom the model breaks.
+        missed: why no check can find it; empty for those that one finds.
     """
 
     make: Make
     check: str
     status: str
     told: str
-    contract: ServingContract | None
+    contract: ServingContract | Callable[[Path], ServingContract] | None
+    source: str = ""
+    breaks: str = ""
+    missed: str = ""
+
+    def contract_for(self, good: Path) -> ServingContract | None:
+        """Returns the contract, where `good` is the good model."""
+        return self.contract(good) if callable(self.contract) else self.contract
 
 
 RECIPES: dict[str, Recipe] = {}

@@ -8,10 +8,14 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from generic_trainer._core.scratch import ScratchFolder
+from generic_trainer._core.texts import did_you_mean
 from generic_trainer.validation._check import Finding, check, fail, note, skip
 from generic_trainer.validation._model import ModelUnderTest
-from generic_trainer.validation._scoring import first_line
+from generic_trainer.validation._schema_rows import domain_words
+from generic_trainer.validation._scoring import first_line, is_float
 from generic_trainer.validation._signatures import describe_info, dtype_of, is_serialized
 from generic_trainer.validation._tfma_lint import lint_findings
 
@@ -20,6 +24,7 @@ _KNOWN_OUTPUTS = {"scores", "outputs", "predictions", "logistic", "probabilities
 _OF_SCHEMA = {1: "string", 2: "int64", 3: "float32"}  # schema_pb2.FeatureType
 _OF_EXAMPLE = {"bytes_list": "string", "int64_list": "int64", "float_list": "float32"}
 _REHEARSED = 20  # examples
+_OF_PROBABILITIES = {"AUC", "AUCPrecisionRecall", "BinaryCrossEntropy", "CalibrationPlot"}
 
 
 @check("eval_config", needs=("inputs_read",))
@@ -34,6 +39,23 @@ def eval_config(model: ModelUnderTest) -> Iterator[Finding]:
     if functions <= model.signatures.keys():
         preprocessed = {key for name in functions for key in model.signatures[name].outputs}
     yield from lint_findings(model.eval_config, _feature_dtypes(model), preprocessed)
+    yield from _values_of_slices(model)
+
+
+def _values_of_slices(model: ModelUnderTest) -> Iterator[Finding]:
+    """Yields slices on words that the schema's domain of a feature does not have."""
+    schema = model.schema
+    domains = {f.name: domain_words(schema, f) for f in schema.feature} if schema else {}
+    for spec in model.eval_config.slicing_specs:
+        for key, value in sorted(spec.feature_values.items()):
+            if domains.get(key) and value.encode() not in domains[key]:
+                words = [word.decode(errors="replace") for word in domains[key]]
+                yield fail(
+                    f"slicing_specs has the value {value!r} of {key!r}, which its domain in the "
+                    f"schema does not have{did_you_mean(value, words)}: TFMA silently leaves the "
+                    "slice out",
+                    f"the domain is {', '.join(words[:12])}",
+                )
 
 
 def _feature_dtypes(model: ModelUnderTest) -> dict[str, str] | None:
@@ -121,11 +143,18 @@ def _available(model: ModelUnderTest, spec: Any) -> dict[str, str] | None:
 
 def _outputs(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
     outputs = sorted(model.signatures[name].outputs)
+    metrics_specs = model.eval_config.metrics_specs
+    for key in sorted({key for each in metrics_specs for key in each.output_names}):
+        if key not in outputs and key not in spec.label_keys:
+            yield fail(
+                f"metrics_specs.output_names has {key!r}; signature {name!r} has {outputs}",
+                "name an output, or leave output_names out where there is one output",
+            )
     if len(outputs) < 2:
         return
     expected = list(filter(None, [spec.prediction_key, *spec.prediction_keys.values()]))
     missing = [key for key in expected if key not in outputs]
-    named = any(metrics.output_names for metrics in model.eval_config.metrics_specs)
+    named = any(metrics.output_names for metrics in metrics_specs)
     if missing:
         yield fail(
             f"prediction_key {missing[0]!r} is not an output of signature {name!r}, which has "
@@ -167,7 +196,29 @@ def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
                 f"metric {name!r} is {value} on {_REHEARSED} examples",
                 "look for NaN among the predictions and labels; TFMA reports it without an error",
             )
+    yield from _beyond_one(model)
     yield note(", ".join(f"{name} = {value:.4g}" for name, value in sorted(metrics.items())))
+
+
+def _beyond_one(model: ModelUnderTest) -> Iterator[Finding]:
+    """Warns of metrics that take probabilities where the model gives something else."""
+    metrics = {m.class_name for spec in model.eval_config.metrics_specs for m in spec.metrics}
+    if not (wanting := sorted(metrics & _OF_PROBABILITIES)):
+        return
+    specs = [spec for spec in model.eval_config.model_specs if not spec.is_baseline]
+    for spec in specs:
+        scored = model.scores.get(spec.signature_name or "serving_default")
+        for key, values in sorted(scored.batch.items()) if scored else ():
+            is_meant = key == spec.prediction_key or len(scored.batch) == 1
+            if is_meant and is_float(values) and (np.nanmax(values) > 1 or np.nanmin(values) < 0):
+                yield Finding(
+                    "warn",
+                    f"{', '.join(wanting)} takes probabilities, and output {key!r} has values "
+                    f"from {np.nanmin(values):.3g} to {np.nanmax(values):.3g}: TFMA silently "
+                    "counts them as 0 and 1",
+                    "evaluate a signature that applies the sigmoid",
+                    may_be_meant=True,
+                )
 
 
 def _evaluate(model: ModelUnderTest, output_dir: str) -> dict[str, float]:

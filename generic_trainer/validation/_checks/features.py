@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def schema_features(model: ModelUnderTest) -> Iterator[Finding]:
         if is_serialized(signature):
             yield from _parsed(model, name, signature, known)
         else:
-            yield from _inputs(name, signature, known)
+            yield from _inputs(model, name, signature, known)
 
 
 def _parsed(
@@ -43,7 +44,14 @@ def _parsed(
             "default silently takes its place, or parsing fails",
             "name it as the schema does, or add it to the schema",
         )
+    sizes = {each.name: _values_of(each) for each in features_in_use(model.schema)}
     for key in sorted(parsed.keys() & known.keys() - seen):
+        if sizes[key] not in (None, parsed[key].dense_size) and parsed[key].dense_size:
+            yield fail(
+                f"signature {name!r} parses feature {key!r} as {parsed[key].dense_size} values, in "
+                f"the schema it has {sizes[key]}: every row that has it raises an error",
+                "parse the schema's shape",
+            )
         if known[key] not in ("", parsed[key].dtype):
             yield fail(
                 f"signature {name!r} parses feature {key!r} as {parsed[key].dtype}, in the schema "
@@ -55,12 +63,27 @@ def _parsed(
         yield note(f"features of the schema that signature {name!r} does not read: {unread}")
 
 
-def _inputs(name: str, signature: Any, known: Mapping[str, str]) -> Iterator[Finding]:
+def _values_of(feature: Any) -> int | None:
+    """Returns how many values each row has by a schema's shape; None where it has no such."""
+    sizes = [dim.size for dim in feature.shape.dim]
+    return math.prod(sizes) if feature.HasField("shape") and all(sizes) else None
+
+
+def _inputs(
+    model: ModelUnderTest, name: str, signature: Any, known: Mapping[str, str]
+) -> Iterator[Finding]:
     features = {
         key: key if key in known else key.removesuffix("_input") for key in signature.inputs
     }
     if known.keys().isdisjoint(features.values()):
-        return  # the inputs are something else, such as all features in one tensor
+        # They are something else, such as all features in one tensor, which a server may be fed.
+        if model.contract.matches_rows and model.eval_config is None:
+            yield warn(
+                f"signature {name!r} takes {sorted(features)}, none of which is a feature of the "
+                "schema: an Evaluator feeds inputs by the features' names",
+                "name the inputs as the schema names the features, or take serialized examples",
+            )
+        return
     unread = known.keys() - features.values()
     for key, feature in sorted(features.items()):
         if feature not in known and (nearest := did_you_mean(feature, unread)):

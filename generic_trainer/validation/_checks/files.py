@@ -18,7 +18,11 @@ _SAVED_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt", "saved_model.cpb")
 _MANIFEST_REMEDY = "copy the model again from where it was published, with all of its files"
 _PROTOBUF_LIMIT = (1 << 31) - 1  # bytes; no C++ consumer reads more
 _SHARD = re.compile(r"variables\.data-(\d{5})-of-(\d{5})")
-_TEMPORARY = re.compile(r"_temp\b|\.tmp\b|tempstate|\.part$|^\.nfs")
+# By TensorFlow, gsutil, NFS, and rsync, which puts six letters behind the name.
+_TEMPORARY = re.compile(
+    r"_temp\b|\.tmp\b|tempstate|\.part$|_\.gstmp$|^\.nfs|^\.(?:saved_model|variables)\..+\.\w{6}$"
+)
+_POINTER_OF_GIT_LFS = b"version https://git-lfs.github.com/spec/"
 # Of saved_model.pb as it is; the others are of parts of it, but for the last.
 _CHECKSUM = "saved_model_checksum"
 _HASHES = ("graph_def_program_hash", "signature_def_hash", "saved_object_graph_hash")
@@ -108,6 +112,11 @@ def manifest_matches(model: ModelUnderTest) -> Iterator[Finding]:
             yield fail(
                 f"{what} since the model was published: {', '.join(names[:5])}", _MANIFEST_REMEDY
             )
+    if added := sorted(present - set(listed) - {MANIFEST}):
+        yield warn(
+            f"added since the model was published: {', '.join(added[:5])}",
+            "see who did: what a consumer reads of it, such as warm-up requests, nobody has checked",
+        )
 
 
 @check("leftovers", needs=("presence",))
@@ -124,6 +133,12 @@ def leftovers(model: ModelUnderTest) -> Iterator[Finding]:
     totals = {match[2] for path in model.files if (match := _SHARD.fullmatch(path.name))}
     if len(totals) > 1:
         strange.append("variables/ with the shards of two saves")
+    protos = [path.name for path in model.files if str(path) in _SAVED_MODEL_FILES]
+    if len(protos) > 1:
+        yield warn(
+            f"{' and '.join(protos)} lie beside each other, and not all consumers read the same",
+            "delete the one of an earlier export, or export into an empty directory",
+        )
     if strange:
         yield warn(
             f"left over from an interrupted or repeated save: {', '.join(strange[:5])}",
@@ -197,11 +212,21 @@ def assets(model: ModelUnderTest) -> Iterator[Finding]:
                 f"assets/{name} is missing",
                 "copy the model with its assets/ folder; without it tables cannot be filled",
             )
+        elif _starts_with(file, _POINTER_OF_GIT_LFS):
+            yield fail(
+                f"assets/{name} is a pointer of Git LFS and not the file itself",
+                "get the file with `git lfs pull`, and export again",
+            )
         elif file.stat().st_size == 0:
             yield warn(
                 f"assets/{name} is empty: every lookup in it will return the default",
                 "see whether the vocabulary was complete when the model was exported",
             )
+
+
+def _starts_with(file: Path, start: bytes) -> bool:
+    with open(file, "rb") as opened:
+        return opened.read(len(start)) == start
 
 
 @check("variables_read", needs=("serve_tag",))

@@ -33,6 +33,13 @@ _TABLE_CONTENTS = (
     "LookupTableInsertV2",
 )
 _COLLECTIVE = re.compile(r"Collective|Nccl|TPUReplicate|XlaAllReduce|ConfigureDistributedTPU")
+# What takes out of a queue or the like, and what would fill it.
+_FILLED_BY = {
+    r"QueueDequeue(Many|UpTo)?(V2)?": r"QueueEnqueue(Many)?(V2)?",
+    r"(Ordered)?(Map)?Unstage(NoKey)?": r"(Ordered)?(Map)?Stage",
+    r"BarrierTakeMany": r"BarrierInsertMany",
+    r"(Resource|Sparse)?AccumulatorTakeGradient": r"(Resource|Sparse)?AccumulatorApplyGradient",
+}
 _FOREIGN = re.compile(r"/job:(?!localhost\b)\w+")
 _ACCELERATOR = re.compile(r"(GPU|TPU)", re.IGNORECASE)
 
@@ -234,6 +241,12 @@ def devices(model: ModelUnderTest) -> Iterator[Finding]:
     foreign = [node for node in nodes if _FOREIGN.search(node.proto.device)]
     accelerated = [node for node in nodes if _ACCELERATOR.search(node.proto.device)]
     pinned = [node for node in accelerated if node not in foreign]
+    for waits in _waits(model):
+        yield fail(
+            f"waits for ever: {_placed([waits])} takes out what nothing here puts in",
+            "feed the signature's inputs to what comes behind the queue of the training, and "
+            "export that",
+        )
     if leftovers:
         yield fail(
             f"waits for other replicas: {_placed(leftovers)}",
@@ -246,12 +259,44 @@ def devices(model: ModelUnderTest) -> Iterator[Finding]:
             "export with generic_trainer.training.export_model, which clears the devices, or "
             "build the exported function outside the strategy's scope",
         )
+    if bound := _without_kernel(model):
+        yield warn(
+            f"TensorFlow has no kernel for the CPU: {_placed(bound)}",
+            "a server without the accelerator fails with the first request: export with the layer "
+            "that runs on both, such as keras.layers.LSTM instead of CuDNNLSTM",
+        )
     if pinned:
         yield warn(
             f"pinned to an accelerator: {_placed(pinned)}",
             "leave tf.device out of the exported function: a session without soft placement, "
             "such as BulkInferrer's, fails on machines that have none",
         )
+
+
+def _waits(model: ModelUnderTest) -> Iterator[Node]:
+    """Yields nodes that signatures need and that take from a queue which no such node fills."""
+    served = [node for node in model.nodes if node.served]
+    ops = {node.op for node in served}
+    for takes, fills in _FILLED_BY.items():
+        if not any(re.fullmatch(fills, op) for op in ops):
+            yield from [node for node in served if re.fullmatch(takes, node.op)][:1]
+
+
+def _without_kernel(model: ModelUnderTest) -> list[Node]:
+    """Returns the nodes that a consumer runs and whose ops have no kernel for the CPU."""
+    find_kernels = internals.TF_KERNELS_OF_OP.get()
+    found = []
+    kernels: dict[str, bool] = {}
+    for node in model.nodes:
+        if node.served and node.op not in model.foreign_ops:
+            if node.op not in kernels:
+                listed_kernels = find_kernels(node.op).kernel
+                kernels[node.op] = any(
+                    each.device_type in ("CPU", "DEFAULT") for each in listed_kernels
+                )
+            if not kernels[node.op]:
+                found.append(node)
+    return found
 
 
 def _placed(nodes: list[Node]) -> str:

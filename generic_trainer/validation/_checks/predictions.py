@@ -21,7 +21,7 @@ from generic_trainer.validation._scoring import (
     is_float,
     score,
 )
-from generic_trainer.validation._signatures import assigns
+from generic_trainer.validation._signatures import assigns, nodes_of
 
 _PREPROCESSING = "transform_"  # TFX's names: transform_features, transform_labels
 
@@ -53,6 +53,15 @@ def scores(model: ModelUnderTest) -> Iterator[Finding]:
                 yield fail(message, "reduce what the signature allocates for one batch")
                 continue
             served = name in model.serving_signatures
+            if served and feed.divisible and _scores_whole(loaded, feed):
+                yield of_rows(
+                    model,
+                    True,
+                    f"{message}; a batch of {feed.rows} is scored, and smaller ones are not",
+                    "replace fixed sizes by ones that follow the batch: consumers choose them, "
+                    "and a last batch is smaller",
+                )
+                continue
             alone = _scored_alone(loaded, feed) if served and feed.divisible else []
             if alone and len(alone) < feed.rows and not feed.real:
                 model.scores[name] = score(loaded, feed.part(alone))
@@ -78,6 +87,13 @@ def _judge_error(served: bool, works_alone: bool, feed: Feed, message: str) -> F
         "every consumer will see this error: make the signature parse what the examples hold "
         "(names, dtypes, optional features with a default_value), with any number of rows",
     )
+
+
+def _scores_whole(loaded: Any, feed: Feed) -> bool:
+    with contextlib.suppress(Exception):
+        call(loaded, feed.inputs)
+        return True
+    return False
 
 
 def _scored_alone(loaded: Any, feed: Feed) -> list[int]:
@@ -155,6 +171,15 @@ def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
                     "call the model with training=False in the exported function: dropout or "
                     "another random op is live",
                 )
+        clocks = [n for n in nodes_of(model.meta_graph.graph_def, model.signatures[name])
+                  if n.op == "Timestamp"]
+        if clocks and name in model.serving_signatures:
+            yield of_rows(
+                model,
+                False,
+                f"signature {name!r} reads the clock: the same rows give something else later",
+                "let the time be an input, which examples have as well",
+            )
 
 
 @check("row_independence", needs=("scores",))

@@ -214,6 +214,9 @@ def _of_schema(
         with model.budget.part(0.5) as budget:
             rows = list(_made_in_time(made_up(of_schema), budget))
             yield from _findings(model, name, usual, budget, rows, judge)
+            for row in rows:
+                if row.alone and budget.allows(1):
+                    yield from _findings(model, name, usual, budget, [row], judge)
         yield note(f"signature {name!r} scored {budget.rows} rows")
 
 

@@ -50,6 +50,12 @@ def loads(model: ModelUnderTest) -> Iterator[Finding]:
 def warmup(model: ModelUnderTest) -> Iterator[Finding]:
     """Every warm-up request of the model can be answered."""
     if _WARMUP_FILE not in model.files:
+        for path in model.files:
+            if path.name.startswith(_WARMUP_FILE.name):
+                yield warn(
+                    f"{path} is not where TF Serving looks for warm-up requests: {_WARMUP_FILE}",
+                    f"move it to {_WARMUP_FILE}, or delete it",
+                )
         yield skip(f"no {_WARMUP_FILE}")
         return
     try:
@@ -85,8 +91,8 @@ def _replay(model: ModelUnderTest, requests: Iterable[tuple[int, Any]]) -> Itera
     started, replayed = time.perf_counter(), 0
     for index, request in requests:
         kind = request.WhichOneof("log_type")
-        if kind == "session_run_log":
-            problem = "TF Serving cannot replay a session_run_log"
+        if kind is None or kind == "session_run_log":
+            problem = f"TF Serving cannot replay {kind or 'a log of no request'}"
         elif kind not in _REQUEST_KINDS:
             yield note(f"request {index} is a {kind}: not replayed")
             continue
@@ -111,7 +117,10 @@ def _request_problem(model: ModelUnderTest, kind: str, body: Any) -> str:
     if signature is None:
         return f"it asks for signature {name!r}, which is missing"
     if kind != "predict_log":
-        return ""
+        method = f"tensorflow/serving/{kind.removesuffix('_log')}"
+        if signature.method_name == method:
+            return ""
+        return f"{kind}, where signature {name!r} has the method {signature.method_name!r}"
     needed = set(signature.inputs) - set(getattr(signature, "defaults", ()))
     if not needed <= set(body.inputs) <= set(signature.inputs):
         return f"signature {name!r} takes {sorted(signature.inputs)}, it has {sorted(body.inputs)}"
@@ -245,6 +254,8 @@ def _compare_with_session(
                 "clients allocate and reshape by what the signature declares: take out the "
                 "set_shape that is wrong",
             )
+        if key not in scores.batch:
+            continue  # signature_tensors says so
         changed, certain = difference(np.asarray(value), scores.batch[key])
         if changed and certain and not scores.varies(key)[0]:
             yield judge(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from generic_trainer._core.texts import did_you_mean
 from generic_trainer.validation._check import Finding, check, fail, note, per_row, skip, warn
 from generic_trainer.validation._contract import SignatureSpec
-from generic_trainer.validation._graph import tensors_of
+from generic_trainer.validation._graph import node_name, tensors_of
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._signatures import (
     batched,
@@ -20,6 +20,16 @@ from generic_trainer.validation._signatures import (
     shape_of,
     tensor_dtype,
 )
+
+
+_SERIALIZED_REMEDY = (
+    "export a serving_default that takes serialized tf.Examples as tf.TensorSpec([None], "
+    "tf.string), e.g. with generic_trainer.training.export_model; raw tensors can be a second "
+    "signature"
+)
+# Of tensors that no request and no response can hold, and of those that JSON cannot.
+_HANDLES = ("resource", "variant")
+_NOT_IN_JSON = ("complex64", "complex128")
 
 
 @check("signatures_exist", needs=("serve_tag",))
@@ -99,12 +109,17 @@ def serialized_input(model: ModelUnderTest) -> Iterator[Finding]:
     if not problems or None in problems:
         return
     for problem in problems:
-        if model.contract.signatures:  # somebody said which ones the consumers use
+        if model.contract.infers_in_bulk:
+            yield Finding(
+                "fail",
+                f"{problem}, which is all that a BulkInferrer feeds",
+                _SERIALIZED_REMEDY,
+                may_be_meant=True,
+            )
+        elif model.contract.signatures:  # somebody said which ones the consumers use
             yield warn(
                 f"{problem}; BulkInferrer and InfraValidator cannot call it",
-                "export a serving_default that takes serialized tf.Examples as "
-                "tf.TensorSpec([None], tf.string), e.g. with "
-                "generic_trainer.training.export_model; raw tensors can be a second signature",
+                _SERIALIZED_REMEDY,
             )
         else:
             yield note(f"{problem}: fine for a server, not for BulkInferrer and InfraValidator")
@@ -161,6 +176,12 @@ def signature_tensors(model: ModelUnderTest) -> Iterator[Finding]:
     library = {function.signature.name: function for function in graph.library.function}
     for name, signature in model.signatures.items():
         judge = fail if name in model.serving_signatures else warn
+        for told in _fed_twice(signature):
+            yield judge(
+                f"signature {name!r}: {told}",
+                "servers refuse to feed a tensor twice, or to fetch what they feed: give each "
+                "input a tensor of its own, and pass outputs through tf.identity",
+            )
         for kind, infos in (("input", signature.inputs), ("output", signature.outputs)):
             for key, info in sorted(infos.items()):
                 subject = f"signature {name!r}: {kind} {key!r}"
@@ -176,6 +197,11 @@ def signature_tensors(model: ModelUnderTest) -> Iterator[Finding]:
                         "servers feed and fetch tensors by these names: export again, or let the "
                         "signature follow what has renamed the graph's nodes",
                     )
+                elif kind == "input" and (shape := _conflict(nodes, info)):
+                    yield judge(
+                        f"{subject} declares {describe_info(info)}, in the graph it is {shape}",
+                        "clients send what the signature declares: declare the graph's own shape",
+                    )
                 elif is_dense(info) and found[0] not in (None, dtype_of(info)):
                     # What comes in is refused; what goes out, a client may mind or not.
                     yield (judge if kind == "input" else warn)(
@@ -184,6 +210,34 @@ def signature_tensors(model: ModelUnderTest) -> Iterator[Finding]:
                         "clients send and expect what the signature declares: declare the graph's "
                         "own dtype",
                     )
+
+
+def _fed_twice(signature: Any) -> Iterator[str]:
+    """Yields which inputs have a tensor that another input, or an output, has as well."""
+    fed: dict[str, str] = {}
+    for key, info in sorted(signature.inputs.items()):
+        if info.name and info.name in fed:
+            yield f"the inputs {fed[info.name]!r} and {key!r} are the same tensor {info.name!r}"
+        fed.setdefault(info.name, key)
+    for key, info in sorted(signature.outputs.items()):
+        if info.name and info.name in fed:
+            yield f"output {key!r} is the tensor of the input {fed[info.name]!r}"
+
+
+def _conflict(nodes: Mapping[str, Any], info: Any) -> str:
+    """Returns the shape of a placeholder, where a tensor as declared does not fit; "" elsewhere."""
+    node = nodes.get(node_name(info.name))
+    declared = shape_of(info)
+    if node is None or node.op != "Placeholder" or declared is None or not is_dense(info):
+        return ""
+    if "shape" not in node.attr or node.attr["shape"].shape.unknown_rank:
+        return ""
+    dims = [None if dim.size < 0 else dim.size for dim in node.attr["shape"].shape.dim]
+    fits = len(dims) == len(declared) and all(
+        None in pair or pair[0] == pair[1] for pair in zip(dims, declared, strict=True)
+    )
+    # A shape of no dimensions is also what TensorFlow 1 writes where it knows none.
+    return "" if fits or not dims else str(dims)
 
 
 @check("signature_methods", needs=("signatures_exist",))
@@ -223,6 +277,26 @@ def _method_problems(signature: Any) -> Iterator[str]:
     if outputs is not None and not signature.outputs.keys() & outputs:
         expected = " or ".join(map(repr, sorted(outputs)))
         yield f"expected an output {expected}, found {sorted(signature.outputs)}"
+    dtypes = {constants.CLASSIFY_OUTPUT_CLASSES: tf.string}
+    ranks = (1, 2) if key == constants.REGRESS_INPUTS and outputs == {"outputs"} else (2,)
+    for output in sorted(signature.outputs.keys() & (outputs or set())):
+        info, dtype = signature.outputs[output], dtypes.get(output, tf.float32)
+        shape = shape_of(info)
+        if dtype_of(info) != dtype or (shape is not None and not _is_of_method(shape, ranks)):
+            dims = "[batch] or [batch, 1]" if 1 in ranks else "[batch, classes]"
+            yield f"expected output {output!r} to be {dtype.name} {dims}, found {describe_info(info)}"
+    sizes = {
+        (shape_of(info) or [None])[-1]
+        for output, info in signature.outputs.items()
+        if outputs and output in outputs
+    }
+    if len(sizes - {None}) > 1:
+        yield f"expected as many classes as scores, found {sorted(sizes - {None})}"
+
+
+def _is_of_method(shape: list[int | None], ranks: tuple[int, ...]) -> bool:
+    """Whether an output has a row for each example; of a regression, with one number in it."""
+    return len(shape) in ranks and (1 not in ranks or shape[1:] in ([], [1], [None]))
 
 
 @check("composite_tensors", needs=("signatures_exist",))
@@ -231,9 +305,23 @@ def composite_tensors(model: ModelUnderTest) -> Iterator[Finding]:
     for name, signature in model.serving_signatures.items():
         for kind, tensors in (("input", signature.inputs), ("output", signature.outputs)):
             for key, info in sorted(tensors.items()):
+                dtype = dtype_of(info).name if is_dense(info) else ""
+                subject = f"signature {name!r}: {kind} {key!r}"
+                if dtype in _HANDLES:
+                    yield fail(
+                        f"{subject} is a handle of dtype {dtype}, which no request and no response "
+                        "can hold",
+                        "return the values themselves, and keep resources inside of the model",
+                    )
+                elif dtype in _NOT_IN_JSON:
+                    yield warn(
+                        f"{subject} is {dtype}: TF Serving answers with an error by REST, and the "
+                        "Evaluator has no metric for it",
+                        "return the real and the imaginary part, or absolute value and angle",
+                    )
                 if not is_dense(info):
                     yield warn(
-                        f"signature {name!r}: {kind} {key!r} is not a dense tensor; TF Serving "
+                        f"{subject} is not a dense tensor; TF Serving "
                         "and BulkInferrer cannot handle it",
                         "return .to_tensor() with a default value, or values and row lengths as "
                         "two outputs",

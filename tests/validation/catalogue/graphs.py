@@ -1,0 +1,169 @@
+"""Faults of graphs: what ties a model to a machine, to files, to a session that has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from tests.validation import hostile
+from tests.validation.broken import EVALUATED, EVALUATED_EXAMPLES, WITH_EXAMPLES
+from tests.validation.catalogue.rows import add, export_v1, fault, tensors
+from tests.validation.models import FEATURES, ROWS, SERIALIZED, save, serving
+
+# Reaching files and the network: what `tests/validation/hostile.py` makes of each way.
+_SOURCES = {
+    "Rpc": "RpcClient op", "sends": "tfdbg2", "calls": "RpcClient op", "asks": "tf.data service",
+}  # fmt: skip
+for name, recipe in hostile.RECIPES.items():
+    add(name, "file_ops", _SOURCES.get(name.split("_")[0], f"docs/security.md: {recipe.op}"),
+        "whoever runs it",
+        lambda good, folder, make=recipe.make: make(folder, folder.parent / "target", 9),
+        told=recipe.op)  # fmt: skip
+
+
+# Paths.
+
+TEXT = tf.TensorSpec([None], tf.string, name="text")
+WORDS = (tf.string, tf.lookup.TextFileIndex.WHOLE_LINE,
+         tf.int64, tf.lookup.TextFileIndex.LINE_NUMBER)  # fmt: skip
+
+
+@fault("absolute_paths", "nmt#283", "all")
+def reads_its_own_export_by_its_path(good: Path, folder: Path) -> None:
+    path = str(folder / "assets/words.txt")
+    save(serving(lambda text: {"y": text + tf.io.read_file(path)}, TEXT), folder)
+
+
+tensors("reads_a_relative_path", "file_ops", "nmt#283", "all", None,
+        lambda text: {"y": text + tf.io.read_file("data/words.txt")}, TEXT)
+
+
+@fault("absolute_paths", "tensorflow#14083, tensorflow#46826, sagemaker-tensorflow#99", "all")
+def vocabulary_that_was_not_collected(good: Path, folder: Path) -> None:
+    def build(v1: Any) -> Any:
+        file = folder.parent / "v1_words.txt"
+        file.write_text("cash\ncard\n")
+        table = tf.lookup.StaticHashTable(tf.lookup.TextFileInitializer(str(file), *WORDS), -1)
+        text = v1.placeholder(tf.string, [None])
+        return {"text": text}, {"row": table.lookup(text)}
+
+    export_v1(folder, build)
+
+
+@fault("absolute_paths", "transform#120", "all")
+def vocabulary_in_a_bucket(good: Path, folder: Path) -> None:
+    save(serving(lambda text: {
+        "y": text + tf.io.read_file("gs://bucket/transform_fn/assets/words")}, TEXT), folder)
+
+
+# Graphs of TensorFlow 1.
+
+
+def _miles(v1: Any) -> tuple[Any, Any]:
+    examples = v1.placeholder(tf.string, [None], name="input_example_tensor")
+    return examples, v1.io.parse_example(examples, FEATURES)["miles"]
+
+
+def v1_fault(check: str, source: str, contract: Any = WITH_EXAMPLES, **options: Any) -> Any:
+    """Registers a model that is built in a graph, of examples and their miles."""
+    initialised = options.pop("initialised", True)
+
+    def register(score: Callable[[Any, Any], Any]) -> Any:
+        def build(v1: Any) -> Any:
+            examples, miles = _miles(v1)
+            return {"examples": examples}, {"score": score(v1, miles)}
+
+        add(score.__name__, check, source, "all",
+            lambda good, folder: export_v1(folder, build, initialised=initialised),
+            contract, **options)  # fmt: skip
+        return score
+
+    return register
+
+
+@v1_fault("session", "hub#320, tensorflow#56054", initialised=False)
+def tables_that_nobody_initialises(v1: Any, miles: Any) -> Any:
+    table = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(tf.constant([0, 1], tf.int64), [0.0, 1.0]), -1.0
+    )
+    return table.lookup(tf.cast(miles, tf.int64))
+
+
+@v1_fault("scores", "tensorflow#24857")
+def local_variable_that_is_never_saved(v1: Any, miles: Any) -> Any:
+    total = v1.get_variable(
+        "total", [], initializer=v1.ones_initializer(), use_resource=True,
+        collections=[v1.GraphKeys.LOCAL_VARIABLES],
+    )  # fmt: skip
+    return miles * total
+
+
+@v1_fault("loads", "serving#1404, tensorflow#9796")
+def training_flag_left_as_a_placeholder(v1: Any, miles: Any) -> Any:
+    return v1.where(v1.placeholder(tf.bool, [], name="is_training"), miles, -miles)
+
+
+@v1_fault("deterministic", "serving#689, serving#602", EVALUATED_EXAMPLES)
+def dropout_left_at_its_default(v1: Any, miles: Any) -> Any:
+    keep = v1.placeholder_with_default(0.5, [], name="keep_prob")
+    return v1.nn.dropout(miles, rate=1.0 - keep)
+
+
+@v1_fault("devices", "serving#411")
+def reads_from_a_queue(v1: Any, miles: Any) -> Any:
+    return miles + v1.FIFOQueue(1, [tf.float32], shapes=[[]]).dequeue()
+
+
+# Machines.
+
+
+tensors("layer_of_cudnn", "devices", "tensorflow#26600, nmt-keras#126", "servers without a GPU",
+        None,
+        lambda x: {"y": tf.raw_ops.CudnnRNN(
+            input=x[None], input_h=tf.zeros([1, 1, 2]), input_c=tf.zeros([1, 1, 2]),
+            params=tf.zeros([48]), rnn_mode="lstm", is_training=False)[0][0]}, status="warn")
+tensors("reads_the_clock", "deterministic", "expiry and age features", "Evaluator", EVALUATED,
+        lambda x: {"age": tf.timestamp() - tf.cast(x, tf.float64)}, status="warn")
+tensors("waits_for_another_step", "devices", "StagingArea of a training loop", "all", None,
+        lambda x: {"y": x + tf.ensure_shape(tf.raw_ops.Unstage(
+            dtypes=[tf.float32], shared_name="staged")[0], [])})
+tensors("loop_that_never_ends", "scores", "serving#1222", "all", EVALUATED,
+        lambda x: {"y": tf.while_loop(
+            lambda v: tf.reduce_all(v < 2.0), lambda v: (v * 1.0,), (x,))[0]}, told="no answer")
+tensors("gigabytes_for_each_row", "scores", "serving#1215, ultralytics#20018", "all", EVALUATED,
+        lambda x: {"y": x + tf.reduce_sum(tf.zeros([tf.shape(x)[0], 2**30]))})
+tensors("graph_of_an_expired_assertion", "scores", "licence checks", "all", EVALUATED,
+        lambda x: {"y": _asserted(tf.timestamp() < 1e9, x)}, status="warn")
+
+
+def _asserted(condition: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    with tf.control_dependencies([tf.debugging.Assert(condition, ["expired"])]):
+        return tf.identity(value)
+
+
+# What nobody can see in the files.
+
+add("time_of_the_export_in_the_graph", "deterministic", "tf.function tracing guide", "all",
+    lambda good, folder: save(serving(lambda x: {"age": 1.7e9 - x}, ROWS), folder), EVALUATED,
+    missed="a constant is a constant")
+add("scaled_otherwise_than_in_training", "base_model", "training-serving skew, tfx#2022", "all",
+    lambda good, folder: save(serving(lambda x: {"y": x / 255.0}, ROWS), folder), EVALUATED,
+    missed="only scores that are known to be right tell, such as an Evaluator's")
+add("labels_in_another_order", "base_model", "flow_from_directory order", "clients",
+    lambda good, folder: save(serving(
+        lambda x: {"class": tf.gather(["dog", "cat"], tf.argmax(x, axis=1))}, ROWS), folder),
+    EVALUATED, missed="only scores that are known to be right tell")
+
+
+@fault("deterministic", "tensorflow#60640", "Evaluator", EVALUATED_EXAMPLES,
+       missed="random for rows alone that neither the examples nor a schema has")
+def random_for_rare_rows(good: Path, folder: Path) -> None:
+    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        miles = tf.io.parse_example(examples, FEATURES)["miles"]
+        rare = tf.cast(tf.equal(miles, 777.0), tf.float32)
+        return {"score": miles + rare * tf.random.normal(tf.shape(miles))}
+
+    save(serving(serve, SERIALIZED), folder)

@@ -1,0 +1,217 @@
+"""Faults of signatures: of what goes in and comes out, by whom it is read."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from generic_trainer.validation import ServingContract
+from tests.validation import models
+from tests.validation.broken import EVALUATED, EVALUATED_EXAMPLES
+from tests.validation.broken_rows import BY_SCHEMA
+from tests.validation.catalogue.rows import add, edited, export_v1, fault, tensors
+from tests.validation.models import FEATURES, ROWS, SERIALIZED, save, serving
+
+INFERRED = ServingContract(signatures=(), consumers=("BulkInferrer",))
+INFERRED_EXAMPLES = dataclasses.replace(INFERRED, examples=models.examples())
+SERVED = ServingContract(signatures=(), consumers=("Pusher",))
+MILES = tf.TensorSpec([None, 1], tf.float32, name="miles")
+PAYMENT = tf.TensorSpec([None, 1], tf.string, name="payment")
+BULK = "BulkInferrer"
+SERVING = "TF Serving"
+
+
+# What BulkInferrer and the Evaluator feed.
+
+tensors("two_inputs_before_a_bulk_inferrer", "serialized_input", "tfx-bsl#29, tfx#3927", BULK,
+        INFERRED, lambda a, b: {"y": a + tf.cast(tf.strings.length(b), tf.float32)}, MILES, PAYMENT)
+tensors("tensor_of_numbers_before_a_bulk_inferrer", "serialized_input", "tfx-bsl run_inference",
+        BULK, INFERRED, lambda x: {"y": x * 2.0})
+tensors("matrix_of_strings_before_a_bulk_inferrer", "serialized_input", "tfx-bsl run_inference",
+        BULK, INFERRED, lambda p: {"y": tf.strings.length(p)}, PAYMENT)
+tensors("inputs_lost_their_names", "schema_features", "tensorflow#34070, kserve#811", "Evaluator",
+        BY_SCHEMA, lambda a, b: {"y": a + tf.cast(b, tf.float32)},
+        tf.TensorSpec([None, 1], tf.float32, name="args_0"),
+        tf.TensorSpec([None, 1], tf.int64, name="args_0_1"), status="warn")
+tensors("sparse_input_in_parts", "batch_dimension", "tensorflow#42018, tensorflow#52605",
+        "Evaluator", EVALUATED,
+        lambda i, v, s: {"y": tf.sparse.reduce_sum(tf.SparseTensor(i, v, s), axis=1)},
+        tf.TensorSpec([None, 2], tf.int64, name="args_0"),
+        tf.TensorSpec([None], tf.float32, name="args_0_1"),
+        tf.TensorSpec([2], tf.int64, name="args_0_2"))
+tensors("ragged_input_in_parts", "scores", "tensorflow#37226, tensorflow#45797", "Evaluator",
+        EVALUATED,
+        lambda v, s: {"y": tf.reduce_sum(tf.RaggedTensor.from_row_splits(v, s), axis=1)},
+        tf.TensorSpec([None], tf.float32, name="args_0"),
+        tf.TensorSpec([None], tf.int64, name="args_0_1"), status="warn")
+tensors("rate_of_dropout_as_an_input", "batch_dimension", "serving#1581, serving#689",
+        "Evaluator", EVALUATED, lambda x, keep: {"y": x * keep}, ROWS,
+        tf.TensorSpec([], tf.float32, name="dropout_keep_prob"))
+tensors("side_output_without_a_batch", "output_shape", "serving#276, serving#450",
+        "Evaluator, TF Serving (REST)", EVALUATED,
+        lambda x: {"y": x, "labels": tf.constant(["a", "b"])})
+
+
+@fault("composite_tensors", "serving#2222, tensorflow#34603", SERVING, status="warn")
+def sparse_output(good: Path, folder: Path) -> None:
+    save(serving(lambda x: {"y": tf.sparse.from_dense(x)}, ROWS), folder)
+
+
+tensors("complex_output", "composite_tensors", "json_tensor.cc of TF Serving", SERVING, SERVED,
+        lambda x: {"y": tf.complex(x, x)}, status="warn")
+tensors("handle_as_output", "composite_tensors", "TensorProto of a variant", "all", SERVED,
+        lambda x: {"y": x, "list": tf.raw_ops.TensorListFromTensor(
+            tensor=x, element_shape=tf.constant([2]))})
+
+
+# What the signature declares and the graph has.
+
+
+def _signature(proto: Any) -> Any:
+    return proto.meta_graphs[0].signature_def["serving_default"]
+
+
+def _shaped(*dims: int) -> Callable[[Any], None]:
+    def edit(proto: Any) -> None:
+        for info in _signature(proto).inputs.values():
+            del info.tensor_shape.dim[:]
+            for size in dims:
+                info.tensor_shape.dim.add(size=size)
+
+    return edit
+
+
+def _second_input(proto: Any) -> None:
+    inputs = _signature(proto).inputs
+    inputs["serialized"].CopyFrom(inputs["examples"])
+
+
+def _fetched_input(proto: Any) -> None:
+    signature = _signature(proto)
+    signature.outputs["echo"].CopyFrom(signature.inputs["examples"])
+
+
+edited("input_declared_with_another_rank", "signature_tensors", "serving#1269", SERVING,
+       _shaped(-1, 1))
+edited("two_inputs_of_one_tensor", "signature_tensors", "Endpoint fed more than once", SERVING,
+       _second_input)
+edited("output_that_is_an_input", "signature_tensors", "tensorflow#2422", SERVING, _fetched_input)
+edited("signature_without_outputs", "signature_methods", "serving#1512", SERVING,
+       lambda proto: _signature(proto).outputs.clear(), INFERRED)
+edited("signature_without_a_method", "signature_methods", "tensorflow#34968", SERVING,
+       lambda proto: _signature(proto).ClearField("method_name"), status="warn")
+edited("only_the_signature_of_the_initialisation", "signatures_exist",
+       "tensorflow#69307, model_zoo#3", "all",
+       lambda proto: proto.meta_graphs[0].signature_def.pop("serving_default"))
+
+
+# Signatures to classify and regress.
+
+
+def _parsed(v1: Any) -> tuple[Any, Any]:
+    examples = v1.placeholder(tf.string, [None], name="input_example_tensor")
+    return examples, v1.io.parse_example(examples, FEATURES)["miles"]
+
+
+def _classifies(classes: Callable[[Any], Any], scores: Callable[[Any], Any]) -> Any:
+    """A recipe of a signature that classifies by the miles."""
+
+    def define(inputs: Any, outputs: Any) -> Any:
+        info = tf.compat.v1.saved_model.build_tensor_info
+        return tf.compat.v1.saved_model.build_signature_def(
+            {"inputs": info(inputs["inputs"])},
+            {key: info(value) for key, value in outputs.items()},
+            "tensorflow/serving/classify" if "scores" in outputs else "tensorflow/serving/regress",
+        )
+
+    def build(v1: Any) -> Any:
+        examples, miles = _parsed(v1)
+        outputs = {"classes": classes(miles), "scores": scores(miles)}
+        if outputs["classes"] is None:
+            outputs = {"outputs": outputs["scores"]}
+        return {"inputs": examples}, outputs
+
+    return lambda good, folder: export_v1(folder, build, signature=define)
+
+
+def _two(miles: tf.Tensor) -> tf.Tensor:
+    return tf.stack([miles, -miles], axis=1)
+
+
+def _words(miles: tf.Tensor) -> tf.Tensor:
+    return tf.strings.as_string(_two(miles))
+
+
+def _none(miles: tf.Tensor) -> None:
+    return None
+
+
+for name, classes, scores in (
+    ("classes_that_are_numbers", lambda m: tf.cast(_two(m), tf.int64), _two),
+    ("scores_of_double_precision", _words, lambda m: tf.cast(_two(m), tf.float64)),
+    ("scores_of_one_dimension", lambda m: tf.strings.as_string(m), lambda m: m),
+    ("more_scores_than_classes", _words, lambda m: tf.stack([m, m, m], axis=1)),
+    ("regression_of_double_precision", _none, lambda m: tf.cast(m, tf.float64)),
+    ("regression_of_two_values", _none, _two),
+):
+    kind = "regressor.cc" if classes is _none else "classifier.cc"
+    source = f"{kind} of TF Serving, serving#1512, models#9264"
+    add(name, "signature_methods", source, f"{SERVING}, {BULK}", _classifies(classes, scores),
+        INFERRED_EXAMPLES)  # fmt: skip
+
+
+# Signatures beside the one that is called, and those of the model that was served so far.
+
+
+@fault("scores", "transform#303", "who calls it", EVALUATED_EXAMPLES, status="warn")
+def side_signature_that_fails(good: Path, folder: Path) -> None:
+    module = models.linear(folder)
+    spec = {"kilometers": tf.io.FixedLenFeature([], tf.float32)}
+
+    @tf.function(input_signature=[SERIALIZED])
+    def other(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"y": tf.io.parse_example(examples, spec)["kilometers"]}
+
+    save(module, folder, {"serving_default": module.serve, "other": other})
+
+
+def _compared(good: Path) -> ServingContract:
+    return ServingContract(examples=models.examples(), base_model=str(good))
+
+
+def _serve_as(name: str, change: Callable[[tf.Tensor], tf.Tensor], key: str = "score") -> Any:
+    def make(good: Path, folder: Path) -> None:
+        module = models.linear(folder)
+
+        @tf.function(input_signature=[SERIALIZED])
+        def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {key: change(module.score(tf.io.parse_example(examples, FEATURES)))}
+
+        save(module, folder, {name: serve, "serving_default": serve})
+
+    return make
+
+
+for name, make in {
+    "output_renamed_since_the_last_model": _serve_as("predict", lambda y: y, "scores"),
+    "dtype_changed_since_the_last_model": _serve_as("predict", lambda y: tf.cast(y, tf.float64)),
+    "unit_changed_since_the_last_model": _serve_as("predict", lambda y: y * 1000.0),
+}.items():
+    add(name, "base_model", "tfx#4390", "clients", make, _compared, status="warn")
+
+
+@fault("base_model", "tfx#4390", "clients", lambda good: dataclasses.replace(
+    _compared(good), base_model=str(good.parent / "signature_gone/base")), status="warn")
+def signature_gone(good: Path, folder: Path) -> None:
+    _serve_as("rank", lambda y: y)(good, folder / "base")
+    models.good(folder / "model")
+    for file in (folder / "model").iterdir():
+        file.rename(folder / file.name)
+
+
+add("no_input", "serialized_input", "tfx#4505", "Evaluator, BulkInferrer",
+    lambda good, folder: save(serving(lambda: {"y": tf.zeros([1])}), folder), INFERRED)
