@@ -37,14 +37,17 @@ _USUAL_S = 15.0
 _OF_THE_CODE = frozenset({
     "presence", "inputs_read", "manifest_matches", "parses", "fingerprint", "serve_tag",
     "signatures_exist", "required_signatures", "signature_specs", "serialized_input",
-    "batch_dimension", "composite_tensors", "unregistered_ops", "denied_ops", "python_ops",
-    "file_ops", "absolute_paths", "devices", "compiled_functions", "assets", "variables_read",
-    "eval_config", "eval_signatures",
+    "batch_dimension", "output_shape", "signature_tensors", "signature_methods",
+    "composite_tensors", "schema_features", "label_inputs", "unregistered_ops", "denied_ops",
+    "python_ops", "file_ops", "absolute_paths", "devices", "compiled_functions", "assets",
+    "vocabularies", "variables_read", "eval_config", "eval_signatures",
 })  # fmt: skip
-# They call the model. What they find is of the code where the same weights score other rows.
-_OF_THE_CODE_IF_IT_SCORES = frozenset(
-    {"memory", "output_per_row", "session", "warmup", "without_label", "without_optional"}
-)
+# They call the model. What they find is of the code where the same weights score other rows: live
+# dropout, rows that depend on their batch, a label that is needed.
+_OF_THE_CODE_IF_IT_SCORES = frozenset({
+    "memory", "latency", "output_per_row", "deterministic", "row_independence", "batch_sizes",
+    "session", "warmup", "without_label", "without_optional",
+})  # fmt: skip
 _ABLE_TO_SCORE = frozenset({"scores", "outputs_finite"})
 
 _logger = logging.getLogger(__name__)

@@ -224,7 +224,8 @@ class ModelUnderTest:
         """What `tf.saved_model.load` returns."""
         import tensorflow as tf
 
-        return tf.saved_model.load(str(self.directory))
+        # There may be a graph for training beside the one that consumers ask for by its tag.
+        return tf.saved_model.load(str(self.directory), tags=["serve"])
 
     def release(self) -> None:
         """Drops the loaded model, so that the next loader does not hold a second copy."""

@@ -31,6 +31,7 @@ _TEXTS = (
     b"long " * 2000,
 )
 _LISTS = {"string": "bytes_list", "int64": "int64_list", "float32": "float_list"}
+DTYPE_OF_LIST = {kind: dtype for dtype, kind in _LISTS.items()}
 _DTYPES = {1: "string", 2: "int64", 3: "float32"}  # schema_pb2.FeatureType
 _OUT_OF_USE = ("PLANNED", "ALPHA", "DEPRECATED", "DEBUG_ONLY", "VALIDATION_DERIVED", "DISABLED")
 
@@ -59,12 +60,14 @@ class SchemaRows:
         features: name → feature that the signature parses.
         base: a `tf.train.Example` that scores.
         absent: features that do not come with requests, such as labels.
+        vocabulary: words that the model's own assets have.
     """
 
     schema: Any
     features: Mapping[str, ParsedFeature]
     base: Any
     absent: AbstractSet[str]
+    vocabulary: Sequence[bytes] = ()
 
     def allowed(self) -> Iterator[ProbeRow]:
         """Yields rows that the schema allows in so many words: the limits of what it declares."""
@@ -100,6 +103,9 @@ class SchemaRows:
                 values = [value for value in beyond if not bounds[0] <= value <= bounds[1]]
             elif self._holds_text(feature):
                 values = [text for text in _TEXTS if text not in words]
+                for word in self.vocabulary:
+                    if word not in words:
+                        yield self._with_value(name, word, "of its own vocabulary")
             told = "beyond its domain" if words or bounds else "and has no domain"
             for value in values:
                 if value not in bounds:

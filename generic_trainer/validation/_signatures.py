@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from generic_trainer._core import internals
@@ -69,12 +69,14 @@ class ParsedFeature:
         dtype: `"float32"`, `"int64"` or `"string"`.
         size: how many values a row needs; 1 for one of any length.
         dense_size: how many a row must have; None for any number.
+        is_required: whether parsing fails for a row without it.
     """
 
     name: str
     dtype: str
     size: int
     dense_size: int | None = None
+    is_required: bool = False
 
 
 def parsed_features(graph_def: Any, signature: Any) -> dict[str, ParsedFeature]:
@@ -143,34 +145,50 @@ def _graphs_of(graph_def: Any, signature: Any) -> list[Sequence[Any]]:
 
 def _features_of(node: Any, by_name: Mapping[str, Any]) -> Iterator[ParsedFeature]:
     attributes = node.attr
+    defaults: Sequence[str] = ()
     if node.op == "ParseExampleV2":
         sparse, dense, ragged = (_strings(by_name, name) for name in node.input[2:5])
+        defaults = node.input[5:]
         yield from _features(ragged, attributes["ragged_value_types"].list.type)
     elif node.op == "ParseExample":
         names = [key for name in node.input[2:] for key in _strings(by_name, name)]
         sparse = names[: attributes["Nsparse"].i]
         dense = names[len(sparse) : len(sparse) + attributes["Ndense"].i]
+        defaults = node.input[2 + len(sparse) + len(dense) :]
     elif node.op == "ParseSingleExample":
         sparse, dense = attributes["sparse_keys"].list.s, attributes["dense_keys"].list.s
+        defaults = node.input[1:]
     else:
         return
     shapes = attributes["dense_shapes"].list.shape
-    sizes = [math.prod(max(dim.size, 1) for dim in shape.dim) for shape in shapes]
-    lengths = [None if any(dim.size < 0 for dim in shape.dim) else size
-               for shape, size in zip(shapes, sizes, strict=True)]
-    yield from _features(dense, attributes["Tdense"].list.type, sizes, lengths)
     yield from _features(sparse, attributes["sparse_types"].list.type)
+    for parsed, shape, default in itertools.zip_longest(
+        _features(dense, attributes["Tdense"].list.type), shapes, defaults
+    ):
+        if parsed is not None:
+            sizes = [dim.size for dim in shape.dim] if shape is not None else [-1]
+            is_fixed = all(size >= 0 for size in sizes)
+            yield dataclasses.replace(
+                parsed,
+                size=math.prod(max(size, 1) for size in sizes),
+                dense_size=math.prod(sizes) if is_fixed else None,
+                is_required=is_fixed and default is not None and _is_empty(by_name, default),
+            )
 
 
-def _features(
-    keys: Any, types: Any, sizes: Iterable[int] = (), lengths: Iterable[int | None] = ()
-) -> Iterator[ParsedFeature]:
+def _features(keys: Any, types: Any) -> Iterator[ParsedFeature]:
     import tensorflow as tf
 
-    sizes = itertools.chain(sizes, itertools.repeat(1))
-    lengths = itertools.chain(lengths, itertools.repeat(None))
-    for key, dtype, size, length in zip(keys, types, sizes, lengths, strict=False):
-        yield ParsedFeature(key.decode(), tf.as_dtype(dtype).name, size, length)
+    for key, dtype in zip(keys, types, strict=False):
+        yield ParsedFeature(key.decode(), tf.as_dtype(dtype).name, size=1)
+
+
+def _is_empty(by_name: Mapping[str, Any], tensor: str) -> bool:
+    """Returns whether a tensor is a constant without values, which stands for no default."""
+    node = by_name.get(node_name(tensor))
+    if node is None or node.op != "Const":
+        return False
+    return any(dim.size == 0 for dim in node.attr["value"].tensor.tensor_shape.dim)
 
 
 def _strings(by_name: Mapping[str, Any], tensor: str) -> list[bytes]:

@@ -1,95 +1,296 @@
-"""Broken models that are found before publishing: by TFX, by `saved_model_cli`, by the validator.
+"""The table of broken models: what finds each, of this validator and of other tools.
 
-    python -m tests.validation.table_broken_models
+    python -m tests.validation.table_broken_models [--tool-python PYTHON] [--write]
 
-Makes every broken model of the validator's tests and shows it to each of the three:
+Makes every broken model of the tests and of their catalogue, and every good one, and shows them to
 
-- TFX's Trainer looks whether the directory exists.
-- `saved_model_cli show --all` must read the model, and `saved_model_cli scan` must not complain.
-- The validator must fail or warn.
+- TFX's Trainer, which looks whether the directory exists;
+- the tools of `other_tools.py`, those that are installed here and, with `--tool-python`, modelscan
+  and MLflow in an environment of their own;
+- the validator, which must find the broken ones by the check meant for them and pass the good ones.
 
-Prints one Markdown row for each check of the validator, with the number of models found. Two
-columns more say how many a rehearsal finds before the first training step, were the model what
+Two columns more say which a rehearsal finds before the first training step, were the model what
 `export_fn` writes: by default, where it may refuse only what training does not change, and with
-`rehearse=True`.
+`rehearse=True`. `--write` puts the page into docs/, else it is printed. The exit code tells whether
+a broken model was missed that can be known, or a good one refused.
 """
 
 from __future__ import annotations
 
+import argparse
 import collections
-import multiprocessing
+import dataclasses
+import json
 import os
+import re
+import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO, Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["tensorflow.python.tools.saved_model_cli"])
+PAGE = Path(__file__).parents[2] / "docs" / "broken-models.md"
+TOOLS = ("cli_show", "cli_run", "call", "session")
+OTHERS = ("modelscan", "mlflow")
+HEADS = {
+    "exists": "exists()", "cli_show": "cli show", "cli_run": "cli run", "call": "load, call",
+    "session": "session", "modelscan": "modelscan", "mlflow": "MLflow", "ours": "ours",
+    "before": "before training", "asked": "rehearse=True",
+}  # fmt: skip
+GROUPS = (
+    ("no SavedModel, or none to serve", "presence parses serve_tag signatures_exist "
+     "required_signatures inputs_read"),
+    ("damaged or mixed files", "fingerprint variables_read variables_finite assets leftovers loads "
+     "manifest_matches golden"),
+    ("signatures", "signature_specs batch_dimension output_shape serialized_input composite_tensors "
+     "signature_tensors signature_methods label_inputs base_model"),
+    ("reaches files or the network", "file_ops"),
+    ("tied to this machine, library or code", "python_ops denied_ops unregistered_ops "
+     "absolute_paths devices compiled_functions tensorflow_version session"),
+    ("predictions: NaN, random, of the wrong row, or none", "scores row_independence deterministic "
+     "output_per_row outputs_finite outputs_vary state_growth latency memory"),
+    ("rows that the first examples do not show, other names and words", "eval_rows schema_rows "
+     "unforeseen_rows batch_sizes without_label without_optional schema_features vocabularies"),
+    ("warm-up requests", "warmup"),
+    ("the Evaluator's config", "eval_config eval_signatures eval_rehearsal"),
+)  # fmt: skip
+_INTRODUCTION = """\
+`python -m tests.validation.table_broken_models --write`; the recipes are in `tests/validation`.
+A name like `serving#992` is an issue of the repository of that name, where `tensorflow`, `serving`,
+`tfx`, `transform`, `model-analysis`, `hub`, `keras` and the like are TensorFlow's and Keras's own;
+other sources name what breaks.
 
-FINDERS = ("TFX", "saved_model_cli", "validator", "rehearsal", "rehearse=True")
+- exists(): what TFX's Trainer asks of a model.
+- cli show: `saved_model_cli show --all` and `scan`; cli run: its `run`, with two rows.
+- load, call: `tf.saved_model.load` in a process of its own, and one call with two rows.
+- session: a stand-in for InfraValidator, as TensorFlow Serving itself is in no package registry: a
+  graph session loads the model, and answers two rows and its warm-up requests.
+- modelscan 0.8 looks for unsafe ops. MLflow 3 loads the SavedModel and predicts two rows.
+- ours: the check that fails or warns. Needs: what the contract must name for it.
+- early, before training: found by the rehearsal that is on by default where a module has an
+  `export_fn`. It may refuse only what training does not change.
+"""
 
 
-def main() -> None:
-    """Prints the table."""
+@dataclasses.dataclass
+class Row:
+    """What was found of one model.
+
+    Attributes:
+        found: tool → what it says; nothing where it is content.
+        says: what the validator says.
+    """
+
+    name: str
+    source: str
+    breaks: str
+    needs: str
+    check: str
+    missed: str
+    found: dict[str, str]
+    says: str = ""
+
+
+def main() -> int:
+    """Makes the page."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tool-python", help="a Python that has TensorFlow, modelscan and MLflow")
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
+    parser.add_argument("--only", default="", help="a regular expression of names")
+    options = parser.parse_args()
+    others = _Tools(options.tool_python, OTHERS) if options.tool_python else None
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        _Tools(sys.executable, TOOLS) as tools,
+        others or _Tools(sys.executable, ()) as more,
+    ):
+        broken, good = _measured(Path(scratch), re.compile(options.only), (tools, more))
+    page = "\n".join(_page(broken, good, options.tool_python is not None))
+    if options.write:
+        PAGE.write_text(page + "\n", encoding="utf-8")
+    else:
+        print(page)
+    wrong = [row for row in broken if bool(row.found["ours"]) == bool(row.missed)]
+    wrong += [row for row in good if row.found["ours"]]
+    for row in wrong:
+        print(f"{row.name}: {row.says}", file=sys.stderr)
+    return int(bool(wrong))
+
+
+class _Tools:
+    """Tools of another process, which answers for one model after the other."""
+
+    def __init__(self, python: str, names: Sequence[str]) -> None:
+        self._names = names
+        if names:
+            command = [python, str(Path(__file__).with_name("other_tools.py")), *names]
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                text=True,
+            )  # fmt: skip
+
+    def __enter__(self) -> _Tools:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._names:
+            _open(self._process.stdin).close()
+            self._process.wait()
+
+    def ask(self, model: Path) -> None:
+        """Asks for a model."""
+        if self._names:
+            stream = _open(self._process.stdin)
+            stream.write(f"{model}\n")
+            stream.flush()
+
+    def answer(self) -> dict[str, str]:
+        """Returns tool → complaint, for the model that was asked for."""
+        if not self._names:
+            return {}
+        told = json.loads(_open(self._process.stdout).readline())
+        return {name: told[name] for name in self._names}
+
+
+def _open(stream: IO[str] | None) -> IO[str]:
+    assert stream is not None
+    return stream
+
+
+def _measured(
+    scratch: Path, only: re.Pattern[str], tools: Sequence[_Tools]
+) -> tuple[list[Row], list[Row]]:
+    """Returns the rows of the broken and of the good models."""
     from generic_trainer._run.rehearsal import not_cured_by_training
     from generic_trainer.validation import start_checker
     from tests.validation import models
-    from tests.validation.broken_rows import RECIPES
+    from tests.validation.catalogue.all_good import all_good
+    from tests.validation.catalogue.sources import all_faults
 
-    found: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    with tempfile.TemporaryDirectory() as scratch, start_checker(timeout_s=30) as checker:
-        good = models.good(Path(scratch, "good"))
-        for name, recipe in RECIPES.items():
-            broken = Path(scratch, name)
-            recipe.make(good, broken)
-            row = found[recipe.check]
-            row["models"] += 1
-            row["TFX"] += not broken.exists()
-            row["saved_model_cli"] += _cli_complains(broken)
-            report = checker.validate(str(broken), recipe.contract)
-            row["validator"] += report[recipe.check].status in ("fail", "warn")
-            row["rehearsal"] += not not_cured_by_training(report).passed
-            row["rehearse=True"] += not report.passed
-    _print(found)
+    model = models.good(scratch / "good")
+    with start_checker(timeout_s=20, preload=("tensorflow_model_analysis",)) as checker:
+
+        def row(name: str, make: Callable[[Path], Any], contract: Any, **told: str) -> Row:
+            folder = scratch / name
+            make(folder)
+            for each in tools:
+                each.ask(folder)
+            report = checker.validate(str(folder), contract)
+            found = {"exists": "" if folder.exists() else "no directory"}
+            for each in tools:
+                found.update(each.answer())
+            findings = [f"{r.name}: {r.message}" for r in (*report.failures, *report.warnings)]
+            check = told.get("check", "")
+            judged = check and report[check].status in ("fail", "warn")
+            found["ours"] = (check if judged else "") if check else _refusals(report)
+            print(f"{name}: {_refusals(report)}", file=sys.stderr, flush=True)
+            found["before"] = "" if not_cured_by_training(report).passed else "x"
+            found["asked"] = _refusals(report)
+            if told.get("missed"):
+                found["ours"] = ", ".join(r.name for r in (*report.failures, *report.warnings))
+            return Row(name, found=found, says=" | ".join(findings)[:500], **told)
+
+        broken = [
+            row(
+                name, lambda folder, make=recipe.make: make(model, folder),
+                contract := recipe.contract_for(model), source=recipe.source,
+                breaks=recipe.breaks, needs=", ".join(_needs(contract)), check=recipe.check,
+                missed=recipe.missed,
+            )
+            for name, recipe in all_faults().items()
+            if only.search(name)
+        ]  # fmt: skip
+        good = [
+            row(name, make, contract, source="", breaks="", needs="", check="", missed="")
+            for name, (make, contract) in all_good().items()
+            if only.search(name)
+        ]
+    return broken, good
 
 
-def _cli_complains(model_dir: Path) -> bool:
-    """Whether `saved_model_cli` fails, or its scan names an op."""
-    not_shown, _ = _cli("show", "--all", "--dir", str(model_dir))
-    not_scanned, said = _cli("scan", "--tag_set", "serve", "--dir", str(model_dir))
-    return not_shown or not_scanned or "contains the following denylisted ops" in said
+def _refusals(report: Any) -> str:
+    return ", ".join(result.name for result in report.failures)
 
 
-def _cli(*arguments: str) -> tuple[bool, str]:
-    """Runs the tool in a process of its own, which has TensorFlow; returns whether it failed."""
-    with tempfile.NamedTemporaryFile("r") as output:
-        process = _processes.Process(target=_cli_main, args=(arguments, output.name))
-        process.start()
-        process.join()
-        return process.exitcode != 0, output.read()
+def _needs(contract: Any) -> Iterator[str]:
+    """Yields what the contract must name for the check to find it."""
+    for name in ("examples", "schema", "transform_graph", "eval_config", "base_model"):
+        if contract is not None and getattr(contract, name) is not None:
+            yield name.replace("_", " ")
+    if contract is not None and contract.matches_rows and contract.eval_config is None:
+        yield "consumers"
+    if contract is not None and (contract.denied_ops or contract.max_latency_ms):
+        yield "limits"
 
 
-def _cli_main(arguments: Sequence[str], output: str) -> None:
-    from tensorflow.python.tools import saved_model_cli
+def _page(broken: list[Row], good: list[Row], with_others: bool) -> Iterator[str]:
+    columns = ["exists", *TOOLS, *(OTHERS if with_others else ()), "ours"]
+    knowable = [row for row in broken if not row.missed]
+    yield "# Broken models, and what finds them\n"
+    yield f"{len(broken)} broken models and {len(good)} good ones, made and measured by"
+    yield _INTRODUCTION
+    yield "## Totals\n"
+    yield _line(["what is broken", "models", *(HEADS[c] for c in columns), HEADS["before"]])
+    yield _line(["---"] * (len(columns) + 3))
+    for title, checks in GROUPS:
+        rows = [row for row in broken if row.check in checks.split()]
+        yield _counted(title, rows, columns)
+    yield _counted("**all**", broken, columns)
+    refused = [row for row in knowable if row.found["asked"]]
+    early = sum(bool(row.found["before"]) for row in refused)
+    found = sum(bool(row.found["ours"]) for row in knowable)
+    yield (
+        f"\n{len(knowable)} of them can be known; the validator finds {found} of these. "
+        f"{len(refused)} are refused, the others are warnings.\n"
+        f"A rehearsal refuses {early} of these {len(refused)} before the first step of the training "
+        f"({100 * early // max(len(refused), 1)} %).\n"
+    )
+    yield "What each tool says of the good models, which would be a false alarm:\n"
+    yield _line(["", "models", *(HEADS[c] for c in columns), ""])
+    yield _line(["---"] * (len(columns) + 3))
+    yield _counted("good models", good, columns)
+    yield "\n## What nobody can find\n"
+    for row in broken:
+        if row.missed:
+            yield f"- {_words(row)} ({row.source}): {row.missed}."
+    for title, checks in GROUPS:
+        yield f"\n## {title[0].upper()}{title[1:]}\n"
+        yield _line(["fault", "source", "breaks", "needs", *(HEADS[c] for c in columns), "early"])
+        yield _line(["---"] * (len(columns) + 5))
+        for row in broken:
+            if row.check in checks.split():
+                marks = ["x" if row.found[c] else "" for c in columns[:-1]]
+                early = "x" if row.found["before"] else ""
+                ours = f"`{row.found['ours']}`" if row.found["ours"] else "**missed**"
+                yield _line([_words(row), row.source, row.breaks, row.needs, *marks, ours, early])
+    yield "\n## The good models\n"
+    yield ", ".join(_words(row) for row in good) + "."
+    alarms: Mapping[str, list[str]] = {
+        column: [_words(row) for row in good if row.found[column]] for column in columns
+    }
+    yield "\nFalse alarms:\n"
+    for column, names in alarms.items():
+        yield f"- {HEADS[column]}: {', '.join(names) or 'none'}."
 
-    descriptor = os.open(output, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):
-        os.dup2(descriptor, stream.fileno())
-    sys.argv = ["saved_model_cli", *arguments]
-    saved_model_cli.main()
+
+def _counted(title: str, rows: list[Row], columns: Sequence[str]) -> str:
+    counts: collections.Counter[str] = collections.Counter()
+    for row in rows:
+        counts.update(column for column, said in row.found.items() if said)
+    early = counts["before"]
+    return _line([title, str(len(rows)), *(str(counts[c]) for c in columns), str(early)])
 
 
-def _print(found: dict[str, collections.Counter[str]]) -> None:
-    print("| check | broken models | " + " | ".join(FINDERS) + " |")
-    print("|---|---|" + "---|" * len(FINDERS))
-    total: collections.Counter[str] = sum(found.values(), collections.Counter())
-    for check, row in [*found.items(), ("**all**", total)]:
-        counts = " | ".join(str(row[finder]) for finder in FINDERS)
-        print(f"| {check} | {row['models']} | {counts} |")
+def _words(row: Row) -> str:
+    return row.name.replace("_", " ")
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -14,7 +14,7 @@ from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._core.texts import did_you_mean
 from generic_trainer.validation._check import Finding, check, fail, note, skip
 from generic_trainer.validation._model import ModelUnderTest
-from generic_trainer.validation._schema_rows import domain_words
+from generic_trainer.validation._schema_rows import DTYPE_OF_LIST, domain_words
 from generic_trainer.validation._scoring import first_line, is_float
 from generic_trainer.validation._signatures import describe_info, dtype_of, is_serialized
 from generic_trainer.validation._tfma_lint import lint_findings
@@ -22,7 +22,6 @@ from generic_trainer.validation._tfma_lint import lint_findings
 # What TFMA picks by itself from several outputs.
 _KNOWN_OUTPUTS = {"scores", "outputs", "predictions", "logistic", "probabilities", "logits"}
 _OF_SCHEMA = {1: "string", 2: "int64", 3: "float32"}  # schema_pb2.FeatureType
-_OF_EXAMPLE = {"bytes_list": "string", "int64_list": "int64", "float_list": "float32"}
 _REHEARSED = 20  # examples
 _OF_PROBABILITIES = {"AUC", "AUCPrecisionRecall", "BinaryCrossEntropy", "CalibrationPlot"}
 
@@ -68,7 +67,7 @@ def _feature_dtypes(model: ModelUnderTest) -> dict[str, str] | None:
 
     examples = map(tf.train.Example.FromString, model.records)
     return {
-        name: _OF_EXAMPLE[feature.WhichOneof("kind")]
+        name: DTYPE_OF_LIST[feature.WhichOneof("kind")]
         for example in examples
         for name, feature in example.features.feature.items()
         if feature.WhichOneof("kind") is not None
@@ -208,8 +207,9 @@ def _beyond_one(model: ModelUnderTest) -> Iterator[Finding]:
     specs = [spec for spec in model.eval_config.model_specs if not spec.is_baseline]
     for spec in specs:
         scored = model.scores.get(spec.signature_name or "serving_default")
-        for key, values in sorted(scored.batch.items()) if scored else ():
-            is_meant = key == spec.prediction_key or len(scored.batch) == 1
+        outputs = scored.batch if scored is not None else {}
+        for key, values in sorted(outputs.items()):
+            is_meant = key == spec.prediction_key or len(outputs) == 1
             if is_meant and is_float(values) and (np.nanmax(values) > 1 or np.nanmin(values) < 0):
                 yield Finding(
                     "warn",

@@ -11,7 +11,11 @@ from generic_trainer._core.files import sha256_of_file
 from generic_trainer._core.texts import did_you_mean
 from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
 from generic_trainer.validation._model import ModelUnderTest
-from generic_trainer.validation._schema_rows import dtype_in_schema, features_in_use
+from generic_trainer.validation._schema_rows import (
+    DTYPE_OF_LIST,
+    dtype_in_schema,
+    features_in_use,
+)
 from generic_trainer.validation._signatures import is_serialized, parsed_features
 
 _PREPROCESSING = "transform_"  # TFX's names: transform_features, transform_labels
@@ -20,9 +24,12 @@ _TRANSFORM_ASSETS = "transform_fn/assets"  # inside a TransformGraph artifact
 
 @check("schema_features", needs=("signatures_exist", "inputs_read"))
 def schema_features(model: ModelUnderTest) -> Iterator[Finding]:
-    """The features that the signatures read are in the schema, and of its dtypes."""
+    """The features that the signatures read are in the schema and the examples, and so typed."""
+    if not model.contract.examples_transformed:
+        yield from _in_examples(model)
     if model.schema is None:
-        yield skip("the contract names no schema")
+        if not model.records:
+            yield skip("the contract names no schema and no examples")
         return
     known = {feature.name: dtype_in_schema(feature) for feature in features_in_use(model.schema)}
     for name, signature in model.serving_signatures.items():
@@ -30,6 +37,31 @@ def schema_features(model: ModelUnderTest) -> Iterator[Finding]:
             yield from _parsed(model, name, signature, known)
         else:
             yield from _inputs(model, name, signature, known)
+
+
+def _in_examples(model: ModelUnderTest) -> Iterator[Finding]:
+    """Yields what signatures parse otherwise than the contract's examples have it."""
+    import tensorflow as tf
+
+    rows = [tf.train.Example.FromString(record).features.feature for record in model.records]
+    for name, signature in model.serving_signatures.items() if rows else ():
+        if not is_serialized(signature):
+            continue
+        for key, parsed in sorted(parsed_features(model.meta_graph.graph_def, signature).items()):
+            kinds = [row[key].WhichOneof("kind") if key in row else None for row in rows]
+            others = {DTYPE_OF_LIST[kind] for kind in kinds if kind} - {parsed.dtype}
+            if others:
+                yield fail(
+                    f"signature {name!r} parses feature {key!r} as {parsed.dtype}, the examples "
+                    f"have {', '.join(sorted(others))}: a batch with such a row raises an error",
+                    "parse what the examples hold, and cast in the signature",
+                )
+            elif parsed.is_required and not any(kinds) and key not in model.label_keys:
+                yield fail(
+                    f"signature {name!r} needs feature {key!r}, and none of the {len(rows)} first "
+                    "examples has it",
+                    "name it as the examples do, or give the FixedLenFeature a default_value",
+                )
 
 
 def _parsed(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from generic_trainer._core import internals
 from generic_trainer._core.files import sha256_of_file
@@ -13,6 +14,7 @@ from generic_trainer.errors import DataError
 from generic_trainer.validation._check import Finding, check, fail, note, reason_of, skip, warn
 from generic_trainer.validation._manifest import MANIFEST, read_manifest
 from generic_trainer.validation._model import ModelUnderTest
+from generic_trainer.validation._signatures import nodes_of
 
 _SAVED_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt", "saved_model.cpb")
 _MANIFEST_REMEDY = "copy the model again from where it was published, with all of its files"
@@ -33,6 +35,7 @@ _VARIABLES_REMEDY = (
     "the files of variables/ are damaged or incomplete: export again, copy whole files, and "
     "compare with the sizes at the source"
 )
+_OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VARIABLE_KEY = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
@@ -254,9 +257,15 @@ def variables_finite(model: ModelUnderTest) -> Iterator[Finding]:
         yield skip("the model has no variables")
         return
     scan = model.variable_scan
-    if scan.nan:
+    unread = _unread(model) if scan.nan else set()
+    if idle := [name for name in scan.nan if name in unread]:
+        yield warn(
+            f"NaN in {_quoted(idle)}, which no signature reads",
+            "see whether training diverged; leave optimizers and metrics out of the export",
+        )
+    if spoilt := [name for name in scan.nan if name not in unread]:
         yield fail(
-            f"NaN in {_quoted(scan.nan)}",
+            f"NaN in {_quoted(spoilt)}",
             "training diverged: look at the loss, lower the learning rate, clip gradients, and "
             "look for NaN in the examples",
         )
@@ -265,6 +274,32 @@ def variables_finite(model: ModelUnderTest) -> Iterator[Finding]:
             f"infinite values in {_quoted(scan.infinite)}",
             "fine in a mask; in a weight it means that training diverged",
         )
+
+
+def _unread(model: ModelUnderTest) -> set[str]:
+    """Returns the keys of variables in the checkpoint that are sure to be read by no signature."""
+    import tensorflow as tf
+    from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+    reader = tf.train.load_checkpoint(str(model.directory / "variables" / "variables"))
+    if not reader.has_tensor(_OBJECTS):
+        return set()
+    objects = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
+        reader.get_tensor(_OBJECTS)
+    )
+    graph_def = model.meta_graph.graph_def
+
+    def names(nodes: Iterable[Any]) -> set[str]:
+        return {node.attr["shared_name"].s.decode() for node in nodes if node.op == "VarHandleOp"}
+
+    read = set().union(*(names(nodes_of(graph_def, each)) for each in model.signatures.values()))
+    unread = names(graph_def.node) - read
+    return {
+        attribute.checkpoint_key
+        for node in objects.nodes
+        for attribute in node.attributes
+        if attribute.full_name in unread
+    }
 
 
 def _quoted(names: Sequence[str]) -> str:

@@ -171,8 +171,11 @@ def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
                     "call the model with training=False in the exported function: dropout or "
                     "another random op is live",
                 )
-        clocks = [n for n in nodes_of(model.meta_graph.graph_def, model.signatures[name])
-                  if n.op == "Timestamp"]
+        clocks = [
+            n
+            for n in nodes_of(model.meta_graph.graph_def, model.signatures[name])
+            if n.op == "Timestamp"
+        ]
         if clocks and name in model.serving_signatures:
             yield of_rows(
                 model,

@@ -51,6 +51,8 @@ _MAX_FEED_BYTES = 128 * MIB  # of a batch
 _SMALL_BATCH = 100  # whose memory nobody has to foresee
 _MAX_TROUBLES = 200  # of one signature that are looked for
 _MAX_ALONE = 256  # features that are missing alone
+_MAX_VOCABULARY_BYTES = 1 << 24
+_MAX_WORD_BYTES = 200
 _MAX_CAUSES = 3  # of them that are told
 _SHOWN_CHARACTERS = 600
 _NAN_REMEDY = (
@@ -210,7 +212,7 @@ def _of_schema(
             else input_features(model, signature)
         )
         base, usual = _base(scored)
-        of_schema = SchemaRows(model.schema, features, base, model.label_keys)
+        of_schema = SchemaRows(model.schema, features, base, model.label_keys, _last_words(model))
         with model.budget.part(0.5) as budget:
             rows = list(_made_in_time(made_up(of_schema), budget))
             yield from _findings(model, name, usual, budget, rows, judge)
@@ -218,6 +220,17 @@ def _of_schema(
                 if row.alone and budget.allows(1):
                     yield from _findings(model, name, usual, budget, [row], judge)
         yield note(f"signature {name!r} scored {budget.rows} rows")
+
+
+def _last_words(model: ModelUnderTest) -> list[bytes]:
+    """Returns the last line of each asset that looks like a vocabulary: the highest id has it."""
+    words = []
+    for asset in model.assets:
+        file = model.directory / "assets" / asset.filename
+        if file.is_file() and 0 < file.stat().st_size <= _MAX_VOCABULARY_BYTES:
+            lines = file.read_bytes().splitlines()
+            words += [line for line in lines[-1:] if 0 < len(line) <= _MAX_WORD_BYTES]
+    return words
 
 
 def _made_in_time(rows: Iterable[ProbeRow], budget: Budget) -> Iterator[ProbeRow]:

@@ -64,6 +64,9 @@ def warmup(model: ModelUnderTest) -> Iterator[Finding]:
         yield skip("the package tensorflow-serving-api, which reads the requests, is missing")
         return
     file = str(model.directory / _WARMUP_FILE)
+    if not (model.directory / _WARMUP_FILE).stat().st_size:
+        yield note(f"{_WARMUP_FILE} has no request")
+        return
     try:
         if compression := look_at(file, whatever_its_name=True).compression:
             yield fail(

@@ -21,7 +21,6 @@ from generic_trainer.validation._signatures import (
     tensor_dtype,
 )
 
-
 _SERIALIZED_REMEDY = (
     "export a serving_default that takes serialized tf.Examples as tf.TensorSpec([None], "
     "tf.string), e.g. with generic_trainer.training.export_model; raw tensors can be a second "
@@ -285,13 +284,13 @@ def _method_problems(signature: Any) -> Iterator[str]:
         if dtype_of(info) != dtype or (shape is not None and not _is_of_method(shape, ranks)):
             dims = "[batch] or [batch, 1]" if 1 in ranks else "[batch, classes]"
             yield f"expected output {output!r} to be {dtype.name} {dims}, found {describe_info(info)}"
-    sizes = {
-        (shape_of(info) or [None])[-1]
-        for output, info in signature.outputs.items()
-        if outputs and output in outputs
-    }
-    if len(sizes - {None}) > 1:
-        yield f"expected as many classes as scores, found {sorted(sizes - {None})}"
+    sizes = [
+        shape[-1]
+        for output, info in sorted(signature.outputs.items())
+        if outputs and output in outputs and (shape := shape_of(info)) and shape[-1] is not None
+    ]
+    if len(set(sizes)) > 1:
+        yield f"expected as many classes as scores, found {sizes}"
 
 
 def _is_of_method(shape: list[int | None], ranks: tuple[int, ...]) -> bool:

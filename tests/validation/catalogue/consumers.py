@@ -147,7 +147,7 @@ for name, check, source, config, status in (
     ("classes_that_the_output_does_not_have", "eval_rehearsal", "model-analysis#100",
      SPEC + " " + MSE.replace(
          "metrics_specs {", "metrics_specs { binarize { class_ids { values: 7 } }"), "fail"),
-    ("labels_for_outputs_that_are_not_there", "eval_signatures", "model-analysis#111",
+    ("labels_for_outputs_that_are_not_there", "eval_rehearsal", "model-analysis#111",
      f'model_specs {{ label_keys {{ key: "risk" value: "tips" }} }} {MSE}', "fail"),
     ("weights_that_are_text", "eval_rehearsal", "example_weight_key",
      f'model_specs {{ label_key: "tips" example_weight_key: "payment" }} {MSE}', "fail"),
@@ -162,6 +162,9 @@ for name, check, source, config, status in (
         from tests.validation.broken_rows import SCHEMA
 
         made = dataclasses.replace(made, schema=SCHEMA)
+    if "area" in name:
+        of_classes = [example(0.1 * row, "cash", float(row % 2)) for row in range(40)]
+        made = dataclasses.replace(made, examples=of_classes)
     add(name, check, source, "Evaluator", lambda good, folder: shutil.copytree(good, folder),
         made, status=status)  # fmt: skip
 

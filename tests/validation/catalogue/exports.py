@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tests.validation.broken import EVALUATED
-from tests.validation.catalogue.rows import add, fault
+from tests.validation.catalogue.rows import add
 from tests.validation.models import ROWS, save
 
 
@@ -41,8 +41,54 @@ def _export(model: Any, folder: Path, function: Any, *specs: Any) -> None:
     save(module, folder, {"serving_default": serve})
 
 
-add("keras_model_called_as_in_training", "deterministic", "serving#602, serving#1670",
-    "Evaluator", dropping(training=True), EVALUATED)
-add("keras_normalises_by_the_batch", "row_independence", "tensorflow#9796, models#2776",
-    "Evaluator", lambda good, folder: dropping(training=True)(
-        good, folder, keras().layers.BatchNormalization()), EVALUATED)
+add(
+    "keras_model_called_as_in_training",
+    "deterministic",
+    "serving#602, serving#1670",
+    "Evaluator",
+    dropping(training=True),
+    EVALUATED,
+)
+add(
+    "keras_normalises_by_the_batch",
+    "row_independence",
+    "tensorflow#9796, models#2776",
+    "Evaluator",
+    lambda good, folder: dropping(training=True)(good, folder, keras().layers.BatchNormalization()),
+    EVALUATED,
+)
+
+
+def _augmented(good: Path, folder: Path) -> None:
+    """Layers of augmentation, which Keras 3 takes to be in training where nobody says otherwise."""
+    layer = keras().layers
+    inputs = keras().Input([8, 8, 3], name="image")
+    flipped = layer.RandomRotation(0.1)(inputs, training=True)
+    model = keras().Model(inputs, layer.Flatten()(flipped))
+    image = tf.TensorSpec([None, 8, 8, 3], tf.float32, name="image")
+    _export(model, folder, model, image)
+
+
+def _inside_a_module(good: Path, folder: Path) -> None:
+    module = tf.Module()
+    module.model = keras().Sequential([keras().Input([2]), keras().layers.Dense(1, name="dense")])
+    serve = tf.function(lambda x: {"y": module.model(x)}, input_signature=[ROWS])
+    save(module, folder, {"serving_default": serve})
+
+
+add(
+    "keras_augments_while_it_serves",
+    "deterministic",
+    "keras RandomFlip: training=True",
+    "all",
+    _augmented,
+    EVALUATED,
+)
+if "tf_keras" not in keras().Model.__module__:  # Keras 2 tracks what a module holds
+    add(
+        "keras_3_inside_a_module",
+        "session",
+        "tensorflow#72963, keras#20095",
+        "TF Serving, BulkInferrer",
+        _inside_a_module,
+    )

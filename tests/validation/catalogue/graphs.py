@@ -37,8 +37,15 @@ def reads_its_own_export_by_its_path(good: Path, folder: Path) -> None:
     save(serving(lambda text: {"y": text + tf.io.read_file(path)}, TEXT), folder)
 
 
-tensors("reads_a_relative_path", "file_ops", "nmt#283", "all", None,
-        lambda text: {"y": text + tf.io.read_file("data/words.txt")}, TEXT)
+tensors(
+    "reads_a_relative_path",
+    "file_ops",
+    "nmt#283",
+    "all",
+    None,
+    lambda text: {"y": text + tf.io.read_file("data/words.txt")},
+    TEXT,
+)
 
 
 @fault("absolute_paths", "tensorflow#14083, tensorflow#46826, sagemaker-tensorflow#99", "all")
@@ -55,8 +62,13 @@ def vocabulary_that_was_not_collected(good: Path, folder: Path) -> None:
 
 @fault("absolute_paths", "transform#120", "all")
 def vocabulary_in_a_bucket(good: Path, folder: Path) -> None:
-    save(serving(lambda text: {
-        "y": text + tf.io.read_file("gs://bucket/transform_fn/assets/words")}, TEXT), folder)
+    save(
+        serving(
+            lambda text: {"y": text + tf.io.read_file("gs://bucket/transform_fn/assets/words")},
+            TEXT,
+        ),
+        folder,
+    )
 
 
 # Graphs of TensorFlow 1.
@@ -120,23 +132,70 @@ def reads_from_a_queue(v1: Any, miles: Any) -> Any:
 # Machines.
 
 
-tensors("layer_of_cudnn", "devices", "tensorflow#26600, nmt-keras#126", "servers without a GPU",
-        None,
-        lambda x: {"y": tf.raw_ops.CudnnRNN(
-            input=x[None], input_h=tf.zeros([1, 1, 2]), input_c=tf.zeros([1, 1, 2]),
-            params=tf.zeros([48]), rnn_mode="lstm", is_training=False)[0][0]}, status="warn")
-tensors("reads_the_clock", "deterministic", "expiry and age features", "Evaluator", EVALUATED,
-        lambda x: {"age": tf.timestamp() - tf.cast(x, tf.float64)}, status="warn")
-tensors("waits_for_another_step", "devices", "StagingArea of a training loop", "all", None,
-        lambda x: {"y": x + tf.ensure_shape(tf.raw_ops.Unstage(
-            dtypes=[tf.float32], shared_name="staged")[0], [])})
-tensors("loop_that_never_ends", "scores", "serving#1222", "all", EVALUATED,
-        lambda x: {"y": tf.while_loop(
-            lambda v: tf.reduce_all(v < 2.0), lambda v: (v * 1.0,), (x,))[0]}, told="no answer")
-tensors("gigabytes_for_each_row", "scores", "serving#1215, ultralytics#20018", "all", EVALUATED,
-        lambda x: {"y": x + tf.reduce_sum(tf.zeros([tf.shape(x)[0], 2**30]))})
-tensors("graph_of_an_expired_assertion", "scores", "licence checks", "all", EVALUATED,
-        lambda x: {"y": _asserted(tf.timestamp() < 1e9, x)}, status="warn")
+tensors(
+    "layer_of_cudnn",
+    "devices",
+    "tensorflow#26600, nmt-keras#126",
+    "servers without a GPU",
+    None,
+    lambda x: {
+        "y": tf.raw_ops.CudnnRNN(
+            input=x[None],
+            input_h=tf.zeros([1, 1, 2]),
+            input_c=tf.zeros([1, 1, 2]),
+            params=tf.zeros([48]),
+            rnn_mode="lstm",
+            is_training=False,
+        )[0][0]
+    },
+    status="warn",
+)
+tensors(
+    "reads_the_clock",
+    "deterministic",
+    "expiry and age features",
+    "Evaluator",
+    EVALUATED,
+    lambda x: {"age": tf.timestamp() - tf.cast(x, tf.float64)},
+    status="warn",
+)
+tensors(
+    "waits_for_another_step",
+    "devices",
+    "StagingArea of a training loop",
+    "all",
+    None,
+    lambda x: {
+        "y": x
+        + tf.ensure_shape(tf.raw_ops.Unstage(dtypes=[tf.float32], shared_name="staged")[0], [])
+    },
+)
+tensors(
+    "loop_that_never_ends",
+    "scores",
+    "serving#1222",
+    "all",
+    EVALUATED,
+    lambda x: {"y": tf.while_loop(lambda v: tf.reduce_all(v < 2.0), lambda v: (v * 1.0,), (x,))[0]},
+    told="no answer",
+)
+tensors(
+    "gigabytes_for_each_row",
+    "scores",
+    "serving#1215, ultralytics#20018",
+    "all",
+    EVALUATED,
+    lambda x: {"y": x + tf.reduce_sum(tf.zeros([tf.shape(x)[0], 2**30]))},
+)
+tensors(
+    "graph_of_an_expired_assertion",
+    "scores",
+    "licence checks",
+    "all",
+    EVALUATED,
+    lambda x: {"y": _asserted(tf.timestamp() < 1e9, x)},
+    status="warn",
+)
 
 
 def _asserted(condition: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
@@ -146,20 +205,44 @@ def _asserted(condition: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
 
 # What nobody can see in the files.
 
-add("time_of_the_export_in_the_graph", "deterministic", "tf.function tracing guide", "all",
-    lambda good, folder: save(serving(lambda x: {"age": 1.7e9 - x}, ROWS), folder), EVALUATED,
-    missed="a constant is a constant")
-add("scaled_otherwise_than_in_training", "base_model", "training-serving skew, tfx#2022", "all",
-    lambda good, folder: save(serving(lambda x: {"y": x / 255.0}, ROWS), folder), EVALUATED,
-    missed="only scores that are known to be right tell, such as an Evaluator's")
-add("labels_in_another_order", "base_model", "flow_from_directory order", "clients",
-    lambda good, folder: save(serving(
-        lambda x: {"class": tf.gather(["dog", "cat"], tf.argmax(x, axis=1))}, ROWS), folder),
-    EVALUATED, missed="only scores that are known to be right tell")
+add(
+    "time_of_the_export_in_the_graph",
+    "deterministic",
+    "tf.function tracing guide",
+    "all",
+    lambda good, folder: save(serving(lambda x: {"age": 1.7e9 - x}, ROWS), folder),
+    EVALUATED,
+    missed="a constant is a constant",
+)
+add(
+    "scaled_otherwise_than_in_training",
+    "base_model",
+    "training-serving skew, tfx#2022",
+    "all",
+    lambda good, folder: save(serving(lambda x: {"y": x / 255.0}, ROWS), folder),
+    EVALUATED,
+    missed="only scores that are known to be right tell, such as an Evaluator's",
+)
+add(
+    "labels_in_another_order",
+    "base_model",
+    "flow_from_directory order",
+    "clients",
+    lambda good, folder: save(
+        serving(lambda x: {"class": tf.gather(["dog", "cat"], tf.argmax(x, axis=1))}, ROWS), folder
+    ),
+    EVALUATED,
+    missed="only scores that are known to be right tell",
+)
 
 
-@fault("deterministic", "tensorflow#60640", "Evaluator", EVALUATED_EXAMPLES,
-       missed="random for rows alone that neither the examples nor a schema has")
+@fault(
+    "deterministic",
+    "tensorflow#60640",
+    "Evaluator",
+    EVALUATED_EXAMPLES,
+    missed="random for rows alone that neither the examples nor a schema has",
+)
 def random_for_rare_rows(good: Path, folder: Path) -> None:
     def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
         miles = tf.io.parse_example(examples, FEATURES)["miles"]
