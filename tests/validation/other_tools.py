@@ -58,7 +58,7 @@ def _inputs(model_dir: str) -> dict[str, Any]:
     from tensorflow.core.protobuf import saved_model_pb2
 
     proto = saved_model_pb2.SavedModel.FromString(Path(model_dir, "saved_model.pb").read_bytes())
-    serving = [each for each in proto.meta_graphs if "serve" in each.meta_info_def.tags][0]
+    serving = next(each for each in proto.meta_graphs if "serve" in each.meta_info_def.tags)
     if "serving_default" not in serving.signature_def:
         raise LookupError("no serving_default")
     inputs = {}

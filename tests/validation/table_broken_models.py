@@ -45,8 +45,8 @@ GROUPS = (
      "required_signatures inputs_read"),
     ("damaged or mixed files", "fingerprint variables_read variables_finite assets leftovers loads "
      "manifest_matches golden"),
-    ("signatures", "signature_specs batch_dimension output_shape serialized_input composite_tensors "
-     "signature_tensors signature_methods label_inputs base_model"),
+    ("signatures", "signature_specs batch_dimension output_shape serialized_input "
+     "composite_tensors signature_tensors signature_methods label_inputs base_model"),
     ("reaches files or the network", "file_ops"),
     ("tied to this machine, library or code", "python_ops denied_ops unregistered_ops "
      "absolute_paths devices compiled_functions tensorflow_version session"),
@@ -98,17 +98,18 @@ def main() -> int:
     """Makes the page."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--tool-python", help="a Python that has TensorFlow, modelscan and MLflow")
+    parser.add_argument("--answers", type=Path, help="keep what the tools answer in this file")
+    parser.add_argument("--only-tools", action="store_true", help="do no more than to fill it")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
     parser.add_argument("--only", default="", help="a regular expression of names")
     options = parser.parse_args()
-    others = _Tools(options.tool_python, OTHERS) if options.tool_python else None
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        _Tools(sys.executable, TOOLS) as tools,
-        others or _Tools(sys.executable, ()) as more,
-    ):
-        broken, good = _measured(Path(scratch), re.compile(options.only), (tools, more))
-    page = "\n".join(_page(broken, good, options.tool_python is not None))
+    answers = _Answers(options.answers, options.tool_python)
+    with tempfile.TemporaryDirectory() as scratch, answers:
+        only = re.compile(options.only)
+        broken, good = _measured(Path(scratch), only, answers, options.only_tools)
+    if options.only_tools:
+        return 0
+    page = "\n".join(_page(broken, good, answers.columns))
     if options.write:
         PAGE.write_text(page + "\n", encoding="utf-8")
     else:
@@ -120,39 +121,73 @@ def main() -> int:
     return int(bool(wrong))
 
 
-class _Tools:
-    """Tools of another process, which answers for one model after the other."""
+class _Answers:
+    """What other tools say of models, asked once and kept in a file if there is one."""
 
-    def __init__(self, python: str, names: Sequence[str]) -> None:
-        self._names = names
-        if names:
-            command = [python, str(Path(__file__).with_name("other_tools.py")), *names]
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                text=True,
-            )  # fmt: skip
+    def __init__(self, file: Path | None, tool_python: str | None) -> None:
+        self._file = file
+        self._known = json.loads(file.read_text()) if file and file.exists() else {}
+        self._tools = [_Tools(sys.executable, TOOLS)]
+        if tool_python:
+            self._tools.append(_Tools(tool_python, OTHERS))
 
-    def __enter__(self) -> _Tools:
+    def __enter__(self) -> _Answers:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._names:
-            _open(self._process.stdin).close()
-            self._process.wait()
+        for tools in self._tools:
+            tools.close()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The tools."""
+        return tuple(name for tools in self._tools for name in tools.names)
+
+    def ask(self, name: str, model: Path) -> None:
+        """Asks for a model, if nothing is known of it."""
+        if name not in self._known:
+            for tools in self._tools:
+                tools.ask(model)
+
+    def answer(self, name: str) -> dict[str, str]:
+        """Returns tool → complaint of the model that was asked for."""
+        if name not in self._known:
+            self._known[name] = {t: s for tools in self._tools for t, s in tools.answer().items()}
+            if self._file is not None:
+                self._file.write_text(json.dumps(self._known))
+        return dict(self._known[name])
+
+
+class _Tools:
+    """Tools of another process, which starts with the first model and answers for each."""
+
+    def __init__(self, python: str, names: Sequence[str]) -> None:
+        self._command = [python, str(Path(__file__).with_name("other_tools.py")), *names]
+        self.names = names
+        self._process: subprocess.Popen[str] | None = None
 
     def ask(self, model: Path) -> None:
         """Asks for a model."""
-        if self._names:
-            stream = _open(self._process.stdin)
-            stream.write(f"{model}\n")
-            stream.flush()
+        if self._process is None:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL, text=True,
+            )  # fmt: skip
+        stream = _open(self._process.stdin)
+        stream.write(f"{model}\n")
+        stream.flush()
 
     def answer(self) -> dict[str, str]:
         """Returns tool → complaint, for the model that was asked for."""
-        if not self._names:
-            return {}
+        assert self._process is not None
         told = json.loads(_open(self._process.stdout).readline())
-        return {name: told[name] for name in self._names}
+        return {name: told[name] for name in self.names}
+
+    def close(self) -> None:
+        """Ends the process."""
+        if self._process is not None:
+            _open(self._process.stdin).close()
+            self._process.wait()
 
 
 def _open(stream: IO[str] | None) -> IO[str]:
@@ -161,7 +196,7 @@ def _open(stream: IO[str] | None) -> IO[str]:
 
 
 def _measured(
-    scratch: Path, only: re.Pattern[str], tools: Sequence[_Tools]
+    scratch: Path, only: re.Pattern[str], answers: _Answers, only_tools: bool
 ) -> tuple[list[Row], list[Row]]:
     """Returns the rows of the broken and of the good models."""
     from generic_trainer._run.rehearsal import not_cured_by_training
@@ -176,12 +211,12 @@ def _measured(
         def row(name: str, make: Callable[[Path], Any], contract: Any, **told: str) -> Row:
             folder = scratch / name
             make(folder)
-            for each in tools:
-                each.ask(folder)
+            answers.ask(name, folder)
+            if only_tools:
+                return Row(name, found=answers.answer(name), **told)
             report = checker.validate(str(folder), contract)
             found = {"exists": "" if folder.exists() else "no directory"}
-            for each in tools:
-                found.update(each.answer())
+            found.update(answers.answer(name))
             findings = [f"{r.name}: {r.message}" for r in (*report.failures, *report.warnings)]
             check = told.get("check", "")
             judged = check and report[check].status in ("fail", "warn")
@@ -226,8 +261,8 @@ def _needs(contract: Any) -> Iterator[str]:
         yield "limits"
 
 
-def _page(broken: list[Row], good: list[Row], with_others: bool) -> Iterator[str]:
-    columns = ["exists", *TOOLS, *(OTHERS if with_others else ()), "ours"]
+def _page(broken: list[Row], good: list[Row], tools: Sequence[str]) -> Iterator[str]:
+    columns = ["exists", *tools, "ours"]
     knowable = [row for row in broken if not row.missed]
     yield "# Broken models, and what finds them\n"
     yield f"{len(broken)} broken models and {len(good)} good ones, made and measured by"
@@ -245,8 +280,8 @@ def _page(broken: list[Row], good: list[Row], with_others: bool) -> Iterator[str
     yield (
         f"\n{len(knowable)} of them can be known; the validator finds {found} of these. "
         f"{len(refused)} are refused, the others are warnings.\n"
-        f"A rehearsal refuses {early} of these {len(refused)} before the first step of the training "
-        f"({100 * early // max(len(refused), 1)} %).\n"
+        f"A rehearsal refuses {early} of these {len(refused)} before the first step of the "
+        f"training ({100 * early // max(len(refused), 1)} %).\n"
     )
     yield "What each tool says of the good models, which would be a false alarm:\n"
     yield _line(["", "models", *(HEADS[c] for c in columns), ""])

@@ -10,6 +10,7 @@ from typing import Any
 from generic_trainer._core.files import sha256_of_file
 from generic_trainer._core.texts import did_you_mean
 from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
+from generic_trainer.validation._graph import upstream_of
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._schema_rows import (
     DTYPE_OF_LIST,
@@ -44,7 +45,9 @@ def _in_examples(model: ModelUnderTest) -> Iterator[Finding]:
     import tensorflow as tf
 
     rows = [tf.train.Example.FromString(record).features.feature for record in model.records]
-    for name, signature in model.serving_signatures.items() if rows else ():
+    if not rows or _parses_inside(model):
+        return
+    for name, signature in model.serving_signatures.items():
         if not is_serialized(signature):
             continue
         for key, parsed in sorted(parsed_features(model.meta_graph.graph_def, signature).items()):
@@ -62,6 +65,14 @@ def _in_examples(model: ModelUnderTest) -> Iterator[Finding]:
                     "examples has it",
                     "name it as the examples do, or give the FixedLenFeature a default_value",
                 )
+
+
+def _parses_inside(model: ModelUnderTest) -> bool:
+    """Whether something is parsed that is itself a feature of an example."""
+    parsing = [node for node in model.nodes if node.op.startswith("ParseExample")]
+    places = {(node.function, node.proto.name) for node in parsing}
+    graph_def = model.meta_graph.graph_def
+    return len(parsing) > 1 and any(places & upstream_of([node], graph_def) for node in parsing)
 
 
 def _parsed(

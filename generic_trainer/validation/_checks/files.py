@@ -118,7 +118,7 @@ def manifest_matches(model: ModelUnderTest) -> Iterator[Finding]:
     if added := sorted(present - set(listed) - {MANIFEST}):
         yield warn(
             f"added since the model was published: {', '.join(added[:5])}",
-            "see who did: what a consumer reads of it, such as warm-up requests, nobody has checked",
+            "see who did: what a consumer reads of it, such as warm-up requests, nobody checked",
         )
 
 

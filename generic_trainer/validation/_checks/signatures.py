@@ -283,7 +283,8 @@ def _method_problems(signature: Any) -> Iterator[str]:
         shape = shape_of(info)
         if dtype_of(info) != dtype or (shape is not None and not _is_of_method(shape, ranks)):
             dims = "[batch] or [batch, 1]" if 1 in ranks else "[batch, classes]"
-            yield f"expected output {output!r} to be {dtype.name} {dims}, found {describe_info(info)}"
+            found = describe_info(info)
+            yield f"expected output {output!r} to be {dtype.name} {dims}, found {found}"
     sizes = [
         shape[-1]
         for output, info in sorted(signature.outputs.items())

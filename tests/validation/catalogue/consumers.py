@@ -1,4 +1,4 @@
-"""Faults of what goes along with a model: warm-up requests, the Evaluator's config, the contract."""
+"""Faults of what goes along with a model: warm-up requests, the Evaluator's config, contracts."""
 
 from __future__ import annotations
 
@@ -109,6 +109,7 @@ def _metric(name: str, more: str = "") -> str:
     return f'metrics_specs {{ metrics {{ class_name: "{name}" {more} {THRESHOLD} }} }}'
 
 
+BUCKETS = """config: '{"buckets": 3}'"""
 CHANGE = "threshold { change_threshold { absolute { value: 0.1 } } }"
 for name, check, source, config, status in (
     ("three_model_specs", "eval_config", "config_util.verify_eval_config",
@@ -121,7 +122,7 @@ for name, check, source, config, status in (
      f"{SPEC} {_metric('MeanSquaredError', 'config: ' + chr(39) + '{name: mse}' + chr(39))}",
      "fail"),
     ("argument_that_a_metric_does_not_have", "eval_config", "metric_specs.metric_instance",
-     f"{SPEC} {_metric('AUC', 'config: ' + chr(39) + chr(123) + chr(34) + 'buckets' + chr(34) + ': 3' + chr(125) + chr(39))}",
+     f"{SPEC} {_metric('AUC', BUCKETS)}",
      "fail"),
     ("metric_of_a_module_that_is_not_there", "eval_config", "model-analysis#154",
      f"{SPEC} {_metric('Own', 'module: ' + chr(34) + 'own_metrics' + chr(34))}", "fail"),

@@ -701,3 +701,19 @@ def graph_for_training_beside_it(folder: Path) -> None:
         builder.add_meta_graph_and_variables(session, ["train"], {"serving_default": signature})
         builder.add_meta_graph(["serve"], {"serving_default": signature})
         builder.save()
+
+
+@good
+def example_inside_an_example(folder: Path) -> None:
+    """As rankings have it: features of a document in a feature of the list."""
+    outer = {"payment": tf.io.FixedLenFeature([], tf.string, default_value="")}
+    inner = {"clicks": tf.io.FixedLenFeature([], tf.float32)}
+    empty = tf.train.Example(features={"feature": {"clicks": {"float_list": {"value": [1.0]}}}})
+
+    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        document = tf.io.parse_example(examples, outer)["payment"]
+        known = tf.fill(tf.shape(document), empty.SerializeToString())
+        parsed = tf.io.parse_example(tf.where(document == "document", document, known), inner)
+        return {"score": parsed["clicks"]}
+
+    save(serving(serve, SERIALIZED), folder)

@@ -1,0 +1,91 @@
+"""Faults of the catalogue are found, and its good models pass; the table measures all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from generic_trainer.validation import Checker
+from tests.validation.catalogue.all_good import all_good
+from tests.validation.catalogue.rows import FAULTS
+from tests.validation.catalogue.sources import all_faults
+
+EVERY = all_faults()
+GOOD = all_good()
+# One for each kind of finding that no other default test has.
+BY_DEFAULT = (
+    "vocabulary_is_a_pointer_of_git_lfs", "binary_and_text_proto_of_two_exports",
+    "left_over_from_an_interrupted_rsync", "file_added_since_publishing",
+    "two_inputs_before_a_bulk_inferrer", "inputs_lost_their_names", "complex_output",
+    "handle_as_output", "input_declared_with_another_rank", "two_inputs_of_one_tensor",
+    "output_that_is_an_input", "scores_of_double_precision", "reads_from_a_queue",
+    "layer_of_cudnn", "even_numbers_of_rows_alone", "first_of_an_empty_list",
+    "another_number_of_values_than_the_schema", "warm_up_of_empty_logs",
+    "warm_up_that_classifies_what_predicts", "warm_up_under_another_name",
+)  # fmt: skip
+GOOD_BY_DEFAULT = (
+    "nan_in_what_nobody_reads", "graph_for_training_beside_it", "warm_up_without_a_request",
+)  # fmt: skip
+# They end by a limit of time, or start an evaluation.
+SLOWEST = {"loop_that_never_ends", "asks_a_data_service", "calls_another_server"}
+SAMPLE = [
+    n for n in FAULTS if n not in {*BY_DEFAULT, *SLOWEST} and "eval_re" not in FAULTS[n].check
+]
+GOOD_SAMPLE = [name for name in GOOD if name not in GOOD_BY_DEFAULT]
+
+
+def test_every_fault_says_where_the_idea_comes_from() -> None:
+    assert len(EVERY) >= 300
+    assert len(GOOD) >= 150
+    for name, fault in EVERY.items():
+        assert fault.source and fault.breaks, name
+
+
+def test_faults_that_nobody_can_know_are_few() -> None:
+    assert sum(bool(fault.missed) for fault in EVERY.values()) < 10
+
+
+@pytest.mark.parametrize("name", BY_DEFAULT)
+def test_is_found(name: str, checker: Checker, good_model: Path, tmp_path: Path) -> None:
+    find(name, checker, good_model, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SAMPLE[::6])
+def test_some_more_are_found(name: str, checker: Checker, good_model: Path, tmp_path: Path) -> None:
+    find(name, checker, good_model, tmp_path)
+
+
+def find(name: str, checker: Checker, good_model: Path, tmp_path: Path) -> None:
+    fault = FAULTS[name]
+    folder = tmp_path / "model"
+    fault.make(good_model, folder)
+    report = checker.validate(str(folder), fault.contract_for(good_model))
+    if fault.missed:
+        assert report.passed and not report.warnings, report.summary()
+        return
+    result = report[fault.check]
+    assert result.status == fault.status, (result, report.summary())
+    assert fault.told in result.message
+    assert result.remedy
+    assert report.passed == (fault.status == "warn"), report.summary()
+
+
+@pytest.mark.parametrize("name", GOOD_BY_DEFAULT)
+def test_passes(name: str, checker: Checker, tmp_path: Path) -> None:
+    accept(name, checker, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GOOD_SAMPLE[::10])
+def test_some_more_pass(name: str, checker: Checker, tmp_path: Path) -> None:
+    accept(name, checker, tmp_path)
+
+
+def accept(name: str, checker: Checker, tmp_path: Path) -> None:
+    make, contract = GOOD[name]
+    make(tmp_path / "model")
+    for each in (contract, None):
+        report = checker.validate(str(tmp_path / "model"), each)
+        assert report.passed, report.summary()
