@@ -110,6 +110,9 @@ PYTHON_ATEXIT_RUN = PrivateName(
 PYTHON_INTERPRETER_FLAGS = PrivateName(
     "python", "subprocess:_args_from_interpreter_flags", "children with the same -W and -X options"
 )
+PYTHON_UNPICKLER = PrivateName(
+    "python", "pickle:_Unpickler", "looking into pickles without importing what they name"
+)
 
 # ---- TensorFlow ----------------------------------------------------------------------------------
 
@@ -146,6 +149,11 @@ TF_GLOBAL_GENERATOR = PrivateName(
 )
 TF_ITERATOR_DATASET = PrivateAttribute(
     "tensorflow", "tf.data.Iterator", "_dataset", "resuming in the middle of shuffled data"
+)
+TF_LITE_MODEL = PrivateName(
+    "tensorflow",
+    "tensorflow.lite.python.schema_py_generated:ModelT",
+    "reading a TFLite model before its interpreter, which a damaged one crashes",
 )
 TF_OP_SEEDS = PrivateAttribute(
     "tensorflow", "tf.random.set_seed", "_rng", "resuming with the random state of the run before"

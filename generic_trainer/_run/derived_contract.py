@@ -37,7 +37,7 @@ def derived_contract(request: TrainingRequest) -> ServingContract:
         DataError: the eval examples cannot be read.
     """
     contract = request.contract or ServingContract(signatures=())
-    if contract.format != "saved_model":
+    if contract.format == "any":
         return contract
     derived = {
         **_examples(request),

@@ -1,4 +1,4 @@
-"""`generic-trainer validate`: the checks of an exported SavedModel, on their own."""
+"""`generic-trainer validate`: the checks of an exported model, on their own."""
 
 from __future__ import annotations
 
@@ -23,11 +23,16 @@ def add_validate(commands: Any) -> None:
     """Adds the command to the parser."""
     parser = commands.add_parser(
         "validate",
-        help="check whether an exported SavedModel works downstream",
-        description="Checks a SavedModel in a separate process; the model is never changed.",
+        help="check whether an exported model works downstream",
+        description="Checks a SavedModel, or a model in another format (TFLite, .keras, pickles, "
+        "ONNX, XGBoost, ...), in a separate process; the model is never changed.",
     )
     parser.set_defaults(run=_validate)
-    parser.add_argument("model_dir", metavar="MODEL_DIR", help="directory with saved_model.pb")
+    parser.add_argument(
+        "model_dir",
+        metavar="MODEL",
+        help="directory with saved_model.pb or a model in another format, or the file of such",
+    )
     parser.add_argument("--contract", metavar="FILE", help="YAML or JSON file of a ServingContract")
     parser.add_argument("--examples", metavar="GLOB", help="TFRecords of real eval tf.Examples")
     parser.add_argument(
@@ -42,6 +47,12 @@ def add_validate(commands: Any) -> None:
     )
     parser.add_argument("--eval-config", metavar="FILE", help="the Evaluator's tfma.EvalConfig")
     parser.add_argument("--base-model", metavar="DIR", help="SavedModel to compare with")
+    parser.add_argument(
+        "--source",
+        metavar="DIR",
+        help="SavedModel that the model was converted or quantised from, whose predictions it must "
+        "have",
+    )
     parser.add_argument(
         "--signature",
         metavar="NAME",
@@ -69,8 +80,8 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
 
 def _validate(options: argparse.Namespace) -> int:
     model_dir = options.model_dir
-    if not is_remote(model_dir) and not Path(model_dir).is_dir():
-        raise ConfigurationError(f"MODEL_DIR: {model_dir} is not a directory", path=model_dir)
+    if not is_remote(model_dir) and not Path(model_dir).exists():
+        raise ConfigurationError(f"MODEL: {model_dir} is not a directory or a file", path=model_dir)
     files = "contract", "schema", "transform_graph", "eval_config", "base_model"
     require_files(**{name: getattr(options, name) for name in files})
     report = validate_saved_model(model_dir, _contract(options), timeout_s=options.timeout_s)
@@ -93,6 +104,7 @@ def _contract(options: argparse.Namespace) -> ServingContract:
         "transform_graph": options.transform_graph,
         "eval_config": options.eval_config,
         "base_model": options.base_model,
+        "source_model": options.source,
         "signatures": options.signature,
         "label_keys": options.label,
     }

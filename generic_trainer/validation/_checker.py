@@ -51,7 +51,8 @@ def validate_saved_model(
     out - is a failed check in the report and never an error here.
 
     Args:
-        model_dir: directory with `saved_model.pb`.
+        model_dir: directory with `saved_model.pb`, or with a model in another format that is known,
+            or the local file of such a model.
         contract: what is required. None requires what any consumer needs: readable files, a
             signature, ops that exist elsewhere, the same result on the same input, and so on.
         timeout_s: seconds that one check may take.
@@ -118,6 +119,7 @@ class Checker:
         partial = _PartialReport(str(model_dir), contract or _NO_CONTRACT)
         with ScratchFolder("model-", self._folder.path) as scratch:
             request = partial.request(scratch, self._memory_limit_mb)
+            request["model_dir"] = _as_directory(request["model_dir"], Path(scratch, "file"))
             try:
                 while not partial.complete:
                     self._attempt(partial, request)
@@ -297,7 +299,8 @@ class _PartialReport:
 def _portable(contract: ServingContract, scratch: Path) -> ServingContract:
     """Makes paths absolute, as the process works elsewhere, and puts protos into files."""
     changes: dict[str, Any] = {}
-    for name in ("examples", "schema", "transform_graph", "eval_config", "base_model"):
+    names = ("examples", "schema", "transform_graph", "eval_config", "base_model", "source_model")
+    for name in names:
         value = getattr(contract, name)
         if hasattr(value, "SerializeToString"):
             file = scratch / f"{name}.pbtxt"
@@ -306,6 +309,15 @@ def _portable(contract: ServingContract, scratch: Path) -> ServingContract:
         elif isinstance(value, (str, os.PathLike)):
             changes[name] = absolute(os.fspath(value))
     return dataclasses.replace(contract, **changes)
+
+
+def _as_directory(model: str, folder: Path) -> str:
+    """Returns the directory of a model; of one that is a single file, one with a link to it."""
+    if not os.path.isfile(model):
+        return model
+    folder.mkdir()
+    (folder / Path(model).name).symlink_to(model)
+    return str(folder)
 
 
 def _installed_packages() -> list[str]:

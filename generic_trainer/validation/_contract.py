@@ -26,12 +26,13 @@ _SEVERITIES = ("fail", "warn", "skip")
 # Paths, and the protos that can stand in for them.
 _SOURCES = (
     ("schema", "Schema"), ("transform_graph", None), ("eval_config", "EvalConfig"),
-    ("base_model", None),
+    ("base_model", None), ("source_model", None),
 )  # fmt: skip
-_FORMATS = ("saved_model", "any")
+_FORMATS = (None, "saved_model", "any")
 # The names in the catalogue of `_checks`, which knows this module.
 CHECK_NAMES = (
-    "presence", "inputs_read", "manifest_matches", "leftovers", "parses", "fingerprint",
+    "presence", "inputs_read", "manifest_matches", "other_formats", "embedded_code",
+    "format_consumers", "format_inputs", "leftovers", "parses", "fingerprint",
     "serve_tag", "tensorflow_version", "signatures_exist", "required_signatures",
     "signature_specs", "serialized_input", "batch_dimension", "output_shape",
     "signature_tensors", "signature_methods", "composite_tensors", "schema_features",
@@ -40,14 +41,19 @@ CHECK_NAMES = (
     "variables_finite", "eval_config", "eval_signatures", "loads", "scores",
     "output_per_row", "outputs_finite", "outputs_vary", "deterministic", "row_independence",
     "golden", "without_label", "warmup", "latency", "memory", "eval_rows", "without_optional",
-    "schema_rows", "batch_sizes", "unforeseen_rows", "state_growth", "session", "base_model",
-    "eval_rehearsal",
+    "schema_rows", "batch_sizes", "unforeseen_rows", "state_growth", "format_scores", "parity",
+    "session", "base_model", "eval_rehearsal",
 )  # fmt: skip
 _TENSOR = re.compile(r"\w+(\[((None|-?\d{1,18})(,(None|-?\d{1,18}))*,?)?\])?")
-_TUPLES = ("signatures", "label_keys", "allowed_ops", "denied_ops", "op_libraries", "consumers")
+_TUPLES = (
+    "signatures", "label_keys", "allowed_ops", "denied_ops", "allowed_globals", "op_libraries",
+    "consumers",
+)  # fmt: skip
 # Names of nodes in a pipeline, whose own ids contain the component's name as a rule.
 _MATCHES_ROWS = re.compile(r"evaluator|bulk_?inferr?er", re.IGNORECASE)
 _INFERS_IN_BULK = re.compile(r"bulk_?inferr?er", re.IGNORECASE)
+_EVALUATES = re.compile(r"evaluator", re.IGNORECASE)
+_VALIDATES_INFRA = re.compile(r"infra_?validator", re.IGNORECASE)
 _SERVES = re.compile(r"pusher|infra_?validator|serving", re.IGNORECASE)
 
 
@@ -89,6 +95,8 @@ class ServingContract:
             vocabularies it must have.
         eval_config: path of the Evaluator's `tfma.EvalConfig` as text or JSON, or the proto.
         base_model: directory of the SavedModel to compare with.
+        source_model: directory of the SavedModel that this one was converted or quantised from, and
+            whose predictions it must have; of a file beside a SavedModel that one by default.
         signatures: names, or `SignatureSpec`s, of the signatures that must exist.
         label_keys: features that are absent when the model serves.
         max_latency_ms: budget in milliseconds for one example, median.
@@ -109,8 +117,18 @@ class ServingContract:
             `export_fn`. True refuses a run whose untrained export fails any check. By default a
             run is refused only for what no training changes, such as a signature that is missing,
             and where training is known to take less than 20 times as long there is no rehearsal.
-        format: `"saved_model"`, or `"any"`: the directory must not be empty, nothing else is
-            checked (scikit-learn, Flax checkpoints and the like).
+        format: None for what the export is: a SavedModel, or a model in another format that is
+            known (TFLite, `.keras`, pickles, ONNX, ...), which has checks of its own. Or
+            `"saved_model"` alone, or `"any"`: the directory must not be empty, nothing else is
+            checked.
+        parity_atol: how far a prediction may be from that of the source, beside `parity_rtol`; one
+            that is farther is a failure. By default 0.001; of float16 weights a warning from 0.01
+            on, of integers from 0.05 on, and only where 5 % of the predictions are farther.
+        parity_rtol: the same, times the prediction of the source.
+        max_accuracy_drop: by how much the share of eval rows that are classified rightly, by the
+            first of `label_keys`, may be below that of the source, 0 to 1.
+        allowed_globals: what pickles and Keras files may import, as `"package"` or `"module.name"`,
+            besides what is known as data.
 
     Raises:
         ConfigurationError: a value is wrong; all wrong values are listed.
@@ -132,8 +150,13 @@ class ServingContract:
     consumers: tuple[str, ...] = ()
     probe_s: float = 2.0
     rehearse: bool | None = None
-    format: Literal["saved_model", "any"] = "saved_model"
+    format: Literal["saved_model", "any"] | None = None
     examples_transformed: bool = False
+    source_model: str | None = None
+    parity_atol: float | None = None
+    parity_rtol: float | None = None
+    max_accuracy_drop: float | None = None
+    allowed_globals: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in _TUPLES:
@@ -164,6 +187,16 @@ class ServingContract:
     def infers_in_bulk(self) -> bool:
         """Whether a BulkInferrer is known to read the model."""
         return any(map(_INFERS_IN_BULK.search, self.consumers))
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether an Evaluator is known to read the model."""
+        return self.eval_config is not None or any(map(_EVALUATES.search, self.consumers))
+
+    @property
+    def validates_infra(self) -> bool:
+        """Whether an InfraValidator is known to load the model into TF Serving."""
+        return any(map(_VALIDATES_INFRA.search, self.consumers))
 
     def to_json(self) -> str:
         """Returns the contract as a JSON object; protos and records are kept inside it."""
@@ -293,6 +326,10 @@ def _problems(contract: ServingContract) -> Iterator[str]:
         budget = getattr(contract, name)
         if budget is not None and not (is_number(budget) and budget > 0):
             yield f"{name} must be a positive number, got {describe(budget)}"
+    for name in ("parity_atol", "parity_rtol", "max_accuracy_drop"):
+        bound = getattr(contract, name)
+        if bound is not None and not (is_number(bound) and bound >= 0):
+            yield f"{name} must be a number, 0 or more, got {describe(bound)}"
     if not (is_number(contract.probe_s) and contract.probe_s >= 0):
         yield f"probe_s must be a number of seconds, got {describe(contract.probe_s)}"
     for name in ("rehearse", "examples_transformed"):

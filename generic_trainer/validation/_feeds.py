@@ -31,18 +31,29 @@ _KINDS = {"bytes_list": "string", "int64_list": "int64", "float_list": "float32"
 _FREE_DIM = 3  # values along a dimension that a signature leaves free
 
 
-def feed_for(model: ModelUnderTest, signature: Any) -> Feed | None:
-    """Returns rows for a signature, or None when it takes something that cannot be made up."""
+def feed_for(
+    model: ModelUnderTest, signature: Any, records: list[bytes] | None = None
+) -> Feed | None:
+    """Returns rows for a signature, or None when it takes something that cannot be made up.
+
+    Args:
+        model: what the rows are for.
+        signature: a `SignatureDef`.
+        records: examples to take the rows from, of a signature without a graph; None for the
+            first of the contract's and what the model's graph parses from them.
+    """
     infos = dict(signature.inputs)
     if not infos or not all(is_dense(info) for info in infos.values()):
         return None
-    serialized = is_serialized(signature)
+    serialized = is_serialized(signature) and records is None
     name = next(iter(infos))
     whole = frozenset(key for key, info in infos.items() if not batched(info))
     rows = _fixed_rows(infos) or RECORDS
     features = parsed_features(model.meta_graph.graph_def, signature) if serialized else {}
     # What Transform wrote is no input of the graph that does the transform itself.
-    records = [] if model.contract.examples_transformed else _repeated(model.records, rows, whole)
+    if records is None:
+        records = [] if model.contract.examples_transformed else model.records
+    records = _repeated(records, rows, whole)
     if features:
         is_real = bool(records)
         records = records or _made_up_examples(features.values(), model.schema, rows)

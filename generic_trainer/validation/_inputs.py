@@ -21,7 +21,7 @@ from generic_trainer._core.records import read_records
 from generic_trainer.validation._contract import ServingContract
 from generic_trainer.validation._model import EVAL_ROWS, MAX_EXAMPLES_BYTES
 
-_SOURCES = ("examples", "schema", "transform_graph", "eval_config", "base_model")
+_SOURCES = ("examples", "schema", "transform_graph", "eval_config", "base_model", "source_model")
 
 
 def fetch(
@@ -92,6 +92,7 @@ _FETCH: dict[str, Any] = {
     "eval_config": _fetch_file,
     "transform_graph": copy_tree,
     "base_model": copy_tree,
+    "source_model": copy_tree,
 }
 
 

@@ -17,10 +17,13 @@ from generic_trainer._core.records import read_records
 from generic_trainer.errors import DataError
 from generic_trainer.validation._access import Assets
 from generic_trainer.validation._contract import ServingContract
+from generic_trainer.validation._formats.contents import Contents
+from generic_trainer.validation._formats.detected import Artifact, find_artifacts
 from generic_trainer.validation._graph import Node, library_of, node_name, walk
 from generic_trainer.validation._probing import Budget
 from generic_trainer.validation._scoring import Scores, first_line
 
+SAVED_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt", "saved_model.cpb")
 RECORDS = 32  # examples that every signature is called with
 EVAL_ROWS = 1000  # examples that are read
 MAX_EXAMPLES_BYTES = 64 << 20  # images take long to read, and longer to score
@@ -74,6 +77,40 @@ class ModelUnderTest:
         """Every file of the model, sorted, relative to `directory`."""
         files = (path for path in self.directory.rglob("*") if path.is_file())
         return sorted(path.relative_to(self.directory) for path in files)
+
+    @functools.cached_property
+    def artifacts(self) -> list[Artifact]:
+        """The files that are models in other formats."""
+        return list(find_artifacts(self.directory, self.files, self.contract.allowed_globals))
+
+    @property
+    def readable_artifacts(self) -> list[tuple[Artifact, Contents]]:
+        """Those of them that can be read, and what they hold."""
+        return [(each, each.contents) for each in self.artifacts if each.contents is not None]
+
+    @property
+    def is_saved_model(self) -> bool:
+        """Whether the export itself is a SavedModel."""
+        return any(Path(name) in self.files for name in SAVED_MODEL_FILES)
+
+    @property
+    def is_other_format(self) -> bool:
+        """Whether the export is a model in another format, and the contract leaves that open."""
+        if self.contract.format is not None or self.is_saved_model:
+            return False
+        # What lies inside of a SavedModel further down is that one's.
+        nested = [path.parent for path in self.files if path.name in SAVED_MODEL_FILES]
+        paths = [artifact.path for artifact, _ in self.readable_artifacts]
+        return any(not any(map(path.is_relative_to, nested)) for path in paths)
+
+    @functools.cached_property
+    def source(self) -> ModelUnderTest | None:
+        """The SavedModel whose predictions other formats must have; None where none is known."""
+        if self.contract.source_model is not None:
+            folder = Path(self.contract.source_model)
+            return ModelUnderTest(folder, self.contract, "the source model")
+        # Scored, so that it may be run.
+        return self if self.scores else None
 
     @functools.cached_property
     def saved_model(self) -> Any:

@@ -209,6 +209,7 @@ def _described(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Signatures", ", ".join(facts.get("signatures", ()))),
         ("Latency, one example", _number(facts, "latency_ms", "ms")),
         ("Memory to load and score", _number(facts, "memory_mb", "MiB")),
+        ("Other formats", "\n".join(facts.get("formats", ()))),
         ("Saved by TensorFlow", facts.get("saved_by_tensorflow", "")),
         ("Checked with TensorFlow", facts.get("tensorflow_version", "")),
         ("Original directory hidden", hidden),

@@ -65,7 +65,7 @@ def run(request: Mapping[str, Any], events: int) -> int:
     done = dict(request["done"])
     if done.get(scores.name) in ("pass", "warn"):
         scores.run(model)  # for the checks that are left; its result has been told
-    for check in checks_for(contract):
+    for check in checks_for(model, done):
         if check.name not in done:
             _send(events, event="start", check=check.name, advisory=check.is_advisory)
             result, outcome = _run_one(check, model, done)
@@ -99,11 +99,13 @@ def _linked(folder: Path) -> Iterator[str]:
 
 
 def _follow(contract: ServingContract, original: Path, target: Path) -> ServingContract:
-    """Lets a base model that is the model itself, or lies inside it, move along."""
-    if contract.base_model is None or not Path(contract.base_model).is_relative_to(original):
-        return contract
-    moved = target / Path(contract.base_model).relative_to(original)
-    return dataclasses.replace(contract, base_model=str(moved))
+    """Lets a base or source model that is the model itself, or lies inside it, move along."""
+    moved: dict[str, Any] = {}
+    for name in ("base_model", "source_model"):
+        path = getattr(contract, name)
+        if path is not None and Path(path).is_relative_to(original):
+            moved[name] = str(target / Path(path).relative_to(original))
+    return dataclasses.replace(contract, **moved)
 
 
 def _run_one(check: Check, model: ModelUnderTest, done: dict[str, str]) -> tuple[Result, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from generic_trainer.validation._check import Check
 from generic_trainer.validation._checks import (
     baseline,
@@ -9,23 +11,41 @@ from generic_trainer.validation._checks import (
     examples,
     features,
     files,
+    formats,
     graph,
+    parity,
     predictions,
     probing,
     serving,
     signatures,
     state,
 )
-from generic_trainer.validation._contract import ServingContract
+from generic_trainer.validation._model import ModelUnderTest
 
 __all__ = ["all_checks", "checks_for"]
 
 _ANY_FORMAT: tuple[Check, ...] = (files.presence, files.manifest_matches)
+# Of an export that is no SavedModel.
+_OTHER_FORMATS: tuple[Check, ...] = (
+    files.presence,
+    files.inputs_read,
+    files.manifest_matches,
+    formats.other_formats,
+    formats.embedded_code,
+    formats.format_consumers,
+    formats.format_inputs,
+    parity.format_scores,
+    parity.parity,
+)
 # They read the files of a model and load nothing.
 _STATIC: tuple[Check, ...] = (
     files.presence,
     files.inputs_read,
     files.manifest_matches,
+    formats.other_formats,
+    formats.embedded_code,
+    formats.format_consumers,
+    formats.format_inputs,
     files.leftovers,
     files.parses,
     files.fingerprint_matches,
@@ -76,6 +96,8 @@ _DYNAMIC: tuple[Check, ...] = (
     probing.batch_sizes,
     probing.unforeseen_rows,
     state.state_growth,
+    parity.format_scores,
+    parity.parity,
     serving.session,
     baseline.base_model,
     evaluator.eval_rehearsal,
@@ -87,6 +109,18 @@ def all_checks() -> tuple[Check, ...]:
     return _STATIC + _DYNAMIC
 
 
-def checks_for(contract: ServingContract) -> tuple[Check, ...]:
-    """Returns the checks that the contract's format calls for."""
-    return _ANY_FORMAT if contract.format == "any" else all_checks()
+def checks_for(model: ModelUnderTest, done: Mapping[str, str]) -> Iterator[Check]:
+    """Yields the checks for what an export is, or for the format that the contract names.
+
+    Args:
+        model: what is checked.
+        done: check → its outcome, of those that have run; it grows on the way.
+    """
+    first = files.presence
+    yield first  # it looks into the files, which may end the process
+    checks = all_checks()
+    if model.contract.format == "any":
+        checks = _ANY_FORMAT
+    elif done[first.name] != "fail" and model.is_other_format:
+        checks = _OTHER_FORMATS
+    yield from (each for each in checks if each is not first)

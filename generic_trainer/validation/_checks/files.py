@@ -13,10 +13,9 @@ from generic_trainer._core.files import sha256_of_file
 from generic_trainer.errors import DataError
 from generic_trainer.validation._check import Finding, check, fail, note, reason_of, skip, warn
 from generic_trainer.validation._manifest import MANIFEST, read_manifest
-from generic_trainer.validation._model import ModelUnderTest
+from generic_trainer.validation._model import SAVED_MODEL_FILES, ModelUnderTest
 from generic_trainer.validation._signatures import nodes_of
 
-_SAVED_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt", "saved_model.cpb")
 _MANIFEST_REMEDY = "copy the model again from where it was published, with all of its files"
 _PROTOBUF_LIMIT = (1 << 31) - 1  # bytes; no C++ consumer reads more
 _SHARD = re.compile(r"variables\.data-(\d{5})-of-(\d{5})")
@@ -41,7 +40,7 @@ _VARIABLE_KEY = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 @check("presence")
 def presence(model: ModelUnderTest) -> Iterator[Finding]:
-    """The directory holds a SavedModel."""
+    """The directory holds a SavedModel, or a model in another format that is known."""
     model.facts["files"] = len(model.files)
     model.facts["size_bytes"] = sum((model.directory / path).stat().st_size for path in model.files)
     if not model.files:
@@ -50,16 +49,24 @@ def presence(model: ModelUnderTest) -> Iterator[Finding]:
             "save the model to fn_args.serving_model_dir at the end of run_fn",
         )
         return
-    inner = [path.parent for path in model.files if path.name in _SAVED_MODEL_FILES]
-    if model.contract.format == "saved_model" and Path() not in inner:
-        listed = ", ".join(map(str, model.files[:5]))
-        nested = f"; there is a SavedModel below it, in {inner[0]}" if inner else ""
-        yield fail(
-            f"expected one of {', '.join(_SAVED_MODEL_FILES)} in {model.exported_to}, "
-            f"found {listed}{nested}",
-            'export a SavedModel; for another format on purpose set format="any" in the '
-            "ServingContract: then only presence and manifest are checked",
-        )
+    if model.contract.format == "any" or model.is_saved_model:
+        return
+    if model.is_other_format:
+        known = ", ".join(str(each.path) for each in model.artifacts if each.contents is not None)
+        yield note(f"no SavedModel, and a model in another format: {known}")
+        return
+    inner = [path.parent for path in model.files if path.name in SAVED_MODEL_FILES]
+    broken = {each.path: each.problem for each in model.artifacts if each.problem}
+    listed = ", ".join(
+        f"{path}: {broken[path]}" if path in broken else str(path) for path in model.files[:5]
+    )
+    nested = f"; there is a SavedModel below it, in {inner[0]}" if inner else ""
+    yield fail(
+        f"expected one of {', '.join(SAVED_MODEL_FILES)} in {model.exported_to}, "
+        f"found {listed}{nested}",
+        'export a SavedModel; for a format that is not known here set format="any" in the '
+        "ServingContract: then only presence and manifest are checked",
+    )
 
 
 @check("inputs_read")
