@@ -56,6 +56,7 @@ RAY = [
     "aiohttp>=3",  # submitting jobs: ray imports it without asking for it
     "pathspec>=0.12",  # .detignore
 ]
+ONNX = ["onnxruntime>=1.18,<2"]  # the checks of ONNX models run them
 KUBERNETES = ["kubernetes>=26,<36"]
 VERTEX = ["google-cloud-aiplatform>=1.60,<2"]  # TFX asks for it as well
 EXAMPLES = ["palmerpenguins>=0.1.4", "scikit-learn"]  # the data of the example pipelines
@@ -91,6 +92,7 @@ setup(
     extras_require={
         "kfp": KFP,
         "kubernetes": KUBERNETES,
+        "onnx": ONNX,
         "ray": RAY,
         "vertex": VERTEX,
         "notebook": NOTEBOOK,

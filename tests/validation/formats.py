@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -159,3 +160,98 @@ def edited_zip(content: bytes, name: str, edit: Callable[[bytes], bytes]) -> byt
         for each in old.namelist():
             new.writestr(each, edit(old.read(each)) if each == name else old.read(each))
     return written.getvalue()
+
+
+# ---- ONNX, as https://github.com/onnx/onnx/blob/main/onnx/onnx.proto describes it ----------------
+
+
+def _number(value: int) -> bytes:
+    digits = []
+    while value > 0x7F:
+        digits.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*digits, value])
+
+
+def field(number: int, value: int | bytes | str) -> bytes:
+    """Returns one field of a protocol buffer."""
+    if isinstance(value, int):
+        return _number(number << 3) + _number(value)
+    content = value.encode() if isinstance(value, str) else value
+    return _number(number << 3 | 2) + _number(len(content)) + content
+
+
+def _onnx_tensor(name: str, size: int) -> bytes:
+    dims = field(1, field(2, "rows")) + field(1, field(1, size))
+    return field(1, name) + field(2, field(1, field(1, 1) + field(2, dims)))
+
+
+def _onnx_node(op: str, inputs: list[str], output: str, domain: str) -> bytes:
+    names = b"".join(field(1, each) for each in inputs)
+    return names + field(2, output) + field(4, op) + (field(7, domain) if domain else b"")
+
+
+def onnx(domain: str = "", location: str = "") -> bytes:
+    """The classifier in ONNX, its last weights in the file `location` if there is one."""
+    module = network()
+    names = ("first", "second", "last")
+    graph = b""
+    inputs = "x"
+    for name in names:
+        graph += field(1, _onnx_node("MatMul", [inputs, name], f"{name}_product", domain))
+        op, inputs = ("Softmax", "probabilities") if name == "last" else ("Relu", f"{name}_relu")
+        graph += field(1, _onnx_node(op, [f"{name}_product"], inputs, ""))
+    graph += field(2, "classifier")
+    for name in names:
+        weights = getattr(module, name).numpy()
+        tensor = b"".join(field(1, size) for size in weights.shape) + field(2, 1) + field(8, name)
+        if location and name == "last":
+            tensor += field(13, field(1, "location") + field(2, location)) + field(14, 1)
+        else:
+            tensor += field(9, weights.tobytes())
+        graph += field(5, tensor)
+    graph += field(11, _onnx_tensor("x", len(FEATURES)))
+    graph += field(12, _onnx_tensor("probabilities", CLASSES))
+    opset = field(8, field(1, "") + field(2, 13))
+    return field(1, 8) + field(2, "by_hand") + field(7, graph) + opset
+
+
+# ---- XGBoost -------------------------------------------------------------------------------------
+
+
+def xgboost_model(names: tuple[str, ...] = FEATURES) -> dict[str, Any]:
+    """A model of one tree without a split, as XGBoost 2 saves it."""
+    gbtree = {
+        "gbtree_model_param": {"num_parallel_tree": "1", "num_trees": "1"},
+        "tree_info": [0],
+        "trees": [{"base_weights": [0.5], "id": 0, "split_indices": [0]}],
+    }
+    learner = {
+        "attributes": {},
+        "feature_names": list(names),
+        "feature_types": ["float"] * len(names),
+        "gradient_booster": {"model": gbtree, "name": "gbtree"},
+        "learner_model_param": {"base_score": "5E-1", "num_class": "0", "num_feature": "4"},
+        "objective": {"name": "binary:logistic", "reg_loss_param": {"scale_pos_weight": "1"}},
+    }
+    return {"learner": learner, "version": [2, 1, 1]}
+
+
+def ubjson(value: Any) -> bytes:
+    """Returns a value in UBJSON, as XGBoost writes it."""
+    if isinstance(value, str):
+        return b"S" + _ubjson_text(value)
+    if isinstance(value, int):
+        return b"L" + struct.pack(">q", value)
+    if isinstance(value, float):
+        return b"d" + struct.pack(">f", value)
+    if isinstance(value, dict):
+        return b"{" + b"".join(_ubjson_text(k) + ubjson(v) for k, v in value.items()) + b"}"
+    if value and all(isinstance(each, float) for each in value):
+        floats = b"".join(struct.pack(">f", each) for each in value)
+        return b"[$d#L" + struct.pack(">q", len(value)) + floats
+    return b"[#L" + struct.pack(">q", len(value)) + b"".join(map(ubjson, value))
+
+
+def _ubjson_text(text: str) -> bytes:
+    return b"L" + struct.pack(">q", len(text.encode())) + text.encode()

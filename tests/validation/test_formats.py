@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import json
 import operator
 import os
 import pickle
@@ -368,3 +369,107 @@ def test_a_lambda_layer_is_told_of(keras: str, checker: Checker, tmp_path: Path)
     model.save(str(tmp_path / "model.keras"))
     report = checker.validate(str(tmp_path))
     assert report.passed and "a Lambda layer" in told(report)["embedded_code"]
+
+
+# ---- ONNX ----------------------------------------------------------------------------------------
+
+
+def test_an_onnx_model_is_read_without_its_library(
+    source: Path, checker: Checker, tmp_path: Path
+) -> None:
+    contract = ServingContract(source_model=str(source))
+    report = check(checker, tmp_path, {"model.onnx": formats.onnx()}, contract)
+    assert report.passed and not report.warnings, told(report)
+    (shown,) = report.facts["formats"]
+    assert "ONNX of by_hand; serving_default(x: float32[None, 4]) → probabilities" in shown
+    if "extra `onnx`" in report["format_scores"].message:
+        pytest.skip("the extra `onnx` is not installed: read, and not run")
+    measured = report.facts["parity"]["model.onnx"]["outputs"]["probabilities"]
+    assert measured["largest"] < 1e-5
+
+
+def test_a_broken_onnx_model(checker: Checker, tmp_path: Path) -> None:
+    whole = formats.onnx()
+    for content in (whole[:-9], b"", b"<html>", whole[:20]):
+        report = check(checker, tmp_path / "cut", {"model.onnx": content})
+        assert "model.onnx: it" in report["presence"].message and not report.passed
+    lacking = check(checker, tmp_path / "lacking", {"m": formats.onnx(location="weights.bin")})
+    assert "weights.bin, where it keeps weights, is missing" in told(lacking)["other_formats"]
+    escaping = check(checker, tmp_path / "out", {"m": formats.onnx(location="../../etc/passwd")})
+    assert "reads ../../etc/passwd" in told(escaping)["embedded_code"] and not escaping.passed
+    foreign = check(checker, tmp_path / "foreign", {"m": formats.onnx(domain="my.ops")})
+    assert foreign.passed and "ops of the domain my.ops" in told(foreign)["embedded_code"]
+
+
+# ---- XGBoost, TensorFlow.js, Orbax ---------------------------------------------------------------
+
+
+def test_xgboost_models_are_read_without_their_library(checker: Checker, tmp_path: Path) -> None:
+    model = formats.xgboost_model()
+    files = {"a.json": json.dumps(model).encode(), "b.ubj": formats.ubjson(model)}
+    report = check(checker, tmp_path / "whole", files)
+    assert report.passed and not report.warnings, told(report)
+    for shown in report.facts["formats"]:
+        assert "XGBoost 2.1.1, gbtree, binary:logistic, 4 features" in shown
+        assert "features length, depth, width, mass" in shown
+    for name, content in files.items():
+        cut = check(checker, tmp_path / name, {name: content[:-20], "notes.txt": b"-"})
+        assert f"{name}: it " in cut["presence"].message
+    model["learner"]["feature_names"] = ["length"]
+    model["learner"]["gradient_booster"]["model"]["trees"].clear()
+    wrong = check(checker, tmp_path / "wrong", {"m.ubj": formats.ubjson(model)})
+    assert "1 names for 4 features" in told(wrong)["other_formats"]
+    assert "0 trees instead of 1" in told(wrong)["other_formats"]
+
+
+def test_models_of_xgboost_itself(checker: Checker, tmp_path: Path) -> None:
+    xgboost = pytest.importorskip("xgboost", reason="XGBoost is no dependency of the tests")
+    rows = np.random.default_rng(4).normal(size=(60, 4))
+    model = xgboost.XGBClassifier(n_estimators=3).fit(rows, (rows[:, 0] > 0).astype(int))
+    for name in ("m.json", "m.ubj"):
+        model.save_model(tmp_path / name)
+    (tmp_path / "m.pkl").write_bytes(pickle.dumps(model))
+    report = checker.validate(str(tmp_path))
+    assert report.passed and not report.warnings, told(report)
+    assert len(report.facts["formats"]) == 3
+
+
+def test_a_model_of_tensorflow_js(checker: Checker, tmp_path: Path) -> None:
+    """As TFX's rewriter writes it."""
+    weights = [
+        {"name": "first", "shape": [4, 8], "dtype": "float32"},
+        {"name": "last", "shape": [8], "dtype": "float32", "quantization": {"dtype": "uint8"}},
+    ]
+    shards = ["group1-shard1of2.bin", "group1-shard2of2.bin"]
+    index = {
+        "format": "graph-model",
+        "modelTopology": {"node": []},
+        "weightsManifest": [{"paths": shards, "weights": weights}],
+    }
+    files = {"model.json": json.dumps(index).encode(), shards[0]: b"0" * 100, shards[1]: b"0" * 36}
+    whole = check(checker, tmp_path, files)
+    assert whole.passed and not whole.warnings, told(whole)
+    assert "graph-model with uint8 weights" in whole.facts["formats"][0]
+    short = check(checker, tmp_path, {shards[1]: b"0" * 30})
+    assert "130 bytes, not 136" in told(short)["other_formats"] and not short.passed
+    (tmp_path / shards[1]).unlink()
+    assert f"{shards[1]} is missing" in told(checker.validate(str(tmp_path)))["other_formats"]
+
+
+def test_an_orbax_checkpoint(checker: Checker, tmp_path: Path) -> None:
+    tree = json.dumps({"tree_metadata": {"('w',)": {}, "('b',)": {}}}).encode()
+    files = {
+        "_CHECKPOINT_METADATA": json.dumps({"item_handlers": {"params": "x"}}).encode(),
+        "params/_METADATA": tree,
+        "params/manifest.ocdbt": b"\x0c\xdb\x3a\x2a" + bytes(40),
+        "params/d/0": b"values",
+    }
+    whole = check(checker, tmp_path / "1", files)
+    assert whole.passed and not whole.warnings, told(whole)
+    assert any("a tree of 2 arrays" in each for each in whole.facts["formats"])
+    (tmp_path / "1/params/d/0").unlink()
+    lost = checker.validate(str(tmp_path / "1"))
+    assert "the database that it is of" in told(lost)["other_formats"] and not lost.passed
+    (tmp_path / "1").rename(tmp_path / "2.orbax-checkpoint-tmp-17")
+    unfinished = checker.validate(str(tmp_path))
+    assert "was never finished" in unfinished["presence"].message and not unfinished.passed

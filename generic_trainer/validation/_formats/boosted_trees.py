@@ -49,8 +49,8 @@ def read(file: Path) -> Contents:
         count = int(parameters["num_feature"])
         kind = booster["name"]
         flaws = list(_flaws(booster.get("gbtree", booster).get("model", {}), names, count))
-    except (IndexError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"it is no whole model of XGBoost ({error!r})") from error
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ValueError(f"it is no whole model of XGBoost ({error})") from error
     return Contents(
         summary=f"XGBoost {version}, {kind}, {objective}, {count} features",
         feature_names=names,

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from generic_trainer.validation._formats.contents import (
     Contents,
     MissingLibraryError,
@@ -32,7 +34,7 @@ _QUANTISED = re.compile(r"QLinear|DequantizeLinear|DynamicQuantize|MatMulInteger
 _OWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # those that onnxruntime has
 _DEFAULT = "serving_default"
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-INSTALL = "install GenericTrainer with its extra `onnx`, or: pip install 'onnxruntime>=1.18,<2'"
+INSTALL = "install GenericTrainer with its extra `onnx` (pip install '.[onnx]' in a checkout)"
 
 
 def is_onnx(head: bytes, file: Path) -> bool:
@@ -93,7 +95,9 @@ def _session(file: Path) -> Run:
     names = [output.name for output in session.get_outputs()]
 
     def run(_: str, inputs: Mapping[str, Any]) -> Outputs:
-        return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+        values = zip(names, session.run(names, dict(inputs)), strict=True)
+        # Lists of maps, as classifiers of scikit-learn return, are compared with nothing.
+        return {name: value for name, value in values if isinstance(value, np.ndarray)}
 
     return run
 
