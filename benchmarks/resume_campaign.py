@@ -2,22 +2,25 @@
 
 Each round trains one small model of one kind (Dropout, augmentation, noise, recurrent dropout,
 BatchNorm, ReduceLROnPlateau, gradient accumulation, mixed precision), with one Keras, from one
-reader, endless or pass by pass. It is ended one to three times, by an exception or by SIGTERM, and
-resumed by `training.resume_callbacks`. Weights and history have to equal, bit by bit, those of a
-fit that was never ended and knew nothing of checkpoints.
+reader, endless or pass by pass. It is ended one to three times, and resumed by
+`training.resume_callbacks`: in process by an exception or by SIGTERM, and on the launcher `local`,
+where one worker or two train, by a SIGKILL or SIGTERM of one of them. Weights and history have to
+equal, bit by bit, those of a fit that was never ended and knew nothing of checkpoints.
 
-    python -m benchmarks.resume_campaign [--rounds 108] [--seed 0] [--keras keras|tf_keras]
+    python -m benchmarks.resume_campaign [--rounds 144] [--first 0] [--seed 0]
+                                         [--keras keras|tf_keras] [--launcher NAME]
 
-Goes through all combinations in a random order, as often as the rounds allow. Prints one line for
-each round, and a summary; exits with 1 if a round ended otherwise than it should.
+Goes through all combinations in a random order, as often as the rounds allow; on a launcher from
+one reader and endless alone. Prints one line for each round, which `--first N --rounds 1` repeats
+alone, and a summary; exits with 1 if a round ended otherwise than it should.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import importlib
 import itertools
+import json
 import os
 import random
 import signal
@@ -35,7 +38,20 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx_bsl.public.tfxio import TensorFlowDatasetOptions
 
 from generic_trainer import data, training
+from generic_trainer._core.forkserver import kept_fork_servers
+from generic_trainer._core.tfx_names import FORMAT_TF_EXAMPLE
 from generic_trainer.errors import WorkerLostError
+from generic_trainer.executors import FN_ARGS_FACTORY
+from generic_trainer.launchers import (
+    Distribution,
+    ExamplesFormat,
+    Job,
+    TrainingRequest,
+    launch,
+)
+from generic_trainer.user_code import bundle_module_file
+
+ROOT = Path(__file__).parents[1]
 
 FILES, EXAMPLES_PER_FILE, BATCH_SIZE, EPOCHS = 3, 20, 6, 4
 STEPS_PER_EPOCH = FILES * EXAMPLES_PER_FILE // BATCH_SIZE
@@ -45,6 +61,9 @@ SCHEMA = """
 """
 READERS = ("memory", "disk", "stream")
 PASSES = (True, False)
+IN_PROCESS = "in_process"
+# Launcher → its workers.
+WORKERS = {"local": 1, "two workers": 2}
 
 
 class Ended(Exception):
@@ -52,12 +71,13 @@ class Ended(Exception):
 
 
 class Fit(NamedTuple):
-    """What is trained: a key of `KINDS`, a Keras, a reader, and whether pass by pass."""
+    """What is trained: a key of `KINDS`, a Keras, a reader, whether pass by pass, and where."""
 
     kind: str
     keras: str
     reader: str
     passes: bool
+    launcher: str = IN_PROCESS
 
 
 # ---- models --------------------------------------------------------------------------------------
@@ -83,11 +103,6 @@ def accumulating(keras: Any) -> Any:
         return plain(keras, optimizer=keras.optimizers.Adam(gradient_accumulation_steps=3))
 
     class Accumulating(keras.Sequential):
-        def build(self, input_shape: Any) -> None:
-            super().build(input_shape)
-            self.sums = [tf.Variable(tf.zeros_like(each)) for each in self.trainable_variables]
-            self.seen = tf.Variable(0)
-
         def train_step(self, batch: Any) -> dict[str, Any]:
             x, y = batch
             with tf.GradientTape() as tape:
@@ -105,6 +120,9 @@ def accumulating(keras: Any) -> Any:
             return {"loss": loss}
 
     model = Accumulating([keras.layers.Dense(4), keras.layers.Dense(1)])
+    model.build((None, 1))
+    model.sums = [tf.Variable(tf.zeros_like(each)) for each in model.trainable_variables]
+    model.seen = tf.Variable(0)
     model.compile("adam", "mse")
     return model
 
@@ -193,7 +211,8 @@ def result(
     """
     keras = importlib.import_module(fit.keras)
     keras.utils.set_random_seed(1)
-    model = made(fit)
+    with training.get_strategy().scope():
+        model = made(fit)
     callbacks = [keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=10.0)]
     if directory:
         fn_args = types.SimpleNamespace(checkpoint_dir=directory)
@@ -236,10 +255,84 @@ def ended_and_resumed(fit: Fit, pattern: str, dice: random.Random) -> tuple[Resu
         return result(fit, pattern, directory), ends
 
 
-def rounds(dice: random.Random, only_keras: str | None = None) -> Iterator[Fit]:
+# ---- on launchers --------------------------------------------------------------------------------
+
+
+def launched(fit: Fit, pattern: str, ends: list[dict[str, Any]] | None = None) -> Result:
+    """Trains on a launcher; `ends` says how each attempt but the last ends, None for unbroken."""
+    with tempfile.TemporaryDirectory(prefix="resume-campaign-") as directory:
+        folder = Path(directory)
+        module = folder / "trainer.py"
+        module.write_text(
+            f"import sys\n\nsys.path.insert(0, {str(ROOT)!r})\n"
+            "from benchmarks.resume_campaign import train_as_worker as run_fn\n"
+        )
+        request = TrainingRequest(
+            user_code=bundle_module_file(str(module), str(folder)),
+            train_files=(pattern,),
+            eval_files=(pattern,),
+            split_files={"train": (pattern,), "eval": (pattern,)},
+            examples_format=ExamplesFormat(FORMAT_TF_EXAMPLE),
+            model_dir=str(folder / "model"),
+            model_run_dir=str(folder / "model_run" / "1"),
+            scratch_dir=str(folder / "scratch"),
+            custom_config={"fit": list(fit), "folder": directory, "ends": ends, "files": pattern},
+        )
+        (folder / "scratch").mkdir()
+        distribution = Distribution(
+            launcher="local",
+            num_workers=WORKERS[fit.launcher],
+            max_failures=3,
+            env={"TF_USE_LEGACY_KERAS": str(int(fit.keras == "tf_keras"))},
+        )
+        launch(Job(request=request, fn_args_factory=FN_ARGS_FACTORY, distribution=distribution))
+        return Result(**json.loads((folder / "result.json").read_text()))
+
+
+def train_as_worker(fn_args: Any) -> None:
+    """`run_fn` of the rounds on launchers."""
+    config = fn_args.custom_config
+    fit, folder, ends = Fit(*config["fit"]), Path(config["folder"]), config["ends"]
+    attempt = len(list(folder.glob("ended-*")))
+    how: dict[str, Any] = ends[attempt] if ends and attempt < len(ends) else {"step": 0}
+    is_meant = how.get("worker", 0) == (0 if training.is_chief() else 1)
+
+    def end(batch: int) -> None:
+        if batch == how["step"] and is_meant:
+            (folder / f"ended-{attempt}").touch()
+            os.kill(os.getpid(), how["signal"])
+
+    directory = fn_args.checkpoint_dir if ends is not None else ""
+    every_steps = ends[0]["every_steps"] if ends else 1
+    found = result(fit, config["files"], directory, every_steps=every_steps, end=end)
+    if training.is_chief():
+        (folder / "result.json").write_text(json.dumps(found._asdict()))
+        os.makedirs(fn_args.serving_model_dir)
+
+
+def killed_and_resumed(fit: Fit, pattern: str, dice: random.Random) -> tuple[Result, int]:
+    """Returns what a fit on a launcher came to, and how often a worker was killed."""
+    ends = [
+        {
+            "step": dice.randint(1, EPOCHS * STEPS_PER_EPOCH - 1),
+            "signal": int(dice.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM))),
+            "worker": dice.randrange(WORKERS[fit.launcher]),
+            "every_steps": dice.randint(1, 6),
+        }
+        for _ in range(dice.randint(1, 3))
+    ]
+    return launched(fit, pattern, ends), len(ends)
+
+
+def rounds(dice: random.Random, only_keras: str | None, only_launcher: str | None) -> Iterator[Fit]:
     """Yields all combinations in a random order, again and again."""
     packages = [only_keras] if only_keras else ["keras", "tf_keras"]
-    fits = [Fit(*each) for each in itertools.product(KINDS, packages, READERS, PASSES)]
+    places = [only_launcher] if only_launcher else [IN_PROCESS, *WORKERS]
+    fits = [
+        Fit(*each)
+        for each in itertools.product(KINDS, packages, READERS, PASSES, places)
+        if each[-1] == IN_PROCESS or each[2:4] == ("disk", False)
+    ]
     while True:
         yield from dice.sample(fits, len(fits))
 
@@ -247,21 +340,30 @@ def rounds(dice: random.Random, only_keras: str | None = None) -> Iterator[Fit]:
 def main(arguments: list[str] | None = None) -> int:
     """Runs the rounds, and prints them and what they came to."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=108)
+    parser.add_argument("--rounds", type=int, default=144)
+    parser.add_argument("--first", type=int, default=0, help="number of the first round")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keras", choices=["keras", "tf_keras"])
+    parser.add_argument("--launcher", choices=[IN_PROCESS, *WORKERS])
     options = parser.parse_args(arguments)
-    dice = random.Random(options.seed)
+    fits = rounds(random.Random(options.seed), options.keras, options.launcher)
+    numbers = range(options.first, options.first + options.rounds)
     ends = differing = 0
-    with tempfile.TemporaryDirectory(prefix="resume-campaign-") as directory:
+    with tempfile.TemporaryDirectory(prefix="resume-campaign-") as directory, kept_fork_servers():
         pattern = write_examples(Path(directory))
-        unbroken = functools.cache(lambda fit: result(fit, pattern))
-        for fit in itertools.islice(rounds(dice, options.keras), options.rounds):
-            found, times = ended_and_resumed(fit, pattern, dice)
+        for number, fit in zip(numbers, itertools.islice(fits, options.first, None), strict=False):
+            dice = random.Random(f"{options.seed}-{number}")
+            if fit.launcher == IN_PROCESS:
+                straight = result(fit, pattern)
+                found, times = ended_and_resumed(fit, pattern, dice)
+            else:
+                straight = launched(fit, pattern)
+                found, times = killed_and_resumed(fit, pattern, dice)
             ends += times
-            is_equal = found == unbroken(fit)
+            is_equal = found == straight
             differing += not is_equal
-            print(f"{'equal' if is_equal else 'DIFFERS':8}{times} {' '.join(map(str, fit))}")
+            verdict = "equal" if is_equal else "DIFFERS"
+            print(f"{number:4} {verdict:8}{times} {' '.join(map(str, fit))}", flush=True)
     print(f"seed {options.seed}: {options.rounds} rounds, {ends} ends, {differing} differ")
     return 1 if differing else 0
 

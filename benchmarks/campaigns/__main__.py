@@ -1,6 +1,6 @@
 """The campaigns as one command: faults of every kind, until there have been enough.
 
-    python -m benchmarks.campaigns NAME[=SIZE] ... [--seed 0]
+    python -m benchmarks.campaigns NAME[=SIZE] ... [--seed 0] [--first 0] [--launcher LAUNCHER]
 
 | campaign | what it does | full size |
 |---|---|---|
@@ -12,7 +12,8 @@
 
 Each prints a line with its size when nothing has gone wrong. Exits with 1 when something has, and
 leaves the files of that run where the output says. Linux only. Runs are forked from this process,
-which has imported everything; their temporary directory is one of their own.
+which has imported everything; their temporary directory is one of their own. Several at once, each
+with a seed, and of the cases of `disk` each with some (`--first 60`), make a large campaign short.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from benchmarks.campaigns import _preload
 
@@ -40,6 +42,8 @@ def main() -> int:
     )
     parser.add_argument("campaigns", nargs="+", metavar="NAME[=SIZE]", help=", ".join(CAMPAIGNS))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case of disk")
+    parser.add_argument("--launcher", help="the only one for kills, such as ray")
     options = parser.parse_args()
     if unknown := {each.partition("=")[0] for each in options.campaigns} - set(CAMPAIGNS):
         parser.error(f"expected some of {', '.join(CAMPAIGNS)}, found {', '.join(sorted(unknown))}")
@@ -63,8 +67,14 @@ def main() -> int:
     for name, _, size in (each.partition("=") for each in options.campaigns):
         campaign = importlib.import_module(f"benchmarks.campaigns.{name}")
         dice = random.Random(options.seed)
+        parts: dict[str, dict[str, Any]] = {
+            "disk": {"first": options.first},
+            "kills": {"launcher": options.launcher},
+        }
         try:
-            summary = campaign.run(dice, int(size or campaign.FULL_SIZE), examples)
+            summary = campaign.run(
+                dice, int(size or campaign.FULL_SIZE), examples, **parts.get(name, {})
+            )
             print(f"{name}: {summary}, no violation", flush=True)
         except _processes.Violation as violation:
             print(f"{name}: {violation}", flush=True)

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import gc
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from generic_trainer.errors import GenericTrainerError
 
 # Exit codes of `fork`: the function has raised an error of this package, or any other.
 HOUSE_ERROR, RAW_ERROR = 3, 1
-TIMEOUT_S = 150.0
+TIMEOUT_S = 300.0
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -29,7 +30,7 @@ class Violation(Exception):
 
 
 class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
-    """A process that runs `python ... -c CODE ARGUMENTS` in a fork of this one.
+    """A process that runs `python ... -c CODE ARGUMENTS`, or `-m MODULE`, in a fork of this one.
 
     Attributes:
         left: how many more are forked; TensorFlow's threads, once it has computed something, would
@@ -39,7 +40,8 @@ class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
     left = 1
 
     def _execute_child(self, args: Any, *rest: Any) -> None:
-        if "-c" not in args or not ForkedPopen.left:
+        flag = next((each for each in args if each in ("-c", "-m")), None)
+        if flag is None or not ForkedPopen.left:
             super()._execute_child(args, *rest)  # type: ignore[misc]
             return
         ForkedPopen.left -= 1
@@ -65,10 +67,15 @@ class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
                 os.environ.clear()
                 os.environ.update(env)
             tempfile.tempdir = None  # a new process would ask the environment
-            code = args.index("-c")
-            sys.argv = ["-c", *args[code + 2 :]]
-            exec(args[code + 1], {"__name__": "__main__"})
+            code = args.index(flag)
+            sys.argv = [flag, *args[code + 2 :]]
+            if flag == "-c":
+                exec(args[code + 1], {"__name__": "__main__"})
+            else:
+                runpy.run_module(args[code + 1], run_name="__main__")
             os._exit(0)
+        except SystemExit as end:
+            os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
         except BaseException:
             traceback.print_exc()
             os._exit(1)
@@ -178,14 +185,14 @@ def kill_all() -> None:
         time.sleep(0.02)
 
 
-def require_silence(timeout_s: float = 20.0) -> None:
-    """Requires that nothing runs below this process any more.
+def require_silence(but: int | None = None, timeout_s: float = 20.0) -> None:
+    """Requires that nothing runs below this process any more, `but` this process.
 
     Raises:
         Violation: something does.
     """
     deadline = time.monotonic() + timeout_s
-    while left := descendants():
+    while left := descendants().keys() - {but}:
         if time.monotonic() > deadline:
             raise Violation(f"still running: {sorted(map(command_of, left))}")
         time.sleep(0.02)

@@ -92,8 +92,8 @@ class Reference:
     needed: dict[str, int]
 
 
-def run(dice: random.Random, size: int, examples: Any) -> str:
-    """Goes through `size` of the faults; returns the summary.
+def run(dice: random.Random, size: int, examples: Any, first: int = 0) -> str:
+    """Goes through `size` of the faults, from the one of number `first` on; returns the summary.
 
     Raises:
         Violation: see the module.
@@ -101,7 +101,7 @@ def run(dice: random.Random, size: int, examples: Any) -> str:
     references: dict[tuple[str, str], Reference] = {}
     outcomes: collections.Counter[str] = collections.Counter()
     violations = []
-    for number, case in enumerate(_cases(dice)[:size], 1):
+    for number, case in enumerate(_cases(dice)[first : first + size], first):
         key = (case.api, case.launcher)
         try:
             with kept_if_failed("disk") as folder:

@@ -24,13 +24,14 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.campaigns._cluster import kubernetes
 from benchmarks.campaigns._modules import INTERVAL_STEPS
 from benchmarks.campaigns._processes import (
     HOUSE_ERROR,
@@ -51,7 +52,7 @@ from benchmarks.campaigns._runs import (
     under_way,
     weights,
 )
-from generic_trainer import Distribution
+from generic_trainer.launchers import Distribution, TFJobOptions
 
 # How many kills a summary of the documentation is about.
 FULL_SIZE = 1000
@@ -60,15 +61,19 @@ HEARTBEAT_S = 10.0
 PAUSE_S = 1.5
 LAUNCHERS: dict[str, dict[str, Any]] = {
     "in_process": {},
-    "local": {"num_workers": 1},
-    "two workers": {"num_workers": 2},
+    "local": {"launcher": "local"},
+    "two workers": {"launcher": "local", "num_workers": 2},
+    "ray": {"launcher": "ray"},
+    "tfjob": {"launcher": "tfjob"},
 }
-# API and launcher: those of this machine, whose processes can all be seen and forked. Most rounds
-# are of the kind that takes least time.
+# API and launcher. Ray is one that is started for the run, Kubernetes the stand-in of the tests.
+# Most rounds are of the kind that takes least time.
 MIX = [
     *(("loop", "local"), ("loop", "in_process"), ("fit", "local"), ("trial", "local")),
-    *(("loop", "local"), ("fit", "in_process"), ("trainer_fn", "local"), ("loop", "local")),
+    *(("loop", "ray"), ("loop", "tfjob"), ("fit", "in_process"), ("trainer_fn", "local")),
     *(("trial", "in_process"), ("fit", "two workers"), ("trainer_fn", "in_process")),
+    *(("fit", "ray"), ("fit", "tfjob"), ("loop", "local"), ("trial", "ray"), ("trial", "tfjob")),
+    *(("trainer_fn", "ray"), ("trainer_fn", "tfjob"), ("loop", "local"), ("loop", "in_process")),
 ]
 # Moment → the longest wait in seconds before the blow falls.
 DELAYS_S = {
@@ -91,13 +96,20 @@ SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
 Kind = tuple[str, str]
 
 
-def run(dice: random.Random, size: int, examples: Any, mix: Sequence[Kind] = MIX) -> str:
+def run(dice: random.Random, size: int, examples: Any, launcher: str | None = None) -> str:
     """Strikes until it has done so `size` times; returns the summary.
+
+    Args:
+        dice: makes the chance.
+        size: how often to strike.
+        examples: the Examples artifact.
+        launcher: the only one to train on, a key of LAUNCHERS.
 
     Raises:
         Violation: see the module.
     """
     started_s = time.perf_counter()
+    mix = [kind for kind in MIX if launcher in (None, kind[1])]
     references: dict[str, list[np.ndarray]] = {}
     before: set[str] = set()
     total: collections.Counter[tuple[str, str]] = collections.Counter()
@@ -152,10 +164,13 @@ def _round(
     """
     api, launcher = kind
     done: collections.Counter[tuple[str, str]] = collections.Counter()
-    with kept_if_failed(api) as folder:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(kept_if_failed(api))
         notes = folder / "notes"
         notes.touch()
-        node = Node(folder / "root", api, examples, _distribution(launcher), notes)
+        cluster = stack.enter_context(kubernetes(folder)) if launcher == "tfjob" else None
+        distribution = _distribution(launcher, folder)
+        node = Node(folder / "root", api, examples, distribution, notes)
         executor = node.start()
         struck = False  # in this execution
         while executor:
@@ -165,14 +180,14 @@ def _round(
                 seen = len(notes.read_text()) if done else 0
                 if _wait_for_phase(node, executor, phase, seen):
                     time.sleep(dice.uniform(0, DELAYS_S[phase]))
-                    blow = _strike(dice, executor, notes)
+                    blow = _strike(dice, executor, notes, cluster)
                 if blow:
                     done[phase, blow] += 1
                     struck = True
             if blow is None or blow.startswith(("executor SIGK", "executor SIGT", "all")):
                 try:
                     code = finish(executor)
-                    require_silence()
+                    require_silence(cluster)
                     _check_end(node, code, struck, reference)
                 except Violation as violation:
                     raise Violation(f"{violation}\n{last_output(node)}") from violation
@@ -183,12 +198,17 @@ def _round(
         return result, done, under_way(node)
 
 
-def _distribution(launcher: str) -> Distribution:
+def _distribution(launcher: str, folder: Path) -> Distribution:
     if launcher == "in_process":
         return Distribution()
+    options = LAUNCHERS[launcher]
+    if launcher == "tfjob":
+        # Pods get nothing of this environment.
+        env = {"CAMPAIGN_NOTES": str(folder / "notes"), "TMPDIR": tempfile.gettempdir()}
+        tfjob = TFJobOptions("example/trainer:1", volumes={"campaign": str(folder)})
+        options = {**options, "tfjob": tfjob, "env": env}
     return Distribution(
-        launcher="local",
-        **LAUNCHERS[launcher],
+        **options,
         max_failures=10,
         preemption_grace_s=15.0,
         timeout_s=TIMEOUT_S / 2,
@@ -228,9 +248,9 @@ def _wait_for_phase(node: Node, executor: int, phase: str, seen: int) -> bool:
     )
 
 
-def _strike(dice: random.Random, executor: int, notes: Path) -> str | None:
+def _strike(dice: random.Random, executor: int, notes: Path, cluster: int | None) -> str | None:
     """Sends a signal to something; returns what and which, None if all has ended."""
-    targets = _targets(executor, notes)
+    targets = _targets(executor, notes, cluster)
     if not targets:
         return None
     name, number = dice.choice(sorted(targets)), dice.choice(SIGNALS)
@@ -251,9 +271,10 @@ def _strike(dice: random.Random, executor: int, notes: Path) -> str | None:
     return f"pause of {name}"
 
 
-def _targets(executor: int, notes: Path) -> dict[str, list[int]]:
+def _targets(executor: int, notes: Path, cluster: int | None) -> dict[str, list[int]]:
     """Returns name → processes of what runs now."""
     below = descendants()
+    below.pop(cluster, None)
     if executor not in below:
         return {}
     targets = {"executor": [executor], "all": list(below)}
@@ -266,7 +287,7 @@ def _targets(executor: int, notes: Path) -> dict[str, list[int]]:
         targets["worker"] = [pid for pid in below if below[pid] == server and pid != chief]
     for pid in below.keys() - {executor, *targets.get("fork server", ())}:
         if pid not in (*targets.get("chief", ()), *targets.get("worker", ())):
-            name = command_of(pid)
+            name = "pod" if below[pid] == cluster else command_of(pid)
             targets.setdefault("checker" if name.startswith("python") else name, []).append(pid)
     return {name: pids for name, pids in targets.items() if name and pids}
 
