@@ -68,8 +68,8 @@ def test_component_loads_nothing_that_the_dsl_of_tfx_does_not() -> None:
         ("run setup.py --output o --train no --eval no", "no file matches"),
         ("run setup.py --output o --examples . --schema no --contract no", "2 problems"),
         ("run setup.py --output o --examples . --distribution {", "--distribution: "),
-        ("validate no", "validate: MODEL_DIR: no is not a directory"),
-        ("validate docs --schema no", "--schema: no does not exist"),
+        ("validate no", "validate: MODEL: no is not a directory or a file"),
+        ("validate docs --schema no --source gone", "--source: gone does not exist"),
         ("publish no", "publish: wrong options: RUN: no does not exist"),
     ],
 )

@@ -82,7 +82,7 @@ def _validate(options: argparse.Namespace) -> int:
     model_dir = options.model_dir
     if not is_remote(model_dir) and not Path(model_dir).exists():
         raise ConfigurationError(f"MODEL: {model_dir} is not a directory or a file", path=model_dir)
-    files = "contract", "schema", "transform_graph", "eval_config", "base_model"
+    files = "contract", "schema", "transform_graph", "eval_config", "base_model", "source"
     require_files(**{name: getattr(options, name) for name in files})
     report = validate_saved_model(model_dir, _contract(options), timeout_s=options.timeout_s)
     show_report(report, options)

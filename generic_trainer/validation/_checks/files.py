@@ -143,7 +143,7 @@ def leftovers(model: ModelUnderTest) -> Iterator[Finding]:
     totals = {match[2] for path in model.files if (match := _SHARD.fullmatch(path.name))}
     if len(totals) > 1:
         strange.append("variables/ with the shards of two saves")
-    protos = [path.name for path in model.files if str(path) in _SAVED_MODEL_FILES]
+    protos = [path.name for path in model.files if str(path) in SAVED_MODEL_FILES]
     if len(protos) > 1:
         yield warn(
             f"{' and '.join(protos)} lie beside each other, and not all consumers read the same",
