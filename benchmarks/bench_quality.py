@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ["GENERIC_TRAINER_CACHE_DIR"] = "off"
 
 import numpy as np
 import tensorflow as tf

@@ -42,6 +42,7 @@ from types import SimpleNamespace
 from typing import Any
 
 os.environ.update(TF_USE_LEGACY_KERAS="1", TF_CPP_MIN_LOG_LEVEL="3")
+os.environ["GENERIC_TRAINER_CACHE_DIR"] = "off"
 
 import tensorflow as tf
 import yaml

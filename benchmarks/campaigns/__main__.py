@@ -53,6 +53,7 @@ def main() -> int:
     temporary = folder / "tmp"
     temporary.mkdir()
     os.environ.update(CAMPAIGN_DIR=str(folder), TMPDIR=str(temporary))
+    os.environ["GENERIC_TRAINER_CACHE_DIR"] = str(folder / "cache")
     tempfile.tempdir = None
     from benchmarks._artifacts import write_examples
     from benchmarks.campaigns import _processes, _runs
