@@ -135,6 +135,8 @@ def keep_columns(
     """
     target, size = folder.path / key, columns.store.num_bytes
     try:
+        if find_columns(folder, key):
+            return  # another process was faster
         if not folder.make_room(size):
             _logger.info("The columns are not cached: %s has no room for them", folder.path)
             return
@@ -145,7 +147,7 @@ def keep_columns(
             if columns_key(files, parser) != key:
                 _logger.info("The columns are not cached: files have changed meanwhile")
                 return
-            if target.exists():  # damaged, or another process was faster
+            if target.exists() and not find_columns(folder, key):  # what it says is damaged
                 folder.delete(target)
             with contextlib.suppress(OSError):
                 source.rename(target)

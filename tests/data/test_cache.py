@@ -185,8 +185,11 @@ def test_two_builders_leave_one_entry(
     folder: CacheFolder, taxis: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_factory, "find_columns", lambda *_: None)
-    assert read(taxis) == read(taxis)
+    expected = read(taxis)
+    inode = folder.entries()[0].folder.stat().st_ino
+    assert read(taxis) == expected
     (entry,) = folder.entries()
+    assert entry.folder.stat().st_ino == inode
     assert os.listdir(folder.path) == [entry.folder.name]
 
 
