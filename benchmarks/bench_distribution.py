@@ -139,8 +139,19 @@ def run_bare_ray(workers: int, steps: int, root: Path) -> Path:
     return root / "result.json"
 
 
-def run_ours(launcher: str, workers: int, steps: int, root: Path) -> Path:
-    """Launches the same loop as a `run_fn` and returns the file with the chief's result."""
+def run_ours(
+    launcher: str, workers: int, steps: int, root: Path, source: str = OURS, **fields: Any
+) -> Path:
+    """Launches the same loop as a `run_fn` and returns the file with the chief's result.
+
+    Args:
+        launcher: which one.
+        workers: how many.
+        steps: of the loop.
+        root: an empty folder.
+        source: the module file.
+        **fields: further ones of the `Distribution`.
+    """
     from generic_trainer.executors import FN_ARGS_FACTORY
     from generic_trainer.launchers import (
         Distribution,
@@ -151,7 +162,7 @@ def run_ours(launcher: str, workers: int, steps: int, root: Path) -> Path:
     )
     from generic_trainer.user_code import bundle_module_file
 
-    (root / "ours.py").write_text(OURS, encoding="utf-8")
+    (root / "ours.py").write_text(source, encoding="utf-8")
     for name in ("model", "model_run", "scratch"):
         (root / name).mkdir()
     request = TrainingRequest(
@@ -165,7 +176,7 @@ def run_ours(launcher: str, workers: int, steps: int, root: Path) -> Path:
         scratch_dir=str(root / "scratch"),
         train_steps=steps,
     )
-    distribution = Distribution(launcher=launcher, num_workers=workers)
+    distribution = Distribution(launcher=launcher, num_workers=workers, **fields)
     launch(Job(request=request, fn_args_factory=FN_ARGS_FACTORY, distribution=distribution))
     return root / "model_run" / "result.json"
 
