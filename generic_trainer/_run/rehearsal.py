@@ -40,7 +40,8 @@ _OF_THE_CODE = frozenset({
     "batch_dimension", "output_shape", "signature_tensors", "signature_methods",
     "composite_tensors", "schema_features", "label_inputs", "unregistered_ops", "denied_ops",
     "python_ops", "file_ops", "absolute_paths", "devices", "compiled_functions", "assets",
-    "vocabularies", "variables_read", "eval_config", "eval_signatures",
+    "vocabularies", "variables_read", "eval_config", "eval_signatures", "embedded_code",
+    "format_consumers",
 })  # fmt: skip
 # They call the model. What they find is of the code where the same weights score other rows: live
 # dropout, rows that depend on their batch, a label that is needed.

@@ -194,6 +194,12 @@ class ServingContract:
         return self.eval_config is not None or any(map(_EVALUATES.search, self.consumers))
 
     @property
+    def compares(self) -> bool:
+        """Whether predictions have to be near those of the source."""
+        bounds = (self.parity_atol, self.parity_rtol, self.max_accuracy_drop)
+        return any(bound is not None for bound in bounds)
+
+    @property
     def validates_infra(self) -> bool:
         """Whether an InfraValidator is known to load the model into TF Serving."""
         return any(map(_VALIDATES_INFRA.search, self.consumers))

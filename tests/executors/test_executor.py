@@ -167,6 +167,30 @@ def test_another_format_is_published_where_the_contract_allows_it(
     assert sorted(os.listdir(helpers.published_model(outputs))) == ["manifest.json", "model.pickle"]
 
 
+@pytest.mark.parametrize("downstream", ["Pusher", "BulkInferrer"])
+def test_a_pickle_is_published_unless_a_consumer_cannot_read_it(
+    downstream: str, examples: types.Artifact, outputs: Any, tmp_path: Path
+) -> None:
+    source = """
+    import pickle
+
+    def run_fn(fn_args):
+        tf.io.gfile.makedirs(fn_args.serving_model_dir)
+        with open(fn_args.serving_model_dir + "/model.pkl", "wb") as file:
+            pickle.dump({"weights": [0.5, 0.25]}, file)
+    """
+    context = GenericTrainerExecutor.Context(
+        pipeline_node=pipeline_pb2.PipelineNode(downstream_nodes=[downstream])
+    )
+    module_file = helpers.write_module(tmp_path, source)
+    if downstream == "Pusher":
+        helpers.train(module_file, examples, outputs, context=context)
+        assert "model.pkl" in os.listdir(helpers.published_model(outputs))
+    else:
+        with pytest.raises(ModelValidationError, match="BulkInferrer cannot read model.pkl"):
+            helpers.train(module_file, examples, outputs, context=context)
+
+
 def test_publishes_the_eval_model(examples: types.Artifact, outputs: Any, tmp_path: Path) -> None:
     source = """
     def run_fn(fn_args):

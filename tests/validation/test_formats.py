@@ -13,6 +13,7 @@ import subprocess
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import joblib
 import numpy as np
@@ -124,9 +125,11 @@ def test_quantisation_is_a_warning_until_the_contract_says_how_much_it_may_cost(
         loses = measured["accuracy"] < measured["source_accuracy"]
         expected = "fail" if extra and loses else "pass"
         assert report["parity"].status == (status or expected), report["parity"]
-    unlabelled = ServingContract(source_model=str(source), max_accuracy_drop=0.5)
-    report = checker.validate(str(tmp_path), unlabelled)
-    assert "cannot be compared" in report["parity"].message and not report.passed
+    # A bound that nothing can be held against is no bound.
+    for given in ({"source_model": str(source)}, {}):
+        unlabelled = ServingContract(**given, max_accuracy_drop=0.5)
+        report = checker.validate(str(tmp_path), unlabelled)
+        assert "compared" in report["parity"].message and not report.passed
 
 
 def test_a_quantised_saved_model_is_compared_with_its_source(
@@ -225,6 +228,56 @@ def test_inputs_are_features_of_the_schema(
         "'width' is no feature of the schema (did you mean 'widht'?)"
         in told(report)["format_inputs"]
     )
+
+
+def test_a_source_that_samples_is_nobodys_parity(checker: Checker, tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    module = models.serving(
+        lambda x: {"y": x + tf.random.stateless_normal(tf.shape(x), [1, 2])}, formats.ROWS
+    )
+    noisy = models.serving(lambda x: {"y": x + tf.random.normal(tf.shape(x))}, formats.ROWS)
+    models.save(module, tmp_path / "steady")
+    models.save(noisy, tmp_path / "model")
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "steady"))
+    converter.target_spec.supported_ops = [
+        tf.lite.OpsSet.TFLITE_BUILTINS, tf.lite.OpsSet.SELECT_TF_OPS
+    ]  # fmt: skip
+    report = check(checker, tmp_path / "model", {"assets.extra/m.tflite": converter.convert()})
+    assert report["parity"].status == "pass" and "varies" in report["parity"].message
+
+
+def test_a_tflite_model_that_reaches_files_is_not_run(
+    source: Path, checker: Checker, tmp_path: Path
+) -> None:
+    import tensorflow as tf
+
+    written = tmp_path / "written"
+    module = models.serving(
+        lambda x: {"y": tf.strings.length(tf.io.read_file(str(written))) + tf.cast(x, tf.int32)},
+        formats.ROWS,
+    )
+    models.save(module, tmp_path / "reads")
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "reads"))
+    converter.target_spec.supported_ops = [
+        tf.lite.OpsSet.TFLITE_BUILTINS, tf.lite.OpsSet.SELECT_TF_OPS
+    ]  # fmt: skip
+    report = check(checker, tmp_path / "model", {"tflite": converter.convert()})
+    assert "FlexReadFile" in report["embedded_code"].message and not report.passed
+    assert report["format_scores"].status == "skip"
+
+
+def test_a_function_of_jax_for_tpus_alone(
+    good_model: Path, checker: Checker, tmp_path: Path
+) -> None:
+    def lowered(proto: Any) -> None:
+        node = proto.meta_graphs[0].graph_def.node.add(name="jax", op="XlaCallModule")
+        node.attr["platforms"].list.s.append(b"TPU")
+
+    shutil.copytree(good_model, tmp_path / "model")
+    models.edit_proto(tmp_path / "model", lowered)
+    report = checker.validate(str(tmp_path / "model"))
+    assert "lowered by JAX for TPU alone" in report["compiled_functions"].message
 
 
 # ---- pickles -------------------------------------------------------------------------------------

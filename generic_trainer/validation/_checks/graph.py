@@ -320,3 +320,11 @@ def compiled_functions(model: ModelUnderTest) -> Iterator[Finding]:
             f"must be compiled with XLA: {', '.join(compiled[:5])}",
             "export a function without jit_compile=True (in Keras: compile(jit_compile=False))",
         )
+    for node in model.nodes:
+        platforms = [name.decode() for name in node.proto.attr["platforms"].list.s]
+        if node.op == "XlaCallModule" and platforms and "CPU" not in platforms:
+            yield warn(
+                f"{node.where} was lowered by JAX for {', '.join(platforms)} alone: no CPU runs it",
+                "jax2tf.convert(..., native_serialization_platforms=('cpu', ...)), or see that "
+                "every consumer has such a device",
+            )

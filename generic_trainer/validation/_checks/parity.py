@@ -23,7 +23,14 @@ from generic_trainer.validation._formats.comparison import (
 )
 from generic_trainer.validation._formats.contents import MissingLibraryError, Run
 from generic_trainer.validation._model import ModelUnderTest
-from generic_trainer.validation._scoring import Feed, Outputs, call, first_line, is_float
+from generic_trainer.validation._scoring import (
+    Feed,
+    Outputs,
+    call,
+    difference,
+    first_line,
+    is_float,
+)
 
 _BATCH = 64
 _MAX_DROP = 0.01  # of accuracy, that nobody is told of
@@ -31,6 +38,10 @@ _FEW = 0.05  # of what a quantised model returns, that may be farther from the s
 _PARITY_REMEDY = (
     "convert it again from the SavedModel that is published, with the preprocessing that it has; "
     "how far it may be is for ServingContract(parity_atol=..., parity_rtol=...) to say"
+)
+_UNCOMPARED_REMEDY = (
+    "keep names and shapes when you convert, or export a signature with the same inputs; without "
+    "parity_atol, parity_rtol and max_accuracy_drop in the contract nothing has to be compared"
 )
 _SAFE_REMEDY = "see what `generic-trainer validate` says of it, or allow its ops by allowed_ops"
 _QUANTISED_REMEDY = (
@@ -104,9 +115,12 @@ def parity(model: ModelUnderTest) -> Iterator[Finding]:
         named = {name: model.signatures[name] for name in model.served_scores}
         run = _run_of(model)
         subjects.insert(0, _Subject("the SavedModel", named, _precision(model), lambda: run))
+    unread = [str(a.path) for a, contents in model.readable_artifacts if contents.start is None]
     if not subjects or model.source is None:
-        what = "nothing to compare" if not subjects else "no SavedModel to compare with, beside it "
-        yield skip(what + "or by ServingContract(source_model=...)" * bool(subjects))
+        where = "no SavedModel to compare with, beside it or by ServingContract(source_model=...)"
+        is_pair = subjects or (model.contract.source_model is None and model.is_saved_model)
+        what = where if is_pair else "; ".join(["nothing to compare is run here", *unread])
+        yield _not_compared(what) if model.contract.compares else skip(what)
         return
     if model.source is not model and file_ops.run(model.source).status == "fail":
         yield fail("the source model reaches files or the network: not run", _SAFE_REMEDY)
@@ -122,22 +136,23 @@ def parity(model: ModelUnderTest) -> Iterator[Finding]:
     for subject in subjects:
         try:
             run = subject.start()
-        except Exception:
-            continue  # format_scores has told of it
+        except Exception as error:  # format_scores has told of it
+            if model.contract.compares:
+                yield _not_compared(f"{subject.name}: {error}")
+            continue
         pairs = [pair_up(name, s, signatures) for name, s in subject.signatures.items()]
         for pair in filter(None, pairs):
             yield from _compared(model, subject, pair, run, source)
         if not any(pairs):
             # A file that merely lies beside a SavedModel may be anything.
-            judge = note if model.contract.source_model is None else _not_compared
-            same = "no signature of the source takes and returns the same"
-            yield judge(f"{subject.name}: not compared, {same}")
+            message = f"{subject.name}: no signature of the source takes and returns the same"
+            is_asked = model.contract.compares or model.contract.source_model is not None
+            yield _not_compared(message, model.contract.compares) if is_asked else note(message)
 
 
-def _not_compared(message: str) -> Finding:
-    return warn(
-        message, "keep names and shapes when you convert, or export a signature with its inputs"
-    )
+def _not_compared(message: str, is_gate: bool = True) -> Finding:
+    judge = fail if is_gate else warn
+    return judge(f"not compared: {message}", _UNCOMPARED_REMEDY)
 
 
 def _artifacts(model: ModelUnderTest) -> Iterator[_Subject]:
@@ -167,12 +182,13 @@ def _compared(
 ) -> Iterator[Finding]:
     feed = feed_for(model, subject.signatures[pair.name], model.eval_rows)
     if feed is None or (pair.inputs is None and not (feed.real and feed.records)):
-        yield note(f"{subject.name}: no rows that it and the source take: not compared")
+        message = f"{subject.name}: no rows that it and the source take"
+        yield _not_compared(message) if model.contract.compares else note(message)
         return
     try:
-        outputs, expected, rows = _both(model, pair, feed, run, source)
+        outputs, expected, random, rows = _both(model, pair, feed, run, source)
     except Exception as error:
-        yield warn(f"{subject.name}: not compared: {first_line(error)}", _PARITY_REMEDY)
+        yield _not_compared(f"{subject.name}: {first_line(error)}", model.contract.compares)
         return
     contract, allowed = model.contract, tolerance(subject.quantised)
     atol = allowed if contract.parity_atol is None else contract.parity_atol
@@ -193,7 +209,9 @@ def _compared(
             f"source by {found.largest:.3g} at most{same}"
         )
         is_noise = bool(subject.quantised) and not is_set and found.share <= _FEW
-        if found.told and not is_noise:
+        if other in random:
+            yield note(f"{subject.name}, output {name!r}: the source itself varies")
+        elif found.told and not is_noise:
             remedy = _QUANTISED_REMEDY if subject.quantised else _PARITY_REMEDY
             message += f"; {found.told}, {found.share:.0%} are beyond {atol:g} + {rtol:g} of it"
             yield Finding(
@@ -202,19 +220,23 @@ def _compared(
         else:
             yield note(message)
     if not measured["outputs"]:
-        yield warn(
-            f"{subject.name}: its outputs have other names than the source's", _PARITY_REMEDY
-        )
+        message = f"{subject.name}: its outputs have other names than the source's"
+        yield _not_compared(message, model.contract.compares)
     yield from _accuracy(model, subject, feed, rows, (outputs, expected), measured)
     model.facts.setdefault("parity", {})[subject.name] = measured
 
 
 def _both(
     model: ModelUnderTest, pair: Pair, feed: Feed, run: Run, source: Run
-) -> tuple[Outputs, Outputs, int]:
-    """Returns what model and source return for rows, as many as there is time for, and how many."""
+) -> tuple[Outputs, Outputs, set[str], int]:
+    """Returns what model and source return for rows, as many as there is time for.
+
+    And the outputs of the source that are others at the second call, and how many rows it were.
+    """
     size = _BATCH if feed.divisible else feed.rows
-    started, parts, rows = time.perf_counter(), [], 0
+    started, rows = time.perf_counter(), 0
+    parts: list[tuple[Outputs, Outputs]] = []
+    random: set[str] = set()
     while rows < feed.rows:
         part = feed.part(range(rows, min(rows + size, feed.rows))) if feed.divisible else feed
         given: Mapping[str, Any]
@@ -224,6 +246,9 @@ def _both(
             (key,) = (model.source or model).signatures[pair.source_name].inputs
             given = {key: np.array(part.records, dtype=object)}
         parts.append((run(pair.name, part.inputs), source(pair.source_name, given)))
+        if not rows:
+            again = source(pair.source_name, given)
+            random.update(key for key in again if difference(again[key], parts[0][1][key])[0])
         rows += part.rows
         if time.perf_counter() - started > model.contract.probe_s:
             break
@@ -231,7 +256,7 @@ def _both(
         {key: np.concatenate([np.atleast_1d(each[key]) for each in side]) for key in side[0]}
         for side in zip(*parts, strict=True)
     ]
-    return joined[0], joined[1], rows
+    return joined[0], joined[1], random, rows
 
 
 def _accuracy(

@@ -97,9 +97,7 @@ def read_orbax(file: Path) -> Contents:
         raise ValueError("its metadata is no object") from error
     if tree is None:
         named = ", ".join(sorted(items)) if isinstance(items, dict) else ""
-        lost = [name for name in items or () if not (file.parent / name).is_dir()] if named else []
-        flaws = [(f"the item {name!r} is missing", _COPY) for name in lost]
-        return Contents(f"Orbax checkpoint{f' of {named}' if named else ''}", flaws=flaws)
+        return Contents(f"Orbax checkpoint{f' of {named}' if named else ''}")
     has_values = any(path.name != file.name for path in file.parent.rglob("*") if path.is_file())
     flaws = [] if has_values else [("there is no file with its values beside it", _COPY)]
     return Contents(f"Orbax, a tree of {len(tree)} arrays", flaws=flaws)

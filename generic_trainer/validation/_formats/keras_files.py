@@ -56,7 +56,9 @@ def read(file: Path, allowed: Collection[str]) -> Contents:
     """
     config, version, nan = _zipped(file) if zipfile.is_zipfile(file) else _hdf5(file)
     if config is None:
-        return Contents(f"weights, {_what_kind(file)}", flaws=_flaws(nan))
+        # Of other data, NaN may be a part.
+        is_of_keras = file.name.endswith(".weights.h5")
+        return Contents("HDF5, no whole model of Keras", flaws=_flaws(nan) if is_of_keras else ())
     verdicts: dict[str, dict[str, None]] = {"refused": {}, "unknown": {}}
     for module, name in _named(config):
         full = f"{module}.{name}" if module else name
