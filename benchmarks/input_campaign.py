@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import ctypes
 import faulthandler
 import io
 import json
@@ -83,6 +84,8 @@ from generic_trainer.trials.keras import TFKerasTrial
 
 LIMIT_S = 60.0
 MEMORY_BYTES = 16 << 30  # of address space: what asks for more gets a MemoryError, or crashes
+ARENAS = 4  # of malloc, which would have 8 for each processor, and 64 MiB of address space for each
+_M_ARENA_MAX = -8
 STACKS = "stacks.txt"
 OPTIONS = TensorFlowDatasetOptions(batch_size=4, num_epochs=1, shuffle=False, label_key="y")
 MODULE = '''"""A trainer."""
@@ -545,6 +548,7 @@ def chosen(number: int, seed: int, only: str | None) -> tuple[Callable[..., None
 
 def work(orders: Connection, seed: int, only: str | None, root: Path) -> None:
     """Reads inputs whose numbers come through a pipe, until there are no more."""
+    ctypes.CDLL(None).mallopt(_M_ARENA_MAX, ARENAS)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     os.chdir(root)
     with open(os.devnull, "w") as nowhere:
@@ -593,7 +597,8 @@ class Worker:
 
     def _last_words(self) -> str:
         root = self._arguments[2]
-        return (root / STACKS).read_text(errors="replace")[-3000:]
+        words = (root / STACKS).read_text(errors="replace")
+        return words.partition("Extension modules:")[0][-3000:]
 
     def close(self) -> None:
         """Ends the process."""

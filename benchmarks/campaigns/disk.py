@@ -217,6 +217,8 @@ def _through(node: Node, place: Path, case: Case, reference: Reference) -> int:
     amount = case.amount
     full_bytes = max(4096, int(amount * reference.needed[case.place]))
     _mount(place, full_bytes if case.fault == "full" else ROOM_BYTES)
+    for name in ("model", "model_run"):  # as an orchestrator does before it starts the executor
+        (node.root / "Trainer" / name / "1").mkdir(parents=True, exist_ok=True)
     with _fault(case, place, reference):
         executor = node.start()
         code = finish(executor)
@@ -251,8 +253,6 @@ def _through(node: Node, place: Path, case: Case, reference: Reference) -> int:
 def _fault(case: Case, place: Path, reference: Reference) -> Iterator[None]:
     """Brings the fault about while what is inside runs."""
     if case.fault == "read-only":
-        for name in ("model", "model_run") if case.place == "root" else ():
-            (place / "Trainer" / name / "1").mkdir(parents=True)
         _command("mount", "-o", "remount,ro", str(place))
     elif case.fault == "EIO":
         first = 1 + int(case.amount**2 * MOST_OPERATIONS)

@@ -29,13 +29,14 @@ _OOM_COUNTERS = (
 def free_memory_bytes() -> int:
     """Returns what this process may still take without swapping, in bytes.
 
-    The smaller of what the machine has available and what the control group still allows.
+    The smallest of what the machine has available, what the control group still allows, and what is
+    left of the process's address space (`ulimit -v`).
     """
     available = _bytes_of(_PROC / "meminfo", "MemAvailable")
     if available is None:  # not on Linux
         available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    left = _left_of_cgroup()
-    return available if left is None else min(available, left)
+    left = _left_of_cgroup(), _left_of_address_space()
+    return min(available, *(each for each in left if each is not None))
 
 
 def free_disk_bytes(directory: str) -> int:
@@ -199,6 +200,14 @@ def _moved_bytes(process: Path) -> int | None:
         return None
     counts = dict(zip(words[::2], map(int, words[1::2]), strict=True))
     return counts["rchar:"] + counts["wchar:"]
+
+
+def _left_of_address_space() -> int | None:
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    taken = _bytes_of(_PROC / "self" / "status", "VmSize")
+    if limit == resource.RLIM_INFINITY or taken is None:
+        return None
+    return max(0, limit - taken)
 
 
 def _left_of_cgroup() -> int | None:

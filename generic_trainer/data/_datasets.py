@@ -77,7 +77,8 @@ def stream_dataset(
         dataset = dataset.repeat(options.num_epochs)
     drops_rest = options.drop_final_batch or options.num_epochs is None
     batches = dataset.batch(options.batch_size, drop_remainder=drops_rest)
-    parsed = parser.dataset(batches, options.parser_num_threads, not options.sloppy_ordering)
+    threads = parser.threads(options.batch_size, options.parser_num_threads)
+    parsed = parser.dataset(batches, threads, not options.sloppy_ordering)
     return _finished(parsed, options)
 
 

@@ -90,6 +90,8 @@ def load_columns(
 def _load(files: Sequence[RecordFile], parser: Parser, options: Any, plan: ReadPlan) -> Columns:
     block_rows = parser.rows_at_once(_block_rows(plan.expected.record_bytes))
     records = _records(files, block_rows, options.reader_num_threads)
+    # The tuner of `tf.data` starts with one thread: a short pass is over before it has more.
+    threads = parser.threads(block_rows, _threads(options.parser_num_threads))
     coded: AbstractSet[str] = plan.expected.coded
     separators = list(SEPARATORS)
     while True:
@@ -100,7 +102,7 @@ def _load(files: Sequence[RecordFile], parser: Parser, options: Any, plan: ReadP
         sizes = np.zeros([len(files), 2], np.int64)
         progress = ReadingProgress(plan.expected.num_examples)
         try:
-            for file, size, arrays, spoiled in _blocks(records, parser, layout, options):
+            for file, size, arrays, spoiled in _blocks(records, parser, layout, threads):
                 if spoiled:
                     raise _SeparatorInData
                 store.append(arrays)
@@ -155,7 +157,7 @@ def _records(files: Sequence[RecordFile], block_rows: int, num_threads: int) -> 
 
 
 def _blocks(
-    records: tf.data.Dataset, parser: Parser, layout: Layout, options: Any
+    records: tf.data.Dataset, parser: Parser, layout: Layout, threads: int
 ) -> Iterator[Any]:
     """Yields (file number, `size_of_records`, arrays, whether they hold the separator)."""
 
@@ -163,13 +165,11 @@ def _blocks(
     def pack(file: tf.Tensor, serialized: tf.Tensor) -> Any:
         return file, size_of_records(serialized), *layout.pack(parser.parse_lists(serialized))
 
-    threads = _threads(options.parser_num_threads)
     packed = records.map(pack, num_parallel_calls=threads, deterministic=True)
     yield from packed.prefetch(2).as_numpy_iterator()
 
 
 def _threads(number: int) -> int:
-    # The tuner of `tf.data` starts with one thread: a short pass is over before it has more.
     return number if number > 0 else len(available_cpus())
 
 

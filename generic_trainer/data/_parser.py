@@ -11,12 +11,14 @@ import tensorflow as tf
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from generic_trainer._core import internals
-from generic_trainer._core.machine import free_memory_bytes
+from generic_trainer._core.machine import available_cpus, free_memory_bytes
 from generic_trainer.data._graph import traced
 from generic_trainer.errors import ConfigurationError, DataError
 
 _PARSED_BYTES = 1 << 30
 _MOST_DEFAULTS = 1 << 26
+# Times what is parsed at once: parsed, put together, and waiting to be taken.
+_ROOM_FOR = 3
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,17 @@ class Parser:
         It does not depend on the machine, as the order of examples must not.
         """
         return max(1, min(most, _PARSED_BYTES // max(1, sum(self._dense_bytes().values()))))
+
+    def threads(self, rows: int, wanted: int) -> int:
+        """Returns how many batches of so many examples to parse at once, at least one.
+
+        Args:
+            rows: examples of a batch.
+            wanted: how many at most; -1 leaves it to `tf.data`, which takes all processors.
+        """
+        most = wanted if wanted > 0 else len(available_cpus())
+        fitting = free_memory_bytes() // max(1, rows * sum(self._dense_bytes().values()))
+        return wanted if fitting >= _ROOM_FOR * most else max(1, fitting // _ROOM_FOR)
 
     def _dense_bytes(self) -> dict[str, int]:
         # TensorFlow multiplies sizes from first to last: a 0 at the end is no help to it.

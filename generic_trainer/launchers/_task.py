@@ -28,6 +28,7 @@ from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._entry_points import run_fn_of
 from generic_trainer.data import explain_read_errors
 from generic_trainer.errors import ConfigurationError
+from generic_trainer.launchers._failures import Failure
 from generic_trainer.launchers._job import Job, TrainingRequest
 from generic_trainer.launchers._worker_end import WorkerEnd
 from generic_trainer.training import keras_3_on_one_worker_only
@@ -140,9 +141,9 @@ def main(arguments: Mapping[str, Any]) -> int:
         end = run_task(job, arguments["name"])
         try:
             end.write(arguments["end"])
-        except OSError as error:  # of a full disk, perhaps: all that is left is the exit status
+        except OSError:  # of a disk that is full or fails: all that is left is the exit status
             traceback.print_exc()
-            end = WorkerEnd.of(error)
+            return Failure.DISK.exit_code
         if end.failure is None:
             _wait_for(arguments["peers"], job.distribution.worker_grace_s)
         faulthandler.disable()  # before the file is closed

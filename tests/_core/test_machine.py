@@ -29,6 +29,18 @@ def test_free_memory_is_less_than_all_of_it() -> None:
 
 
 @LINUX_ONLY
+def test_a_limit_of_the_address_space_counts() -> None:
+    free = run(
+        """
+        import resource
+        resource.setrlimit(resource.RLIMIT_AS, (300 << 20, 300 << 20))
+        print(machine.free_memory_bytes())
+        """
+    )
+    assert 0 < int(free) < 300 << 20
+
+
+@LINUX_ONLY
 def test_memory_that_is_taken_is_seen() -> None:
     before, peak = run(
         """

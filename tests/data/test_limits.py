@@ -173,3 +173,20 @@ def test_a_long_first_pass_tells_how_far_it_is(caplog: pytest.LogCaptureFixture)
     assert record.getMessage() == (
         "Reading examples: 250,000 of about 1,000,000, 20,000 per second, about 38 s to go"
     )
+
+
+def test_fewer_batches_are_parsed_at_once_where_memory_is_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    schema = schema_of(
+        'feature { name: "x" type: FLOAT presence { min_fraction: 1.0 } '
+        "shape { dim { size: 250000 } } }"  # 1 MB
+    )
+    parser = Parser.from_schema(schema, None)
+    free = {"bytes": 2**40}
+    monkeypatch.setattr("generic_trainer.data._parser.free_memory_bytes", lambda: free["bytes"])
+    assert [parser.threads(4, wanted) for wanted in (16, 2, -1)] == [16, 2, -1]
+    free["bytes"] = 100_000_000
+    assert [parser.threads(4, wanted) for wanted in (16, 2)] == [8, 2]
+    free["bytes"] = 5_000_000
+    assert [parser.threads(4, wanted) for wanted in (16, -1)] == [1, 1]

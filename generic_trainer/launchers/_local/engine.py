@@ -218,7 +218,12 @@ class LocalEngine:
             message = f"{subject} ended itself with exit status {code}, as if preempted."
             return Failure.LOST, message
         if code == Failure.DISK.exit_code:
-            return Failure.DISK, f"{subject} found a disk full; its output says where."
+            return Failure.DISK, (
+                f"{subject} could not even write how it ended into {self._folder}. Expected room "
+                "and a disk that works; found none (No space left on device), or one that fails "
+                "(Input/output error) or was emptied: the output, if there is any, says which. "
+                "Make room there, or let TMPDIR lead elsewhere."
+            )
         if code >= 0:
             return Failure.USER_CODE, (
                 f"{subject} ended in the middle of run_fn with exit status {code}: expected run_fn "

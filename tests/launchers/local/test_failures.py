@@ -134,9 +134,11 @@ def test_worker_alone_has_no_others_that_it_could_miss(run: Run, tmp_path: Path)
     [
         ("open('/dev/full', 'w', 1).write('x\\n')", "No space left.*TMPDIR"),
         ("tf.io.write_file('/dev/full', 'x' * 100_000)", "No space left.*TMPDIR"),
-        ("os.replace = full; full()", "output says where"),  # not even the error can be noted
+        # Not even the error can be noted.
+        ("os.replace = full; full()", "could not even write how it ended into .*TMPDIR"),
+        ("os.replace = failing", "could not even write how it ended .*Input/output error"),
     ],
-    ids=["Python", "TensorFlow", "temporary directory"],
+    ids=["Python", "TensorFlow", "temporary directory", "failing temporary directory"],
 )
 def test_full_disk_is_told_as_one(run: Run, write: str, message: str) -> None:
     source = f"""
@@ -144,6 +146,9 @@ def test_full_disk_is_told_as_one(run: Run, write: str, message: str) -> None:
 
     def full(*paths):
         raise OSError(28, "No space left on device")
+
+    def failing(*paths):
+        raise OSError(5, "Input/output error")
 
     def run_fn(fn_args):
         {write}
