@@ -75,13 +75,20 @@ def is_one_of_several() -> bool:
 
 
 def training_tasks() -> tuple[Task, ...]:
-    """Returns the tasks that train the same model, by rank; this process alone is `worker 0`.
+    """Returns the tasks that train the same model, by rank; see `training_addresses`."""
+    return tuple(training_addresses())
+
+
+def training_addresses() -> dict[Task, str]:
+    """Returns "host:port" of each task that trains the same model, by rank.
+
+    This process alone is `worker 0`, of no address.
 
     Raises:
         ConfigurationError: this process is none of them, or two of them have the same address.
     """
     if not is_one_of_several():
-        return (Task("worker", 0),)
+        return {Task("worker", 0): ""}
     cluster, task = cluster_addresses(), this_task()
     tasks = [Task(name, index) for name in _TRAINS for index in range(len(cluster.get(name, ())))]
     addresses = [address for name in _TRAINS for address in cluster.get(name, ())]
@@ -93,7 +100,7 @@ def training_tasks() -> tuple[Task, ...]:
             f"that train are {', '.join(each.name for each in tasks)}. Give each process the "
             "same cluster, and as its task one of these, each once."
         )
-    return tuple(tasks)
+    return dict(zip(tasks, addresses, strict=True))
 
 
 def has_parameter_servers() -> bool:

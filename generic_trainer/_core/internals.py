@@ -183,6 +183,12 @@ TF_WRITE_FINGERPRINT = PrivateName(
 
 # ---- Keras 2 and 3 -------------------------------------------------------------------------------
 
+KERAS_2_AGGREGATE = PrivateAttribute(
+    "tf_keras",
+    "keras.optimizers.legacy.Optimizer",
+    "_aggregate_gradients",
+    "estimators on several workers",
+)
 KERAS_2_API = PrivateName("tf_keras", "tf_keras.api._v2.keras", "the tf.keras of estimators")
 KERAS_2_API_V1 = PrivateName(
     "tf_keras", "tf_keras.api._v1.keras", "the tf.compat.v1.keras of estimators"
@@ -256,6 +262,18 @@ TFX_BSL_PARSER_CONFIG = PrivateAttribute(
 
 # ---- tensorflow-estimator ------------------------------------------------------------------------
 
+ESTIMATOR_CALL_INPUT_FN = PrivateAttribute(
+    "tensorflow-estimator", "Estimator", "_call_input_fn", "estimators on several workers"
+)
+ESTIMATOR_CALL_MODEL_FN = PrivateAttribute(
+    "tensorflow-estimator", "Estimator", "_call_model_fn", "estimators on several workers"
+)
+ESTIMATOR_CONFIG = PrivateAttribute(
+    "tensorflow-estimator", "Estimator", "_config", "estimators on several workers"
+)
+ESTIMATOR_EVALUATE_RUN = PrivateAttribute(
+    "tensorflow-estimator", "Estimator", "_evaluate_run", "estimators on several workers"
+)
 ESTIMATOR_EVAL_STRATEGY = PrivateAttribute(
     "tensorflow-estimator", "RunConfig", "_eval_distribute", "distribution strategies"
 )
@@ -279,6 +297,9 @@ ESTIMATOR_INIT_SESSION_CONFIG = PrivateAttribute(
     "RunConfig",
     "_maybe_overwrite_session_config_for_distributed_training",
     "estimators in a cluster",
+)
+ESTIMATOR_IS_CHIEF = PrivateAttribute(
+    "tensorflow-estimator", "RunConfig", "_is_chief", "estimators on several workers"
 )
 ESTIMATOR_MODEL_FN = PrivateAttribute(
     "tensorflow-estimator", "Estimator", "_model_fn", "the user's estimator in a trial of its own"

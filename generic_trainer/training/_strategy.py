@@ -13,7 +13,7 @@ import tensorflow as tf
 from generic_trainer._core.cluster import has_parameter_servers, is_one_of_several, this_task
 from generic_trainer._core.keras import is_keras_3, keras_3_package, keras_version
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.training.distributed import make_strategy
+from generic_trainer.training.distributed import make_strategy, runtime
 from generic_trainer.user_code import loaded_modules
 
 _logger = logging.getLogger(__name__)
@@ -55,7 +55,8 @@ def get_strategy() -> tf.distribute.Strategy:
     if is_one_of_several():
         if is_keras_3() and not _users_code_has("tf_keras"):
             return make_strategy()
-        return tf.distribute.MultiWorkerMirroredStrategy()
+        connected = runtime()
+        return connected.strategy
     return tf.distribute.MirroredStrategy() if len(gpus) > 1 else tf.distribute.get_strategy()
 
 

@@ -84,6 +84,7 @@ OWNERS: dict[str, Callable[[Path], Any]] = {
     "TFExampleRecord": example_record,
     "TensorBoard": keras_3(lambda keras: keras.callbacks.TensorBoard()),
     "keras.Model": keras_3(lambda keras: keras.Sequential()),
+    "keras.optimizers.legacy.Optimizer": keras_2(lambda keras: keras.optimizers.legacy.SGD()),
     "keras.callbacks.MonitorCallback": keras_3(lambda keras: keras.callbacks.EarlyStopping()),
     "tf.Operation": in_tf(operation),
     "tf.compat.v1.Session": in_tf(lambda: tf.compat.v1.Session),

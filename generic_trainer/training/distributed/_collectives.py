@@ -304,17 +304,15 @@ def _check_agreement(connected: Runtime, values: Sequence[Any]) -> None:
     text = json.dumps(kinds)
     if text in _agreed:
         return
-    with tf.init_scope():
-        if tf.executing_eagerly():
-            connected.agree(
-                "about to add tensors up",
-                {str(number): kind for number, kind in enumerate(kinds)},
-                lambda found: (
-                    "The workers train different models, or pass different tensors to "
-                    f"training.distributed: by their numbers, {found}. Expected the same types and "
-                    "shapes on all of them."
-                ),
-            )
+    connected.agree(
+        "about to add tensors up",
+        {str(number): kind for number, kind in enumerate(kinds)},
+        lambda found: (
+            "The workers train different models, or pass different tensors to "
+            f"training.distributed: by their numbers, {found}. Expected the same types and "
+            "shapes on all of them."
+        ),
+    )
     _agreed.add(text)
 
 

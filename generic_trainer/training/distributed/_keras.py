@@ -27,8 +27,17 @@ from generic_trainer.training.distributed._collectives import (
     broadcast,
     weighted_means,
 )
-from generic_trainer.training.distributed._runtime import Runtime, runtime
-from generic_trainer.training.distributed._shares import number_of_rows, with_a_row
+from generic_trainer.training.distributed._runtime import (
+    Runtime,
+    explained_failures,
+    runtime,
+)
+from generic_trainer.training.distributed._shares import (
+    at_least_a_row,
+    is_own,
+    number_of_rows,
+    without_length,
+)
 from generic_trainer.training.distributed._strategy import (
     DataParallelStrategy,
     different_models,
@@ -75,8 +84,7 @@ class _Strategy(DataParallelStrategy):
         if not isinstance(model, self._keras.Model):
             return super().run(fn, args, kwargs, options)
         rows = number_of_rows(args)
-        if not isinstance(rows, int) or rows == 0:
-            args = _at_least_a_row(args, rows)
+        args = at_least_a_row(args, rows)
         before = self.step, self.rows
         self.step, self.rows = _Step(model, rows), rows
         try:
@@ -120,17 +128,6 @@ class _Step:
         ):
             variable.assign(before + change)
         return means[: len(gradients)]
-
-
-def _at_least_a_row(args: Any, rows: tf.Tensor) -> Any:
-    """Returns a batch that a model can be run on: the mean of no rows is no number."""
-    flat = tf.nest.flatten(args, expand_composites=False)
-    numbers = [number for number, each in enumerate(flat) if tf.is_tensor(each)]
-    tensors = [flat[number] for number in numbers]
-    filled = tf.cond(tf.equal(rows, 0), lambda: with_a_row(tensors), lambda: tensors)
-    for number, each in zip(numbers, filled, strict=True):
-        flat[number] = each
-    return tf.nest.pack_sequence_as(args, flat, expand_composites=False)
 
 
 @contextlib.contextmanager
@@ -207,6 +204,7 @@ def _extend(keras: ModuleType) -> None:
     """Has methods of Keras's classes look at the strategy first."""
     for owner, name, around in (
         (keras.Model, "fit", _fit),
+        (keras.Model, "evaluate", _evaluate),
         (keras.Model, "predict", _predict),
         (keras.Model, "make_train_function", _make_train_function),
         (keras.Model, internals.KERAS_3_BUILD.name, _build),
@@ -239,18 +237,24 @@ def _call(original: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
 def _fit(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
     keras = keras_3_package()
     given = bound.arguments.get("callbacks")
+    for name in ("x", "validation_data"):
+        bound.arguments[name] = without_length(bound.arguments.get(name))
     start = _start_callback(strategy.connected)
     if keras is not None and isinstance(given, keras.callbacks.CallbackList):
         given.append(start)
     else:
         others = [] if given is None else tf.nest.flatten(given)
         bound.arguments["callbacks"] = [start, *others]
-    try:
+    with explained_failures():
         return original(bound)
-    except tf.errors.OpError as error:
-        if strategy.connected.failure is None:
-            raise
-        raise ConfigurationError(strategy.connected.failure) from error
+
+
+def _evaluate(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
+    data = bound.arguments.get("x")
+    if not (isinstance(data, tf.data.Dataset) and is_own(data)):
+        return original(bound)
+    with strategy.whole_batches():  # all of what this worker has
+        return original(bound)
 
 
 def _predict(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:

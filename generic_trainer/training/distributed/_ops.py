@@ -5,6 +5,7 @@ What is built of them is in `_collectives`.
 
 from __future__ import annotations
 
+import functools
 import weakref
 import zlib
 from collections.abc import Callable
@@ -36,6 +37,9 @@ _traced: weakref.WeakKeyDictionary[Any, tuple[int, Any]] = weakref.WeakKeyDictio
 
 def reduced_sum(connected: Runtime, tensor: tf.Tensor) -> tf.Tensor:
     """Returns the sum over all workers of a tensor of a type that `sent_type` returns."""
+    if _is_for_a_session():
+        called = functools.partial(reduced_sum, connected)
+        return tf.ensure_shape(_called_in_session(called, [tensor]), tensor.shape)
     what = f"reduce {tensor.dtype.name} {tensor.shape}"
     op = tf.raw_ops.CollectiveReduceV2
     return _collective(connected, tensor, what, op, merge_op="Add", final_op="Id")
@@ -49,6 +53,10 @@ def gathered_rows(connected: Runtime, tensor: tf.Tensor, length: tf.Tensor) -> t
         tensor: [length, ...], of a type that `sent_type` returns.
         length: integer [], the same on all workers.
     """
+    if _is_for_a_session():
+        called = functools.partial(gathered_rows, connected)
+        gathered = _called_in_session(called, [tensor, length])
+        return tf.ensure_shape(gathered, [None, *tensor.shape[1:]])
     what = f"gather {tensor.dtype.name} {tensor.shape[1:]}"
     gathered = _collective(connected, tensor, what, tf.raw_ops.CollectiveGatherV2, length=length)
     return tf.ensure_shape(gathered, [None, *tensor.shape[1:]])
@@ -96,14 +104,35 @@ def _collective(
     graph = tf.compat.v1.get_default_graph()
     number, last = _traced.get(graph, (0, None))
     # It has not begun before there is something to send: the data may have come to their end.
-    before = [tensor] if last is None else [tensor, last]
-    with tf.control_dependencies(before):
-        if graph.building_function:
-            before = [connected.entered.assign_add(1, read_value=False)]
-    with tf.control_dependencies(before):
+    with tf.control_dependencies([tensor] if last is None else [tensor, last]):
+        begun = connected.entered.assign_add(1, read_value=False)
+    with tf.control_dependencies([begun]):
         result = make(str(number))
     _traced[graph] = (number + 1, result.op)
     return result
+
+
+def _is_for_a_session() -> bool:
+    with tf.init_scope():
+        return not tf.executing_eagerly()
+
+
+def _called_in_session(function: Callable[..., tf.Tensor], arguments: list[tf.Tensor]) -> tf.Tensor:
+    """Returns what a function returns that a session calls, in the order of all such calls.
+
+    A session knows of no other process; what it calls in Python runs eagerly, and does.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    number, last = _traced.get(graph, (0, None))
+    with tf.control_dependencies([] if last is None else [last]):
+        result = tf.py_function(function, arguments, arguments[0].dtype)
+    _traced[graph] = (number + 1, result.op)
+    return result
+
+
+def has_collectives(graph: tf.Graph) -> bool:
+    """Returns whether a graph has anything that all workers compute together."""
+    return graph in _traced
 
 
 def sent_type(tensor: tf.Tensor) -> tf.DType:

@@ -12,7 +12,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -31,11 +31,14 @@ _PATIENCE_MS = 1_000
 _POLL_S = 0.2
 _OVER: dict[str, Any] = {}
 
+eager_mode = tf.__internal__.eager_context.eager_mode
+
 
 class Runtime:
     """What connects this process with the others; one for each process.
 
     Attributes:
+        strategy: the `MultiWorkerMirroredStrategy` that connects them.
         tasks: the processes that train, by rank.
         rank: the number of this one.
         size: how many they are.
@@ -49,14 +52,14 @@ class Runtime:
         self.failure: str | None = None
         self._exchanges = 0  # that have ended
         try:
-            self._strategy = tf.distribute.MultiWorkerMirroredStrategy()
+            self.strategy = tf.distribute.MultiWorkerMirroredStrategy()
         except RuntimeError as error:
             raise ConfigurationError(
                 "TensorFlow was used before it was connected with the other workers: call "
                 "training.get_strategy(), or a function of training.distributed, before anything "
                 f"else of TensorFlow ({error})."
             ) from error
-        self.resolver = self._strategy.cluster_resolver
+        self.resolver = self.strategy.cluster_resolver
         self._service = internals.TF_EAGER_CONTEXT.get()()
         with tf.device("CPU:0"):
             self.entered = tf.Variable(0, dtype=tf.int64, trainable=False, name="entered")
@@ -73,7 +76,8 @@ class Runtime:
             ConfigurationError: the workers have come to different places.
         """
         number = self._exchanges
-        entered = int(self.entered)
+        with eager_mode():  # also where a graph is being built
+            entered = int(self.entered)
         self._set(f"{number}/{self.rank}", {"place": place, "value": value})
         entries = [
             self._wait_for(number, rank, {"place": place, "rank": self.rank, "entered": entered})
@@ -169,6 +173,22 @@ def runtime() -> Runtime | None:
     """
     tasks = training_tasks()
     return Runtime(tasks) if len(tasks) > 1 else None
+
+
+@contextlib.contextmanager
+def explained_failures() -> Iterator[None]:
+    """Has collectives that were aborted, as one can never end, fail with the reason.
+
+    Raises:
+        ConfigurationError: they were.
+    """
+    try:
+        yield
+    except tf.errors.OpError as error:
+        connected = runtime()
+        if connected is None or connected.failure is None:
+            raise
+        raise ConfigurationError(connected.failure) from error
 
 
 def rank() -> int:

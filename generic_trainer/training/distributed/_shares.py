@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,19 +27,38 @@ def share_of(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
         rank: number of the worker.
         size: number of workers.
     """
-    if dataset.options().experimental_distribute.auto_shard_policy == _OFF:
+    if is_own(dataset):
 
+        @tf.autograph.experimental.do_not_convert
         def cut(*batch: Any) -> tf.data.Dataset:
             parts = tf.data.Dataset.range(size, output_type=tf.int32)
-            return parts.map(lambda part: _rows(_element(batch), part, size))
+            return parts.map(lambda part: share_of_rows(_element(batch), part, size))
 
         return dataset.flat_map(cut)
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False  # it would hold rows of one worker
-    share = dataset.prefetch(tf.data.AUTOTUNE).map(
-        lambda *batch: _rows(_element(batch), rank, size)
+    own = tf.autograph.experimental.do_not_convert(
+        lambda *batch: share_of_rows(_element(batch), rank, size)
     )
-    return share.with_options(options)
+    return dataset.prefetch(tf.data.AUTOTUNE).map(own).with_options(options)
+
+
+def is_own(dataset: tf.data.Dataset) -> bool:
+    """Returns whether a dataset is said to be data that this worker has of its own."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # in a graph: somebody may have changed them
+        policy = dataset.options().experimental_distribute.auto_shard_policy
+    return bool(policy == _OFF)
+
+
+def without_length(data: Any) -> Any:
+    """Returns own data as a dataset whose length is not known; other data as they are.
+
+    Keras asks for as many batches as there were before each of them is cut.
+    """
+    if not (isinstance(data, tf.data.Dataset) and is_own(data)):
+        return data
+    return data.filter(lambda *batch: True)
 
 
 def number_of_rows(structure: Any) -> Any:
@@ -57,8 +77,26 @@ def number_of_rows(structure: Any) -> Any:
     return 1
 
 
-def with_a_row(structure: Any) -> Any:
-    """Returns a batch of no rows with one of zeros and empty strings, for a model to run on."""
+def at_least_a_row(structure: Any, rows: Any) -> Any:
+    """Returns a batch that a model can be run on: the mean over no rows is no number.
+
+    Args:
+        structure: a batch; what is no tensor stays as it is.
+        rows: their number, as `number_of_rows` returns it.
+    """
+    if isinstance(rows, int) and rows:
+        return structure
+    flat = tf.nest.flatten(structure, expand_composites=False)
+    numbers = [number for number, each in enumerate(flat) if tf.is_tensor(each)]
+    tensors = [flat[number] for number in numbers]
+    filled = tf.cond(tf.equal(rows, 0), lambda: _with_a_row(tensors), lambda: tensors)
+    for number, each in zip(numbers, filled, strict=True):
+        flat[number] = each
+    return tf.nest.pack_sequence_as(structure, flat, expand_composites=False)
+
+
+def _with_a_row(structure: Any) -> Any:
+    """Returns a batch of no rows with one of zeros and empty strings."""
     return tf.nest.map_structure(
         lambda each: _one_row(each) if _has_rows(each) else each,
         structure,
@@ -71,7 +109,8 @@ def _element(batch: Sequence[Any]) -> Any:
     return batch if len(batch) > 1 else batch[0]
 
 
-def _rows(batch: Any, part: Any, size: int) -> Any:
+def share_of_rows(batch: Any, part: Any, size: int) -> Any:
+    """Returns the rows of a batch from `part / size` of them to `(part + 1) / size`."""
     count = number_of_rows(batch)
     start, end = part * count // size, (part + 1) * count // size
 

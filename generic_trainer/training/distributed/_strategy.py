@@ -96,9 +96,9 @@ class DataParallelStrategy(tf.distribute.Strategy):
         finally:
             self.gradients_are_averaged = False
 
-    def share(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Returns the rows of each batch that this worker trains on."""
-        if not self._is_whole:
+    def share(self, dataset: tf.data.Dataset, is_whole: bool = False) -> tf.data.Dataset:
+        """Returns the rows of each batch that this worker trains on; all of them if it is whole."""
+        if not (is_whole or self._is_whole):
             dataset = share_of(dataset, self.connected.rank, self.connected.size)
         self.element_spec = dataset.element_spec
         return dataset
@@ -247,7 +247,8 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
         size = self._connected.size
-        return dataset_fn(tf.distribute.InputContext(size, self._connected.rank, size))
+        context = tf.distribute.InputContext(size, self._connected.rank, size)
+        return self._share(dataset_fn(context), is_whole=True)
 
     def _experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
         size = self._connected.size
