@@ -8,9 +8,10 @@ from __future__ import annotations
 import copy
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+from generic_trainer._core.cluster import this_task, training_addresses
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._config import DEFAULT_SCHEDULING_UNIT, ExperimentConfig
 from generic_trainer.trials._trial import TrialRun, sole_trial
@@ -38,25 +39,36 @@ C = TypeVar("C", bound="TrialContext")
 
 @dataclasses.dataclass(frozen=True)
 class DistributedContext:
-    """Where this process stands among those that train the trial: it is alone, with all slots."""
+    """Where this process stands among those that train the trial."""
 
     slots: int
+    rank: int = 0
+    hosts: Sequence[str] = ("",)  # of all processes, by rank
+
+    @classmethod
+    def of(cls, run: TrialRun) -> DistributedContext:
+        """Returns it for the process that trains a trial, alone or as one of several workers."""
+        if run.workers == 1:
+            return cls(run.slots)
+        addresses = training_addresses()
+        hosts = [address.rpartition(":")[0] for address in addresses.values()]
+        return cls(run.slots, list(addresses).index(this_task()), hosts)
 
     def get_rank(self) -> int:
-        """Returns the rank of this process: 0."""
-        return 0
+        """Returns the rank of this process; 0 is the one that writes checkpoints."""
+        return self.rank
 
     def get_local_rank(self) -> int:
-        """Returns the rank of this process on its machine: 0."""
-        return 0
+        """Returns the rank of this process among those on its machine."""
+        return self.hosts[: self.rank].count(self.hosts[self.rank])
 
     def get_size(self) -> int:
         """Returns the number of slots of the trial."""
         return self.slots
 
     def get_num_agents(self) -> int:
-        """Returns the number of machines: 1."""
-        return 1
+        """Returns the number of machines."""
+        return len({*self.hosts})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +145,7 @@ class TrialContext:
             run.hparams, run.slots, native_parallel=self._config.native_parallel_enabled()
         )
         self._stop_requested = False
-        self.distributed = DistributedContext(run.slots)
+        self.distributed = DistributedContext.of(run)
 
     @classmethod
     def from_config(cls: type[C], config: Mapping[str, Any]) -> C:

@@ -37,8 +37,10 @@ import tensorflow as tf
 from generic_trainer._core.files import copy_tree, gfile, is_remote
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.errors import ConfigurationError
+from generic_trainer.training import distributed
 from generic_trainer.trials._config import DEFAULT_DATA_DIR, data_layer_dir
 from generic_trainer.trials._context import BatchSizes
+from generic_trainer.trials._process import share_of_dataset
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.errors import CheckFailedError
 
@@ -59,22 +61,33 @@ class _NoDataLayer(ConfigurationError, KeyError):
 
 @dataclasses.dataclass(eq=False)
 class _Passes:
-    """The records that each pass over a cached dataset reads, in their order."""
+    """The records that each pass over a cached dataset reads, in their order.
 
-    count: int
+    Each of several workers reads every so many-th of them.
+    """
+
+    total: int
     seed: int
     shuffle: bool
+    rank: int = 0
+    workers: int = 1
     same_order: bool = False
     epoch: int = 0  # the next pass
     start: int = 0  # the record that it begins with; later passes begin with the first
 
+    @property
+    def count(self) -> int:
+        """Records that this process reads in a pass."""
+        return len(range(self.rank, self.total, self.workers))
+
     def __call__(self) -> np.ndarray:
         epoch, start = self.epoch, self.start
         self.epoch, self.start = epoch + 1, 0
-        if not self.shuffle:
-            return np.arange(start, self.count)
-        seed = self.seed + (0 if self.same_order else epoch)
-        return np.random.RandomState(seed % 2**32).permutation(self.count).astype(np.int64)[start:]
+        order = np.arange(self.total)
+        if self.shuffle:
+            seed = self.seed + (0 if self.same_order else epoch)
+            order = np.random.RandomState(seed % 2**32).permutation(self.total)
+        return order[self.rank :: self.workers][start:].astype(np.int64)
 
 
 class DatasetCache:
@@ -135,10 +148,12 @@ class DatasetCache:
 
         def passes_over(count: int) -> _Passes:
             # Horovod's shards are of equal size; what is left over is dropped.
-            count -= count % self._run.slots
-            passes = _Passes(count, self._run.seed, shuffle, skip_shuffle_at_epoch_end)
-            if count:
-                passes.epoch, passes.start = divmod(self._batches * self._sizes.per_slot, count)
+            total = count - count % self._run.slots
+            passes = self._passes(total, shuffle)
+            passes.same_order = skip_shuffle_at_epoch_end
+            if passes.count:
+                trained = self._batches * self._sizes.per_slot
+                passes.epoch, passes.start = divmod(trained, passes.count)
             self._training = passes
             return passes
 
@@ -158,8 +173,18 @@ class DatasetCache:
         return self._decorator(
             dataset_id,
             f"{dataset_version}_val",
-            lambda count: _Passes(count, self._run.seed, shuffle),
+            lambda count: self._passes(count, shuffle),
         )
+
+    def _passes(self, total: int, shuffle: bool) -> _Passes:
+        if self._whole:
+            return _Passes(total, self._run.seed, shuffle)
+        return _Passes(total, self._run.seed, shuffle, distributed.rank(), self._run.workers)
+
+    @property
+    def _whole(self) -> bool:
+        """Whether this process reads all records: it is alone, or batches are divided."""
+        return self._run.workers == 1 or self._sizes.per_slot == self._sizes.of_all
 
     def resume(self, dataset: tf.data.Dataset) -> None:
         """Sets the record to start at to where the batches of a dataset end that were trained on.
@@ -177,8 +202,9 @@ class DatasetCache:
 
     @property
     def _batches(self) -> int:
-        """Batches taken from the training data: one for each slot and step."""
-        return self._run.batches_trained * (self._sizes.of_all // self._sizes.per_slot)
+        """Batches that this process took of the training data: one for each slot and step."""
+        per_step = self._sizes.of_all // self._sizes.per_slot
+        return self._run.batches_trained * (per_step if self._whole else self._run.slots_here)
 
     def _decorator(
         self, name: str, version: str, passes_over: Callable[[int], _Passes]
@@ -187,7 +213,8 @@ class DatasetCache:
             @functools.wraps(make)
             def cached(*args: Any, **kwargs: Any) -> tf.data.Dataset:
                 store = self._open(name, version, lambda: _checked(make(*args, **kwargs), make))
-                return store.read(passes_over(store.count))
+                dataset = store.read(passes_over(store.count))
+                return dataset if self._whole else share_of_dataset(dataset, self._run, False)
 
             return cached
 

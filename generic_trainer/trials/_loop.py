@@ -13,6 +13,7 @@ import numbers
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
+from generic_trainer.training.distributed import agree_to_stop
 from generic_trainer.trials._config import ExperimentSettings, Length
 
 _logger = logging.getLogger(__name__)
@@ -137,7 +138,11 @@ def run(
         progress.history.append({"batches": progress.batches, kind: dict(metrics)})
         report(progress.batches, kind, metrics)
 
-    while work := next_work(schedule, progress, stop_requested=controller.stop_requested):
+    def next_one() -> int | str | None:
+        stop = agree_to_stop(controller.stop_requested)
+        return next_work(schedule, progress, stop_requested=stop)
+
+    while work := next_one():
         if isinstance(work, int):
             metrics = controller.train(work)
             progress.batches += work

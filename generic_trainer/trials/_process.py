@@ -8,11 +8,14 @@ import logging
 import os
 import random
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from generic_trainer._core.files import gfile
+from generic_trainer.training import distributed, get_strategy
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.user_code import imported_files
 
@@ -29,9 +32,22 @@ def seed_generators(seed: int) -> None:
 def fit_to_devices(run: TrialRun) -> tuple[TrialRun, tf.distribute.Strategy]:
     """Returns the trial with the slots that this machine has, and the strategy to train it in.
 
-    Several slots are GPUs, or logical CPU devices, under `MirroredStrategy`. Where there are too
-    few, it is one slot, which trains on whole global batches: slower, and the same steps.
+    1. In a cluster of workers each of them is a slot, whatever the configuration says.
+    2. Several slots of one process are GPUs, or logical CPU devices, under `MirroredStrategy`.
+    3. Where there are too few, it is one slot, which trains on whole global batches: slower, and
+       the same steps.
     """
+    workers = distributed.size()
+    if workers > 1:
+        strategy = get_strategy()  # before anything else of TensorFlow
+        slots = max(strategy.num_replicas_in_sync, workers)
+        if run.slots not in (1, slots):
+            _logger.warning(
+                "resources.slots_per_trial is %d; the trial has %d slots, one for each worker",
+                run.slots,
+                slots,
+            )
+        return dataclasses.replace(run, slots=slots, workers=workers), strategy
     if run.slots < 2:
         return run, tf.distribute.get_strategy()
     for kind in ("GPU", "CPU"):
@@ -48,6 +64,36 @@ def fit_to_devices(run: TrialRun) -> tuple[TrialRun, tf.distribute.Strategy]:
         run.slots,
     )
     return dataclasses.replace(run, slots=1), tf.distribute.get_strategy()
+
+
+def share_of_dataset(dataset: Any, run: TrialRun, shard: bool) -> Any:
+    """Returns the records that this process reads of a Dataset, marked as data of its own.
+
+    Args:
+        dataset: of records or batches; anything else is returned as it is.
+        run: the trial.
+        shard: whether each of n workers takes every n-th; else they all take all.
+    """
+    is_dataset = isinstance(dataset, (tf.data.Dataset, tf.compat.v1.data.Dataset))
+    if run.workers == 1 or not is_dataset:
+        return dataset
+    if shard:
+        dataset = dataset.shard(run.workers, distributed.rank())
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return dataset.with_options(options)
+
+
+def mean_over_slots(metrics: Mapping[str, Any], run: TrialRun) -> dict[str, Any]:
+    """Returns the means over all workers of metrics, numbers or nested lists, of the same names."""
+    if run.workers == 1:
+        return dict(metrics)
+    of_all = distributed.gather(dict(metrics))
+    return {
+        name: np.mean([each[name] for each in of_all], axis=0).tolist()
+        for name in metrics
+        if all(each.get(name) is not None for each in of_all)
+    }
 
 
 def code_file(module: str) -> str | None:

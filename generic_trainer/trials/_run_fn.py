@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from generic_trainer._core.files import write_whole
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.training import CheckpointManager
+from generic_trainer.training import CheckpointManager, SavedCheckpoint, distributed, is_chief
 from generic_trainer.trials._config import ExperimentSettings, parse_experiment
 from generic_trainer.trials._loop import Controller, TrialProgress, TrialSchedule, run
 from generic_trainer.trials._pipeline import experiment_config, tuned_values
@@ -70,7 +70,8 @@ def run_fn_from_trial(trial_class: type[Trial]) -> Callable[[Any], None]:
             _logger.info("Trial %d of %d: %s", number, len(runs), dict(trial.hparams))
             finished.append(_finish(trial_class, trial, settings, fn_args))
         best = _best(finished, settings)
-        _write_record(finished, best, fn_args.model_run_dir)
+        if is_chief():
+            _write_record(finished, best, fn_args.model_run_dir)
         trial = _exported(best, fn_args)
         with current(trial), contextlib.closing(trial_class.open_controller(trial)) as controller:
             controller.export(fn_args)
@@ -82,17 +83,20 @@ def _finish(
     trial_class: type[Trial], trial: TrialRun, settings: ExperimentSettings, fn_args: Any
 ) -> _FinishedTrial:
     """Runs a trial from where it stands to its end."""
+    writes = is_chief()
     with (
-        CheckpointManager(_directory(fn_args, trial, "latest")) as latest,
-        CheckpointManager(_directory(fn_args, trial, "best"), max_to_keep=1) as best,
+        CheckpointManager(_directory(fn_args, trial, "latest"), writes=writes) as latest,
+        CheckpointManager(_directory(fn_args, trial, "best"), max_to_keep=1, writes=writes) as best,
     ):
         saved = latest.latest()
+        _check_seen_by_all(saved, latest.directory)
         progress = TrialProgress(**saved.metadata) if saved else TrialProgress()
         if saved:
             _logger.info("Trial %d goes on after %d batches", trial.trial_id, progress.batches)
             trial = _at(trial, progress.batches, saved.path)
-        log_dir = os.path.join(fn_args.model_run_dir, "trials", str(trial.trial_id))
-        trial = dataclasses.replace(trial, log_dir=log_dir)
+        if writes:
+            log_dir = os.path.join(fn_args.model_run_dir, "trials", str(trial.trial_id))
+            trial = dataclasses.replace(trial, log_dir=log_dir)
         with (
             current(trial),
             contextlib.closing(trial_class.open_controller(trial)) as controller,
@@ -110,9 +114,25 @@ def _finish(
 
 
 def _save(manager: CheckpointManager, controller: Controller, progress: TrialProgress) -> None:
+    """Saves in all workers, as strategies want it; what all but the chief write is thrown away."""
     saved = manager.latest()
-    if saved is None or saved.step < progress.batches:  # a resumed run meets its own checkpoint
+    is_new = saved is None or saved.step < progress.batches
+    if distributed.gather(is_new)[0]:  # a resumed run meets its own checkpoint
         manager.save(progress.batches, controller.save, dataclasses.asdict(progress))
+        distributed.barrier("at a checkpoint")  # which all can read now
+
+
+def _check_seen_by_all(saved: SavedCheckpoint | None, directory: str) -> None:
+    connected = distributed.runtime()
+    if connected is not None:
+        connected.agree(
+            "at the start of a trial",
+            {"a checkpoint of step": saved and saved.step},
+            lambda found: (
+                f"The workers do not see the same checkpoints in {directory}: {found}. Expected "
+                "the pipeline root to be mounted everywhere under the same path."
+            ),
+        )
 
 
 def _at(trial: TrialRun, batches: int, checkpoint_dir: str) -> TrialRun:
@@ -135,7 +155,8 @@ def _best(finished: list[_FinishedTrial], settings: ExperimentSettings) -> _Fini
 def _exported(trial: _FinishedTrial, fn_args: Any) -> TrialRun:
     """Returns the trial at the checkpoint to export: its best one, else its last."""
     for name in ("best", "latest"):
-        with CheckpointManager(_directory(fn_args, trial.run, name)) as manager:
+        directory = _directory(fn_args, trial.run, name)
+        with CheckpointManager(directory, writes=is_chief()) as manager:
             saved = manager.latest()
         if saved is not None:
             return _at(trial.run, saved.step, saved.path)
@@ -161,7 +182,13 @@ def _write_record(finished: list[_FinishedTrial], best: _FinishedTrial, model_ru
 
 @contextlib.contextmanager
 def _reporting(trial: TrialRun) -> Iterator[Callable[[int, str, Mapping[str, Any]], None]]:
-    """Yields a function that writes metrics to the log, and to event files below `log_dir`."""
+    """Yields a function that writes metrics to the log, and to event files below `log_dir`.
+
+    Where there is none, in all workers but the chief, it does nothing.
+    """
+    if trial.log_dir is None:
+        yield lambda batches, kind, metrics: None
+        return
     with contextlib.ExitStack() as stack:
         writers = {
             kind: stack.enter_context(

@@ -27,7 +27,8 @@ class TrialRun:
     Attributes:
         trial_id: 1, 2, ... within the experiment.
         config: the experiment configuration, as the user wrote it.
-        slots: devices to train on.
+        slots: devices to train on, in all processes together.
+        workers: processes that train together, each with as many of the slots.
         batches_trained: where to go on; 0 at the start.
         checkpoint_dir: the checkpoint to go on from; None at the start.
         log_dir: where event files of this trial go; None outside of an experiment.
@@ -38,9 +39,15 @@ class TrialRun:
     hparams: Mapping[str, Any]
     seed: int
     slots: int = 1
+    workers: int = 1
     batches_trained: int = 0
     checkpoint_dir: str | None = None
     log_dir: str | None = None
+
+    @property
+    def slots_here(self) -> int:
+        """Devices that this process trains on."""
+        return self.slots // self.workers
 
 
 class Trial:

@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from generic_trainer._entry_points import may_define
 from generic_trainer.executors import FN_ARGS_FACTORY
 from generic_trainer.launchers import Distribution, ExamplesFormat, Job, TrainingRequest
 from generic_trainer.user_code import bundle_module_file
@@ -45,10 +46,11 @@ def make_job(
     for name in ("model", "model_run", "scratch"):
         (root / name).mkdir(parents=True, exist_ok=True)
     module_file = helpers.write_module(root, _READ + textwrap.dedent(source))
+    code = bundle_module_file(module_file, str(root / "bundles"), may_define=may_define)
     splits = {name: (f"{examples}/Split-{name}/*",) for name in ("train", "eval")}
     return Job(
         request=TrainingRequest(
-            user_code=bundle_module_file(module_file, str(root / "bundles")),
+            user_code=code,
             train_files=splits["train"],
             eval_files=splits["eval"],
             split_files=splits,

@@ -10,8 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError
+from generic_trainer.training import distributed
 from generic_trainer.trials._context import TrialContext
 from generic_trainer.trials._dataset_cache import DatasetCache
+from generic_trainer.trials._process import share_of_dataset
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.errors import CheckFailedError
 
@@ -101,7 +103,10 @@ class EstimatorExperimentalContext(DatasetCache):
             return True
 
         def reduce() -> Any:
-            return np.asarray(reduced.cross_slot_reduce([state])).astype(dtype)
+            states = distributed.gather(state)
+            # A slot without a batch has none.
+            states = [each for each in states if each is not None] or states[:1]
+            return np.asarray(reduced.cross_slot_reduce(states)).astype(dtype)
 
         update = tf.numpy_function(accumulate, tensors, tf.bool)
         last = self._last_value  # values are read in a fixed order
@@ -127,7 +132,7 @@ class EstimatorContext(TrialContext):
         self._has_optimizer = self._has_dataset = False
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
-        """Returns the optimizer as it is; on several slots the estimator's strategy reduces.
+        """Returns the optimizer as it is; on several slots the estimator has gradients averaged.
 
         Must be called once at least; the optimizer may be None where the estimator has its own.
         """
@@ -135,16 +140,20 @@ class EstimatorContext(TrialContext):
         return optimizer
 
     def wrap_dataset(self, dataset: Any, shard_dataset: bool = True) -> Any:
-        """Returns the data as it is; on several slots each takes every n-th batch.
+        """Returns what this process reads of the data.
 
-        Must be called for the training data at least, unless they are cached.
+        Alone it reads all of it, and its slots take batch after batch. Must be called for the
+        training data at least, unless they are cached. Of data that are not wrapped each worker
+        takes its rows of each batch.
 
         Args:
-            dataset: a `tf.data.Dataset`.
-            shard_dataset: without effect: there is one process, which reads all data.
+            dataset: a `tf.data.Dataset` of records, or of batches of the batch size per slot.
+            shard_dataset: whether each of n workers takes every n-th record; else all read all.
         """
         self._has_dataset = True
-        return dataset
+        if self._config.native_parallel_enabled():
+            return dataset
+        return share_of_dataset(dataset, self._run, shard_dataset)
 
     def check_optimizer(self) -> None:
         """Raises `CheckFailedError` if no optimizer was wrapped."""
@@ -174,7 +183,7 @@ class EstimatorContext(TrialContext):
             self.experimental.resume(dataset)
             return dataset.repeat()
         # Skipping in a seeded pipeline leads to the batch that the straight run would see next.
-        return dataset.repeat().skip(self._run.batches_trained * self._run.slots)
+        return dataset.repeat().skip(self._run.batches_trained * self._run.slots_here)
 
 
 class EstimatorTrialContext(EstimatorContext):

@@ -24,17 +24,19 @@ import tensorflow as tf
 
 from generic_trainer import estimator as tf_estimator
 from generic_trainer._core import internals
+from generic_trainer._core.cluster import is_chief
 from generic_trainer._core.files import gfile, read_whole
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._core.values import unpickled_data
 from generic_trainer.errors import TrainingError
+from generic_trainer.training import distributed
 from generic_trainer.training.resume import (
     random_state,
     read_state,
     set_random_state,
     write_state,
 )
-from generic_trainer.trials._process import write_code
+from generic_trainer.trials._process import mean_over_slots, write_code
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.estimator._serving import Exports, export_features
 from generic_trainer.trials.estimator._summaries import plain
@@ -126,16 +128,18 @@ class EstimatorController:
         self._start()
         self._context.check_optimizer()
         self._is_saved = False
-        return self._training.run(batches)
+        with distributed.explained_failures():
+            return mean_over_slots(self._training.run(batches), self._run)
 
     def validate(self) -> dict[str, Any]:
         """Returns the metrics of an evaluation, as the estimator calls them."""
         self._write_state()
         spec = self._eval_spec
         hooks = [*(spec.hooks or ()), StopHook(self._note_stop)]
-        metrics = self._estimator.evaluate(
-            spec.input_fn, steps=spec.steps, hooks=hooks, name=spec.name
-        )
+        with tf_estimator.as_slot():
+            metrics = self._estimator.evaluate(
+                spec.input_fn, steps=spec.steps, hooks=hooks, name=spec.name
+            )
         return plain(metrics)
 
     def save(self, directory: str) -> None:
@@ -144,6 +148,8 @@ class EstimatorController:
         _copy_state(self._model_dir, directory)
         self._exports.copy_to(directory)
         write_state(directory, _GENERATORS, random_state())
+        if not is_chief():
+            return
         write_code(self._code, directory)
         for hook in self._hooks:
             hook.on_checkpoint_end(directory)
@@ -215,7 +221,8 @@ class EstimatorController:
         # Estimators look at the names of the arguments, through no wrapper.
         resumed.__signature__ = inspect.signature(input_fn)  # type: ignore[attr-defined]
         hooks = [*(self._train_spec.hooks or ()), StopHook(self._note_stop), last_hook]
-        self._estimator.train(resumed, hooks=hooks)
+        with tf_estimator.as_slot():
+            self._estimator.train(resumed, hooks=hooks)
 
     def _note_stop(self) -> None:
         self._context.set_stop_requested(True)

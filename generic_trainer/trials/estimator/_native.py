@@ -58,7 +58,7 @@ class EstimatorNativeContext(EstimatorContext):
 def _make_context(run: TrialRun, start: Start, code: str | None) -> EstimatorNativeContext:
     run, strategy = fit_to_devices(run)
     context = EstimatorNativeContext(run)
-    context.on_train(start, strategy=strategy if run.slots > 1 else None, code=code)
+    context.on_train(start, strategy=strategy if run.slots_here > 1 else None, code=code)
     return context
 
 

@@ -86,6 +86,6 @@ class EstimatorTrial(Trial, abc.ABC):
             trial.build_train_spec(),
             trial.build_validation_spec(),
             trial.build_serving_input_receiver_fns(),
-            strategy=strategy if run.slots > 1 else None,
+            strategy=strategy if run.slots_here > 1 else None,
             code=code_file(cls.__module__),
         )

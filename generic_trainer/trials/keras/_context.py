@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from generic_trainer.trials._context import TrialContext
 from generic_trainer.trials._dataset_cache import DatasetCache
+from generic_trainer.trials._process import share_of_dataset
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.errors import CheckFailedError, InvalidExperimentException
 
@@ -92,14 +93,30 @@ class TFKerasContext(TrialContext):
         return model
 
     def wrap_dataset(self, dataset: Any, shard_dataset: bool = True) -> Any:
-        """Returns the data as they are; a Dataset that is trained or validated on must be wrapped.
+        """Returns what this process reads of a Dataset that is trained or validated on.
+
+        Alone it reads all of it, and its slots take batch after batch.
 
         Args:
-            dataset: a `tf.data.Dataset`, batched by the batch size per slot.
-            shard_dataset: without effect: one process reads the data of all slots.
+            dataset: a `tf.data.Dataset` of records, or of batches of the batch size per slot.
+            shard_dataset: whether each of n workers takes every n-th record; else all read all.
         """
         self._has_dataset = True
-        return dataset
+        if self.takes_whole_batches:
+            return dataset
+        return share_of_dataset(dataset, self._run, shard_dataset)
+
+    @property
+    def takes_whole_batches(self) -> bool:
+        """Whether batches are global ones, of which each slot takes its rows."""
+        return self._config.native_parallel_enabled()
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """The number of this process, and of all that divide batches of arrays among them."""
+        if self.takes_whole_batches or self._run.workers == 1:
+            return 0, 1
+        return self.distributed.get_rank(), self._run.workers
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
         """Returns the optimizer as it is, and has its state kept in checkpoints.

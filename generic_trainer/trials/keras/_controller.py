@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from generic_trainer.errors import ModuleFileError
-from generic_trainer.trials._process import write_code
+from generic_trainer._core import internals
+from generic_trainer._core.cluster import is_chief
+from generic_trainer._core.keras import is_keras_3
+from generic_trainer.errors import ConfigurationError, ModuleFileError
+from generic_trainer.training import distributed
+from generic_trainer.trials._process import mean_over_slots, write_code
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.keras._checkpoint import (
     read_callbacks,
@@ -50,6 +55,12 @@ class TFKerasController:
         self._context, self._run, self._code, self._strategy = context, run, code, strategy
         with strategy.scope():
             self._model = context.compile_model()
+        own = self._model.distribute_strategy
+        if run.workers > 1 and own is not strategy:
+            raise ConfigurationError(
+                f"build_model builds the model in a {type(own).__name__} of its own, but the trial "
+                "has several workers, which have a strategy already. Build it without one."
+            )
         self._training = make_data(training, context, _TRAINING, is_training=True)
         self._validation = make_data(validation, context, _VALIDATION, is_training=False)
         records = int(context.get_experiment_config().get("records_per_epoch") or 0)
@@ -89,7 +100,7 @@ class TFKerasController:
                 raise ModuleFileError(f"{_TRAINING}: the training data have no batch") from error
             callbacks.batch_end(total, logs)
         self._batches += batches
-        metrics = numbers_of(logs)
+        metrics = numbers_of(self._of_all_slots(logs))
         callbacks.tell("on_train_workload_end", self._batches, metrics)
         self._note_stop()
         self._has_failed = False
@@ -105,10 +116,10 @@ class TFKerasController:
         self._has_failed = True
         data = self._validation.validation()
         testing = self._callbacks.testing()
-        results = {}
+        results: Mapping[str, Any] = {}
         try:
             results = self._model.evaluate(
-                self._distributed(data),
+                self._evaluated(data),
                 steps=self._steps(data),
                 callbacks=[testing],
                 return_dict=True,
@@ -117,8 +128,10 @@ class TFKerasController:
         except ValueError:  # which Keras 2 raises where there are no data
             if testing.batches or next(iter(data), None) is not None:
                 raise
-        if not testing.batches:
+        if not any(distributed.gather(testing.batches)):
             raise ModuleFileError(f"{_VALIDATION}: the validation data have no batch")
+        if not is_keras_3(self._model):  # Keras 3 does so itself
+            results = self._of_all_slots(results)
         metrics = {f"val_{name}": value for name, value in numbers_of(results).items()}
         self._callbacks.tell("on_test_end", metrics)
         self._note_stop()
@@ -146,8 +159,9 @@ class TFKerasController:
                 f"get_state() of a callback returns what a checkpoint does not keep: {error}. "
                 "Return numbers, texts, arrays, and lists, dicts or classes of your own of them."
             ) from error
-        write_code(self._code, directory)
-        self._callbacks.tell("on_checkpoint_end", directory)
+        if is_chief():
+            write_code(self._code, directory)
+            self._callbacks.tell("on_checkpoint_end", directory)
 
     def export(self, fn_args: Any) -> None:
         """Writes the model as a SavedModel, as it is where this trial stands.
@@ -171,7 +185,7 @@ class TFKerasController:
 
     def _steps(self, data: tf.data.Dataset) -> int | None:
         """Returns how many steps a validation has, where Keras 2 cannot find that out itself."""
-        if self._run.slots == 1:
+        if self._run.slots == 1 or self._run.workers > 1:
             return None
         if self._validation_batches is None:
             count = int(data.cardinality())
@@ -230,16 +244,30 @@ class TFKerasController:
     def _distributed(self, data: tf.data.Dataset) -> Any:
         if self._run.slots == 1:
             return data
-        if self._per_step == 1:
+        if self._context.takes_whole_batches:
             return self._strategy.experimental_distribute_dataset(data)
         # Each slot takes a batch of its own, of the size per slot.
         return self._strategy.distribute_datasets_from_function(lambda _: data)
 
+    def _evaluated(self, data: tf.data.Dataset) -> Any:
+        if self._run.workers == 1:
+            return self._distributed(data)
+        # Keras divides batches that are the same on all workers.
+        return data if is_keras_3(self._model) else distributed.without_length(data)
+
+    def _of_all_slots(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns what the metrics have counted on all workers, of which logs tell one's."""
+        if self._run.workers == 1:
+            return logs
+        if is_keras_3(self._model):
+            return internals.KERAS_3_RESULTS.of(self._model)(logs)  # type: ignore[no-any-return]
+        results = self._model.get_metrics_result()
+        return results if results.keys() == logs.keys() else mean_over_slots(logs, self._run)
+
     @property
     def _per_step(self) -> int:
-        """Batches of the user's data in a step."""
-        context = self._context
-        return context.get_global_batch_size() // context.get_per_slot_batch_size()
+        """Batches of the user's data, as this process reads them, in a step."""
+        return 1 if self._context.takes_whole_batches else self._run.slots_here
 
     @property
     def _trained(self) -> int:

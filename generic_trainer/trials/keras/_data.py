@@ -72,11 +72,11 @@ def make_data(data: Any, context: TFKerasContext, loader: str, *, is_training: b
         context.check_dataset()
         return _Batches(data, context, is_training=is_training)
     if isinstance(data, SequenceAdapter):
-        return _Sequence(data, seed)
+        return _Sequence(data, seed, context.share)
     if hasattr(data, "__getitem__") and hasattr(data, "on_epoch_end"):  # a Sequence, or like one
         options = context.fit_options
         reading = (options.use_multiprocessing, options.workers, options.max_queue_size)
-        return _Sequence(SequenceAdapter(data, *reading), seed)
+        return _Sequence(SequenceAdapter(data, *reading), seed, context.share)
     raise InvalidDataTypeException(
         f"{loader} must return (x, y) or (x, y, sample_weight) of NumPy arrays, a tf.data.Dataset, "
         f"a keras.utils.Sequence or a SequenceAdapter, but got {type(data).__name__}"
@@ -129,15 +129,19 @@ class _Arrays(Data):
             )
         # What is left over of the last global batch is dropped.
         self._per_epoch = self._count // whole * (whole // self._size)
+        self._rank, self._workers = context.share
 
     def training(self, start: int) -> tf.data.Dataset:
-        return self._batches(start, _ENDLESS, self._per_epoch, self._seed)
+        first = start * self._workers + self._rank
+        return self._batches(first, _ENDLESS, self._per_epoch, self._seed, self._workers)
 
     def validation(self) -> tf.data.Dataset:
         count = -(-self._count // self._size)
         return self._batches(0, count, count, None)
 
-    def _batches(self, start: int, stop: int, per_epoch: int, seed: int | None) -> tf.data.Dataset:
+    def _batches(
+        self, start: int, stop: int, per_epoch: int, seed: int | None, every: int = 1
+    ) -> tf.data.Dataset:
         def batch(index: tf.Tensor) -> Any:
             position = index % per_epoch
             if seed is not None:
@@ -148,7 +152,7 @@ class _Arrays(Data):
                 lambda tensor: tensor[first : first + self._size], self._tensors
             )
 
-        dataset = tf.data.Dataset.range(start, stop).map(batch).prefetch(tf.data.AUTOTUNE)
+        dataset = tf.data.Dataset.range(start, stop, every).map(batch).prefetch(tf.data.AUTOTUNE)
         if stop == _ENDLESS:
             return dataset
         return dataset.apply(tf.data.experimental.assert_cardinality(stop - start))
@@ -181,23 +185,28 @@ class _Batches(Data):
 
 
 class _Sequence(Data):
-    """A Keras Sequence, read by an adapter."""
+    """A Keras Sequence, read by an adapter.
 
-    def __init__(self, adapter: SequenceAdapter, seed: int | None) -> None:
+    Each of several workers reads all batches: what a Sequence draws is the same on all of them.
+    """
+
+    def __init__(self, adapter: SequenceAdapter, seed: int | None, share: tuple[int, int]) -> None:
         self._adapter, self._seed = adapter, seed
+        self._rank, self._workers = share
         self._spec: Any = None
 
     def training(self, start: int) -> tf.data.Dataset:
-        self._adapter.start(start, shuffle_seed=self._seed)
-        return self._dataset()
+        self._adapter.start(start * self._workers, shuffle_seed=self._seed)
+        return self._dataset(self._own())
 
     def validation(self) -> tf.data.Dataset:
         self._adapter.start(is_validation=True)
         count = len(self._adapter)
-        return self._dataset().apply(tf.data.experimental.assert_cardinality(count))
+        noted = self._noted(self._adapter.get_iterator())
+        return self._dataset(noted).apply(tf.data.experimental.assert_cardinality(count))
 
     def replay(self, batches: int) -> None:
-        self._adapter.skip_epochs(batches)
+        self._adapter.skip_epochs(batches * self._workers)
 
     def close(self) -> None:
         self._adapter.stop()
@@ -207,8 +216,13 @@ class _Sequence(Data):
             whole = batch if isinstance(batch, (list, tuple)) else (batch,)
             yield standardized(whole), self._adapter.generators
 
-    def _dataset(self) -> tf.data.Dataset:
+    def _own(self) -> Iterator[Any]:
+        """Yields the batches of this worker, and the generators after those of a whole step."""
         noted = self._noted(self._adapter.get_iterator())
+        while step := list(itertools.islice(noted, self._workers)):
+            yield step[self._rank][0], step[-1][1]
+
+    def _dataset(self, noted: Iterator[Any]) -> tf.data.Dataset:
         samples = list(itertools.islice(noted, _SAMPLES))
         self._spec = self._spec or _spec([batch for batch, _ in samples])
 

@@ -47,8 +47,8 @@ class TFKerasTrial(Trial, abc.ABC):
     1. A step is one global batch. Training metrics are Keras' running means over a workload,
        validation metrics those of `model.evaluate`, weighted by records, `val_` before their names.
     2. The methods are called once per trial: training data, validation data, model, callbacks.
-    3. On several slots they are called in the scope of a `MirroredStrategy`; data are batched by
-       `context.get_per_slot_batch_size()`.
+    3. Slots are workers, one each, or the devices of one process. The methods are called in the
+       scope of their strategy; data are batched by `context.get_per_slot_batch_size()`.
 
     Source: `determined.keras.TFKerasTrial` of Determined 0.12 and 0.13.
     """

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,11 @@ from tensorflow.core.protobuf import config_pb2
 
 from generic_trainer._core import internals
 from generic_trainer.errors import ModuleFileError
+from generic_trainer.training import distributed
+from generic_trainer.trials._trial import TrialRun
 
 LOSS = "loss"
+SHARE = ""  # no name of the user's
 
 Step = Callable[..., list[dict[str, Any]]]
 
@@ -24,7 +28,7 @@ class Replicas:
 
     Attributes:
         records: what `build_graph` was called with.
-        outputs: what it returned.
+        outputs: what it returned, and as `SHARE` how much of the batch it was, from 0 to 1.
         train_op: one step of all together.
     """
 
@@ -34,18 +38,19 @@ class Replicas:
 
 
 def build_replicas(
-    trial: Any, record: Any, is_training: tf.Tensor, strategy: tf.distribute.Strategy
+    trial: Any, record: Any, is_training: tf.Tensor, run: TrialRun, strategy: tf.distribute.Strategy
 ) -> Replicas:
-    """Builds the graph of a trial on each device of a strategy.
+    """Builds the graph of a trial on each device of a strategy, or on that of this worker.
 
-    In training each device gets its share of the batch, and the gradients are those of the mean of
-    the devices' losses: for a loss that is a mean over rows, what one device would compute. In
-    validation the first device gets the whole batch.
+    In training each slot gets its share of the batch. The gradients are, for a loss that is a mean
+    over rows, what one slot would compute on all of it. In validation the first device gets the
+    whole batch.
 
     Args:
         trial: a `TensorFlowTrial`.
         record: a batch, nested tensors [N, ...].
         is_training: bool scalar.
+        run: the trial.
         strategy: the default one, or `MirroredStrategy`.
 
     Raises:
@@ -53,22 +58,25 @@ def build_replicas(
     """
     counter = tf.compat.v1.train.get_or_create_global_step()
     count = strategy.num_replicas_in_sync
+    averaging = distributed.averaging_optimizers if run.workers > 1 else _as_it_is
 
     def build(record: Any, is_training: tf.Tensor) -> tuple[Any, Any, Any]:
-        if count > 1:
+        rows, whole = tf.constant(1), tf.constant(1)
+        if run.slots > 1:
             index = tf.distribute.get_replica_context().replica_id_in_sync_group
-            record = _share(record, is_training, index, count)
+            index = distributed.rank() if run.workers > 1 else index
+            record, rows, whole = _share(record, is_training, index, run.slots)
         outputs = _checked(trial.build_graph(record, is_training))
         loss = outputs[LOSS] / count if count > 1 else outputs[LOSS]
         # Metrics are those of the weights that the step begins with.
         metrics = [outputs[name] for name in trial.training_metrics() if name in outputs]
-        with tf.control_dependencies(metrics):
+        with tf.control_dependencies(metrics), averaging(rows) as completed:
             optimizer = trial.optimizer()
             # Batch normalisation keeps its moving averages in this collection.
             updates = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)
             with tf.control_dependencies(updates):
-                step = optimizer.minimize(loss, global_step=counter)
-        return record, outputs, step
+                step = completed(optimizer.minimize(loss, global_step=counter))
+        return record, {**outputs, SHARE: rows / whole}, step
 
     records, outputs, steps = strategy.extended.call_for_each_replica(
         tf.autograph.experimental.do_not_convert(build), args=(record, is_training)
@@ -108,12 +116,21 @@ def make_step(
     return step
 
 
-def _share(record: Any, is_training: tf.Tensor, index: Any, count: int) -> Any:
-    """Returns one device's rows of a batch; at least one, as the mean over none is no number."""
+def _share(record: Any, is_training: tf.Tensor, index: Any, count: int) -> tuple[Any, Any, Any]:
+    """Returns one slot's rows of a batch, their number, and that of the batch.
+
+    There is one row at least, which may count nothing: the mean over none is no number.
+    """
     rows = tf.shape(tf.nest.flatten(record)[0])[0]
     start = tf.where(is_training, index * rows // count, 0)
-    end = tf.where(is_training, tf.maximum((index + 1) * rows // count, start + 1), rows)
-    return tf.nest.map_structure(lambda tensor: tensor[start:end], record)
+    end = tf.where(is_training, (index + 1) * rows // count, rows)
+    share = slice(tf.minimum(start, rows - 1), tf.maximum(end, start + 1))
+    return tf.nest.map_structure(lambda tensor: tensor[share], record), end - start, rows
+
+
+@contextlib.contextmanager
+def _as_it_is(rows: Any) -> Iterator[Callable[[Any], Any]]:
+    yield lambda step: step
 
 
 def _per_replica(strategy: tf.distribute.Strategy, structure: Any) -> tuple[Any, ...]:

@@ -15,9 +15,10 @@ import numpy as np
 import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError, ModuleFileError, raise_problems
+from generic_trainer.training import distributed
 from generic_trainer.trials._process import fit_to_devices
 from generic_trainer.trials._trial import Trial, TrialRun
-from generic_trainer.trials.tensorflow._graph import LOSS, Step, build_replicas, make_step
+from generic_trainer.trials.tensorflow._graph import LOSS, SHARE, Step, build_replicas, make_step
 from generic_trainer.trials.tensorflow._serving import export
 from generic_trainer.user_code import loaded_modules
 
@@ -32,7 +33,8 @@ class TensorFlowTrial(Trial, abc.ABC):
     returns the training and the validation data as batched `tf.data.Dataset`s of the same
     structure. It and the methods below are called within the trial's graph, each once per trial;
     on several slots `build_graph` and `optimizer` are called once for each, with its share of the
-    batch.
+    batch. Where slots are workers, all of them must get the same batches in the same order: seed
+    what is drawn.
 
     Source: the documentation of PEDL's TensorFlowTrial.
     """
@@ -92,6 +94,8 @@ class TensorFlowController:
             ConfigurationError: the methods of the trial contradict each other.
         """
         run, strategy = fit_to_devices(run)
+        if run.workers > 1:
+            strategy = tf.distribute.get_strategy()
         self._graph = tf.Graph()
         with self._graph.as_default():
             tf.compat.v1.set_random_seed(run.seed)
@@ -101,6 +105,8 @@ class TensorFlowController:
             self._training = tf.compat.v1.data.make_initializable_iterator(
                 training.repeat().skip(run.batches_trained)
             )
+            if run.workers > 1:  # each takes batches of its own
+                validation = validation.shard(run.workers, distributed.rank())
             self._validation = tf.compat.v1.data.make_initializable_iterator(validation)
             self._handle = tf.compat.v1.placeholder(tf.string, [])
             self._iterator = tf.compat.v1.data.Iterator.from_string_handle(
@@ -113,7 +119,7 @@ class TensorFlowController:
             record = self._iterator.get_next()
             tf.nest.assert_same_structure(training.element_spec, record)
             with strategy.scope():
-                self._replicas = build_replicas(trial, record, self._is_training, strategy)
+                self._replicas = build_replicas(trial, record, self._is_training, run, strategy)
             self._metrics = _metrics(trial, self._replicas.outputs[0])
             self._saver = tf.compat.v1.train.Saver(max_to_keep=None)
             initialise = (
@@ -125,6 +131,7 @@ class TensorFlowController:
             self._session.run(initialise)
             if run.checkpoint_dir is not None:
                 self._saver.restore(self._session, os.path.join(run.checkpoint_dir, _CHECKPOINT))
+            distributed.start_session_alike(self._session)
             self._session.run(self._training.initializer)
             iterators = {"training": self._training, "validation": self._validation}
             self._handles = self._session.run(
@@ -139,9 +146,9 @@ class TensorFlowController:
         """
         handle = self._handles["training"]
         try:
-            return _average(
-                metrics for _ in range(batches) for metrics in self._train_step(handle, True)
-            )
+            with distributed.explained_failures():
+                steps = (self._train_step(handle, True) for _ in range(batches))
+                return _average(metrics for step in steps for metrics in step)
         except tf.errors.OutOfRangeError as error:  # of a Dataset that repeats for ever
             raise ModuleFileError(f"{_LOADERS}: the training Dataset has no batch") from error
 
@@ -183,7 +190,7 @@ class TensorFlowController:
         return self._step("validation", self._replicas.outputs[:1])
 
     def _step(self, kind: str, outputs: Iterable[dict[str, Any]], *operations: Any) -> Step:
-        fetched = [{name: one[name] for name in self._metrics[kind]} for one in outputs]
+        fetched = [{name: one[name] for name in (*self._metrics[kind], SHARE)} for one in outputs]
         feeds = [self._handle, self._is_training]
         return make_step(self._session, feeds, fetched, *operations)
 
@@ -262,9 +269,13 @@ def _until_end(step: Callable[[], dict[str, Any]]) -> Iterable[dict[str, Any]]:
 
 
 def _average(batches: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the unweighted mean of each metric over batches, a number or nested lists."""
-    columns: dict[str, list[Any]] = {}
-    for batch in batches:
-        for name, value in batch.items():
-            columns.setdefault(name, []).append(value)
-    return {name: np.mean(values, axis=0).tolist() for name, values in columns.items()}
+    """Returns the mean of each metric over batches, a number or nested lists.
+
+    Batches count alike; slots count by how much of a batch they have.
+    """
+    slots = [batch for worker in distributed.gather([*batches]) for batch in worker]
+    shares = [slot.pop(SHARE) for slot in slots]
+    return {
+        name: np.average([slot[name] for slot in slots], axis=0, weights=shares).tolist()
+        for name in (slots[0] if slots else ())
+    }
