@@ -16,23 +16,35 @@ or the names are taken from here: `from generic_trainer import estimator`, then
 2. Keras objects that meet an estimator (optimizers, metrics, losses, models for
    `model_to_estimator`, layers in a `model_fn`) must be of Keras 2: of the `tf.keras` of this `tf`.
    Which Keras TensorFlow itself shows, and so `TF_USE_LEGACY_KERAS`, does not matter.
-3. `train_distribute` works on one worker, with `tf.distribute.MirroredStrategy` say, which on
+3. Several workers train together, without a strategy: each on its rows of each batch, gradients
+   averaged; worker 0 writes and evaluates. With parameter servers they train asynchronously.
+   `train_distribute` works on one worker, with `tf.distribute.MirroredStrategy` say, which on
    several CPU devices needs `cross_device_ops=tf.distribute.ReductionToOneDevice()`: its default
-   waits for ever there. On several workers estimators train with parameter servers; the
-   coordinator for strategies is gone.
+   waits for ever there.
 4. There are no TPU estimators, and no boosted trees, which left the package before 2.15.
 
 Names load on first use. TensorFlow itself is left as it is: who else imports `tensorflow` in the
 process sees no difference (`_tensorflow` says how).
 """
 
+from contextlib import AbstractContextManager
+
 from generic_trainer.estimator import experimental, export, inputs, v1
 from generic_trainer.estimator._exports import copy_newest as copy_newest
 from generic_trainer.estimator._exports import copy_newest_export as copy_newest_export
 from generic_trainer.estimator._tensorflow import estimator_names, model_to_estimator, tf
 
-# Beside the names of tf.estimator, which `dir` lists. What copies exports is for `trials`.
+# Beside the names of tf.estimator, which `dir` lists. What copies exports is for `trials`, and so
+# is `as_slot`.
 __all__ = ["experimental", "export", "inputs", "tf", "v1"]
+
+
+def as_slot() -> AbstractContextManager[None]:
+    """Returns a context in which this process trains and evaluates as one slot of a trial."""
+    from generic_trainer.estimator import _workers
+
+    return _workers.as_slot()
+
 
 __getattr__, __dir__ = estimator_names(
     __name__, "v2/estimator", also={"model_to_estimator": model_to_estimator}

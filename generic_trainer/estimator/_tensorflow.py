@@ -154,6 +154,10 @@ _REPLACED = {
     ),
 }
 _lock = threading.Lock()
+# Modules that several workers need to be told something of.
+_ON_WORKERS = [
+    f"{_PACKAGE}.python.estimator.{name}" for name in ("estimator", "run_config", "training")
+]
 
 
 def estimator_export(*names: str, v1: Any = None) -> Callable[[_T], _T]:
@@ -165,7 +169,7 @@ class estimator_training:
     """In place of `tensorflow.python.distribute.estimator_training`, as it was for one worker.
 
     The original also ran estimators with a distribution strategy on several workers, by a
-    coordinator that TensorFlow has removed.
+    coordinator that TensorFlow has removed; see `_workers` for what runs them now.
     """
 
     @staticmethod
@@ -193,8 +197,8 @@ class estimator_training:
             raise ConfigurationError(
                 "An estimator's train_distribute works on one worker in this TensorFlow, but "
                 f"TF_CONFIG describes a cluster of {', '.join(sorted(workers))}. Leave "
-                "train_distribute out, so that the workers train asynchronously with parameter "
-                "servers, or train a Keras model in run_fn."
+                "train_distribute out: the workers average their gradients without it, or train "
+                "asynchronously where there are parameter servers."
             )
         internals.ESTIMATOR_INIT_CLUSTER.of(config)(tf_config)
         internals.ESTIMATOR_INIT_SESSION_CONFIG.of(config)()
@@ -240,6 +244,13 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(SourceFileLoader):
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        if module.__name__ in _ON_WORKERS:
+            from generic_trainer.estimator._workers import extend
+
+            extend(module)
+
     def get_code(self, fullname: str) -> CodeType:
         # Not through the bytecode cache: other Python processes may share it.
         source = b"" if fullname == _PACKAGE else self.get_data(self.path)

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from generic_trainer import estimator as tf_estimator
 from generic_trainer.errors import ConfigurationError
+from generic_trainer.training import is_chief
 
 RunConfig = tf_estimator.RunConfig
 
@@ -150,6 +151,10 @@ class Experiment:
             self._export(metrics)
         return metrics
 
+    def run_std_server(self) -> None:
+        """Does nothing: whoever started this process has started the servers that it needs."""
+        _logger.info("run_std_server: the launcher has started all servers")
+
     def test(self) -> tuple[dict[str, Any], list[Any]]:
         """Trains and evaluates on one batch each, to see that everything fits together."""
         self.estimator.train(self._train_input_fn, hooks=self._train_hooks, steps=1)
@@ -177,6 +182,8 @@ class Experiment:
         )
 
     def _export(self, metrics: dict[str, Any]) -> list[Any]:
+        if not is_chief():  # who has evaluated the same
+            return []
         return [
             exporter.export(
                 self.estimator,

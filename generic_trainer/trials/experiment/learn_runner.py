@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from generic_trainer._core.cluster import tf_config
+from generic_trainer._core.cluster import is_one_of_several, tf_config
 from generic_trainer.errors import ConfigurationError, ExportError
 from generic_trainer.estimator import copy_newest_export
 from generic_trainer.training import is_chief
@@ -34,7 +34,7 @@ def run(
             `(output_dir)`.
         output_dir: where checkpoints and event files go; a RunConfig is taken for `run_config`.
         schedule: a method's name. By default "train_and_evaluate" on one machine; in a cluster
-            "train" on workers and "continuous_eval" on the evaluator.
+            with parameter servers "train" on workers and "continuous_eval" on the evaluator.
         run_config: the configuration of the run; its `model_dir` is the place.
         hparams: passed on.
 
@@ -109,6 +109,8 @@ def _takes_hparams(experiment_fn: Callable[..., Any]) -> bool:
 
 
 def _default_schedule() -> str:
+    if is_one_of_several():
+        return "train_and_evaluate"  # all together; the chief evaluates
     task = tf_config().get("task") or {}
     return _SCHEDULE_OF_TASK.get(task.get("type", ""), "train_and_evaluate")
 

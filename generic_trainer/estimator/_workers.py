@@ -1,0 +1,207 @@
+"""Estimators on several workers, which train the same model together.
+
+Each builds the whole graph and runs it in a session of its own, on its share of the data. What
+`tf.estimator` has for clusters is about parameter servers; methods of its classes look first
+whether there is something else to do:
+
+0. A `RunConfig` knows of no cluster, and says truly whether this process is the chief.
+1. `train` gives the session of each worker the state of worker 0. Each trains on its rows of each
+   batch, or on all of a Dataset that is said to be its own (`AutoShardPolicy.OFF`); gradients are
+   averaged by rows. All stop after the same step.
+2. Only worker 0, the chief, writes into `model_dir`; the others read there what they restore.
+3. `train_and_evaluate` evaluates and exports in the chief, for which the others wait, and returns
+   in all of them what it found.
+4. `evaluate` and `predict` are those of one process, in each that calls them; within `as_slot`,
+   which trials are run in, all workers evaluate together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from generic_trainer._core import internals
+from generic_trainer._core.cluster import is_chief, is_one_of_several, this_task
+from generic_trainer._core.scratch import ScratchFolder
+from generic_trainer.training import distributed
+
+_TRAIN, _EVAL = "train", "eval"  # tf.estimator.ModeKeys
+_Datasets = (tf.data.Dataset, tf.compat.v1.data.Dataset)
+
+# Modes whose data the workers share; and whether the process is a slot of a trial.
+_shared: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("shared", default=())
+_is_slot: contextvars.ContextVar[bool] = contextvars.ContextVar("is_slot", default=False)
+
+
+def trains_with_others() -> bool:
+    """Returns whether this process is one of several workers that train the same model."""
+    return is_one_of_several() and this_task().type != "evaluator"
+
+
+@contextlib.contextmanager
+def as_slot() -> Iterator[None]:
+    """Has all workers evaluate together, too, and leaves it to a trial when to stop."""
+    with _set(_is_slot, True), _set(_shared, (_TRAIN, _EVAL)):
+        yield
+
+
+def extend(module: ModuleType) -> None:
+    """Has what a module of `tensorflow_estimator` defines work on several workers."""
+    functions: dict[str, Callable[..., Any]]
+    match module.__name__.rpartition(".")[2]:
+        case "training":
+            owner, functions = module, {"train_and_evaluate": _train_and_evaluate}
+        case "run_config":
+            owner = module.RunConfig
+            functions = {internals.ESTIMATOR_INIT_CLUSTER.name: _init_cluster}
+        case _:
+            owner = module.EstimatorV2
+            functions = {
+                "train": _train,
+                internals.ESTIMATOR_CALL_INPUT_FN.name: _call_input_fn,
+                internals.ESTIMATOR_CALL_MODEL_FN.name: _call_model_fn,
+                internals.ESTIMATOR_EVALUATE_RUN.name: _evaluate_run,
+            }
+    for name, around in functions.items():
+        setattr(owner, name, _around(getattr(owner, name), around))
+
+
+def _around(original: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        if not trains_with_others():
+            return original(*args, **kwargs)
+        return around(original, *args, **kwargs)
+
+    return method
+
+
+@contextlib.contextmanager
+def _set(variable: contextvars.ContextVar[Any], value: Any) -> Iterator[None]:
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def _init_cluster(original: Any, config: Any, tf_config: Any) -> None:
+    original(config, {})  # its session knows of no other
+    internals.ESTIMATOR_IS_CHIEF.set(config, is_chief())
+
+
+def _train_and_evaluate(original: Any, *args: Any, **kwargs: Any) -> Any:
+    return distributed.gather(original(*args, **kwargs))[0]
+
+
+def _train(
+    original: Any,
+    estimator: Any,
+    input_fn: Any,
+    hooks: Any = None,
+    steps: int | None = None,
+    max_steps: int | None = None,
+    saving_listeners: Any = None,
+) -> Any:
+    if max_steps is not None and distributed.gather(_newest_step(estimator))[0] >= max_steps:
+        return estimator
+    config = estimator.config
+    if distributed.rank() > 0:
+        saving_listeners = None
+        changes = {"save_checkpoints_steps": None, "save_checkpoints_secs": None}
+        changed = config.replace(save_summary_steps=0, log_step_count_steps=None, **changes)
+        internals.ESTIMATOR_IS_CHIEF.set(changed, True)  # of its own session
+        internals.ESTIMATOR_CONFIG.set(estimator, changed)
+    shared = _shared.get() or (_TRAIN,)
+    try:
+        with _set(_shared, shared), distributed.explained_failures():
+            original(
+                estimator, input_fn, [_StartAlike(), *(hooks or ())], steps, max_steps,
+                saving_listeners,
+            )  # fmt: skip
+    finally:
+        internals.ESTIMATOR_CONFIG.set(estimator, config)
+    if not _is_slot.get():
+        distributed.barrier("at the end of Estimator.train")  # all can read what it has saved
+    return estimator
+
+
+def _newest_step(estimator: Any) -> int:
+    newest = tf.train.latest_checkpoint(estimator.model_dir)
+    return int(tf.train.load_variable(newest, "global_step")) if newest else 0
+
+
+def _call_input_fn(
+    original: Any, estimator: Any, input_fn: Any, mode: str, *args: Any, **kwargs: Any
+) -> Any:
+    data = original(estimator, input_fn, mode, *args, **kwargs)
+    if mode not in _shared.get():
+        return data
+    share = distributed.rank(), distributed.size()
+    if not isinstance(data, _Datasets):
+        return distributed.share_of_rows(data, *share)
+    return data if distributed.is_own(data) else distributed.share_of(data, *share)
+
+
+def _call_model_fn(
+    original: Any, estimator: Any, features: Any, labels: Any, mode: str, config: Any
+) -> Any:
+    if mode != _TRAIN or _TRAIN not in _shared.get():
+        return original(estimator, features, labels, mode, config)
+    rows = distributed.number_of_rows((features, labels))
+    features, labels = distributed.at_least_a_row((features, labels), rows)
+    with distributed.averaging_optimizers(rows) as completed:
+        spec = original(estimator, features, labels, mode, config)
+        spec = spec._replace(train_op=completed(spec.train_op))
+    if not _is_slot.get():  # after all other hooks
+        spec = spec._replace(training_hooks=(*spec.training_hooks, _StopTogether()))
+    return spec if distributed.rank() == 0 else spec._replace(training_chief_hooks=())
+
+
+def _evaluate_run(
+    original: Any,
+    estimator: Any,
+    checkpoint_path: Any,
+    scaffold: Any,
+    update_op: Any,
+    eval_dict: Any,
+    all_hooks: Any,
+    output_dir: str,
+) -> Any:
+    if _EVAL in _shared.get():
+        all_hooks = [_SumMetrics(), *(all_hooks or ())]
+    with contextlib.ExitStack() as stack:
+        if distributed.rank() > 0:
+            output_dir = stack.enter_context(ScratchFolder("evaluation-"))
+        return original(
+            estimator, checkpoint_path, scaffold, update_op, eval_dict, all_hooks, output_dir
+        )
+
+
+class _StartAlike(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+    """Gives the session of each worker the state of worker 0."""
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        distributed.start_session_alike(session)
+
+
+class _StopTogether(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+    """Has all workers stop after the step after which one of them wants to."""
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        if distributed.any_wants(run_context.stop_requested):
+            run_context.request_stop()
+
+
+class _SumMetrics(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+    """Sums up what the metrics of all workers have counted, before anybody reads them."""
+
+    def end(self, session: Any) -> None:
+        metrics = session.graph.get_collection(tf.compat.v1.GraphKeys.METRIC_VARIABLES)
+        distributed.sum_in_session(session, metrics)
