@@ -17,6 +17,7 @@ from generic_trainer._run.publishing import (
 from generic_trainer._run.rehearsal import note_training, rehearse
 from generic_trainer._run.republishing import publish_kept_export
 from generic_trainer._run.run_key import leave_checkpoint_dir
+from generic_trainer._run.slots import with_a_worker_for_each_slot
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers import Job, TrainingRequest, launch
 from generic_trainer.training import is_chief
@@ -45,6 +46,7 @@ def train_and_publish(job: Job) -> ValidationReport | None:
         ConfigurationError: the Evaluator would fail with the eval config.
         GenericTrainerError: see `Launcher` and `publish`.
     """
+    job = with_a_worker_for_each_slot(job)
     if not is_chief():
         launch(job)
         return None

@@ -177,8 +177,18 @@ def model_fn(features, labels, mode):
     return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=step, eval_metric_ops=metrics)
 
 class Told(tf1.train.SessionRunHook):
+    def begin(self):
+        self.w = next(one for one in tf1.global_variables() if one.op.name == "w")
+
+    def after_run(self, context, values):
+        stop(context)
+
     def end(self, session):
-        print("w:", session.run("w:0").ravel().tolist(), flush=True)
+        print("w:", session.run(self.w).ravel().tolist(), flush=True)
+        print("steps:", session.run(tf1.train.get_global_step(session.graph)), flush=True)
+
+def stop(context):
+    pass
 
 def trainer_fn(trainer_fn_args, schema):
     folder = trainer_fn_args.serving_model_dir

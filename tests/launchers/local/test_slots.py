@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from generic_trainer.errors import ConfigurationError, TrainingError
 from generic_trainer.launchers import Distribution, Job, launch
 from tests.launchers import jobs
 from tests.trials import slots
@@ -29,12 +30,18 @@ TRIALS = {
 def run(examples: Path, tmp_path: Path) -> Run:
     """Runs a module's source in so many child processes."""
 
-    def run(source: str, num_workers: int, config: Any = slots.CONFIG, **options: Any) -> Job:
+    def run(
+        source: str,
+        num_workers: int,
+        config: Any = slots.CONFIG,
+        folder: str = "",
+        **options: Any,
+    ) -> Job:
         wanted = Distribution(
             launcher="local", num_workers=num_workers, **{"max_failures": 0, **options}
         )
         job = jobs.make_job(
-            tmp_path / str(num_workers),
+            tmp_path / f"{num_workers}{folder}",
             examples,
             source,
             distribution=wanted,
@@ -92,3 +99,87 @@ def test_estimators_train_as_one(run: Run) -> None:
     assert weights[0] == weights[1]
     np.testing.assert_allclose(weights[0], expected, rtol=1e-5)
     assert jobs.exported(job) == ["Format-Serving"]
+
+
+@pytest.mark.slow
+def test_all_workers_stop_after_the_step_after_which_one_wants_to(run: Run) -> None:
+    stops = """
+from generic_trainer.training import distributed
+
+steps = 0
+
+def stop(context):
+    global steps
+    steps += 1
+    if steps == 3 and distributed.rank() == 1:
+        context.request_stop()
+"""
+    job = run(slots.TRAINER_FN + stops, 2)
+    assert told(job, "steps:") == ["3", "3"]
+
+
+# What one of two workers does in its fourth batch.
+_IN_THE_FOURTH = (
+    slots.KERAS.replace("[Told()]", "[Told(), InTheFourth()]")
+    + """
+import os, signal
+from generic_trainer.training import distributed
+
+class InTheFourth(callbacks.Callback):
+    batches = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.batches += 1
+        if self.batches == 4 and distributed.rank() == 1:
+            self.act()
+"""
+)
+
+
+@pytest.mark.slow
+def test_an_error_ends_the_run_while_the_others_wait(run: Run) -> None:
+    raises = """
+    def act(self):
+        raise KeyError("of one worker")
+"""
+    with pytest.raises(TrainingError, match="of one worker"):
+        run(_IN_THE_FOURTH + raises, 2)
+
+
+@pytest.mark.slow
+def test_all_slots_stop_where_one_wants_to(run: Run) -> None:
+    stops = """
+    def act(self):
+        self.model.stop_training = True
+"""
+    job = run(_IN_THE_FOURTH + stops, 2)
+    assert [entry["batches"] for entry in history(job)] == [5]
+    assert told(job, "checkpoint:") == ["True"]
+
+
+@pytest.mark.slow
+def test_a_trial_ends_the_same_when_a_worker_is_killed(run: Run, tmp_path: Path) -> None:
+    kills = f"""
+    def act(self):
+        flag = {str(tmp_path / "killed")!r}
+        if not os.path.exists(flag):
+            open(flag, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+    config = {**slots.CONFIG, "min_checkpoint_period": {"batches": 2}}
+    job = run(_IN_THE_FOURTH + kills, 2, config, max_failures=1)
+    assert (tmp_path / "killed").exists()
+    assert "goes on after 2 batches" in jobs.log(job)
+    straight = run(_IN_THE_FOURTH + kills, 2, config, folder="straight")
+    assert history(job) == history(straight)
+
+
+@pytest.mark.slow
+def test_a_strategy_inside_a_trial_is_refused(run: Run) -> None:
+    source = slots.KERAS.replace(
+        "model = self.context.wrap_model(tf.keras.Sequential(made))",
+        "with tf.distribute.OneDeviceStrategy('CPU:0').scope():\n"
+        "            model = self.context.wrap_model(tf.keras.Sequential(made))",
+    )
+    with pytest.raises(ConfigurationError, match="OneDeviceStrategy of its own"):
+        run(source, 2)
