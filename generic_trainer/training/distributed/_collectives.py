@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from generic_trainer.training.distributed._ops import gathered_rows, reduced_sum, sent_type
-from generic_trainer.training.distributed._runtime import Runtime, runtime
+from generic_trainer.training.distributed._runtime import Runtime, eager_mode, runtime
 
 # Tensors are put together up to this size: a ring of many small ones waits most of the time, and
 # to put large ones together costs a copy and gains nothing.
@@ -145,7 +145,7 @@ def gather_rows(value: Any, axis: int = 0) -> tf.Tensor:
 
 
 def gather(value: Any) -> list[Any]:
-    """Returns what each worker has, by rank; eagerly only.
+    """Returns what each worker has, by rank; at once, also where a graph is being built.
 
     Args:
         value: what `pickle` can write, of whatever size; it may differ from worker to worker.
@@ -157,9 +157,10 @@ def gather(value: Any) -> list[Any]:
     length = -(-len(content) // 4)
     padded = np.zeros(4 * length, np.uint8)
     padded[: len(content)] = content
-    rows, lengths = _gathered(connected, [tf.constant(padded.view(np.int32))])
-    ends = np.cumsum(lengths[0].numpy())
-    parts = np.split(rows[0].numpy(), ends[:-1])
+    with eager_mode():  # code of TensorFlow 1 turns it off
+        rows, lengths = _gathered(connected, [tf.constant(padded.view(np.int32))])
+        ends = np.cumsum(lengths[0].numpy())
+        parts = np.split(rows[0].numpy(), ends[:-1])
     return [pickle.loads(part.tobytes()) for part in parts]
 
 

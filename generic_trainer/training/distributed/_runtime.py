@@ -76,8 +76,7 @@ class Runtime:
             ConfigurationError: the workers have come to different places.
         """
         number = self._exchanges
-        with eager_mode():  # also where a graph is being built
-            entered = int(self.entered)
+        entered = self._begun()
         self._set(f"{number}/{self.rank}", {"place": place, "value": value})
         entries = [
             self._wait_for(number, rank, {"place": place, "rank": self.rank, "entered": entered})
@@ -111,6 +110,10 @@ class Runtime:
         if any(each != values[0] for each in values):
             raise ConfigurationError(describe(self._listed(list(map(_text, _differing(values))))))
 
+    def _begun(self) -> int:
+        with eager_mode():  # also where a graph is being built
+            return int(self.entered)
+
     def _listed(self, values: Sequence[str]) -> str:
         pairs = zip(self.tasks, values, strict=True)
         return "; ".join(f"{task.name} {value}" for task, value in pairs)
@@ -135,7 +138,7 @@ class Runtime:
             while self.failure is None:
                 note = self._get(f"{number}/waiting", _REQUEST_MS)
                 while note and self._exchanges <= number and self.failure is None:
-                    if int(self.entered) > note["entered"]:
+                    if self._begun() > note["entered"]:
                         self._fail(number, note)
                     time.sleep(_POLL_S)
                 number = self._exchanges if note is None else number + 1
@@ -172,7 +175,10 @@ def runtime() -> Runtime | None:
         ConfigurationError: `TF_CONFIG` is wrong, or TensorFlow has been used before.
     """
     tasks = training_tasks()
-    return Runtime(tasks) if len(tasks) > 1 else None
+    if len(tasks) == 1:
+        return None
+    with eager_mode():  # code of TensorFlow 1 turns it off
+        return Runtime(tasks)
 
 
 @contextlib.contextmanager

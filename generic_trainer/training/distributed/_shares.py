@@ -66,7 +66,7 @@ def number_of_rows(structure: Any) -> Any:
     for each in tf.nest.flatten(structure, expand_composites=False):
         if not _has_rows(each):
             continue
-        known = each.shape[0]
+        known = tf.compat.dimension_value(each.shape[0])
         if known is not None:
             return int(known)
         if isinstance(each, tf.RaggedTensor):

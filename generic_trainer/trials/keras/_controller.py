@@ -262,7 +262,9 @@ class TFKerasController:
         if is_keras_3(self._model):
             return internals.KERAS_3_RESULTS.of(self._model)(logs)  # type: ignore[no-any-return]
         results = self._model.get_metrics_result()
-        return results if results.keys() == logs.keys() else mean_over_slots(logs, self._run)
+        if results.keys() == logs.keys():
+            return results  # type: ignore[no-any-return]
+        return mean_over_slots(numbers_of(logs), self._run)
 
     @property
     def _per_step(self) -> int:

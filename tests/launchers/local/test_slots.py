@@ -92,8 +92,10 @@ def test_two_slots_train_as_one(run: Run, kind: str) -> None:
 
 
 @pytest.mark.slow
-def test_estimators_train_as_one(run: Run) -> None:
-    job, alone = run(slots.TRAINER_FN, 2), run(slots.TRAINER_FN, 1)
+@pytest.mark.parametrize("start", ["", "tf1.disable_v2_behavior()"])
+def test_estimators_train_as_one(run: Run, start: str) -> None:
+    source = slots.TRAINER_FN.replace("def model_fn", f"{start}\n\ndef model_fn")
+    job, alone = run(source, 2), run(source, 1)
     weights = [json.loads(each) for each in told(job, "w:")]
     [expected] = [json.loads(each) for each in told(alone, "w:")]
     assert weights[0] == weights[1]
