@@ -1,4 +1,4 @@
-"""What a model in another format holds: signatures, weights, code, and a way to run it."""
+"""Contents of a model in another format: signatures, weights, code, and a way to run it."""
 
 from __future__ import annotations
 
