@@ -68,7 +68,7 @@ NOTEBOOK = [
     "notebook>=6.5",
 ]
 RUN_TESTS = ["hypothesis>=6.100", "pytest>=8", "pytest-xdist>=3.5"]
-TEST = [*EXAMPLES, *KFP, *KUBERNETES, *NOTEBOOK, *RAY, *RUN_TESTS, *VERTEX]
+TEST = [*EXAMPLES, *KFP, *KUBERNETES, *NOTEBOOK, *ONNX, *RAY, *RUN_TESTS, *VERTEX]
 DEV = [*TEST, "mypy>=1.11", "ruff>=0.9", "types-PyYAML"]
 
 setup(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
+from generic_trainer.validation._check import Finding, check, fail, note, reason_of, skip, warn
 from generic_trainer.validation._checks.graph import file_ops
 from generic_trainer.validation._feeds import feed_for
 from generic_trainer.validation._formats.comparison import (
@@ -137,8 +137,9 @@ def parity(model: ModelUnderTest) -> Iterator[Finding]:
         try:
             run = subject.start()
         except Exception as error:  # format_scores has told of it
-            if model.contract.compares:
-                yield _not_compared(f"{subject.name}: {error}")
+            message = f"{subject.name}: {reason_of(error)}"
+            is_gate = model.contract.compares
+            yield _not_compared(message) if is_gate else note(f"not compared: {message}")
             continue
         pairs = [pair_up(name, s, signatures) for name, s in subject.signatures.items()]
         for pair in filter(None, pairs):

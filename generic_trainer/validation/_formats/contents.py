@@ -14,7 +14,7 @@ Run = Callable[[str, Mapping[str, Any]], Outputs]
 
 
 class MissingLibraryError(Exception):
-    """What can run a format is not installed; its text says how to install it."""
+    """What can run a model is not here; its text says what, and how to get it if that is known."""
 
 
 @dataclasses.dataclass(frozen=True)

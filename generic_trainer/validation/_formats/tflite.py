@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,12 @@ import numpy as np
 
 from generic_trainer._core import internals
 from generic_trainer.validation._access import reaches_out
-from generic_trainer.validation._formats.contents import Contents, make_signature
+from generic_trainer.validation._check import reason_of
+from generic_trainer.validation._formats.contents import (
+    Contents,
+    MissingLibraryError,
+    make_signature,
+)
 from generic_trainer.validation._scoring import Outputs
 
 MAGIC = b"TFL3"  # from the fourth byte on
@@ -72,7 +77,7 @@ def read(file: Path) -> Contents:
         quantised=precisions[0] if precisions else "",
         flaws=[(f"NaN in {kept}", _NAN_REMEDY)] if nan else (),
         refused=refused,
-        start=None if refused else lambda: _Interpreter(content, signatures),
+        start=None if refused else lambda: _Interpreter(content, signatures, ops),
     )
 
 
@@ -148,10 +153,23 @@ def _bare(name: str) -> str:
 class _Interpreter:
     """A loaded model, called with numbers as its users have them."""
 
-    def __init__(self, content: bytes, signatures: Mapping[str, Any]) -> None:
+    def __init__(
+        self, content: bytes, signatures: Mapping[str, Any], custom_ops: Collection[str]
+    ) -> None:
         import tensorflow as tf
 
-        self._interpreter = tf.lite.Interpreter(model_content=content)
+        try:
+            self._interpreter = tf.lite.Interpreter(model_content=content)
+            if custom_ops:
+                self._interpreter.allocate_tensors()
+        except (RuntimeError, ValueError) as error:
+            if not custom_ops:
+                raise
+            # Whoever has built an interpreter with them can run it.
+            raise MissingLibraryError(
+                f"TensorFlow's interpreter lacks some of its ops {', '.join(sorted(custom_ops))}: "
+                f"{reason_of(error)}"
+            ) from error
         self._is_named = self._interpreter.get_signature_list()
         self._signatures = signatures
 
