@@ -121,8 +121,8 @@ def taxi_fit(directory: str, **arguments: Any) -> tuple[list[float], float]:
         verbose=0,
         callbacks=[*resume_callbacks(fn_args, **arguments), clock],
     )
-    fits = json.loads(Path(directory, "run", "goodput.json").read_text(encoding="utf-8")).values()
-    return clock.ends_s, sum(fit["useful_s"] for fit in fits) / sum(fit["wall_s"] for fit in fits)
+    kept = json.loads(Path(directory, "run", "goodput.json").read_text(encoding="utf-8"))["fit"]
+    return clock.ends_s, kept["useful_s"] / kept["wall_s"]
 
 
 def print_taxi() -> None:
