@@ -45,7 +45,12 @@ def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
 
     Engines that have the better part in common are tried with one run each where none is.
     """
-    engine = config.getoption("--engine")
+    engine, options = config.getoption("--engine"), config.getoption("--engine-options")
+    if (options and not engine) or (config.getoption("--kubeconfig") and not options):
+        raise pytest.UsageError(
+            "against a cluster give --engine and --engine-options, with the image for example: "
+            "without the latter the engine runs against its stand-in"
+        )
 
     def is_asked_for(item: pytest.Item) -> bool:
         launcher = getattr(item, "callspec", None) and item.callspec.params.get("launcher")
