@@ -193,6 +193,9 @@ KERAS_2_API = PrivateName("tf_keras", "tf_keras.api._v2.keras", "the tf.keras of
 KERAS_2_API_V1 = PrivateName(
     "tf_keras", "tf_keras.api._v1.keras", "the tf.compat.v1.keras of estimators"
 )
+KERAS_2_LAYERS = PrivateAttribute(
+    "tf_keras", "Model", "_flatten_layers", "resuming with the random state of layers"
+)
 KERAS_2_LAYER_RANDOMNESS = PrivateAttribute(
     "tf_keras", "BaseRandomLayer", "_random_generator", "checkpoints that keep Dropout's state"
 )

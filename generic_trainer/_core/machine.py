@@ -36,7 +36,7 @@ def free_memory_bytes() -> int:
     if available is None:  # not on Linux
         available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     left = _left_of_cgroup(), _left_of_address_space()
-    return min(available, *(each for each in left if each is not None))
+    return min([available, *(each for each in left if each is not None)])
 
 
 def free_disk_bytes(directory: str) -> int:

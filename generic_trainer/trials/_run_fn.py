@@ -66,50 +66,58 @@ def run_fn_from_trial(trial_class: type[Trial]) -> Callable[[Any], None]:
         settings = parse_experiment(experiment_config(fn_args, trial_class))
         runs = trials_of(settings, tuned_values(fn_args))
         finished = []
-        for number, trial in enumerate(runs, 1):
-            _logger.info("Trial %d of %d: %s", number, len(runs), dict(trial.hparams))
-            finished.append(_finish(trial_class, trial, settings, fn_args))
-        best = _best(finished, settings)
-        if is_chief():
-            _write_record(finished, best, fn_args.model_run_dir)
-        trial = _exported(best, fn_args)
-        with current(trial), contextlib.closing(trial_class.open_controller(trial)) as controller:
-            controller.export(fn_args)
+        # No other run of the same key may delete a checkpoint before it is exported.
+        with contextlib.ExitStack() as locks:
+            for number, trial in enumerate(runs, 1):
+                _logger.info("Trial %d of %d: %s", number, len(runs), dict(trial.hparams))
+                finished.append(_finish(trial_class, trial, settings, fn_args, locks))
+            best = _best(finished, settings)
+            if is_chief():
+                _write_record(finished, best, fn_args.model_run_dir)
+            trial = locks.enter_context(current(_exported(best, fn_args)))
+            closing = contextlib.closing(trial_class.open_controller(trial))
+            locks.enter_context(closing).export(fn_args)
 
     return run_fn
 
 
 def _finish(
-    trial_class: type[Trial], trial: TrialRun, settings: ExperimentSettings, fn_args: Any
+    trial_class: type[Trial],
+    trial: TrialRun,
+    settings: ExperimentSettings,
+    fn_args: Any,
+    locks: contextlib.ExitStack,
 ) -> _FinishedTrial:
-    """Runs a trial from where it stands to its end."""
+    """Runs a trial from where it stands to its end; `locks` are those of its checkpoints."""
     writes = is_chief()
+    latest = locks.enter_context(
+        CheckpointManager(_directory(fn_args, trial, "latest"), writes=writes)
+    )
+    best = locks.enter_context(
+        CheckpointManager(_directory(fn_args, trial, "best"), max_to_keep=1, writes=writes)
+    )
+    saved = latest.latest()
+    _check_seen_by_all(saved, latest.directory)
+    progress = TrialProgress(**saved.metadata) if saved else TrialProgress()
+    if saved:
+        _logger.info("Trial %d goes on after %d batches", trial.trial_id, progress.batches)
+        trial = _at(trial, progress.batches, saved.path)
+    if writes:
+        log_dir = os.path.join(fn_args.model_run_dir, "trials", str(trial.trial_id))
+        trial = dataclasses.replace(trial, log_dir=log_dir)
     with (
-        CheckpointManager(_directory(fn_args, trial, "latest"), writes=writes) as latest,
-        CheckpointManager(_directory(fn_args, trial, "best"), max_to_keep=1, writes=writes) as best,
+        current(trial),
+        contextlib.closing(trial_class.open_controller(trial)) as controller,
+        _reporting(trial) as report,
     ):
-        saved = latest.latest()
-        _check_seen_by_all(saved, latest.directory)
-        progress = TrialProgress(**saved.metadata) if saved else TrialProgress()
-        if saved:
-            _logger.info("Trial %d goes on after %d batches", trial.trial_id, progress.batches)
-            trial = _at(trial, progress.batches, saved.path)
-        if writes:
-            log_dir = os.path.join(fn_args.model_run_dir, "trials", str(trial.trial_id))
-            trial = dataclasses.replace(trial, log_dir=log_dir)
-        with (
-            current(trial),
-            contextlib.closing(trial_class.open_controller(trial)) as controller,
-            _reporting(trial) as report,
-        ):
-            run(
-                controller,
-                TrialSchedule(settings, lambda: trial_class.global_batch_size(trial)),
-                progress,
-                save=functools.partial(_save, latest, controller),
-                save_best=functools.partial(_save, best, controller),
-                report=report,
-            )
+        run(
+            controller,
+            TrialSchedule(settings, lambda: trial_class.global_batch_size(trial)),
+            progress,
+            save=functools.partial(_save, latest, controller),
+            save_best=functools.partial(_save, best, controller),
+            report=report,
+        )
     return _FinishedTrial(trial, progress)
 
 
@@ -156,7 +164,7 @@ def _exported(trial: _FinishedTrial, fn_args: Any) -> TrialRun:
     """Returns the trial at the checkpoint to export: its best one, else its last."""
     for name in ("best", "latest"):
         directory = _directory(fn_args, trial.run, name)
-        with CheckpointManager(directory, writes=is_chief()) as manager:
+        with CheckpointManager(directory, writes=False) as manager:  # the locks are ours
             saved = manager.latest()
         if saved is not None:
             return _at(trial.run, saved.step, saved.path)

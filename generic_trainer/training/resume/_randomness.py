@@ -126,7 +126,8 @@ def _of_layers(model: Any) -> Iterable[tf.random.Generator]:
         for layer in internals.KERAS_3_LAYERS.of(model)():
             yield from (one for one in vars(layer).values() if isinstance(one, tf.random.Generator))
         return
-    for layer in model.submodules:
+    # Not `submodules`, which stumbles over the caches of recurrent layers from Python 3.13 on.
+    for layer in internals.KERAS_2_LAYERS.of(model)():
         # Layers without randomness have no such attribute, and those that are not built no state.
         own = getattr(layer, internals.KERAS_2_LAYER_RANDOMNESS.name, None)
         generator = getattr(own, internals.KERAS_2_RANDOM_GENERATOR.name, None)
