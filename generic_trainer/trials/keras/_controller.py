@@ -10,7 +10,7 @@ import tensorflow as tf
 from generic_trainer._core import internals
 from generic_trainer._core.cluster import is_chief
 from generic_trainer._core.keras import is_keras_3
-from generic_trainer.errors import ConfigurationError, ModuleFileError
+from generic_trainer.errors import ModuleFileError
 from generic_trainer.training import distributed
 from generic_trainer.trials._process import mean_over_slots, write_code
 from generic_trainer.trials._trial import TrialRun
@@ -55,12 +55,6 @@ class TFKerasController:
         self._context, self._run, self._code, self._strategy = context, run, code, strategy
         with strategy.scope():
             self._model = context.compile_model()
-        own = self._model.distribute_strategy
-        if run.workers > 1 and own is not strategy:
-            raise ConfigurationError(
-                f"build_model builds the model in a {type(own).__name__} of its own, but the trial "
-                "has several workers, which have a strategy already. Build it without one."
-            )
         self._training = make_data(training, context, _TRAINING, is_training=True)
         self._validation = make_data(validation, context, _VALIDATION, is_training=False)
         records = int(context.get_experiment_config().get("records_per_epoch") or 0)
