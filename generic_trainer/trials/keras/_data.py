@@ -154,7 +154,7 @@ class _Arrays(Data):
 
         dataset = tf.data.Dataset.range(start, stop, every).map(batch).prefetch(tf.data.AUTOTUNE)
         if stop == _ENDLESS:
-            return dataset
+            return dataset.repeat()  # so that no strategy asks in each step whether it has ended
         return dataset.apply(tf.data.experimental.assert_cardinality(stop - start))
 
 
@@ -197,7 +197,8 @@ class _Sequence(Data):
 
     def training(self, start: int) -> tf.data.Dataset:
         self._adapter.start(start * self._workers, shuffle_seed=self._seed)
-        return self._dataset(self._own())
+        endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+        return self._dataset(self._own()).apply(endless)
 
     def validation(self) -> tf.data.Dataset:
         self._adapter.start(is_validation=True)
