@@ -98,16 +98,16 @@ def main() -> int:
     """Makes the page."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--tool-python", help="a Python that has TensorFlow, modelscan and MLflow")
-    parser.add_argument("--answers", type=Path, help="keep what the tools answer in this file")
-    parser.add_argument("--only-tools", action="store_true", help="do no more than to fill it")
+    parser.add_argument("--answers", type=Path, help="go on with what this file has, and add to it")
+    parser.add_argument("--measure", choices=("all", "tools", "ours"), default="all")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
     parser.add_argument("--only", default="", help="a regular expression of names")
     options = parser.parse_args()
     answers = _Answers(options.answers, options.tool_python)
     with tempfile.TemporaryDirectory() as scratch, answers:
         only = re.compile(options.only)
-        broken, good = _measured(Path(scratch), only, answers, options.only_tools)
-    if options.only_tools:
+        broken, good = _measured(Path(scratch), only, answers, options.measure)
+    if options.measure != "all":
         return 0
     page = "\n".join(_page(broken, good, answers.columns))
     if options.write:
@@ -143,19 +143,24 @@ class _Answers:
         """The tools."""
         return tuple(name for tools in self._tools for name in tools.names)
 
-    def ask(self, name: str, model: Path) -> None:
-        """Asks for a model, if nothing is known of it."""
-        if name not in self._known:
-            for tools in self._tools:
-                tools.ask(model)
+    def known(self, name: str) -> dict[str, str]:
+        """Returns what is known of a model; what is added is kept."""
+        found: dict[str, str] = self._known.setdefault(name, {})
+        return found
 
-    def answer(self, name: str) -> dict[str, str]:
+    def ask(self, model: Path) -> None:
+        """Asks all tools for a model."""
+        for tools in self._tools:
+            tools.ask(model)
+
+    def answer(self) -> dict[str, str]:
         """Returns tool → complaint of the model that was asked for."""
-        if name not in self._known:
-            self._known[name] = {t: s for tools in self._tools for t, s in tools.answer().items()}
-            if self._file is not None:
-                self._file.write_text(json.dumps(self._known))
-        return dict(self._known[name])
+        return {tool: said for tools in self._tools for tool, said in tools.answer().items()}
+
+    def keep(self) -> None:
+        """Writes the file."""
+        if self._file is not None:
+            self._file.write_text(json.dumps(self._known))
 
 
 class _Tools:
@@ -196,10 +201,9 @@ def _open(stream: IO[str] | None) -> IO[str]:
 
 
 def _measured(
-    scratch: Path, only: re.Pattern[str], answers: _Answers, only_tools: bool
+    scratch: Path, only: re.Pattern[str], answers: _Answers, measure: str
 ) -> tuple[list[Row], list[Row]]:
     """Returns the rows of the broken and of the good models."""
-    from generic_trainer._run.rehearsal import not_cured_by_training
     from generic_trainer.validation import start_checker
     from tests.validation import models
     from tests.validation.catalogue.all_good import all_good
@@ -209,24 +213,24 @@ def _measured(
     with start_checker(timeout_s=20, preload=("tensorflow_model_analysis",)) as checker:
 
         def row(name: str, make: Callable[[Path], Any], contract: Any, **told: str) -> Row:
+            known = answers.known(name)
+            asks = measure != "ours" and TOOLS[0] not in known
+            judges = measure != "tools" and "ours" not in known
             folder = scratch / name
-            make(folder)
-            answers.ask(name, folder)
-            if only_tools:
-                return Row(name, found=answers.answer(name), **told)
-            report = checker.validate(str(folder), contract)
-            found = {"exists": "" if folder.exists() else "no directory"}
-            found.update(answers.answer(name))
-            findings = [f"{r.name}: {r.message}" for r in (*report.failures, *report.warnings)]
-            check = told.get("check", "")
-            judged = check and report[check].status in ("fail", "warn")
-            found["ours"] = (check if judged else "") if check else _refusals(report)
-            print(f"{name}: {_refusals(report)}", file=sys.stderr, flush=True)
-            found["before"] = "" if not_cured_by_training(report).passed else "x"
-            found["asked"] = _refusals(report)
-            if told.get("missed"):
-                found["ours"] = ", ".join(r.name for r in (*report.failures, *report.warnings))
-            return Row(name, found=found, says=" | ".join(findings)[:500], **told)
+            if asks or judges:
+                make(folder)
+            if asks:
+                answers.ask(folder)
+            if judges:
+                report = checker.validate(str(folder), contract)
+                print(f"{name}: {_refusals(report)}", file=sys.stderr, flush=True)
+                known.update(_verdict(report, told["check"], told["missed"]))
+                known["exists"] = "" if folder.exists() else "no directory"
+            if asks:
+                known.update(answers.answer())
+            answers.keep()
+            says = known.get("says", "")
+            return Row(name, found=known, says=says, **told)
 
         broken = [
             row(
@@ -244,6 +248,31 @@ def _measured(
             if only.search(name)
         ]
     return broken, good
+
+
+def _verdict(report: Any, check: str, missed: str) -> dict[str, str]:
+    """Returns what the validator finds, and when.
+
+    Args:
+        check: the check that must find the model; empty for a good one.
+        missed: why none can; empty for a model that can be known.
+    """
+    from generic_trainer._run.rehearsal import not_cured_by_training
+
+    findings = [*report.failures, *report.warnings]
+    names = [result.name for result in findings]
+    if missed:
+        ours = ", ".join(names)
+    elif check:
+        ours = check if check in names else ""
+    else:
+        ours = _refusals(report)
+    return {
+        "ours": ours,
+        "before": "" if not_cured_by_training(report).passed else "x",
+        "asked": _refusals(report),
+        "says": " | ".join(f"{result.name}: {result.message}" for result in findings)[:500],
+    }
 
 
 def _refusals(report: Any) -> str:

@@ -19,7 +19,7 @@ def keras() -> Any:
 
 
 def _is_keras_2() -> bool:
-    return not hasattr(keras(), "export") and "tf_keras" in keras().Model.__module__
+    return "tf_keras" in keras().Model.__module__
 
 
 def exported(model: Any, folder: Path) -> None:

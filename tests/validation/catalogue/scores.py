@@ -539,5 +539,16 @@ tensors(
     told="of its own vocabulary",
 )
 def embedding_smaller_than_its_vocabulary(good: Path, folder: Path) -> None:
-    module = models.linear(folder, words=(*models.VOCABULARY, "voucher", "app"))
-    save(module, folder)
+    file = folder.parent / "payments_and_more.txt"
+    file.write_text("cash\ncard\nnone\nvoucher\napp\n")
+    asset, whole = tf.saved_model.Asset(str(file)), tf.lookup.TextFileIndex.WHOLE_LINE
+    lines = (tf.int64, tf.lookup.TextFileIndex.LINE_NUMBER)
+    table = tf.lookup.StaticHashTable(
+        tf.lookup.TextFileInitializer(asset, tf.string, whole, *lines), 0
+    )
+
+    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        parsed = tf.io.parse_example(examples, FEATURES)
+        return {"score": tf.gather(tf.range(4.0), table.lookup(parsed["payment"]))}
+
+    save(serving(serve, SERIALIZED, table=table, asset=asset), folder)
