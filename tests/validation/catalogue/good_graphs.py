@@ -708,7 +708,8 @@ def example_inside_an_example(folder: Path) -> None:
     """As rankings have it: features of a document in a feature of the list."""
     outer = {"payment": tf.io.FixedLenFeature([], tf.string, default_value="")}
     inner = {"clicks": tf.io.FixedLenFeature([], tf.float32)}
-    empty = tf.train.Example(features={"feature": {"clicks": {"float_list": {"value": [1.0]}}}})
+    clicks = tf.train.Feature(float_list={"value": [1.0]})
+    empty = tf.train.Example(features={"feature": {"clicks": clicks}})
 
     def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
         document = tf.io.parse_example(examples, outer)["payment"]
