@@ -479,7 +479,7 @@ computes(
 computes("rows_above_a_threshold", lambda x: tf.boolean_mask(x, x[:, 0] > 0.5), contract=SERVED)
 computes("age_by_the_clock", lambda x: tf.timestamp() - tf.cast(x, tf.float64), contract=SERVED)
 computes(
-    "counts_its_calls",
+    "counts_its_calls_on_purpose",
     lambda x, n: x + _floats(n.assign_add(1)),
     n=lambda: tf.Variable(0),
     contract=SERVED,
