@@ -112,7 +112,7 @@ def export_alone(job: Job, directory: str, *, timeout_s: float | None = None) ->
 
 def _rehearse_if_cheap(job: Job, contract: ServingContract, checker: Checker) -> None:
     path = _durations_path(job.request)
-    if path is None or contract.format != "saved_model":
+    if path is None or contract.format == "any":
         return
     known = _durations(path)
     budget_s = known["training"] * _SHARE if "training" in known else _FIRST_TIMEOUT_S
