@@ -74,8 +74,9 @@ def run_fn_from_trial(trial_class: type[Trial]) -> Callable[[Any], None]:
             best = _best(finished, settings)
             if is_chief():
                 _write_record(finished, best, fn_args.model_run_dir)
-            trial = locks.enter_context(current(_exported(best, fn_args)))
-            closing = contextlib.closing(trial_class.open_controller(trial))
+            exported = _exported(best, fn_args)
+            locks.enter_context(current(exported))
+            closing = contextlib.closing(trial_class.open_controller(exported))
             locks.enter_context(closing).export(fn_args)
 
     return run_fn
