@@ -55,9 +55,9 @@ def _inputs(model_dir: str) -> dict[str, Any]:
     """Returns two rows for serving_default, by what it declares."""
     import numpy as np
     import tensorflow as tf
-    from tensorflow.core.protobuf import saved_model_pb2
+    from tensorflow.python.saved_model import loader_impl
 
-    proto = saved_model_pb2.SavedModel.FromString(Path(model_dir, "saved_model.pb").read_bytes())
+    proto = loader_impl.parse_saved_model(model_dir)
     serving = next(each for each in proto.meta_graphs if "serve" in each.meta_info_def.tags)
     if "serving_default" not in serving.signature_def:
         raise LookupError("no serving_default")
@@ -127,6 +127,8 @@ def _session(model_dir: str) -> None:
 
     v1 = tf.compat.v1
     inputs = _inputs(model_dir)
+    file = Path(model_dir, _WARMUP)
+    records = list(v1.io.tf_record_iterator(str(file))) if file.exists() else []
     with v1.Session(graph=tf.Graph()) as session:
         signatures = v1.saved_model.load(session, ["serve"], model_dir).signature_def
 
@@ -137,10 +139,7 @@ def _session(model_dir: str) -> None:
             session.run(fetched, fed)
 
         run("serving_default", inputs)
-        file = Path(model_dir, _WARMUP)
-        for record in (
-            tf.data.TFRecordDataset(str(file)).as_numpy_iterator() if file.exists() else ()
-        ):
+        for record in records:
             from tensorflow_serving.apis import prediction_log_pb2
 
             request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
