@@ -19,7 +19,10 @@ from tests.house import ROOT
 from tests.validation import hostile, models
 
 NAMES = [check.name for check in all_checks()]
-DYNAMIC = NAMES[NAMES.index("loads") :]
+# The others run files in other formats, of which there are none here.
+DYNAMIC = [
+    name for name in NAMES[NAMES.index("loads") :] if name not in ("format_scores", "parity")
+]
 
 
 class _Server:
