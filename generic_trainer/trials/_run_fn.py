@@ -74,10 +74,12 @@ def run_fn_from_trial(trial_class: type[Trial]) -> Callable[[Any], None]:
             best = _best(finished, settings)
             if is_chief():
                 _write_record(finished, best, fn_args.model_run_dir)
-            exported = _exported(best, fn_args)
-            locks.enter_context(current(exported))
-            closing = contextlib.closing(trial_class.open_controller(exported))
-            locks.enter_context(closing).export(fn_args)
+            trial = _exported(best, fn_args)
+            with (
+                current(trial),
+                contextlib.closing(trial_class.open_controller(trial)) as controller,
+            ):
+                controller.export(fn_args)
 
     return run_fn
 
@@ -164,9 +166,7 @@ def _best(finished: list[_FinishedTrial], settings: ExperimentSettings) -> _Fini
 def _exported(trial: _FinishedTrial, fn_args: Any) -> TrialRun:
     """Returns the trial at the checkpoint to export: its best one, else its last."""
     for name in ("best", "latest"):
-        directory = _directory(fn_args, trial.run, name)
-        with CheckpointManager(directory, writes=False) as manager:  # the locks are ours
-            saved = manager.latest()
+        saved = CheckpointManager(_directory(fn_args, trial.run, name), writes=False).latest()
         if saved is not None:
             return _at(trial.run, saved.step, saved.path)
     return trial.run
