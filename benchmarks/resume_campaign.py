@@ -39,8 +39,6 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx_bsl.public.tfxio import TensorFlowDatasetOptions
 
 from generic_trainer import data, training
-from generic_trainer._core.forkserver import kept_fork_servers
-from generic_trainer._core.tfx_names import FORMAT_TF_EXAMPLE
 from generic_trainer.errors import WorkerLostError
 from generic_trainer.executors import FN_ARGS_FACTORY
 from generic_trainer.launchers import (
@@ -65,6 +63,7 @@ PASSES = (True, False)
 IN_PROCESS = "in_process"
 # Launcher → its workers.
 WORKERS = {"local": 1, "two workers": 2}
+_TF_EXAMPLE = 6  # tfx.proto.example_gen_pb2.PayloadFormat.FORMAT_TF_EXAMPLE
 
 
 class Ended(Exception):
@@ -274,7 +273,7 @@ def launched(fit: Fit, pattern: str, ends: list[dict[str, Any]] | None = None) -
             train_files=(pattern,),
             eval_files=(pattern,),
             split_files={"train": (pattern,), "eval": (pattern,)},
-            examples_format=ExamplesFormat(FORMAT_TF_EXAMPLE),
+            examples_format=ExamplesFormat(_TF_EXAMPLE),
             model_dir=str(folder / "model"),
             model_run_dir=str(folder / "model_run" / "1"),
             scratch_dir=str(folder / "scratch"),
@@ -363,7 +362,7 @@ def main(arguments: list[str] | None = None) -> int:
     fits = rounds(random.Random(options.seed), options.keras, options.launcher)
     numbers = range(options.first, options.first + options.rounds)
     ends = differing = 0
-    with tempfile.TemporaryDirectory(prefix="resume-campaign-") as directory, kept_fork_servers():
+    with tempfile.TemporaryDirectory(prefix="resume-campaign-") as directory:
         pattern = write_examples(Path(directory))
         for number, fit in zip(numbers, itertools.islice(fits, options.first, None), strict=False):
             dice = random.Random(f"{options.seed}-{number}")

@@ -128,7 +128,12 @@ def main(arguments: Mapping[str, Any]) -> int:
             ended; `peers`, the same files of all workers that train; `stacks`, the file for the
             stacks of a process that crashes.
     """
-    with open(arguments["stacks"], "w") as stacks:
+    with contextlib.ExitStack() as stack:
+        try:
+            stacks = stack.enter_context(open(arguments["stacks"], "w"))
+        except OSError:  # of a disk that is full or fails: all that is left is the exit status
+            traceback.print_exc()
+            return Failure.DISK.exit_code
         faulthandler.enable(stacks, all_threads=True)
         os.environ.clear()
         os.environ.update(arguments["environment"])
@@ -141,7 +146,7 @@ def main(arguments: Mapping[str, Any]) -> int:
         end = run_task(job, arguments["name"])
         try:
             end.write(arguments["end"])
-        except OSError:  # of a disk that is full or fails: all that is left is the exit status
+        except OSError:  # the same
             traceback.print_exc()
             return Failure.DISK.exit_code
         if end.failure is None:

@@ -79,6 +79,7 @@ OWNERS: dict[str, Callable[[Path], Any]] = {
     "Callback": keras_2(lambda keras: keras.callbacks.Callback()),
     "DataParallelTrainer": ray_trainer,
     "Estimator": estimator,
+    "Model": keras_2(lambda keras: keras.Sequential()),
     "RandomGenerator": keras_2(lambda keras: built_dropout(keras)._random_generator),
     "RunConfig": run_config,
     "TFExampleRecord": example_record,
