@@ -179,8 +179,8 @@ def test_a_strategy_over_several_workers(monkeypatch: pytest.MonkeyPatch) -> Non
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
     with pytest.raises(ConfigurationError, match="TF_CONFIG describes a cluster of chief, worker"):
         estimator.RunConfig(train_distribute=strategy)
-    config = estimator.RunConfig()  # parameter servers take no strategy
-    assert (config.is_chief, config.num_worker_replicas) == (True, 2)
+    config = estimator.RunConfig()  # of a session that knows of no other
+    assert (config.is_chief, config.num_worker_replicas) == (True, 1)
 
 
 def test_numpy_input_fn() -> None:

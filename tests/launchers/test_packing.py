@@ -58,7 +58,7 @@ def test_workers_refuse_a_job_that_somebody_else_has_written(
 ) -> None:
     job = jobs.make_job(tmp_path, examples, SOURCE, distribution=Distribution())
     folder = JobFolder(str(tmp_path / "folder"))
-    digest = folder.write(job, [str(tmp_path)])
+    digest = folder.write(job, "tfjob", [str(tmp_path)])
     assert folder.read(digest).request.user_code.module == job.request.user_code.module
     flag = tmp_path / "ran"
     path = tmp_path / "folder" / "job.json"
