@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from generic_trainer._core import machine, output
 from generic_trainer._core.output import kept_output
 
 log = sys.argv[1]
-output._STUCK_S = 0.5
+output._STUCK_S = 2.0
 
 def wait_for(text):
     while not os.path.exists(log) or text not in open(log).read():
@@ -94,7 +95,10 @@ def test_last_words_before_a_crash_are_kept_and_shown(tmp_path: Path, end: str) 
     assert done.returncode < 0
     assert done.stdout == kept
     assert kept.startswith("last words")
-    assert machine.command_line(int(kept.split()[-1])) == ""  # standard output was closed
+    deadline = time.monotonic() + 20
+    while machine.command_line(int(kept.split()[-1])):  # it has closed standard output, and ends
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_daemon_of_a_killed_process_keeps_no_process_of_ours(tmp_path: Path) -> None:
