@@ -59,10 +59,14 @@ class CachedColumns:
     Attributes:
         num_rows: examples in them.
         num_bytes: size of the arrays.
+        expected_bytes: the size that was expected when they were parsed. Workers of a cluster
+            choose their path, and with it the order of rows, by the same number, whoever has
+            parsed.
     """
 
     num_rows: int
     num_bytes: int
+    expected_bytes: int
     _cache: CacheFolder
     _folder: Path
     _facts: dict[str, Any]
@@ -116,13 +120,18 @@ def find_columns(folder: CacheFolder, key: str) -> CachedColumns | None:
             return None
         rows = sum(int(rows) for _, rows in facts["runs"])
         size = sum((found / name).stat().st_size for name in facts["arrays"])
+        return CachedColumns(rows, size, int(facts["expected_bytes"]), folder, found, facts)
     except _ERRORS:
         return None
-    return CachedColumns(rows, size, folder, found, facts)
 
 
 def keep_columns(
-    folder: CacheFolder, key: str, files: Sequence[RecordFile], parser: Parser, columns: Columns
+    folder: CacheFolder,
+    key: str,
+    files: Sequence[RecordFile],
+    parser: Parser,
+    columns: Columns,
+    expected_bytes: int,
 ) -> None:
     """Copies columns into the cache; says in the log why where it cannot be done.
 
@@ -132,6 +141,7 @@ def keep_columns(
         files: the files that were read.
         parser: what made the columns of them.
         columns: what is kept.
+        expected_bytes: see `CachedColumns`.
     """
     target, size = folder.path / key, columns.store.num_bytes
     try:
@@ -143,7 +153,7 @@ def keep_columns(
         with folder.unfinished() as scratch:
             source = Path(scratch) / "columns"
             source.mkdir()
-            _write(source, files, columns)
+            _write(source, files, columns, expected_bytes)
             if columns_key(files, parser) != key:
                 _logger.info("The columns are not cached: files have changed meanwhile")
                 return
@@ -155,7 +165,9 @@ def keep_columns(
         _logger.info("The columns are not cached: %s", error)
 
 
-def _write(folder: Path, files: Sequence[RecordFile], columns: Columns) -> None:
+def _write(
+    folder: Path, files: Sequence[RecordFile], columns: Columns, expected_bytes: int
+) -> None:
     names = [f"{number}.array" for number in range(len(columns.layout.arrays))]
     columns.store.copy_to([str(folder / name) for name in names])
     _write_strings(folder / _VOCABULARY, columns.store.vocabulary.strings())
@@ -166,6 +178,7 @@ def _write(folder: Path, files: Sequence[RecordFile], columns: Columns) -> None:
             "separator": columns.separator.hex(),
             "coded": sorted(columns.coded),
             "runs": columns.runs,
+            "expected_bytes": expected_bytes,
             "arrays": {name: _checksums(folder / name) for name in names},
             "vocabulary": _checksums(folder / _VOCABULARY),
         },

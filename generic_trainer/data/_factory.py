@@ -164,10 +164,11 @@ class _Reader:
         folder = self._cache_folder()
         key = self._key(files, parser) if folder else ""
         if folder and (found := find_columns(folder, key)):
-            plan = self._plan(Estimate(found.num_rows, 0, found.num_bytes), options)
-            if plan.path == "stream":
+            plan = self._plan(Estimate(found.num_rows, 0, found.expected_bytes), options)
+            fits = found.num_bytes <= plan.budget.memory_bytes
+            if plan.path == "stream" or (plan.path == "memory" and plan.one_pass and not fits):
                 raise NoRoom(plan.reason)
-            if columns := found.open(files, parser, in_memory=plan.path == "memory"):
+            if columns := found.open(files, parser, in_memory=plan.path == "memory" and fits):
                 _announce(files, columns, f"{plan.reason}; parsed by an earlier run")
                 return columns
         plan = self._plan(self._estimate(files, parser), options)
@@ -176,7 +177,7 @@ class _Reader:
         columns = eagerly(lambda: load_columns(files, parser, options, plan))
         _announce(files, columns, plan.reason)
         if folder and columns.num_rows:
-            keep_columns(folder, key, files, parser, columns)
+            keep_columns(folder, key, files, parser, columns, plan.expected.column_bytes)
         return columns
 
     def _key(self, files: Sequence[RecordFile], parser: Parser) -> str:

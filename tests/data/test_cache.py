@@ -112,6 +112,31 @@ def zero(file: Path) -> None:
     file.write_bytes(bytes(file.stat().st_size))
 
 
+def shuffled(pattern: str, budget_bytes: int, num_epochs: int) -> list[int]:
+    factory = make_dataset_factory(memory_budget_bytes=budget_bytes, seed=5)
+    options = TensorFlowDatasetOptions(batch_size=32, num_epochs=num_epochs)
+    return ids(factory(pattern, options, schema_of()))
+
+
+@pytest.mark.parametrize("num_epochs", [1, 2])
+def test_the_order_is_that_of_a_process_that_parses(
+    num_epochs: int,
+    folder: CacheFolder,
+    taxis: str,
+    parses: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read(taxis)
+    size = folder.entries()[0].num_bytes
+    for budget_bytes in (size * 4, size // 2, 0):  # in memory, and on disk or streaming
+        mapped = shuffled(taxis, budget_bytes, num_epochs)
+        assert len(parses) == 1
+        with monkeypatch.context() as context:
+            context.setenv(DIRECTORY_VARIABLE, "off")
+            assert shuffled(taxis, budget_bytes, num_epochs) == mapped
+        parses[:] = [1]
+
+
 class ParsesAnew(Exception):
     """Raised instead of parsing."""
 
