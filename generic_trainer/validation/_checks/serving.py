@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ from generic_trainer.validation._scoring import Scores, call, difference, first_
 from generic_trainer.validation._signatures import describe_info, nodes_of, shape_of
 
 _WARMUP_FILE = Path("assets.extra/tf_serving_warmup_requests")
-_REQUEST_KINDS = ("predict_log", "classify_log", "regress_log")
+_MULTI_INFERENCE = "multi_inference_log"
+_REQUEST_KINDS = ("predict_log", "classify_log", "regress_log", _MULTI_INFERENCE)
+_METHODS = "tensorflow/serving/"
 _MAX_REQUESTS = 1000  # WarmupConsts::kMaxNumRecords of TF Serving
 _MIN_REPLAYED = 100
 _MAX_REPLAY_S = 1.0  # for requests beyond these
@@ -101,29 +103,50 @@ def _replay(model: ModelUnderTest, requests: Iterable[tuple[int, Any]]) -> Itera
             continue
         else:
             body = getattr(request, kind).request
-            problem = _request_problem(model, kind, body)
+            tasks = _tasks(kind, body)
+            problems = (_request_problem(model, *task, body) for task in tasks)
+            problem = _task_problem(kind, tasks) or next(filter(None, problems), "")
             in_time = time.perf_counter() - started < _MAX_REPLAY_S
             if not problem and (in_time or replayed < _MIN_REPLAYED):
                 replayed += 1
-                problem = _error_of(model, kind, body)
+                errors = (_error_of(model, *task, body) for task in tasks)
+                problem = next(filter(None, errors), "")
         if problem:
             yield fail(f"request {index}: {problem}", _WARMUP_REMEDY)
     yield note(f"{replayed} different requests replayed")
 
 
-def _request_problem(model: ModelUnderTest, kind: str, body: Any) -> str:
+def _tasks(kind: str, body: Any) -> list[tuple[str, str]]:
+    """Returns what a request asks for: method and signature; several in a multi-inference."""
+    asked = [(kind.removesuffix("_log"), body)] if kind != _MULTI_INFERENCE else [
+        (task.method_name.removeprefix(_METHODS), task) for task in body.tasks
+    ]  # fmt: skip
+    return [(method, each.model_spec.signature_name or "serving_default") for method, each in asked]
+
+
+def _task_problem(kind: str, tasks: Sequence[tuple[str, str]]) -> str:
+    """Returns what TF Serving would refuse in the tasks of a multi-inference."""
+    if kind != _MULTI_INFERENCE:
+        return ""
+    names = [name for _, name in tasks]
+    if not tasks or len(set(names)) < len(names):
+        return f"expected different signatures, it asks for {names}"
+    if unknown := sorted({method for method, _ in tasks} - {"classify", "regress"}):
+        return f"several signatures at once can classify and regress only, it asks for {unknown}"
+    return ""
+
+
+def _request_problem(model: ModelUnderTest, method: str, name: str, body: Any) -> str:
     """Returns what TF Serving would refuse in a request before it runs, empty for nothing."""
     import tensorflow as tf
 
-    name = body.model_spec.signature_name or "serving_default"
     signature = model.signatures.get(name)
     if signature is None:
         return f"it asks for signature {name!r}, which is missing"
-    if kind != "predict_log":
-        method = f"tensorflow/serving/{kind.removesuffix('_log')}"
-        if signature.method_name == method:
+    if method != "predict":
+        if signature.method_name == _METHODS + method:
             return ""
-        return f"{kind}, where signature {name!r} has the method {signature.method_name!r}"
+        return f"it asks to {method}, and {name!r} has the method {signature.method_name!r}"
     needed = set(signature.inputs) - set(getattr(signature, "defaults", ()))
     if not needed <= set(body.inputs) <= set(signature.inputs):
         return f"signature {name!r} takes {sorted(signature.inputs)}, it has {sorted(body.inputs)}"
@@ -138,19 +161,20 @@ def _request_problem(model: ModelUnderTest, kind: str, body: Any) -> str:
     return ""
 
 
-def _error_of(model: ModelUnderTest, kind: str, body: Any) -> str:
-    name = body.model_spec.signature_name or "serving_default"
+def _error_of(model: ModelUnderTest, method: str, name: str, body: Any) -> str:
     try:
-        call(model.loaded.signatures[name], _warmup_inputs(model, kind, name, body))
+        call(model.loaded.signatures[name], _warmup_inputs(model, method, name, body))
     except Exception as error:
         return f"signature {name!r} raises {first_line(error)}"
     return ""
 
 
-def _warmup_inputs(model: ModelUnderTest, kind: str, name: str, body: Any) -> dict[str, np.ndarray]:
+def _warmup_inputs(
+    model: ModelUnderTest, method: str, name: str, body: Any
+) -> dict[str, np.ndarray]:
     import tensorflow as tf
 
-    if kind == "predict_log":
+    if method == "predict":
         return {key: tf.make_ndarray(value) for key, value in body.inputs.items()}
     examples = body.input.example_list.examples
     records = np.array([example.SerializeToString() for example in examples], dtype=object)

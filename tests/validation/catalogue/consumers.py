@@ -31,7 +31,7 @@ def _text(folder: Path) -> None:
     models.write_warmup(folder).write_text('{"instances": [1.0]}\n')
 
 
-def _logs(fill: Callable[[Any], Any]) -> Callable[[Path], Any]:
+def logs(fill: Callable[[Any], Any]) -> Callable[[Path], Any]:
     """Returns what writes one log, filled by a function."""
 
     def write(folder: Path) -> None:
@@ -49,6 +49,15 @@ def _logs(fill: Callable[[Any], Any]) -> Callable[[Path], Any]:
 def _of_an_example(log: Any, kind: str = "classify_log") -> None:
     request = getattr(log, kind).request
     request.model_spec.signature_name = "serving_default"
+    request.input.example_list.examples.add().ParseFromString(example(1.0, "cash"))
+
+
+def several_at_once(log: Any, *methods: str) -> None:
+    """Fills a log with one request that asks the default signature once for each method."""
+    request = log.multi_inference_log.request
+    for method in methods:
+        task = request.tasks.add(method_name=f"tensorflow/serving/{method}")
+        task.model_spec.signature_name = "serving_default"
     request.input.example_list.examples.add().ParseFromString(example(1.0, "cash"))
 
 
@@ -80,14 +89,18 @@ def _elsewhere(path: str) -> Callable[[Path], Any]:
 for name, source, write, status in (
     ("warm_up_of_text", "serving#1562, serving#1602", _text, "fail"),
     ("warm_up_of_requests_without_logs", "serving#1426", _bare_request, "fail"),
-    ("warm_up_of_empty_logs", "Unsupported log_type for warmup", _logs(lambda log: None), "fail"),
+    ("warm_up_of_empty_logs", "Unsupported log_type for warmup", logs(lambda log: None), "fail"),
     ("warm_up_of_session_runs", "Unsupported log_type for warmup",
-     _logs(lambda log: log.session_run_log.request.feed.add()), "fail"),
+     logs(lambda log: log.session_run_log.request.feed.add()), "fail"),
     ("warm_up_that_classifies_what_predicts", "classifier.cc: method_name",
-     _logs(_of_an_example), "fail"),
+     logs(_of_an_example), "fail"),
     ("warm_up_that_regresses_what_predicts", "regressor.cc: method_name",
-     _logs(lambda log: _of_an_example(log, "regress_log")), "fail"),
-    ("warm_up_for_another_output", "output alias not found", _logs(_asks_for), "fail"),
+     logs(lambda log: _of_an_example(log, "regress_log")), "fail"),
+    ("warm_up_that_predicts_several_at_once", "multi_inference.cc: method_name",
+     logs(lambda log: several_at_once(log, "predict")), "fail"),
+    ("warm_up_that_asks_a_signature_twice", "multi_inference.cc: duplicate evaluation",
+     logs(lambda log: several_at_once(log, "classify", "regress")), "fail"),
+    ("warm_up_for_another_output", "output alias not found", logs(_asks_for), "fail"),
     ("warm_up_of_another_shape", "serving#1404",
      lambda f: models.write_warmup(f, value=[[b"a", b"b"]]), "fail"),
     ("warm_up_of_bytes_that_are_no_examples", "Could not parse example input",

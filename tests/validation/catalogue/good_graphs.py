@@ -14,6 +14,7 @@ import tensorflow as tf
 from generic_trainer.validation import ServingContract, ValidationReport, write_manifest
 from tests.validation import models
 from tests.validation.broken_rows import scoring
+from tests.validation.catalogue.consumers import logs, several_at_once
 from tests.validation.catalogue.rows import Features, export_v1
 from tests.validation.models import FEATURES, ROWS, SERIALIZED, save, serving
 
@@ -561,7 +562,12 @@ def _queued(v1: Any, miles: Any) -> Any:
     return miles + 1.0
 
 
-def _methods(name: str, build_outputs: Callable[[Any], dict[str, Any]], method: str) -> None:
+def _methods(
+    name: str,
+    build_outputs: Callable[[Any], dict[str, Any]],
+    method: str,
+    warm_up: Callable[[Path], Any] = lambda folder: None,
+) -> None:
     def define(inputs: Any, outputs: Any) -> Any:
         v1 = tf.compat.v1.saved_model
         info = v1.build_tensor_info
@@ -576,7 +582,12 @@ def _methods(name: str, build_outputs: Callable[[Any], dict[str, Any]], method: 
         return {"inputs": examples}, build_outputs(v1.io.parse_example(examples, FEATURES)["miles"])
 
     bulk = ServingContract(signatures=(), consumers=("BulkInferrer",), examples=models.examples())
-    add(name, lambda folder: export_v1(folder, build, signature=define), bulk)
+
+    def make(folder: Path) -> None:
+        export_v1(folder, build, signature=define)
+        warm_up(folder)
+
+    add(name, make, bulk)
 
 
 def _two(miles: tf.Tensor) -> tf.Tensor:
@@ -596,6 +607,12 @@ _methods(
 )
 _methods("regresses_to_a_vector", lambda m: {"outputs": m}, "regress")
 _methods("regresses_to_a_column", lambda m: {"outputs": m[:, None]}, "regress")
+_methods(
+    "regresses_among_several_questions",
+    lambda m: {"outputs": m},
+    "regress",
+    logs(lambda log: several_at_once(log, "regress")),
+)
 
 
 # Files as others lay them out.
