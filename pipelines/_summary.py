@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_model_analysis as tfma
 
+from generic_trainer.validation import ValidationReport
 from pipelines._results import RunResults
 
 
@@ -41,6 +42,7 @@ def summarize(results: RunResults) -> str:
     """Says where the pushed model lies, how good it is, and what it makes of one penguin."""
     lines = {
         "Pushed model": results.pushed_to or "none: the Evaluator did not bless it",
+        "Checks": _checks(results.uri("model_run")),
         "Verdict": _verdict(results),
         "Evaluation": _evaluation(results.uri("evaluation")),
         "Metrics": _numbers(results.training_metrics()),
@@ -79,6 +81,16 @@ def first_penguin(examples_uri: str) -> tf.train.Example:
 def _block(title: str, text: str) -> str:
     first, *others = text.splitlines()
     return "\n".join([f"{title:<14}{first}", *(" " * 14 + line for line in others)])
+
+
+def _checks(model_run_uri: str) -> str:
+    text = Path(model_run_uri, "report.json").read_text(encoding="utf-8")
+    report = ValidationReport.from_json(text)
+    ran = sum(result.status != "skip" for result in report.results)
+    return (
+        f"{ran} passed in {report.facts['seconds']:.1f} s, {len(report.warnings)} with a warning\n"
+        f"{model_run_uri}/report.html"
+    )
 
 
 def _verdict(results: RunResults) -> str:

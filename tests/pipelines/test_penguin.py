@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,10 @@ def test_the_terminal_shows_the_training_and_little_else(penguin_run: PenguinRun
 def test_the_summary_tells_place_quality_and_a_prediction(penguin_run: PenguinRun) -> None:
     assert penguin_run.results.pushed_to in lines_of(penguin_run, "Pushed model")[0]
     assert "blessed; no blessed model to compare with yet" in lines_of(penguin_run, "Verdict")[0]
+    (checks,) = lines_of(penguin_run, "Checks")
+    assert re.search(r"\d\d passed in [\d.]+ s, 0 with a warning", checks), checks
+    report = next(x for x in penguin_run.output.splitlines() if x.endswith("/report.html"))
+    assert Path(report.strip()).is_file()
     assert lines_of(penguin_run, "Evaluation")[0].endswith("of 140")
     assert float(lines_of(penguin_run, "validation/epoch_accuracy")[0].split()[1]) > 0.9
     assert lines_of(penguin_run, "→ Adelie, ")
