@@ -1,4 +1,4 @@
-"""A few of the rounds of `benchmarks/resume_campaign.py`; ROUNDS=108 runs all combinations."""
+"""A few of the rounds of `benchmarks/resume_campaign.py`; ROUNDS=144 runs all combinations."""
 
 from __future__ import annotations
 
