@@ -182,29 +182,23 @@ def kubernetes_end(distribution: Distribution) -> Any:
 
 REFUSED = None
 Effect = Callable[[Distribution], Any] | None
+IN_A_CLUSTER: dict[str, Effect] = {
+    "in_process": REFUSED,
+    "local": names,
+    "ray": names,
+    "tfjob": tfjob,
+    "trainjob": trainjob,
+    "vertex": vertex,
+}
 # Field → (a value that is not the default, engine → where the value shows).
 FIELDS: dict[str, tuple[Any, dict[str, Effect]]] = {
     "num_workers": (
         3,
-        {
-            "in_process": REFUSED,
-            "local": names,
-            "ray": names,
-            "tfjob": tfjob,
-            "trainjob": trainjob,
-            "vertex": vertex,
-        },
+        IN_A_CLUSTER,
     ),
     "parameter_servers": (
         1,
-        {
-            "in_process": REFUSED,
-            "local": names,
-            "ray": names,
-            "tfjob": tfjob,
-            "trainjob": trainjob,
-            "vertex": vertex,
-        },
+        IN_A_CLUSTER,
     ),
     "chief": (
         True,

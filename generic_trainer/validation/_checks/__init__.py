@@ -24,9 +24,8 @@ from generic_trainer.validation._model import ModelUnderTest
 
 __all__ = ["all_checks", "checks_for"]
 
-_ANY_FORMAT: tuple[Check, ...] = (files.presence, files.manifest_matches)
-# Of an export that is no SavedModel.
-_OTHER_FORMATS: tuple[Check, ...] = (
+# They read the files of a model in any format and load nothing.
+_FILES_OF_ANY_FORMAT: tuple[Check, ...] = (
     files.presence,
     files.inputs_read,
     files.manifest_matches,
@@ -34,18 +33,17 @@ _OTHER_FORMATS: tuple[Check, ...] = (
     formats.embedded_code,
     formats.format_consumers,
     formats.format_inputs,
+)
+_ANY_FORMAT: tuple[Check, ...] = (files.presence, files.manifest_matches)
+# Of an export that is no SavedModel.
+_OTHER_FORMATS: tuple[Check, ...] = (
+    *_FILES_OF_ANY_FORMAT,
     parity.format_scores,
     parity.parity,
 )
 # They read the files of a model and load nothing.
 _STATIC: tuple[Check, ...] = (
-    files.presence,
-    files.inputs_read,
-    files.manifest_matches,
-    formats.other_formats,
-    formats.embedded_code,
-    formats.format_consumers,
-    formats.format_inputs,
+    *_FILES_OF_ANY_FORMAT,
     files.leftovers,
     files.parses,
     files.fingerprint_matches,
