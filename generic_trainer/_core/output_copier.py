@@ -53,8 +53,13 @@ class Stream:
         """The number of bytes that were kept."""
         return os.lseek(self._source, 0, os.SEEK_CUR)
 
-    def copy(self) -> bool:
-        """Copies what is there by now; returns whether there was anything new."""
+    def copy(self, *, by_line: bool = False) -> bool:
+        """Copies what is there by now; returns whether anything was copied.
+
+        Args:
+            by_line: leave the beginning of a line to the next call, unless it is all there is:
+                the other stream would be kept in the middle of what somebody is about to write.
+        """
         start, end = self.position, os.fstat(self._source).st_size
         if end < start:  # a shell has opened /dev/stdout anew, which empties a file
             start = self._released = os.lseek(self._source, 0, os.SEEK_SET)
@@ -63,6 +68,9 @@ class Stream:
             part = os.pread(self._source, min(_CHUNK_BYTES, end - position), position)
             if not part:
                 break
+            if by_line and position + len(part) >= end:
+                part = part[: part.rfind(b"\n") + 1] or (part if position == start else b"")
+                end = position + len(part)
             _write(self._kept, part)
             position = os.lseek(self._source, position + len(part), os.SEEK_SET)
             if self._shown is not None:
@@ -96,17 +104,17 @@ def main(parent: int, kept: int, sources: Sequence[int]) -> None:
         for source, shown in zip(sources, (1, 2), strict=True)
     ]
 
-    def copy() -> bool:
-        return True in [stream.copy() for stream in streams]
+    def copy(*, by_line: bool) -> bool:
+        return True in [stream.copy(by_line=by_line) for stream in streams]
 
     pause_s = _LEAST_S
     told: bytes | None = None  # nothing at all when the parent is gone
     while told is None and os.getppid() == parent:
-        pause_s = _LEAST_S if copy() else min(2 * pause_s, _MOST_S)
+        pause_s = _LEAST_S if copy(by_line=True) else min(2 * pause_s, _MOST_S)
         if select.select([0], [], [], pause_s)[0]:
             told = os.read(0, 1)
     looks = 1 if told else _LAST_LOOKS
-    while looks and copy():
+    while looks and copy(by_line=False):
         looks -= 1
         time.sleep(_LEAST_S)
 

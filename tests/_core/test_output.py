@@ -16,6 +16,7 @@ import pytest
 
 from generic_trainer._core import machine
 from generic_trainer._core.output import kept_output
+from generic_trainer._core.output_copier import Stream
 
 ROOT = Path(__file__).parents[2]
 START = """
@@ -62,6 +63,7 @@ def test_all_is_kept_and_shown_on_its_stream(tmp_path: Path) -> None:
     subprocess.run(["sh", "-c", "echo by a child; echo its error >&2"])
     wait_for("its error")
     subprocess.run(["sh", "-c", "echo again > /dev/stderr"])  # which empties a file
+    wait_for("again")
     block = b"x" * 1023 + b"\\n"
     held = ctypes.PyDLL(None)  # which keeps Python's lock, unlike CDLL
     held.write(1, block * (20 << 10), len(block) * (20 << 10))
@@ -74,6 +76,28 @@ def test_all_is_kept_and_shown_on_its_stream(tmp_path: Path) -> None:
     assert len(lines) == 3 + (20 << 10) and lines[-1] == "the end"
     assert done.stderr.splitlines() == ["written", "its error", "again"]
     assert sorted(kept.splitlines()) == sorted([*lines, *done.stderr.splitlines()])
+
+
+def test_only_whole_lines_are_copied_where_there_are_some(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("source", "kept", "shown")]
+    source, kept, shown = (os.open(path, os.O_RDWR | os.O_CREAT) for path in paths)
+    stream = Stream(source, kept=kept, shown=shown)
+
+    def copied(written: bytes, **options: bool) -> bytes:
+        before = stream.position
+        os.pwrite(source, written, os.fstat(source).st_size)
+        stream.copy(**options)
+        return os.pread(kept, 1 << 20, before)
+
+    assert copied(b"one\ntw", by_line=True) == b"one\n"
+    assert copied(b"o\nthree\nfo", by_line=True) == b"two\nthree\n"
+    assert copied(b"", by_line=True) == b"fo"  # which may be a question, or moving progress
+    long = b"u" * (1 << 18) + b"r\n"  # longer than what is read at once
+    assert copied(long + b"fi", by_line=True) == long
+    assert copied(b"ve", by_line=False) == b"five"
+    assert (tmp_path / "kept").read_bytes() == (tmp_path / "shown").read_bytes()
+    for descriptor in (source, kept, shown):
+        os.close(descriptor)
 
 
 def test_it_is_shown_live(tmp_path: Path) -> None:
