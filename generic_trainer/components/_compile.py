@@ -68,7 +68,8 @@ def step_resources(distribution: Distribution) -> Any:
 
     1. Workers that run in the step, in the process of the executor or beside it, are what it needs
        room for: all of them together.
-    2. Workers on Ray, in Kubernetes or on Vertex AI are elsewhere: their resources are none of the step's.
+    2. Workers on Ray, in Kubernetes or on Vertex AI are elsewhere: their resources are none of the
+       step's.
     3. Requests equal limits; the accelerator's type is `distribution.gpu_type`.
     """
     if distribution.launcher not in ("in_process", "local"):

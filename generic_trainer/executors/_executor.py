@@ -97,10 +97,10 @@ def record_outputs(
     """Describes the published model in its artifact, and blesses it.
 
     The Model's custom properties are `validation` ("passed"), `manifest_sha256`, `size_bytes`,
-    `latency_ms`, `goodput`, `restarts` and `steps_lost` of the training, and the last value of each scalar in the event files of the ModelRun, under its
-    TensorBoard name. `trained_in` is what was kept of the failed run that trained the model, where
-    this one did not. The InfraBlessing, where the pipeline has that output, is the one that Pusher
-    accepts.
+    `latency_ms`, `goodput`, `restarts` and `steps_lost` of the training, and the last value of each
+    scalar in the event files of the ModelRun, under its TensorBoard name. `trained_in` is what was
+    kept of the failed run that trained the model, where this one did not. The InfraBlessing, where
+    the pipeline has that output, is the one that Pusher accepts.
 
     Args:
         output_dict: output name → artifacts.

@@ -11,8 +11,8 @@ from tfx.components.trainer import fn_args_utils
 from tfx.components.util import examples_utils, tfxio_utils
 from tfx.types import standard_artifacts
 
-from generic_trainer.data import SplitCounts, make_dataset_factory
 from generic_trainer._core.tfx_names import EVAL_MODEL_DIR, SERVING_MODEL_DIR
+from generic_trainer.data import SplitCounts, make_dataset_factory
 from generic_trainer.launchers import ExamplesFormat, TrainingRequest
 
 _TELEMETRY = ["GenericTrainer"]

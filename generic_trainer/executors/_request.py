@@ -130,9 +130,7 @@ def _custom_config(exec_properties: Mapping[str, Any]) -> dict[str, Any] | None:
             f"The execution property custom_config must be JSON, but got {shown(text)} ({error})."
         ) from error
     if value is not None and not isinstance(value, dict):
-        raise ConfigurationError(
-            f"custom_config must be a dict, but got {describe(value)}."
-        )
+        raise ConfigurationError(f"custom_config must be a dict, but got {describe(value)}.")
     return value
 
 

@@ -21,10 +21,10 @@ from tfx.types import channel, standard_artifacts, standard_component_specs
 from tfx.types.system_executions import Train
 
 from generic_trainer import GenericTrainer, ServingContract
+from generic_trainer._core import tfx_names as keys
 from generic_trainer.components import GenericTrainerSpec
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.executors import GenericTrainerExecutor
-from generic_trainer._core import tfx_names as keys
 from tests import helpers
 
 

@@ -77,7 +77,7 @@ def test_tells_what_cannot_be_written(
         source, kind = PLAIN, TrainingError
         Path(outputs["model_run"][0].uri, "training.log").mkdir()
     module_file = helpers.write_module(tmp_path, "import os\n" + source)
-    with pytest.raises(kind, match="report.json|training.log"):
+    with pytest.raises(kind, match=r"report\.json|training\.log"):
         helpers.train(module_file, examples, outputs)
     assert not os.path.exists(helpers.published_model(outputs))
 
@@ -187,7 +187,7 @@ def test_a_pickle_is_published_unless_a_consumer_cannot_read_it(
         helpers.train(module_file, examples, outputs, context=context)
         assert "model.pkl" in os.listdir(helpers.published_model(outputs))
     else:
-        with pytest.raises(ModelValidationError, match="BulkInferrer cannot read model.pkl"):
+        with pytest.raises(ModelValidationError, match=r"BulkInferrer cannot read model\.pkl"):
             helpers.train(module_file, examples, outputs, context=context)
 
 
@@ -503,9 +503,7 @@ def test_a_rehearsal_is_alone_whatever_cluster_trains(
 
 
 @pytest.mark.parametrize("num_epochs", [None, 1])
-def test_a_corrupt_file_is_named(
-    num_epochs: int | None, outputs: Any, tmp_path: Path
-) -> None:
+def test_a_corrupt_file_is_named(num_epochs: int | None, outputs: Any, tmp_path: Path) -> None:
     examples = helpers.write_examples(tmp_path / "examples")
     (corrupt,) = (tmp_path / "examples" / "Split-train").iterdir()
     content = bytearray(corrupt.read_bytes())
