@@ -111,7 +111,6 @@ def create_pipeline(
         eval_args=tfx.proto.EvalArgs(num_steps=eval_steps),
         # The exported model is tried as the Evaluator will, on what the Evaluator will read.
         eval_config=eval_config,
-        extra_inputs={"raw_examples": examples.outputs["examples"]},
         distribution=distribution,
     )
     evaluator = tfx.components.Evaluator(

@@ -11,6 +11,8 @@ SCHEMA = "schema"
 BASE_MODEL = "base_model"
 HYPERPARAMETERS = "hyperparameters"
 STATISTICS = "statistics"
+# No argument of the component, but what the transform graph was made from.
+RAW_EXAMPLES = "raw_examples"
 # The component's `extra_inputs={"embeddings": ...}` is the input `extra_input_embeddings`.
 EXTRA_INPUT_PREFIX = "extra_input_"
 

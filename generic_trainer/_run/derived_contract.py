@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from generic_trainer._core.files import gfile
 from generic_trainer._core.protos import read_schema
 from generic_trainer.errors import DataError, ModuleFileError
 from generic_trainer.launchers import TrainingRequest
@@ -30,8 +31,9 @@ def derived_contract(request: TrainingRequest) -> ServingContract:
     config come from the component's inputs, the consumers from the pipeline, and libraries of ops
     from what the user's code imports, unless the contract that the user gave names others.
 
-    A trainer behind Transform sees no raw examples, which are what the Evaluator and the servers
-    will send; the extra input `raw_examples` makes up for that.
+    Of a trainer behind Transform they are the raw examples, which are what the Evaluator and the
+    servers will send: those that the transform graph was made from, or the extra input
+    `raw_examples`.
 
     Raises:
         DataError: the eval examples cannot be read.
@@ -59,9 +61,14 @@ def _examples(request: TrainingRequest) -> dict[str, Any]:
     pattern = request.eval_files[0]
     if not _transformed(request, pattern):
         return {"examples": pattern}
+    split_and_files = pattern.split(os.sep)[-2:]
     if _RAW_EXAMPLES in request.extra_inputs:
         (uri, *_) = request.extra_inputs[_RAW_EXAMPLES]
-        return {"examples": os.path.join(uri, *pattern.split(os.sep)[-2:])}
+        return {"examples": os.path.join(uri, *split_and_files)}
+    for uri in request.raw_examples:
+        raw = os.path.join(uri, *split_and_files)
+        if gfile().glob(raw):  # they may have been deleted since
+            return {"examples": raw}
     return {"examples": pattern, "examples_transformed": True}
 
 

@@ -58,6 +58,7 @@ class GenericTrainerSpec(ComponentSpec):
             type=standard_artifacts.HyperParameters, optional=True
         ),
         keys.STATISTICS: ChannelParameter(type=standard_artifacts.ExampleStatistics, optional=True),
+        keys.RAW_EXAMPLES: ChannelParameter(type=standard_artifacts.Examples, optional=True),
     }
     OUTPUTS: ClassVar[Mapping[str, ChannelParameter]] = {
         keys.MODEL: ChannelParameter(type=standard_artifacts.Model),
@@ -132,7 +133,7 @@ def _user_code(arguments: Mapping[str, Any]) -> Iterator[str]:
 def _channels(arguments: Mapping[str, Any]) -> Iterator[str]:
     inputs = GenericTrainerSpec.INPUTS
     for name, parameter in {**inputs, "transformed_examples": inputs[keys.EXAMPLES]}.items():
-        value = arguments[name]
+        value = arguments.get(name)
         if value is None:
             continue
         expected = f"`{name}` must be a channel of {parameter.type.TYPE_NAME} artifacts"

@@ -2,7 +2,8 @@
 
 Both are found out whenever a pipeline is compiled: the pipeline root, which every machine that runs
 the pipeline can read, is known only then. The bundle's path goes into the execution property
-`module_path` in TFX's own form, `module@path`, and its digest into `module_hash`.
+`module_path` in TFX's own form, `module@path`, and its digest into `module_hash`. What the steps
+before it read is known earlier, as soon as they are connected: `raw_examples`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from tfx import types
 from tfx.dsl.components.base.executor_spec import ExecutorSpec
+from tfx.types import standard_artifacts
+from tfx.types.channel import OutputChannel
 
 from generic_trainer._core import tfx_names as keys
 from generic_trainer._entry_points import may_define
@@ -23,6 +27,20 @@ _BUNDLES_DIR = "_bundles"  # beside TFX's `_wheels`
 _BYTES_PER_MIB, _BYTES_PER_GB = 1 << 20, 10**9
 
 _logger = logging.getLogger(__name__)
+
+
+def raw_examples(transform_graph: types.BaseChannel | None) -> types.BaseChannel | None:
+    """Returns the channel of the examples that a transform graph was made from, where it is known.
+
+    They are what the Evaluator and the servers send, and a trainer behind Transform gets none of
+    them otherwise. A channel from outside a nested pipeline, or of a resolver, tells nothing.
+    """
+    if type(transform_graph) is not OutputChannel:
+        return None
+    inputs = getattr(transform_graph.producer_component, "inputs", {})
+    examples = inputs.get(keys.EXAMPLES)
+    is_known = type(examples) is OutputChannel and examples.type is standard_artifacts.Examples
+    return examples if is_known else None
 
 
 def bundle_user_code(

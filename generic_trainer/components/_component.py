@@ -21,7 +21,12 @@ from generic_trainer.components._arguments import (
     check_arguments,
     spec_with_extra_inputs,
 )
-from generic_trainer.components._compile import bundle_user_code, step_resources, with_encode_hook
+from generic_trainer.components._compile import (
+    bundle_user_code,
+    raw_examples,
+    step_resources,
+    with_encode_hook,
+)
 from generic_trainer.executors import GenericTrainerExecutor
 from generic_trainer.launchers import Distribution
 from generic_trainer.validation import ServingContract
@@ -124,6 +129,7 @@ class GenericTrainer(BaseComponent):
             base_model=base_model,
             hyperparameters=hyperparameters,
             statistics=statistics,
+            raw_examples=raw_examples(transform_graph),
             train_args=train_args or trainer_pb2.TrainArgs(),
             eval_args=eval_args or trainer_pb2.EvalArgs(),
             module_file=module_file,

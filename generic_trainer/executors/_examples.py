@@ -82,6 +82,13 @@ def examples_format(examples: Sequence[types.Artifact]) -> ExamplesFormat:
     return ExamplesFormat(*resolved)
 
 
+def tf_examples(examples: Sequence[types.Artifact] | None) -> tuple[str, ...]:
+    """Returns the URIs of artifacts whose records are tf.Examples; none where they are not."""
+    if not examples or not examples_format(examples).is_tf_example:
+        return ()
+    return tuple(artifact.uri for artifact in examples)
+
+
 def num_examples(statistics: Sequence[types.Artifact] | None) -> dict[str, int] | None:
     """Returns split name → number of examples, or None without a statistics artifact.
 

@@ -23,6 +23,7 @@ from generic_trainer.executors._examples import (
     examples_format,
     num_examples,
     split_files,
+    tf_examples,
 )
 from generic_trainer.launchers import Distribution, TrainingRequest
 from generic_trainer.user_code import UserCode, bundle_function, bundle_module_file
@@ -74,6 +75,7 @@ def request_from_artifacts(
         hyperparameters=_hyperparameters(input_dict),
         custom_config=_custom_config(exec_properties),
         num_examples=num_examples(input_dict.get(keys.STATISTICS)),
+        raw_examples=tf_examples(input_dict.get(keys.RAW_EXAMPLES)),
         extra_inputs=_extra_inputs(input_dict),
         contract=_contract(exec_properties),
         eval_config=_eval_config(exec_properties),

@@ -73,6 +73,8 @@ class TrainingRequest:
         hyperparameters: a `keras_tuner.HyperParameters` config.
         custom_config: the dictionary given to the component.
         num_examples: split name → number of examples, where a statistics artifact tells.
+        raw_examples: URIs of the Examples artifacts, in tf.Example format, that the transform graph
+            was made from, where the pipeline tells.
         extra_inputs: input name → URIs of its artifacts.
         contract: what the export must fulfil; None requires what any consumer needs.
         eval_config: the `tfma.EvalConfig` of the Evaluator downstream.
@@ -100,6 +102,7 @@ class TrainingRequest:
     hyperparameters: Mapping[str, Any] | None = None
     custom_config: Mapping[str, Any] | None = None
     num_examples: Mapping[str, int] | None = None
+    raw_examples: tuple[str, ...] = ()
     extra_inputs: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     contract: ServingContract | None = None
     eval_config: Any = None

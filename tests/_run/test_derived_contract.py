@@ -12,6 +12,7 @@ from generic_trainer import ServingContract
 from generic_trainer._run.derived_contract import derived_contract
 from generic_trainer.launchers import ExamplesFormat
 from generic_trainer.user_code import bundle_module_file
+from tests import helpers
 from tests._run.test_run_key import request_in
 
 LINKED = b"\x7fELF ... libtensorflow_framework.so.2 ..."
@@ -44,3 +45,26 @@ def test_packages_that_may_register_ops_are_found_among_imports(
     assert derived_contract(request).op_libraries == ("my_ops",)
     named = dataclasses.replace(request, contract=ServingContract(op_libraries=("mine",)))
     assert derived_contract(named).op_libraries == ("mine",)
+
+
+def test_raw_examples_are_those_that_the_transform_graph_was_made_from(tmp_path: Path) -> None:
+    raw, gone, transformed = (tmp_path / name for name in ("raw", "gone", "transformed"))
+    for folder in (raw, transformed):
+        helpers.write_examples(folder)
+    schema = tmp_path / "graph" / "transformed_metadata" / "schema.pbtxt"
+    schema.parent.mkdir(parents=True)
+    schema.write_text(helpers.SCHEMA)
+    request = request_in(
+        tmp_path,
+        eval_files=(f"{transformed}/Split-eval/*",),
+        transform_graph_path=str(tmp_path / "graph"),
+    )
+    contract = derived_contract(request)
+    assert contract.examples == request.eval_files[0]
+    assert contract.examples_transformed
+    request = dataclasses.replace(request, raw_examples=(str(gone), str(raw)))
+    contract = derived_contract(request)
+    assert contract.examples == f"{raw}/Split-eval/*"
+    assert not contract.examples_transformed
+    request = dataclasses.replace(request, extra_inputs={"raw_examples": (str(gone),)})
+    assert derived_contract(request).examples == f"{gone}/Split-eval/*"  # as the user has said

@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 from tensorflow_model_analysis.proto import config_pb2
 from tfx import types
-from tfx.components import Trainer
+from tfx.components import CsvExampleGen, Trainer, Transform
+from tfx.components.schema_gen.import_schema_gen.component import ImportSchemaGen
 from tfx.components.trainer.executor import GenericExecutor
 from tfx.dsl.compiler.compiler import Compiler
 from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
+from tfx.dsl.components.common.resolver import Resolver
+from tfx.dsl.input_resolution.strategies.latest_artifact_strategy import LatestArtifactStrategy
 from tfx.orchestration.data_types import RuntimeParameter
 from tfx.orchestration.pipeline import Pipeline
 from tfx.proto import trainer_pb2
@@ -111,6 +114,41 @@ def test_extra_inputs_become_inputs(examples: types.Channel, module_file: str) -
     assert component.inputs["extra_input_embeddings"] is embeddings
     # One component's inputs are not another's.
     assert "extra_input_embeddings" not in GenericTrainerSpec.INPUTS
+
+
+def test_raw_examples_are_found_behind_the_transform_graph(
+    module_file: str, tmp_path: Path
+) -> None:
+    example_gen = CsvExampleGen(input_base=str(tmp_path))
+    schema = ImportSchemaGen(schema_file=str(tmp_path / "schema.pbtxt"))
+    transform = Transform(
+        examples=example_gen.outputs["examples"],
+        schema=schema.outputs["schema"],
+        preprocessing_fn="module.preprocessing_fn",
+    )
+    trainer = GenericTrainer(
+        examples=transform.outputs["transformed_examples"],
+        transform_graph=transform.outputs["transform_graph"],
+        module_file=module_file,
+    )
+    assert trainer.inputs["raw_examples"] is example_gen.outputs["examples"]
+    trainer._resolve_pip_dependencies(str(tmp_path / "root"))
+    nodes = [example_gen, schema, transform, trainer]
+    proto = Compiler().compile(Pipeline("p", pipeline_root=str(tmp_path), components=nodes))
+    node = proto.nodes[-1].pipeline_node
+    (source,) = node.inputs.inputs["raw_examples"].channels
+    assert source.producer_node_query.id == example_gen.id
+
+
+@pytest.mark.parametrize("from_resolver", [False, True])
+def test_raw_examples_may_be_unknown(
+    from_resolver: bool, examples: types.Channel, module_file: str
+) -> None:
+    graph = channel_of(standard_artifacts.TransformGraph)
+    if from_resolver:
+        graph = Resolver(strategy_class=LatestArtifactStrategy, graph=graph).outputs["graph"]
+    trainer = GenericTrainer(examples=examples, transform_graph=graph, module_file=module_file)
+    assert "raw_examples" not in trainer.inputs
 
 
 def test_arguments_in_the_compiled_pipeline(

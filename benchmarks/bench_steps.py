@@ -1,0 +1,307 @@
+"""Wall time of a pipeline's training step: TFX's Trainer against GenericTrainer.
+
+    python -m benchmarks.bench_steps [--examples penguin taxi mnist imdb] [--steps 200] [--runs 5]
+
+Of TFX's own examples the module files train unchanged, on data that a pipeline has prepared with
+CsvExampleGen, SchemaGen and Transform. Both components take turns in this process: packing the
+user's code as at compile time, then the executor. `GenericTrainer` makes all default checks; with
+`eval config` it also rehearses the Evaluator on raw examples. Prints medians, and how many seconds
+more than TFX's each took.
+
+TFX's examples are written for Keras 2, which runs them here. The penguins are the Palmer ones, the
+taxi trips and reviews come with TFX, and the digits of scikit-learn, made 28 x 28, are the images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import importlib.util
+import logging
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+os.environ["GENERIC_TRAINER_CACHE_DIR"] = "off"  # every run is a first one
+
+from benchmarks import _figures
+
+_TFX = "tfx.components.Trainer"
+_OURS, _WITH_EVALUATOR = "GenericTrainer", "GenericTrainer, eval config"
+_MEASUREMENTS = {
+    "culmen_length_mm": "bill_length_mm",
+    "culmen_depth_mm": "bill_depth_mm",
+    "flipper_length_mm": "flipper_length_mm",
+    "body_mass_g": "body_mass_g",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """One of TFX's examples.
+
+    Attributes:
+        module: import path of the module file.
+        label: raw feature, which the Evaluator compares with.
+        metric: of the Evaluator.
+        write: writes the data as CSV, or as TFRecord files of examples, into a folder.
+        is_csv: which of the two it is.
+    """
+
+    module: str
+    label: str
+    metric: str
+    write: Callable[[Path], None]
+    is_csv: bool = True
+
+
+def _write_penguins(folder: Path) -> None:
+    from pipelines.penguin_data import write_penguin_csv
+
+    with write_penguin_csv(folder.parent / "original").open() as file:
+        penguins = [row for row in csv.DictReader(file) if all(row.values())]
+    species = sorted({row["species"] for row in penguins})
+    with (folder / "penguins.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["species", *_MEASUREMENTS])
+        for row in penguins:
+            numbers = [float(row[original]) for original in _MEASUREMENTS.values()]
+            writer.writerow([species.index(row["species"]), *numbers])
+
+
+def _link_of_tfx(relative: str) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        spec = importlib.util.find_spec("tfx.examples")
+        assert spec is not None and spec.submodule_search_locations is not None
+        source = Path(spec.submodule_search_locations[0], relative)
+        (folder / "data.csv").symlink_to(source)
+
+    return write
+
+
+def _write_digits(folder: Path) -> None:
+    import numpy as np
+    import tensorflow as tf
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    images = np.kron(digits.images / 16.0, np.ones((1, 4, 4)))[:, 2:-2, 2:-2].reshape(-1, 784)
+    with tf.io.TFRecordWriter(str(folder / "digits.tfrecord.gz"), "GZIP") as writer:
+        for image, digit in zip(images, digits.target, strict=True):
+            feature = {
+                "image_floats": tf.train.Feature(float_list=tf.train.FloatList(value=image)),
+                "image_class": tf.train.Feature(int64_list=tf.train.Int64List(value=[digit])),
+            }
+            example = tf.train.Example(features=tf.train.Features(feature=feature))
+            writer.write(example.SerializeToString())
+
+
+EXAMPLES = {
+    "penguin": Example(
+        "tfx.examples.penguin.penguin_utils_keras",
+        "species",
+        "SparseCategoricalAccuracy",
+        _write_penguins,
+    ),
+    "taxi": Example(
+        "tfx.examples.chicago_taxi_pipeline.taxi_utils_native_keras",
+        "tips",
+        "MeanSquaredError",
+        _link_of_tfx("chicago_taxi_pipeline/data/simple/data.csv"),
+    ),
+    "mnist": Example(
+        "tfx.examples.mnist.mnist_utils_native_keras",
+        "image_class",
+        "SparseCategoricalAccuracy",
+        _write_digits,
+        is_csv=False,
+    ),
+    "imdb": Example(
+        "tfx.examples.imdb.imdb_utils_native_keras",
+        "label",
+        "BinaryAccuracy",
+        _link_of_tfx("imdb/data/imdb_small_with_labels.txt"),
+    ),
+}
+
+
+def main() -> None:
+    """Prints one table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--examples", nargs="+", choices=EXAMPLES, default=list(EXAMPLES))
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--runs", type=int, default=5)
+    _figures.add_json_option(parser)
+    options = parser.parse_args()
+    logging.disable(logging.INFO)
+    print(f"Wall time of the step at {options.steps} training steps, seconds, median")
+    print(f"{'example':8} {'component':29}{'packing':>8}{'executor':>9}{'total':>7}{'more':>7}")
+    figures = []
+    for name in options.examples:
+        with tempfile.TemporaryDirectory() as folder:
+            samples = _measure(EXAMPLES[name], Path(folder), options.steps, options.runs)
+        figures += _print(name, samples)
+    _figures.write(figures, options.json)
+
+
+def _measure(example: Example, folder: Path, steps: int, runs: int) -> dict[str, list[Sample]]:
+    """Returns component → its runs, which took turns."""
+    prepared = _prepare(example, folder)
+    samples: dict[str, list[Sample]] = {_TFX: [], _OURS: [], _WITH_EVALUATOR: []}
+    for run in range(runs + 1):
+        for name, taken in samples.items():
+            sample = _run(name, example, prepared, folder / f"{name}-{run}", steps)
+            if run > 0:  # the first run of each warms up imports and caches
+                taken.append(sample)
+    return samples
+
+
+def _prepare(example: Example, folder: Path) -> dict[str, Any]:
+    """Runs what comes before the training step; returns input → its artifact."""
+    from tfx import v1 as tfx
+
+    from pipelines._command import BEAM_ON_THIS_MACHINE
+    from pipelines._results import last_run
+
+    data = folder / "data"
+    data.mkdir()
+    example.write(data)
+    generate = tfx.components.CsvExampleGen if example.is_csv else tfx.components.ImportExampleGen
+    examples = generate(input_base=str(data))
+    statistics_gen = tfx.components.StatisticsGen(examples=examples.outputs["examples"])
+    schema = tfx.components.SchemaGen(
+        statistics=statistics_gen.outputs["statistics"], infer_feature_shape=True
+    )
+    transform = tfx.components.Transform(
+        examples=examples.outputs["examples"],
+        schema=schema.outputs["schema"],
+        preprocessing_fn=f"{example.module}.preprocessing_fn",
+        disable_statistics=True,
+    )
+    metadata = str(folder / "metadata.db")
+    pipeline = tfx.dsl.Pipeline(
+        pipeline_name="prepare",
+        pipeline_root=str(folder / "artifacts"),
+        components=[examples, statistics_gen, schema, transform],
+        metadata_connection_config=(
+            tfx.orchestration.metadata.sqlite_metadata_connection_config(metadata)
+        ),
+        beam_pipeline_args=list(BEAM_ON_THIS_MACHINE),
+    )
+    tfx.orchestration.LocalDagRunner().run(pipeline)
+    results = last_run(metadata)
+    return {
+        name: _artifact(name, results.uri(output)) for name, output in (
+            ("examples", "transformed_examples"), ("raw_examples", "examples"),
+            ("transform_graph", "transform_graph"), ("schema", "schema"),
+        )
+    }  # fmt: skip
+
+
+def _artifact(name: str, uri: str) -> Any:
+    from tfx.types import artifact_utils, standard_artifacts
+
+    from benchmarks import _artifacts
+
+    types = {
+        "schema": standard_artifacts.Schema,
+        "transform_graph": standard_artifacts.TransformGraph,
+    }
+    artifact = _artifacts.artifact_at(types.get(name, standard_artifacts.Examples), uri)
+    if name not in types:
+        artifact.split_names = artifact_utils.encode_split_names(["train", "eval"])
+    return artifact
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """One run of one component; all in seconds."""
+
+    packing: float
+    executor: float
+
+    @property
+    def total(self) -> float:
+        return self.packing + self.executor
+
+
+def _run(name: str, example: Example, prepared: dict[str, Any], root: Path, steps: int) -> Sample:
+    from tfx import v1 as tfx
+    from tfx.types import Channel
+
+    from benchmarks import _artifacts
+    from generic_trainer import GenericTrainer
+
+    root.mkdir()
+    inputs = dict(prepared)
+    raw = inputs.pop("raw_examples")
+    arguments: dict[str, Any] = {}
+    if name == _WITH_EVALUATOR:
+        inputs["raw_examples"] = raw
+        arguments["eval_config"] = _eval_config(example)
+    started = time.perf_counter()
+    component = (tfx.components.Trainer if name == _TFX else GenericTrainer)(
+        module_file=_own_copy(example.module, root / "code"),
+        train_args=tfx.proto.TrainArgs(num_steps=steps),
+        eval_args=tfx.proto.EvalArgs(num_steps=5),
+        **{key: Channel(type=type(artifact)) for key, artifact in inputs.items()},
+        **arguments,
+    )
+    component._resolve_pip_dependencies(str(root))
+    packed = time.perf_counter()
+    properties = {k: v for k, v in component.exec_properties.items() if v is not None}
+    executor = component.executor_spec.executor_class()
+    outputs = _artifacts.output_artifacts(root)
+    executor.Do({key: [artifact] for key, artifact in inputs.items()}, outputs, properties)
+    return Sample(packed - started, time.perf_counter() - packed)
+
+
+def _own_copy(module: str, folder: Path) -> str:
+    """Copies a module file to be packed with the modules beside it, as from a user's folder."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None and spec.origin is not None
+    folder.mkdir()
+    source = Path(spec.origin)
+    (folder / source.name).write_bytes(source.read_bytes())
+    return str(folder / source.name)
+
+
+def _eval_config(example: Example) -> Any:
+    import tensorflow_model_analysis as tfma
+
+    metric = tfma.MetricConfig(class_name=example.metric)
+    return tfma.EvalConfig(
+        model_specs=[tfma.ModelSpec(label_key=example.label)],
+        slicing_specs=[tfma.SlicingSpec()],
+        metrics_specs=[tfma.MetricsSpec(metrics=[metric])],
+    )
+
+
+def _print(example: str, samples: dict[str, list[Sample]]) -> Iterator[_figures.Figure]:
+    totals = {name: [sample.total for sample in taken] for name, taken in samples.items()}
+    reference = statistics.median(totals[_TFX])
+    for name, taken in samples.items():
+        packing = statistics.median(sample.packing for sample in taken)
+        executor = statistics.median(sample.executor for sample in taken)
+        total = statistics.median(totals[name])
+        print(
+            f"{example:8} {name:29}{packing:>8.2f}{executor:>9.2f}{total:>7.2f}"
+            f"{total - reference:>+7.2f}",
+            flush=True,
+        )
+        if name != _TFX:
+            yield _figures.compare(
+                f"step of {example}, {name}", totals[name], "s", _TFX, totals[_TFX],
+                less_is_better=True,
+            )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
