@@ -26,6 +26,8 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+from benchmarks import _figures
+
 ROOT = Path(__file__).resolve().parent.parent
 WORKERS, BATCH, FEATURES, UNITS = 2, 64, 64, 256
 SHAPES = ((FEATURES, UNITS), (UNITS,), (UNITS, UNITS), (UNITS,), (UNITS, 1), (1,))
@@ -125,10 +127,11 @@ def run(way: str, steps: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Prints the table and its JSON; in a worker, trains."""
+    """Prints the table; in a worker, trains."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--steps", type=int, default=300)
+    _figures.add_json_option(parser)
     for name in ("--worker", "--result", "--core"):
         parser.add_argument(name, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -156,7 +159,19 @@ def main() -> None:
     print(
         f"distributed.all_reduce                {ours['all_reduce_ms']:6.2f} ms       {ratio:.2f} x"
     )
-    print(json.dumps(medians))
+    own = {name: [each[name] for each in samples["generic_trainer"]] for name in ours}
+    steps = [each["steps_per_s"] for each in samples["tensorflow"]]
+    figures = [
+        _figures.compare(
+            "training.get_strategy() of Keras 3", own["steps_per_s"], "steps/s",
+            "MultiWorkerMirroredStrategy of Keras 2", steps,
+        ),
+        _figures.compare(
+            "distributed.all_reduce", own["all_reduce_ms"], "ms",
+            "the bare op", own["bare_op_ms"], less_is_better=True,
+        ),
+    ]  # fmt: skip
+    _figures.write(figures, arguments.json)
 
 
 if __name__ == "__main__":

@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import os
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -29,6 +27,8 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from benchmarks import _figures
 
 ROOT = Path(__file__).resolve().parent.parent
 LOOP = """
@@ -205,27 +205,8 @@ def own_ray() -> Iterator[None]:
         ray.shutdown()
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """Medians of several runs, and the ratios to those of the bare way.
-
-    Attributes:
-        how: "bare", or the launcher.
-        first_step_s: seconds from submitting the run until its first step was done.
-        steps_per_s: of the steps after it.
-    """
-
-    launcher: str
-    workers: int
-    how: str
-    first_step_s: float
-    first_step_ratio: float
-    steps_per_s: float
-    steps_ratio: float
-
-
-def compare(launcher: str, workers: int, runs: int, steps: int) -> list[Row]:
-    """Runs both ways in turn."""
+def compare(launcher: str, workers: int, runs: int, steps: int) -> list[_figures.Figure]:
+    """Runs both ways in turn, and prints a row for each."""
     bare = {"local": run_bare, "ray": run_bare_ray}[launcher]
     ways: dict[str, Callable[..., Path]] = {
         "bare": bare,
@@ -235,15 +216,26 @@ def compare(launcher: str, workers: int, runs: int, steps: int) -> list[Row]:
     for _ in range(runs):
         for how, run in ways.items():
             samples[how].append(measure(run, workers, steps))
-    medians = {
-        how: [statistics.median(column) for column in zip(*taken, strict=True)]
-        for how, taken in samples.items()
-    }
-    bare_first_s, bare_rate = medians["bare"]
-    return [
-        Row(launcher, workers, how, first_s, first_s / bare_first_s, rate, rate / bare_rate)
-        for how, (first_s, rate) in medians.items()
-    ]
+    (bare_first_s, bare_rates), (first_s, rates) = (
+        zip(*taken, strict=True) for taken in samples.values()
+    )
+    what, beside = f"on {workers} worker(s), {launcher}", f"bare {launcher}"
+    figures = [
+        _figures.compare(f"first step {what}", first_s, "s", beside, bare_first_s,
+                         less_is_better=True),
+        _figures.compare(f"steps {what}", rates, "steps/s", beside, bare_rates),
+    ]  # fmt: skip
+    first, later = figures
+    for how, seconds, first_ratio, rate, ratio in (
+        ("bare", first.reference, 1, later.reference, 1),
+        (launcher, first.value, first.ratio, later.value, later.ratio),
+    ):
+        print(
+            f"{launcher:8}  {workers:7}  {how:5}  {seconds:8.1f} s  {first_ratio:5.2f}  "
+            f"{rate:5.0f}/s  {ratio:5.2f}",
+            flush=True,
+        )
+    return figures
 
 
 def measure(run: Callable[[int, int, Path], Path], workers: int, steps: int) -> tuple[float, float]:
@@ -263,26 +255,22 @@ def _free_ports(count: int) -> list[int]:
 
 
 def main() -> None:
-    """Prints the table and its JSON."""
+    """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--launchers", nargs="+", choices=("local", "ray"), default=["local", "ray"]
     )
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--steps", type=int, default=300)
+    _figures.add_json_option(parser)
     options = parser.parse_args()
-    rows = []
+    print(f"{'launcher':8}  workers  {'how':5}  first step  ratio    steps  ratio")
+    figures = []
     for launcher in options.launchers:
         with own_ray() if launcher == "ray" else contextlib.nullcontext():
             for workers in (1, 2):
-                rows += compare(launcher, workers, options.runs, options.steps)
-    print(f"{'launcher':8}  workers  {'how':5}  first step  ratio    steps  ratio")
-    for row in rows:
-        print(
-            f"{row.launcher:8}  {row.workers:7}  {row.how:5}  {row.first_step_s:8.1f} s  "
-            f"{row.first_step_ratio:5.2f}  {row.steps_per_s:5.0f}/s  {row.steps_ratio:5.2f}"
-        )
-    print(json.dumps([dataclasses.asdict(row) for row in rows]))
+                figures += compare(launcher, workers, options.runs, options.steps)
+    _figures.write(figures, options.json)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+from benchmarks import _figures
+
 MODULE = """
 import json, os, time
 import numpy as np
@@ -58,17 +60,22 @@ class Sample:
 
 
 def main() -> None:
-    """Prints one table and its JSON."""
+    """Prints one table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--train-seconds", type=float, nargs="+", default=[0.0, 15.0])
+    _figures.add_json_option(parser)
     options = parser.parse_args()
     logging.disable(logging.INFO)
-    rows = [row for seconds in options.train_seconds for row in _compare(seconds, options.runs)]
-    _print(rows)
+    print("Wall time outside run_fn, seconds, median")
+    print(f"{'run_fn':>7} {'component':24}{'packing':>9}{'executor':>10}{'total':>8}{'ratio':>8}")
+    figures = [
+        _print(seconds, _measure(seconds, options.runs)) for seconds in options.train_seconds
+    ]
+    _figures.write(figures, options.json)
 
 
-def _compare(train_seconds: float, runs: int) -> list[dict[str, Any]]:
+def _measure(train_seconds: float, runs: int) -> dict[str, list[Sample]]:
     from tfx.components import Trainer
 
     from generic_trainer import GenericTrainer
@@ -86,7 +93,7 @@ def _compare(train_seconds: float, runs: int) -> list[dict[str, Any]]:
             sample = _run(component, str(module_file), root, train_seconds)
             if run > 0:  # the first run of each warms up imports and caches
                 samples[name].append(sample)
-    return _rows(samples, train_seconds)
+    return samples
 
 
 def _run(component_class: Any, module_file: str, root: Path, train_seconds: float) -> Sample:
@@ -112,30 +119,20 @@ def _run(component_class: Any, module_file: str, root: Path, train_seconds: floa
     return Sample(packing=packed - started, executor=done - packed - run_fn_seconds)
 
 
-def _rows(samples: dict[str, list[Sample]], train_seconds: float) -> list[dict[str, Any]]:
-    reference = statistics.median(sample.total for sample in samples["tfx.components.Trainer"])
-    return [
-        {
-            "run_fn_s": train_seconds,
-            "component": name,
-            "packing_s": statistics.median(sample.packing for sample in taken),
-            "executor_s": statistics.median(sample.executor for sample in taken),
-            "total_s": statistics.median(sample.total for sample in taken),
-            "ratio": statistics.median(sample.total for sample in taken) / reference,
-        }
-        for name, taken in samples.items()
-    ]
-
-
-def _print(rows: list[dict[str, Any]]) -> None:
-    print("Wall time outside run_fn, seconds, median")
-    print(f"{'run_fn':>7} {'component':24}{'packing':>9}{'executor':>10}{'total':>8}{'ratio':>8}")
-    for row in rows:
+def _print(train_seconds: float, samples: dict[str, list[Sample]]) -> _figures.Figure:
+    totals = {name: [sample.total for sample in taken] for name, taken in samples.items()}
+    theirs, ours = totals.values()
+    for name, taken in samples.items():
+        packing = statistics.median(sample.packing for sample in taken)
+        executor = statistics.median(sample.executor for sample in taken)
+        total = statistics.median(totals[name])
         print(
-            f"{row['run_fn_s']:>6.0f}s {row['component']:24}{row['packing_s']:>9.2f}"
-            f"{row['executor_s']:>10.2f}{row['total_s']:>8.2f}{row['ratio']:>8.2f}"
+            f"{train_seconds:>6.0f}s {name:24}{packing:>9.2f}{executor:>10.2f}{total:>8.2f}"
+            f"{total / statistics.median(theirs):>8.2f}"
         )
-    print(json.dumps(rows))
+    (beside, _) = totals
+    what = f"outside a run_fn of {train_seconds:.0f} s"
+    return _figures.compare(what, ours, "s", beside, theirs, less_is_better=True)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ path, where the budget is a quarter. `--consume python` fetches each batch into 
 both readers the same; the default counts batches in C++ and so measures the readers alone.
 
 Where others use the machine, wall time says little: `--clock cpu` gives examples per second of
-processor time, all threads together. Prints a table; `--json FILE` writes the same as JSON.
+processor time, all threads together. Prints a table.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ import argparse
 import contextlib
 import gc
 import itertools
-import json
 import logging
 import os
 import re
@@ -54,6 +53,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx_bsl.tfxio import tf_example_record
 from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
 
+from benchmarks import _figures
 from generic_trainer.data import count_examples, make_dataset_factory
 
 _CACHE_VARIABLE = "GENERIC_TRAINER_CACHE_DIR"
@@ -82,7 +82,7 @@ def main() -> None:
     os.environ[_CACHE_VARIABLE] = "off"
     header = [*_HEADER, *(f"{cache}{end}" for cache in _caches(arguments) for end in ("/s", " x"))]
     print(" | ".join(f"{name:>10}" for name in header), flush=True)
-    results = []
+    figures = []
     for kind, features, rows in itertools.product(
         arguments.kinds, arguments.features, arguments.rows
     ):
@@ -90,12 +90,18 @@ def main() -> None:
             schema = _schema(features, _KINDS[kind])
             pattern = _write(Path(directory), rows, schema)
             for batch in arguments.batch:
-                case = _Case(pattern, schema, batch, rows, arguments)
+                rates, sizes = _Case(pattern, schema, batch, rows, arguments).measure()
                 names = {"kind": kind, "rows": rows, "features": features, "batch": batch}
-                results.append({**names, **case.measure()})
-                print(_line(results[-1], arguments), flush=True)
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(results, indent=2), encoding="utf-8")
+                medians = {name: statistics.median(each) for name, each in rates.items()}
+                print(_line({**names, **medians, **sizes}, arguments), flush=True)
+                figures += [
+                    _figures.compare(
+                        f"{name}, {kind}, {features} features, {rows} rows, batch {batch}",
+                        ours, "examples/s", "TFX's reader", rates["tfx"],
+                    )
+                    for name, ours in rates.items() if name != "tfx"
+                ]  # fmt: skip
+    _figures.write(figures, arguments.json)
 
 
 class _Case:
@@ -112,8 +118,8 @@ class _Case:
         self._clock = time.process_time if arguments.clock == "cpu" else time.perf_counter
         self._iterate = _fetch if arguments.consume == "python" else _count
 
-    def measure(self) -> dict[str, float]:
-        """Returns examples per second of each reader, and sizes in MB."""
+    def measure(self) -> tuple[dict[str, list[float]], dict[str, float]]:
+        """Returns examples per second of each reader, repeat by repeat, and sizes in MB."""
         self._first_epoch("memory", pattern=self._pattern.replace("*", "data-00000.gz"))  # warm
         with _memory_growth() as grown:
             memory, size_mb, first = self._first_epoch("memory")
@@ -122,22 +128,20 @@ class _Case:
         with self._cached() as cached:
             readers = {"tfx": self._tfx(None), "memory": memory, "disk": disk, **cached}
             rates: dict[str, list[float]] = {name: [] for name in [*readers, "stream"]}
-            firsts = [first]
-            rates |= {"building": [], "again": []}
+            rates |= {"first": [first], "building": [], "again": []}
             for repeat in range(self._arguments.repeats):
                 for name, dataset in readers.items():
                     rates[name].append(self._rate(dataset))
                 rates["stream"].append(self._rate(self._make("stream")))
                 if repeat:
-                    firsts.append(self._first_epoch("memory")[2])
+                    rates["first"].append(self._first_epoch("memory")[2])
                 with _column_cache(self._arguments.directory):
                     for name in ("building", "again"):
                         rates[name].append(self._first_epoch("memory")[2])
-        return {
-            **{name: statistics.median(each) for name, each in rates.items()},
-            "first": statistics.median(firsts), "columns_mb": size_mb,
-            "grown_mb": grown[0] / 1e6, "disk_grown_mb": disk_grown[0] / 1e6,
-        }  # fmt: skip
+        sizes = {"columns_mb": size_mb, "grown_mb": grown[0], "disk_grown_mb": disk_grown[0]}
+        return rates, {
+            name: size if size is size_mb else size / 1e6 for name, size in sizes.items()
+        }
 
     def _make(self, path: Any, budget_bytes: int | None = None) -> tf.data.Dataset:
         factory = make_dataset_factory(
@@ -345,7 +349,7 @@ def _arguments() -> argparse.Namespace:
         "--compare-caches", action="store_true", help="tf.data's cache and snapshot on disk, too"
     )
     parser.add_argument("--directory", help="where data and columns go; default: temporary")
-    parser.add_argument("--json", help="file that the results are written to")
+    _figures.add_json_option(parser)
     return parser.parse_args()
 
 

@@ -35,6 +35,7 @@ from benchmarks import _figures
 
 _TFX = "tfx.components.Trainer"
 _OURS, _WITH_EVALUATOR = "GenericTrainer", "GenericTrainer, eval config"
+_RAW = "raw_examples"
 _MEASUREMENTS = {
     "culmen_length_mm": "bill_length_mm",
     "culmen_depth_mm": "bill_depth_mm",
@@ -199,7 +200,7 @@ def _prepare(example: Example, folder: Path) -> dict[str, Any]:
     results = last_run(metadata)
     return {
         name: _artifact(name, results.uri(output)) for name, output in (
-            ("examples", "transformed_examples"), ("raw_examples", "examples"),
+            ("examples", "transformed_examples"), (_RAW, "examples"),
             ("transform_graph", "transform_graph"), ("schema", "schema"),
         )
     }  # fmt: skip
@@ -240,12 +241,8 @@ def _run(name: str, example: Example, prepared: dict[str, Any], root: Path, step
     from generic_trainer import GenericTrainer
 
     root.mkdir()
-    inputs = dict(prepared)
-    raw = inputs.pop("raw_examples")
-    arguments: dict[str, Any] = {}
-    if name == _WITH_EVALUATOR:
-        inputs["raw_examples"] = raw
-        arguments["eval_config"] = _eval_config(example)
+    arguments = {"eval_config": _eval_config(example)} if name == _WITH_EVALUATOR else {}
+    inputs = {key: artifact for key, artifact in prepared.items() if key != _RAW}
     started = time.perf_counter()
     component = (tfx.components.Trainer if name == _TFX else GenericTrainer)(
         module_file=_own_copy(example.module, root / "code"),
@@ -259,6 +256,10 @@ def _run(name: str, example: Example, prepared: dict[str, Any], root: Path, step
     properties = {k: v for k, v in component.exec_properties.items() if v is not None}
     executor = component.executor_spec.executor_class()
     outputs = _artifacts.output_artifacts(root)
+    if name != _TFX:
+        inputs = (
+            prepared  # as from the pipeline, which tells what the transform graph was made from
+        )
     executor.Do({key: [artifact] for key, artifact in inputs.items()}, outputs, properties)
     return Sample(packed - started, time.perf_counter() - packed)
 

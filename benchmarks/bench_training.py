@@ -5,7 +5,7 @@
 
 One unchanged module file trains a small model with embeddings, with each component in turn, in this
 process. The limit is the same model fed one constant batch, as often. Prints examples per second of
-`fit`, the first epoch's and the later ones', medians over the runs, and the same as JSON.
+`fit`, the first epoch's and the later ones', medians over the runs.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["GENERIC_TRAINER_CACHE_DIR"] = "off"  # what is measured is to read, not to have read
+
+from benchmarks import _figures
 
 LABEL = "label"
 NUMERIC = ("fare", "trip_miles", "trip_seconds", "pickup_latitude", "pickup_longitude")
@@ -95,7 +97,7 @@ def main() -> None:
         inputs = _write_inputs(Path(folder), arguments)
         Path(folder, "bench_module.py").write_text(MODULE)
         seconds = _measure(Path(folder), inputs, arguments)
-    _print(seconds, arguments)
+    _figures.write(_print(seconds, arguments), arguments.json)
 
 
 def _arguments() -> argparse.Namespace:
@@ -106,6 +108,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--runs", type=int, default=3)
+    _figures.add_json_option(parser)
     return parser.parse_args()
 
 
@@ -219,15 +222,21 @@ def _run(
     return json.loads(Path(outputs["model_run"][0].uri, "seconds.json").read_text())
 
 
-def _print(seconds: dict[str, list[list[float]]], arguments: argparse.Namespace) -> None:
+def _print(
+    seconds: dict[str, list[list[float]]], arguments: argparse.Namespace
+) -> list[_figures.Figure]:
     examples = arguments.rows // arguments.batch_size * arguments.batch_size
-    table = {
+    rates = {
         name: {
-            "first_epoch": examples / statistics.median(run[0] for run in runs),
-            "later_epochs": examples / statistics.median(s for run in runs for s in run[1:]),
-            "fit": examples * arguments.epochs / statistics.median(sum(run) for run in runs),
+            "first epoch": [examples / run[0] for run in runs],
+            "later epochs": [examples / statistics.median(run[1:]) for run in runs],
+            "fit": [examples * arguments.epochs / sum(run) for run in runs],
         }
         for name, runs in seconds.items()
+    }
+    table = {
+        name: {column: statistics.median(each) for column, each in row.items()}
+        for name, row in rates.items()
     }
     reference = table["TFX Trainer"]
     print(f"Thousand examples/s of fit, batch {arguments.batch_size}, {arguments.rows} rows")
@@ -235,7 +244,12 @@ def _print(seconds: dict[str, list[list[float]]], arguments: argparse.Namespace)
     for name, row in table.items():
         cells = (f"{row[c] / 1000:10.1f} ({row[c] / reference[c]:5.2f} x)" for c in reference)
         print(f"{name:16}" + "".join(f"{cell:>22}" for cell in cells))
-    print(json.dumps({"arguments": vars(arguments), "examples_per_s": table}))
+    own = rates["GenericTrainer"]
+    return [
+        _figures.compare(f"{column}, GenericTrainer", own[column], "examples/s", beside, theirs)
+        for beside in ("TFX Trainer", "constant batch")
+        for column, theirs in rates[beside].items()
+    ]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ over them, event files, a checkpoint at the end. An Experiment evaluates at the 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -22,6 +21,9 @@ from types import SimpleNamespace
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from benchmarks import _figures
+
 sys.path.insert(0, str(Path(__file__).parent.parent / "module_files"))
 
 HPARAMS = {"global_batch_size": 32, "units": 64, "dropout": 0.1, "learning_rate": 1e-3}
@@ -35,19 +37,21 @@ DIGITS_CONFIG = {"hyperparameters": {"global_batch_size": 64}}
 
 
 def main() -> None:
-    """Prints one table and a line of JSON."""
+    """Prints one table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--only", nargs="+", choices=PAIRS, default=list(PAIRS))
+    _figures.add_json_option(parser)
     options = parser.parse_args()
     print("| loop | steps/s, median | lowest | highest | ratio to the bare loop |")
     print("|---|---|---|---|---|")
-    print(json.dumps({api: _compare(api, options.runs, options.steps) for api in options.only}))
+    figures = [_compare(api, options.runs, options.steps) for api in options.only]
+    _figures.write(figures, options.json)
 
 
-def _compare(api: str, runs: int, steps: int) -> dict[str, Any]:
-    """Prints a bare loop and that of an API, each a row; returns the figures."""
+def _compare(api: str, runs: int, steps: int) -> _figures.Figure:
+    """Prints a bare loop and that of an API, each a row."""
     bare, run_bare, run_api = PAIRS[api]
     rates: dict[str, list[float]] = {bare: [], api: []}
     run_api(100)  # what only the first run pays
@@ -58,7 +62,7 @@ def _compare(api: str, runs: int, steps: int) -> dict[str, Any]:
     for name, values in rates.items():
         rate, ratio = medians[name], medians[name] / medians[bare]
         print(f"| {name} | {rate:.0f} | {min(values):.0f} | {max(values):.0f} | {ratio:.3f} |")
-    return {"medians": medians, "ratio": medians[api] / medians[bare], "runs": rates}
+    return _figures.compare(api, rates[api], "steps/s", bare, rates[bare])
 
 
 def _rate(run: Callable[[int], float], steps: int) -> float:

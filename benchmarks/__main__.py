@@ -1,0 +1,178 @@
+"""All benchmarks by one command: one table, appended to the history in the repository.
+
+    python -m benchmarks [--size small] [--only reader steps ...] [--csv chicago_taxi/data.csv]
+
+Every benchmark runs in a process of its own, one after the other; a figure is a median of several
+runs next to a reference that took turns with it. Each is appended to `benchmarks/history.jsonl`
+with machine and versions, and what has become worse since the last run on such a machine, by more
+than the runs differ among themselves, is named. `--no-history` leaves the file alone. `--write`
+measures nothing: it renders the newest figures into docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import _history
+from benchmarks._figures import Figure
+from benchmarks._history import Entry
+
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+_BEGIN, _END = "<!-- figures: python -m benchmarks --write -->", "<!-- end of figures -->"
+# Name → arguments at either size. "small" is for a look at whether something broke, in minutes.
+BENCHMARKS: dict[str, dict[str, list[str]]] = {
+    "reader": {
+        "small": ["--rows", "50000", "--batch", "256", "--kinds", "half", "--repeats", "2"],
+        "full": ["--batch", "256", "1024"],
+    },
+    "training": {
+        "small": ["--rows", "50000", "--runs", "2", "--epochs", "2"],
+        "full": ["--rows", "1000000", "--runs", "3"],
+    },
+    "steps": {
+        "small": ["--examples", "penguin", "--runs", "2"],
+        "full": [],
+    },
+    "overhead": {"small": ["--runs", "2", "--train-seconds", "5"], "full": []},
+    "trials": {"small": ["--runs", "2", "--steps", "300"], "full": []},
+    "distribution": {"small": ["--runs", "1", "--launchers", "local"], "full": []},
+    "data_parallel": {"small": ["--runs", "1"], "full": []},
+}
+_NEED_CSV = ("training",)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs what was asked for.
+
+    Returns:
+        The exit status: 1 where a benchmark has failed.
+    """
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=_summary())
+    parser.add_argument("--size", choices=("small", "full"), default="full")
+    parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS))
+    parser.add_argument("--csv", type=Path, help="the taxi trips; without, made-up rows are read")
+    parser.add_argument("--no-history", action="store_true", help="append nothing to the history")
+    parser.add_argument("--write", action="store_true", help="render the history, measure nothing")
+    options = parser.parse_args(arguments)
+    if options.write:
+        write_page()
+        return 0
+    console = Console()
+    earlier = _history.entries()
+    done, failed = [], []
+    for name in options.only:
+        csv = ["--csv", str(options.csv)] if options.csv and name in _NEED_CSV else []
+        entry = _run(console, name, options.size, csv)
+        if entry is None:
+            failed.append(name)
+            continue
+        done.append(entry)
+        if not options.no_history:
+            _history.append(entry)
+    console.print(_table(done))
+    for entry in done:
+        for figure, before in _history.fallen(entry, _history.last_like(entry, earlier)):
+            console.print(
+                f"worse than before: {entry.benchmark}, {figure.name}: {figure.ratio:.2f} of "
+                f"{figure.beside}, was {before.ratio:.2f}",
+                style="yellow",
+            )
+    if failed:
+        console.print(f"failed: {', '.join(failed)}", style="red")
+    return 1 if failed else 0
+
+
+def _summary() -> str:
+    return (__doc__ or "").partition("\n")[0]
+
+
+def _run(console: Console, name: str, size: str, more: Sequence[str]) -> Entry | None:
+    """Runs a benchmark and shows what it prints; returns None where it fails."""
+    console.rule(name)
+    load, started = os.getloadavg()[0], time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "figures.json")
+        arguments = [*BENCHMARKS[name][size], *more, "--json", str(path)]
+        command = [sys.executable, "-m", f"benchmarks.bench_{name}", *arguments]
+        log = Path(folder, "log")
+        with open(log, "wb") as errors:
+            status = subprocess.run(command, stderr=errors, check=False).returncode
+        if status or not path.exists():
+            console.print(log.read_text(errors="replace")[-2000:], markup=False)
+            console.print(f"{name} ended with exit status {status}", style="red")
+            return None
+        figures = tuple(Figure(**figure) for figure in json.loads(path.read_text()))
+    console.print(f"{time.monotonic() - started:.0f} s", style="dim")
+    facts = (_history.now(), round(load, 2), _history.machine(), _history.versions())
+    return Entry(name, size, *facts, figures)
+
+
+def _table(done: Iterable[Entry]) -> Table:
+    table = Table("benchmark", "figure", "value", "beside", "reference", "ratio", "of the runs")
+    for entry in done:
+        for figure in entry.figures:
+            table.add_row(entry.benchmark, *cells(figure))
+    return table
+
+
+def cells(figure: Figure) -> tuple[str, ...]:
+    """Returns a figure as the cells of a table: name, value, what is beside it, its value, ratio
+    and the lowest and highest ratio of a pair of runs."""
+    return (
+        figure.name,
+        f"{_short(figure.value)} {figure.unit}",
+        figure.beside,
+        f"{_short(figure.reference)} {figure.unit}",
+        f"{figure.ratio:.2f}",
+        f"{figure.low:.2f} to {figure.high:.2f}",
+    )
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def write_page() -> None:
+    """Renders the newest figures into the page of the documents."""
+    text = PAGE.read_text(encoding="utf-8")
+    before, _, rest = text.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    PAGE.write_text(f"{before}{_BEGIN}\n{rendered()}{_END}{after}", encoding="utf-8")
+
+
+def rendered() -> str:
+    """Returns the newest figures of each benchmark, full ones first, as Markdown."""
+    newest: dict[str, Entry] = {}
+    for entry in _history.entries():
+        known = newest.get(entry.benchmark)
+        if known is None or (entry.size, known.size) != ("small", "full"):
+            newest[entry.benchmark] = entry
+    lines = []
+    for name in sorted(newest, key=list(BENCHMARKS).index):
+        entry = newest[name]
+        gpus = "".join(f", {gpu}" for gpu in entry.machine["gpus"])
+        lines += [
+            f"\n### {name}\n",
+            f"{entry.when[:10]}, {entry.machine['cores']} cores of {entry.machine['processor']}"
+            f"{gpus}, TensorFlow {entry.versions.get('tensorflow', 'none')}, size {entry.size}, "
+            f"load {entry.load:.1f} when it began.\n",
+            "| figure | value | beside | reference | ratio | of the runs |",
+            "|---|---|---|---|---|---|",
+            *(f"| {' | '.join(cells(figure))} |" for figure in entry.figures),
+        ]
+    return "\n".join(lines) + "\n\n" if lines else "\nNone yet.\n\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
