@@ -1,10 +1,11 @@
-"""Protos that people write, or tools for them, as text."""
+"""Protos that people and tools write into files."""
 
 from __future__ import annotations
 
 import os
 from typing import Any
 
+from generic_trainer._core.files import read_whole
 from generic_trainer.errors import DataError
 
 _PATHS = (str, os.PathLike)
@@ -40,6 +41,44 @@ def load_eval_config(source: Any) -> Any:
         DataError: the file cannot be read.
     """
     return read_eval_config(os.fspath(source)) if isinstance(source, _PATHS) else source
+
+
+def load_statistics(source: Any) -> Any:
+    """Returns the `DatasetFeatureStatisticsList` of files, or the proto itself; None for None.
+
+    Args:
+        source: a path or a pattern of files, which hold the proto as StatisticsGen writes it, or
+            in text format where their names end with `txt`.
+
+    Returns:
+        The proto, with the data sets of all of the files.
+
+    Raises:
+        DataError: there is no file, or one cannot be read.
+    """
+    if not isinstance(source, _PATHS):
+        return source
+    import tensorflow as tf
+    from google.protobuf.message import DecodeError
+    from tensorflow_metadata.proto.v0 import statistics_pb2
+
+    merged = statistics_pb2.DatasetFeatureStatisticsList()
+    pattern = path = os.fspath(source)
+    try:
+        paths = sorted(tf.io.gfile.glob(pattern))
+        if not paths:
+            raise ValueError("there is no such file")
+        for path in paths:
+            if path.endswith("txt"):
+                merged.MergeFrom(read_proto(path, type(merged), "statistics"))
+            else:
+                merged.MergeFrom(type(merged).FromString(read_whole(path)))
+    except (OSError, tf.errors.OpError, DecodeError, ValueError) as error:
+        raise DataError(
+            f"the statistics {path} cannot be read as a {merged.DESCRIPTOR.full_name}: {error}",
+            path=path,
+        ) from error
+    return merged
 
 
 def parse_eval_config(text: str) -> Any:

@@ -36,5 +36,8 @@ DISTRIBUTION = "distribution"
 # Directories of a Model artifact (`tfx.utils.path_constants`).
 SERVING_MODEL_DIR = "Format-Serving"
 EVAL_MODEL_DIR = "Format-TFMA"
+# Inside a TransformGraph artifact (`tensorflow_transform.TFTransformOutput`).
+RAW_SCHEMA = "metadata/schema.pbtxt"
+TRANSFORMED_SCHEMA = "transformed_metadata/schema.pbtxt"
 # `tfx.proto.example_gen_pb2.PayloadFormat.FORMAT_TF_EXAMPLE`.
 FORMAT_TF_EXAMPLE = 6

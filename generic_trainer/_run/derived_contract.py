@@ -11,6 +11,7 @@ from typing import Any
 
 from generic_trainer._core.files import gfile
 from generic_trainer._core.protos import read_schema
+from generic_trainer._core.tfx_names import RAW_SCHEMA, TRANSFORMED_SCHEMA
 from generic_trainer.errors import DataError, ModuleFileError
 from generic_trainer.launchers import TrainingRequest
 from generic_trainer.user_code import imported_packages
@@ -19,17 +20,15 @@ from generic_trainer.validation import ServingContract
 _RAW_EXAMPLES = "raw_examples"
 # What a library of ops is linked with, by the name that it has in the file.
 _TENSORFLOW_LIBRARY = b"libtensorflow_framework"
-# Inside a TransformGraph artifact (`tensorflow_transform.TFTransformOutput`).
-_RAW_SCHEMA = "metadata/schema.pbtxt"
-_TRANSFORMED_SCHEMA = "transformed_metadata/schema.pbtxt"
 
 
 def derived_contract(request: TrainingRequest) -> ServingContract:
     """Returns the contract of the run, completed by what its inputs are.
 
-    Eval examples, the schema of the raw examples, the model to compare with and the Evaluator's
-    config come from the component's inputs, the consumers from the pipeline, and libraries of ops
-    from what the user's code imports, unless the contract that the user gave names others.
+    Eval examples, their statistics, the schema of the raw examples, the model to compare with and
+    the Evaluator's config come from the component's inputs, the consumers from the pipeline, and
+    libraries of ops from what the user's code imports, unless the contract that the user gave names
+    others.
 
     Of a trainer behind Transform they are the raw examples, which are what the Evaluator and the
     servers will send: those that the transform graph was made from, or the extra input
@@ -44,6 +43,7 @@ def derived_contract(request: TrainingRequest) -> ServingContract:
     derived = {
         **_examples(request),
         "schema": _schema(request),
+        "statistics": request.statistics_path,
         "transform_graph": request.transform_graph_path,
         "base_model": request.base_model,
         "eval_config": request.eval_config,
@@ -89,13 +89,13 @@ def _transformed(request: TrainingRequest, pattern: str) -> bool:
             "again.",
             path=pattern,
         ) from error
-    schema = read_schema(os.path.join(request.transform_graph_path, _TRANSFORMED_SCHEMA))
+    schema = read_schema(os.path.join(request.transform_graph_path, TRANSFORMED_SCHEMA))
     return set(example.features.feature) <= {feature.name for feature in schema.feature}
 
 
 def _schema(request: TrainingRequest) -> str | None:
     if request.transform_graph_path is not None:
-        return os.path.join(request.transform_graph_path, _RAW_SCHEMA)
+        return os.path.join(request.transform_graph_path, RAW_SCHEMA)
     return request.schema_path
 
 

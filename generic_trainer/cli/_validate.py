@@ -43,6 +43,9 @@ def add_validate(commands: Any) -> None:
     )
     parser.add_argument("--schema", metavar="FILE", help="schema of the examples (schema.pbtxt)")
     parser.add_argument(
+        "--statistics", metavar="GLOB", help="statistics of the examples (FeatureStats.pb)"
+    )
+    parser.add_argument(
         "--transform-graph", metavar="DIR", help="TransformGraph artifact, to compare vocabularies"
     )
     parser.add_argument("--eval-config", metavar="FILE", help="the Evaluator's tfma.EvalConfig")
@@ -101,6 +104,7 @@ def _contract(options: argparse.Namespace) -> ServingContract:
     given = {
         "examples": options.examples or _examples(options.example),
         "schema": options.schema,
+        "statistics": options.statistics,
         "transform_graph": options.transform_graph,
         "eval_config": options.eval_config,
         "base_model": options.base_model,

@@ -89,7 +89,7 @@ class GenericTrainer(BaseComponent):
             base_model: a Model to start from; `fn_args.base_model` is the SavedModel's directory.
             hyperparameters: HyperParameters, such as a Tuner's best ones.
             statistics: ExampleStatistics of the examples; `fn_args.num_examples[split]` comes
-                from them.
+                from them, and the checks of the export try the values that they have seen.
             module_file: path of a .py file with `run_fn(fn_args)`, local or remote. It travels
                 with exactly what it imports from its own folder. Exactly one of `module_file` and
                 `run_fn` must be given.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from tensorflow_metadata.proto.v0 import statistics_pb2
 from tfx import types
 from tfx.dsl.io import fileio
 from tfx.types import artifact_utils
 from tfx.utils import io_utils
 
+from generic_trainer._core.protos import load_statistics
 from generic_trainer.errors import DataError
 from generic_trainer.launchers import ExamplesFormat
 
@@ -101,20 +101,12 @@ def num_examples(statistics: Sequence[types.Artifact] | None) -> dict[str, int] 
     for artifact in statistics:
         for split in artifact_utils.decode_split_names(artifact.split_names):
             uri = artifact_utils.get_split_uri([artifact], split)
-            path = os.path.join(uri, _STATISTICS_FILE)
-            counts[split] = counts.get(split, 0) + _count(path)
+            datasets = load_statistics(os.path.join(uri, _STATISTICS_FILE)).datasets
+            counted = sum(dataset.num_examples for dataset in datasets[:1])
+            counts[split] = counts.get(split, 0) + counted
     return counts
 
 
-def _count(path: str) -> int:
-    statistics = statistics_pb2.DatasetFeatureStatisticsList()
-    try:
-        with fileio.open(path, "rb") as file:
-            statistics.ParseFromString(file.read())
-    except Exception as error:  # what a missing or broken file raises depends on the file system
-        raise DataError(
-            f"The input statistics cannot be read: expected DatasetFeatureStatisticsList in {path} "
-            f"({error}).",
-            path=path,
-        ) from error
-    return sum(dataset.num_examples for dataset in statistics.datasets[:1])
+def statistics_pattern(statistics: Sequence[types.Artifact] | None) -> str | None:
+    """Returns the pattern of the first statistics artifact's files, one for each split."""
+    return os.path.join(statistics[0].uri, "*", _STATISTICS_FILE) if statistics else None

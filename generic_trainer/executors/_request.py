@@ -23,6 +23,7 @@ from generic_trainer.executors._examples import (
     examples_format,
     num_examples,
     split_files,
+    statistics_pattern,
     tf_examples,
 )
 from generic_trainer.launchers import Distribution, TrainingRequest
@@ -76,6 +77,7 @@ def request_from_artifacts(
         custom_config=_custom_config(exec_properties),
         num_examples=num_examples(input_dict.get(keys.STATISTICS)),
         raw_examples=tf_examples(input_dict.get(keys.RAW_EXAMPLES)),
+        statistics_path=statistics_pattern(input_dict.get(keys.STATISTICS)),
         extra_inputs=_extra_inputs(input_dict),
         contract=_contract(exec_properties),
         eval_config=_eval_config(exec_properties),

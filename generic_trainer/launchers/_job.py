@@ -75,6 +75,7 @@ class TrainingRequest:
         num_examples: split name → number of examples, where a statistics artifact tells.
         raw_examples: URIs of the Examples artifacts, in tf.Example format, that the transform graph
             was made from, where the pipeline tells.
+        statistics_path: pattern of that artifact's files.
         extra_inputs: input name → URIs of its artifacts.
         contract: what the export must fulfil; None requires what any consumer needs.
         eval_config: the `tfma.EvalConfig` of the Evaluator downstream.
@@ -103,6 +104,7 @@ class TrainingRequest:
     custom_config: Mapping[str, Any] | None = None
     num_examples: Mapping[str, int] | None = None
     raw_examples: tuple[str, ...] = ()
+    statistics_path: str | None = None
     extra_inputs: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     contract: ServingContract | None = None
     eval_config: Any = None

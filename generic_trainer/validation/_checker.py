@@ -26,7 +26,7 @@ from generic_trainer._core.forkserver import ForkServer
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.validation._check import Result, printable
-from generic_trainer.validation._contract import ServingContract
+from generic_trainer.validation._contract import SOURCES, ServingContract
 from generic_trainer.validation._report import ValidationReport
 
 _RUNNER = "generic_trainer.validation._runner"
@@ -299,8 +299,7 @@ class _PartialReport:
 def _portable(contract: ServingContract, scratch: Path) -> ServingContract:
     """Makes paths absolute, as the process works elsewhere, and puts protos into files."""
     changes: dict[str, Any] = {}
-    names = ("examples", "schema", "transform_graph", "eval_config", "base_model", "source_model")
-    for name in names:
+    for name in SOURCES:
         value = getattr(contract, name)
         if hasattr(value, "SerializeToString"):
             file = scratch / f"{name}.pbtxt"

@@ -24,10 +24,11 @@ from generic_trainer.errors import ConfigurationError, raise_problems
 Severity = Literal["fail", "warn", "skip"]
 _SEVERITIES = ("fail", "warn", "skip")
 # Paths, and the protos that can stand in for them.
-_SOURCES = (
-    ("schema", "Schema"), ("transform_graph", None), ("eval_config", "EvalConfig"),
-    ("base_model", None), ("source_model", None),
-)  # fmt: skip
+_PROTOS = {
+    "schema": "Schema", "statistics": "DatasetFeatureStatisticsList", "transform_graph": None,
+    "eval_config": "EvalConfig", "base_model": None, "source_model": None,
+}  # fmt: skip
+SOURCES = ("examples", *_PROTOS)  # which are read when a model is checked
 _FORMATS = (None, "saved_model", "any")
 # The names in the catalogue of `_checks`, which knows this module.
 CHECK_NAMES = (
@@ -41,8 +42,8 @@ CHECK_NAMES = (
     "variables_finite", "eval_config", "eval_signatures", "loads", "scores",
     "output_per_row", "outputs_finite", "outputs_vary", "deterministic", "row_independence",
     "golden", "without_label", "warmup", "latency", "memory", "eval_rows", "without_optional",
-    "schema_rows", "batch_sizes", "unforeseen_rows", "state_growth", "format_scores", "parity",
-    "session", "base_model", "eval_rehearsal",
+    "schema_rows", "observed_rows", "batch_sizes", "unforeseen_rows", "state_growth",
+    "format_scores", "parity", "session", "base_model", "eval_rehearsal",
 )  # fmt: skip
 _TENSOR = re.compile(r"\w+(\[((None|-?\d{1,18})(,(None|-?\d{1,18}))*,?)?\])?")
 _TUPLES = (
@@ -91,6 +92,8 @@ class ServingContract:
         examples_transformed: whether `examples` are the output of Transform, which the signatures
             that take raw examples cannot read.
         schema: path of a text `tensorflow_metadata.Schema`, or the proto, of the *raw* examples.
+        statistics: path or glob of `DatasetFeatureStatisticsList`s of the *raw* examples, as
+            StatisticsGen writes them, or the proto.
         transform_graph: path of the TransformGraph artifact that the model was trained with, whose
             vocabularies it must have.
         eval_config: path of the Evaluator's `tfma.EvalConfig` as text or JSON, or the proto.
@@ -112,7 +115,8 @@ class ServingContract:
             and random ones are nobody's concern. By default what the pipeline says; where that
             is not known, such findings are warnings.
         probe_s: seconds for calls with more rows than the first eval examples: the first 1,000 of
-            them, rows made from the schema, batches of other sizes; 0 for none of these.
+            them, rows made from the schema and the statistics, batches of other sizes; 0 for none
+            of these.
         rehearse: export and check untrained weights before training, where the module has
             `export_fn`. True refuses a run whose untrained export fails any check. By default a
             run is refused only for what no training changes, such as a signature that is missing,
@@ -157,6 +161,7 @@ class ServingContract:
     parity_rtol: float | None = None
     max_accuracy_drop: float | None = None
     allowed_globals: tuple[str, ...] = ()
+    statistics: Any = None
 
     def __post_init__(self) -> None:
         for name in _TUPLES:
@@ -317,6 +322,10 @@ def _decode(field: str, value: Any) -> Any:
 def _proto(field: str, text: Any) -> Any:
     if field == "schema":
         from tensorflow_metadata.proto.v0.schema_pb2 import Schema as Message
+    elif field == "statistics":
+        from tensorflow_metadata.proto.v0.statistics_pb2 import (
+            DatasetFeatureStatisticsList as Message,
+        )
     else:
         from tensorflow_model_analysis.proto.config_pb2 import EvalConfig as Message
     return parse_proto(text, Message)
@@ -345,7 +354,7 @@ def _problems(contract: ServingContract) -> Iterator[str]:
 
 
 def _wrong_sources(contract: ServingContract) -> Iterator[str]:
-    for name, proto in _SOURCES:
+    for name, proto in _PROTOS.items():
         value = getattr(contract, name)
         # By name, because importing TensorFlow Model Analysis takes seconds.
         found = getattr(getattr(value, "DESCRIPTOR", None), "name", None)

@@ -86,14 +86,16 @@ def inputs_of(signature: Any, feed: Feed, examples: Sequence[Any]) -> dict[str, 
 
 
 def input_features(model: ModelUnderTest, signature: Any) -> dict[str, ParsedFeature]:
-    """Returns the inputs of a signature as features, where all are features of the schema.
+    """Returns the inputs of a signature as features, where schema or statistics know them all.
 
     None are where the contract's examples are transformed ones: such a signature may take what
     Transform makes of a feature, under its name.
     """
-    if model.schema is None or model.contract.examples_transformed:
+    if model.contract.examples_transformed:
         return {}
-    known = {feature.name: dtype_in_schema(feature) for feature in model.schema.feature}
+    known = {name: feature.dtype for name, feature in model.observed.items()}
+    if model.schema is not None:
+        known |= {feature.name: dtype_in_schema(feature) for feature in model.schema.feature}
     features = {}
     for key, info in signature.inputs.items():
         name = key if key in known else key.removesuffix("_input")

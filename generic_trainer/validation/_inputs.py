@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from generic_trainer._core.files import copy_tree, gfile, is_remote
+from generic_trainer._core.protos import load_statistics
 from generic_trainer._core.records import read_records
-from generic_trainer.validation._contract import ServingContract
+from generic_trainer.validation._contract import SOURCES, ServingContract
 from generic_trainer.validation._model import EVAL_ROWS, MAX_EXAMPLES_BYTES
 
-_SOURCES = ("examples", "schema", "transform_graph", "eval_config", "base_model", "source_model")
+_PATTERNS = ("examples", "statistics")
 
 
 def fetch(
@@ -41,7 +42,7 @@ def fetch(
     Raises:
         OSError: the model could not be fetched; standard error says why.
     """
-    remote = {name: getattr(contract, name) for name in _SOURCES}
+    remote = {name: getattr(contract, name) for name in SOURCES}
     remote = {name: v for name, v in remote.items() if isinstance(v, str) and is_remote(v)}
     if not remote and not is_remote(model_dir):
         return contract, {}
@@ -82,6 +83,10 @@ def _fetch_examples(pattern: str, target: str) -> None:
             writer.write(record)
 
 
+def _fetch_statistics(pattern: str, target: str) -> None:
+    Path(target).write_bytes(load_statistics(pattern).SerializeToString())
+
+
 def _fetch_file(source: str, target: str) -> None:
     gfile().copy(source, target)
 
@@ -89,6 +94,7 @@ def _fetch_file(source: str, target: str) -> None:
 _FETCH: dict[str, Any] = {
     "examples": _fetch_examples,
     "schema": _fetch_file,
+    "statistics": _fetch_statistics,
     "eval_config": _fetch_file,
     "transform_graph": copy_tree,
     "base_model": copy_tree,
@@ -98,8 +104,8 @@ _FETCH: dict[str, Any] = {
 
 def directories_of(contract: ServingContract) -> Iterator[str]:
     """Yields the local files and directories that hold the contract's inputs."""
-    for name in _SOURCES:
+    for name in SOURCES:
         value = getattr(contract, name)
         if isinstance(value, str):
             # Of a pattern, what is before its first wildcard.
-            yield value if name != "examples" else os.path.dirname(re.split(r"[*?\[{]", value)[0])
+            yield os.path.dirname(re.split(r"[*?\[{]", value)[0]) if name in _PATTERNS else value

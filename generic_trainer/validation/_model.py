@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from generic_trainer._core import internals
-from generic_trainer._core.protos import load_eval_config, load_schema
+from generic_trainer._core.protos import load_eval_config, load_schema, load_statistics, read_schema
 from generic_trainer._core.records import read_records
+from generic_trainer._core.tfx_names import TRANSFORMED_SCHEMA
 from generic_trainer.errors import DataError
 from generic_trainer.validation._access import Assets
 from generic_trainer.validation._contract import ServingContract
 from generic_trainer.validation._formats.contents import Contents
 from generic_trainer.validation._formats.detected import Artifact, find_artifacts
 from generic_trainer.validation._graph import Node, library_of, node_name, walk
+from generic_trainer.validation._observed import ObservedFeature, observed_features
 from generic_trainer.validation._probing import Budget
 from generic_trainer.validation._scoring import Scores, first_line
 
@@ -217,6 +219,20 @@ class ModelUnderTest:
     def schema(self) -> Any:
         """The contract's `Schema`, or None; a `DataError` if it cannot be read."""
         return load_schema(self._input("schema"))
+
+    @functools.cached_property
+    def observed(self) -> dict[str, ObservedFeature]:
+        """Name → what the contract's statistics have seen; a `DataError` if they are unreadable.
+
+        Nothing where they are of what Transform has written.
+        """
+        source = self._input("statistics")
+        observed = {} if source is None else observed_features(load_statistics(source))
+        if observed and self.transform_graph is not None:
+            transformed = read_schema(str(self.transform_graph / TRANSFORMED_SCHEMA))
+            if observed.keys() <= {feature.name for feature in transformed.feature}:
+                return {}
+        return observed
 
     @functools.cached_property
     def transform_graph(self) -> Path | None:

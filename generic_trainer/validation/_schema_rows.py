@@ -1,5 +1,7 @@
 """Rows made from a schema: what it allows at its limits, and what it neither allows nor forbids.
 
+Where it does not say, statistics do: what they have seen somewhere is nothing to be surprised at.
+
 Each differs from a row that scores in one feature, so that it is clear what a failure is due to.
 `TensorFlow Metadata <https://github.com/tensorflow/metadata>`_ says what a schema means: a feature
 is missing in some examples where `min_fraction` is below 1; `min_count`, which inferred schemas
@@ -14,10 +16,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
+from generic_trainer.validation._observed import ObservedFeature
 from generic_trainer.validation._signatures import ParsedFeature
 
 _MAX_WORDS = 200  # of one domain
 _MAX_VALUES = 1000  # of one list
+_MAX_TEXT_BYTES = 1 << 20
 _MANY = 100
 _NO_BOUND = 1e30  # beyond it a domain says nothing: all numbers of the type
 _NO_INT_BOUND = 1 << 40
@@ -61,6 +65,7 @@ class SchemaRows:
         base: a `tf.train.Example` that scores.
         absent: features that do not come with requests, such as labels.
         vocabulary: words that the model's own assets have.
+        observed: name → what statistics have seen of a feature.
     """
 
     schema: Any
@@ -68,6 +73,7 @@ class SchemaRows:
     base: Any
     absent: AbstractSet[str]
     vocabulary: Sequence[bytes] = ()
+    observed: Mapping[str, ObservedFeature] = dataclasses.field(default_factory=dict)
 
     def allowed(self) -> Iterator[ProbeRow]:
         """Yields rows that the schema allows in so many words: the limits of what it declares."""
@@ -102,7 +108,9 @@ class SchemaRows:
                 beyond = [bounds[0] - 1, bounds[1] + 1, *values]
                 values = [value for value in beyond if not bounds[0] <= value <= bounds[1]]
             elif self._holds_text(feature):
-                values = [text for text in _TEXTS if text not in words]
+                longest = self.observed[name].longest if name in self.observed else 0
+                texts = (*_TEXTS, b"x" * min(longest, _MAX_TEXT_BYTES))
+                values = [text for text in dict.fromkeys(texts) if text not in words]
                 for word in self.vocabulary:
                     if word not in words:
                         yield self._with_value(name, word, "of its own vocabulary")
@@ -113,6 +121,23 @@ class SchemaRows:
             if feature.HasField("value_count") and not feature.value_count.max:
                 for count in (2, _MANY):
                     yield self._with_length(name, count, "as value_count has no max")
+
+    def in_statistics(self) -> Iterator[ProbeRow]:
+        """Yields rows with what statistics have seen of features that the schema leaves open."""
+        from tensorflow_metadata.proto.v0 import schema_pb2
+
+        declared = {feature.name: feature for feature in self.schema.feature}
+        told = "as in the statistics"
+        for name in sorted(self.observed.keys() & self.features.keys() - self.absent):
+            seen, feature = self.observed[name], declared.get(name, schema_pb2.Feature(name=name))
+            if self.features[name].dtype != seen.dtype:
+                continue
+            if not (self._words(feature) or self._bounds(feature)):
+                for value in seen.values:
+                    yield self._with_value(name, value, told)
+            if not (feature.HasField("value_count") or feature.HasField("shape")):
+                for count in seen.lengths:
+                    yield self._with_length(name, min(count, _MAX_VALUES), told)
 
     def _used(self) -> list[Any]:
         """Returns the features of the schema that the signature reads and requests have."""

@@ -12,6 +12,8 @@ from tfx.components.trainer import fn_args_utils
 from tfx.types import standard_artifacts
 from tfx_bsl.public import tfxio
 
+from generic_trainer._core.protos import load_statistics
+from generic_trainer._run.derived_contract import derived_contract
 from generic_trainer.errors import ConfigurationError, DataError
 from generic_trainer.executors._fn_args import FnArgs, make_fn_args
 from generic_trainer.executors._request import request_from_artifacts
@@ -189,10 +191,25 @@ def test_empty_split(fn_args_for: Any, tmp_path: Path) -> None:
         fn_args_for({"examples": [empty]})
 
 
+def test_the_checks_find_the_statistics(
+    examples: types.Artifact, outputs: Any, tmp_path: Path
+) -> None:
+    module_file = helpers.write_module(tmp_path, "def run_fn(fn_args): ...")
+    statistics = helpers.write_statistics(tmp_path / "statistics", {"train": 33, "eval": 9})
+    request = request_from_artifacts(
+        {"examples": [examples], "statistics": [statistics]},
+        outputs,
+        helpers.exec_properties(module_file=module_file),
+        scratch_dir=str(tmp_path),
+    )
+    datasets = load_statistics(derived_contract(request).statistics).datasets
+    assert sorted(dataset.num_examples for dataset in datasets) == [9, 33]
+
+
 def test_corrupt_statistics(fn_args_for: Any, tmp_path: Path) -> None:
     statistics = helpers.write_statistics(tmp_path / "statistics", {"train": 1})
     (tmp_path / "statistics" / "Split-train" / "FeatureStats.pb").write_bytes(b"\xff\xff")
-    with pytest.raises(DataError, match="input statistics cannot be read"):
+    with pytest.raises(DataError, match="statistics .*/Split-train/FeatureStats.pb cannot be read"):
         fn_args_for({"statistics": [statistics]})
 
 

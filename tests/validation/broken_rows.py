@@ -8,7 +8,7 @@ from pathlib import Path
 
 import tensorflow as tf
 from google.protobuf import text_format
-from tensorflow_metadata.proto.v0 import schema_pb2
+from tensorflow_metadata.proto.v0 import schema_pb2, statistics_pb2
 
 from generic_trainer.validation import ServingContract
 from tests.validation import models
@@ -145,6 +145,50 @@ def value_that_kills_the_process(good: Path, folder: Path) -> None:
         return features["miles"] + tf.cast(length, tf.float32)
 
     save(scoring(score), folder)
+
+
+def observed(statistics: str) -> ServingContract:
+    """The contract of a pipeline with statistics, and a schema that declares no domain."""
+    parsed = text_format.Parse(
+        f"datasets {{ num_examples: 9999 features {{ {statistics} }} }}",
+        statistics_pb2.DatasetFeatureStatisticsList(),
+    )
+    always = {"presence": {"min_fraction": 1.0}}
+    schema = schema_pb2.Schema(feature=[{"name": "miles", **always}, {"name": "company"}])
+    return dataclasses.replace(BY_BOTH, schema=schema, statistics=parsed)
+
+
+@recipe(
+    "observed_rows",
+    "'miles' is 70.5, as in the statistics: raises",
+    contract=observed(
+        'name: "miles" type: FLOAT num_stats { max: 70.5 common_stats {'
+        " num_non_missing: 9999 min_num_values: 1 max_num_values: 1 } }"
+    ),
+)
+def late_value_out_of_a_range(good: Path, folder: Path) -> None:
+    def score(features: Features) -> tf.Tensor:
+        return tf.gather(tf.range(60.0), tf.cast(features["miles"], tf.int32))
+
+    save(scoring(score), folder)
+
+
+@recipe(
+    "observed_rows",
+    "'company' has 7 values, as in the statistics: raises",
+    status="warn",
+    contract=observed(
+        'name: "company" num_stats { common_stats {'
+        " num_non_missing: 99 num_missing: 9900 min_num_values: 1 max_num_values: 7 } }"
+    ),
+)
+def room_for_six_values_of_a_list(good: Path, folder: Path) -> None:
+    def score(features: Features) -> tf.Tensor:
+        shape = [tf.size(features["miles"]), 6]
+        company = tf.sparse.to_dense(tf.sparse.reset_shape(features["company"], shape))
+        return features["miles"] + tf.reduce_sum(tf.cast(company, tf.float32), axis=1)
+
+    save(scoring(score, **COMPANIES), folder)
 
 
 @recipe("batch_sizes", "with 65 rows", contract=EVALUATED)

@@ -53,7 +53,8 @@ GROUPS = (
     ("predictions: NaN, random, of the wrong row, or none", "scores row_independence deterministic "
      "output_per_row outputs_finite outputs_vary state_growth latency memory"),
     ("rows that the first examples do not show, other names and words", "eval_rows schema_rows "
-     "unforeseen_rows batch_sizes without_label without_optional schema_features vocabularies"),
+     "observed_rows unforeseen_rows batch_sizes without_label without_optional schema_features "
+     "vocabularies"),
     ("warm-up requests", "warmup"),
     ("the Evaluator's config", "eval_config eval_signatures eval_rehearsal"),
 )  # fmt: skip

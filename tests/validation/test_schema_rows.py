@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from google.protobuf import text_format
-from tensorflow_metadata.proto.v0 import schema_pb2
+from tensorflow_metadata.proto.v0 import schema_pb2, statistics_pb2
 
+from generic_trainer._core.protos import load_statistics
+from generic_trainer.errors import DataError
+from generic_trainer.validation._observed import observed_features
 from generic_trainer.validation._probing import Budget, Probe, Trouble
 from generic_trainer.validation._schema_rows import SchemaRows, domain_limits, is_optional
 from generic_trainer.validation._signatures import ParsedFeature
@@ -107,6 +111,88 @@ def test_features_that_are_not_in_production_are_left_alone() -> None:
         each.lifecycle_stage = schema_pb2.DEPRECATED
     rows = dataclasses.replace(ROWS, schema=schema)
     assert [*rows.allowed(), *rows.unforeseen()] == []
+
+
+# As StatisticsGen writes them, of two splits; `path` and `name` are both in use.
+STATISTICS = text_format.Parse(
+    """
+    datasets { num_examples: 90 features {
+      path { step: "miles" } type: FLOAT
+      num_stats {
+        common_stats { num_non_missing: 90 min_num_values: 1 max_num_values: 1 }
+        min: -2.5 max: 640 median: 3.5 num_zeros: 4
+        histograms { type: STANDARD buckets { low_value: 123 high_value: 321 } }
+        histograms { type: QUANTILES buckets { low_value: -2.5 high_value: 77 }
+                     buckets { low_value: 77 high_value: inf } }
+      } }
+      features { name: "payment" type: STRING string_stats {
+        common_stats { num_non_missing: 80 num_missing: 10 min_num_values: 1 max_num_values: 1 }
+        avg_length: 20000.5 top_values { value: "voucher" } top_values { value: "__BYTES_VALUE__" }
+        rank_histogram { buckets { label: "barter" } buckets { label: "voucher" } }
+      } }
+      features { name: "company" type: INT num_stats {
+        common_stats { num_non_missing: 90 min_num_values: 1 max_num_values: 4 }
+        min: 7 max: 9223372036854775807
+      } }
+      features { name: "mixed" type: INT num_stats { common_stats { max_num_values: 1 } } }
+      features { name: "nothing" type: INT num_stats { common_stats { num_missing: 90 } } }
+      features { path { step: "nested" step: "miles" } type: FLOAT }
+    }
+    datasets { num_examples: 10 features { name: "company" type: INT string_stats {
+        common_stats { num_non_missing: 10 min_num_values: 0 max_num_values: 5 }
+        top_values { value: "55" }
+      } }
+      features { name: "mixed" type: FLOAT num_stats { common_stats { max_num_values: 1 } } }
+    }
+    """,
+    statistics_pb2.DatasetFeatureStatisticsList(),
+)
+
+
+def test_what_statistics_have_seen() -> None:
+    observed = observed_features(STATISTICS)
+    assert sorted(observed) == ["company", "miles", "payment"]
+    assert observed["miles"].values == (-2.5, 640.0, 3.5, 77.0, 0.0)
+    assert observed["payment"].values == (b"voucher", b"barter")
+    assert observed["payment"].is_missing
+    assert observed["payment"].longest == 20001
+    # The largest integer is not known to the last digit.
+    assert observed["company"].values == (7, 55)
+    assert observed["company"].lengths == (0, 5)
+    assert not observed["company"].is_missing
+
+
+def test_statistics_say_what_the_schema_does_not() -> None:
+    observed = observed_features(STATISTICS)
+    rows = dataclasses.replace(ROWS, observed=observed)
+    assert list(rows.in_statistics()) == []  # it has a domain for each
+    assert [b"x" * 20001] in values(rows.unforeseen(), "payment")
+    open_schema = schema_pb2.Schema(feature=[{"name": "miles"}, {"name": "payment"}])
+    open_rows = dataclasses.replace(rows, schema=open_schema)
+    seen = list(open_rows.in_statistics())
+    assert [-2.5] in values(seen, "miles")
+    assert [b"voucher"] in values(seen, "payment")
+    assert [55] in values(seen, "company")
+    assert {0, 5} <= {len(each) for each in values(seen, "company")}
+    assert not list(dataclasses.replace(open_rows, absent=observed.keys()).in_statistics())
+    # A feature that holds something else now is left alone.
+    as_text = {"miles": ParsedFeature("miles", "string", 1)}
+    assert not list(dataclasses.replace(open_rows, features=as_text).in_statistics())
+
+
+def test_statistics_in_files(tmp_path: Path) -> None:
+    for split, dataset in zip(("a", "b"), STATISTICS.datasets, strict=True):
+        (tmp_path / split).mkdir()
+        alone = type(STATISTICS)(datasets=[dataset])
+        (tmp_path / split / "FeatureStats.pb").write_bytes(alone.SerializeToString())
+    read = load_statistics(str(tmp_path / "*" / "FeatureStats.pb"))
+    assert observed_features(read) == observed_features(STATISTICS)
+    (tmp_path / "stats.pbtxt").write_text(str(STATISTICS))
+    assert load_statistics(tmp_path / "stats.pbtxt") == STATISTICS
+    (tmp_path / "broken").write_bytes(b"\xff")
+    for wrong in ("broken", "nowhere", "a"):
+        with pytest.raises(DataError, match=f"the statistics .*{wrong} cannot be read"):
+            load_statistics(str(tmp_path / wrong))
 
 
 def test_a_budget_counts_what_its_parts_take() -> None:

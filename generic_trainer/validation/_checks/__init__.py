@@ -91,6 +91,7 @@ _DYNAMIC: tuple[Check, ...] = (
     probing.eval_rows,
     probing.without_optional,
     probing.schema_rows,
+    probing.observed_rows,
     probing.batch_sizes,
     probing.unforeseen_rows,
     state.state_growth,

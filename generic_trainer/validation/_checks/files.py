@@ -71,17 +71,20 @@ def presence(model: ModelUnderTest) -> Iterator[Finding]:
 
 @check("inputs_read")
 def inputs_read(model: ModelUnderTest) -> Iterator[Finding]:
-    """The contract's examples, schema, transform graph and eval config can be read."""
+    """The contract's examples, schema, statistics, transform graph and eval config can be read."""
     import tensorflow as tf
     from google.protobuf.message import DecodeError
 
-    named = ("examples", "schema", "transform_graph", "eval_config")
-    if all(getattr(model.contract, name) is None for name in named):
-        yield skip("the contract names no examples, schema, transform graph or eval config")
+    read = {
+        "examples": "eval_rows", "schema": "schema", "statistics": "observed",
+        "transform_graph": "transform_graph", "eval_config": "eval_config",
+    }  # fmt: skip
+    if all(getattr(model.contract, name) is None for name in read):
+        yield skip(f"the contract names none of {', '.join(read)}")
         return
-    for source in ("eval_rows", *named[1:]):
+    for name in read.values():
         try:
-            getattr(model, source)
+            getattr(model, name)
         except DataError as error:
             yield fail(str(error), "correct the contract; nothing is said about the model here")
     with contextlib.suppress(DataError):  # which has been said above

@@ -87,10 +87,14 @@ def eval_rows(model: ModelUnderTest) -> Iterator[Finding]:
 
 @check("without_optional", needs=("scores",))
 def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
-    """Examples without the features that the schema calls optional still score."""
-    optional = {f.name for f in _features(model) if is_optional(f)} - model.label_keys
+    """Examples without the features that schema or statistics call optional still score."""
+    if model.schema is None:
+        optional = {name for name, seen in model.observed.items() if seen.is_missing}
+    else:
+        optional = {f.name for f in features_in_use(model.schema) if is_optional(f)}
+    optional -= model.label_keys
     if not optional:
-        yield skip("no schema, or all of its features are required")
+        yield skip("no schema and no statistics, or all of their features are required")
         return
     for name, scored in model.served_scores.items():
         if scored.feed.serialized and scored.feed.divisible:
@@ -109,7 +113,10 @@ def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
 @check("schema_rows", needs=("scores",))
 def schema_rows(model: ModelUnderTest) -> Iterator[Finding]:
     """Rows at the limits of what the schema allows are scored, and give numbers."""
-    yield from _of_schema(model, SchemaRows.allowed, _of_allowed)
+    if model.schema is None:
+        yield skip("the contract names no schema")
+        return
+    yield from _of_made_up(model, SchemaRows.allowed, _of_allowed)
 
 
 @check("unforeseen_rows", needs=("scores",), is_advisory=True)
@@ -125,7 +132,19 @@ def unforeseen_rows(model: ModelUnderTest) -> Iterator[Finding]:
                     "who sends one gets this error: replace fixed sizes by ones that follow the "
                     "batch, and -1 in a reshape by what can be known",
                 )
-    yield from _of_schema(model, SchemaRows.unforeseen, _of_unforeseen)
+    if model.schema is None:
+        yield skip("the contract names no schema")
+        return
+    yield from _of_made_up(model, SchemaRows.unforeseen, _of_unforeseen)
+
+
+@check("observed_rows", needs=("scores",))
+def observed_rows(model: ModelUnderTest) -> Iterator[Finding]:
+    """Rows with what the statistics have seen, where no domain is declared, give numbers."""
+    if not model.observed:
+        yield skip("the contract names no statistics of raw examples")
+        return
+    yield from _of_made_up(model, SchemaRows.in_statistics, _of_observed)
 
 
 @check("batch_sizes", needs=("scores",))
@@ -198,12 +217,14 @@ def _of_size(
             )
 
 
-def _of_schema(
+def _of_made_up(
     model: ModelUnderTest, made_up: Callable[[SchemaRows], Iterable[ProbeRow]], judge: Judge
 ) -> Iterator[Finding]:
-    probed = _probed(model) if _features(model) else []
+    from tensorflow_metadata.proto.v0 import schema_pb2
+
+    probed = _probed(model)
     if not probed:
-        yield skip("needs a schema, a signature that takes its features, and probe_s")
+        yield skip("no signature takes the features of examples, or probe_s is used up")
     for name, scored in probed:
         signature = model.signatures[name]
         features = (
@@ -212,9 +233,11 @@ def _of_schema(
             else input_features(model, signature)
         )
         base, usual = _base(scored)
-        of_schema = SchemaRows(model.schema, features, base, model.label_keys, _last_words(model))
+        schema = schema_pb2.Schema() if model.schema is None else model.schema
+        words = _last_words(model)
+        rows_of = SchemaRows(schema, features, base, model.label_keys, words, model.observed)
         with model.budget.part(0.5) as budget:
-            rows = list(_made_in_time(made_up(of_schema), budget))
+            rows = list(_made_in_time(made_up(rows_of), budget))
             yield from _findings(model, name, usual, budget, rows, judge)
             for row in rows:
                 if row.alone and budget.allows(1):
@@ -291,7 +314,8 @@ def _of_optional(model: ModelUnderTest, trouble: Trouble, message: str) -> Findi
     )
     is_wrong = trouble.kind == "NaN" and model.contract.matches_rows is not False
     if trouble.kind == "error" or is_wrong:
-        message = f"{message}, which the schema allows"
+        allows = "the statistics show" if model.schema is None else "the schema allows"
+        message = f"{message}, which {allows}"
         return Finding("fail", message, remedy, may_be_meant=True)
     return warn(message, remedy)
 
@@ -304,6 +328,19 @@ def _of_allowed(model: ModelUnderTest, trouble: Trouble, message: str) -> Findin
     if trouble.kind == "error":
         return Finding("fail", message, remedy, may_be_meant=True)
     return of_rows(model, trouble.kind == "NaN", message, f"{_NAN_REMEDY}; {remedy}")
+
+
+def _of_observed(model: ModelUnderTest, trouble: Trouble, message: str) -> Finding:
+    remedy = (
+        "examples have this value, though not the first that were scored: let the model take it, "
+        f"or keep it out of the data by a domain in the schema; {_REPLAY}"
+    )
+    # In a row with lists one value may be the length of another, and cannot be changed alone.
+    is_certain = not any(seen.lengths[1] > 1 for seen in model.observed.values())
+    if trouble.kind == "error":
+        return Finding("fail" if is_certain else "warn", message, remedy, may_be_meant=True)
+    is_certain = is_certain and trouble.kind == "NaN"
+    return of_rows(model, is_certain, message, f"{_NAN_REMEDY}; {remedy}")
 
 
 def _of_unforeseen(model: ModelUnderTest, trouble: Trouble, message: str) -> Finding:
@@ -323,10 +360,6 @@ def _probed(model: ModelUnderTest) -> list[tuple[str, Scores]]:
         for name, scored in model.served_scores.items()
         if scored.feed.records and scored.feed.divisible
     ]
-
-
-def _features(model: ModelUnderTest) -> list[Any]:
-    return [] if model.schema is None else features_in_use(model.schema)
 
 
 def _parsed(records: Iterable[bytes]) -> list[Any]:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from generic_trainer.validation import ServingContract, ValidationReport, write_manifest
 from tests.validation import models
-from tests.validation.broken_rows import scoring
+from tests.validation.broken_rows import observed, scoring
 from tests.validation.catalogue.consumers import logs, several_at_once
 from tests.validation.catalogue.rows import Features, export_v1
 from tests.validation.models import FEATURES, ROWS, SERIALIZED, save, serving
@@ -440,6 +440,24 @@ scores(
     **LIST,
 )
 scores("words_in_buckets", lambda f: _floats(tf.strings.to_hash_bucket_fast(f["payment"], 16)))
+
+
+def _last_of_a_list(folder: Path) -> None:
+    """The value that an id names in a list of the same row, as where padding ends."""
+
+    def score(features: Features) -> tf.Tensor:
+        last = tf.reduce_max(tf.sparse.to_dense(features["company"]), axis=1)
+        known = tf.reduce_all(last < tf.size(features["payment"], tf.int64) + 5)
+        with tf.control_dependencies([tf.debugging.Assert(known, ["no such place"])]):
+            return tf.identity(features["miles"])
+
+    save(scoring(score, **LIST), folder)
+
+
+add("place_in_a_list_of_the_row", _last_of_a_list, observed(
+    'name: "company" num_stats { max: 6000 common_stats {'
+    " num_non_missing: 9999 min_num_values: 1 max_num_values: 7 } }"
+))  # fmt: skip
 
 
 # Outputs and signatures for servers alone.

@@ -33,6 +33,7 @@ _BY_CHECK = {
     "latency": "tfx-addons#29", "memory": "serving#1215", "warmup": "serving#1562, serving#1602",
     "state_growth": "serving#1215", "manifest_matches": "supply chain", "golden": "supply chain",
     "eval_rows": "serving#1670", "schema_rows": "keras#11819", "unforeseen_rows": "tfx#4390",
+    "observed_rows": "tfx#2309",
     "batch_sizes": "ultralytics#10194", "schema_features": "tfx#2309",
     "label_inputs": "tfx#2920", "vocabularies": "transform#237, transform#120",
     "eval_config": "tfx#5148, model-analysis#90", "eval_signatures": "tfx#4505, tfx#2429",
