@@ -12,6 +12,7 @@ A check is a generator function, which yields what it finds and nothing when all
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +27,9 @@ CheckFunction = Callable[["ModelUnderTest"], Iterator["Finding"]]
 # Of Unicode: control characters and surrogates; what turns the direction of writing.
 _CATEGORIES = ("Cc", "Cs")
 _DIRECTIONS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+# What TensorFlow puts around the message of an error, and before it.
+_WRAPPING = ("Graph execution error", "Detected at node", "Original stack", 'File "', "<", "Node:")
+_NODE = re.compile(r"^\{\{.*?\}\} ")
 _WORST_FIRST: tuple[Status, ...] = ("fail", "warn", "pass", "skip")
 
 
@@ -121,8 +125,10 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """Returns the first line of what an error says, or its class's name where it says nothing."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """Returns what an error is and says, in a line, without the stack and nodes of TensorFlow."""
+    lines = (_NODE.sub("", line.strip()) for line in str(error).splitlines())
+    own = [line for line in lines if line and not line.startswith(_WRAPPING)]
+    return f"{type(error).__name__}: {own[0][:500]}" if own else type(error).__name__
 
 
 def merge(name: str, findings: Iterable[Finding], seconds: float = 0.0) -> Result:
@@ -171,7 +177,7 @@ class Check:
         except Exception as error:
             findings.append(
                 fail(
-                    f"the check ended with {type(error).__name__}: {reason_of(error)[:500]}",
+                    f"the check ended with {reason_of(error)}",
                     "see why this part of the model cannot be examined; if the model is right, set "
                     "severities={<check>: 'skip'} in the contract and report the case",
                 )

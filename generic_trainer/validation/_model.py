@@ -17,13 +17,14 @@ from generic_trainer._core.records import read_records
 from generic_trainer._core.tfx_names import TRANSFORMED_SCHEMA
 from generic_trainer.errors import DataError
 from generic_trainer.validation._access import Assets
+from generic_trainer.validation._check import reason_of
 from generic_trainer.validation._contract import ServingContract
 from generic_trainer.validation._formats.contents import Contents
 from generic_trainer.validation._formats.detected import Artifact, find_artifacts
 from generic_trainer.validation._graph import Node, library_of, node_name, walk
 from generic_trainer.validation._observed import ObservedFeature, observed_features
 from generic_trainer.validation._probing import Budget
-from generic_trainer.validation._scoring import Scores, first_line
+from generic_trainer.validation._scoring import Scores
 
 SAVED_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt", "saved_model.cpb")
 RECORDS = 32  # examples that every signature is called with
@@ -178,7 +179,7 @@ class ModelUnderTest:
                 importlib.import_module(module)
                 imported[module] = ""
             except Exception as error:
-                imported[module] = first_line(error)
+                imported[module] = reason_of(error)
         return imported
 
     @functools.cached_property
@@ -297,7 +298,7 @@ def _scan(prefix: Path) -> VariableScan:
         try:
             flat = np.asarray(reader.get_tensor(name)).reshape(-1)
         except Exception as error:
-            scan.unreadable[name] = (str(error).strip().splitlines() or [""])[0]
+            scan.unreadable[name] = reason_of(error)
             continue
         if flat.dtype.kind in "fc" or tf.as_dtype(flat.dtype).is_floating:
             # In pieces, as a variable may fill the memory.

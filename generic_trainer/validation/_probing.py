@@ -16,8 +16,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from generic_trainer.validation._check import reason_of
 from generic_trainer.validation._schema_rows import without
-from generic_trainer.validation._scoring import Outputs, call, first_line, is_float
+from generic_trainer.validation._scoring import Outputs, call, is_float
 
 _MAX_SHRINKING_CALLS = 60
 _MAX_BATCH = 256
@@ -150,8 +151,8 @@ class Probe:
             outputs = self._budget.call(self._signature, inputs, len(part))
         except Exception as error:
             if len(part) == 1:
-                return [Trouble(part[0], "error", first_line(error))]
-            reason = f"{first_line(error)} (somewhere in a batch of {len(part)} such rows)"
+                return [Trouble(part[0], "error", reason_of(error))]
+            reason = f"{reason_of(error)} (somewhere in a batch of {len(part)} such rows)"
             self._raised = Trouble(part[0], "error", reason)
             return None
         return self._in_outputs(outputs, part)

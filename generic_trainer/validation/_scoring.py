@@ -15,8 +15,6 @@ _SINGLE_ROWS = 4  # rows that are also scored alone
 _TOLERANCE = {2: 2e-2, 4: 1e-3, 8: 1e-6}
 _FEW = 0.05  # share of discrete values that may flip where two scores are nearly equal
 
-_WRAPPING = ("Graph execution error", "Detected at node", "Original stack", "File ", "<", "Node:")
-
 Outputs = dict[str, np.ndarray]
 
 
@@ -115,13 +113,6 @@ def call(signature: Any, inputs: Mapping[str, np.ndarray]) -> Outputs:
         for name, value in inputs.items()
     }
     return {name: _dense(value) for name, value in signature(**tensors).items()}
-
-
-def first_line(error: Exception) -> str:
-    """Returns what an error says, without the stack and the graph that TensorFlow wraps it in."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    own = [line for line in lines if line and not line.startswith(_WRAPPING)]
-    return f"{type(error).__name__}: {own[0][:500]}" if own else type(error).__name__
 
 
 def is_float(array: np.ndarray) -> bool:

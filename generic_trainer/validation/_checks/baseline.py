@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
+from generic_trainer.validation._check import Finding, check, fail, note, reason_of, skip, warn
 from generic_trainer.validation._model import ModelUnderTest
-from generic_trainer.validation._scoring import call, first_line, is_float
+from generic_trainer.validation._scoring import call, is_float
 from generic_trainer.validation._signatures import describe_info
 
 _BASE_REMEDY = (
@@ -29,7 +29,7 @@ def base_model(model: ModelUnderTest) -> Iterator[Finding]:
         base.signatures  # noqa: B018 - parses on first use
     except Exception as error:
         yield fail(
-            f"the base model {model.contract.base_model} cannot be read: {first_line(error)}",
+            f"the base model {model.contract.base_model} cannot be read: {reason_of(error)}",
             "point base_model at the directory that holds its saved_model.pb",
         )
         return
@@ -68,7 +68,7 @@ def _changed_predictions(base: ModelUnderTest, model: ModelUnderTest) -> Iterato
         except Exception as error:
             yield warn(
                 f"the base model's signature {name!r} does not score {scores.feed.source}: "
-                f"{first_line(error)}",
+                f"{reason_of(error)}",
                 "the two models cannot be compared on the same examples",
             )
             continue

@@ -12,10 +12,10 @@ import numpy as np
 
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._core.texts import did_you_mean
-from generic_trainer.validation._check import Finding, check, fail, note, skip
+from generic_trainer.validation._check import Finding, check, fail, note, reason_of, skip
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._schema_rows import DTYPE_OF_LIST, domain_words
-from generic_trainer.validation._scoring import first_line, is_float
+from generic_trainer.validation._scoring import is_float
 from generic_trainer.validation._signatures import describe_info, dtype_of, is_serialized
 from generic_trainer.validation._tfma_lint import lint_findings
 
@@ -291,4 +291,4 @@ def _metrics(result: Any) -> Iterator[tuple[str, float]]:
 def _reason(error: Exception) -> str:
     """Returns the innermost cause: Beam's runner hands errors on as the text of stack traces."""
     inner = re.findall(r"^(?:\w+\.)*(\w+(?:Error|Exception): .+)$", str(error), re.MULTILINE)
-    return (inner[-1] if inner else first_line(error))[:600]
+    return (inner[-1] if inner else reason_of(error))[:600]

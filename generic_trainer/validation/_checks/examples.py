@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from generic_trainer._core.texts import did_you_mean
-from generic_trainer.validation._check import Finding, check, fail, note, skip
+from generic_trainer.validation._check import Finding, check, fail, note, reason_of, skip
 from generic_trainer.validation._manifest import MANIFEST, read_manifest
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._schema_rows import without
-from generic_trainer.validation._scoring import Outputs, Scores, call, difference, first_line
+from generic_trainer.validation._scoring import Outputs, Scores, call, difference
 
 _GOLDEN_ROWS = 3
 
@@ -85,7 +85,7 @@ def without_label(model: ModelUnderTest) -> Iterator[Finding]:
             outputs = _score(model, name, (_without(labels, record) for record in _records(scored)))
         except Exception as error:
             yield fail(
-                f"signature {name!r} needs the label {sorted(labels)}: {first_line(error)}",
+                f"signature {name!r} needs the label {sorted(labels)}: {reason_of(error)}",
                 "leave the label out of the feature spec that the signature parses "
                 "(feature_spec.pop(LABEL_KEY)): it is not known when the model serves",
             )

@@ -28,7 +28,6 @@ from generic_trainer.validation._scoring import (
     Outputs,
     call,
     difference,
-    first_line,
     is_float,
 )
 
@@ -73,7 +72,7 @@ def format_scores(model: ModelUnderTest) -> Iterator[Finding]:
             yield note(f"{subject.name} is not run: {error}")
             continue
         except Exception as error:
-            message = f"{subject.name} cannot be loaded: {first_line(error)}"
+            message = f"{subject.name} cannot be loaded: {reason_of(error)}"
             yield (warn if model.is_saved_model else fail)(message, "convert or save it again")
             continue
         for name, signature in subject.signatures.items():
@@ -92,7 +91,7 @@ def _scored(
         outputs = run(name, feed.inputs)
     except Exception as error:
         yield judge(
-            f"{where} with {feed.source}: {first_line(error)}",
+            f"{where} with {feed.source}: {reason_of(error)}",
             "whoever runs it will see this error, if the rows are such; name real ones with "
             "ServingContract(examples=...)",
         )
@@ -129,7 +128,7 @@ def parity(model: ModelUnderTest) -> Iterator[Finding]:
         signatures, source = model.source.signatures, _run_of(model.source)
     except Exception as error:
         yield fail(
-            f"the source model cannot be loaded: {first_line(error)}",
+            f"the source model cannot be loaded: {reason_of(error)}",
             "point source_model at the directory that holds its saved_model.pb",
         )
         return
@@ -189,7 +188,7 @@ def _compared(
     try:
         outputs, expected, random, rows = _both(model, pair, feed, run, source)
     except Exception as error:
-        yield _not_compared(f"{subject.name}: {first_line(error)}", model.contract.compares)
+        yield _not_compared(f"{subject.name}: {reason_of(error)}", model.contract.compares)
         return
     contract, allowed = model.contract, tolerance(subject.quantised)
     atol = allowed if contract.parity_atol is None else contract.parity_atol

@@ -8,7 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from generic_trainer.validation._check import Finding, check, fail, note, of_rows, per_row, warn
+from generic_trainer.validation._check import (
+    Finding,
+    check,
+    fail,
+    note,
+    of_rows,
+    per_row,
+    reason_of,
+    warn,
+)
 from generic_trainer.validation._feeds import feed_for
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._scoring import (
@@ -17,7 +26,6 @@ from generic_trainer.validation._scoring import (
     Scores,
     call,
     difference,
-    first_line,
     is_float,
     score,
 )
@@ -48,7 +56,7 @@ def scores(model: ModelUnderTest) -> Iterator[Finding]:
             model.scores[name] = score(loaded, feed)
             yield note(f"signature {name!r} scored {feed.rows} rows of {feed.source}")
         except Exception as error:
-            message = f"signature {name!r} with {feed.source}: {first_line(error)}"
+            message = f"signature {name!r} with {feed.source}: {reason_of(error)}"
             if isinstance(error, (MemoryError, tf.errors.ResourceExhaustedError)):
                 yield fail(message, "reduce what the signature allocates for one batch")
                 continue

@@ -28,6 +28,7 @@ from generic_trainer.validation._check import (
     note,
     of_rows,
     per_row,
+    reason_of,
     skip,
     warn,
 )
@@ -42,7 +43,7 @@ from generic_trainer.validation._schema_rows import (
     is_optional,
     without,
 )
-from generic_trainer.validation._scoring import Outputs, Scores, difference, first_line
+from generic_trainer.validation._scoring import Outputs, Scores, difference
 from generic_trainer.validation._signatures import parsed_features
 
 _SIZES = (1, 2, 33, 64, 65, 100, 1024, 4096)
@@ -128,7 +129,7 @@ def unforeseen_rows(model: ModelUnderTest) -> Iterator[Finding]:
                 model.budget.call(model.loaded.signatures[name], scored.feed.take([]), 0)
             except Exception as error:
                 yield warn(
-                    f"signature {name!r} with an empty batch: {first_line(error)}",
+                    f"signature {name!r} with an empty batch: {reason_of(error)}",
                     "who sends one gets this error: replace fixed sizes by ones that follow the "
                     "batch, and -1 in a reshape by what can be known",
                 )
@@ -186,13 +187,13 @@ def _of_size(
     try:
         outputs = budget.call(model.loaded.signatures[name], scored.feed.take(rows), size)
     except (MemoryError, tf.errors.ResourceExhaustedError) as error:
-        yield note(f"{subject}: {first_line(error)}")
+        yield note(f"{subject}: {reason_of(error)}")
         return
     except Exception as error:
         yield of_rows(
             model,
             True,
-            f"{subject}: {first_line(error)}; {scored.feed.rows} rows are scored",
+            f"{subject}: {reason_of(error)}; {scored.feed.rows} rows are scored",
             "replace fixed sizes by ones that follow the batch: consumers choose them",
         )
         return

@@ -13,9 +13,9 @@ import numpy as np
 from generic_trainer._core.machine import resident_memory_mb
 from generic_trainer._core.records import look_at, read_records
 from generic_trainer.errors import DataError
-from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
+from generic_trainer.validation._check import Finding, check, fail, note, reason_of, skip, warn
 from generic_trainer.validation._model import ModelUnderTest
-from generic_trainer.validation._scoring import Scores, call, difference, first_line
+from generic_trainer.validation._scoring import Scores, call, difference
 from generic_trainer.validation._signatures import describe_info, nodes_of, shape_of
 
 _WARMUP_FILE = Path("assets.extra/tf_serving_warmup_requests")
@@ -41,7 +41,7 @@ def loads(model: ModelUnderTest) -> Iterator[Finding]:
         model.loaded  # noqa: B018 - loads on first use
     except Exception as error:
         yield fail(
-            f"tf.saved_model.load raises {first_line(error)}",
+            f"tf.saved_model.load raises {reason_of(error)}",
             "the model was loaded in a process without your code and from another directory: "
             "track every variable, table and asset as an attribute of the exported object, and "
             "export whole files",
@@ -79,7 +79,7 @@ def warmup(model: ModelUnderTest) -> Iterator[Finding]:
         records = read_records(file, _MAX_REQUESTS + 1)
         requests = [prediction_log_pb2.PredictionLog.FromString(record) for record in records]
     except Exception as error:
-        reason = str(error) if isinstance(error, DataError) else first_line(error)
+        reason = str(error) if isinstance(error, DataError) else reason_of(error)
         yield fail(f"{_WARMUP_FILE} cannot be read: {reason}", _WARMUP_REMEDY)
         return
     if len(records) > _MAX_REQUESTS:
@@ -165,7 +165,7 @@ def _error_of(model: ModelUnderTest, method: str, name: str, body: Any) -> str:
     try:
         call(model.loaded.signatures[name], _warmup_inputs(model, method, name, body))
     except Exception as error:
-        return f"signature {name!r} raises {first_line(error)}"
+        return f"signature {name!r} raises {reason_of(error)}"
     return ""
 
 
@@ -247,7 +247,7 @@ def session(model: ModelUnderTest) -> Iterator[Finding]:
             tf.compat.v1.saved_model.load(running, ["serve"], str(model.directory))
         except Exception as error:
             yield fail(
-                f"a tf.compat.v1.Session cannot load the model: {first_line(error)}",
+                f"a tf.compat.v1.Session cannot load the model: {reason_of(error)}",
                 "BulkInferrer and TF Serving load it this way: see the other failures first",
             )
             return
@@ -309,12 +309,12 @@ def _why_session_fails(
         return (
             f"signature {name!r}: the variables {', '.join(map(repr, untracked[:8]))} are not "
             "tracked, so that a session never restores them, though tf.saved_model.load does: "
-            f"{first_line(error)}",
+            f"{reason_of(error)}",
             "export with generic_trainer.training.export_model or, for a Keras 3 model, with "
             "model.export / ExportArchive; tf.saved_model.save(keras_3_model) has this flaw",
         )
     return (
-        f"signature {name!r} fails in a tf.compat.v1.Session: {first_line(error)}",
+        f"signature {name!r} fails in a tf.compat.v1.Session: {reason_of(error)}",
         "BulkInferrer and TF Serving run it this way; look at devices, fixed batch sizes and "
         "tables that need initialisation",
     )

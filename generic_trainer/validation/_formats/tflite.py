@@ -16,12 +16,13 @@ import numpy as np
 
 from generic_trainer._core import internals
 from generic_trainer.validation._access import reaches_out
+from generic_trainer.validation._check import reason_of
 from generic_trainer.validation._formats.contents import (
     Contents,
     MissingLibraryError,
     make_signature,
 )
-from generic_trainer.validation._scoring import Outputs, first_line
+from generic_trainer.validation._scoring import Outputs
 
 MAGIC = b"TFL3"  # from the fourth byte on
 # TensorType of the schema; what has no name here is a handle.
@@ -167,7 +168,7 @@ class _Interpreter:
             # Whoever has built an interpreter with them can run it.
             raise MissingLibraryError(
                 f"TensorFlow's interpreter lacks some of its ops {', '.join(sorted(custom_ops))}: "
-                f"{first_line(error)}"
+                f"{reason_of(error)}"
             ) from error
         self._is_named = self._interpreter.get_signature_list()
         self._signatures = signatures
