@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import mmap
 import os
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from generic_trainer.validation import ServingContract
 _RAW_EXAMPLES = "raw_examples"
 # What a library of ops is linked with, by the name that it has in the file.
 _TENSORFLOW_LIBRARY = b"libtensorflow_framework"
+_SECTION = struct.Struct("<IIQQQQIIQQ")  # a section header of 64 bits
+_SHT_DYNAMIC = 6
 
 
 def derived_contract(request: TrainingRequest) -> ServingContract:
@@ -125,6 +128,22 @@ def _may_register_ops(package: str) -> bool:
 def _is_linked_with_tensorflow(library: Path) -> bool:
     try:
         with open(library, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
-            return data.find(_TENSORFLOW_LIBRARY) >= 0
+            return data.find(_TENSORFLOW_LIBRARY, *_linked_names(data)) >= 0
     except (OSError, ValueError):  # it is empty, or a link to nothing
         return False
+
+
+def _linked_names(data: mmap.mmap) -> tuple[int, int]:
+    """Returns where the names are that a library is linked with, as libraries can be gigabytes.
+
+    Those are the strings of the dynamic section of an ELF file, see elf(5); all of another file.
+    """
+    try:
+        (start,) = struct.unpack_from("<Q", data, 0x28)
+        size, count = struct.unpack_from("<HH", data, 0x3A)
+        sections = [_SECTION.unpack_from(data, start + index * size) for index in range(count)]
+        link = next(section[6] for section in sections if section[1] == _SHT_DYNAMIC)
+        offset, length = sections[link][4:6]
+        return offset, offset + length
+    except (struct.error, StopIteration, IndexError):
+        return 0, len(data)
