@@ -89,9 +89,7 @@ def run_task(job: Job, name: str) -> WorkerEnd:
                 job = dataclasses.replace(job, request=request)
                 train(job) if job.export_fn_dir is None else _export(job, job.export_fn_dir)
     except BaseException as error:
-        with contextlib.suppress(OSError, ValueError):  # run_fn has closed it
-            traceback.print_exc()
-            sys.stderr.flush()
+        _print_error()
         return WorkerEnd.of(error, name)
     return WorkerEnd(task=name)
 
@@ -132,7 +130,7 @@ def main(arguments: Mapping[str, Any]) -> int:
         try:
             stacks = stack.enter_context(open(arguments["stacks"], "w"))
         except OSError:  # of a disk that is full or fails: all that is left is the exit status
-            traceback.print_exc()
+            _print_error()
             return Failure.DISK.exit_code
         faulthandler.enable(stacks, all_threads=True)
         os.environ.clear()
@@ -147,12 +145,19 @@ def main(arguments: Mapping[str, Any]) -> int:
         try:
             end.write(arguments["end"])
         except OSError:  # the same
-            traceback.print_exc()
+            _print_error()
             return Failure.DISK.exit_code
         if end.failure is None:
             _wait_for(arguments["peers"], job.distribution.worker_grace_s)
         faulthandler.disable()  # before the file is closed
         return end.status
+
+
+def _print_error() -> None:
+    """Prints the error that is handled, where that is possible: the output may lie on a bad disk."""
+    with contextlib.suppress(OSError, ValueError):  # run_fn has closed it
+        traceback.print_exc()
+        sys.stderr.flush()
 
 
 def _export(job: Job, export_dir: str) -> None:

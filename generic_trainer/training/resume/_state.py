@@ -30,12 +30,15 @@ from generic_trainer.training.resume._randomness import (
     set_state_of,
     state_of,
 )
+from generic_trainer.training.resume._replicas import OwnOfReplicas
 
 _MODEL = "model"
 _BUILD_CONFIG_FILE = "build_config.json"
 _CALLBACKS_FILE = "callbacks.json"
 _ARRAYS_FILE = "callbacks.npz"  # of both
 _RANDOMNESS_FILE = "random.json"
+# Of what replicas have of their own: the weights', and those of all that training has besides.
+_REPLICAS_FILES = {"weights": "replicas-weights.npz", "metrics": "replicas-metrics.npz"}
 # What `fit` sets, and sets again in the run that resumes.
 _SET_BY_FIT = {"model", "_model", "params", "validation_data"}
 _READER = "reader"
@@ -65,9 +68,20 @@ class ModelState:
             groups["steps"] = internals.KERAS_2_TRAIN_COUNTER.of(model)
         self._checkpoint = tf.train.Checkpoint(**groups)
         self._build_config = model.get_build_config()
+        self._own = {
+            "weights": _own_weights(model),
+            "metrics": OwnOfReplicas(
+                model.distribute_strategy,
+                (_value(each) for metric in model.metrics for each in metric.variables),
+            ),
+        }
 
     def write(self, directory: str) -> None:
+        """Writes the state; all workers of a cluster call this."""
         self._checkpoint.write(os.path.join(directory, _MODEL))
+        for name, own in self._own.items():
+            if values := own.values():
+                write_arrays(os.path.join(directory, _REPLICAS_FILES[name]), values)
         write_whole(os.path.join(directory, _BUILD_CONFIG_FILE), json.dumps(self._build_config))
 
     def read(self, directory: str) -> None:
@@ -78,6 +92,8 @@ class ModelState:
             ValueError: a variable was saved with another shape.
         """
         self._checkpoint.read(os.path.join(directory, _MODEL)).assert_existing_objects_matched()
+        for name, own in self._own.items():
+            _read_own(directory, name, own)
 
     @staticmethod
     def read_weights(model: Any, directory: str) -> Any:
@@ -91,7 +107,9 @@ class ModelState:
             model.build_from_config(config or {})
         groups = {"weights": _values(model.variables)} if is_keras_3(model) else {"model": model}
         checkpoint = tf.train.Checkpoint(**groups)
-        return checkpoint.read(os.path.join(directory, _MODEL)).expect_partial()
+        status = checkpoint.read(os.path.join(directory, _MODEL)).expect_partial()
+        _read_own(directory, "weights", _own_weights(model))
+        return status
 
 
 def set_first_epoch(model: Any, epoch: int | None) -> None:
@@ -118,6 +136,21 @@ class _FirstEpoch:
 
 def _values(variables: Any) -> list[Any]:
     return [variable.value for variable in variables]
+
+
+def _value(variable: Any) -> Any:
+    """Returns TensorFlow's variable; that of Keras 3 has one."""
+    return variable if isinstance(variable, tf.Variable) else variable.value
+
+
+def _own_weights(model: Any) -> OwnOfReplicas:
+    return OwnOfReplicas(model.distribute_strategy, map(_value, model.variables))
+
+
+def _read_own(directory: str, name: str, own: OwnOfReplicas) -> None:
+    path = os.path.join(directory, _REPLICAS_FILES[name])
+    if gfile().exists(path):  # one device has none, and an earlier release kept none
+        own.set(read_arrays(path))
 
 
 # ---- the callbacks and the generators ------------------------------------------------------------

@@ -20,9 +20,9 @@ import tensorflow as tf
 from generic_trainer.errors import ConfigurationError, TrainingError
 from generic_trainer.training import restore_weights, resume_callbacks
 from tests import helpers
-from tests.training.resume import fit_in_child
+from tests.training.resume import fit_in_child, fit_in_replicas
 
-CHILD = fit_in_child.__name__
+CHILD, IN_REPLICAS = fit_in_child.__name__, fit_in_replicas.__name__
 ROOT = Path(__file__).parents[3]
 
 
@@ -98,6 +98,20 @@ def test_sigterm_saves_and_then_ends_the_run(tmp_path: Path, examples: str) -> N
     assert "WorkerLostError: SIGTERM: training was preempted in epoch 1 after" in stopped.stderr
     saved = [path.name for path in (tmp_path / "fit").glob("step-*")]
     assert {"step-000000000007.0", "step-000000000008.0"} & set(saved)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keras", ["keras", "tf_keras"])
+def test_what_replicas_have_of_their_own_goes_on_exactly(tmp_path: Path, keras: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", IN_REPLICAS, str(tmp_path), keras, "7"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    straight, resumed = result(done)
+    assert resumed == straight
 
 
 def fn_args(directory: Path) -> types.SimpleNamespace:

@@ -1,0 +1,68 @@
+"""A fit on two replicas, straight, and ended and resumed: a program, because of its devices.
+
+Called with a directory, "tf_keras" or "keras", and the step to end at. Prints both results as JSON.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import types
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from generic_trainer.training import resume_callbacks
+
+EPOCHS, STEPS = 2, 5
+
+
+class Ended(Exception):
+    """What ends the first of two fits."""
+
+
+def fit(keras: Any, directory: str | None, end: int = 0) -> Any:
+    """Returns weights and history; statistics and metrics are each replica's own."""
+    tf.keras.backend.clear_session()
+    keras.utils.set_random_seed(1)
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        layers = [keras.layers.Dense(3), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
+        model = keras.Sequential(layers)
+        model.compile("adam", "mse", metrics=["mae"])
+    x = np.linspace(0, 1, EPOCHS * STEPS * 6, dtype=np.float32)[:, None]
+    x = x[np.random.RandomState(1).permutation(len(x))]
+    callbacks = []
+    if directory:
+        fn_args = types.SimpleNamespace(checkpoint_dir=directory)
+        callbacks = resume_callbacks(fn_args, every_steps=1)
+    if end:
+        count = iter(range(1, EPOCHS * STEPS))
+
+        def end_there(batch: int, logs: Any) -> None:
+            if next(count) == end:
+                raise Ended
+
+        callbacks.append(keras.callbacks.LambdaCallback(on_train_batch_end=end_there))
+    data = tf.data.Dataset.from_tensor_slices((x, 2 * x)).batch(6).repeat()
+    history = model.fit(
+        data, epochs=EPOCHS, steps_per_epoch=STEPS, verbose=0, callbacks=callbacks
+    ).history
+    history = {name: [float(each) for each in values] for name, values in history.items()}
+    return [np.asarray(each).tolist() for each in model.get_weights()], history
+
+
+def main(directory: str, name: str, end: str) -> None:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    keras = importlib.import_module(name)
+    straight = fit(keras, None)
+    try:
+        fit(keras, directory, int(end))
+    except Ended:
+        print(json.dumps([straight, fit(keras, directory)]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
