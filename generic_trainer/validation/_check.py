@@ -4,14 +4,22 @@ A check is a generator function, which yields what it finds and nothing when all
 
     @check("serve_tag", needs=("parses",))
     def serve_tag(model: ModelUnderTest) -> Iterator[Finding]:
-        '''The SavedModel has one MetaGraph tagged exactly {serve}.'''
+        '''The SavedModel has one MetaGraph tagged exactly {serve}.
+
+        Why that matters: who would fail without it, and how.
+
+        Example: a model that fails the check.
+        '''
         if ...:
             yield fail("...", remedy="...")
+
+The docstring is what `generic-trainer explain` and the documents say of the check.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 import time
 import unicodedata
@@ -157,6 +165,7 @@ class Check:
     Attributes:
         name: the key in `ServingContract.severities` and in the report.
         summary: what a model that passes fulfils, one sentence.
+        explanation: why it exists, and an example that fails it; paragraphs of Markdown.
         function: yields the findings.
         needs: checks without whose success this one cannot run.
         is_advisory: whether its worst is a warning, even where the process dies of it.
@@ -164,9 +173,18 @@ class Check:
 
     name: str
     summary: str
+    explanation: str
     function: CheckFunction
     needs: tuple[str, ...] = ()
     is_advisory: bool = False
+
+    @property
+    def how_to_silence(self) -> str:
+        """What to write to have the check warn, or not run."""
+        contract = "ServingContract(severities={%r: %%r})" % self.name
+        if self.is_advisory:
+            return f"It warns at most; `{contract % 'skip'}` leaves it out."
+        return f"`{contract % 'warn'}` has it warn at most, `'skip'` leaves it out."
 
     def run(self, model: ModelUnderTest) -> Result:
         """Runs the check; an exception that escapes it is a failure, never an error here."""
@@ -189,10 +207,10 @@ class Check:
 def check(
     name: str, needs: tuple[str, ...] = (), *, is_advisory: bool = False
 ) -> Callable[[CheckFunction], Check]:
-    """Makes a `Check` of a generator function; its docstring's first line is the summary."""
+    """Makes a `Check` of a generator function; its docstring says what for."""
 
     def decorate(function: CheckFunction) -> Check:
-        summary = (function.__doc__ or "").strip().splitlines()[0]
-        return Check(name, summary, function, needs, is_advisory)
+        summary, _, explanation = inspect.cleandoc(function.__doc__ or "").partition("\n\n")
+        return Check(name, summary, explanation, function, needs, is_advisory)
 
     return decorate

@@ -13,7 +13,6 @@ from typing import Any
 
 from generic_trainer._core import internals
 from generic_trainer._core.protos import load_eval_config, load_schema, load_statistics, read_schema
-from generic_trainer._core.records import read_records
 from generic_trainer._core.tfx_names import TRANSFORMED_SCHEMA
 from generic_trainer.errors import DataError
 from generic_trainer.validation._access import Assets
@@ -193,6 +192,8 @@ class ModelUnderTest:
         source = self._input("examples")
         if source is None:
             return []
+        from generic_trainer._core.records import read_records  # it imports TensorFlow
+
         return read_records(source, EVAL_ROWS, most_bytes=MAX_EXAMPLES_BYTES)
 
     @property

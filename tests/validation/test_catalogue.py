@@ -32,6 +32,12 @@ def test_every_check_says_what_it_is_for_in_a_sentence() -> None:
         assert re.fullmatch(r".{15,110}\.", check.summary), check
 
 
+def test_every_check_says_why_it_exists_and_what_fails_it() -> None:
+    for check in CHECKS:
+        why, _, example = check.explanation.rpartition("\n\n")
+        assert len(why) > 40 and example.startswith("Example: "), check
+
+
 def test_a_check_needs_only_what_ran_before_it() -> None:
     for index, check in enumerate(CHECKS):
         assert set(check.needs) <= set(NAMES[:index]), check

@@ -20,7 +20,14 @@ _BASE_REMEDY = (
 
 @check("base_model", needs=("loads", "devices"))
 def base_model(model: ModelUnderTest) -> Iterator[Finding]:
-    """Signatures, ops and assets are those of the base model, and predictions are alike."""
+    """Signatures, ops and assets are those of the base model, and predictions are alike.
+
+    What changed since the model that serves now is what to look at when the new one behaves
+    otherwise. It compares and warns, and judges nothing.
+
+    Example: an input that the base model has and this one does not; predictions that are all
+    shifted.
+    """
     if model.contract.base_model is None:
         yield skip("the contract names no base model")
         return

@@ -28,7 +28,14 @@ _OF_PROBABILITIES = {"AUC", "AUCPrecisionRecall", "BinaryCrossEntropy", "Calibra
 
 @check("eval_config", needs=("inputs_read",))
 def eval_config(model: ModelUnderTest) -> Iterator[Finding]:
-    """Labels, weights, slices, metrics and thresholds of the eval config make sense."""
+    """Labels, weights, slices, metrics and thresholds of the eval config make sense.
+
+    The Evaluator runs hours later, and what is wrong with its configuration is an error there, or a
+    metric that nobody checks. What can be known without the model is known here, before the
+    training.
+
+    Example: a threshold without a direction; a slice by a feature that the schema does not have.
+    """
     if model.eval_config is None:
         yield skip("the contract names no eval config")
         return
@@ -76,7 +83,13 @@ def _feature_dtypes(model: ModelUnderTest) -> dict[str, str] | None:
 
 @check("eval_signatures", needs=("inputs_read", "signatures_exist"))
 def eval_signatures(model: ModelUnderTest) -> Iterator[Finding]:
-    """The model has the signatures, inputs and outputs that the eval config refers to."""
+    """The model has the signatures, inputs and outputs that the eval config refers to.
+
+    The Evaluator calls the signature that `model_specs` names, picks outputs by name and reads the
+    label. Names that the model does not have end it.
+
+    Example: `signature_name: "serving_defualt"`; a `prediction_key` that no output has.
+    """
     if model.eval_config is None:
         yield skip("the contract names no eval config")
         return
@@ -170,7 +183,13 @@ def _outputs(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
 
 @check("eval_rehearsal", needs=("loads", "devices", "eval_signatures"))
 def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
-    """TFMA evaluates the model on a few examples, and every metric is a number."""
+    """TFMA evaluates the model on a few examples, and every metric is a number.
+
+    TFMA itself evaluates the model on a few raw examples, in the process that checks. What would
+    end the Evaluator ends the rehearsal, in seconds.
+
+    Example: an AUC of scores that are no probabilities; a metric that is NaN.
+    """
     if model.eval_config is None or not model.records:
         yield skip("needs an eval config and examples in the contract")
         return

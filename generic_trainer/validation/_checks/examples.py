@@ -21,7 +21,13 @@ _GOLDEN_ROWS = 3
 
 @check("golden", needs=("deterministic",))
 def golden(model: ModelUnderTest) -> Iterator[Finding]:
-    """The model still gives the golden outputs of its manifest."""
+    """The model still gives the golden outputs of its manifest.
+
+    Another machine, another TensorFlow, or a change of a file can have the same model give other
+    numbers. The manifest of a published model has outputs that it gave then.
+
+    Example: a copy of a published model whose weights were replaced by those of another run.
+    """
     scored = model.scores.get("serving_default")
     if scored is not None and scored.feed.real and "serving_default" in dict(_serialized(model)):
         outputs = {
@@ -68,7 +74,14 @@ def _plain(values: np.ndarray) -> Any:
 
 @check("without_label", needs=("scores",))
 def without_label(model: ModelUnderTest) -> Iterator[Finding]:
-    """Examples without the label still score, and score the same."""
+    """Examples without the label still score, and score the same.
+
+    Examples have no label when the model serves. A signature that parses it as a required feature
+    scores every example of the eval split, and none of a user's.
+
+    Example: `tf.io.parse_example` with the feature spec of the whole schema; a label that leaked
+    into the features.
+    """
     labels = model.label_keys
     # Those of an eval config may be what Transform makes, which the schema of raw examples lacks.
     for label in sorted(set(model.contract.label_keys)):

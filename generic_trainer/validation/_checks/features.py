@@ -25,7 +25,14 @@ _TRANSFORM_ASSETS = "transform_fn/assets"  # inside a TransformGraph artifact
 
 @check("schema_features", needs=("signatures_exist", "inputs_read"))
 def schema_features(model: ModelUnderTest) -> Iterator[Finding]:
-    """The features that the signatures read are in the schema and the examples, and so typed."""
+    """The features that the signatures read are in the schema and the examples, and so typed.
+
+    The model reads features by name. A name that the data does not have reads as missing, quietly,
+    where the feature has a default, and the model scores what is not there.
+
+    Example: `VarLenFeature` of `"trip_mile"`, where the schema has `"trip_miles"`; `int64` where
+    the examples have floats.
+    """
     if not model.contract.examples_transformed:
         yield from _in_examples(model)
     if model.schema is None:
@@ -147,7 +154,13 @@ def _features_of_examples(model: ModelUnderTest) -> set[str]:
 
 @check("label_inputs", needs=("signatures_exist", "inputs_read"))
 def label_inputs(model: ModelUnderTest) -> Iterator[Finding]:
-    """No signature that consumers call takes the label as an input."""
+    """No signature that consumers call takes the label as an input.
+
+    The label is what the model is to tell, and is unknown when it serves. A signature that wants it
+    cannot be called then.
+
+    Example: `serving_default(x, species)` with `label_keys=("species",)`.
+    """
     for name, signature in model.serving_signatures.items():
         if name.startswith(_PREPROCESSING):
             continue
@@ -161,7 +174,14 @@ def label_inputs(model: ModelUnderTest) -> Iterator[Finding]:
 
 @check("vocabularies", needs=("assets", "inputs_read"))
 def vocabularies(model: ModelUnderTest) -> Iterator[Finding]:
-    """Assets that the transform graph has as well hold the same."""
+    """Assets that the transform graph has as well hold the same.
+
+    Transform wrote the vocabulary, and the numbers of its words are what the model was trained on.
+    Another file of that name shifts them all, and the model scores the wrong words.
+
+    Example: the Transform step was run again, and the export still has the vocabulary of the run
+    before.
+    """
     graph = model.transform_graph
     if graph is None:
         yield skip("the contract names no transform graph")

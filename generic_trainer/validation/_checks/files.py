@@ -40,7 +40,15 @@ _VARIABLE_KEY = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 @check("presence")
 def presence(model: ModelUnderTest) -> Iterator[Finding]:
-    """The directory holds a SavedModel, or a model in another format that is known."""
+    """The directory holds a SavedModel, or a model in another format that is known.
+
+    An orchestrator takes a step for done when its process ends well, whatever lies in the
+    directory: a `run_fn` that exported elsewhere, or not at all, is found by the Pusher, or by the
+    server.
+
+    Example: `run_fn` ends without a call that saves, or saves into `fn_args.serving_model_dir +
+    "/1"`.
+    """
     model.facts["files"] = len(model.files)
     model.facts["size_bytes"] = sum((model.directory / path).stat().st_size for path in model.files)
     if not model.files:
@@ -71,7 +79,14 @@ def presence(model: ModelUnderTest) -> Iterator[Finding]:
 
 @check("inputs_read")
 def inputs_read(model: ModelUnderTest) -> Iterator[Finding]:
-    """The contract's examples, schema, statistics, transform graph and eval config can be read."""
+    """The contract's examples, schema, statistics, transform graph and eval config can be read.
+
+    What the contract names is read here once, and every other check relies on it: a path that is
+    wrong would otherwise leave them without examples, and silent.
+
+    Example: `ServingContract(examples="eval/*.gz")` where the files hold serialized
+    `SequenceExample`s.
+    """
     import tensorflow as tf
     from google.protobuf.message import DecodeError
 
@@ -105,6 +120,8 @@ def manifest_matches(model: ModelUnderTest) -> Iterator[Finding]:
     """Every file has the SHA-256 that the model's manifest.json lists.
 
     A truncated vocabulary loads and silently returns defaults; only this finds it.
+
+    Example: `assets/vocabulary` of a published model has lost its second half in a copy.
     """
     if Path(MANIFEST) not in model.files:
         yield skip(f"no {MANIFEST}: the model was not published by this package")
@@ -134,7 +151,14 @@ def manifest_matches(model: ModelUnderTest) -> Iterator[Finding]:
 
 @check("leftovers", needs=("presence",))
 def leftovers(model: ModelUnderTest) -> Iterator[Finding]:
-    """saved_model.pb is below protobuf's 2 GB, and no file is left over from a broken save."""
+    """saved_model.pb is below protobuf's 2 GB, and no file is left over from a broken save.
+
+    protobuf reads at most 2 GB, in every language, so that a larger `saved_model.pb` is written and
+    never read again. Temporary files are the sign of a save that did not end.
+
+    Example: an embedding of 3 GB as a constant of the graph;
+    `variables/variables.data-00000-of-00001.tempstate123`.
+    """
     if Path("saved_model.pb") in model.files:
         size = (model.directory / "saved_model.pb").stat().st_size
         if size > _PROTOBUF_LIMIT:
@@ -161,7 +185,13 @@ def leftovers(model: ModelUnderTest) -> Iterator[Finding]:
 
 @check("parses", needs=("presence",))
 def parses(model: ModelUnderTest) -> Iterator[Finding]:
-    """The SavedModel proto parses and holds a graph."""
+    """The SavedModel proto parses and holds a graph.
+
+    A file that was cut off by a full disk or an interrupted copy is there, has a size and a name,
+    and holds nothing.
+
+    Example: `saved_model.pb` of 0 bytes.
+    """
     try:
         meta_graphs = len(model.saved_model.meta_graphs)
     except Exception as error:
@@ -183,6 +213,8 @@ def fingerprint_matches(model: ModelUnderTest) -> Iterator[Finding]:
 
     It covers saved_model.pb and the index of the variables; the variables' own bytes have
     checksums of their own, and assets are covered by the manifest.
+
+    Example: `saved_model.pb` of one export beside the `variables/` of another one.
     """
     if Path("fingerprint.pb") not in model.files:
         yield skip("no fingerprint.pb (written by TensorFlow 2.12 and later)")
@@ -217,7 +249,13 @@ def fingerprint_matches(model: ModelUnderTest) -> Iterator[Finding]:
 
 @check("assets", needs=("serve_tag",))
 def assets(model: ModelUnderTest) -> Iterator[Finding]:
-    """Every asset of the graph is there and holds something."""
+    """Every asset of the graph is there and holds something.
+
+    A table without its file stops the model from loading; one whose file is empty, or a pointer of
+    Git LFS, loads, and every word in it is unknown.
+
+    Example: `assets/vocabulary` is missing, as the model was copied without its folder.
+    """
     for name in sorted({asset.filename for asset in model.assets}):
         file = model.directory / "assets" / name
         if not file.is_file():
@@ -244,7 +282,13 @@ def _starts_with(file: Path, start: bytes) -> bool:
 
 @check("variables_read", needs=("serve_tag",))
 def variables_read(model: ModelUnderTest) -> Iterator[Finding]:
-    """Every variable is complete, and its checksum is right."""
+    """Every variable is complete, and its checksum is right.
+
+    Weights are in files of their own, whose bytes TensorFlow reads when it must: a damaged shard
+    may be noticed by the first request. Each tensor is read here, and its checksum compared.
+
+    Example: `variables.data-00000-of-00002` without its sibling; one bit that a disk has turned.
+    """
     if _VARIABLES_INDEX not in model.files:
         if any(node.op in _VARIABLE_OPS for node in model.nodes):
             yield fail(f"the model has variables and no {_VARIABLES_INDEX}", _VARIABLES_REMEDY)
@@ -262,7 +306,13 @@ def variables_read(model: ModelUnderTest) -> Iterator[Finding]:
 
 @check("variables_finite", needs=("variables_read",))
 def variables_finite(model: ModelUnderTest) -> Iterator[Finding]:
-    """No weight is NaN or infinite."""
+    """No weight is NaN or infinite.
+
+    Training that diverges ends without an error, and exports NaN. What such a model scores is NaN,
+    or a constant.
+
+    Example: a learning rate of 1,000, and every weight is NaN after ten steps.
+    """
     if _VARIABLES_INDEX not in model.files:
         yield skip("the model has no variables")
         return

@@ -24,7 +24,13 @@ _LOADS_SAVED_MODELS = "it loads a SavedModel: export one as well, or take the co
 
 @check("other_formats", needs=("presence",))
 def other_formats(model: ModelUnderTest) -> Iterator[Finding]:
-    """Every model in another format is whole, and its weights are numbers."""
+    """Every model in another format is whole, and its weights are numbers.
+
+    TFX's rewriters write TFLite and TensorFlow.js beside or instead of a SavedModel, and models of
+    other libraries go through the same Pusher; a file that was cut off is found there by nobody.
+
+    Example: a `.tflite` file of half its length, or an ONNX model whose weights are NaN.
+    """
     if not model.artifacts:
         yield skip(_NOTHING)
         return
@@ -52,7 +58,14 @@ def _damaged(model: ModelUnderTest, artifact: Artifact) -> Finding:
 
 @check("embedded_code", needs=("presence",))
 def embedded_code(model: ModelUnderTest) -> Iterator[Finding]:
-    """No file runs code on whoever loads it, as far as what it names is known."""
+    """No file runs code on whoever loads it, as far as what it names is known.
+
+    A pickle and a Keras file with a Lambda layer are programs, which whoever loads them runs. They
+    are never loaded here: what they would import is read from their bytes.
+
+    Example: a pickle that imports `os.system`. `ServingContract(allowed_globals=("package",))`
+    accepts a package.
+    """
     if not model.artifacts:
         yield skip(_NOTHING)
     for artifact, contents in model.readable_artifacts:
@@ -84,7 +97,13 @@ def _package(name: str) -> str:
 
 @check("format_consumers", needs=("presence",))
 def format_consumers(model: ModelUnderTest) -> Iterator[Finding]:
-    """Every consumer that the pipeline names can read the format of the export."""
+    """Every consumer that the pipeline names can read the format of the export.
+
+    BulkInferrer and InfraValidator load SavedModels and nothing else; before them any other format
+    fails only after the training has been paid for.
+
+    Example: `model.keras` alone in the export, and a BulkInferrer in the pipeline.
+    """
     if not model.is_other_format:
         yield skip("the export is a SavedModel")
         return
@@ -121,7 +140,13 @@ def _for_the_evaluator(model: ModelUnderTest, kinds: str) -> Iterator[Finding]:
 
 @check("format_inputs", needs=("other_formats", "inputs_read"))
 def format_inputs(model: ModelUnderTest) -> Iterator[Finding]:
-    """Inputs that are named like features are features of the schema, of its types."""
+    """Inputs that are named like features are features of the schema, of its types.
+
+    A model in another format is fed by code of yours, by name; a name that no feature has is a
+    typing mistake, or an old schema.
+
+    Example: an ONNX model with the input `trip_mile`, where the schema has `trip_miles`.
+    """
     if model.schema is None or not model.artifacts:
         yield skip(_NOTHING if not model.artifacts else "the contract has no schema")
         return

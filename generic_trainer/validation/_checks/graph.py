@@ -46,7 +46,13 @@ _ACCELERATOR = re.compile(r"(GPU|TPU)", re.IGNORECASE)
 
 @check("serve_tag", needs=("parses",))
 def serve_tag(model: ModelUnderTest) -> Iterator[Finding]:
-    """One MetaGraph is tagged exactly {serve}, which is what every consumer asks for."""
+    """One MetaGraph is tagged exactly {serve}, which is what every consumer asks for.
+
+    TF Serving, BulkInferrer and `tf.saved_model.load` ask for the MetaGraph whose only tag is
+    `serve`, and end with an error where there is none.
+
+    Example: a SavedModelBuilder that was given `["serve", "gpu"]`.
+    """
     tags = [set(graph.meta_info_def.tags) for graph in model.saved_model.meta_graphs]
     if {"serve"} not in tags:
         actual = ", ".join("{" + ", ".join(sorted(each)) + "}" for each in tags)
@@ -59,7 +65,13 @@ def serve_tag(model: ModelUnderTest) -> Iterator[Finding]:
 
 @check("tensorflow_version", needs=("serve_tag",))
 def tensorflow_version(model: ModelUnderTest) -> Iterator[Finding]:
-    """The model was not saved by a newer TensorFlow than the one that runs here."""
+    """The model was not saved by a newer TensorFlow than the one that runs here.
+
+    An older TensorFlow may lack an op, or an attribute of one, and says so when the model is
+    loaded, on the servers.
+
+    Example: exported by TensorFlow 2.21, served by 2.16.
+    """
     import tensorflow as tf
 
     saved_by = model.meta_graph.meta_info_def.tensorflow_version
@@ -81,7 +93,14 @@ def tensorflow_version(model: ModelUnderTest) -> Iterator[Finding]:
 
 @check("unregistered_ops", needs=("serve_tag",))
 def unregistered_ops(model: ModelUnderTest) -> Iterator[Finding]:
-    """Every op is one of TensorFlow's own, in the TensorFlow that is installed here."""
+    """Every op is one of TensorFlow's own, in the TensorFlow that is installed here.
+
+    An op that TensorFlow does not bring comes from a library, which every consumer has to load
+    before the model; without it nothing loads.
+
+    Example: a tokenizer of `tensorflow_text` inside the graph.
+    `ServingContract(op_libraries=("tensorflow_text",))` says that consumers have it.
+    """
     find_op, unknown = internals.TF_FIND_OP.get(), model.foreign_ops
     libraries = [name for name, problem in model.op_libraries.items() if not problem]
     problems = [f"{name} ({problem})" for name, problem in model.op_libraries.items() if problem]
@@ -109,7 +128,13 @@ def unregistered_ops(model: ModelUnderTest) -> Iterator[Finding]:
 
 @check("denied_ops", needs=("serve_tag",))
 def denied_ops(model: ModelUnderTest) -> Iterator[Finding]:
-    """No op is one of the contract's denied ones, not even inside a branch or a loop."""
+    """No op is one of the contract's denied ones, not even inside a branch or a loop.
+
+    Your servers, or your rules, may forbid what TensorFlow can do. The ops are looked for in
+    branches, loops and functions too.
+
+    Example: `ServingContract(denied_ops=("DecodeRaw",))`, and the graph decodes raw bytes.
+    """
     if not model.contract.denied_ops:
         yield skip("the contract denies no op")
         return
@@ -123,7 +148,13 @@ def denied_ops(model: ModelUnderTest) -> Iterator[Finding]:
 
 @check("python_ops", needs=("serve_tag",))
 def python_ops(model: ModelUnderTest) -> Iterator[Finding]:
-    """No op calls Python: the function stays behind in the process that exported it."""
+    """No op calls Python: the function stays behind in the process that exported it.
+
+    `tf.py_function` keeps a number in the graph, by which it finds the function in the process that
+    exported it. In every other process there is none.
+
+    Example: `tf.numpy_function(normalise, [x], tf.float32)` in a signature.
+    """
     ops = set(_PYTHON_OPS).difference(model.contract.allowed_ops)
     yield from _forbid(
         [node for node in model.nodes if node.op in ops],
@@ -152,6 +183,9 @@ def file_ops(model: ModelUnderTest) -> Iterator[Finding]:
     """No op reads or writes files or connects, as far as a consumer can get (assets apart).
 
     Where this check fails, the model is not run: it would do here what it is refused for.
+
+    Example: `tf.io.read_file` of a path that the request brings.
+    `ServingContract(allowed_ops=("ReadFile",))` accepts it, and the model is run.
     """
     allowed = model.contract.allowed_ops
     nodes = [
@@ -187,7 +221,14 @@ def _is_loading(node: Node) -> bool:
 
 @check("absolute_paths", needs=("serve_tag",))
 def absolute_paths(model: ModelUnderTest) -> Iterator[Finding]:
-    """No constant names a file outside the model: it would be missing where the model serves."""
+    """No constant names a file outside the model: it would be missing where the model serves.
+
+    A path in a constant is that of the machine that trained. Files that a model needs are its
+    assets, which are copied with it.
+
+    Example: `tf.lookup.TextFileInitializer("/home/me/vocabulary.txt", ...)` whose file is not
+    tracked as an asset.
+    """
     found = list(_paths(model))
     if not found:
         return  # as in nearly all models, which need not be traced then
@@ -235,6 +276,9 @@ def devices(model: ModelUnderTest) -> Iterator[Finding]:
     """No op is tied to a worker, an accelerator or the other replicas of the training.
 
     The checks that run the model need this one: a collective waits for ever.
+
+    Example: a graph with `/job:worker/task:1` in its devices, exported inside a strategy's scope; a
+    collective that waits for replicas.
     """
     nodes = [node for node in model.nodes if node.op not in model.contract.allowed_ops]
     leftovers = [node for node in nodes if _COLLECTIVE.match(node.op)]
@@ -308,7 +352,14 @@ def _placed(nodes: list[Node]) -> str:
 
 @check("compiled_functions", needs=("serve_tag",))
 def compiled_functions(model: ModelUnderTest) -> Iterator[Finding]:
-    """No function insists on compilation with XLA, which many servers are built without."""
+    """No function insists on compilation with XLA, which many servers are built without.
+
+    TF Serving and many builds of TensorFlow have no XLA, and a function that must be compiled fails
+    there with its first call.
+
+    Example: `tf.function(jit_compile=True)` behind a signature; a model that JAX has lowered for
+    TPUs alone.
+    """
     compiled = [
         function.signature.name
         for function in model.meta_graph.graph_def.library.function

@@ -61,7 +61,13 @@ class _Subject:
 
 @check("format_scores", needs=("other_formats", "embedded_code", "inputs_read"))
 def format_scores(model: ModelUnderTest) -> Iterator[Finding]:
-    """Models in other formats that can be run here score rows, without NaN."""
+    """Models in other formats that can be run here score rows, without NaN.
+
+    A file that is whole may still fail with its first row. TFLite and ONNX models are run on rows
+    of the eval split here; pickles never are.
+
+    Example: a TFLite model whose ops need the Flex delegate, or that gives NaN after quantisation.
+    """
     subjects = list(_artifacts(model))
     if not subjects:
         yield skip("no file in another format that is run here")
@@ -108,7 +114,14 @@ def _scored(
 
 @check("parity", needs=("format_scores",))
 def parity(model: ModelUnderTest) -> Iterator[Finding]:
-    """Models in other formats, and quantised ones, predict what their source predicts."""
+    """Models in other formats, and quantised ones, predict what their source predicts.
+
+    Converting and quantising change the numbers, mostly by little. Its source is the only thing to
+    tell whether it was little.
+
+    Example: a model that was quantised without a representative dataset, which is off by 0.3.
+    `parity_atol`, `parity_rtol` and `max_accuracy_drop` say how much is accepted.
+    """
     subjects = list(_artifacts(model))
     if model.contract.source_model is not None and model.scores:
         named = {name: model.signatures[name] for name in model.served_scores}

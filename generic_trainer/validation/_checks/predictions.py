@@ -40,6 +40,8 @@ def scores(model: ModelUnderTest) -> Iterator[Finding]:
 
     The rows are the contract's examples where they fit the signature. Made-up rows stand in
     elsewhere; what they cannot be scored with is a warning, as the model may rightly refuse them.
+
+    Example: a reshape to `[32, 10]`, which the last batch of 7 rows does not fit.
     """
     import tensorflow as tf
 
@@ -118,7 +120,12 @@ def _scored_alone(loaded: Any, feed: Feed) -> list[int]:
 
 @check("output_per_row", needs=("scores",))
 def output_per_row(model: ModelUnderTest) -> Iterator[Finding]:
-    """The first dimension of every output is the number of rows."""
+    """The first dimension of every output is the number of rows.
+
+    What shapes say may be wrong, or nothing. Here the rows that come back are counted.
+
+    Example: 8 examples give an output of shape `[16, 3]`.
+    """
     for name, scored in model.served_scores.items():
         for key, output in sorted(scored.batch.items()):
             if output.shape[:1] != (scored.feed.rows,):
@@ -132,7 +139,13 @@ def output_per_row(model: ModelUnderTest) -> Iterator[Finding]:
 
 @check("outputs_finite", needs=("scores",))
 def outputs_finite(model: ModelUnderTest) -> Iterator[Finding]:
-    """No output is NaN or infinite."""
+    """No output is NaN or infinite.
+
+    One NaN among a thousand predictions turns the Evaluator's metric into NaN, which no threshold
+    refuses, and a client shows it as it is.
+
+    Example: a feature that is divided by its own mean, which is 0 for one of the eval examples.
+    """
     for name, scored in model.scores.items():
         for key, output in sorted(scored.batch.items()):
             if is_float(output) and not np.isfinite(output.astype(np.float64)).all():
@@ -149,7 +162,13 @@ def outputs_finite(model: ModelUnderTest) -> Iterator[Finding]:
 
 @check("outputs_vary", needs=("scores",))
 def outputs_vary(model: ModelUnderTest) -> Iterator[Finding]:
-    """Different examples do not all get the same outputs."""
+    """Different examples do not all get the same outputs.
+
+    A model that gives everybody the same has not read its features, or has learned nothing. It
+    loads, serves and has a plausible accuracy where classes are uneven.
+
+    Example: a signature that parses `"x"` while the examples have `"X"`, and fills in the default.
+    """
     for name, scored in model.served_scores.items():
         if name.startswith(_PREPROCESSING):
             continue  # it may return the label, of which a few examples can well have one value
@@ -167,7 +186,13 @@ def _constant(output: np.ndarray) -> bool:
 
 @check("deterministic", needs=("scores",))
 def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
-    """The same batch scored twice gives the same outputs."""
+    """The same batch scored twice gives the same outputs.
+
+    The same request must have the same answer; otherwise no prediction can be explained, cached, or
+    compared with that of the next model.
+
+    Example: dropout that is active in the exported function: `model(x, training=True)`.
+    """
     for name, scored in model.scores.items():
         for key in sorted(scored.batch):
             changed, certain = scored.varies(key)
@@ -195,7 +220,14 @@ def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
 
 @check("row_independence", needs=("scores",))
 def row_independence(model: ModelUnderTest) -> Iterator[Finding]:
-    """A row scored alone, or in a smaller batch, gives what it gives in the full batch."""
+    """A row scored alone, or in a smaller batch, gives what it gives in the full batch.
+
+    A prediction that depends on its neighbours changes with the traffic. In the Evaluator's batches
+    it looks fine.
+
+    Example: `BatchNormalization` called with `training=True`; scores that are divided by the sum
+    over the batch.
+    """
     for name, scored in model.scores.items():
         for key in sorted(scored.batch):
             message, certain = first_difference(scored, key)

@@ -68,7 +68,13 @@ Judge = Callable[[ModelUnderTest, Trouble, str], Finding]
 
 @check("eval_rows", needs=("scores",))
 def eval_rows(model: ModelUnderTest) -> Iterator[Finding]:
-    """The first 1,000 eval examples are scored, in batches of more than 64 too."""
+    """The first 1,000 eval examples are scored, in batches of more than 64 too.
+
+    The first examples seldom have the rare word, the longest list or the missing value. A thousand
+    show more of what production sends, in batches that grow beyond the first.
+
+    Example: an example whose list of 40 words does not fit a reshape.
+    """
     examples = _parsed(model.eval_rows[RECORDS:])
     rows = [ProbeRow(each, f"example {RECORDS + n}") for n, each in enumerate(examples)]
     probed = [(n, s) for n, s in _probed(model) if s.feed.real] if rows else []
@@ -88,7 +94,14 @@ def eval_rows(model: ModelUnderTest) -> Iterator[Finding]:
 
 @check("without_optional", needs=("scores",))
 def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
-    """Examples without the features that schema or statistics call optional still score."""
+    """Examples without the features that schema or statistics call optional still score.
+
+    They say what may be missing, and one day it is. Each optional feature is left out alone,
+    and all of them together.
+
+    Example: `FixedLenFeature([], tf.float32)` without a default, for a feature with `presence {
+    min_fraction: 0.9 }`.
+    """
     if model.schema is None:
         optional = {name for name, seen in model.observed.items() if seen.is_missing}
     else:
@@ -113,7 +126,14 @@ def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
 
 @check("schema_rows", needs=("scores",))
 def schema_rows(model: ModelUnderTest) -> Iterator[Finding]:
-    """Rows at the limits of what the schema allows are scored, and give numbers."""
+    """Rows at the limits of what the schema allows are scored, and give numbers.
+
+    What the schema allows may come: every word of a domain, the ends of a range, lists of each
+    length, an optional feature that is missing. The model is called with such rows, and what fails
+    is shrunk to the smallest example.
+
+    Example: `log(x)` where the domain of `x` begins at 0.
+    """
     if model.schema is None:
         yield skip("the contract names no schema")
         return
@@ -122,7 +142,13 @@ def schema_rows(model: ModelUnderTest) -> Iterator[Finding]:
 
 @check("unforeseen_rows", needs=("scores",), is_advisory=True)
 def unforeseen_rows(model: ModelUnderTest) -> Iterator[Finding]:
-    """Rows beyond what the schema declares are scored and give numbers, and no rows no error."""
+    """Rows beyond what the schema declares are scored and give numbers, and no rows no error.
+
+    Clients send what no schema has foreseen: values beyond a domain, words nobody knows, broken
+    text, an empty batch. Nobody has promised to take them, so this warns at most.
+
+    Example: an unknown word whose index lies beyond the embedding.
+    """
     for name, scored in model.served_scores.items():
         if scored.feed.divisible and model.budget.allows(1):
             try:
@@ -150,7 +176,14 @@ def observed_rows(model: ModelUnderTest) -> Iterator[Finding]:
 
 @check("batch_sizes", needs=("scores",))
 def batch_sizes(model: ModelUnderTest) -> Iterator[Finding]:
-    """Batches of 1 to 4,096 rows are scored, as far as there is time, and each row as ever."""
+    """Batches of 1 to 4,096 rows are scored, as far as there is time, and each row as ever.
+
+    Servers batch as traffic comes, and BulkInferrer as its workers like it. Some sizes are rare,
+    and 1 and 4,096 are both among them.
+
+    Example: an attention mask that is traced for 64 rows; memory that grows with the square of the
+    batch.
+    """
     probed = [(n, s) for n, s in model.served_scores.items() if s.feed.divisible]
     if not probed or not model.budget.allows(1):
         yield skip("no signature with a free batch was called, or probe_s is used up")

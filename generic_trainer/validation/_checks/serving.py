@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from generic_trainer._core.machine import resident_memory_mb
-from generic_trainer._core.records import look_at, read_records
 from generic_trainer.errors import DataError
 from generic_trainer.validation._check import Finding, check, fail, note, reason_of, skip, warn
 from generic_trainer.validation._model import ModelUnderTest
@@ -34,7 +33,14 @@ _MAX_SECONDS = 0.5
 
 @check("loads", needs=("serve_tag", "file_ops"))
 def loads(model: ModelUnderTest) -> Iterator[Finding]:
-    """`tf.saved_model.load` loads the model elsewhere than where it was exported."""
+    """`tf.saved_model.load` loads the model elsewhere than where it was exported.
+
+    The model is loaded in a process without your code, and from another directory, as every
+    consumer does.
+
+    Example: a table that the exported object does not track; a vocabulary that is read from where
+    the model was first written.
+    """
     model.op_libraries  # noqa: B018 - imports on first use
     model.memory_before_mb = resident_memory_mb()
     try:
@@ -50,7 +56,14 @@ def loads(model: ModelUnderTest) -> Iterator[Finding]:
 
 @check("warmup", needs=("loads", "devices"))
 def warmup(model: ModelUnderTest) -> Iterator[Finding]:
-    """Every warm-up request of the model can be answered."""
+    """Every warm-up request of the model can be answered.
+
+    TF Serving replays `assets.extra/tf_serving_warmup_requests` before it takes traffic, and a
+    model whose requests fail is not served.
+
+    Example: a request with an input that was renamed since; a file of 1,001 requests, or a
+    compressed one.
+    """
     if _WARMUP_FILE not in model.files:
         for path in model.files:
             if path.name.startswith(_WARMUP_FILE.name):
@@ -69,6 +82,8 @@ def warmup(model: ModelUnderTest) -> Iterator[Finding]:
     if not (model.directory / _WARMUP_FILE).stat().st_size:
         yield note(f"{_WARMUP_FILE} has no request")
         return
+    from generic_trainer._core.records import look_at, read_records  # it imports TensorFlow
+
     try:
         if compression := look_at(file, whatever_its_name=True).compression:
             yield fail(
@@ -183,7 +198,13 @@ def _warmup_inputs(
 
 @check("latency", needs=("scores",))
 def latency(model: ModelUnderTest) -> Iterator[Finding]:
-    """One example is scored within the contract's time, in the median."""
+    """One example is scored within the contract's time, in the median.
+
+    Whoever asks waits. The median for one example is measured on the processors of the machine that
+    checks; without `max_latency_ms` it is a number in the report and nothing more.
+
+    Example: `ServingContract(max_latency_ms=5)` and a model of 12 ms.
+    """
     served = [name for name in model.serving_signatures if name in model.scores]
     if not served:
         yield skip("no signature was called")
@@ -204,7 +225,13 @@ def latency(model: ModelUnderTest) -> Iterator[Finding]:
 
 @check("memory", needs=("scores",))
 def memory(model: ModelUnderTest) -> Iterator[Finding]:
-    """Loading and scoring stays within the contract's memory."""
+    """Loading and scoring stays within the contract's memory.
+
+    A server that loads more than it has is killed, with every other model that it serves. Without
+    `max_memory_mb` this is a number in the report and nothing more.
+
+    Example: `ServingContract(max_memory_mb=500)` and embeddings of 2 GB.
+    """
     before_mb, after_mb = model.memory_before_mb, resident_memory_mb()
     if before_mb is None or after_mb is None:
         yield skip("resident memory cannot be read on this system")
@@ -237,6 +264,9 @@ def session(model: ModelUnderTest) -> Iterator[Finding]:
 
     BulkInferrer, TF Serving and every C++ server restore the variables that the checkpoint
     tracks and run the graph. `tf.saved_model.load` restores more than that.
+
+    Example: `tf.saved_model.save` on a Keras 3 model, whose variables the checkpoint does not
+    track.
     """
     import tensorflow as tf
 

@@ -33,7 +33,14 @@ _NOT_IN_JSON = ("complex64", "complex128")
 
 @check("signatures_exist", needs=("serve_tag",))
 def signatures_exist(model: ModelUnderTest) -> Iterator[Finding]:
-    """The model has a signature."""
+    """The model has a signature.
+
+    Servers, BulkInferrer and Evaluator call signatures; a model without one loads, and cannot be
+    asked.
+
+    Example: `tf.saved_model.save(module, directory)` of a `tf.Module` whose functions have no
+    `input_signature`.
+    """
     model.facts["signatures"] = list(model.signatures)
     if not model.signatures:
         yield fail(
@@ -45,7 +52,14 @@ def signatures_exist(model: ModelUnderTest) -> Iterator[Finding]:
 
 @check("required_signatures", needs=("signatures_exist",))
 def required_signatures(model: ModelUnderTest) -> Iterator[Finding]:
-    """The signatures that the contract names are there."""
+    """The signatures that the contract names are there.
+
+    Who calls the model does so by the name of a signature. By default that is `serving_default`,
+    which TF Serving, BulkInferrer and the Evaluator call where nothing else is said.
+
+    Example: the export has `predict` alone. `ServingContract(signatures=("predict",))` asks for
+    what there is.
+    """
     actual = list(model.signatures)
     missing = [spec.name for spec in model.contract.signature_specs if spec.name not in actual]
     if missing:
@@ -59,7 +73,14 @@ def required_signatures(model: ModelUnderTest) -> Iterator[Finding]:
 
 @check("signature_specs", needs=("required_signatures",))
 def signature_specs(model: ModelUnderTest) -> Iterator[Finding]:
-    """The signatures have the names, dtypes and shapes that the contract requires."""
+    """The signatures have the names, dtypes and shapes that the contract requires.
+
+    A client is compiled against names, dtypes and shapes; another export may change any of them
+    without anybody noticing.
+
+    Example: `SignatureSpec("serving_default", outputs={"score": "float32[None, 1]"})`, and the
+    output is called `output_0`.
+    """
     specs = [spec for spec in model.contract.signature_specs if spec.inputs or spec.outputs]
     if not specs:
         yield skip("the contract requires no tensors")
@@ -103,6 +124,8 @@ def serialized_input(model: ModelUnderTest) -> Iterator[Finding]:
 
     BulkInferrer wants exactly one input, which is a string; TF Serving's warm-up requests and
     InfraValidator want its shape to be exactly [None].
+
+    Example: a Keras model saved with its dense inputs, `serving_default(x: float32[None, 4])`.
     """
     problems = [_why_unserialized(name, item) for name, item in model.serving_signatures.items()]
     if not problems or None in problems:
@@ -140,6 +163,8 @@ def batch_dimension(model: ModelUnderTest) -> Iterator[Finding]:
 
     A signature with a fixed batch accepts other sizes when called from Python, and fails with
     them in the sessions that servers and BulkInferrer use.
+
+    Example: `tf.TensorSpec([32], tf.string)` in the `input_signature`.
     """
     for name, signature in model.serving_signatures.items():
         for key, info in sorted(signature.inputs.items()):
@@ -154,7 +179,13 @@ def batch_dimension(model: ModelUnderTest) -> Iterator[Finding]:
 
 @check("output_shape", needs=("signatures_exist",))
 def output_shape(model: ModelUnderTest) -> Iterator[Finding]:
-    """The first dimension of every output is the batch: BulkInferrer and Evaluator split by it."""
+    """The first dimension of every output is the batch: BulkInferrer and Evaluator split by it.
+
+    A mean over the batch, or a constant among the outputs, has no row for the example it belongs
+    to: BulkInferrer fails, and an Evaluator may score the wrong rows.
+
+    Example: a signature that returns `{"loss": tf.reduce_mean(losses)}`.
+    """
     for name, signature in model.serving_signatures.items():
         for key, info in sorted(signature.outputs.items()):
             if not batched(info):
@@ -169,7 +200,14 @@ def output_shape(model: ModelUnderTest) -> Iterator[Finding]:
 
 @check("signature_tensors", needs=("signatures_exist",))
 def signature_tensors(model: ModelUnderTest) -> Iterator[Finding]:
-    """Inputs and outputs name tensors of the graph, of the dtypes that they declare."""
+    """Inputs and outputs name tensors of the graph, of the dtypes that they declare.
+
+    A signature is a list of names. Tools that edit graphs can leave names behind that lead nowhere,
+    which loads in Python, and fails with the first request.
+
+    Example: a graph that was optimised after the export, in which `StatefulPartitionedCall:0` has
+    no more outputs.
+    """
     graph = model.meta_graph.graph_def
     nodes = {node.name: node for node in graph.node}
     library = {function.signature.name: function for function in graph.library.function}
@@ -241,7 +279,14 @@ def _conflict(nodes: Mapping[str, Any], info: Any) -> str:
 
 @check("signature_methods", needs=("signatures_exist",))
 def signature_methods(model: ModelUnderTest) -> Iterator[Finding]:
-    """Signatures to classify, regress and predict have the inputs and outputs that this takes."""
+    """Signatures to classify, regress and predict have the inputs and outputs that this takes.
+
+    TF Serving has calls of its own for classification and regression, which look for `scores`,
+    `classes` and `outputs` of fixed dtypes; a signature that says it can be classified, and has
+    other outputs, fails each such call.
+
+    Example: method `tensorflow/serving/classify` with the output `scores` of int64.
+    """
     judge = fail if model.contract.infers_in_bulk else warn
     for name, signature in model.serving_signatures.items():
         for problem in _method_problems(signature):
@@ -301,7 +346,13 @@ def _is_of_method(shape: list[int | None], ranks: tuple[int, ...]) -> bool:
 
 @check("composite_tensors", needs=("signatures_exist",))
 def composite_tensors(model: ModelUnderTest) -> Iterator[Finding]:
-    """Signatures take and return dense tensors; ragged and sparse ones cannot be served."""
+    """Signatures take and return dense tensors; ragged and sparse ones cannot be served.
+
+    Requests and responses are dense tensors. Ragged and sparse ones, and handles of resources, have
+    no form in them.
+
+    Example: a signature that returns the result of `tf.strings.split` as it is.
+    """
     for name, signature in model.serving_signatures.items():
         for kind, tensors in (("input", signature.inputs), ("output", signature.outputs)):
             for key, info in sorted(tensors.items()):

@@ -30,7 +30,13 @@ _REMEDY = (
 
 @check("state_growth", needs=("scores",))
 def state_growth(model: ModelUnderTest) -> Iterator[Finding]:
-    """No table, queue or variable grows with the calls of a signature."""
+    """No table, queue or variable grows with the calls of a signature.
+
+    A signature may change what it holds. What grows with each call takes the server's memory in
+    weeks, and no test sees weeks.
+
+    Example: a `MutableHashTable` that every unseen word is added to.
+    """
     changing = 0
     for name, scored in model.served_scores.items():
         ops = {n.op for n in nodes_of(model.meta_graph.graph_def, model.signatures[name])}
