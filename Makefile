@@ -9,7 +9,7 @@ PY := $(VENV)/bin/python
 export VENV STACK PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pipeline test test-slow test-all lint types format ci constraints clean
+.PHONY: help setup pipeline notebook test test-slow test-all lint types docs format ci constraints clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,9 @@ setup: ## build or update the virtual environment
 pipeline: export EXTRA = examples
 pipeline: setup ## run the penguin pipeline end to end on this machine
 	$(PY) -m pipelines.run_local $(ARGS)
+
+notebook: setup ## open the notebook that walks the pipeline step by step
+	$(PY) -m notebook notebooks/penguin.ipynb
 
 test: setup ## run the default tests (ARGS="tests/user_code -k lazy" chooses)
 	$(PY) -m pytest -m "not slow" --numprocesses $(WORKERS) --dist loadfile $(ARGS)
@@ -37,6 +40,9 @@ lint: setup ## check style and formatting
 types: setup ## check types
 	$(PY) -m mypy
 
+docs: setup ## build the documents as a site, build/site/index.html
+	NO_MKDOCS_2_WARNING=true $(PY) -m mkdocs build --strict
+
 format: setup ## rewrite what the linter can fix
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
@@ -49,4 +55,4 @@ constraints: ## pin the newest versions that fit together (needs uv)
 
 clean: ## delete the environment and what the runs left
 	[ ! -e $(VENV)/.generic-trainer ] || rm -rf $(VENV)
-	rm -rf runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf runs build/site .pytest_cache .mypy_cache .ruff_cache

@@ -67,9 +67,15 @@ NOTEBOOK = [
     "nbformat>=5",  # InteractiveContext imports it, TFX does not ask for it
     "notebook>=6.5",
 ]
+DOCS = [
+    "mkdocs>=1.6,<2",
+    "mkdocs-material>=9.5,<10",
+    "mkdocstrings[python]>=1,<2",
+    "pymdown-extensions>=10,<12",  # 12 has another Highlight than mkdocstrings 1.0 calls
+]
 RUN_TESTS = ["hypothesis>=6.100", "pytest>=8", "pytest-xdist>=3.5"]
 TEST = [*EXAMPLES, *KFP, *KUBERNETES, *NOTEBOOK, *ONNX, *RAY, *RUN_TESTS, *VERTEX]
-DEV = [*TEST, "mypy>=1.11", "ruff>=0.9", "types-PyYAML"]
+DEV = [*TEST, *DOCS, "mypy>=1.11", "ruff>=0.9", "types-PyYAML"]
 
 setup(
     name="generic-trainer",
@@ -90,6 +96,7 @@ setup(
     },
     install_requires=INSTALL_REQUIRES,
     extras_require={
+        "docs": DOCS,
         "kfp": KFP,
         "kubernetes": KUBERNETES,
         "onnx": ONNX,

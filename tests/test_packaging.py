@@ -24,7 +24,9 @@ import generic_trainer
 from generic_trainer._entry_points import GROUP
 
 ROOT = Path(__file__).parent.parent
-EXTRAS = {"dev", "examples", "kfp", "kubernetes", "notebook", "onnx", "ray", "test", "vertex"}
+EXTRAS = {
+    "dev", "docs", "examples", "kfp", "kubernetes", "notebook", "onnx", "ray", "test", "vertex",
+}  # fmt: skip
 STACKS = {"baseline": ["3.10"], "current": ["3.10", "3.11", "3.12", "3.13"]}
 
 

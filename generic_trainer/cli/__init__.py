@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: the words after the command's name; None for those of this process.
     """
-    options = _parser().parse_args(arguments)
+    options = command_parser().parse_args(arguments)
     try:
         return int(options.run(options))
     except ConfigurationError as error:
@@ -45,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _WRONG_CALL
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command, from which the documents are made too."""
     parser = argparse.ArgumentParser(prog="generic-trainer", description=__doc__.split("\n")[0])
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")

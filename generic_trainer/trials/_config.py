@@ -29,6 +29,30 @@ _logger = logging.getLogger(__name__)
 class ExperimentConfig(dict[str, Any]):
     """The mapping that the user wrote, with methods for what is asked most.
 
+    | field | what it is |
+    |---|---|
+    | `hyperparameters` | name → a value, or a range to draw it from; `global_batch_size` is one |
+    | `searcher.name` | `single` (default), `random` or `grid` |
+    | `searcher.metric` | of the validation, by which trials and checkpoints are compared |
+    | `searcher.smaller_is_better` | True by default |
+    | `searcher.max_length` | how long a trial trains; `max_steps` in 0.12 |
+    | `searcher.max_trials` | of a random search |
+    | `records_per_epoch` | training records in an epoch, for lengths in epochs |
+    | `scheduling_unit` | batches of a workload, 100 by default; `batches_per_step` in 0.12 |
+    | `min_validation_period` | validates at least as often; by default at the end |
+    | `min_checkpoint_period` | writes a checkpoint at least as often; by default at the end |
+    | `checkpoint_policy` | after which validations to save: `best` (default), `all`, `none` |
+    | `perform_initial_validation` | validates before the first batch too |
+    | `reproducibility.experiment_seed` | 0 by default |
+    | `resources.slots_per_trial` | workers, or devices of the only process, that share a batch |
+    | `resources.native_parallel` | user code batches by the global batch size |
+    | `data`, `data_layer` | for the trial to read; where cached datasets lie |
+    | `debug` | more is logged |
+
+    A length or a period is `{"batches": n}`, `{"records": n}`, `{"epochs": n}`, or a number of
+    workloads. `checkpoint_storage` is for scripts alone: here checkpoints lie below the pipeline
+    root. `optimizations` other than the defaults are refused, or told to have no effect.
+
     Source: `determined.ExperimentConfig` of Determined 0.12 and 0.13.
     """
 

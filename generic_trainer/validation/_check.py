@@ -181,10 +181,8 @@ class Check:
     @property
     def how_to_silence(self) -> str:
         """What to write to have the check warn, or not run."""
-        contract = "ServingContract(severities={%r: %%r})" % self.name
-        if self.is_advisory:
-            return f"It warns at most; `{contract % 'skip'}` leaves it out."
-        return f"`{contract % 'warn'}` has it warn at most, `'skip'` leaves it out."
+        skip = f'`ServingContract(severities={{"{self.name}": "skip"}})` leaves it out'
+        return f"{skip}; " + ("it warns at most." if self.is_advisory else '`"warn"` has it warn.')
 
     def run(self, model: ModelUnderTest) -> Result:
         """Runs the check; an exception that escapes it is a failure, never an error here."""

@@ -1,0 +1,111 @@
+"""Pages of the site that no file of docs/ holds: MkDocs calls these functions, see mkdocs.yml.
+
+The README is the front page; checks and commands say themselves what they are. A link that leads
+out of docs/ gets a copy of what it leads to, so that the site is whole wherever it lies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+from generic_trainer.cli import command_parser
+from generic_trainer.validation import all_checks
+
+ROOT = Path(__file__).parent.parent
+# File of the repository → page of the site.
+PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
+LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
+SUBJECTS = {
+    "baseline": "The model that serves now",
+    "evaluator": "The Evaluator",
+    "examples": "Golden outputs and labels",
+    "features": "Features",
+    "files": "Files",
+    "formats": "Other formats",
+    "graph": "The graph",
+    "parity": "Converted and quantised models",
+    "predictions": "Predictions",
+    "probing": "Rows that the first examples do not show",
+    "serving": "Serving",
+    "signatures": "Signatures",
+    "state": "State",
+}
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds the pages that are made, and the files of the repository that pages lead to."""
+    made = {"checks.md": checks_page(), "command-line.md": command_page()}
+    made |= {page: (ROOT / name).read_text(encoding="utf-8") for name, page in PAGES.items()}
+    for page, text in made.items():
+        files.append(File.generated(config, page, content=text))
+    for page in files.documentation_pages():
+        for link in LINK.findall(page.content_string):
+            source = source_of(page.src_uri, link)
+            if not source.startswith("docs/") and (ROOT / source).is_file() and source not in PAGES:
+                copy = File.generated(
+                    config, f"source/{source}.txt", abs_src_path=str(ROOT / source)
+                )
+                if copy.src_uri not in files.src_uris:
+                    files.append(copy)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Has links of the repository lead to pages of the site."""
+
+    def on_the_site(match: re.Match[str]) -> str:
+        source = source_of(page.file.src_uri, match[1])
+        target = PAGES.get(source) or source.removeprefix("docs/")
+        if f"source/{source}.txt" in files.src_uris:
+            target = f"source/{source}.txt"
+        return os.path.relpath(target, os.path.dirname(page.file.src_uri))
+
+    return LINK.sub(on_the_site, markdown)
+
+
+def source_of(page: str, link: str) -> str:
+    """Returns the file of the repository that a link on a page of the site leads to."""
+    from_root = {made: name for name, made in PAGES.items()}.get(page, f"docs/{page}")
+    return os.path.normpath(os.path.join(os.path.dirname(from_root), link))
+
+
+def checks_page() -> str:
+    """Returns the page of all checks, by subject."""
+    parts = [
+        "# Every check\n",
+        "In the order in which they run within a subject. `generic-trainer explain NAME` has the "
+        "same text. How serious a finding is may depend on [who reads the model]"
+        "(before-publishing.md#who-reads-the-model).\n",
+    ]
+    by_subject: dict[str, list[Any]] = {}
+    for check in all_checks():
+        by_subject.setdefault(check.function.__module__.rpartition(".")[2], []).append(check)
+    for subject, checks in by_subject.items():
+        parts.append(f"## {SUBJECTS[subject]}\n")
+        for check in checks:
+            needs = ", ".join(f"[`{name}`](#{name})" for name in check.needs)
+            parts.append(f"### {check.name} {{#{check.name}}}\n\n**{check.summary}**\n")
+            parts.append(f"{check.explanation}\n\n{check.how_to_silence}\n")
+            parts.append(f"Runs after {needs} has passed.\n" if needs else "")
+    return "\n".join(parts)
+
+
+def command_page() -> str:
+    """Returns the page of all commands, as their `--help` has it."""
+    os.environ["COLUMNS"] = "90"
+    parser = command_parser()
+    parts = [f"# The command line\n\n```\n{parser.format_help()}```\n"]
+    (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    for name, command in commands.choices.items():
+        parts.append(f"## {name}\n\n```\n{command.format_help()}```\n")
+    return "\n".join(parts)
