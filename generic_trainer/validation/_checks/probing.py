@@ -169,8 +169,8 @@ def unforeseen_rows(model: ModelUnderTest) -> Iterator[Finding]:
 def observed_rows(model: ModelUnderTest) -> Iterator[Finding]:
     """Rows with what the statistics have seen, where no domain is declared, give numbers.
 
-    Schemas that are inferred declare no domain of most numbers. What the data has seen of them comes
-    again: the extremes and quantiles, the frequent words, the longest list.
+    Schemas that are inferred declare no domain of most numbers. What the data has seen of them
+    comes again: the extremes and quantiles, the frequent words, the longest list.
 
     Example: `exp(x)` that overflows at the largest fare, which is in no row of the eval split.
     """
