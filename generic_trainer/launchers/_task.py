@@ -154,7 +154,7 @@ def main(arguments: Mapping[str, Any]) -> int:
 
 
 def _print_error() -> None:
-    """Prints the error that is handled, if it can: the output may lie on a bad disk."""
+    """Prints the error that is handled, if the output does not lie on a disk that fails."""
     with contextlib.suppress(OSError, ValueError):  # run_fn has closed it
         traceback.print_exc()
         sys.stderr.flush()

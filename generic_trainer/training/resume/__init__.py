@@ -21,5 +21,6 @@ __getattr__, __dir__ = lazy_names(
         # For trials, whose checkpoints hold it too.
         "_plain": "read_state write_state",
         "_randomness": "random_state set_random_state stateful_draws_of_graph",
+        "_replicas": "OwnOfReplicas",
     },
 )

@@ -10,8 +10,10 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
+
+from generic_trainer._core.files import gfile
+from generic_trainer.training.resume._plain import read_arrays, write_arrays
 
 _MIRRORED = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
 # What workers can exchange can be of no other types.
@@ -19,14 +21,20 @@ _DTYPES = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 
 
 class OwnOfReplicas:
-    """The variables of some that each replica has a value of its own of; maybe none."""
+    """Those of some variables of which each replica has a value of its own; maybe none."""
 
     def __init__(self, strategy: tf.distribute.Strategy, variables: Iterable[Any]) -> None:
-        """Looks at variables, which were made in the scope of the strategy."""
+        """Looks at variables, which were made in the scope of the strategy.
+
+        Args:
+            strategy: of the model.
+            variables: TensorFlow's or Keras 3's.
+        """
         self._strategy = strategy
+        tensorflows = (each if isinstance(each, tf.Variable) else each.value for each in variables)
         own = [
             variable
-            for variable in {id(each): each for each in variables}.values()
+            for variable in {id(each): each for each in tensorflows}.values()
             if isinstance(strategy, _MIRRORED)
             and strategy.num_replicas_in_sync > 1
             and getattr(variable, "synchronization", None) == tf.VariableSynchronization.ON_READ
@@ -38,24 +46,27 @@ class OwnOfReplicas:
         self._groups = {name: list(group) for name, group in by_dtype}
         self._rows = tf.function(self._own_rows)
 
-    def values(self) -> dict[str, np.ndarray]:
-        """Returns name of a dtype → the values, one replica in a row; all workers call this."""
-        if not self._groups:
-            return {}
-        rows = self._strategy.run(self._rows)
-        return {name: self._sum(of_replicas).numpy() for name, of_replicas in rows.items()}
+    def write(self, path: str) -> None:
+        """Writes a file of NumPy, if there are any; all workers of a cluster call this.
 
-    def set(self, values: dict[str, np.ndarray]) -> None:
-        """Sets what `values` returned, where there are as many replicas as there were then."""
-        sizes = {
-            name: (self._strategy.num_replicas_in_sync, sum(map(_size, group)))
-            for name, group in self._groups.items()
-        }
+        For each dtype it holds an array of its name, with one replica in a row.
+        """
+        if self._groups:
+            rows = self._strategy.run(self._rows)
+            write_arrays(path, {name: self._sum(each).numpy() for name, each in rows.items()})
+
+    def read(self, path: str) -> None:
+        """Sets what `write` has written, where there are as many replicas as there were then."""
+        if not gfile().exists(path):  # one device has none, and an earlier release kept none
+            return
+        values = read_arrays(path)
+        replicas = self._strategy.num_replicas_in_sync
+        sizes = {name: (replicas, sum(map(_size, group))) for name, group in self._groups.items()}
         if sizes and sizes == {name: each.shape for name, each in values.items()}:
             self._strategy.run(tf.function(self._assign), args=(values,))
 
     def _own_rows(self) -> dict[str, tf.Tensor]:
-        """Returns what `values` does, with zeros in the rows of the other replicas."""
+        """Returns the values by dtype, with zeros in the rows of the other replicas."""
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         rows = {}
         for name, group in self._groups.items():

@@ -38,7 +38,7 @@ _CALLBACKS_FILE = "callbacks.json"
 _ARRAYS_FILE = "callbacks.npz"  # of both
 _RANDOMNESS_FILE = "random.json"
 # Of what replicas have of their own: the weights', and those of all that training has besides.
-_REPLICAS_FILES = {"weights": "replicas-weights.npz", "metrics": "replicas-metrics.npz"}
+_REPLICAS_FILES = {"weights": "replicas.npz", "metrics": "replicas-metrics.npz"}
 # What `fit` sets, and sets again in the run that resumes.
 _SET_BY_FIT = {"model", "_model", "params", "validation_data"}
 _READER = "reader"
@@ -69,10 +69,10 @@ class ModelState:
         self._checkpoint = tf.train.Checkpoint(**groups)
         self._build_config = model.get_build_config()
         self._own = {
-            "weights": _own_weights(model),
+            "weights": OwnOfReplicas(model.distribute_strategy, model.variables),
             "metrics": OwnOfReplicas(
                 model.distribute_strategy,
-                (_value(each) for metric in model.metrics for each in metric.variables),
+                (each for metric in model.metrics for each in metric.variables),
             ),
         }
 
@@ -80,8 +80,7 @@ class ModelState:
         """Writes the state; all workers of a cluster call this."""
         self._checkpoint.write(os.path.join(directory, _MODEL))
         for name, own in self._own.items():
-            if values := own.values():
-                write_arrays(os.path.join(directory, _REPLICAS_FILES[name]), values)
+            own.write(os.path.join(directory, _REPLICAS_FILES[name]))
         write_whole(os.path.join(directory, _BUILD_CONFIG_FILE), json.dumps(self._build_config))
 
     def read(self, directory: str) -> None:
@@ -93,7 +92,7 @@ class ModelState:
         """
         self._checkpoint.read(os.path.join(directory, _MODEL)).assert_existing_objects_matched()
         for name, own in self._own.items():
-            _read_own(directory, name, own)
+            own.read(os.path.join(directory, _REPLICAS_FILES[name]))
 
     @staticmethod
     def read_weights(model: Any, directory: str) -> Any:
@@ -108,7 +107,8 @@ class ModelState:
         groups = {"weights": _values(model.variables)} if is_keras_3(model) else {"model": model}
         checkpoint = tf.train.Checkpoint(**groups)
         status = checkpoint.read(os.path.join(directory, _MODEL)).expect_partial()
-        _read_own(directory, "weights", _own_weights(model))
+        own = OwnOfReplicas(model.distribute_strategy, model.variables)
+        own.read(os.path.join(directory, _REPLICAS_FILES["weights"]))
         return status
 
 
@@ -136,21 +136,6 @@ class _FirstEpoch:
 
 def _values(variables: Any) -> list[Any]:
     return [variable.value for variable in variables]
-
-
-def _value(variable: Any) -> Any:
-    """Returns TensorFlow's variable; that of Keras 3 has one."""
-    return variable if isinstance(variable, tf.Variable) else variable.value
-
-
-def _own_weights(model: Any) -> OwnOfReplicas:
-    return OwnOfReplicas(model.distribute_strategy, map(_value, model.variables))
-
-
-def _read_own(directory: str, name: str, own: OwnOfReplicas) -> None:
-    path = os.path.join(directory, _REPLICAS_FILES[name])
-    if gfile().exists(path):  # one device has none, and an earlier release kept none
-        own.set(read_arrays(path))
 
 
 # ---- the callbacks and the generators ------------------------------------------------------------

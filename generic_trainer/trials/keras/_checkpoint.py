@@ -5,6 +5,7 @@
     determined-keras-model-weights.{index,data-…}   the model's variables
     determined-keras-optimizer-weights.h5           the optimizers' variables: a group for each
                                                     optimizer, in it a dataset for each variable
+    replicas.npz                                    moving statistics of each slot, if several
     rng_state.{json,npz}                            random generators, those of layers included
     callbacks.{json,npz}                            what callbacks keep
     code/                                           the trial's module
@@ -32,6 +33,7 @@ from generic_trainer._core.keras import is_keras_3
 from generic_trainer._core.values import unpickled_data
 from generic_trainer.errors import TrainingError
 from generic_trainer.training.resume import (
+    OwnOfReplicas,
     random_state,
     read_state,
     set_random_state,
@@ -40,6 +42,7 @@ from generic_trainer.training.resume import (
 
 _WEIGHTS = "determined-keras-model-weights"
 _OPTIMIZERS = "determined-keras-optimizer-weights.h5"
+_REPLICAS = "replicas.npz"
 _GENERATORS, _CALLBACKS = "rng_state", "callbacks"
 _PICKLED = {_GENERATORS: "rng_state.pkl", _CALLBACKS: "determined-callbacks.v1.pkl"}
 
@@ -69,6 +72,8 @@ def write_checkpoint(
     import h5py
 
     _tracked(model).write(os.path.join(directory, _WEIGHTS))
+    own = OwnOfReplicas(model.distribute_strategy, model.variables)
+    own.write(os.path.join(directory, _REPLICAS))
     buffer = io.BytesIO()
     with h5py.File(buffer, "w") as file:
         for number, optimizer in enumerate(optimizers):
@@ -97,6 +102,8 @@ def read_weights(directory: str, model: Any) -> None:
             f"The checkpoint {path} does not fit the model of build_model: {error}. Build what was "
             "saved, or delete it to start afresh."
         ) from error
+    own = OwnOfReplicas(model.distribute_strategy, model.variables)
+    own.read(os.path.join(directory, _REPLICAS))
 
 
 def read_generators(directory: str, model: Any) -> None:

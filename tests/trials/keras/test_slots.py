@@ -46,6 +46,14 @@ PROGRAM = """
             data = tf.data.Dataset.from_tensor_slices((X5, 2 * X5))
             return self.context.wrap_dataset(data.batch(self.context.get_per_slot_batch_size()))
 
+    class Normalized(Datasets):
+        def build_model(self):
+            keras = tf.keras
+            layers = [keras.Input([1]), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
+            model = self.context.wrap_model(keras.Sequential(layers))
+            model.compile("sgd", "mse")
+            return model
+
     def open_trial(trial_class, slots, parallel=False, **fields):
         resources = {"slots_per_trial": slots, "native_parallel": parallel}
         return trial_class.open_controller(
@@ -78,6 +86,16 @@ PROGRAM = """
     model = tf.saved_model.load(directory + "/Format-Serving").signatures["serving_default"]
     found["served"] = model(inputs=tf.constant([[1.0]]))["outputs"].numpy().tolist()
     found["weight"] = float(second._model.get_weights()[0][0, 0])
+    found["normalized"] = []
+    for restarts in (False, True):
+        trial = open_trial(Normalized, 2)
+        losses(trial, 3)
+        if restarts:
+            normalized = tempfile.mkdtemp()
+            trial.save(normalized)
+            trial = open_trial(Normalized, 2, batches_trained=3, checkpoint_dir=normalized)
+        losses(trial, 3)
+        found["normalized"].append([each.tolist() for each in trial._model.get_weights()])
     print(json.dumps(found))
 """
 
@@ -108,6 +126,11 @@ def test_with_native_parallel_batches_are_divided(found):
 
 def test_they_go_on_from_a_checkpoint(found):
     assert found["resumed"] == found["Datasets"]["two"]
+
+
+def test_statistics_of_each_slot_go_on_to_the_last_bit(found):
+    straight, resumed = found["normalized"]
+    assert resumed == straight
 
 
 def test_the_export_needs_one_device(found):
