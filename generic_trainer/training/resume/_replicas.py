@@ -10,12 +10,15 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from generic_trainer._core.cluster import is_one_of_several
 from generic_trainer._core.files import gfile
+from generic_trainer.training.distributed import rank
 from generic_trainer.training.resume._plain import read_arrays, write_arrays
 
-_MIRRORED = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
+_MULTI_WORKER = tf.distribute.MultiWorkerMirroredStrategy
 # What workers can exchange can be of no other types.
 _DTYPES = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 
@@ -35,16 +38,13 @@ class OwnOfReplicas:
         own = [
             variable
             for variable in {id(each): each for each in tensorflows}.values()
-            if isinstance(strategy, _MIRRORED)
+            if isinstance(strategy, (tf.distribute.MirroredStrategy, _MULTI_WORKER))
             and strategy.num_replicas_in_sync > 1
             and getattr(variable, "synchronization", None) == tf.VariableSynchronization.ON_READ
             and variable.dtype in _DTYPES
         ]
-        by_dtype = itertools.groupby(
-            sorted(own, key=lambda each: each.dtype.name), lambda each: each.dtype.name
-        )
-        self._groups = {name: list(group) for name, group in by_dtype}
-        self._rows = tf.function(self._own_rows)
+        own.sort(key=_dtype)
+        self._groups = {name: list(group) for name, group in itertools.groupby(own, _dtype)}
 
     def write(self, path: str) -> None:
         """Writes a file of NumPy, if there are any; all workers of a cluster call this.
@@ -52,42 +52,59 @@ class OwnOfReplicas:
         For each dtype it holds an array of its name, with one replica in a row.
         """
         if self._groups:
-            rows = self._strategy.run(self._rows)
-            write_arrays(path, {name: self._sum(each).numpy() for name, each in rows.items()})
+            write_arrays(path, {name: self._rows(group) for name, group in self._groups.items()})
 
     def read(self, path: str) -> None:
         """Sets what `write` has written, where there are as many replicas as there were then."""
         if not gfile().exists(path):  # one device has none, and an earlier release kept none
             return
         values = read_arrays(path)
-        replicas = self._strategy.num_replicas_in_sync
-        sizes = {name: (replicas, sum(map(_size, group))) for name, group in self._groups.items()}
-        if sizes and sizes == {name: each.shape for name, each in values.items()}:
-            self._strategy.run(tf.function(self._assign), args=(values,))
-
-    def _own_rows(self) -> dict[str, tf.Tensor]:
-        """Returns the values by dtype, with zeros in the rows of the other replicas."""
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        rows = {}
+        sizes = {name: self._shape(group) for name, group in self._groups.items()}
+        if sizes != {name: each.shape for name, each in values.items()}:
+            return
         for name, group in self._groups.items():
-            row = tf.concat([tf.reshape(each.read_value(), [-1]) for each in group], axis=0)
-            shape = [self._strategy.num_replicas_in_sync, row.shape[0]]
-            rows[name] = tf.scatter_nd([[replica]], row[None], shape)
-        return rows
+            ends = np.cumsum([_size(each) for each in group])
+            for variable, parts in zip(
+                group, np.split(values[name], ends[:-1], axis=1), strict=True
+            ):
+                local = self._strategy.experimental_local_results(variable)
+                for replica, part in zip(local, self._local(parts, len(local)), strict=True):
+                    replica.assign(part.reshape(variable.shape))
 
-    def _sum(self, of_replicas: Any) -> tf.Tensor:
+    def _rows(self, group: list[Any]) -> np.ndarray:
+        """Returns the values of variables of one dtype, one replica in a row."""
+        local = [self._strategy.experimental_local_results(variable) for variable in group]
+        rows = np.zeros(self._shape(group), group[0].dtype.as_numpy_dtype)
+        for number, own in enumerate(self._local(rows, len(local[0]))):
+            own[:] = np.concatenate([each[number].numpy().ravel() for each in local])
         # Collectives only where there are other processes: of two strategies of one process they
         # have the same numbers, and must be of the same kinds.
-        if isinstance(self._strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            return self._strategy.reduce(tf.distribute.ReduceOp.SUM, of_replicas, axis=None)
-        return tf.add_n(self._strategy.experimental_local_results(of_replicas))
+        if not isinstance(self._strategy, _MULTI_WORKER):
+            return rows
+        others = np.zeros_like(rows)
+        of_replicas = self._strategy.experimental_distribute_values_from_function(
+            lambda context: tf.constant(others if _is_not_first(context, local) else rows)
+        )
+        total: np.ndarray = self._strategy.reduce("SUM", of_replicas, axis=None).numpy()
+        return total
 
-    def _assign(self, values: dict[str, tf.Tensor]) -> None:
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        for name, group in self._groups.items():
-            parts = tf.split(tf.gather(values[name], replica), list(map(_size, group)))
-            for variable, part in zip(group, parts, strict=True):
-                variable.assign(tf.reshape(part, variable.shape))
+    def _shape(self, group: list[Any]) -> tuple[int, int]:
+        return self._strategy.num_replicas_in_sync, sum(map(_size, group))
+
+    def _local(self, rows: np.ndarray, count: int) -> np.ndarray:
+        """Returns the rows of the replicas of this process, a view."""
+        first = count * rank() if is_one_of_several() else 0
+        return rows[first : first + count]
+
+
+def _is_not_first(context: tf.distribute.ReplicaContext, local: list[Any]) -> bool:
+    """Whether another replica of this process has given its rows already."""
+    return bool(context.replica_id_in_sync_group % len(local[0]))
+
+
+def _dtype(variable: Any) -> str:
+    name: str = variable.dtype.name
+    return name
 
 
 def _size(variable: Any) -> int:
