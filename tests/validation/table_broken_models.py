@@ -1,6 +1,6 @@
 """The table of broken models: what finds each, of this validator and of other tools.
 
-    python -m tests.validation.table_broken_models [--tool-python PYTHON] [--write]
+    python -m tests.validation.table_broken_models [--tool-python PYTHON] [--write] [--also FILE]
 
 Makes every broken model of the tests and of their catalogue, and every good one, and shows them to
 
@@ -13,86 +13,33 @@ Two columns more say which a rehearsal finds before the first training step, wer
 `export_fn` writes: by default, where it may refuse only what training does not change, and with
 `rehearse=True`. `--write` puts the page into docs/, else it is printed. The exit code tells whether
 a broken model was missed that can be known, or a good one refused.
+
+What holds on other stacks, and with the other Keras, is measured there, and joined by `--also`::
+
+    TF_USE_LEGACY_KERAS=1 python -m tests.validation.table_broken_models \\
+        --measure ours --only keras --answers keras-2.json
 """
 
 from __future__ import annotations
 
 import argparse
-import collections
-import dataclasses
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
+
+from tests.validation.table_page import Row, page_of
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 PAGE = Path(__file__).parents[2] / "docs" / "broken-models.md"
 TOOLS = ("cli_show", "cli_run", "call", "session")
 OTHERS = ("modelscan", "mlflow")
-HEADS = {
-    "exists": "exists()", "cli_show": "cli show", "cli_run": "cli run", "call": "load, call",
-    "session": "session", "modelscan": "modelscan", "mlflow": "MLflow", "ours": "ours",
-    "before": "before training", "asked": "rehearse=True",
-}  # fmt: skip
-GROUPS = (
-    ("no SavedModel, or none to serve", "presence parses serve_tag signatures_exist "
-     "required_signatures inputs_read"),
-    ("damaged or mixed files", "fingerprint variables_read variables_finite assets leftovers loads "
-     "manifest_matches golden"),
-    ("signatures", "signature_specs batch_dimension output_shape serialized_input "
-     "composite_tensors signature_tensors signature_methods label_inputs base_model"),
-    ("reaches files or the network", "file_ops"),
-    ("tied to this machine, library or code", "python_ops denied_ops unregistered_ops "
-     "absolute_paths devices compiled_functions tensorflow_version session"),
-    ("predictions: NaN, random, of the wrong row, or none", "scores row_independence deterministic "
-     "output_per_row outputs_finite outputs_vary state_growth latency memory"),
-    ("rows that the first examples do not show, other names and words", "eval_rows schema_rows "
-     "observed_rows unforeseen_rows batch_sizes without_label without_optional schema_features "
-     "vocabularies"),
-    ("warm-up requests", "warmup"),
-    ("the Evaluator's config", "eval_config eval_signatures eval_rehearsal"),
-)  # fmt: skip
-_INTRODUCTION = """\
-`python -m tests.validation.table_broken_models --write`; the recipes are in `tests/validation`.
-A name like `serving#992` is an issue of the repository of that name, where `tensorflow`, `serving`,
-`tfx`, `transform`, `model-analysis`, `hub`, `keras` and the like are TensorFlow's and Keras's own;
-other sources name what breaks.
-
-- exists(): what TFX's Trainer asks of a model.
-- cli show: `saved_model_cli show --all` and `scan`; cli run: its `run`, with two rows.
-- load, call: `tf.saved_model.load` in a process of its own, and one call with two rows.
-- session: a stand-in for InfraValidator, as TensorFlow Serving itself is in no package registry: a
-  graph session loads the model, and answers two rows and its warm-up requests.
-- modelscan 0.8 looks for unsafe ops. MLflow 3 loads the SavedModel and predicts two rows.
-- ours: the check that fails or warns. Needs: what the contract must name for it.
-- early, before training: found by the rehearsal that is on by default where a module has an
-  `export_fn`. It may refuse only what training does not change.
-"""
-
-
-@dataclasses.dataclass
-class Row:
-    """What was found of one model.
-
-    Attributes:
-        found: tool → what it says; nothing where it is content.
-        says: what the validator says.
-    """
-
-    name: str
-    source: str
-    breaks: str
-    needs: str
-    check: str
-    missed: str
-    found: dict[str, str]
-    says: str = ""
 
 
 def main() -> int:
@@ -100,6 +47,8 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tool-python", help="a Python that has TensorFlow, modelscan and MLflow")
     parser.add_argument("--answers", type=Path, help="go on with what this file has, and add to it")
+    parser.add_argument("--also", type=Path, nargs="+", default=[], metavar="FILE",
+                        help="answers from other stacks, which the page tells of too")  # fmt: skip
     parser.add_argument("--measure", choices=("all", "tools", "ours"), default="all")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
     parser.add_argument("--only", default="", help="a regular expression of names")
@@ -110,24 +59,36 @@ def main() -> int:
         broken, good = _measured(Path(scratch), only, answers, options.measure)
     if options.measure != "all":
         return 0
-    page = "\n".join(_page(broken, good, answers.columns))
+    stacks = [answers.kept, *(json.loads(file.read_text()) for file in options.also)]
+    page = "\n".join(page_of(broken, good, answers.columns, stacks))
     if options.write:
         PAGE.write_text(page + "\n", encoding="utf-8")
     else:
         print(page)
-    wrong = [row for row in broken if bool(row.found["ours"]) == bool(row.missed)]
-    wrong += [row for row in good if row.found["ours"]]
-    for row in wrong:
-        print(f"{row.name}: {row.says}", file=sys.stderr)
+    wrong = [
+        f"{name}, {kept['stack']}: {known['says']}"
+        for kept in stacks
+        for name, known in kept["models"].items()
+        if bool(known["ours"]) != (known["kind"] == "broken")
+    ]
+    print("\n".join(wrong), file=sys.stderr)
     return int(bool(wrong))
 
 
 class _Answers:
-    """What other tools say of models, asked once and kept in a file if there is one."""
+    """What is said of models, asked once and kept in a file if there is one.
+
+    Attributes:
+        kept: `stack`, on which it was asked, and `models`: name → tool → what it says.
+    """
 
     def __init__(self, file: Path | None, tool_python: str | None) -> None:
         self._file = file
-        self._known = json.loads(file.read_text()) if file and file.exists() else {}
+        self.kept: dict[str, Any] = {"stack": _stack(), "models": {}}
+        if file and file.exists():
+            self.kept = json.loads(file.read_text())
+            if self.kept["stack"] != _stack():
+                raise SystemExit(f"{file} is of {self.kept['stack']}, and this is {_stack()}")
         self._tools = [_Tools(sys.executable, TOOLS)]
         if tool_python:
             self._tools.append(_Tools(tool_python, OTHERS))
@@ -146,7 +107,7 @@ class _Answers:
 
     def known(self, name: str) -> dict[str, str]:
         """Returns what is known of a model; what is added is kept."""
-        found: dict[str, str] = self._known.setdefault(name, {})
+        found: dict[str, str] = self.kept["models"].setdefault(name, {})
         return found
 
     def ask(self, model: Path) -> None:
@@ -161,7 +122,7 @@ class _Answers:
     def keep(self) -> None:
         """Writes the file."""
         if self._file is not None:
-            self._file.write_text(json.dumps(self._known))
+            self._file.write_text(json.dumps(self.kept))
 
 
 class _Tools:
@@ -196,6 +157,14 @@ class _Tools:
             self._process.wait()
 
 
+def _stack() -> str:
+    """Returns the versions that matter."""
+    import tensorflow as tf
+
+    python = ".".join(map(str, sys.version_info[:2]))
+    return f"TensorFlow {tf.__version__}, Keras {tf.keras.__version__}, Python {python}"
+
+
 def _open(stream: IO[str] | None) -> IO[str]:
     assert stream is not None
     return stream
@@ -226,6 +195,7 @@ def _measured(
                 report = checker.validate(str(folder), contract)
                 print(f"{name}: {_refusals(report)}", file=sys.stderr, flush=True)
                 known.update(_verdict(report, told["check"], told["missed"]))
+                known["kind"] = _kind(told["check"], told["missed"])
                 known["exists"] = "" if folder.exists() else "no directory"
             if asks:
                 known.update(answers.answer())
@@ -249,6 +219,13 @@ def _measured(
             if only.search(name)
         ]
     return broken, good
+
+
+def _kind(check: str, missed: str) -> str:
+    """Returns what a model is; the arguments are those of `_verdict`."""
+    if not check:
+        return "good"
+    return "broken, and nobody can know" if missed else "broken"
 
 
 def _verdict(report: Any, check: str, missed: str) -> dict[str, str]:
@@ -289,72 +266,6 @@ def _needs(contract: Any) -> Iterator[str]:
         yield "consumers"
     if contract is not None and (contract.denied_ops or contract.max_latency_ms):
         yield "limits"
-
-
-def _page(broken: list[Row], good: list[Row], tools: Sequence[str]) -> Iterator[str]:
-    columns = ["exists", *tools, "ours"]
-    knowable = [row for row in broken if not row.missed]
-    yield "# Broken models, and what finds them\n"
-    yield f"{len(broken)} broken models and {len(good)} good ones, made and measured by"
-    yield _INTRODUCTION
-    yield "## Totals\n"
-    yield _line(["what is broken", "models", *(HEADS[c] for c in columns), HEADS["before"]])
-    yield _line(["---"] * (len(columns) + 3))
-    for title, checks in GROUPS:
-        rows = [row for row in broken if row.check in checks.split()]
-        yield _counted(title, rows, columns)
-    yield _counted("**all**", broken, columns)
-    refused = [row for row in knowable if row.found["asked"]]
-    early = sum(bool(row.found["before"]) for row in refused)
-    found = sum(bool(row.found["ours"]) for row in knowable)
-    yield (
-        f"\n{len(knowable)} of them can be known; the validator finds {found} of these. "
-        f"{len(refused)} are refused, the others are warnings.\n"
-        f"A rehearsal refuses {early} of these {len(refused)} before the first step of the "
-        f"training ({100 * early // max(len(refused), 1)} %).\n"
-    )
-    yield "What each tool says of the good models, which would be a false alarm:\n"
-    yield _line(["", "models", *(HEADS[c] for c in columns), ""])
-    yield _line(["---"] * (len(columns) + 3))
-    yield _counted("good models", good, columns)
-    yield "\n## What nobody can find\n"
-    for row in broken:
-        if row.missed:
-            yield f"- {_words(row)} ({row.source}): {row.missed}."
-    for title, checks in GROUPS:
-        yield f"\n## {title[0].upper()}{title[1:]}\n"
-        yield _line(["fault", "source", "breaks", "needs", *(HEADS[c] for c in columns), "early"])
-        yield _line(["---"] * (len(columns) + 5))
-        for row in broken:
-            if row.check in checks.split():
-                marks = ["x" if row.found[c] else "" for c in columns[:-1]]
-                early = "x" if row.found["before"] else ""
-                ours = f"`{row.found['ours']}`" if row.found["ours"] else "**missed**"
-                yield _line([_words(row), row.source, row.breaks, row.needs, *marks, ours, early])
-    yield "\n## The good models\n"
-    yield ", ".join(_words(row) for row in good) + "."
-    alarms: Mapping[str, list[str]] = {
-        column: [_words(row) for row in good if row.found[column]] for column in columns
-    }
-    yield "\nFalse alarms:\n"
-    for column, names in alarms.items():
-        yield f"- {HEADS[column]}: {', '.join(names) or 'none'}."
-
-
-def _counted(title: str, rows: list[Row], columns: Sequence[str]) -> str:
-    counts: collections.Counter[str] = collections.Counter()
-    for row in rows:
-        counts.update(column for column, said in row.found.items() if said)
-    early = counts["before"]
-    return _line([title, str(len(rows)), *(str(counts[c]) for c in columns), str(early)])
-
-
-def _words(row: Row) -> str:
-    return row.name.replace("_", " ")
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,158 @@
+"""The page of docs/ that says what finds each broken model, made of what was measured."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+HEADS = {
+    "exists": "exists()", "cli_show": "cli show", "cli_run": "cli run", "call": "load, call",
+    "session": "session", "modelscan": "modelscan", "mlflow": "MLflow", "ours": "ours",
+    "before": "before training", "asked": "rehearse=True",
+}  # fmt: skip
+GROUPS = (
+    ("no SavedModel, or none to serve", "presence parses serve_tag signatures_exist "
+     "required_signatures inputs_read"),
+    ("damaged or mixed files", "fingerprint variables_read variables_finite assets leftovers loads "
+     "manifest_matches golden"),
+    ("signatures", "signature_specs batch_dimension output_shape serialized_input "
+     "composite_tensors signature_tensors signature_methods label_inputs base_model"),
+    ("reaches files or the network", "file_ops"),
+    ("tied to this machine, library or code", "python_ops denied_ops unregistered_ops "
+     "absolute_paths devices compiled_functions tensorflow_version session"),
+    ("predictions: NaN, random, of the wrong row, or none", "scores row_independence deterministic "
+     "output_per_row outputs_finite outputs_vary state_growth latency memory"),
+    ("rows that the first examples do not show, other names and words", "eval_rows schema_rows "
+     "observed_rows unforeseen_rows batch_sizes without_label without_optional schema_features "
+     "vocabularies"),
+    ("warm-up requests", "warmup"),
+    ("the Evaluator's config", "eval_config eval_signatures eval_rehearsal"),
+)  # fmt: skip
+_INTRODUCTION = """\
+`python -m tests.validation.table_broken_models --write`; the recipes are in `tests/validation`.
+A name like `serving#992` is an issue of the repository of that name, where `tensorflow`, `serving`,
+`tfx`, `transform`, `model-analysis`, `hub`, `keras` and the like are TensorFlow's and Keras's own;
+other sources name what breaks.
+
+- exists(): what TFX's Trainer asks of a model.
+- cli show: `saved_model_cli show --all` and `scan`; cli run: its `run`, with two rows.
+- load, call: `tf.saved_model.load` in a process of its own, and one call with two rows.
+- session: a stand-in for InfraValidator, as TensorFlow Serving itself is in no package registry: a
+  graph session loads the model, and answers two rows and its warm-up requests.
+- modelscan 0.8 looks for unsafe ops. MLflow 3 loads the SavedModel and predicts two rows.
+- ours: the check that fails or warns. Needs: what the contract must name for it.
+- early, before training: found by the rehearsal that is on by default where a module has an
+  `export_fn`. It may refuse only what training does not change.
+"""
+
+
+@dataclasses.dataclass
+class Row:
+    """What was found of one model.
+
+    Attributes:
+        found: tool → what it says; nothing where it is content.
+        says: what the validator says.
+    """
+
+    name: str
+    source: str
+    breaks: str
+    needs: str
+    check: str
+    missed: str
+    found: dict[str, str]
+    says: str = ""
+
+
+def page_of(
+    broken: list[Row], good: list[Row], tools: Sequence[str], stacks: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    """Yields the lines of the page.
+
+    Args:
+        broken: the broken models.
+        good: the good ones.
+        tools: the columns between `exists()` and `ours`.
+        stacks: what was kept of each stack: `stack`, and `models`, name → what is known of it.
+    """
+    columns = ["exists", *tools, "ours"]
+    knowable = [row for row in broken if not row.missed]
+    yield "# Broken models, and what finds them\n"
+    yield f"{len(broken)} broken models and {len(good)} good ones, made and measured by"
+    yield _INTRODUCTION
+    yield "## Totals\n"
+    yield _line(["what is broken", "models", *(HEADS[c] for c in columns), HEADS["before"]])
+    yield _line(["---"] * (len(columns) + 3))
+    for title, checks in GROUPS:
+        rows = [row for row in broken if row.check in checks.split()]
+        yield _counted(title, rows, columns)
+    yield _counted("**all**", broken, columns)
+    refused = [row for row in knowable if row.found["asked"]]
+    early = sum(bool(row.found["before"]) for row in refused)
+    found = sum(bool(row.found["ours"]) for row in knowable)
+    yield (
+        f"\n{len(knowable)} of them can be known; the validator finds {found} of these. "
+        f"{len(refused)} are refused, the others are warnings.\n"
+        f"A rehearsal refuses {early} of these {len(refused)} before the first step of the "
+        f"training ({100 * early // max(len(refused), 1)} %).\n"
+    )
+    yield "What each tool says of the good models, which would be a false alarm:\n"
+    yield _line(["", "models", *(HEADS[c] for c in columns), ""])
+    yield _line(["---"] * (len(columns) + 3))
+    yield _counted("good models", good, columns)
+    yield "\n## On which stacks this holds\n"
+    yield from _by_stack(stacks)
+    yield "\n## What nobody can find\n"
+    for row in broken:
+        if row.missed:
+            yield f"- {_words(row)} ({row.source}): {row.missed}."
+    for title, checks in GROUPS:
+        yield f"\n## {title[0].upper()}{title[1:]}\n"
+        yield _line(["fault", "source", "breaks", "needs", *(HEADS[c] for c in columns), "early"])
+        yield _line(["---"] * (len(columns) + 5))
+        for row in broken:
+            if row.check in checks.split():
+                marks = ["x" if row.found[c] else "" for c in columns[:-1]]
+                early = "x" if row.found["before"] else ""
+                ours = f"`{row.found['ours']}`" if row.found["ours"] else "**missed**"
+                yield _line([_words(row), row.source, row.breaks, row.needs, *marks, ours, early])
+    yield "\n## The good models\n"
+    yield ", ".join(_words(row) for row in good) + "."
+    alarms: Mapping[str, list[str]] = {
+        column: [_words(row) for row in good if row.found[column]] for column in columns
+    }
+    yield "\nFalse alarms:\n"
+    for column, names in alarms.items():
+        yield f"- {HEADS[column]}: {', '.join(names) or 'none'}."
+
+
+def _by_stack(stacks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    yield "What the validator finds, measured on each of them. Where the models are few, they are"
+    yield "those that Keras makes: for the others it does not matter which Keras there is.\n"
+    yield _line(["stack", "broken, can be known", "found", "good", "refused"])
+    yield _line(["---"] * 5)
+    for kept in stacks:
+        counts: collections.Counter[str] = collections.Counter()
+        for known in kept["models"].values():
+            counts.update([known["kind"], f"{known['kind']} found" * bool(known["ours"])])
+        keys = ("broken", "broken found", "good", "good found")
+        yield _line([kept["stack"], *(str(counts[key]) for key in keys)])
+
+
+def _counted(title: str, rows: list[Row], columns: Sequence[str]) -> str:
+    counts: collections.Counter[str] = collections.Counter()
+    for row in rows:
+        counts.update(column for column, said in row.found.items() if said)
+    early = counts["before"]
+    return _line([title, str(len(rows)), *(str(counts[c]) for c in columns), str(early)])
+
+
+def _words(row: Row) -> str:
+    return row.name.replace("_", " ")
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
