@@ -307,6 +307,9 @@ ESTIMATOR_IS_CHIEF = PrivateAttribute(
 ESTIMATOR_MODEL_FN = PrivateAttribute(
     "tensorflow-estimator", "Estimator", "_model_fn", "the user's estimator in a trial of its own"
 )
+ESTIMATOR_TASK_TYPE = PrivateAttribute(
+    "tensorflow-estimator", "RunConfig", "_task_type", "estimators on several workers"
+)
 ESTIMATOR_TRAIN_STRATEGY = PrivateAttribute(
     "tensorflow-estimator", "RunConfig", "_train_distribute", "distribution strategies"
 )

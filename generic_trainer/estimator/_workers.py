@@ -4,7 +4,9 @@ Each builds the whole graph and runs it in a session of its own, on its share of
 `tf.estimator` has for clusters is about parameter servers; methods of its classes look first
 whether there is something else to do:
 
-0. A `RunConfig` knows of no cluster, and says truly whether this process is the chief.
+0. A `RunConfig` says truly which type of task this process is, and whether it is the chief. It
+   counts one replica, of which this is number 0: input that is cut by these numbers stays whole,
+   as it has to be for 1.
 1. `train` gives the session of each worker the state of worker 0. Each trains on its rows of each
    batch, or on all of a Dataset that is said to be its own (`AutoShardPolicy.OFF`); gradients are
    averaged by rows. All stop after the same step.
@@ -37,6 +39,8 @@ _Datasets = (tf.data.Dataset, tf.compat.v1.data.Dataset)
 # Modes whose data the workers share; and whether the process is a slot of a trial.
 _shared: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("shared", default=())
 _is_slot: contextvars.ContextVar[bool] = contextvars.ContextVar("is_slot", default=False)
+# What the user's functions are to be told, where the session is told something else.
+_told_config: contextvars.ContextVar[Any] = contextvars.ContextVar("told_config", default=None)
 
 
 def trains_with_others() -> bool:
@@ -94,6 +98,7 @@ def _set(variable: contextvars.ContextVar[Any], value: Any) -> Iterator[None]:
 def _init_cluster(original: Any, config: Any, tf_config: Any) -> None:
     original(config, {})  # its session knows of no other
     internals.ESTIMATOR_IS_CHIEF.set(config, is_chief())
+    internals.ESTIMATOR_TASK_TYPE.set(config, this_task().type)
 
 
 def _train_and_evaluate(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -120,7 +125,11 @@ def _train(
         internals.ESTIMATOR_CONFIG.set(estimator, changed)
     shared = _shared.get() or (_TRAIN,)
     try:
-        with _set(_shared, shared), distributed.explained_failures():
+        with (
+            _set(_shared, shared),
+            _set(_told_config, config),
+            distributed.explained_failures(),
+        ):
             original(
                 estimator, input_fn, [_StartAlike(), *(hooks or ())], steps, max_steps,
                 saving_listeners,
@@ -140,9 +149,14 @@ def _newest_step(estimator: Any) -> int:
 def _call_input_fn(
     original: Any, estimator: Any, input_fn: Any, mode: str, *args: Any, **kwargs: Any
 ) -> Any:
-    data = original(estimator, input_fn, mode, *args, **kwargs)
     if mode not in _shared.get():
-        return data
+        return original(estimator, input_fn, mode, *args, **kwargs)
+    session_config, told = estimator.config, _told_config.get()
+    try:
+        internals.ESTIMATOR_CONFIG.set(estimator, told or session_config)
+        data = original(estimator, input_fn, mode, *args, **kwargs)
+    finally:
+        internals.ESTIMATOR_CONFIG.set(estimator, session_config)
     share = distributed.rank(), distributed.size()
     if not isinstance(data, _Datasets):
         return distributed.share_of_rows(data, *share)
@@ -157,7 +171,8 @@ def _call_model_fn(
     rows = distributed.number_of_rows((features, labels))
     features, labels = distributed.at_least_a_row((features, labels), rows)
     with distributed.averaging_optimizers(rows) as completed:
-        spec = original(estimator, features, labels, mode, config)
+        told = _told_config.get() or config
+        spec = original(estimator, features, labels, mode, told)
         spec = spec._replace(train_op=completed(spec.train_op))
     if not _is_slot.get():  # after all other hooks
         spec = spec._replace(training_hooks=(*spec.training_hooks, _StopTogether()))

@@ -165,7 +165,8 @@ class Slots(EstimatorTrial):
 TRAINER_FN = f"""{_HEAD}
 from generic_trainer.estimator import tf
 {_MODEL_FN}
-def model_fn(features, labels, mode):
+def model_fn(features, labels, mode, config):
+    print("told:", mode, config.task_type, config.is_chief, flush=True)
     y = predicted(features)
     if mode == "infer":
         return tf.estimator.EstimatorSpec(mode, {{"y": y}})
@@ -190,9 +191,14 @@ class Told(tf1.train.SessionRunHook):
 def stop(context):
     pass
 
+def read(config):
+    whole = data(21).shard(config.num_worker_replicas, config.global_id_in_cluster)
+    print("told: read", config.task_type, config.is_chief, flush=True)
+    return whole.batch(8).repeat()
+
 def trainer_fn(trainer_fn_args, schema):
     folder = trainer_fn_args.serving_model_dir
-    train = tf.estimator.TrainSpec(lambda: data(21).batch(8).repeat(), 10, hooks=[Told()])
+    train = tf.estimator.TrainSpec(read, 10, hooks=[Told()])
     exporter = tf.estimator.FinalExporter("final", receive)
     return {{
         "estimator": tf.estimator.Estimator(model_fn, folder),

@@ -104,6 +104,10 @@ def test_estimators_train_as_one(run: Run, start: str) -> None:
     job, alone = run(source, 2), run(source, 1)
     weights = [json.loads(each) for each in told(job, "w:")]
     [expected] = [json.loads(each) for each in told(alone, "w:")]
+    told_in_training = [each for each in told(job, "told:") if each.split()[0] in ("read", "train")]
+    assert told_in_training == [
+        f"{where} worker {is_chief}" for where in ("read", "train") for is_chief in (False, True)
+    ]
     assert weights[0] == weights[1]
     np.testing.assert_allclose(weights[0], expected, rtol=1e-5)
     assert jobs.exported(job) == ["Format-Serving"]
