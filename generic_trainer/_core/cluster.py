@@ -19,6 +19,7 @@ TF_CONFIG = "TF_CONFIG"
 _CHIEFS = ("chief", "master")
 _TRAINS = ("chief", "master", "worker")
 _SERVERS = ("worker", "ps")
+_EVALUATOR = "evaluator"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,27 +110,32 @@ def has_parameter_servers() -> bool:
 
 
 def cluster_addresses() -> dict[str, list[str]]:
-    """Returns task type → "host:port" of each task; empty when there is no cluster.
+    """Returns task type → "host:port" of each task; empty when there is none.
 
     Raises:
         ConfigurationError: `TF_CONFIG` is not JSON, or its cluster is no such mapping.
     """
     cluster = tf_config().get("cluster") or {}
-    if isinstance(cluster, dict) and all(isinstance(tasks, list) for tasks in cluster.values()):
-        return cluster
+    if isinstance(cluster, dict) and all(map(_are_addresses, cluster.values())):
+        return {name: tasks for name, tasks in cluster.items() if tasks}
     raise ConfigurationError(
         f'{TF_CONFIG}: expected "cluster" to be a JSON object of lists of addresses, such as '
         f'{{"worker": ["host:port"]}}, found {cluster!r}.'
     )
 
 
+def _are_addresses(tasks: Any) -> bool:
+    return isinstance(tasks, list) and all(isinstance(address, str) for address in tasks)
+
+
 def this_task() -> Task:
     """Returns the task that this process is.
 
     Raises:
-        ConfigurationError: `TF_CONFIG` is not JSON, or names no task.
+        ConfigurationError: `TF_CONFIG` is not JSON, names no task, or one that its cluster does not
+            have. An evaluator is in none.
     """
-    task = tf_config().get("task")
+    task, cluster = tf_config().get("task"), cluster_addresses()
     try:
         name, index = str(task["type"]), int(task["index"])  # type: ignore[index]
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -137,7 +143,15 @@ def this_task() -> Task:
             f'{TF_CONFIG} names a cluster, so it must also name this process as "task": '
             f'{{"type": ..., "index": ...}}, but got {task!r}.'
         ) from error
-    return Task(name, index, is_server=has_parameter_servers() and name in _SERVERS)
+    found = Task(name, index, is_server=bool(cluster.get("ps")) and name in _SERVERS)
+    known = [Task(job, number) for job in cluster for number in range(len(cluster[job]))]
+    if found not in known and name != _EVALUATOR:
+        raise ConfigurationError(
+            f"{TF_CONFIG} says that this process is {found.name}, but the tasks of its cluster are "
+            f"{', '.join(each.name for each in known)}. Give each process the same cluster, and "
+            "as its task one of these, each once."
+        )
+    return found
 
 
 def tf_config() -> dict[str, Any]:
@@ -171,6 +185,16 @@ def make_tf_config(task: Task, addresses: Mapping[Task, str]) -> str:
     for each, address in addresses.items():
         cluster.setdefault(each.type, []).append(address)
     return json.dumps({"cluster": cluster, "task": {"type": task.type, "index": task.index}})
+
+
+def answers(address: str, timeout_s: float = 1.0) -> bool:
+    """Returns whether something listens at "host:port"."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout_s):
+            return True
+    except (OSError, ValueError, OverflowError):
+        return False
 
 
 def reserve_port() -> socket.socket:

@@ -17,11 +17,17 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from generic_trainer._core.cluster import Task
+from generic_trainer._core.cluster import Task, cluster_addresses, is_in_a_cluster, this_task
 from generic_trainer._core.machine import children, command_line
 from generic_trainer._core.output import kept_output
 from generic_trainer._core.signals import SigtermNotice
-from generic_trainer.errors import TrainingError, WorkerHangError, WorkerLostError
+from generic_trainer._core.texts import shown
+from generic_trainer.errors import (
+    ConfigurationError,
+    TrainingError,
+    WorkerHangError,
+    WorkerLostError,
+)
 from generic_trainer.launchers._distribution import Distribution, tasks
 from generic_trainer.launchers._failures import classify, explain
 from generic_trainer.launchers._job import Job
@@ -119,6 +125,7 @@ def launch(job: Job) -> None:
         GenericTrainerError: see `Launcher`.
     """
     name = job.distribution.launcher
+    _refuse_a_cluster_in_a_cluster(job.distribution)
     with kept_output(job.request.log_path):
         if name == "in_process":
             _train_here(job)
@@ -128,6 +135,22 @@ def launch(job: Job) -> None:
             _found(_RAY)(job)
         else:
             supervise(job, _found(_ENGINES[name]))
+
+
+def _refuse_a_cluster_in_a_cluster(distribution: Distribution) -> None:
+    """Raises where this process is one of several, each of which would start all the workers.
+
+    One child process of this machine takes the place that this process has among them.
+    """
+    if distribution.launcher == "in_process" or not is_in_a_cluster():
+        return
+    if distribution.is_cluster or distribution.launcher != "local":
+        raise ConfigurationError(
+            f"launcher={distribution.launcher!r} is to start {distribution.num_processes} "
+            f"processes, but this one is part of a cluster already: TF_CONFIG says that it is "
+            f"{this_task().name} of {shown(cluster_addresses())}. Use launcher='in_process' "
+            "there, or unset TF_CONFIG."
+        )
 
 
 def supervise(

@@ -17,7 +17,7 @@ from tfx import types
 from tfx.proto.orchestration import pipeline_pb2
 from tfx.utils import import_utils, name_utils
 
-from generic_trainer import ServingContract
+from generic_trainer import Distribution, ServingContract
 from generic_trainer.errors import (
     ConfigurationError,
     DataError,
@@ -403,6 +403,39 @@ def test_only_the_chief_publishes(
     assert os.listdir(outputs["model"][0].uri) == (["Format-Serving"] if publishes else [])
     in_artifact = f"exports to {outputs['model'][0].uri}" in helpers.kept_log(outputs)
     assert in_artifact == publishes
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("{", "must be JSON"),
+        ('{"cluster": {"worker": ["a:1"]}}', 'must also name this process as "task"'),
+        (
+            '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}',
+            "is worker 1, but the tasks of its cluster are worker 0",
+        ),
+    ],
+    ids=["damaged", "no task", "an index too many"],
+)
+@pytest.mark.parametrize("launcher", ["in_process", "local"])
+def test_a_wrong_tf_config_costs_no_training(
+    launcher: Any,
+    config: str,
+    message: str,
+    examples: types.Artifact,
+    outputs: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = """
+    def run_fn(fn_args):
+        raise AssertionError("must not be called")
+    """
+    monkeypatch.setenv("TF_CONFIG", config)
+    module = helpers.write_module(tmp_path, source)
+    distribution = Distribution(launcher=launcher).to_json()
+    with pytest.raises(ConfigurationError, match=message):
+        helpers.train(module, examples, outputs, distribution=distribution)
 
 
 def test_a_wrong_eval_config_costs_no_training(

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
+from generic_trainer._core.cluster import Task
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import (
     distributed,
     get_strategy,
     keras_3_on_one_worker_only,
 )
+from generic_trainer.training.distributed import _runtime
 
 
 def cluster(monkeypatch: pytest.MonkeyPatch, task: str, **tasks: int) -> None:
@@ -52,6 +56,22 @@ def test_a_cluster_that_cannot_be_is_refused(
     monkeypatch.setenv("TF_CONFIG", json.dumps(wrong))
     with pytest.raises(ConfigurationError, match=r"TF_CONFIG.*(\'worker\'|worker 0, worker 1)"):
         distributed.rank()
+
+
+def test_workers_that_nobody_has_started_are_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_runtime, "_ABSENT_S", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as there, socket.socket() as absent:
+        absent.bind(("127.0.0.1", 0))  # and does not listen
+        ports = [each.getsockname()[1] for each in (there, absent)]
+        addresses = {Task("worker", i): f"127.0.0.1:{port}" for i, port in enumerate(ports)}
+        with _runtime._absent_workers_named(addresses):
+            deadline_s = time.monotonic() + 30
+            while not caplog.messages and time.monotonic() < deadline_s:
+                time.sleep(0.01)
+    assert f"nothing answers for worker 1 at 127.0.0.1:{ports[1]}." in caplog.messages[0]
+    assert "worker 0" not in caplog.messages[0]
 
 
 def test_alone_each_function_returns_what_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

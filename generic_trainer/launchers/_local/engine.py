@@ -6,13 +6,12 @@ import contextlib
 import dataclasses
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from generic_trainer._core.cluster import Task, reserve_port
+from generic_trainer._core.cluster import Task, answers, reserve_port
 from generic_trainer._core.forkserver import ForkServer, fork_server, kept_fork_servers
 from generic_trainer._core.machine import oom_kills, visible_gpus
 from generic_trainer._core.scratch import ScratchFolder
@@ -253,12 +252,7 @@ class LocalEngine:
 
     def _answers(self, task: Task) -> bool:
         """Whether something listens where the cluster expects this worker."""
-        if not self._distribution.is_cluster:
-            return True
-        host, _, port = self._addresses[task].partition(":")
-        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1.0):
-            return True
-        return False
+        return not self._distribution.is_cluster or answers(self._addresses[task])
 
     def _stacks(self, task: Task) -> str:
         """Returns the stacks of a worker that has crashed or was aborted."""

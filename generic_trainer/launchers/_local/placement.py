@@ -22,25 +22,14 @@ _logger = logging.getLogger(__name__)
 
 
 def common_environment(distribution: Distribution) -> dict[str, str]:
-    """Returns the environment that all workers have in common.
-
-    Raises:
-        ConfigurationError: a cluster is asked for by a process that belongs to one.
-    """
-    environment: dict[str, str] = {
+    """Returns the environment that all workers have in common."""
+    return {
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
         **os.environ,
         **same_keras(),
         "TF_GRPC_REUSE_PORT": "1",
         **distribution.env,
     }
-    if distribution.is_cluster and TF_CONFIG in environment:
-        raise ConfigurationError(
-            f"launcher='local' is to start {distribution.num_processes} processes, but this one is "
-            "part of a cluster already: TF_CONFIG is set. Use launcher='in_process' there, or "
-            "unset TF_CONFIG."
-        )
-    return environment
 
 
 def own_environment(

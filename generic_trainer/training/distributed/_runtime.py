@@ -12,13 +12,19 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from generic_trainer._core import internals
-from generic_trainer._core.cluster import Task, this_task, training_tasks
+from generic_trainer._core.cluster import (
+    Task,
+    answers,
+    this_task,
+    training_addresses,
+    training_tasks,
+)
 from generic_trainer.errors import ConfigurationError
 
 _logger = logging.getLogger(__name__)
@@ -29,6 +35,8 @@ _REQUEST_MS = 30_000
 # Workers seldom come to the same place at once; one that waits for longer says where it is.
 _PATIENCE_MS = 1_000
 _POLL_S = 0.2
+# How long workers may take to start before it is said which of them are missed.
+_ABSENT_S = 30.0
 _OVER: dict[str, Any] = {}
 
 eager_mode = tf.__internal__.eager_context.eager_mode
@@ -46,13 +54,14 @@ class Runtime:
         failure: why the collectives were aborted; None if they were not.
     """
 
-    def __init__(self, tasks: Sequence[Task]) -> None:
-        self.tasks = tuple(tasks)
+    def __init__(self, addresses: Mapping[Task, str]) -> None:
+        self.tasks = tuple(addresses)
         self.rank, self.size = self.tasks.index(this_task()), len(self.tasks)
         self.failure: str | None = None
         self._exchanges = 0  # that have ended
         try:
-            self.strategy = tf.distribute.MultiWorkerMirroredStrategy()
+            with _absent_workers_named(addresses):
+                self.strategy = tf.distribute.MultiWorkerMirroredStrategy()
         except RuntimeError as error:
             raise ConfigurationError(
                 "TensorFlow was used before it was connected with the other workers: call "
@@ -174,11 +183,40 @@ def runtime() -> Runtime | None:
     Raises:
         ConfigurationError: `TF_CONFIG` is wrong, or TensorFlow has been used before.
     """
-    tasks = training_tasks()
-    if len(tasks) == 1:
+    addresses = training_addresses()
+    if len(addresses) == 1:
         return None
     with eager_mode():  # code of TensorFlow 1 turns it off
-        return Runtime(tasks)
+        return Runtime(addresses)
+
+
+@contextlib.contextmanager
+def _absent_workers_named(addresses: Mapping[Task, str]) -> Iterator[None]:
+    """Warns, while this worker waits for the others, of those that nobody seems to have started.
+
+    TensorFlow waits for an hour, and says nothing.
+    """
+    are_there = threading.Event()
+
+    def look() -> None:
+        while not are_there.wait(_ABSENT_S):
+            absent = [
+                f"{task.name} at {address}"
+                for task, address in addresses.items()
+                if not answers(address)
+            ]
+            if absent and not are_there.is_set():
+                _logger.warning(
+                    "Waiting for the workers of TF_CONFIG; nothing answers for %s. Start a process "
+                    "with its place in TF_CONFIG for each, or correct the addresses.",
+                    ", ".join(absent),
+                )
+
+    threading.Thread(target=look, name=f"{_PREFIX}/absent", daemon=True).start()
+    try:
+        yield
+    finally:
+        are_there.set()
 
 
 @contextlib.contextmanager

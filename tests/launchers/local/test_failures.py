@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -23,7 +24,7 @@ from generic_trainer.errors import (
     WorkerLostError,
     WorkerMemoryError,
 )
-from generic_trainer.launchers import Distribution, Job, launch
+from generic_trainer.launchers import Distribution, Job, TFJobOptions, launch
 from tests.launchers import jobs
 
 Run = Callable[..., Job]
@@ -36,7 +37,7 @@ def run(examples: Path, tmp_path: Path) -> Run:
     """Runs a module's source in a child process."""
 
     def run(source: str, **distribution: Any) -> Job:
-        wanted = Distribution(launcher="local", **{"max_failures": 0, **distribution})
+        wanted = Distribution(**{"launcher": "local", "max_failures": 0, **distribution})
         job = jobs.make_job(tmp_path, examples, source, distribution=wanted)
         launch(job)
         return job
@@ -314,10 +315,41 @@ def test_missing_gpu_is_said_before_training(run: Run) -> None:
         run("def run_fn(fn_args): pass", require_gpu=True, env=NO_GPU)
 
 
-def test_worker_of_a_cluster_starts_no_cluster(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1"]}}')
-    with pytest.raises(ConfigurationError, match="part of a cluster already"):
-        run("def run_fn(fn_args): pass", num_workers=2)
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"launcher": "local", "num_workers": 2},
+        {"launcher": "ray"},
+        {"launcher": "tfjob", "tfjob": TFJobOptions(image="a/b:1")},
+    ],
+    ids=["local", "ray", "tfjob"],
+)
+def test_worker_of_a_cluster_starts_no_cluster(
+    run: Run, monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any]
+) -> None:
+    cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    with pytest.raises(ConfigurationError, match=r"it is worker 1 of .*Use launcher='in_process'"):
+        run("def run_fn(fn_args): pass", **wanted)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_cluster_of_one_is_none(
+    run: Run, monkeypatch: pytest.MonkeyPatch, num_workers: int
+) -> None:
+    cluster = {"cluster": {"chief": ["a:1"]}, "task": {"type": "chief", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    source = """
+        from generic_trainer.training import distributed, is_chief
+
+        def run_fn(fn_args):
+            print("worker", distributed.rank(), "of", distributed.size(), "is chief:", is_chief())
+            export(fn_args.serving_model_dir)
+        """
+    job = run(source, num_workers=num_workers)
+    assert jobs.log(job).count(f"of {num_workers} is chief: True\n") == 1
+    assert jobs.log(job).count(f"of {num_workers} is chief: False\n") == num_workers - 1
+    assert jobs.exported(job) == ["Format-Serving"]
 
 
 def test_random_numbers_differ_between_workers_of_the_same_fork_server(run: Run) -> None:
