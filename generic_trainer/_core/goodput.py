@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import logging
 import os
 import struct
 import time
@@ -20,11 +21,14 @@ from collections.abc import Callable
 from typing import Any
 
 from generic_trainer._core.files import gfile, is_remote, read_whole, write_whole
+from generic_trainer._core.texts import is_number
 
 _FILE = "goodput.json"  # in the ModelRun artifact
 _RECORD_FILE = "goodput"  # beside the checkpoints
 # Run, start of it in seconds since the epoch, time of the record, and the fields of a `Goodput`.
 _RECORD = struct.Struct("<16sddqddqq")
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass
@@ -195,5 +199,10 @@ def _read(run_dir: str) -> dict[str, Any]:
     path = os.path.join(run_dir, _FILE)
     if not gfile().exists(path):
         return {}
-    found: dict[str, Any] = json.loads(read_whole(path))
-    return found
+    try:
+        found = {name: Goodput(**values) for name, values in json.loads(read_whole(path)).items()}
+    except (AttributeError, RecursionError, TypeError, ValueError) as error:
+        _logger.warning("%s is damaged, or of another release: %s", path, error)
+        return {}
+    kept = {name: dataclasses.asdict(one) for name, one in found.items()}
+    return {name: one for name, one in kept.items() if all(map(is_number, one.values()))}

@@ -100,3 +100,13 @@ def test_workers_that_are_not_the_chief_and_object_stores_note_nothing(
         meter.step_ends(1)
         assert meter.end("fit").steps == 1
     assert goodput_of(str(tmp_path)) == {}
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[1]", '{"fit": {"moons": 1}}', '{"fit": {"steps": "x"}}']
+)
+def test_what_somebody_has_damaged_is_not_known(content: str, clock: Clock, tmp_path: Path) -> None:
+    (tmp_path / "goodput.json").write_text(content)
+    assert goodput_of(str(tmp_path)) == {}
+    GoodputMeter(None, str(tmp_path), clock=clock).end("fit")
+    assert list(json.loads((tmp_path / "goodput.json").read_text())) == ["fit"]

@@ -5,19 +5,15 @@ Source: https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locat
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from generic_trainer._core.cluster import Task, make_tf_config
+from generic_trainer._core.cluster import Task
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers._distribution import Distribution, tasks
 from generic_trainer.launchers._options import VertexOptions
 
-CLUSTER_SPEC = "CLUSTER_SPEC"
-_POOL = "workerpool"
 _PROGRAM = "generic_trainer.launchers._vertex.program"
 
 
@@ -76,33 +72,6 @@ def custom_job(distribution: Distribution, name: str, arguments: Sequence[str]) 
         spec["container_spec"]["command"] = ["python", "-m", _PROGRAM]
         spec["container_spec"]["args"] = list(arguments)
     return made
-
-
-def tf_config(distribution: Distribution) -> str | None:
-    """Returns the `TF_CONFIG` of this replica, from its `CLUSTER_SPEC`; None where it is alone.
-
-    Raises:
-        ConfigurationError: the replicas are not those of the distribution.
-    """
-    text = os.environ.get(CLUSTER_SPEC)
-    if not distribution.is_cluster or not text:
-        return None
-    spec = json.loads(text)
-    pools = pools_of(distribution)
-    hosts = [spec["cluster"].get(f"{_POOL}{number}", []) for number in range(len(pools))]
-    if [*map(len, hosts)] != [*map(len, pools)]:
-        raise ConfigurationError(
-            f"{CLUSTER_SPEC}: expected pools of the sizes {[*map(len, pools)]}, found {text}."
-        )
-    addresses = {
-        task: host
-        for pool, names in zip(pools, hosts, strict=True)
-        for task, host in zip(pool, names, strict=True)
-    }
-    pool = pools[int(spec["task"]["type"].removeprefix(_POOL))]
-    # In the order of their indices, as TensorFlow wants them.
-    ordered = {task: addresses[task] for task in tasks(distribution)}
-    return make_tf_config(pool[int(spec["task"]["index"])], ordered)
 
 
 def _pool(

@@ -2,39 +2,53 @@
 
 from __future__ import annotations
 
-import contextlib
+import json
 import os
 import sys
-from collections.abc import Sequence
 
-from generic_trainer._core.cluster import TF_CONFIG
-from generic_trainer.launchers._distribution import tasks
-from generic_trainer.launchers._packing import JobFolder
-from generic_trainer.launchers._remote.log import published_log
-from generic_trainer.launchers._remote.program import own_task, run_own_task
-from generic_trainer.launchers._vertex.custom_job import tf_config
+from generic_trainer._core.cluster import TF_CONFIG, make_tf_config
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.launchers._distribution import Distribution, tasks
+from generic_trainer.launchers._remote.program import run
+from generic_trainer.launchers._vertex.custom_job import pools_of
+
+CLUSTER_SPEC = "CLUSTER_SPEC"
+_POOL = "workerpool"
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Runs a task of a job and returns the exit code, which tells the class of a failure.
-
-    Args:
-        arguments: the folder of the job, and its digest.
-    """
-    path, digest = arguments
-    folder = JobFolder(path)
-    job = folder.read(digest)
-    os.environ.pop(TF_CONFIG, None)  # Vertex AI's own has other types of tasks
-    if (config := tf_config(job.distribution)) is not None:
+def set_own_tf_config(distribution: Distribution) -> None:
+    """Replaces the `TF_CONFIG` of Vertex AI, which has other types of tasks."""
+    os.environ.pop(TF_CONFIG, None)
+    if (config := tf_config(distribution)) is not None:
         os.environ[TF_CONFIG] = config
-    task = own_task(job.distribution)
-    with contextlib.ExitStack() as stack:
-        if task == tasks(job.distribution)[0]:
-            stack.enter_context(published_log(folder, task))
-        end = run_own_task(job, task)
-    folder.write_end(task, end)  # the log is there by then
-    return end.status
+
+
+def tf_config(distribution: Distribution) -> str | None:
+    """Returns the `TF_CONFIG` of this replica, from its `CLUSTER_SPEC`; None where it is alone.
+
+    Raises:
+        ConfigurationError: the replicas are not those of the distribution.
+    """
+    text = os.environ.get(CLUSTER_SPEC)
+    if not distribution.is_cluster or not text:
+        return None
+    spec = json.loads(text)
+    pools = pools_of(distribution)
+    hosts = [spec["cluster"].get(f"{_POOL}{number}", []) for number in range(len(pools))]
+    if [*map(len, hosts)] != [*map(len, pools)]:
+        raise ConfigurationError(
+            f"{CLUSTER_SPEC}: expected pools of the sizes {[*map(len, pools)]}, found {text}."
+        )
+    addresses = {
+        task: host
+        for pool, names in zip(pools, hosts, strict=True)
+        for task, host in zip(pool, names, strict=True)
+    }
+    pool = pools[int(spec["task"]["type"].removeprefix(_POOL))]
+    # In the order of their indices, as TensorFlow wants them.
+    ordered = {task: addresses[task] for task in tasks(distribution)}
+    return make_tf_config(pool[int(spec["task"]["index"])], ordered)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run(sys.argv[1:], set_up=set_own_tf_config, publishes_log=True))

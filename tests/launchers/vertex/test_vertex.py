@@ -19,7 +19,8 @@ from generic_trainer.errors import (
     WorkerMemoryError,
 )
 from generic_trainer.launchers import Distribution, Job, VertexOptions, launch
-from generic_trainer.launchers._vertex.custom_job import custom_job, tf_config
+from generic_trainer.launchers._vertex.custom_job import custom_job
+from generic_trainer.launchers._vertex.program import tf_config
 from tests.launchers import jobs
 from tests.launchers.vertex_stand_in import VertexStandIn, vertex_stand_in
 
