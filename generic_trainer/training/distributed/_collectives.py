@@ -7,16 +7,21 @@ NCCL. A process on its own gets back what it gave.
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from generic_trainer._core.texts import describe
+from generic_trainer._core.values import unpickled_data
+from generic_trainer.errors import ConfigurationError
 from generic_trainer.training.distributed._ops import gathered_rows, reduced_sum, sent_type
 from generic_trainer.training.distributed._runtime import Runtime, eager_mode, runtime
+from generic_trainer.user_code import loaded_modules
 
 # Tensors are put together up to this size: a ring of many small ones waits most of the time, and
 # to put large ones together costs a copy and gains nothing.
@@ -148,12 +153,18 @@ def gather(value: Any) -> list[Any]:
     """Returns what each worker has, by rank; at once, also where a graph is being built.
 
     Args:
-        value: what `pickle` can write, of whatever size; it may differ from worker to worker.
+        value: numbers, texts, bytes, arrays, containers of them, and objects of classes of the
+            user's own modules, of whatever size; it may differ from worker to worker. Tensors
+            arrive as arrays.
+
+    Raises:
+        ConfigurationError: it has something else, which nobody should take from another process.
     """
     connected = runtime()
     if connected is None:
         return [value]
-    content = np.frombuffer(pickle.dumps(value), np.uint8)
+    code = {module.__name__ for module in loaded_modules()}
+    content = np.frombuffer(_pickled(value, code), np.uint8)
     length = -(-len(content) // 4)
     padded = np.zeros(4 * length, np.uint8)
     padded[: len(content)] = content
@@ -161,7 +172,27 @@ def gather(value: Any) -> list[Any]:
         rows, lengths = _gathered(connected, [tf.constant(padded.view(np.int32))])
         ends = np.cumsum(lengths[0].numpy())
         parts = np.split(rows[0].numpy(), ends[:-1])
-    return [pickle.loads(part.tobytes()) for part in parts]
+    return [unpickled_data(part.tobytes(), code) for part in parts]
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        return np.asarray(value).__reduce__() if isinstance(value, tf.Tensor) else NotImplemented
+
+
+def _pickled(value: Any, code: Collection[str]) -> bytes:
+    """Returns what other workers read as data, without running anything that it names."""
+    buffer = io.BytesIO()
+    try:
+        _Pickler(buffer).dump(value)
+        unpickled_data(buffer.getvalue(), code)
+    except (AttributeError, TypeError, ValueError, pickle.PicklingError) as error:
+        raise ConfigurationError(
+            "training.distributed.gather, or a metric of several slots: expected numbers, texts, "
+            "arrays, containers of them, and objects of classes of your own modules, found "
+            f"{describe(value)}: {error}."
+        ) from error
+    return buffer.getvalue()
 
 
 # ---- sums ----------------------------------------------------------------------------------------

@@ -78,23 +78,22 @@ class DataParallelStrategy(tf.distribute.Strategy):
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
 
-    @contextlib.contextmanager
-    def whole_batches(self) -> Iterator[None]:
+    def whole_batches(self) -> contextlib.AbstractContextManager[None]:
         """Has `experimental_distribute_dataset` return what it is given."""
-        self._is_whole = True
-        try:
-            yield
-        finally:
-            self._is_whole = False
+        return self._while_true("_is_whole")
+
+    def averaged_gradients(self) -> contextlib.AbstractContextManager[None]:
+        """Has `all_reduce` of a replica's context return what it is given."""
+        return self._while_true("gradients_are_averaged")
 
     @contextlib.contextmanager
-    def averaged_gradients(self) -> Iterator[None]:
-        """Has `all_reduce` of a replica's context return what it is given."""
-        self.gradients_are_averaged = True
+    def _while_true(self, name: str) -> Iterator[None]:
+        before = getattr(self, name)
+        setattr(self, name, True)
         try:
             yield
         finally:
-            self.gradients_are_averaged = False
+            setattr(self, name, before)
 
     def share(self, dataset: tf.data.Dataset, is_whole: bool = False) -> tf.data.Dataset:
         """Returns the rows of each batch that this worker trains on; all of them if it is whole."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,7 @@ class Case:
         weighted: whether the rows have sample weights.
         shuffled: whether the rows come in another order in each epoch.
         options: of `compile`.
+        accuracy: of the weights, relative; that of float32, or of what the layers compute in.
     """
 
     make: Callable[[], list[Any]]
@@ -40,6 +42,7 @@ class Case:
     weighted: bool = False
     shuffled: bool = True
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    accuracy: float = 2e-5
 
     def model(self) -> Any:
         """Returns the compiled model, from the same seed everywhere."""
@@ -77,6 +80,14 @@ def dense() -> list[Any]:
     return [layers.Dense(8, "relu"), layers.Dense(1)]
 
 
+def halves() -> list[Any]:
+    return [
+        layers.Dense(8, "relu", dtype="mixed_float16"),
+        layers.Dense(1, dtype="mixed_float16"),
+        layers.Activation("linear", dtype="float32"),
+    ]
+
+
 def embedded() -> list[Any]:
     return [layers.Embedding(9, 3), layers.Flatten(), layers.Dense(1)]
 
@@ -103,19 +114,50 @@ FEW = {
         embedded, inputs=WHOLE_NUMBERS, options={"steps_per_execution": 3}
     ),
 }
-MANY = {
+# What three workers and more do otherwise, if anything.
+SOME = {
     **FEW,
     "synchronized BatchNormalization, one row left": Case(normalized(synchronized=True)),
+    "halves, loss scale that grows": Case(
+        halves,
+        lambda: optimizers.LossScaleOptimizer(
+            optimizers.SGD(0.02), initial_scale=2.0**9, dynamic_growth_steps=3
+        ),
+        accuracy=5e-3,
+    ),
+    # All gradients overflow, and so no step counts.
+    "halves, loss scale that shrinks": Case(
+        halves, lambda: optimizers.LossScaleOptimizer(optimizers.SGD(0.02), initial_scale=2.0**40)
+    ),
+    "jit_compile, steps_per_execution": Case(
+        dense,
+        lambda: optimizers.Nadam(0.01, clipnorm=0.5),
+        weighted=True,
+        options={"jit_compile": True, "steps_per_execution": 2},
+    ),
+}
+MANY = {
+    **SOME,
+    "loss scale": Case(dense, lambda: optimizers.LossScaleOptimizer(optimizers.RMSprop(0.01))),
     "sparse gradients, Adam": Case(
         embedded, lambda: optimizers.Adam(0.01), inputs=WHOLE_NUMBERS, batch=9
     ),
-    "jit_compile": Case(dense, options={"jit_compile": True}),
-    "loss scale": Case(dense, lambda: optimizers.LossScaleOptimizer(optimizers.RMSprop(0.01))),
     "accumulated": Case(dense, lambda: optimizers.SGD(0.1, gradient_accumulation_steps=2)),
     "regularized": Case(
         lambda: [layers.Dense(8, kernel_regularizer="l2"), layers.Dense(1)],
         lambda: optimizers.Lion(0.01, clipvalue=0.01, use_ema=True, ema_overwrite_frequency=2),
     ),
+    **{
+        kind.__name__: Case(dense, functools.partial(kind, rate))
+        for kind, rate in (
+            (optimizers.Adafactor, 0.05),
+            (optimizers.AdamW, 0.01),
+            (optimizers.Ftrl, 0.1),
+            (optimizers.Adagrad, 0.1),
+            (optimizers.Adadelta, 1.0),
+            (optimizers.Adamax, 0.01),
+        )
+    },
 }
 # What is drawn, and what a layer knows of its batch, are those of a share.
 OF_SHARES = {
@@ -124,6 +166,7 @@ OF_SHARES = {
         lambda: [layers.Dense(8), layers.Dropout(0.5), layers.Dense(1)], batch=9, shuffled=False
     ),
 }
+GROUPS = {"few": FEW, "some": {**SOME, **OF_SHARES}, "many": {**MANY, **OF_SHARES}}
 
 
 def fit_shares(case: Case, size: int) -> Any:

@@ -51,6 +51,8 @@ def functions() -> dict[str, Any]:
         "in a graph": float(in_graph(tf.constant(1.0))),
         "broadcast": _plain(distributed.broadcast([rank, "text"[rank : rank + 0] or 7 * rank], 1)),
         "gather": distributed.gather({"rank": rank, "text": "x" * rank}),
+        "arrays": _plain(distributed.gather((tf.fill([2], rank), np.float32(rank)))),
+        "no data": _error_of(lambda: distributed.gather([os.getcwd])),
         "stop": [distributed.agree_to_stop(rank == 1), distributed.agree_to_stop(False)],
         "gradients": _plain(tape.gradient(loss, variable)),
         "large": float(tf.reduce_sum(distributed.all_reduce(tf.ones([5_000_000])))),
@@ -117,7 +119,7 @@ def _error_of(function: Callable[[], Any]) -> str:
 
 def train(group: str, file: str) -> None:
     results: dict[str, Any] = {"functions": functions()}
-    for name, case in {"few": cases.FEW, "many": {**cases.MANY, **cases.OF_SHARES}}[group].items():
+    for name, case in cases.GROUPS[group].items():
         with make_strategy().scope():
             weights, history = case.fit()
         results[name] = {"weights": weights.tolist(), "history": history}
