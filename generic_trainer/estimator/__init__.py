@@ -7,6 +7,10 @@ TensorFlow removed `tf.estimator` in 2.16. Code that was written for it needs on
     classifier = tf.estimator.DNNClassifier([64, 32], columns, model_dir=fn_args.model_run_dir)
     tf.estimator.train_and_evaluate(classifier, train_spec, eval_spec)
 
+Code of TensorFlow 1 takes `tf1` instead, which has the names of TensorFlow 1, with `tf.contrib`::
+
+    from generic_trainer.estimator import tf1 as tf
+
 or the names are taken from here: `from generic_trainer import estimator`, then
 `estimator.DNNClassifier`, `estimator.export.ServingInputReceiver`.
 
@@ -32,11 +36,12 @@ from contextlib import AbstractContextManager
 from generic_trainer.estimator import experimental, export, inputs, v1
 from generic_trainer.estimator._exports import copy_newest as copy_newest
 from generic_trainer.estimator._exports import copy_newest_export as copy_newest_export
-from generic_trainer.estimator._tensorflow import estimator_names, model_to_estimator, tf
+from generic_trainer.estimator._exports import times_of_exports as times_of_exports
+from generic_trainer.estimator._tensorflow import estimator_names, model_to_estimator, tf, tf1
 
 # Beside the names of tf.estimator, which `dir` lists. What copies exports is for `trials`, and so
 # is `as_slot`.
-__all__ = ["experimental", "export", "inputs", "tf", "v1"]
+__all__ = ["experimental", "export", "inputs", "tf", "tf1", "v1"]
 
 
 def as_slot() -> AbstractContextManager[None]:

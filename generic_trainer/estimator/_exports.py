@@ -40,10 +40,15 @@ def copy_newest(folder: str, target: str, missing: str = "") -> None:
     Raises:
         ExportError: there is none.
     """
-    names = gfile().listdir(folder) if gfile().isdir(folder) else []
-    # Folders are named by the time of the export; unfinished ones are not a number.
-    times = [int(name.rstrip("/")) for name in names if name.rstrip("/").isdecimal()]
+    times = times_of_exports(folder)
     if not times:
         missing = missing or f"There is no exported model: expected {folder}/<time>/saved_model.pb"
         raise ExportError(missing, path=folder)
-    copy_tree(os.path.join(folder, str(max(times))), target)
+    copy_tree(os.path.join(folder, str(times[-1])), target)
+
+
+def times_of_exports(folder: str) -> list[int]:
+    """Returns the names of a folder's exports, which are the times in seconds, from old to new."""
+    names = gfile().listdir(folder) if gfile().isdir(folder) else []
+    # Unfinished ones are not a number.
+    return sorted(int(name.rstrip("/")) for name in names if name.rstrip("/").isdecimal())

@@ -3,25 +3,29 @@
 1. `tf` is TensorFlow itself but for two things. It has `tf.estimator`. And its Keras is Keras 2,
    with the optimizers that it had until 2.10, whatever `tf.keras` is elsewhere in the process:
    estimators build TF 1 graphs, where newer Keras cannot make its variables. `tf` is a module
-   object of its own, so nobody else's `tensorflow` changes.
+   object of its own, so nobody else's `tensorflow` changes. `tf1` is `tf.compat.v1` of that, with
+   `tf.contrib`; where it is used, `tensor.shape[1]` is a `Dimension` while an estimator calls its
+   input and model functions, as it was in TensorFlow 1.
 2. The names of `tf.estimator` come from `tensorflow_estimator` 2.15, the last release, beside a
    TensorFlow that has moved on. Its modules are read as they are installed but for three import
    lines, which ask for what TensorFlow no longer has and get what is here instead. Its top-level
    `__init__` is taken for empty, because it imports the TPU estimator, which is past help. Line
    numbers in tracebacks are those of the installed files.
+3. So are the modules of `tf_slim` 1.1, the last release, which `tf.contrib` needs.
 
-What stays behind in the process is one entry in `sys.meta_path`, which answers for
-`tensorflow_estimator` and nothing else.
+What stays behind in the process is one entry in `sys.meta_path`, which answers for these two
+packages and nothing else.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import re
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -97,6 +101,7 @@ _ELSEWHERE: dict[str, Callable[[], Any]] = {
         for name in _LEGACY_OPTIMIZERS
     },
     "keras.estimator.model_to_estimator": lambda: model_to_estimator,
+    "compat.v1.contrib": _module("generic_trainer.trials.experiment.contrib"),
     "compat.v1.estimator": _module("generic_trainer.estimator.v1"),
     "compat.v1.keras": _keras(api=internals.KERAS_2_API_V1),
     "compat.v1.keras.estimator.model_to_estimator": lambda: model_to_estimator_v1,
@@ -113,8 +118,10 @@ class _TensorFlow(ModuleType):
     def __init__(self, path: str) -> None:
         super().__init__(f"tensorflow.{path}" if path else "tensorflow", __doc__)
         self._path = path
+        self.is_used = False
 
     def __getattr__(self, name: str) -> Any:
+        self.is_used = True
         path = f"{self._path}.{name}" if self._path else name
         if any(other.startswith(f"{path}.") for other in _ELSEWHERE):
             # Kept, so that `tf.compat is tf.compat`.
@@ -139,19 +146,38 @@ def _find(path: str) -> Any:
 
 
 tf: Any = _TensorFlow("")
+tf1: Any = _TensorFlow("compat.v1")
+
+
+@contextlib.contextmanager
+def shapes_of_first_api() -> Iterator[None]:
+    """Has the dimensions of shapes be `Dimension`s, where code was written for TensorFlow 1."""
+    with contextlib.ExitStack() as stack:
+        # There is no question for it but to look at one.
+        if tf1.is_used and isinstance(tf.TensorShape([1])[0], int):
+            tf.compat.v1.disable_v2_tensorshape()
+            stack.callback(tf.compat.v1.enable_v2_tensorshape)
+        yield
+
 
 # ---- tensorflow_estimator ------------------------------------------------------------------------
 
 _PACKAGE = "tensorflow_estimator"
-_FROM_HERE = f"from {__name__} import ".encode()
+_FROM_HERE = f"from {__name__} import "
+_GENERATED = f"{_PACKAGE}.python.estimator.estimator_export"
+# Package → where an import line asks for what TensorFlow no longer has there, and for what.
 _REPLACED = {
-    b"import tensorflow as tf": _FROM_HERE + b"tf",
-    b"from tensorflow.python.distribute import estimator_training": (
-        _FROM_HERE + b"estimator_training"
-    ),
-    b"from tensorflow_estimator.python.estimator.estimator_export import estimator_export": (
-        _FROM_HERE + b"estimator_export"
-    ),
+    _PACKAGE: [
+        (b"import tensorflow as tf", "tf"),
+        (b"from tensorflow.python.distribute import estimator_training", "estimator_training"),
+        (f"from {_GENERATED} import estimator_export".encode(), "estimator_export"),
+    ],
+    "tf_slim": [
+        (b"from tensorflow.python.framework import ops", "ops"),
+        (b"from tensorflow.python.layers import normalization", "normalization"),
+        (b"from tensorflow.python.ops import array_ops", "array_ops"),
+        (b"from tensorflow.python.ops import control_flow_ops", "control_flow_ops"),
+    ],
 }
 _lock = threading.Lock()
 # Modules that several workers need to be told something of.
@@ -163,6 +189,21 @@ _ON_WORKERS = [
 def estimator_export(*names: str, v1: Any = None) -> Callable[[_T], _T]:
     """Decorates nothing; the original entered what it decorates into TensorFlow's API listing."""
     return lambda decorated: decorated
+
+
+class _Moved(ModuleType):
+    """A module of TensorFlow; what has left it is found among the names of TensorFlow 1."""
+
+    def __getattr__(self, name: str) -> Any:
+        module = importlib.import_module(self.__name__)
+        return getattr(module, name) if hasattr(module, name) else getattr(tf.compat.v1, name)
+
+
+ops, array_ops, control_flow_ops = (
+    _Moved(f"tensorflow.python.{name}")
+    for name in ("framework.ops", "ops.array_ops", "ops.control_flow_ops")
+)
+normalization = _TensorFlow("compat.v1.layers")
 
 
 class estimator_training:
@@ -235,7 +276,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname.partition(".")[0] != _PACKAGE:
+        if fullname.partition(".")[0] not in _REPLACED:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.origin is not None:
@@ -254,8 +295,8 @@ class _Loader(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
         # Not through the bytecode cache: other Python processes may share it.
         source = b"" if fullname == _PACKAGE else self.get_data(self.path)
-        for line, replacement in _REPLACED.items():
-            source = source.replace(line, replacement)
+        for line, name in _REPLACED[fullname.partition(".")[0]]:
+            source = source.replace(line, f"{_FROM_HERE}{name}".encode())
         code: CodeType = self.source_to_code(source, self.path)
         return code
 

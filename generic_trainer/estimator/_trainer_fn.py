@@ -117,7 +117,7 @@ def _check(spec: Any) -> None:
         problems = [
             f'expected a {kind} at ["{name}"], found {spec.get(name)!r}.'
             for name, kind in _EXPECTED.items()
-            if not isinstance(spec.get(name), getattr(estimator, kind))
+            if not isinstance(spec.get(name), getattr(estimator.v1, kind))
         ]
     if not problems and len(spec["eval_spec"].exporters) != 1:
         names = [exporter.name for exporter in spec["eval_spec"].exporters]

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
+import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from generic_trainer import estimator as tf_estimator
+from generic_trainer._core.files import is_remote
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import is_chief
+from generic_trainer.trials.experiment._metrics import with_metrics
 
-RunConfig = tf_estimator.RunConfig
+Metrics = dict[str, Any]
+
+# Where checkpoints are remote, evaluating each of them is slow.
+_REMOTE_EVAL_STEPS = 1000
+# Global steps that the second worker waits for, and the others longer: times the logarithm.
+_STEPS_OF_DELAY = 8000
+_SECONDS_OF_DELAY, _LONGEST_DELAY_S = 5, 60
+_STEPS_PER_ITERATION, _ITERATIONS = 1000, 10
 
 _logger = logging.getLogger(__name__)
 
@@ -22,7 +33,7 @@ _logger = logging.getLogger(__name__)
 class Experiment:
     """Everything needed to train and evaluate an estimator.
 
-    Source: `tf.contrib.learn.Experiment` of TensorFlow 1, for `tf.estimator` estimators.
+    Source: `tf.contrib.learn.Experiment` of TensorFlow 1.15, for `tf.estimator` estimators.
     """
 
     def __init__(
@@ -30,158 +41,286 @@ class Experiment:
         estimator: Any,
         train_input_fn: Callable[[], Any],
         eval_input_fn: Callable[[], Any],
-        eval_metrics: Any = None,
+        eval_metrics: Mapping[Any, Any] | None = None,
         train_steps: int | None = None,
         eval_steps: int | None = 100,
         train_monitors: Sequence[Any] | None = None,
         eval_hooks: Sequence[Any] | None = None,
+        local_eval_frequency: int | None = None,
         eval_delay_secs: float = 120,
         continuous_eval_throttle_secs: float = 60,
         min_eval_frequency: int | None = None,
+        delay_workers_by_global_step: bool = False,
         export_strategies: Any = None,
+        train_steps_per_iteration: int | None = None,
+        checkpoint_and_export: bool = False,
+        saving_listeners: Sequence[Any] | None = None,
+        check_interval_secs: float = 0,
+        *,
         train_hooks: Sequence[Any] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Takes what the methods work on.
+        """Takes what the methods work on, in the order of the original.
 
         Args:
             estimator: a `tf.estimator.Estimator`.
             train_input_fn: returns the training data.
             eval_input_fn: returns the evaluation data.
-            eval_metrics: must be None; estimators have their metrics in `eval_metric_ops`.
+            eval_metrics: name, or (name, prediction's key) → `MetricSpec` or its `metric_fn`: what
+                an evaluation reports beside the estimator's own metrics.
             train_steps: global step at which training ends; None goes on to the end of the data.
             eval_steps: batches of an evaluation; None means all.
-            train_monitors: hooks for training, by their old name.
+            train_monitors: hooks for training.
             eval_hooks: hooks for evaluation.
+            local_eval_frequency: `min_eval_frequency` of `local_run`, which evaluates at the end
+                only where it is None.
             eval_delay_secs: seconds that `evaluate` and `continuous_eval` wait at first, for the
                 first checkpoint of another process.
             continuous_eval_throttle_secs: least number of seconds between two evaluations.
-            min_eval_frequency: global steps between two evaluations in `train_and_evaluate`, which
-                happen when a checkpoint is written and so not more often; None or 0 evaluates at
-                the end only.
-            export_strategies: one or several exporters, such as `estimator.FinalExporter`.
-            train_hooks: hooks for training.
+            min_eval_frequency: least number of global steps between two evaluations in
+                `train_and_evaluate`, which happen when a checkpoint is written; 0 evaluates at the
+                end only; None is 1, or 1000 where checkpoints are remote.
+            delay_workers_by_global_step: whether workers that train asynchronously start one after
+                another by the global step, rather than by time.
+            export_strategies: one or several exporters, such as `estimator.FinalExporter`, or
+                strategies of `make_export_strategy`.
+            train_steps_per_iteration: batches between two evaluations of
+                `continuous_train_and_eval`; by default a tenth of `train_steps`, or 1000.
+            checkpoint_and_export: whether `train_and_evaluate` evaluates and exports each
+                checkpoint, whatever `min_eval_frequency` is.
+            saving_listeners: `CheckpointSaverListener`s of the training.
+            check_interval_secs: least number of seconds between two evaluations in
+                `train_and_evaluate`. (Where the original looked for checkpoints every 5 s, none
+                has to be looked for here.)
+            train_hooks: more hooks for training.
             sleep: waits for a number of seconds.
 
         Raises:
-            ConfigurationError: `estimator` is none, or `eval_metrics` is given.
+            ConfigurationError: `estimator` is none.
         """
-        if not isinstance(estimator, tf_estimator.Estimator):
+        if not isinstance(estimator, tf_estimator.v1.Estimator):
             raise ConfigurationError(
                 f"Experiment takes an Estimator of generic_trainer.estimator, but got {estimator!r}"
             )
-        if eval_metrics is not None:
-            raise ConfigurationError(
-                "Experiment(eval_metrics=...) was for estimators of tf.contrib.learn. Return "
-                "eval_metric_ops in the EstimatorSpec, or use estimator.add_metrics(...)."
-            )
-        self.estimator = estimator
+        self.estimator = with_metrics(estimator, eval_metrics) if eval_metrics else estimator
+        self.eval_metrics = eval_metrics
         self.train_steps = train_steps
         self.eval_steps = eval_steps
+        if min_eval_frequency is None:
+            min_eval_frequency = _REMOTE_EVAL_STEPS if is_remote(estimator.model_dir) else 1
         self.min_eval_frequency = min_eval_frequency
-        if not isinstance(export_strategies, (list, tuple)):
-            export_strategies = [] if export_strategies is None else [export_strategies]
-        self.export_strategies = list(export_strategies)
+        self.reset_export_strategies(export_strategies)
         self._train_input_fn = train_input_fn
         self._eval_input_fn = eval_input_fn
         self._train_hooks = [*(train_monitors or ()), *(train_hooks or ())]
         self._eval_hooks = list(eval_hooks or ())
+        self._local_eval_frequency = local_eval_frequency
         self._eval_delay_s = eval_delay_secs
         self._throttle_s = continuous_eval_throttle_secs
+        self._delays_by_step = delay_workers_by_global_step
+        self._steps_per_iteration = train_steps_per_iteration
+        self._exports_checkpoints = checkpoint_and_export
+        self._saving_listeners = list(saving_listeners or ())
+        self._check_interval_s = check_interval_secs
         self._sleep = sleep
 
-    def extend_train_hooks(self, hooks: Sequence[Any]) -> None:
+    def extend_train_hooks(self, additional_hooks: Sequence[Any]) -> None:
         """Adds hooks for training."""
-        self._train_hooks += hooks
+        self._train_hooks += additional_hooks
+
+    def reset_export_strategies(self, new_export_strategies: Any = None) -> list[Any]:
+        """Takes other export strategies, one or several; returns those before."""
+        before: list[Any] = getattr(self, "export_strategies", [])
+        is_list = isinstance(new_export_strategies, list)
+        several = new_export_strategies if is_list else [new_export_strategies]
+        self.export_strategies = [each for each in several if each is not None]
+        return before
 
     def train(self, delay_secs: float | None = None) -> Any:
-        """Trains up to `train_steps`, after `delay_secs` seconds; returns the estimator."""
+        """Trains up to `train_steps`; returns the estimator.
+
+        Args:
+            delay_secs: seconds to wait at first; by default 5 for each worker of lower number that
+                trains asynchronously, and 60 at most.
+        """
+        hooks = []
+        number = self.estimator.config.task_id or 0
+        if delay_secs is None and self._delays_by_step:
+            steps = int(_STEPS_OF_DELAY * math.log(number + 1))
+            hooks = [tf_estimator.GlobalStepWaiterHook(steps)]
+        elif delay_secs is None:
+            delay_secs = min(_LONGEST_DELAY_S, _SECONDS_OF_DELAY * number)
         self._sleep(delay_secs or 0)
-        return self._train()
+        return self._train(hooks, max_steps=self.train_steps)
 
-    def evaluate(self, delay_secs: float | None = None) -> dict[str, Any]:
-        """Evaluates the newest checkpoint once; returns its metrics."""
+    def evaluate(self, delay_secs: float | None = None, name: str | None = None) -> Metrics:
+        """Evaluates the newest checkpoint once, after `delay_secs` seconds; returns its metrics."""
         self._sleep(self._eval_delay_s if delay_secs is None else delay_secs)
-        return self._evaluate()
+        return self._evaluate(name=name)
 
-    def train_and_evaluate(self) -> tuple[dict[str, Any], list[Any]]:
+    def train_and_evaluate(self) -> tuple[Metrics, list[Any]]:
         """Trains, and evaluates every `min_eval_frequency` steps and at the end.
 
         Returns:
             The last evaluation's metrics, and what each export strategy returned.
         """
-        listener = _EvaluateOnCheckpoint(self._evaluate, self.min_eval_frequency or 0)
-        self._train(listener)
-        step = int(self.estimator.get_variable_value("global_step"))
-        metrics = listener.metrics_at(step) or self._evaluate()
-        return metrics, self._export(metrics)
+        return self._train_and_evaluate(self.min_eval_frequency)
 
-    local_run = train_and_evaluate
+    def local_run(self) -> tuple[Metrics, list[Any]]:
+        """Trains and evaluates every `local_eval_frequency` steps; see `train_and_evaluate`."""
+        return self._train_and_evaluate(self._local_eval_frequency or 0)
+
+    def continuous_train_and_eval(
+        self, continuous_eval_predicate_fn: Callable[..., bool] | None = None
+    ) -> tuple[Metrics | None, list[Any] | None]:
+        """Trains `train_steps_per_iteration` batches, evaluates and exports, and so on.
+
+        Unlike `train_and_evaluate` it holds either a training or an evaluation in memory; the
+        training data start anew each time.
+
+        Args:
+            continuous_eval_predicate_fn: see `continuous_eval`.
+
+        Returns:
+            The last evaluation's metrics, and what each export strategy returned.
+        """
+        steps = self._steps_per_iteration or _STEPS_PER_ITERATION
+        if not self._steps_per_iteration and self.train_steps:
+            steps = max(1, self.train_steps // _ITERATIONS)
+        go_on = self._predicate(continuous_eval_predicate_fn)
+        metrics: Metrics | None = None
+        exported = None
+        while go_on(metrics):
+            self._train(steps=steps)
+            metrics = self._evaluate(name="one_pass")
+            exported = self._export(metrics)
+        return metrics, exported
 
     def continuous_eval(
         self,
         delay_secs: float | None = None,
         throttle_delay_secs: float | None = None,
-        continuous_eval_predicate_fn: Callable[[dict[str, Any] | None], bool] | None = None,
-    ) -> dict[str, Any] | None:
-        """Evaluates each new checkpoint that another process writes.
+        evaluate_checkpoint_only_once: bool = True,
+        continuous_eval_predicate_fn: Callable[..., bool] | None = None,
+        export: bool = True,
+        *,
+        name: str = "continuous",
+        input_fn: Callable[[], Any] | None = None,
+    ) -> Metrics | None:
+        """Evaluates each new checkpoint that another process writes, to that of `train_steps`.
 
         Args:
             delay_secs: seconds to wait at first; by default `eval_delay_secs`.
             throttle_delay_secs: seconds between two looks; by default
                 `continuous_eval_throttle_secs`.
-            continuous_eval_predicate_fn: is asked with the last metrics, None at first, whether to
-                go on; by default until the checkpoint of `train_steps`.
+            evaluate_checkpoint_only_once: whether to wait where there is no new checkpoint.
+            continuous_eval_predicate_fn: is asked with the last metrics, None at first, and with
+                their `checkpoint_path` if it takes that, whether to go on.
+            export: whether to call the export strategies.
+            name: of the evaluations' folder, `eval_<name>`.
+            input_fn: other data than the Experiment's.
 
         Returns:
             The last evaluation's metrics.
         """
         self._sleep(self._eval_delay_s if delay_secs is None else delay_secs)
         throttle_s = self._throttle_s if throttle_delay_secs is None else throttle_delay_secs
-        metrics: dict[str, Any] | None = None
+        go_on = self._predicate(continuous_eval_predicate_fn)
+        metrics: Metrics | None = None
         seen = None
-        go_on = continuous_eval_predicate_fn or self._is_unfinished
         while go_on(metrics):
             newest = self.estimator.latest_checkpoint()
-            if newest is None or newest == seen:
+            if newest is None or (evaluate_checkpoint_only_once and newest == seen):
                 _logger.info("Waiting for a new checkpoint in %s", self.estimator.model_dir)
                 self._sleep(throttle_s)
                 continue
-            metrics, seen = self._evaluate(), newest
-            self._export(metrics)
+            metrics, seen = self._evaluate(name=name, input_fn=input_fn), newest
+            if export:
+                self._export(metrics)
         return metrics
+
+    def continuous_eval_on_train_data(
+        self,
+        delay_secs: float | None = None,
+        throttle_delay_secs: float | None = None,
+        continuous_eval_predicate_fn: Callable[..., bool] | None = None,
+        export: bool = True,
+    ) -> Metrics | None:
+        """Evaluates each new checkpoint on the training data; see `continuous_eval`."""
+        return self.continuous_eval(
+            delay_secs, throttle_delay_secs, True, continuous_eval_predicate_fn, export,
+            name="continuous_on_train_data", input_fn=self._train_input_fn,
+        )  # fmt: skip
 
     def run_std_server(self) -> None:
         """Does nothing: whoever started this process has started the servers that it needs."""
         _logger.info("run_std_server: the launcher has started all servers")
 
-    def test(self) -> tuple[dict[str, Any], list[Any]]:
-        """Trains and evaluates on one batch each, to see that everything fits together."""
-        self.estimator.train(self._train_input_fn, hooks=self._train_hooks, steps=1)
-        metrics = self._evaluate(steps=1)
+    def test(self) -> Metrics:
+        """Trains, evaluates and exports on one batch each, to see that everything fits together."""
+        self._train(steps=1)
+        metrics = self._evaluate(steps=1, name="one_pass")
+        self._export(metrics)
+        return metrics
+
+    def _train_and_evaluate(self, every_steps: int) -> tuple[Metrics, list[Any]]:
+        exported: list[Any] = []
+
+        def evaluate() -> Metrics:
+            metrics = self._evaluate()
+            if self._exports_checkpoints:
+                exported[:] = self._export(metrics)
+            return metrics
+
+        listener = _EvaluateOnCheckpoint(
+            evaluate, 1 if self._exports_checkpoints else every_steps, self._check_interval_s
+        )
+        self._train(listeners=[listener], max_steps=self.train_steps)
+        step = int(self.estimator.get_variable_value("global_step"))
+        metrics = listener.metrics_at(step)
+        if metrics and self._exports_checkpoints:
+            return metrics, exported
+        metrics = metrics or self._evaluate()
         return metrics, self._export(metrics)
 
-    def _is_unfinished(self, metrics: dict[str, Any] | None) -> bool:
-        if metrics is None or self.train_steps is None:
-            return True
-        return bool(metrics["global_step"] < self.train_steps)
+    def _predicate(self, predicate: Callable[..., bool] | None) -> Callable[[Any], bool]:
+        """Returns whether to go on after an evaluation: as the user says, and not at the end."""
 
-    def _train(self, *listeners: Any) -> Any:
+        def go_on(metrics: Metrics | None) -> bool:
+            asked = {}
+            if predicate and "checkpoint_path" in inspect.signature(predicate).parameters:
+                asked["checkpoint_path"] = self.estimator.latest_checkpoint() if metrics else None
+            if predicate and not predicate(metrics, **asked):
+                return False
+            is_first = metrics is None or self.train_steps is None
+            return is_first or bool(metrics["global_step"] < self.train_steps)  # type: ignore[index]
+
+        return go_on
+
+    def _train(
+        self, hooks: Sequence[Any] = (), listeners: Sequence[Any] = (), **length: int | None
+    ) -> Any:
         return self.estimator.train(
             self._train_input_fn,
-            hooks=list(self._train_hooks),
-            max_steps=self.train_steps,
-            saving_listeners=list(listeners),
+            hooks=[*self._train_hooks, *hooks],
+            saving_listeners=[*self._saving_listeners, *listeners],
+            **length,
         )
 
-    def _evaluate(self, steps: int | None = None) -> Any:
+    def _evaluate(
+        self,
+        steps: int | None = None,
+        name: str | None = None,
+        input_fn: Callable[[], Any] | None = None,
+    ) -> Any:
         return self.estimator.evaluate(
-            self._eval_input_fn,
+            input_fn or self._eval_input_fn,
             steps=self.eval_steps if steps is None else steps,
             hooks=list(self._eval_hooks),
+            name=name,
         )
 
-    def _export(self, metrics: dict[str, Any]) -> list[Any]:
+    def _export(self, metrics: Metrics) -> list[Any]:
         if not is_chief():  # who has evaluated the same
             return []
         return [
@@ -197,13 +336,16 @@ class Experiment:
 
 
 class _EvaluateOnCheckpoint(tf.compat.v1.train.CheckpointSaverListener):  # type: ignore[misc]
-    """Evaluates when a checkpoint is written, at least so many steps after the last time."""
+    """Evaluates when a checkpoint is written, at least so many steps and seconds after the last."""
 
-    def __init__(self, evaluate: Callable[[], dict[str, Any]], every_steps: int) -> None:
+    def __init__(
+        self, evaluate: Callable[[], Metrics], every_steps: int, every_seconds: float
+    ) -> None:
         self._evaluate_now = evaluate
-        self._every_steps = every_steps
+        self._every_steps, self._every_s = every_steps, every_seconds
         self._step: int | None = None
-        self._metrics: dict[str, Any] = {}
+        self._next = 0.0  # on the monotonic clock
+        self._metrics: Metrics = {}
 
     def begin(self) -> None:
         self._step = None
@@ -212,8 +354,13 @@ class _EvaluateOnCheckpoint(tf.compat.v1.train.CheckpointSaverListener):  # type
         """Evaluates; the first checkpoint, of untrained weights, is passed over."""
         if self._step is None:
             self._step = global_step_value
-        elif self._every_steps and global_step_value - self._step >= self._every_steps:
+        elif (
+            self._every_steps
+            and global_step_value - self._step >= self._every_steps
+            and time.monotonic() >= self._next
+        ):
             self._metrics, self._step = self._evaluate_now(), global_step_value
+            self._next = time.monotonic() + self._every_s
 
-    def metrics_at(self, step: int) -> dict[str, Any]:
+    def metrics_at(self, step: int) -> Metrics:
         return self._metrics if self._metrics.get("global_step") == step else {}

@@ -11,8 +11,11 @@ from typing import Any
 from generic_trainer._core.texts import describe, is_number, parse_json
 from generic_trainer.errors import ConfigurationError, raise_problems
 
-# name=value, name=[value,value]; a comma follows, or the end.
-_ASSIGNMENT = re.compile(r"\s*(?P<name>\w+)\s*=\s*(?P<value>\[[^\]]*\]|[^,\[\]]*)\s*(?:,|$)")
+# name=value, name[index]=value, name=[value,value]; a comma follows, or the end.
+_ASSIGNMENT = re.compile(
+    r"\s*(?P<name>\w+)\s*(?:\[\s*(?P<index>\d+)\s*\]\s*)?"
+    r"=\s*(?P<value>\[[^\]]*\]|[^,\[\]]*)\s*(?:,|$)"
+)
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -22,14 +25,29 @@ class HParams:
     ::
 
         hparams = HParams(rate=0.1, layers=[64, 32])
-        hparams.parse("rate=0.01,layers=[128]").rate  # 0.01
+        hparams.parse("rate=0.01,layers[1]=16").layers  # [64, 16]
 
     Source: `tf.contrib.training.HParams` of TensorFlow 1.
     """
 
-    def __init__(self, **values: Any) -> None:
-        """Takes names and first values; a list must hold values of one type."""
+    def __init__(self, hparam_def: None = None, model_structure: Any = None, **values: Any) -> None:
+        """Takes names and first values.
+
+        Args:
+            hparam_def: must be None; TensorFlow's message of this name is gone.
+            model_structure: kept for `get_model_structure`, and no hyperparameter.
+            **values: first values; a list must hold values of one type.
+
+        Raises:
+            ConfigurationError: a name is taken, or `hparam_def` is given.
+        """
+        if hparam_def is not None:
+            raise ConfigurationError(
+                "HParams(hparam_def=...) needs a message that TensorFlow has no more: give names "
+                "and values, or parse_json."
+            )
         self._names: list[str] = []
+        self._model_structure = model_structure
         for name, value in values.items():
             self.add_hparam(name, value)
 
@@ -58,14 +76,34 @@ class HParams:
         self._names.remove(name)
         delattr(self, name)
 
+    def get_model_structure(self) -> Any:
+        """Returns the model structure that was given or set; None without one."""
+        return self._model_structure
+
+    def set_model_structure(self, model_structure: Any) -> None:
+        """Keeps a model structure for `get_model_structure`."""
+        self._model_structure = model_structure
+
     def parse(self, text: str) -> HParams:
         """Changes hyperparameters by a string such as "rate=0.1,layers=[64,32]"; returns itself.
+
+        "layers[1]=16" changes one value of a list.
 
         Raises:
             ConfigurationError: the string cannot be read, or names or values do not fit; then
                 nothing is changed.
         """
-        return self.override_from_dict(dict(_assignments(text)))
+        values: dict[str, Any] = {}
+        for name, index, value in _assignments(text):
+            if index is not None:
+                items = values.get(name, self.get(name))
+                if not isinstance(items, (list, tuple)) or index >= len(items):
+                    raise ConfigurationError(
+                        f"HParams: {name}[{index}] is none of the values of {name}: {items!r}"
+                    )
+                value = [*items[:index], value, *items[index + 1 :]]
+            values[name] = value
+        return self.override_from_dict(values)
 
     def parse_json(self, text: str) -> HParams:
         """Changes hyperparameters by a JSON object; returns itself.
@@ -122,7 +160,7 @@ class HParams:
         return getattr(self, name)
 
 
-def _assignments(text: str) -> list[tuple[str, Any]]:
+def _assignments(text: str) -> list[tuple[str, int | None, Any]]:
     found, position = [], 0
     while position < len(text):
         match = _ASSIGNMENT.match(text, position)
@@ -130,7 +168,8 @@ def _assignments(text: str) -> list[tuple[str, Any]]:
             raise ConfigurationError(
                 f"HParams: expected name=value or name=[value,...] at {text[position:]!r}"
             )
-        found.append((match["name"], _literal(match["value"].strip())))
+        index = None if match["index"] is None else int(match["index"])
+        found.append((match["name"], index, _literal(match["value"].strip())))
         position = match.end()
     return found
 

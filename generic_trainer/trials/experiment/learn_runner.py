@@ -6,17 +6,21 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from generic_trainer import estimator as tf_estimator
 from generic_trainer._core.cluster import is_one_of_several, tf_config
 from generic_trainer.errors import ConfigurationError, ExportError
-from generic_trainer.estimator import copy_newest_export
 from generic_trainer.training import is_chief
 from generic_trainer.trials._pipeline import tuned_values
-from generic_trainer.trials.experiment._experiment import Experiment, RunConfig
+from generic_trainer.trials.experiment._experiment import Experiment
 from generic_trainer.trials.experiment._hparams import HParams
+from generic_trainer.trials.experiment.contrib import RunConfig
 
-__all__ = ["run"]  # `run_fn_from_experiment` is offered by the package
+__all__ = ["run", "tune"]  # `run_fn_from_experiment` is offered by the package
 
-_SCHEDULES = ("train", "evaluate", "train_and_evaluate", "local_run", "continuous_eval", "test")
+_SCHEDULES = (
+    "train", "evaluate", "train_and_evaluate", "local_run", "continuous_train_and_eval",
+    "continuous_eval", "continuous_eval_on_train_data", "run_std_server", "test",
+)  # fmt: skip
 _SCHEDULE_OF_TASK = {"worker": "train", "evaluator": "continuous_eval"}
 
 
@@ -44,7 +48,7 @@ def run(
     Raises:
         ConfigurationError: arguments contradict each other or `experiment_fn` makes no Experiment.
     """
-    if isinstance(output_dir, RunConfig):
+    if isinstance(output_dir, tf_estimator.RunConfig):
         output_dir, run_config = None, output_dir
     if (output_dir is None) == (run_config is None):
         raise ConfigurationError(
@@ -57,6 +61,24 @@ def run(
             f"schedule must be one of {', '.join(_SCHEDULES)}, but got {schedule!r}"
         )
     return getattr(experiment, schedule)()
+
+
+def tune(experiment_fn: Callable[..., Experiment], tuner: Any) -> None:
+    """Has a tuner run an Experiment for each of its trials.
+
+    Args:
+        experiment_fn: takes `(run_config, hparams)`.
+        tuner: `next_trial()` says whether there is another trial; `run_experiment(experiment_fn)`
+            calls the function with its RunConfig and HParams, and runs what it returns.
+
+    Source: `tf.contrib.learn.learn_runner.tune` of TensorFlow 1.
+    """
+
+    def make(run_config: Any, hparams: Any) -> Experiment:
+        return _make_experiment(experiment_fn, None, run_config, hparams)
+
+    while tuner.next_trial():
+        tuner.run_experiment(make)
 
 
 def run_fn_from_experiment(
@@ -130,4 +152,4 @@ def _publish(experiment: Experiment, serving_model_dir: str) -> None:
             f"serving_input_receiver_fn)]), but it has {names}"
         )
     [exporter] = experiment.export_strategies
-    copy_newest_export(experiment.estimator, exporter, serving_model_dir)
+    tf_estimator.copy_newest_export(experiment.estimator, exporter, serving_model_dir)

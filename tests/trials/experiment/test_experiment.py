@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 
@@ -13,9 +14,12 @@ from generic_trainer import estimator
 from generic_trainer.errors import ConfigurationError, ExportError
 from generic_trainer.trials.experiment import (
     Experiment,
+    ExportStrategy,
     HParams,
+    MetricSpec,
     RunConfig,
     learn_runner,
+    make_export_strategy,
     run_fn_from_experiment,
 )
 from tests.trials.conftest import make_fn_args
@@ -34,7 +38,7 @@ def model_fn(features, labels, mode, params):
     loss = tf.reduce_mean(tf.square(outputs - labels))
     optimizer = tf1.train.GradientDescentOptimizer(params["rate"])
     train_op = optimizer.minimize(loss, tf1.train.get_global_step())
-    return estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+    return estimator.EstimatorSpec(mode, predictions, loss, train_op)
 
 
 def input_fn():
@@ -68,8 +72,8 @@ def config(folder: Path, every: int = 10) -> RunConfig:
     return RunConfig(model_dir=str(folder), save_checkpoints_steps=every, tf_random_seed=1)
 
 
-def evaluations(folder: Path) -> list[int]:
-    files = sorted((folder / "eval").glob("events*"))
+def evaluations(folder: Path, name: str = "eval") -> list[int]:
+    files = sorted((folder / name).glob("events*"))
     return [
         event.step
         for file in files
@@ -79,7 +83,8 @@ def evaluations(folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("frequency", "steps"), [(None, [40]), (0, [40]), (1, [10, 20, 30, 40]), (15, [20, 40])]
+    ("frequency", "steps"),
+    [(None, [10, 20, 30, 40]), (0, [40]), (1, [10, 20, 30, 40]), (15, [20, 40])],
 )
 def test_evaluations_follow_checkpoints_and_their_frequency(tmp_path, frequency, steps):
     experiment = make_experiment(config(tmp_path), min_eval_frequency=frequency)
@@ -100,7 +105,10 @@ def test_the_loss_is_the_one_computed_by_hand(tmp_path):
 def test_hooks_are_called_in_training_and_in_evaluation(tmp_path):
     monitor, hook, in_evaluation = Notes(), Notes(), Notes()
     experiment = make_experiment(
-        config(tmp_path), train_monitors=[monitor], train_hooks=[hook], eval_hooks=[in_evaluation]
+        config(tmp_path, every=100),
+        train_monitors=[monitor],
+        train_hooks=[hook],
+        eval_hooks=[in_evaluation],
     )
     late = Notes()
     experiment.extend_train_hooks([late])
@@ -121,7 +129,9 @@ def test_continuous_eval_ends_with_the_last_checkpoint(tmp_path):
     experiment = make_experiment(config(tmp_path), sleep=lambda _: None)
     experiment.train()
     assert experiment.continuous_eval()["global_step"] == 40
-    assert evaluations(tmp_path) == [40]
+    assert evaluations(tmp_path, "eval_continuous") == [40]
+    assert experiment.continuous_eval_on_train_data()["global_step"] == 40
+    assert evaluations(tmp_path, "eval_continuous_on_train_data") == [40]
 
 
 def test_continuous_eval_waits_for_the_next_checkpoint(tmp_path):
@@ -130,13 +140,142 @@ def test_continuous_eval_waits_for_the_next_checkpoint(tmp_path):
 
     experiment = make_experiment(config(tmp_path, every=100), eval_delay_secs=0, sleep=more)
     experiment.continuous_eval(throttle_delay_secs=60)
-    assert evaluations(tmp_path)[-1] >= 40
-    assert len(evaluations(tmp_path)) > 1
+    assert evaluations(tmp_path, "eval_continuous") == [20, 40]
+
+
+def test_training_and_evaluation_in_turns(tmp_path):
+    asked = []
+
+    def go_on(metrics, checkpoint_path):
+        asked.append((metrics and metrics["global_step"], checkpoint_path))
+        return len(asked) < 3
+
+    experiment = make_experiment(config(tmp_path), train_steps_per_iteration=15)
+    metrics, exported = experiment.continuous_train_and_eval(go_on)
+    path = str(tmp_path / "model.ckpt-")
+    assert asked == [(None, None), (15, f"{path}15"), (30, f"{path}30")]
+    assert (metrics["global_step"], exported) == (30, [])
+    metrics, _ = make_experiment(config(tmp_path), train_steps=20).continuous_train_and_eval()
+    assert metrics["global_step"] == 32  # a tenth of train_steps, and there are enough
+
+
+def test_local_run_and_the_interval_between_evaluations(tmp_path):
+    make_experiment(config(tmp_path / "end")).local_run()
+    assert evaluations(tmp_path / "end") == [40]
+    options = {"local_eval_frequency": 1, "check_interval_secs": 1e6}
+    make_experiment(config(tmp_path / "rare"), **options).local_run()
+    assert evaluations(tmp_path / "rare") == [10, 40]
+
+
+def test_each_checkpoint_is_exported(tmp_path):
+    exported = []
+
+    def export_fn(estimator, export_path, checkpoint_path, eval_result):
+        exported.append((export_path, checkpoint_path, eval_result["global_step"]))
+        return len(exported)
+
+    saves = []
+
+    class Listener(tf1.train.CheckpointSaverListener):
+        def after_save(self, session, global_step_value):
+            saves.append(global_step_value)
+
+    experiment = make_experiment(
+        config(tmp_path),
+        train_steps=20,
+        min_eval_frequency=1000,
+        checkpoint_and_export=True,
+        saving_listeners=[Listener()],
+        export_strategies=ExportStrategy("each", export_fn),
+    )
+    metrics, results = experiment.train_and_evaluate()
+    folder, path = str(tmp_path / "export" / "each"), str(tmp_path / "model.ckpt-")
+    assert exported == [(folder, f"{path}10", 10), (folder, f"{path}20", 20)]
+    assert (metrics["global_step"], results, saves) == (20, [2], [0, 10, 20])
+
+
+def test_export_strategies_are_replaced(tmp_path):
+    servo = make_export_strategy(receiver_fn, exports_to_keep=1)
+    experiment = make_experiment(config(tmp_path), export_strategies=[servo])
+    experiment.test()
+    experiment.test()
+    [time] = (tmp_path / "export" / "Servo").iterdir()  # the newer of two
+    assert "serving_default" in tf.saved_model.load(str(time)).signatures
+    assert experiment.reset_export_strategies() == [servo]
+    assert experiment.export_strategies == []
+    with pytest.raises(ConfigurationError, match="export_outputs"):
+        make_export_strategy(receiver_fn, "head")
+
+
+def test_more_metrics(tmp_path):
+    def positional(outputs, targets):
+        return tf1.metrics.mean(tf.reduce_sum(outputs) + tf.reduce_sum(targets))
+
+    experiment = make_experiment(
+        config(tmp_path),
+        eval_metrics={
+            "error": MetricSpec(tf1.metrics.mean_absolute_error, "outputs", weight_key="x"),
+            ("total", "outputs"): positional,
+        },
+    )
+    metrics = experiment.test()
+    w = 0.05 * 2 * np.mean([2 * x**2 for x in (1, 2, 3)])
+    weighted = sum((2 - w) * x * x for x in (1, 2, 3)) / 6
+    assert metrics["error"] == pytest.approx(weighted, rel=1e-5)
+    assert metrics["total"] == pytest.approx(6 * w + 12, rel=1e-5)
+    assert set(experiment.eval_metrics) == {"error", ("total", "outputs")}
+
+
+def test_workers_that_train_asynchronously_start_one_after_another(monkeypatch, tmp_path):
+    cluster = {"chief": ["a:1"], "worker": ["b:1", "c:1", "d:1"], "ps": ["e:1"]}
+    task = {"type": "worker", "index": 2}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    waits, hooks = [], []
+    experiment = make_experiment(config(tmp_path), sleep=waits.append)
+    late = make_experiment(config(tmp_path), sleep=waits.append, delay_workers_by_global_step=True)
+    for each in (experiment, late):
+        monkeypatch.setattr(each.estimator, "train", lambda *_, **kw: hooks.append(kw["hooks"]))
+        each.train()
+    assert waits == [10, 0]
+    assert [[type(hook).__name__ for hook in each] for each in hooks] == [
+        [],
+        ["GlobalStepWaiterHook"],
+    ]
+
+
+def test_arguments_come_in_the_original_order():
+    names = list(inspect.signature(Experiment).parameters)
+    assert names[: names.index("train_hooks")] == [
+        "estimator", "train_input_fn", "eval_input_fn", "eval_metrics", "train_steps",
+        "eval_steps", "train_monitors", "eval_hooks", "local_eval_frequency", "eval_delay_secs",
+        "continuous_eval_throttle_secs", "min_eval_frequency", "delay_workers_by_global_step",
+        "export_strategies", "train_steps_per_iteration", "checkpoint_and_export",
+        "saving_listeners", "check_interval_secs",
+    ]  # fmt: skip
 
 
 def test_the_test_schedule_takes_one_batch(tmp_path):
-    metrics, _ = learn_runner.run(make_experiment, run_config=config(tmp_path), schedule="test")
+    metrics = learn_runner.run(make_experiment, run_config=config(tmp_path), schedule="test")
     assert metrics["global_step"] == 1
+
+
+def test_a_tuner_runs_an_experiment_for_each_trial(tmp_path):
+    class Tuner:
+        def __init__(self):
+            self.rates, self.losses = [0.01, 0.05], []
+
+        def next_trial(self):
+            return len(self.losses) < len(self.rates)
+
+        def run_experiment(self, experiment_fn):
+            number = len(self.losses)
+            hparams = HParams(rate=self.rates[number])
+            experiment = experiment_fn(config(tmp_path / str(number)), hparams)
+            self.losses.append(experiment.test()["loss"])
+
+    tuner = Tuner()
+    learn_runner.tune(make_experiment, tuner)
+    assert tuner.losses[1] < tuner.losses[0]
 
 
 def test_experiment_fn_in_its_historical_forms(tmp_path):
@@ -178,8 +317,8 @@ def test_wrong_calls(arguments, message):
 def test_an_experiment_takes_an_estimator(tmp_path):
     with pytest.raises(ConfigurationError, match="takes an Estimator"):
         Experiment(object(), input_fn, input_fn)
-    with pytest.raises(ConfigurationError, match="eval_metric_ops"):
-        make_experiment(config(tmp_path), eval_metrics={})
+    v1 = estimator.v1.Estimator(model_fn, config=config(tmp_path), params={"rate": 0.1})
+    assert Experiment(v1, input_fn, input_fn).estimator is v1
     with pytest.raises(ConfigurationError, match="must return an Experiment"):
         learn_runner.run(lambda _: None, output_dir=str(tmp_path))
 

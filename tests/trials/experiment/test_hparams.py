@@ -22,6 +22,8 @@ def make():
         ("layers=[1,2,3]", "layers", [1, 2, 3]),
         ("layers=[]", "layers", []),
         ("layers=7", "layers", [7]),
+        ("layers[1]=9", "layers", [8, 9]),
+        ("layers[0]=1, layers[ 1 ]=2", "layers", [1, 2]),
         ("name=sgd", "name", "sgd"),
         ("name=3", "name", "3"),
         ("fine=true", "fine", True),
@@ -45,6 +47,9 @@ def test_parse_keeps_the_types(text, name, value):
         ("fine=maybe", "fine is a bool"),
         ("units", "expected name=value"),
         ("layers=[1,2", "expected name=value"),
+        ("layers[2]=1", r"layers\[2\] is none of the values of layers: \[8, 4\]"),
+        ("layers[1]=x", "layers is a int"),
+        ("units[0]=1", r"units\[0\] is none"),
     ],
 )
 def test_what_does_not_fit_changes_nothing(text, message):
@@ -77,3 +82,12 @@ def test_values_and_membership():
 def test_a_name_that_is_taken(name):
     with pytest.raises(ConfigurationError, match="is taken"):
         HParams(a=1).add_hparam(name, 2)
+
+
+def test_a_model_structure_is_no_hyperparameter():
+    hparams = HParams(model_structure="crosses", a=1)
+    assert (hparams.get_model_structure(), hparams.values()) == ("crosses", {"a": 1})
+    hparams.set_model_structure(None)
+    assert hparams.get_model_structure() is None
+    with pytest.raises(ConfigurationError, match="a message that TensorFlow has no more"):
+        HParams(object())

@@ -1,0 +1,212 @@
+"""`tf.contrib`, as far as programs with estimators used it: `tf1.contrib`, or imported from here.
+
+::
+
+    from generic_trainer.estimator import tf1 as tf      # instead of: import tensorflow as tf
+
+    tf.contrib.layers.optimize_loss(loss, tf.contrib.framework.get_global_step(), 0.1, "Adam")
+
+    from generic_trainer.trials.experiment.contrib import slim   # of: from tensorflow.contrib
+
+1. `learn` has `Experiment` and what goes with it, for estimators of `tf.estimator`: those of
+   `tf.contrib.learn` itself are gone, and its names of premade ones mean `tf.estimator`'s.
+2. `layers`, `slim`, and most of `framework`, `losses`, `metrics` and `training` are those of
+   tf_slim: `pip install "generic-trainer[slim]"`.
+3. `data`, `rnn` and `estimator` are what became of them in TensorFlow 1.15.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import os
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from generic_trainer import estimator as tf_estimator
+from generic_trainer._core.cluster import tf_config
+from generic_trainer._core.files import gfile
+from generic_trainer.errors import ConfigurationError
+
+# Part of tf.contrib → where its names are looked up, one after another.
+_PARTS = {
+    "data": ("tf1.data.experimental", "tf1.data"),
+    "estimator": ("generic_trainer.estimator", "generic_trainer.estimator.experimental"),
+    "framework": ("tf1.train", "tf_slim", "tf1"),
+    "layers": ("tf_slim.layers", "tf_slim"),
+    "learn": ("generic_trainer.trials.experiment", "tf1.estimator"),
+    "losses": ("tf_slim.losses",),
+    "metrics": ("tf_slim.metrics",),
+    "rnn": ("tf1.nn.rnn_cell", "tf1.nn"),
+    "slim": ("tf_slim",),
+    "training": ("generic_trainer.trials.experiment", "tf_slim.training"),
+}
+
+
+class ModeKeys:
+    """`tf.contrib.learn.ModeKeys`: the modes of `tf.estimator`, with `INFER` for `PREDICT`."""
+
+    TRAIN, EVAL, INFER, PREDICT = "train", "eval", "infer", "infer"
+
+
+class RunConfig(tf_estimator.RunConfig):  # type: ignore[misc]
+    """`tf.contrib.learn.RunConfig`: `tf.estimator`'s, and how sessions use this machine."""
+
+    def __init__(
+        self,
+        *args: Any,
+        master: str | None = None,
+        num_cores: int = 0,
+        log_device_placement: bool = False,
+        gpu_memory_fraction: float = 1.0,
+        evaluation_master: str = "",
+        **fields: Any,
+    ) -> None:
+        """Takes what `tf.estimator.RunConfig` takes, `model_dir` first, and by name:
+
+        Args:
+            *args: of `tf.estimator.RunConfig`.
+            master: must be empty, as `evaluation_master`: `TF_CONFIG` names the servers.
+            num_cores: threads of a session; 0 leaves it to TensorFlow.
+            log_device_placement: whether sessions log it.
+            gpu_memory_fraction: of each GPU's memory.
+            evaluation_master: see `master`.
+            **fields: of `tf.estimator.RunConfig`; a `session_config` comes before the above.
+
+        Raises:
+            ConfigurationError: a server is named.
+        """
+        if master or evaluation_master:
+            raise ConfigurationError(
+                f"RunConfig: the launcher starts all servers, found {master or evaluation_master!r}"
+                " as a session's master: leave it out."
+            )
+        if (num_cores, log_device_placement, gpu_memory_fraction) != (0, False, 1.0):
+            v1 = tf.compat.v1
+            asked = v1.ConfigProto(
+                allow_soft_placement=True,
+                log_device_placement=log_device_placement,
+                inter_op_parallelism_threads=num_cores,
+                intra_op_parallelism_threads=num_cores,
+                gpu_options=v1.GPUOptions(per_process_gpu_memory_fraction=gpu_memory_fraction),
+            )
+            fields["session_config"] = fields.get("session_config") or asked
+        super().__init__(*args, **fields)
+
+    @property
+    def environment(self) -> str:
+        """The entry `environment` of `TF_CONFIG`; "local" without one."""
+        return str(tf_config().get("environment", "local"))
+
+    @property
+    def tf_config(self) -> Any:
+        """The `ConfigProto` of the sessions, by its old name."""
+        return self.session_config
+
+
+class ExportStrategy(NamedTuple):
+    """A kind of export, which `Experiment(export_strategies=...)` takes.
+
+    Attributes:
+        name: of the folder below `model_dir`/export.
+        export_fn: takes the estimator and the folder and, if they are among its arguments,
+            `checkpoint_path` and `eval_result`; returns the path of what it has written.
+
+    Source: `tf.contrib.learn.ExportStrategy` of TensorFlow 1.
+    """
+
+    name: str
+    export_fn: Callable[..., Any]
+
+    def export(
+        self,
+        estimator: Any,
+        export_path: str,
+        checkpoint_path: str | None = None,
+        eval_result: Any = None,
+        is_the_final_export: bool = True,
+    ) -> Any:
+        """Calls `export_fn`; `is_the_final_export` is what `tf.estimator`'s exporters are told."""
+        named = {"checkpoint_path": checkpoint_path, "eval_result": eval_result}
+        known = inspect.signature(self.export_fn).parameters
+        named = {name: value for name, value in named.items() if name in known}
+        return self.export_fn(estimator, export_path, **named)
+
+
+def make_export_strategy(
+    serving_input_fn: Callable[[], Any],
+    default_output_alternative_key: str | None = None,
+    assets_extra: dict[str, str] | None = None,
+    as_text: bool = False,
+    exports_to_keep: int | None = 5,
+    strip_default_attrs: bool | None = None,
+) -> ExportStrategy:
+    """Returns the strategy "Servo", which writes a SavedModel.
+
+    Args:
+        serving_input_fn: returns a `ServingInputReceiver`.
+        default_output_alternative_key: must be None with estimators of `tf.estimator`.
+        assets_extra: path below `assets.extra` → file.
+        as_text: whether the SavedModel is text.
+        exports_to_keep: older exports are deleted; None keeps all.
+        strip_default_attrs: has no effect: they always are.
+
+    Raises:
+        ConfigurationError: `default_output_alternative_key` is given.
+    """
+    if default_output_alternative_key is not None:
+        raise ConfigurationError(
+            "make_export_strategy(default_output_alternative_key=...) was for estimators of "
+            "tf.contrib.learn: name export_outputs in the EstimatorSpec."
+        )
+
+    def export_fn(estimator: Any, export_path: str, checkpoint_path: str | None = None) -> Any:
+        export = estimator.export_saved_model(
+            export_path, serving_input_fn, assets_extra, as_text, checkpoint_path
+        )
+        if exports_to_keep is not None:
+            for time in tf_estimator.times_of_exports(export_path)[:-exports_to_keep]:
+                gfile().rmtree(os.path.join(export_path, str(time)))
+        return export
+
+    return ExportStrategy("Servo", export_fn)
+
+
+class _Part(ModuleType):
+    """A part of tf.contrib."""
+
+    def __getattr__(self, name: str) -> Any:
+        part = self.__name__.rpartition(".")[2]
+        if name.startswith("__"):
+            raise AttributeError(name)
+        for source in _PARTS[part]:
+            try:
+                return getattr(_source(source), name)
+            except AttributeError:
+                continue
+            except ModuleNotFoundError as error:
+                raise ConfigurationError(
+                    f"tf.contrib.{part}.{name} is looked for in {source}, which is not installed: "
+                    'run `pip install "generic-trainer[slim]"`.'
+                ) from error
+        raise AttributeError(f"There is no tf.contrib.{part}.{name} in {' or '.join(_PARTS[part])}")
+
+
+def _source(name: str) -> Any:
+    first, *names = name.split(".")
+    if first == "tf1":
+        return functools.reduce(getattr, names, tf_estimator.tf1)
+    return importlib.import_module(name)
+
+
+_parts = {name: _Part(f"{__name__}.{name}") for name in _PARTS}
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _parts:
+        return _parts[name]
+    raise AttributeError(f"There is no tf.contrib.{name} here; there are {', '.join(_PARTS)}")
