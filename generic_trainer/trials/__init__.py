@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         Integer,
         Log,
     )
+    from generic_trainer.trials._pipeline import Pipeline, get_pipeline
     from generic_trainer.trials._run_fn import run_fn_from_trial
     from generic_trainer.trials._scripts.start import Mode, create, create_trial_instance
     from generic_trainer.trials._trial import (
@@ -57,6 +58,7 @@ __all__ = [
     "Integer",
     "Log",
     "Mode",
+    "Pipeline",
     "Trial",
     "TrialContext",
     "create",
@@ -69,6 +71,7 @@ __all__ = [
     "get_experiment_config",
     "get_hyperparameter",
     "get_hyperparameters",
+    "get_pipeline",
     "get_trial_seed",
     "keras",
     "native",
@@ -84,6 +87,7 @@ __getattr__, __dir__ = lazy_names(
         "_config": "ExperimentConfig",
         "_context": "DistributedContext TrialContext",
         "_hyperparameters": "Categorical Constant Double Integer Log",
+        "_pipeline": "Pipeline get_pipeline",
         "_run_fn": "run_fn_from_trial",
         "_scripts.start": "Mode create create_trial_instance",
         "_trial": "Trial get_data_config get_experiment_config get_hyperparameter "

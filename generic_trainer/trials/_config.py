@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from generic_trainer._core.texts import describe, parse_yaml
+from generic_trainer._core.texts import parse_yaml
 from generic_trainer.errors import ConfigurationError, raise_problems
+from generic_trainer.trials._fields import SEARCHERS, STEPS, check_fields, whole
 from generic_trainer.trials._hyperparameters import Hyperparameter, parse_hyperparameters
 from generic_trainer.trials.errors import InvalidExperimentException
 
 DEFAULT_SCHEDULING_UNIT = 100  # batches
 DEFAULT_DATA_DIR = "~/data/determined"
 _DEFAULT_CHECKPOINT_DIR = "/tmp/determined-cp"  # of Determined's own configuration
-_UNITS = ("batches", "records", "epochs")
-_POLICIES = ("best", "all", "none")
-_SEARCHES = ("single", "random", "grid")
-# These end bad trials early, which needs Determined's scheduler.
-_ADAPTIVE = ("adaptive_simple", "adaptive_asha")
+_NEEDED = {
+    "max_length": "such as {'batches': 1000}, how long a trial trains",
+    "metric": "the validation metric that tells the best trial",
+}
 _BUCKETS = {"s3": "s3", "gcs": "gs"}  # type of a storage → scheme of its URLs
-
-_logger = logging.getLogger(__name__)
 
 
 class ExperimentConfig(dict[str, Any]):
@@ -101,22 +98,11 @@ class Length:
     unit: str = "batches"
 
     @classmethod
-    def parse(cls, field: str, value: Any, batches_per_step: int = 1) -> Length:
-        """Reads `{"epochs": 3}`, or a bare number of steps, as the first releases had it.
-
-        Raises:
-            ConfigurationError: it is neither, or negative.
-        """
-        if isinstance(value, Mapping) and len(value) == 1:
-            [(unit, count)] = value.items()
-            if unit in _UNITS and _is_count(count):
-                return cls(int(count), unit)
-        elif _is_count(value):
-            return cls(int(value) * batches_per_step)
-        raise ConfigurationError(
-            f"{field} must be a whole number or one of "
-            f"{', '.join(f'{{{unit!r}: number}}' for unit in _UNITS)}, but got {describe(value)}"
-        )
+    def parse(cls, value: Any, batches_per_step: int = 1) -> Length:
+        """Reads `{"epochs": 3}`, or a bare number of steps, as the first releases had it."""
+        [(unit, count)] = value.items() if isinstance(value, Mapping) else [("batches", value)]
+        steps = 1 if isinstance(value, Mapping) else batches_per_step
+        return cls((whole(count) or 0) * steps, unit)
 
     def to_batches(self, global_batch_size: int, records_per_epoch: int) -> int:
         """Returns the number of whole batches.
@@ -138,13 +124,18 @@ class Length:
 
 @dataclasses.dataclass(frozen=True)
 class Searcher:
-    """How the hyperparameters of the trials are chosen, and the trials compared."""
+    """How the hyperparameters of the trials are chosen, and the trials compared.
+
+    Attributes:
+        max_length: of a trial; in a population all rounds together.
+        options: the other fields, of those that `_fields.SEARCHERS` names.
+    """
 
     max_length: Length
     name: str
     metric: str | None
     smaller_is_better: bool
-    max_trials: int  # of a random search
+    options: Mapping[str, Any]
 
     def is_better(self, value: float, best: float | None) -> bool:
         """Whether a metric is the first, or strictly better than the best so far."""
@@ -177,98 +168,94 @@ class ExperimentSettings:
     seed: int
     slots: int
 
+    @property
+    def counts_epochs(self) -> bool:
+        """Whether a length is in epochs."""
+        periods = (self.searcher.max_length, self.min_validation_period, self.min_checkpoint_period)
+        return any(length is not None and length.unit == "epochs" for length in periods)
 
-def parse_experiment(raw: Mapping[str, Any]) -> ExperimentSettings:
+
+def parse_experiment(
+    raw: Mapping[str, Any], default_length: Length | None = None
+) -> ExperimentSettings:
     """Checks an experiment configuration.
+
+    Args:
+        raw: what the user wrote.
+        default_length: how long a trial trains where that does not say.
 
     Raises:
         ConfigurationError: with everything that is wrong.
     """
-    problems: list[str] = []
-    unit = raw.get("scheduling_unit", raw.get("batches_per_step", DEFAULT_SCHEDULING_UNIT))
-    if not _is_count(unit) or unit < 1:
-        problems.append(f"scheduling_unit must be a whole number of batches above 0, got {unit!r}")
-        unit = DEFAULT_SCHEDULING_UNIT
-
-    def attempt(parse: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return parse(*arguments)
-        except ConfigurationError as error:
-            problems.append(str(error))
-            return None
-
-    def section(field: str) -> Mapping[str, Any]:
-        value = raw.get(field) or {}
-        if isinstance(value, Mapping):
-            return value
-        problems.append(f"{field} must be a mapping, got {describe(value)}")
-        return {}
-
-    def whole(within: Mapping[str, Any], field: str, default: int = 0) -> int:
-        try:
-            return int(within.get(field) or default)
-        except (TypeError, ValueError, OverflowError):
-            problems.append(f"{field} must be a whole number, got {describe(within[field])}")
-            return default
+    problems = check_fields(raw)
+    hyperparameters: dict[str, Hyperparameter] = {}
+    try:
+        hyperparameters = parse_hyperparameters(_section(raw, "hyperparameters"))
+    except ConfigurationError as error:
+        problems.append(str(error))
+    searcher = _section(raw, "searcher")
+    problems += _missing(searcher, default_length)
+    raise_problems(ConfigurationError, "The experiment configuration", problems)
+    unit = ExperimentConfig(raw).scheduling_unit()
 
     def period(field: str) -> Length | None:
-        length = attempt(Length.parse, field, raw[field], unit) if field in raw else None
-        return length if length and length.count else None
+        length = Length.parse(raw.get(field) or 0, unit)
+        return length if length.count else None
 
-    policy = raw.get("checkpoint_policy", "best")
-    if policy not in _POLICIES:
-        problems.append(f"checkpoint_policy must be one of {', '.join(_POLICIES)}, got {policy!r}")
-    settings = ExperimentSettings(
+    return ExperimentSettings(
         raw=raw,
-        hyperparameters=attempt(parse_hyperparameters, section("hyperparameters")),
-        searcher=attempt(_parse_searcher, section("searcher"), unit),
+        hyperparameters=hyperparameters,
+        searcher=_parse_searcher(searcher, unit, default_length),
         scheduling_unit=unit,
         min_validation_period=period("min_validation_period"),
         min_checkpoint_period=period("min_checkpoint_period"),
-        checkpoint_policy=policy,
-        perform_initial_validation=bool(raw.get("perform_initial_validation", False)),
-        records_per_epoch=whole(raw, "records_per_epoch"),
-        seed=whole(section("reproducibility"), "experiment_seed"),
-        slots=whole(section("resources"), "slots_per_trial", 1),
+        checkpoint_policy=raw.get("checkpoint_policy") or "best",
+        perform_initial_validation=bool(raw.get("perform_initial_validation")),
+        records_per_epoch=ExperimentConfig(raw).get_records_per_epoch() or 0,
+        seed=ExperimentConfig(raw).experiment_seed(),
+        slots=ExperimentConfig(raw).slots_per_trial(),
     )
-    raise_problems(ConfigurationError, "The experiment configuration", problems)
-    return settings
 
 
-def _parse_searcher(raw: Mapping[str, Any], unit: int) -> Searcher:
-    name = raw.get("name", "single")
-    if name in _ADAPTIVE:
-        _logger.warning(
-            "searcher.name is %r: the search is random, and all trials train to the end.", name
-        )
-        name = "random"
-    problems = []
-    if name not in _SEARCHES:
-        problems.append(f"searcher.name must be one of {', '.join(_SEARCHES)}, got {name!r}")
-    if name in ("random", "grid") and not raw.get("metric"):
-        problems.append(f"searcher.metric is needed to tell the best trial of a {name} search")
-    trials = raw.get("max_trials") or 0
-    if not _is_count(trials):
-        problems.append(f"searcher.max_trials must be a whole number, got {describe(trials)}")
-    elif name == "random" and not trials:
-        problems.append("searcher.max_trials is needed for a random search")
-    field, batches = ("max_length", 1) if "max_length" in raw else ("max_steps", unit)
-    if field not in raw:
-        problems.append(
-            "searcher.max_length is needed, such as {'batches': 1000}: how long a trial trains"
-        )
-    raise_problems(ConfigurationError, "searcher", problems)
+def _section(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Returns a section; an empty one for what is none, as `check_fields` says."""
+    section = raw.get(name)
+    return section if isinstance(section, Mapping) else {}
+
+
+def _missing(searcher: Mapping[str, Any], default_length: Length | None) -> list[str]:
+    name = searcher.get("name") or "single"
+    needed, _ = SEARCHERS.get(name, ("", "")) if isinstance(name, str) else ("", "")
+    given = {STEPS.get(field, field) for field, value in searcher.items() if value is not None}
+    given |= {"max_length"} if default_length else set()
+    return [
+        f"searcher.{field} is needed: {_NEEDED.get(field, f'the searcher is {name!r}')}"
+        for field in needed.split()
+        if field not in given
+    ]
+
+
+def _parse_searcher(raw: Mapping[str, Any], unit: int, default_length: Length | None) -> Searcher:
+    # Steps of the first releases have names of their own.
+    options: dict[str, Any] = {
+        STEPS.get(field, field): {"batches": int(value) * unit} if field in STEPS else value
+        for field, value in raw.items()
+        if value is not None
+    }
+    if options.get("name") == "pbt":
+        round_ = Length.parse(options["length_per_round"])
+        length = dataclasses.replace(round_, count=round_.count * int(options["num_rounds"]))
+    elif "max_length" in options:
+        length = Length.parse(options["max_length"])
+    else:
+        length = default_length or Length(0)
     return Searcher(
-        name=name,
-        metric=raw.get("metric"),
-        smaller_is_better=bool(raw.get("smaller_is_better", True)),
-        max_length=Length.parse(f"searcher.{field}", raw[field], batches),
-        max_trials=trials or 1,
+        name=options.get("name", "single"),
+        metric=options.get("metric"),
+        smaller_is_better=options.get("smaller_is_better", True),
+        max_length=length,
+        options=options,
     )
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def read_yaml(text: str, path: str | None = None) -> dict[str, Any]:

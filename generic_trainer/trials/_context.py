@@ -9,11 +9,13 @@ import copy
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from generic_trainer._core.cluster import this_task, training_addresses
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._config import DEFAULT_SCHEDULING_UNIT, ExperimentConfig
+from generic_trainer.trials._pipeline import Pipeline, get_pipeline, has_pipeline
+from generic_trainer.trials._process import share_of_dataset
 from generic_trainer.trials._trial import TrialRun, sole_trial
 from generic_trainer.trials.errors import CheckFailedError, InvalidArgumentsError
 
@@ -144,8 +146,10 @@ class TrialContext:
         self._batch_sizes = BatchSizes.of(
             run.hparams, run.slots, native_parallel=self._config.native_parallel_enabled()
         )
-        self._stop_requested = False
+        self._stop_requested = self._has_dataset = False
         self.distributed = DistributedContext.of(run)
+        # Threads that read data know of no current pipeline.
+        self._pipeline = get_pipeline() if has_pipeline() else None
 
     @classmethod
     def from_config(cls: type[C], config: Mapping[str, Any]) -> C:
@@ -161,6 +165,63 @@ class TrialContext:
             ConfigurationError: as the constructor, or a hyperparameter is none.
         """
         return cls(sole_trial(config), managed_training=False)
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """What a `run_fn` sees: files, schema, statistics, base model and all else.
+
+        Raises:
+            ConfigurationError: there is none, outside of a pipeline.
+        """
+        return self._pipeline or get_pipeline()
+
+    def read_examples(self, split: Literal["train", "eval"], label_key: str | None = None) -> Any:
+        """Returns the component's examples in batches, wrapped: a data loader in one line.
+
+        ::
+
+            def build_training_data_loader(self):
+                return self.context.read_examples("train", label_key="species")
+
+        Training data are shuffled by the seed of the trial, without an end. Validation data are one
+        pass, or `eval_args.num_steps` batches of it.
+
+        Args:
+            split: "train" or "eval".
+            label_key: the feature that is the label.
+
+        Returns:
+            A Dataset of (features, label); features are a dict of tensors [batch, ...].
+
+        Raises:
+            ConfigurationError: there is no pipeline, or no schema.
+            DataError: the files cannot be read.
+        """
+        size = self.get_per_slot_batch_size()
+        data = self.pipeline.examples(split, size, label_key, seed=self.get_trial_seed())
+        if split == "eval" and getattr(self.pipeline, "eval_steps", None):
+            data = data.take(self.pipeline.eval_steps * self.get_global_batch_size() // size)
+        return self.wrap_dataset(data)
+
+    def wrap_dataset(self, dataset: Any, shard_dataset: bool = True) -> Any:
+        """Returns what this process reads of a Dataset that is trained or validated on.
+
+        Alone it reads all of it, and its slots take batch after batch. Must be called for training
+        data, unless they are cached.
+
+        Args:
+            dataset: a `tf.data.Dataset` of records, or of batches of the batch size per slot.
+            shard_dataset: whether each of n workers takes every n-th record; else all read all.
+        """
+        self._has_dataset = True
+        if self.takes_whole_batches:
+            return dataset
+        return share_of_dataset(dataset, self._run, shard_dataset)
+
+    @property
+    def takes_whole_batches(self) -> bool:
+        """Whether batches are global ones, of which each slot takes its rows."""
+        return self._config.native_parallel_enabled()
 
     def get_experiment_config(self) -> ExperimentConfig:
         """Returns the experiment configuration, with what it leaves out at its default."""

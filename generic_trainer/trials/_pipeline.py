@@ -1,11 +1,13 @@
-"""Inputs of the pipeline, as `fn_args` brings them: configuration, tuned values, features."""
+"""Inputs of the pipeline, as `fn_args` brings them: configuration, tuned values, examples."""
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+import functools
 import os
-import sys
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from generic_trainer._core.files import gfile, read_whole
 from generic_trainer._core.protos import read_schema
@@ -14,8 +16,119 @@ from generic_trainer._core.texts import describe
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._config import read_yaml
 
+if TYPE_CHECKING:
+    import tensorflow as tf
 
-def experiment_config(fn_args: Any, trial_class: type) -> Mapping[str, Any]:
+
+class Pipeline:
+    """What a `run_fn` sees: the attributes are those of its argument.
+
+    ::
+
+        pipeline = self.context.pipeline        # in a trial class
+        pipeline = trials.get_pipeline()        # in a function that it calls, or in an Experiment
+        pipeline.train_files, pipeline.num_examples["train"], pipeline.base_model
+
+    Attributes:
+        fn_args: the argument of `run_fn`.
+    """
+
+    def __init__(self, fn_args: Any) -> None:
+        """Takes the argument of `run_fn`."""
+        self.fn_args = fn_args
+
+    def __getattr__(self, name: str) -> Any:
+        """Returns what the argument of `run_fn` has under this name."""
+        if name.startswith("__") or name == "fn_args":  # asked by copies, which have nothing yet
+            raise AttributeError(name)
+        return getattr(self.fn_args, name)
+
+    @functools.cached_property
+    def schema(self) -> Any:
+        """The `Schema` of the examples, Transform's where there is one; None without either."""
+        if self.fn_args.transform_graph_path:
+            return _transformed(self.fn_args).transformed_metadata.schema
+        return read_schema(self.fn_args.schema_path) if self.fn_args.schema_path else None
+
+    def examples(
+        self,
+        split: Literal["train", "eval"],
+        batch_size: int,
+        label_key: str | None = None,
+        *,
+        seed: int | None = None,
+    ) -> tf.data.Dataset:
+        """Returns batches of the component's examples, read as `data_accessor` reads them.
+
+        Args:
+            split: "train" is shuffled and has no end; "eval" is one pass, in order.
+            batch_size: examples in a batch.
+            label_key: the feature that is the label; None leaves all features together.
+            seed: what shuffles.
+
+        Returns:
+            Feature → tensor [batch_size, ...], or pairs of that and the label.
+
+        Raises:
+            ConfigurationError: there is no schema.
+            DataError: the files cannot be read.
+        """
+        from tfx_bsl.public.tfxio import TensorFlowDatasetOptions
+
+        if self.schema is None:
+            raise ConfigurationError(
+                "Examples are read by a schema: pass schema=..., or transform_graph=..., to the "
+                "component."
+            )
+        is_training = split == "train"
+        options = TensorFlowDatasetOptions(
+            batch_size,
+            num_epochs=None if is_training else 1,
+            shuffle=is_training,
+            shuffle_seed=seed,
+            label_key=label_key,
+        )
+        files = self.fn_args.train_files if is_training else self.fn_args.eval_files
+        return self.fn_args.data_accessor.tf_dataset_factory(files, options, self.schema)
+
+
+_current: contextvars.ContextVar[Pipeline | None] = contextvars.ContextVar(
+    "current_pipeline", default=None
+)
+
+
+@contextlib.contextmanager
+def in_pipeline(fn_args: Any) -> Iterator[Pipeline]:
+    """Makes the argument of a `run_fn` what `get_pipeline` tells about."""
+    pipeline = Pipeline(fn_args)
+    token = _current.set(pipeline)
+    try:
+        yield pipeline
+    finally:
+        _current.reset(token)
+
+
+def has_pipeline() -> bool:
+    """Whether `get_pipeline` has something to tell."""
+    return _current.get() is not None
+
+
+def get_pipeline() -> Pipeline:
+    """Returns the inputs of the component that runs this code.
+
+    Raises:
+        ConfigurationError: it runs outside of a pipeline, in a script or a notebook.
+    """
+    pipeline = _current.get()
+    if pipeline is None:
+        raise ConfigurationError(
+            "There are no inputs of a pipeline here: they can be asked for only in code that the "
+            "component runs, and not when the module is imported."
+        )
+    return pipeline
+
+
+def experiment_config(fn_args: Any, module_file: str | None) -> Mapping[str, Any]:
     """Returns `custom_config`, or what the YAML file has that it names, relative to the module.
 
     Raises:
@@ -27,8 +140,12 @@ def experiment_config(fn_args: Any, trial_class: type) -> Mapping[str, Any]:
         return path
     if path is None:
         return config
-    module = sys.modules[trial_class.__module__]
-    path = os.path.join(os.path.dirname(module.__file__ or ""), path)
+    if not isinstance(path, str):
+        raise ConfigurationError(
+            "custom_config: experiment_config must be the configuration or the path of a YAML "
+            f"file, got {describe(path)}"
+        )
+    path = os.path.join(os.path.dirname(module_file or ""), path)
     if not gfile().exists(path):
         raise ConfigurationError(
             f"custom_config names {path} as experiment_config: there is no file", path=path
@@ -62,10 +179,13 @@ def tuned_values(fn_args: Any) -> dict[str, Any]:
 def are_features(names: Iterable[str], fn_args: Any) -> bool:
     """Whether the pipeline's schema, or Transform's, has features of all these names."""
     if getattr(fn_args, "transform_graph_path", None):
-        import tensorflow_transform as tft
-
-        transformed = tft.TFTransformOutput(fn_args.transform_graph_path)
-        return set(names) <= transformed.transformed_feature_spec().keys()
+        return set(names) <= _transformed(fn_args).transformed_feature_spec().keys()
     if not getattr(fn_args, "schema_path", None):
         return False
     return set(names) <= {feature.name for feature in read_schema(fn_args.schema_path).feature}
+
+
+def _transformed(fn_args: Any) -> Any:
+    import tensorflow_transform as tft
+
+    return tft.TFTransformOutput(fn_args.transform_graph_path)

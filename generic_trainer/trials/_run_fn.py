@@ -17,9 +17,16 @@ import tensorflow as tf
 from generic_trainer._core.files import write_whole
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import CheckpointManager, SavedCheckpoint, distributed, is_chief
-from generic_trainer.trials._config import ExperimentSettings, parse_experiment
+from generic_trainer.trials._config import ExperimentSettings, Length, parse_experiment
+from generic_trainer.trials._fields import log_unused
 from generic_trainer.trials._loop import Controller, TrialProgress, TrialSchedule, run
-from generic_trainer.trials._pipeline import experiment_config, tuned_values
+from generic_trainer.trials._pipeline import (
+    Pipeline,
+    experiment_config,
+    in_pipeline,
+    tuned_values,
+)
+from generic_trainer.trials._process import code_file
 from generic_trainer.trials._trial import Trial, TrialRun, current, trials_of
 
 _logger = logging.getLogger(__name__)
@@ -44,7 +51,9 @@ def run_fn_from_trial(trial_class: type[Trial]) -> Callable[[Any], None]:
     1. The experiment configuration is the component's `custom_config`, or the YAML file that
        ``custom_config={"experiment_config": path}`` names, local or remote. A relative path starts
        at the module, and finds a data file of a package; none is packed beside a plain module.
-    2. Values of the component's input `hyperparameters` win over what the configuration says.
+    2. Values of the component's input `hyperparameters` win over what the configuration says. Where
+       that says no length, it is `train_args.num_steps`; where it has epochs and says nothing of
+       their records, they are the examples of the split "train".
     3. Several trials run one after another. The best one by the searcher's metric is exported, from
        its best checkpoint; without a metric it is the last state.
     4. Every trial is recorded in `trials.json` in the ModelRun artifact, its metrics under
@@ -63,25 +72,46 @@ def run_fn_from_trial(trial_class: type[Trial]) -> Callable[[Any], None]:
         )
 
     def run_fn(fn_args: Any) -> None:
-        settings = parse_experiment(experiment_config(fn_args, trial_class))
-        runs = trials_of(settings, tuned_values(fn_args))
-        finished = []
-        # No other run of the same key may delete a checkpoint before it is exported.
-        with contextlib.ExitStack() as locks:
-            for number, trial in enumerate(runs, 1):
-                _logger.info("Trial %d of %d: %s", number, len(runs), dict(trial.hparams))
-                finished.append(_finish(trial_class, trial, settings, fn_args, locks))
-            best = _best(finished, settings)
-            if is_chief():
-                _write_record(finished, best, fn_args.model_run_dir)
-            trial = _exported(best, fn_args)
-            with (
-                current(trial),
-                contextlib.closing(trial_class.open_controller(trial)) as controller,
-            ):
-                controller.export(fn_args)
+        with in_pipeline(fn_args) as pipeline:
+            config = experiment_config(fn_args, code_file(trial_class.__module__))
+            settings = _settings(config, pipeline)
+            log_unused(config, is_job=trial_class.is_script)
+            _run(trial_class, settings, fn_args)
 
     return run_fn
+
+
+def _settings(config: Mapping[str, Any], pipeline: Pipeline) -> ExperimentSettings:
+    """Returns the settings of an experiment; the pipeline has what the configuration leaves out."""
+    steps = getattr(pipeline, "train_steps", None)
+    settings = parse_experiment(config, Length(steps) if steps else None)
+    counts = getattr(pipeline, "num_examples", None)
+    if counts and settings.counts_epochs and not settings.records_per_epoch:
+        records = int(counts["train"])
+        _logger.info("records_per_epoch is not given: an epoch is all %d examples", records)
+        settings = dataclasses.replace(
+            settings, records_per_epoch=records, raw={**config, "records_per_epoch": records}
+        )
+    return settings
+
+
+def _run(trial_class: type[Trial], settings: ExperimentSettings, fn_args: Any) -> None:
+    runs = trials_of(settings, tuned_values(fn_args))
+    finished = []
+    # No other run of the same key may delete a checkpoint before it is exported.
+    with contextlib.ExitStack() as locks:
+        for number, trial in enumerate(runs, 1):
+            _logger.info("Trial %d of %d: %s", number, len(runs), dict(trial.hparams))
+            finished.append(_finish(trial_class, trial, settings, fn_args, locks))
+        best = _best(finished, settings)
+        if is_chief():
+            _write_record(finished, best, fn_args.model_run_dir)
+        trial = _exported(best, fn_args)
+        with (
+            current(trial),
+            contextlib.closing(trial_class.open_controller(trial)) as controller,
+        ):
+            controller.export(fn_args)
 
 
 def _finish(

@@ -13,6 +13,7 @@ from typing import Any
 
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._config import ExperimentConfig, ExperimentSettings
+from generic_trainer.trials._fields import checked
 from generic_trainer.trials._hyperparameters import Constant, grid, parse_hyperparameters, sample
 from generic_trainer.trials._loop import Controller
 
@@ -51,7 +52,13 @@ class TrialRun:
 
 
 class Trial:
-    """What the base classes of the trial APIs have in common."""
+    """What the base classes of the trial APIs have in common.
+
+    Attributes:
+        is_script: whether a script builds the trial, in a job of its own on a cluster.
+    """
+
+    is_script = False
 
     @classmethod
     def open_controller(cls, run: TrialRun) -> Controller:
@@ -87,7 +94,7 @@ def trials_of(settings: ExperimentSettings, tuned: Mapping[str, Any]) -> list[Tr
     if searcher.name == "grid":
         samples = list(grid(hyperparameters))
     else:
-        count = searcher.max_trials if searcher.name == "random" else 1
+        count = int(searcher.options["max_trials"]) if searcher.name == "random" else 1
         samples = [sample(hyperparameters, settings.seed + index) for index in range(count)]
     return [
         TrialRun(number, settings.raw, hparams, settings.seed + number - 1, settings.slots)
@@ -101,7 +108,7 @@ def sole_trial(config: Mapping[str, Any]) -> TrialRun:
     Raises:
         ConfigurationError: a hyperparameter is none.
     """
-    kept = {name: part for name, part in config.items() if name not in _CLUSTER_ONLY}
+    kept = {name: part for name, part in checked(config).items() if name not in _CLUSTER_ONLY}
     seed = ExperimentConfig(kept).experiment_seed()
     hparams = sample(parse_hyperparameters(kept.get("hyperparameters") or {}), seed)
     return TrialRun(trial_id=1, config=kept, hparams=hparams, seed=seed)

@@ -39,6 +39,8 @@ def run_experiment(command: Sequence[str], config: Mapping[str, Any], directory:
     class Script(Trial):
         """The trial that the script builds."""
 
+        is_script = True
+
         @classmethod
         def open_controller(cls, run: TrialRun) -> Controller:
             return _load(command)

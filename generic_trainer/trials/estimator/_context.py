@@ -13,7 +13,6 @@ from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import distributed
 from generic_trainer.trials._context import TrialContext
 from generic_trainer.trials._dataset_cache import DatasetCache
-from generic_trainer.trials._process import share_of_dataset
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.errors import CheckFailedError
 
@@ -129,7 +128,7 @@ class EstimatorContext(TrialContext):
         self.experimental = EstimatorExperimentalContext(
             run, self._batch_sizes, managed_training=managed_training
         )
-        self._has_optimizer = self._has_dataset = False
+        self._has_optimizer = False
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
         """Returns the optimizer as it is; on several slots the estimator has gradients averaged.
@@ -138,22 +137,6 @@ class EstimatorContext(TrialContext):
         """
         self._has_optimizer = True
         return optimizer
-
-    def wrap_dataset(self, dataset: Any, shard_dataset: bool = True) -> Any:
-        """Returns what this process reads of the data.
-
-        Alone it reads all of it, and its slots take batch after batch. Must be called for the
-        training data at least, unless they are cached. Of data that are not wrapped each worker
-        takes its rows of each batch.
-
-        Args:
-            dataset: a `tf.data.Dataset` of records, or of batches of the batch size per slot.
-            shard_dataset: whether each of n workers takes every n-th record; else all read all.
-        """
-        self._has_dataset = True
-        if self._config.native_parallel_enabled():
-            return dataset
-        return share_of_dataset(dataset, self._run, shard_dataset)
 
     def check_optimizer(self) -> None:
         """Raises `CheckFailedError` if no optimizer was wrapped."""

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from generic_trainer.trials._context import TrialContext
 from generic_trainer.trials._dataset_cache import DatasetCache
-from generic_trainer.trials._process import share_of_dataset
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.errors import CheckFailedError, InvalidExperimentException
 
@@ -72,7 +71,6 @@ class TFKerasContext(TrialContext):
         self.optimizers: list[Any] = []
         self._train: Callable[[], None] | None = None
         self._recorded: _RecordedModel | None = None
-        self._has_dataset = False
 
     @property
     def model(self) -> Any:
@@ -91,25 +89,6 @@ class TFKerasContext(TrialContext):
             return model
         self._recorded = _RecordedModel(model, self._fitted)
         return model
-
-    def wrap_dataset(self, dataset: Any, shard_dataset: bool = True) -> Any:
-        """Returns what this process reads of a Dataset that is trained or validated on.
-
-        Alone it reads all of it, and its slots take batch after batch.
-
-        Args:
-            dataset: a `tf.data.Dataset` of records, or of batches of the batch size per slot.
-            shard_dataset: whether each of n workers takes every n-th record; else all read all.
-        """
-        self._has_dataset = True
-        if self.takes_whole_batches:
-            return dataset
-        return share_of_dataset(dataset, self._run, shard_dataset)
-
-    @property
-    def takes_whole_batches(self) -> bool:
-        """Whether batches are global ones, of which each slot takes its rows."""
-        return self._config.native_parallel_enabled()
 
     @property
     def share(self) -> tuple[int, int]:

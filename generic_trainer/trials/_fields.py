@@ -1,0 +1,244 @@
+"""The fields that an experiment configuration may have, and what each must be.
+
+Source: the experiment configuration of Determined 0.12 and 0.13.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from generic_trainer._core.texts import describe, did_you_mean, is_number
+from generic_trainer.errors import ConfigurationError, raise_problems
+
+UNITS = ("batches", "records", "epochs")
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+    """What values a field takes, in words and as a test."""
+
+    expected: str
+    fits: Callable[[Any], bool]
+    choices: tuple[str, ...] = ()
+
+
+def whole(value: Any) -> int | None:
+    """Returns a whole number from 0 on, also one that is written as 1e3 or "12"; else None."""
+    if isinstance(value, str) and value.isdecimal():
+        return int(value)
+    is_whole = is_number(value) and value >= 0 and value == math.floor(value)
+    return int(value) if is_whole else None
+
+
+def _is_length(value: Any) -> bool:
+    if isinstance(value, Mapping) and len(value) == 1:
+        [(unit, value)] = value.items()
+        if unit not in UNITS:
+            return False
+    return not isinstance(value, str) and whole(value) is not None
+
+
+def _one_of(*choices: str) -> _Kind:
+    return _Kind(f"one of {', '.join(choices)}", lambda value: value in choices, choices)
+
+
+def _number(expected: str, fits: Callable[[Any], bool]) -> _Kind:
+    return _Kind(expected, lambda value: is_number(value) and fits(value))
+
+
+_ANY = _Kind("", lambda value: True)
+_TEXT = _Kind("a text", lambda value: isinstance(value, str))
+_FLAG = _Kind("true or false", lambda value: isinstance(value, bool))
+_COUNT = _Kind("a whole number, 0 or above", lambda value: whole(value) is not None)
+_ABOVE_0 = _Kind("a whole number above 0", lambda value: bool(whole(value)))
+_MAPPING = _Kind("a mapping", lambda value: isinstance(value, Mapping))
+_LIST = _Kind("a list", lambda value: isinstance(value, (list, tuple)))
+_RUNGS = _Kind(
+    "a list of whole numbers above 0",
+    lambda value: _LIST.fits(value) and all(map(_ABOVE_0.fits, value)),
+)
+_LENGTH = _Kind(
+    f"a whole number or one of {', '.join(f'{{{unit!r}: number}}' for unit in UNITS)}", _is_length
+)
+_SHARE = _number("a number from 0 to 1", lambda value: 0 <= value <= 1)
+
+# Searcher → the fields that it needs, and those that it may have beside them.
+_COMMON = "name metric smaller_is_better source_trial_id source_checkpoint_uuid"
+_HALVING = "divisor max_concurrent_trials"
+_ADAPTIVE = f"mode max_rungs bracket_rungs {_HALVING}"
+SEARCHERS: Mapping[str, tuple[str, str]] = {
+    "single": ("max_length", ""),
+    "random": ("metric max_length max_trials", "max_concurrent_trials"),
+    "grid": ("metric max_length", "max_concurrent_trials"),
+    "adaptive": ("metric max_length budget", _ADAPTIVE),
+    "adaptive_simple": ("metric max_length max_trials", _ADAPTIVE),
+    "adaptive_asha": ("metric max_length max_trials", _ADAPTIVE),
+    "sync_halving": ("metric max_length num_rungs budget", _HALVING),
+    "async_halving": ("metric max_length num_rungs max_trials", _HALVING),
+    "pbt": (
+        "metric population_size num_rounds length_per_round",
+        "replace_function explore_function max_concurrent_trials",
+    ),
+}
+# Names of 0.12 → of 0.13. They count steps, of `batches_per_step` batches each.
+STEPS: Mapping[str, str] = {
+    "max_steps": "max_length",
+    "target_trial_steps": "max_length",
+    "step_budget": "budget",
+    "steps_per_round": "length_per_round",
+}
+
+FIELDS: Mapping[str, _Kind] = {
+    "batches_per_step": _ABOVE_0,
+    "bind_mounts": _LIST,
+    "checkpoint_policy": _one_of("best", "all", "none"),
+    "checkpoint_storage": _MAPPING,
+    "data": _MAPPING,
+    "data_layer": _MAPPING,
+    "debug": _FLAG,
+    "description": _TEXT,
+    "entrypoint": _TEXT,
+    "environment": _MAPPING,
+    "experiment_config": _ANY,
+    "hyperparameters": _MAPPING,
+    "internal": _ANY,
+    "labels": _ANY,
+    "max_restarts": _COUNT,
+    "min_checkpoint_period": _LENGTH,
+    "min_validation_period": _LENGTH,
+    "name": _TEXT,
+    "optimizations": _MAPPING,
+    "optimizations.aggregation_frequency": _ABOVE_0,
+    "optimizations.auto_tune_tensor_fusion": _FLAG,
+    "optimizations.average_aggregated_gradients": _FLAG,
+    "optimizations.average_training_metrics": _FLAG,
+    "optimizations.gradient_compression": _FLAG,
+    "optimizations.grad_updates_size_file": _TEXT,
+    "optimizations.mixed_precision": _TEXT,
+    "optimizations.tensor_fusion_cycle_time": _COUNT,
+    "optimizations.tensor_fusion_threshold": _COUNT,
+    "perform_initial_validation": _FLAG,
+    "records_per_epoch": _COUNT,
+    "reproducibility": _MAPPING,
+    "reproducibility.experiment_seed": _Kind(
+        "a whole number", lambda value: isinstance(value, int) or whole(value) is not None
+    ),
+    "resources": _MAPPING,
+    "resources.agent_label": _TEXT,
+    "resources.devices": _LIST,
+    "resources.max_slots": _COUNT,
+    "resources.native_parallel": _FLAG,
+    "resources.priority": _COUNT,
+    "resources.ray": _MAPPING,
+    "resources.resource_pool": _TEXT,
+    "resources.shm_size": _ANY,
+    "resources.slots_per_trial": _COUNT,
+    "resources.weight": _number("a number", lambda value: True),
+    "scheduling_unit": _ABOVE_0,
+    "searcher": _MAPPING,
+    "searcher.bracket_rungs": _RUNGS,
+    "searcher.budget": _LENGTH,
+    "searcher.divisor": _number("a number above 1", lambda value: value > 1),
+    "searcher.explore_function": _MAPPING,
+    "searcher.explore_function.perturb_factor": _SHARE,
+    "searcher.explore_function.resample_probability": _SHARE,
+    "searcher.length_per_round": _LENGTH,
+    "searcher.max_concurrent_trials": _COUNT,
+    "searcher.max_length": _LENGTH,
+    "searcher.max_rungs": _ABOVE_0,
+    "searcher.max_steps": _COUNT,
+    "searcher.max_trials": _ABOVE_0,
+    "searcher.metric": _TEXT,
+    "searcher.mode": _one_of("conservative", "standard", "aggressive"),
+    "searcher.name": _one_of(*SEARCHERS),
+    "searcher.num_rounds": _ABOVE_0,
+    "searcher.num_rungs": _ABOVE_0,
+    "searcher.population_size": _ABOVE_0,
+    "searcher.replace_function": _MAPPING,
+    "searcher.replace_function.truncate_fraction": _number(
+        "a number from 0 to 0.5", lambda value: 0 <= value <= 0.5
+    ),
+    "searcher.smaller_is_better": _FLAG,
+    "searcher.source_checkpoint_uuid": _TEXT,
+    "searcher.source_trial_id": _COUNT,
+    "searcher.step_budget": _COUNT,
+    "searcher.steps_per_round": _COUNT,
+    "searcher.target_trial_steps": _COUNT,
+    "searcher.train_stragglers": _FLAG,
+    "security": _ANY,
+    "tensorboard_storage": _ANY,
+}
+
+# What only a cluster can do. A job that a script has started knows those of the second line.
+_UNUSED = (
+    *("bind_mounts", "internal", "labels", "security", "tensorboard_storage"),
+    *("checkpoint_storage", "environment", "resources.ray"),
+    *("optimizations.auto_tune_tensor_fusion", "optimizations.gradient_compression"),
+    *("optimizations.grad_updates_size_file", "optimizations.tensor_fusion_cycle_time"),
+    *("optimizations.tensor_fusion_threshold", "optimizations.average_training_metrics"),
+    *("resources.agent_label", "resources.devices", "resources.max_slots", "resources.priority"),
+    *("resources.resource_pool", "resources.shm_size", "resources.weight"),
+)
+_OF_A_JOB = ("checkpoint_storage", "environment", "resources.ray")
+# Of TFX's own `custom_config`, which may be the experiment configuration too.
+_TFX_PREFIX = "ai_platform_"
+
+
+def check_fields(raw: Mapping[str, Any]) -> list[str]:
+    """Returns all that is wrong with the fields of a configuration, but for `hyperparameters`."""
+    return [*_problems(raw, "")]
+
+
+def checked(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a configuration as it is.
+
+    Raises:
+        ConfigurationError: with all that is wrong with its fields.
+    """
+    raise_problems(ConfigurationError, "The experiment configuration", check_fields(raw))
+    return raw
+
+
+def log_unused(raw: Mapping[str, Any], *, is_job: bool) -> None:
+    """Names in the log the fields that have no meaning here, where they are given."""
+    searcher = raw.get("searcher") or {}
+    name = searcher.get("name", "single")
+    used = f"{_COMMON} {' '.join(SEARCHERS[name])}".split()
+    unused = [
+        *(path for path in _UNUSED if _given(raw, path) and not (is_job and path in _OF_A_JOB)),
+        *(f"searcher.{field}" for field in searcher if STEPS.get(field, field) not in used),
+    ]
+    if unused:
+        _logger.warning(
+            "The experiment configuration has fields without a meaning here: %s", ", ".join(unused)
+        )
+
+
+def _given(raw: Mapping[str, Any], path: str) -> bool:
+    section, _, field = path.rpartition(".")
+    value = ((raw.get(section) or {}) if section else raw).get(field)
+    return value not in (None, False, {}, [], "")
+
+
+def _problems(section: Mapping[Any, Any], prefix: str) -> Iterator[str]:
+    known = [path[len(prefix) :] for path in FIELDS if path.startswith(prefix)]
+    for name, value in section.items():
+        path = f"{prefix}{name}"
+        kind = FIELDS.get(path)
+        if kind is None or name not in known:
+            if not path.startswith(_TFX_PREFIX):
+                near = did_you_mean(name, [field for field in known if "." not in field])
+                yield f"{path} is no field of it{near}; what is your own belongs under data"
+        elif value is None:  # as left out
+            continue
+        elif not kind.fits(value):
+            near = did_you_mean(value, kind.choices)
+            yield f"{path} must be {kind.expected}, got {describe(value)}{near}"
+        elif isinstance(value, Mapping) and any(one.startswith(f"{path}.") for one in FIELDS):
+            yield from _problems(value, f"{path}.")
