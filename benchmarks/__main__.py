@@ -46,6 +46,7 @@ BENCHMARKS: dict[str, dict[str, list[str]]] = {
     },
     "overhead": {"small": ["--runs", "2", "--train-seconds", "5"], "full": []},
     "trials": {"small": ["--runs", "2", "--steps", "300"], "full": []},
+    "searches": {"small": ["--runs", "5"], "full": []},
     "distribution": {"small": ["--runs", "1", "--launchers", "local"], "full": []},
     "data_parallel": {"small": ["--runs", "1"], "full": []},
 }

@@ -6,12 +6,12 @@
     python -m benchmarks.bench_validation --sizes 1 100 --runs 5
 
 Medians of what a plain `tf.saved_model.load` takes and of what all checks take, each in processes
-that have been forked from one that has TensorFlow loaded. The probing has a budget of seconds of its
-own, `ServingContract.probe_s`, and is shown apart. Beside the seconds on the clock stand those of
-the processors, which other work on the machine changes less. The last columns are the ratio of all
-checks to a load, by the clock and by the processors; the same without the probing; and the peak of
-resident memory beyond that of the import, of a load and of the checks. The models have a variable
-per 2.5 MB, about as BERT-large has.
+that have been forked from one that has TensorFlow loaded. The probing has a budget of seconds of
+its own, `ServingContract.probe_s`, and is shown apart. Beside the seconds on the clock stand those
+of the processors, which other work on the machine changes less. The last columns are the ratio of
+all checks to a load, by the clock and by the processors; the same without the probing; and the peak
+of resident memory beyond that of the import, of a load and of the checks. The models have a
+variable per 2.5 MB, about as BERT-large has.
 """
 
 from __future__ import annotations

@@ -24,12 +24,19 @@ if TYPE_CHECKING:
         estimator,
         experiment,
         experimental,
+        horovod,
         keras,
         native,
         tensorflow,
+        util,
     )
     from generic_trainer.trials._config import ExperimentConfig
-    from generic_trainer.trials._context import DistributedContext, TrialContext
+    from generic_trainer.trials._context import (
+        DistributedContext,
+        NativeContext,
+        TrialContext,
+    )
+    from generic_trainer.trials._env import EnvContext
     from generic_trainer.trials._hyperparameters import (
         Categorical,
         Constant,
@@ -37,6 +44,7 @@ if TYPE_CHECKING:
         Integer,
         Log,
     )
+    from generic_trainer.trials._loop import TrialController
     from generic_trainer.trials._pipeline import Pipeline, get_pipeline
     from generic_trainer.trials._run_fn import run_fn_from_trial
     from generic_trainer.trials._scripts.start import Mode, create, create_trial_instance
@@ -54,13 +62,16 @@ __all__ = [
     "Constant",
     "DistributedContext",
     "Double",
+    "EnvContext",
     "ExperimentConfig",
     "Integer",
     "Log",
     "Mode",
+    "NativeContext",
     "Pipeline",
     "Trial",
     "TrialContext",
+    "TrialController",
     "create",
     "create_trial_instance",
     "errors",
@@ -73,20 +84,27 @@ __all__ = [
     "get_hyperparameters",
     "get_pipeline",
     "get_trial_seed",
+    "horovod",
     "keras",
     "native",
     "run_fn_from_trial",
     "tensorflow",
+    "util",
 ]
 
-_MODULES = ("errors", "estimator", "experiment", "experimental", "keras", "native", "tensorflow")
+_MODULES = (
+    *("errors", "estimator", "experiment", "experimental", "horovod", "keras", "native"),
+    *("tensorflow", "util"),
+)
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "_config": "ExperimentConfig",
-        "_context": "DistributedContext TrialContext",
+        "_context": "DistributedContext NativeContext TrialContext",
+        "_env": "EnvContext",
         "_hyperparameters": "Categorical Constant Double Integer Log",
+        "_loop": "TrialController",
         "_pipeline": "Pipeline get_pipeline",
         "_run_fn": "run_fn_from_trial",
         "_scripts.start": "Mode create create_trial_instance",

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 from generic_trainer._core.cluster import this_task, training_addresses
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._config import DEFAULT_SCHEDULING_UNIT, ExperimentConfig
+from generic_trainer.trials._env import EnvContext, HorovodContext
 from generic_trainer.trials._pipeline import Pipeline, get_pipeline, has_pipeline
 from generic_trainer.trials._process import share_of_dataset
 from generic_trainer.trials._trial import TrialRun, sole_trial
@@ -50,11 +51,14 @@ class DistributedContext:
     @classmethod
     def of(cls, run: TrialRun) -> DistributedContext:
         """Returns it for the process that trains a trial, alone or as one of several workers."""
-        if run.workers == 1:
-            return cls(run.slots)
+        return cls(run.slots) if run.workers == 1 else cls.of_processes(run.slots)
+
+    @classmethod
+    def of_processes(cls, slots: int) -> DistributedContext:
+        """Returns it for this process of a job that has several."""
         addresses = training_addresses()
         hosts = [address.rpartition(":")[0] for address in addresses.values()]
-        return cls(run.slots, list(addresses).index(this_task()), hosts)
+        return cls(slots, list(addresses).index(this_task()), hosts)
 
     def get_rank(self) -> int:
         """Returns the rank of this process; 0 is the one that writes checkpoints."""
@@ -123,13 +127,22 @@ class TrialContext:
 
     Attributes:
         distributed: where this process stands among those that train the trial.
+        env: the trial, as Determined had it.
+        hvd_config: how its slots add up gradients.
     """
 
-    def __init__(self, run: TrialRun, *, managed_training: bool = True) -> None:
+    def __init__(
+        self,
+        env: TrialRun | EnvContext,
+        hvd_config: HorovodContext | None = None,
+        *,
+        managed_training: bool = True,
+    ) -> None:
         """Takes a trial.
 
         Args:
-            run: the trial.
+            env: the trial.
+            hvd_config: by default what the configuration says.
             managed_training: whether the harness trains. Without it, what `wrap_model` and the
                 like are given comes back unchanged, to be used in a script or a notebook.
 
@@ -138,10 +151,14 @@ class TrialContext:
             CheckFailedError: it is no whole number, or optimizations are asked for that there are
                 not.
         """
-        self._run = run
-        self._managed_training = managed_training
+        if isinstance(env, TrialRun):
+            env = EnvContext.of(env, managed_training=managed_training)
+        run = self._run = env.run
+        self.env, self.hvd_config = env, hvd_config or HorovodContext.of(run)
+        self._managed_training = env.managed_training
         unit = {"scheduling_unit": run.config.get("batches_per_step", DEFAULT_SCHEDULING_UNIT)}
         self._config = ExperimentConfig(copy.deepcopy({**_DEFAULTS, **unit, **run.config}))
+        env.experiment_config = self._config
         _check_optimizations(self._config.get("optimizations") or {}, run.hparams)
         self._batch_sizes = BatchSizes.of(
             run.hparams, run.slots, native_parallel=self._config.native_parallel_enabled()
@@ -164,7 +181,8 @@ class TrialContext:
         Raises:
             ConfigurationError: as the constructor, or a hyperparameter is none.
         """
-        return cls(sole_trial(config), managed_training=False)
+        env = EnvContext.of(sole_trial(config), managed_training=False)
+        return cls(env, HorovodContext.of(env.run))
 
     @property
     def pipeline(self) -> Pipeline:
@@ -310,6 +328,13 @@ class TrialContext:
                 f"A context made by from_config belongs to no {what} and has no number. Ask for it "
                 "only in code that runs as a trial."
             )
+
+
+class NativeContext(TrialContext):
+    """The context of a script.
+
+    Source: `determined.NativeContext` of Determined 0.12 and 0.13.
+    """
 
 
 def _check_optimizations(optimizations: Mapping[str, Any], hparams: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ Source: `determined.Constant` and the others of Determined 0.12 and 0.13, which 
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -95,6 +96,20 @@ def sample(hyperparameters: Mapping[str, Hyperparameter], seed: int) -> dict[str
     """Draws one value for each; the same seed draws the same values."""
     source = random.Random(seed)
     return {name: _draw(hyperparameters[name], source) for name in sorted(hyperparameters)}
+
+
+def near(hyperparameter: Hyperparameter, value: Any, change: float) -> Any:
+    """Returns a value that is larger by `change` times itself, within the range that it is of."""
+    kind = hyperparameter["type"]
+    if kind in ("const", "categorical"):
+        return value
+    bounds = [hyperparameter["minval"], hyperparameter["maxval"]]
+    if kind == "log":
+        bounds = [_power(hyperparameter, exponent) for exponent in bounds]
+    moved = value * (1 + change)
+    if kind == "int":
+        moved = math.floor(moved) if change < 0 else math.ceil(moved)
+    return min(max(moved, min(bounds)), max(bounds))
 
 
 def grid(hyperparameters: Mapping[str, Hyperparameter]) -> Iterator[dict[str, Any]]:

@@ -42,14 +42,28 @@ class Controller(Protocol):
         """Lets go of the devices."""
 
 
+TrialController = Controller  # as Determined had it, for annotations
+
+
 class TrialSchedule:
     """The settings of an experiment, its lengths in batches.
 
     A period is one batch at least, and infinite where the configuration has none.
     """
 
-    def __init__(self, settings: ExperimentSettings, global_batch_size: Callable[[], int]) -> None:
-        """Converts lengths; the batch size is asked only where one is not in batches."""
+    def __init__(
+        self,
+        settings: ExperimentSettings,
+        global_batch_size: Callable[[], int],
+        length: Length | None = None,
+    ) -> None:
+        """Converts lengths; the batch size is asked only where one is not in batches.
+
+        Args:
+            settings: of the experiment.
+            global_batch_size: returns what turns records into batches.
+            length: how far the trial goes now; None is to its end.
+        """
 
         def batches(length: Length) -> int:
             size = 1 if length.unit == "batches" else global_batch_size()
@@ -59,7 +73,7 @@ class TrialSchedule:
             return math.inf if length is None else max(1, batches(length))
 
         self.settings = settings
-        self.max_batches = batches(settings.searcher.max_length)
+        self.max_batches = batches(length or settings.searcher.max_length)
         self.validation_period = period(settings.min_validation_period)
         self.checkpoint_period = period(settings.min_checkpoint_period)
 
@@ -72,6 +86,7 @@ class TrialProgress:
         validated_at: `batches` at the last validation; None before the first.
         owes_checkpoint: whether the policy wants one after the last validation.
         best: the best value of the searcher's metric.
+        stopped: whether the user's code has asked to stop.
         history: one entry per workload: {"batches", "training" or "validation": metrics}.
     """
 
@@ -81,6 +96,7 @@ class TrialProgress:
     owes_checkpoint: bool = False
     best: float | None = None
     best_at: int | None = None
+    stopped: bool = False
     history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
 
@@ -139,8 +155,8 @@ def run(
         report(progress.batches, kind, metrics)
 
     def next_one() -> int | str | None:
-        stop = agree_to_stop(controller.stop_requested)
-        return next_work(schedule, progress, stop_requested=stop)
+        progress.stopped = agree_to_stop(controller.stop_requested or progress.stopped)
+        return next_work(schedule, progress, stop_requested=progress.stopped)
 
     while work := next_one():
         if isinstance(work, int):

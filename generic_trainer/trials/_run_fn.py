@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import functools
 import json
 import logging
+import math
 import numbers
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from generic_trainer._core.files import write_whole
@@ -19,7 +22,13 @@ from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import CheckpointManager, SavedCheckpoint, distributed, is_chief
 from generic_trainer.trials._config import ExperimentSettings, Length, parse_experiment
 from generic_trainer.trials._fields import log_unused
-from generic_trainer.trials._loop import Controller, TrialProgress, TrialSchedule, run
+from generic_trainer.trials._loop import (
+    Controller,
+    TrialProgress,
+    TrialSchedule,
+    next_work,
+    run,
+)
 from generic_trainer.trials._pipeline import (
     Pipeline,
     experiment_config,
@@ -27,17 +36,25 @@ from generic_trainer.trials._pipeline import (
     tuned_values,
 )
 from generic_trainer.trials._process import code_file
-from generic_trainer.trials._trial import Trial, TrialRun, current, trials_of
+from generic_trainer.trials._search import Stretch, make_search
+from generic_trainer.trials._trial import Trial, TrialRun, current
 
 _logger = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True)
-class _FinishedTrial:
-    """A trial at its end."""
+@dataclasses.dataclass
+class _KeptTrial:
+    """A trial, its checkpoints and how far it is.
+
+    Attributes:
+        error: what it failed with, for good.
+    """
 
     run: TrialRun
+    latest: CheckpointManager
+    best: CheckpointManager
     progress: TrialProgress
+    error: Exception | None = None
 
 
 def run_fn_from_trial(trial_class: type[Trial]) -> Callable[[Any], None]:
@@ -54,8 +71,8 @@ def run_fn_from_trial(trial_class: type[Trial]) -> Callable[[Any], None]:
     2. Values of the component's input `hyperparameters` win over what the configuration says. Where
        that says no length, it is `train_args.num_steps`; where it has epochs and says nothing of
        their records, they are the examples of the split "train".
-    3. Several trials run one after another. The best one by the searcher's metric is exported, from
-       its best checkpoint; without a metric it is the last state.
+    3. Several trials run one after another, as the searcher says; see `_search`. The best one by
+       its metric is exported, from its best checkpoint; without a metric it is the last state.
     4. Every trial is recorded in `trials.json` in the ModelRun artifact, its metrics under
        `trials/<number>` for TensorBoard.
     5. A run that was killed goes on from its last checkpoint.
@@ -96,17 +113,24 @@ def _settings(config: Mapping[str, Any], pipeline: Pipeline) -> ExperimentSettin
 
 
 def _run(trial_class: type[Trial], settings: ExperimentSettings, fn_args: Any) -> None:
-    runs = trials_of(settings, tuned_values(fn_args))
-    finished = []
+    search = make_search(settings, tuned_values(fn_args))
+    trials: dict[int, _KeptTrial] = {}
     # No other run of the same key may delete a checkpoint before it is exported.
     with contextlib.ExitStack() as locks:
-        for number, trial in enumerate(runs, 1):
-            _logger.info("Trial %d of %d: %s", number, len(runs), dict(trial.hparams))
-            finished.append(_finish(trial_class, trial, settings, fn_args, locks))
+        waiting = collections.deque(search.begin())
+        while waiting:
+            stretch = waiting.popleft()
+            number = stretch.trial.trial_id
+            if number not in trials:
+                trials[number] = _kept(stretch.trial, trials, fn_args, locks)
+                _logger.info("Trial %d: %s", number, dict(stretch.trial.hparams))
+            value = _train(trial_class, trials[number], stretch, settings, fn_args)
+            waiting.extend(search.ended(number, value))
+        finished = [trials[number] for number in sorted(trials)]
         best = _best(finished, settings)
         if is_chief():
             _write_record(finished, best, fn_args.model_run_dir)
-        trial = _exported(best, fn_args)
+        trial = _exported(best)
         with (
             current(trial),
             contextlib.closing(trial_class.open_controller(trial)) as controller,
@@ -114,15 +138,14 @@ def _run(trial_class: type[Trial], settings: ExperimentSettings, fn_args: Any) -
             controller.export(fn_args)
 
 
-def _finish(
-    trial_class: type[Trial],
-    trial: TrialRun,
-    settings: ExperimentSettings,
-    fn_args: Any,
-    locks: contextlib.ExitStack,
-) -> _FinishedTrial:
-    """Runs a trial from where it stands to its end; `locks` are those of its checkpoints."""
+def _kept(
+    trial: TrialRun, others: Mapping[int, _KeptTrial], fn_args: Any, locks: contextlib.ExitStack
+) -> _KeptTrial:
+    """Opens the checkpoints of a trial, whose locks are kept as long as `locks` are."""
     writes = is_chief()
+    if writes:
+        log_dir = os.path.join(fn_args.model_run_dir, "trials", str(trial.trial_id))
+        trial = dataclasses.replace(trial, log_dir=log_dir)
     latest = locks.enter_context(
         CheckpointManager(_directory(fn_args, trial, "latest"), writes=writes)
     )
@@ -131,27 +154,80 @@ def _finish(
     )
     saved = latest.latest()
     _check_seen_by_all(saved, latest.directory)
-    progress = TrialProgress(**saved.metadata) if saved else TrialProgress()
+    if saved is None and trial.parent is not None:
+        copied = others[trial.parent].latest.latest()
+        trial = _at(trial, 0, copied.path) if copied else trial
+    return _KeptTrial(trial, latest, best, _progress_of(saved))
+
+
+def _progress_of(saved: SavedCheckpoint | None) -> TrialProgress:
+    return TrialProgress(**saved.metadata) if saved else TrialProgress()
+
+
+def _train(
+    trial_class: type[Trial],
+    trial: _KeptTrial,
+    stretch: Stretch,
+    settings: ExperimentSettings,
+    fn_args: Any,
+) -> float:
+    """Brings a trial to the end of a stretch; returns its metric, as `Search.ended` takes it.
+
+    Where `max_restarts` is given, a trial that fails goes on so many times from its last
+    checkpoint; one of several that fails again is left to itself.
+    """
+    schedule = TrialSchedule(
+        settings, lambda: trial_class.global_batch_size(trial.run), stretch.length
+    )
+    restarts = int(settings.raw.get("max_restarts") or 0)
+    for left in reversed(range(restarts + 1)):
+        try:
+            _continue(trial_class, trial, schedule)
+            break
+        except Exception as error:
+            # Other workers wait for one that fails; the launcher starts all of them anew.
+            if distributed.size() > 1 or not restarts:
+                raise
+            _logger.exception("Trial %d failed; restarts left: %d", trial.run.trial_id, left)
+            trial.progress = _progress_of(trial.latest.latest())
+            if not left:
+                if settings.searcher.name == "single":
+                    raise
+                trial.error = error
+    at_end = [
+        entry["validation"].get(settings.searcher.metric)
+        for entry in trial.progress.history
+        if "validation" in entry and entry["batches"] == schedule.max_batches
+    ]
+    # Of workers that share a validation, all are told what the chief has found.
+    value = distributed.gather(at_end[-1] if at_end else None)[0]
+    if not isinstance(value, numbers.Real) or not math.isfinite(value):
+        return math.inf
+    return float(value) if settings.searcher.smaller_is_better else -float(value)
+
+
+def _continue(trial_class: type[Trial], trial: _KeptTrial, schedule: TrialSchedule) -> None:
+    """Trains from where a trial stands; does nothing where it is at the end already."""
+    progress, saved = trial.progress, trial.latest.latest()
+    if next_work(schedule, progress, stop_requested=progress.stopped) is None:
+        return
+    number, start = trial.run.trial_id, trial.run
     if saved:
-        _logger.info("Trial %d goes on after %d batches", trial.trial_id, progress.batches)
-        trial = _at(trial, progress.batches, saved.path)
-    if writes:
-        log_dir = os.path.join(fn_args.model_run_dir, "trials", str(trial.trial_id))
-        trial = dataclasses.replace(trial, log_dir=log_dir)
+        _logger.info("Trial %d goes on after %d batches", number, progress.batches)
+        start = _at(start, progress.batches, saved.path)
     with (
-        current(trial),
-        contextlib.closing(trial_class.open_controller(trial)) as controller,
-        _reporting(trial) as report,
+        current(start),
+        contextlib.closing(trial_class.open_controller(start)) as controller,
+        _reporting(start) as report,
     ):
         run(
             controller,
-            TrialSchedule(settings, lambda: trial_class.global_batch_size(trial)),
+            schedule,
             progress,
-            save=functools.partial(_save, latest, controller),
-            save_best=functools.partial(_save, best, controller),
+            save=functools.partial(_save, trial.latest, controller),
+            save_best=functools.partial(_save, trial.best, controller),
             report=report,
         )
-    return _FinishedTrial(trial, progress)
 
 
 def _save(manager: CheckpointManager, controller: Controller, progress: TrialProgress) -> None:
@@ -184,7 +260,11 @@ def _directory(fn_args: Any, trial: TrialRun, name: str) -> str:
     return os.path.join(fn_args.checkpoint_dir, f"trial-{trial.trial_id}", name)
 
 
-def _best(finished: list[_FinishedTrial], settings: ExperimentSettings) -> _FinishedTrial:
+def _best(finished: list[_KeptTrial], settings: ExperimentSettings) -> _KeptTrial:
+    errors = [trial.error for trial in finished if trial.error is not None]
+    finished = [trial for trial in finished if trial.error is None]
+    if not finished:
+        raise errors[-1]
     best = finished[0]
     for trial in finished[1:]:
         value = trial.progress.best
@@ -193,16 +273,16 @@ def _best(finished: list[_FinishedTrial], settings: ExperimentSettings) -> _Fini
     return best
 
 
-def _exported(trial: _FinishedTrial, fn_args: Any) -> TrialRun:
+def _exported(trial: _KeptTrial) -> TrialRun:
     """Returns the trial at the checkpoint to export: its best one, else its last."""
-    for name in ("best", "latest"):
-        saved = CheckpointManager(_directory(fn_args, trial.run, name), writes=False).latest()
+    for manager in (trial.best, trial.latest):
+        saved = manager.latest()
         if saved is not None:
             return _at(trial.run, saved.step, saved.path)
     return trial.run
 
 
-def _write_record(finished: list[_FinishedTrial], best: _FinishedTrial, model_run_dir: str) -> None:
+def _write_record(finished: list[_KeptTrial], best: _KeptTrial, model_run_dir: str) -> None:
     record = [
         {
             "trial_id": trial.run.trial_id,
@@ -212,6 +292,7 @@ def _write_record(finished: list[_FinishedTrial], best: _FinishedTrial, model_ru
             "best": trial.progress.best,
             "best_at": trial.progress.best_at,
             "exported": trial is best,
+            "error": trial.error and f"{type(trial.error).__name__}: {trial.error}",
             "history": trial.progress.history,
         }
         for trial in finished
@@ -242,7 +323,8 @@ def _reporting(trial: TrialRun) -> Iterator[Callable[[int, str, Mapping[str, Any
             _logger.info("Trial %d, batch %d, %s: %s", trial.trial_id, batches, kind, shown)
             with writers[kind].as_default(step=batches):
                 for name, value in scalars.items():
-                    tf.summary.scalar(name, value)
+                    with np.errstate(over="ignore"):  # a loss that explodes is infinite there
+                        tf.summary.scalar(name, np.float32(value))
             writers[kind].flush()
 
         yield report

@@ -1,6 +1,6 @@
 """Trials: samples of the hyperparameters, and what the user's code may ask about its own.
 
-An experiment has one or several (`trials_of`); a script or a notebook has one (`sole_trial`).
+An experiment has one or several (`_search`); a script or a notebook has one (`sole_trial`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.trials._config import ExperimentConfig, ExperimentSettings
+from generic_trainer.trials._config import ExperimentConfig
 from generic_trainer.trials._fields import checked
-from generic_trainer.trials._hyperparameters import Constant, grid, parse_hyperparameters, sample
+from generic_trainer.trials._hyperparameters import parse_hyperparameters, sample
 from generic_trainer.trials._loop import Controller
 
 # Sections about what only a cluster can do.
@@ -33,6 +33,7 @@ class TrialRun:
         batches_trained: where to go on; 0 at the start.
         checkpoint_dir: the checkpoint to go on from; None at the start.
         log_dir: where event files of this trial go; None outside of an experiment.
+        parent: the trial of a population whose copy this is.
     """
 
     trial_id: int
@@ -44,6 +45,7 @@ class TrialRun:
     batches_trained: int = 0
     checkpoint_dir: str | None = None
     log_dir: str | None = None
+    parent: int | None = None
 
     @property
     def slots_here(self) -> int:
@@ -80,26 +82,6 @@ class Trial:
                 f"number above 0, but got {size!r}. Give lengths as {{'batches': number}} instead."
             )
         return size
-
-
-def trials_of(settings: ExperimentSettings, tuned: Mapping[str, Any]) -> list[TrialRun]:
-    """Returns the trials of an experiment, in the order in which they run.
-
-    The first trial of a random search is the one of a single search with the same seed. Values that
-    were `tuned` before take the place of ranges and constants.
-    """
-    fixed = {name: Constant(value) for name, value in tuned.items()}
-    hyperparameters = {**settings.hyperparameters, **fixed}
-    searcher = settings.searcher
-    if searcher.name == "grid":
-        samples = list(grid(hyperparameters))
-    else:
-        count = int(searcher.options["max_trials"]) if searcher.name == "random" else 1
-        samples = [sample(hyperparameters, settings.seed + index) for index in range(count)]
-    return [
-        TrialRun(number, settings.raw, hparams, settings.seed + number - 1, settings.slots)
-        for number, hparams in enumerate(samples, 1)
-    ]
 
 
 def sole_trial(config: Mapping[str, Any]) -> TrialRun:

@@ -6,7 +6,10 @@ import inspect
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+
+from generic_trainer.trials import errors, util
 
 # What code written for Determined 0.12 and 0.13, PEDL or tf.contrib.learn may import, and more.
 NAMES = {
@@ -16,7 +19,8 @@ NAMES = {
         *("DistributedContext", "ExperimentConfig", "Mode", "Trial", "TrialContext"),
         *("create", "create_trial_instance", "run_fn_from_trial"),
         *("get_data_config", "get_experiment_config", "get_hyperparameter"),
-        *("get_hyperparameters", "get_trial_seed"),
+        *("get_hyperparameters", "get_trial_seed", "EnvContext", "NativeContext"),
+        *("Pipeline", "TrialController", "get_pipeline", "horovod", "util"),
         *("errors", "estimator", "experiment", "experimental", "keras", "native", "tensorflow"),
     },
     "generic_trainer.trials.errors": {
@@ -32,7 +36,8 @@ NAMES = {
         *("Experiment", "HParams", "RunConfig", "learn_runner", "run_fn_from_experiment"),
     },
     "generic_trainer.trials.experimental": {
-        *("Mode", "create", "create_trial_instance", "estimator", "keras"),
+        *("Mode", "create", "create_trial_instance", "estimator", "init_native", "keras"),
+        "test_one_batch",
     },
     "generic_trainer.trials.experimental.estimator": {"init"},
     "generic_trainer.trials.experimental.keras": {"init"},
@@ -40,8 +45,9 @@ NAMES = {
         *("ArrayLike", "ArrayLikeAdapter", "InMemorySequence", "InputData", "KerasDataAdapter"),
         *("KerasInputData", "SequenceAdapter", "TFKerasContext", "TFKerasExperimentalContext"),
         *("TFKerasNativeContext", "TFKerasTensorBoard", "TFKerasTrial", "TFKerasTrialContext"),
-        *("_ArrayLikeAdapter", "callbacks", "init"),
+        *("TFKerasTrainConfig", "_ArrayLikeAdapter", "callbacks", "init"),
     },
+    "generic_trainer.trials.horovod": {"HorovodContext", "hvd"},
     "generic_trainer.trials.keras.callbacks": {
         *("Callback", "EarlyStopping", "ReduceLROnPlateau", "TFKerasTensorBoard", "TensorBoard"),
     },
@@ -92,6 +98,42 @@ SIGNATURES = {
         *("self", "estimator", "train_spec", "eval_spec"),
     ],
 }
+
+
+def test_functions_of_util():
+    batches = [{"loss": 1.0, "name": "a"}, {"loss": 3.0, "name": "b"}]
+    assert util.make_metrics(7, batches) == {
+        "batch_metrics": batches,
+        "avg_metrics": {"loss": 2.0, "name": None},
+        "num_inputs": 7,
+    }
+    with pytest.raises(errors.CheckFailedError, match="inconsistent training metrics: index: 1"):
+        util.validate_batch_metrics([{"loss": 1.0}, {"mae": 1.0}])
+    values = {"b": np.array([1.0, np.nan]), "a": (np.int64(3), b"x", float("-inf"))}
+    assert (
+        util.json_encode(values, sort_keys=True)
+        == '{"a": [3, "x", "-Infinity"], "b": [1.0, "NaN"]}'
+    )
+    assert util.is_overridden(Child().method, Parent)
+    assert not util.is_overridden(Child().other, Parent)
+    assert util.get_member_func(Child(), "method")
+    assert util.get_member_func(Child(), "absent") is None
+    assert util.has_param(Parent.method, "x")
+    assert util.has_param(Parent.method, "y", pos=1)
+    assert not util.has_param(Parent.method, "y")
+
+
+class Parent:
+    def method(self, x):
+        return x
+
+    def other(self):
+        return None
+
+
+class Child(Parent):
+    def method(self, x):
+        return 2 * x
 
 
 @pytest.mark.parametrize("module", NAMES)

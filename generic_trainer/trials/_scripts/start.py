@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+from generic_trainer.trials._env import EnvContext, HorovodContext
 from generic_trainer.trials._loop import Controller
 from generic_trainer.trials._process import code_file, seed_generators
 from generic_trainer.trials._scripts.loading import (
@@ -128,6 +129,27 @@ def create(
     return None
 
 
+def test_one_batch(trial_class: type[Trial], config: Mapping[str, Any] | None = None) -> None:
+    """Trains one batch of a trial class here, validates once, and writes a checkpoint."""
+    create(trial_class, config, local=True, test=True)
+
+
+test_one_batch.__test__ = False  # type: ignore[attr-defined]  # pytest takes it for one
+
+
+def init_native(controller_cls: Any, native_context_cls: type[C], *args: Any, **kwargs: Any) -> C:
+    """Returns a context of a class; the other arguments are those of `keras.init`.
+
+    Args:
+        controller_cls: not used: the context makes the controller.
+        native_context_cls: `TFKerasNativeContext`, `EstimatorNativeContext` or a subclass.
+        *args: see `Init`.
+        **kwargs: likewise.
+    """
+    make: Callable[..., C] = native_context_cls.make  # type: ignore[attr-defined]
+    return Init(make)(*args, **kwargs)
+
+
 def create_trial_instance(
     trial_def: type[Trial],
     checkpoint_dir: str,
@@ -146,7 +168,8 @@ def create_trial_instance(
     run = dataclasses.replace(run, checkpoint_dir=checkpoint_dir)
     seed_generators(run.seed)
     context_class = getattr(trial_def, "trial_context_class", None)
-    return trial_def(context_class(run) if context_class else dict(run.hparams))  # type: ignore[call-arg]
+    parts = (EnvContext.of(run), HorovodContext.of(run))
+    return trial_def(context_class(*parts) if context_class else dict(run.hparams))  # type: ignore[call-arg]
 
 
 def _begin(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import abc
+import copy
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +15,6 @@ from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import distributed
 from generic_trainer.trials._context import TrialContext
 from generic_trainer.trials._dataset_cache import DatasetCache
-from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.errors import CheckFailedError
 
 _NO_DATASET = (
@@ -94,17 +95,20 @@ class EstimatorExperimentalContext(DatasetCache):
         reduced = reducer if isinstance(reducer, MetricReducer) else _Listing(reducer)
         dtype = np.dtype(numpy_dtype)  # TensorFlow takes float for float32, NumPy for float64
         tensors, rebuild = _flattened(metric)
-        state: Any = None
+        # The slots of one process take turns: each has a reducer, and what that returned last.
+        others = 0 if isinstance(reduced, _Listing) else self._run.slots_here - 1
+        slots: list[tuple[MetricReducer, list[Any]]] = [(reduced, [])]
+        slots += [(copy.deepcopy(reduced), []) for _ in range(others)]
+        turns = itertools.cycle(slots)
 
         def accumulate(*values: Any) -> bool:
-            nonlocal state
-            state = reduced.accumulate(rebuild(values))
+            reducer, states = next(turns)
+            states[:] = [reducer.accumulate(rebuild(values))]
             return True
 
         def reduce() -> Any:
-            states = distributed.gather(state)
-            # A slot without a batch has none.
-            states = [each for each in states if each is not None] or states[:1]
+            of_all = distributed.gather([state for _, states in slots for state in states])
+            states = [state for worker in of_all for state in worker] or [None]
             return np.asarray(reduced.cross_slot_reduce(states)).astype(dtype)
 
         update = tf.numpy_function(accumulate, tensors, tf.bool)
@@ -122,11 +126,11 @@ class EstimatorContext(TrialContext):
         experimental: `make_metric`, `cache_train_dataset` and `cache_validation_dataset`.
     """
 
-    def __init__(self, run: TrialRun, *, managed_training: bool = True) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Takes a trial; see `TrialContext`."""
-        super().__init__(run, managed_training=managed_training)
+        super().__init__(*args, **kwargs)
         self.experimental = EstimatorExperimentalContext(
-            run, self._batch_sizes, managed_training=managed_training
+            self._run, self._batch_sizes, managed_training=self._managed_training
         )
         self._has_optimizer = False
 

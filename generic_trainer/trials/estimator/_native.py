@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from generic_trainer import estimator as tf_estimator
+from generic_trainer.trials._context import NativeContext
 from generic_trainer.trials._process import fit_to_devices
 from generic_trainer.trials._scripts.start import Init, Start
 from generic_trainer.trials._trial import TrialRun
@@ -22,7 +23,7 @@ from generic_trainer.trials.estimator._context import EstimatorContext
 from generic_trainer.trials.estimator._controller import EstimatorController
 
 
-class EstimatorNativeContext(EstimatorContext):
+class EstimatorNativeContext(EstimatorContext, NativeContext):
     """The context of a script.
 
     Attributes:
@@ -31,8 +32,9 @@ class EstimatorNativeContext(EstimatorContext):
     Source: `determined.estimator.EstimatorNativeContext` of Determined 0.12 and 0.13.
     """
 
-    def __init__(self, run: TrialRun, *, managed_training: bool = True) -> None:
-        super().__init__(run, managed_training=managed_training)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Takes a trial; see `TrialContext`."""
+        super().__init__(*args, **kwargs)
         self.serving_input_receiver_fns: dict[str, Callable[..., Any]] = {}
         self._start: Start | None = None
         self._options: dict[str, Any] = {}
@@ -54,12 +56,13 @@ class EstimatorNativeContext(EstimatorContext):
         parts = (estimator, train_spec, eval_spec, self.serving_input_receiver_fns)
         self._start(EstimatorController(self, self._run, *parts, **self._options))
 
+    @classmethod
+    def make(cls, run: TrialRun, start: Start, code: str | None) -> EstimatorNativeContext:
+        """Returns the context of a script; see `Init`."""
+        run, strategy = fit_to_devices(run)
+        context = cls(run)
+        context.on_train(start, strategy=strategy if run.slots_here > 1 else None, code=code)
+        return context
 
-def _make_context(run: TrialRun, start: Start, code: str | None) -> EstimatorNativeContext:
-    run, strategy = fit_to_devices(run)
-    context = EstimatorNativeContext(run)
-    context.on_train(start, strategy=strategy if run.slots_here > 1 else None, code=code)
-    return context
 
-
-init = Init(_make_context)
+init = Init(EstimatorNativeContext.make)

@@ -6,6 +6,7 @@ import abc
 from collections.abc import Callable
 from typing import Any
 
+from generic_trainer.trials._env import EnvContext, HorovodContext
 from generic_trainer.trials._process import code_file, fit_to_devices, seed_generators
 from generic_trainer.trials._trial import Trial, TrialRun
 from generic_trainer.trials.estimator._context import EstimatorTrialContext
@@ -77,7 +78,7 @@ class EstimatorTrial(Trial, abc.ABC):
         """Builds the trial; its sessions open when they are needed."""
         run, strategy = fit_to_devices(run)
         seed_generators(run.seed)
-        context = cls.trial_context_class(run)
+        context = cls.trial_context_class(EnvContext.of(run), HorovodContext.of(run))
         trial = cls(context)
         return EstimatorController(
             context,

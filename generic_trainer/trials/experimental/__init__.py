@@ -20,16 +20,31 @@ from typing import TYPE_CHECKING
 from generic_trainer._core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from generic_trainer.trials._scripts.start import Mode, create, create_trial_instance
+    from generic_trainer.trials._scripts.start import (
+        Mode,
+        create,
+        create_trial_instance,
+        init_native,
+        test_one_batch,
+    )
     from generic_trainer.trials.experimental import estimator, keras
 
-__all__ = ["Mode", "create", "create_trial_instance", "estimator", "keras"]
+__all__ = [
+    "Mode",
+    "create",
+    "create_trial_instance",
+    "estimator",
+    "init_native",
+    "keras",
+    "test_one_batch",
+]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "estimator": "estimator",
-        "generic_trainer.trials._scripts.start": "Mode create create_trial_instance",
+        "generic_trainer.trials._scripts.start": "Mode create create_trial_instance init_native "
+        "test_one_batch",
         "keras": "keras",
     },
 )

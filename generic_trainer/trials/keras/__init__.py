@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from generic_trainer.trials.keras._context import (
         TFKerasContext,
         TFKerasExperimentalContext,
+        TFKerasTrainConfig,
         TFKerasTrialContext,
     )
     from generic_trainer.trials.keras._data import ArrayLike, InputData, KerasInputData
@@ -35,6 +36,7 @@ __all__ = [
     "TFKerasExperimentalContext",
     "TFKerasNativeContext",
     "TFKerasTensorBoard",
+    "TFKerasTrainConfig",
     "TFKerasTrial",
     "TFKerasTrialContext",
     "callbacks",
@@ -46,7 +48,8 @@ __getattr__, __dir__ = lazy_names(
     {
         # Scripts that Determined shipped import the name with the underscore.
         "_arrays": "ArrayLikeAdapter InMemorySequence _ArrayLikeAdapter",
-        "_context": "TFKerasContext TFKerasExperimentalContext TFKerasTrialContext",
+        "_context": "TFKerasContext TFKerasExperimentalContext TFKerasTrainConfig "
+        "TFKerasTrialContext",
         "_data": "ArrayLike InputData KerasInputData",
         "_native": "TFKerasNativeContext init",
         "_sequence": "KerasDataAdapter SequenceAdapter",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,8 @@ def as_tensors(data: tuple[Any, ...], loader: str) -> tuple[Any, ...]:
         )
     for name, part in zip(("x", "y", "sample_weight"), data, strict=False):
         _check(part, name, loader, may_be_dict=name == "x")
-    parts = [part[0] if isinstance(part, list) and len(part) == 1 else part for part in data]
+    parts = [_arrays(part) for part in data]
+    parts = [part[0] if isinstance(part, list) and len(part) == 1 else part for part in parts]
     with tf.device("CPU:0"):  # of all data, one batch at a time goes to an accelerator
         tensors = tuple(
             tf.nest.map_structure(tf.convert_to_tensor, standardized(part)) for part in parts
@@ -137,8 +138,31 @@ def _check(part: Any, name: str, loader: str, *, may_be_dict: bool) -> None:
         leaves = list(part.values())
     else:
         leaves = list(part) if isinstance(part, list) else [part]
-    wrong = [type(leaf).__name__ for leaf in leaves if not getattr(leaf, "shape", ())]
+    wrong = [type(leaf).__name__ for leaf in leaves if not _is_array_like(leaf)]
     if wrong or not leaves:
         kinds = "an array, a list of arrays" + (" or a dict of arrays" if may_be_dict else "")
         actual = type(part).__name__ + (f" of {wrong[0]}" if leaves != [part] and wrong else "")
         raise InvalidDataTypeException(f"{loader}: {name} must be {kinds}, but got {actual}")
+
+
+def _arrays(part: Any) -> Any:
+    """Returns what `_check` let pass with an array in the place of what NumPy makes one of."""
+    if isinstance(part, Mapping):
+        return {name: _arrays(leaf) for name, leaf in part.items()}
+    if isinstance(part, list):
+        return [_arrays(leaf) if not isinstance(leaf, list) else np.asarray(leaf) for leaf in part]
+    return part if getattr(part, "shape", ()) else np.asarray(part)
+
+
+def _is_array_like(value: Any) -> bool:
+    """Whether a value is an array [N, ...], or such as NumPy makes one of: a range, a Series."""
+    if getattr(value, "shape", ()):
+        return True
+    is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+    if not (is_list or hasattr(value, "__array__")):
+        return False
+    try:
+        array = np.asarray(value)
+    except ValueError:  # of parts of different sizes
+        return False
+    return bool(array.ndim) and array.dtype != object

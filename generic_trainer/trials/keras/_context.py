@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from generic_trainer.trials._context import TrialContext
 from generic_trainer.trials._dataset_cache import DatasetCache
-from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.errors import CheckFailedError, InvalidExperimentException
 
 _UNCHANGED: Any = object()
@@ -35,14 +34,16 @@ class FitOptions:
     validation_steps: int | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class FitCall:
-    """What `fit` was called with, as far as it counts; `options` are those of `configure_fit`."""
+class TFKerasTrainConfig(NamedTuple):
+    """What `fit` was called with, as far as it counts; `options` are those of `configure_fit`.
 
-    training: Any
-    validation: Any
+    Source: `determined.keras.TFKerasTrainConfig` of Determined 0.12 and 0.13.
+    """
+
+    training_data: Any
+    validation_data: Any
     callbacks: list[Any]
-    options: dict[str, Any]
+    options: Mapping[str, Any] = {}
 
 
 class TFKerasExperimentalContext(DatasetCache):
@@ -55,17 +56,17 @@ class TFKerasContext(TrialContext):
     Attributes:
         experimental: `cache_train_dataset` and `cache_validation_dataset`.
         fit_options: as `configure_fit` has set them.
-        fit_call: what the wrapped model's `fit` was called with; not there before.
+        train_config: what the wrapped model's `fit` was called with; not there before.
         optimizers: those that were wrapped.
     """
 
-    fit_call: FitCall
+    train_config: TFKerasTrainConfig
 
-    def __init__(self, run: TrialRun, *, managed_training: bool = True) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Takes a trial; see `TrialContext`."""
-        super().__init__(run, managed_training=managed_training)
+        super().__init__(*args, **kwargs)
         self.experimental = TFKerasExperimentalContext(
-            run, self._batch_sizes, managed_training=managed_training
+            self._run, self._batch_sizes, managed_training=self._managed_training
         )
         self.fit_options = FitOptions()
         self.optimizers: list[Any] = []
@@ -174,8 +175,8 @@ class TFKerasContext(TrialContext):
             )
         return model
 
-    def _fitted(self, call: FitCall) -> None:
-        self.fit_call = call
+    def _fitted(self, call: TFKerasTrainConfig) -> None:
+        self.train_config = call
         self.configure_fit(**call.options)
         if self._train is not None:
             self._train()
@@ -195,7 +196,7 @@ class _RecordedModel:
     of its own.
     """
 
-    def __init__(self, model: Any, on_fit: Callable[[FitCall], None]) -> None:
+    def __init__(self, model: Any, on_fit: Callable[[TFKerasTrainConfig], None]) -> None:
         self.model = model
         self._class = type(model)
         self._compile: inspect.BoundArguments | None = None
@@ -241,7 +242,7 @@ class _RecordedModel:
         training = x if labels[0] is None else (x, *(part for part in labels if part is not None))
         options = [field.name for field in dataclasses.fields(FitOptions)]
         self._on_fit(
-            FitCall(
+            TFKerasTrainConfig(
                 training,
                 arguments.get("validation_data"),
                 list(arguments.get("callbacks") or []),

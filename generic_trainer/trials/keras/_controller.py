@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import tensorflow as tf
 
@@ -28,7 +29,20 @@ from generic_trainer.trials.keras._serving import export, servable
 if TYPE_CHECKING:
     from generic_trainer.trials.keras._context import TFKerasContext
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 _TRAINING, _VALIDATION = "build_training_data_loader", "build_validation_data_loader"
+
+
+def _eagerly(method: F) -> F:
+    """Has a method run eagerly, also where code of TensorFlow 1 has turned that off."""
+
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with distributed.eager_mode():
+            return method(*args, **kwargs)
+
+    return cast(F, call)
 
 
 class TFKerasController:
@@ -71,6 +85,7 @@ class TFKerasController:
         """Whether the user's code has asked to stop."""
         return self._context.get_stop_requested()
 
+    @_eagerly
     def train(self, batches: int) -> dict[str, Any]:
         """Trains on the next batches; returns the metrics as Keras has them after the last.
 
@@ -100,6 +115,7 @@ class TFKerasController:
         self._has_failed = False
         return metrics
 
+    @_eagerly
     def validate(self) -> dict[str, Any]:
         """Returns the metrics of one pass over the validation data, `val_` before their names.
 
@@ -132,6 +148,7 @@ class TFKerasController:
         self._has_failed = False
         return numbers_of(metrics)
 
+    @_eagerly
     def save(self, directory: str) -> None:
         """Writes a checkpoint; then the callbacks add what they want to keep.
 
@@ -157,6 +174,7 @@ class TFKerasController:
             write_code(self._code, directory)
             self._callbacks.tell("on_checkpoint_end", directory)
 
+    @_eagerly
     def export(self, fn_args: Any) -> None:
         """Writes the model as a SavedModel, as it is where this trial stands.
 
@@ -169,6 +187,7 @@ class TFKerasController:
             self._build(sample)
         export(*servable(self._model, sample[0]), fn_args)
 
+    @_eagerly
     def close(self) -> None:
         """Tells the callbacks, unless there was an error, and stops to read."""
         if self._is_open and not self._has_failed:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 
+from generic_trainer.trials._context import NativeContext
 from generic_trainer.trials._process import fit_to_devices
 from generic_trainer.trials._scripts.start import Init, Start
 from generic_trainer.trials._trial import TrialRun
@@ -22,7 +23,7 @@ from generic_trainer.trials.keras._controller import TFKerasController
 from generic_trainer.trials.keras._trial import seed_keras
 
 
-class TFKerasNativeContext(TFKerasContext):
+class TFKerasNativeContext(TFKerasContext, NativeContext):
     """The context of a script.
 
     The wrapped model's `fit` and `fit_generator` train as the experiment configuration says, and
@@ -31,24 +32,25 @@ class TFKerasNativeContext(TFKerasContext):
     Source: `determined.keras.TFKerasNativeContext` of Determined 0.12 and 0.13.
     """
 
+    @classmethod
+    def make(cls, run: TrialRun, start: Start, code: str | None) -> TFKerasNativeContext:
+        """Returns the context of a script; see `Init`."""
+        run, strategy = fit_to_devices(run)
+        seed_keras(run.seed)
+        context = cls(run)
+        # The script builds its model between here and `fit`.
+        scope = contextlib.ExitStack()
+        if run.slots > 1:
+            scope.enter_context(strategy.scope())
 
-def _make_context(run: TrialRun, start: Start, code: str | None) -> TFKerasNativeContext:
-    run, strategy = fit_to_devices(run)
-    seed_keras(run.seed)
-    context = TFKerasNativeContext(run)
-    # The script builds its model between here and `fit`.
-    scope = contextlib.ExitStack()
-    if run.slots > 1:
-        scope.enter_context(strategy.scope())
+        def train() -> None:
+            scope.close()
+            call = context.train_config
+            parts = (call.training_data, call.validation_data, call.callbacks)
+            start(TFKerasController(context, run, *parts, strategy=strategy, code=code))
 
-    def train() -> None:
-        scope.close()
-        call = context.fit_call
-        parts = (call.training, call.validation, call.callbacks)
-        start(TFKerasController(context, run, *parts, strategy=strategy, code=code))
-
-    context.on_fit(train)
-    return context
+        context.on_fit(train)
+        return context
 
 
-init = Init(_make_context)
+init = Init(TFKerasNativeContext.make)

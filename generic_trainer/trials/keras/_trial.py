@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import logging
 from typing import Any
 
@@ -10,6 +11,8 @@ import tensorflow as tf
 
 from generic_trainer._core.keras import LEGACY_VARIABLE, is_keras_3
 from generic_trainer.errors import ConfigurationError
+from generic_trainer.training import distributed
+from generic_trainer.trials._env import EnvContext, HorovodContext
 from generic_trainer.trials._process import code_file, fit_to_devices
 from generic_trainer.trials._trial import Trial, TrialRun
 from generic_trainer.trials.keras._context import TFKerasTrialContext
@@ -50,8 +53,13 @@ class TFKerasTrial(Trial, abc.ABC):
     3. Slots are workers, one each, or the devices of one process. The methods are called in the
        scope of their strategy; data are batched by `context.get_per_slot_batch_size()`.
 
+    4. Where the module or `__init__` turns eager execution off, it is on again from the data
+       loaders on: a step is a graph all the same. Of `session_config` soft placement counts.
+
     Source: `determined.keras.TFKerasTrial` of Determined 0.12 and 0.13.
     """
+
+    trial_context_class = TFKerasTrialContext
 
     def __init__(self, context: TFKerasTrialContext) -> None:
         """Takes the trial's context; a subclass need not call this."""
@@ -90,11 +98,16 @@ class TFKerasTrial(Trial, abc.ABC):
     @classmethod
     def open_controller(cls, run: TrialRun) -> TFKerasController:
         """Builds the trial; its checkpoint is restored when it is needed."""
-        run, strategy = fit_to_devices(run)
-        seed_keras(run.seed)
-        with strategy.scope():
-            context = TFKerasTrialContext(run)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(distributed.eager_mode())  # the module may have turned it off
+            run, strategy = fit_to_devices(run)
+            seed_keras(run.seed)
+            stack.enter_context(strategy.scope())
+            context = cls.trial_context_class(EnvContext.of(run), HorovodContext.of(run))
             trial = cls(context)
+            if not tf.executing_eagerly():
+                stack.enter_context(distributed.eager_mode())
+                tf.config.set_soft_device_placement(trial.session_config().allow_soft_placement)
             data = (trial.build_training_data_loader(), trial.build_validation_data_loader())
             try:
                 trial.build_model()
@@ -103,8 +116,8 @@ class TFKerasTrial(Trial, abc.ABC):
                     _logger.error(_KERAS_3_REFUSES, LEGACY_VARIABLE)
                 raise
             callbacks = trial.keras_callbacks()
-        code = code_file(cls.__module__)
-        return TFKerasController(context, run, *data, callbacks, strategy=strategy, code=code)
+            code = code_file(cls.__module__)
+            return TFKerasController(context, run, *data, callbacks, strategy=strategy, code=code)
 
 
 def seed_keras(seed: int) -> None:

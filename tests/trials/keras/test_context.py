@@ -56,14 +56,16 @@ def test_compile_and_fit_are_noted_and_not_carried_out(context):
     assert model.compile(tf.keras.optimizers.SGD(), loss="mse") is None
     assert model.fit(X, X, epochs=100, validation_data=(X, X), callbacks=["one"]) is None
     assert all((old == new).all() for old, new in zip(weights, model.get_weights(), strict=True))
-    assert context.fit_call.training == (X, X) or context.fit_call.training[0] is X
-    assert context.fit_call.validation[0] is X
-    assert context.fit_call.callbacks == ["one"]
+    assert (
+        context.train_config.training_data == (X, X) or context.train_config.training_data[0] is X
+    )
+    assert context.train_config.validation_data[0] is X
+    assert context.train_config.callbacks == ["one"]
 
 
 def test_fit_starts_what_was_arranged(context):
     seen = []
-    context.on_fit(lambda: seen.append(context.fit_call.training))
+    context.on_fit(lambda: seen.append(context.train_config.training_data))
     model = context.wrap_model(make_model())
     model.compile("sgd", "mse")
     model.fit_generator("generator", 10, workers=3)

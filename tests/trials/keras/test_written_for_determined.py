@@ -9,6 +9,9 @@ import pytest
 import tensorflow as tf
 from sklearn.datasets import load_iris
 
+from generic_trainer.trials.experimental import create_trial_instance
+from generic_trainer.trials.experimental import test_one_batch as try_one_batch
+from tests.trials.keras.written_for_determined import sums
 from tests.trials.keras.written_for_determined.augmented import AugmentedTrial
 from tests.trials.keras.written_for_determined.blots import BlotsTrial
 from tests.trials.keras.written_for_determined.flowers import FlowersTrial
@@ -121,3 +124,41 @@ def test_blots(run_yaml, tmp_path):
     [name] = served.structured_input_signature[1]
     [blots] = served(**{name: tf.zeros([3, 5])}).values()
     assert blots.shape == (3, 64)  # of the generator, from noise
+
+
+@pytest.fixture
+def eager_again(monkeypatch):
+    """Turns eager execution on again, which the trial turns off for the process."""
+    from tensorflow.python.eager import context
+
+    local = context.context()._thread_local_data
+    for owner, name in ((context, "default_execution_mode"), (local, "is_eager")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+
+
+def test_sums(run_yaml, eager_again):
+    [trial] = run_yaml(
+        sums.SumsTrial,
+        """
+        hyperparameters: {global_batch_size: 2, learning_rate: 0.5}
+        searcher: {name: single, metric: val_loss, max_length: {batches: 40}}
+        scheduling_unit: 20
+        """,
+    )
+    assert trial["best"] < 1e-3
+    assert len(sums.seen) == 40
+
+
+def test_a_trial_that_is_made_by_hand_has_its_own_context(tmp_path, eager_again):
+    config = {"hyperparameters": {"global_batch_size": 2, "learning_rate": 0.5}}
+    trial = create_trial_instance(sums.SumsTrial, str(tmp_path), config)
+    assert isinstance(trial.trial_context, sums.CountingContext)
+    assert sums.CountingContext.from_config(config).rate == 0.5
+    trial.trial_context.configure_fit(verbose=False, workers=2)
+    assert trial.trial_context.fit_options.workers == 2
+
+
+def test_one_batch(eager_again):
+    config = {"hyperparameters": {"global_batch_size": 2, "learning_rate": 0.5}}
+    try_one_batch(sums.SumsTrial, config)
+    assert len(sums.seen) == 1

@@ -74,6 +74,16 @@ def test_one_batch_and_one_pass(monkeypatch, tmp_path):
     assert not os.path.exists(directory)
 
 
+def test_init_native_makes_a_context_of_the_class():
+    class Mine(EstimatorNativeContext):
+        pass
+
+    context = experimental.init_native(None, Mine, CONFIG, local=True, test=True)
+    assert isinstance(context, Mine)
+    assert isinstance(context, det.NativeContext)
+    assert context.env.hparams == {"global_batch_size": 1, "rate": 0.05}
+
+
 def test_a_whole_run_is_not_done_here():
     with pytest.raises(NotImplementedError, match="local=True, test=True"):
         estimator.init(CONFIG, local=True)
