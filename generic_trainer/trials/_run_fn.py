@@ -12,6 +12,7 @@ import math
 import numbers
 import os
 from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from generic_trainer._core.files import write_whole
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import CheckpointManager, SavedCheckpoint, distributed, is_chief
 from generic_trainer.trials._config import ExperimentSettings, Length, parse_experiment
+from generic_trainer.trials._entry_point import chosen_class
 from generic_trainer.trials._fields import log_unused
 from generic_trainer.trials._loop import (
     Controller,
@@ -88,10 +90,20 @@ def run_fn_from_trial(trial_class: type[Trial]) -> Callable[[Any], None]:
             f"run_fn_from_trial takes a class such as TensorFlowTrial's, but got {trial_class!r}"
         )
 
+    return _run_fn_of(trial_class.__module__, lambda entrypoint: trial_class)
+
+
+def run_fn_of_module(module: ModuleType) -> Callable[[Any], None]:
+    """Returns the `run_fn` of the trial class that a module defines; see `chosen_class`."""
+    return _run_fn_of(module.__name__, functools.partial(chosen_class, module))
+
+
+def _run_fn_of(module: str, choose: Callable[[str | None], type[Trial]]) -> Callable[[Any], None]:
     def run_fn(fn_args: Any) -> None:
         with in_pipeline(fn_args) as pipeline:
-            config = experiment_config(fn_args, code_file(trial_class.__module__))
+            config = experiment_config(fn_args, code_file(module))
             settings = _settings(config, pipeline)
+            trial_class = choose(config.get("entrypoint"))
             log_unused(config, is_job=trial_class.is_script)
             _run(trial_class, settings, fn_args)
 
@@ -114,6 +126,7 @@ def _settings(config: Mapping[str, Any], pipeline: Pipeline) -> ExperimentSettin
 
 def _run(trial_class: type[Trial], settings: ExperimentSettings, fn_args: Any) -> None:
     search = make_search(settings, tuned_values(fn_args))
+    base_model = _source(settings, fn_args)
     trials: dict[int, _KeptTrial] = {}
     # No other run of the same key may delete a checkpoint before it is exported.
     with contextlib.ExitStack() as locks:
@@ -122,7 +135,8 @@ def _run(trial_class: type[Trial], settings: ExperimentSettings, fn_args: Any) -
             stretch = waiting.popleft()
             number = stretch.trial.trial_id
             if number not in trials:
-                trials[number] = _kept(stretch.trial, trials, fn_args, locks)
+                trial = dataclasses.replace(stretch.trial, base_model=base_model)
+                trials[number] = _kept(trial, trials, fn_args, locks)
                 _logger.info("Trial %d: %s", number, dict(stretch.trial.hparams))
             value = _train(trial_class, trials[number], stretch, settings, fn_args)
             waiting.extend(search.ended(number, value))
@@ -130,12 +144,29 @@ def _run(trial_class: type[Trial], settings: ExperimentSettings, fn_args: Any) -
         best = _best(finished, settings)
         if is_chief():
             _write_record(finished, best, fn_args.model_run_dir)
-        trial = _exported(best)
         with (
-            current(trial),
-            contextlib.closing(trial_class.open_controller(trial)) as controller,
+            current(exported := _exported(best)),
+            contextlib.closing(trial_class.open_controller(exported)) as controller,
         ):
             controller.export(fn_args)
+
+
+def _source(settings: ExperimentSettings, fn_args: Any) -> str | None:
+    """Returns the model that trials start from, where the searcher names one of another experiment.
+
+    Raises:
+        ConfigurationError: the component has no base model.
+    """
+    fields = ("source_trial_id", "source_checkpoint_uuid")
+    named = [name for name in fields if settings.searcher.options.get(name) is not None]
+    base_model: str | None = getattr(fn_args, "base_model", None)
+    if named and not base_model:
+        raise ConfigurationError(
+            f"searcher.{named[0]} asks for the weights of another experiment, which are the "
+            "component's base model here: pass base_model=..., such as the model of a Resolver, to "
+            "GenericTrainer, or leave the field out."
+        )
+    return base_model if named else None
 
 
 def _kept(

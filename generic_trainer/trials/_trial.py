@@ -34,6 +34,7 @@ class TrialRun:
         checkpoint_dir: the checkpoint to go on from; None at the start.
         log_dir: where event files of this trial go; None outside of an experiment.
         parent: the trial of a population whose copy this is.
+        base_model: the SavedModel whose weights it starts with; None is with those of its own.
     """
 
     trial_id: int
@@ -46,6 +47,7 @@ class TrialRun:
     checkpoint_dir: str | None = None
     log_dir: str | None = None
     parent: int | None = None
+    base_model: str | None = None
 
     @property
     def slots_here(self) -> int:

@@ -102,10 +102,15 @@ class DoublingGraph(TensorFlowTrial):
     "trial_class",
     [Doubling, DoublingGraph, pytest.param(DoublingEstimator, marks=pytest.mark.slow)],
 )
-def test_examples_are_read_and_num_steps_is_the_length(trial_class, run_experiment, inputs):
+def test_examples_are_read_and_num_steps_is_the_length(
+    trial_class, run_experiment, inputs, tmp_path
+):
     [trial] = run_experiment(trial_class, {"hyperparameters": HPARAMS}, **inputs)
     assert trial["batches"] == 12
     assert trial["hparams"]["rate"] == 2e-4
+    served = tensorflow.saved_model.load(str(tmp_path / "Format-Serving")).signatures
+    for shape in tensorflow.nest.flatten(served["serving_default"].output_shapes):
+        assert shape[0] is None  # not the batches of training
     losses = [entry["training"]["loss"] for entry in trial["history"] if "training" in entry]
     assert all(np.isfinite(losses))
 
@@ -121,6 +126,26 @@ def test_a_trial_sees_what_a_run_fn_sees(run_experiment, inputs):
     assert (pipeline.base_model, pipeline.train_steps) == ("/base", 12)
     assert pipeline.extra_inputs == {"vocabulary": ["/words"]}
     assert pipeline.data_accessor is inputs["data_accessor"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trial_class", [Doubling, DoublingGraph, DoublingEstimator])
+def test_a_trial_starts_from_the_base_model(trial_class, run_experiment, inputs, tmp_path):
+    trained = str(tmp_path / "Format-Serving")
+    config = {"hyperparameters": {"global_batch_size": 4, "rate": 2e-4}}
+    run_experiment(trial_class, config, **inputs)
+    metric = "val_loss" if trial_class is Doubling else "loss"
+    searcher = {"metric": metric, "source_trial_id": 1, "max_length": {"batches": 1}}
+    config = {**config, "searcher": searcher, "perform_initial_validation": True}
+    own = {"checkpoint_dir": str(tmp_path / "c2"), "serving_model_dir": str(tmp_path / "second")}
+    with pytest.raises(ConfigurationError, match=r"pass base_model=.*GenericTrainer"):
+        run_experiment(trial_class, config, **{**inputs, **own, "base_model": None})
+    [first] = run_experiment(trial_class, config, **{**inputs, **own, "base_model": trained})
+    at_first = first["history"][0]["validation"][metric]
+    fresh = {**config, "searcher": {"metric": metric, "max_length": {"batches": 1}}}
+    own = {"checkpoint_dir": str(tmp_path / "c3"), "serving_model_dir": str(tmp_path / "third")}
+    [scratch] = run_experiment(trial_class, fresh, **{**inputs, **own})
+    assert at_first < 0.5 * scratch["history"][0]["validation"][metric]
 
 
 def test_eval_steps_are_the_batches_of_a_validation(inputs):

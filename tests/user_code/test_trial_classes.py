@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -41,11 +42,34 @@ def test_a_trial_class_of_another_module_alone_does_not_count(tmp_path):
         load(tmp_path, "from base import Base\n")
 
 
+def run(function, **config):
+    """Calls a `run_fn` up to the trial class that it chooses, which nobody can open."""
+    config["searcher"] = {"max_length": {"batches": 1}}
+    return function(SimpleNamespace(custom_config=config, hyperparameters=None))
+
+
 def test_several_trial_classes_are_ambiguous(tmp_path):
+    function = load(tmp_path, TRIAL + "\nclass Second(Trial):\n    pass\n")
     with pytest.raises(
-        ModuleFileError, match=r"several trials \(Base, Second\).*run_fn_from_trial"
+        ModuleFileError, match=r"several trials \(Base, Second\).*run_fn_from_trial.*entrypoint"
     ):
-        load(tmp_path, TRIAL + "\nclass Second(Trial):\n    pass\n")
+        run(function)
+
+
+def test_the_entrypoint_says_which_of_several(tmp_path):
+    source = "\nclass Second(Trial):\n    @classmethod\n    def global_batch_size(cls, run):\n"
+    function = load(tmp_path, f"{TRIAL}{source}        raise OSError('Second')\n")
+    fn_args = SimpleNamespace(
+        custom_config={
+            "entrypoint": "model_def:Second",
+            "searcher": {"max_length": {"records": 1}},
+        },
+        hyperparameters=None,
+        checkpoint_dir=str(tmp_path / "checkpoints"),
+        model_run_dir=str(tmp_path / "run"),
+    )
+    with pytest.raises(OSError, match="Second"):
+        function(fn_args)
 
 
 def test_run_fn_wins(tmp_path):

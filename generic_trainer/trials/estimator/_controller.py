@@ -103,7 +103,7 @@ class EstimatorController:
         self._hooks = [hook for hook in train_spec.hooks or () if isinstance(hook, RunHook)]
         self._folder = ScratchFolder("estimator-")
         self._model_dir = os.path.join(self._folder.path, "model")
-        self._estimator = _rebuilt(estimator, self._model_dir, seed=run.seed, strategy=strategy)
+        self._estimator = _rebuilt(estimator, self._model_dir, run, strategy)
         self._exports = Exports(self._estimator, serving_input_receiver_fns, self._folder.path)
         self._training = Training(self._train, on_stop=self._note_stop)
         self._is_open = False
@@ -253,7 +253,7 @@ def _copy_state(source: str, target: str) -> None:
 
 
 def _rebuilt(
-    estimator: Any, model_dir: str, *, seed: int, strategy: tf.distribute.Strategy | None
+    estimator: Any, model_dir: str, run: TrialRun, strategy: tf.distribute.Strategy | None
 ) -> Any:
     """Returns the user's estimator with a configuration for this trial.
 
@@ -263,7 +263,7 @@ def _rebuilt(
     """
     config = estimator.config.replace(
         model_dir=model_dir,
-        tf_random_seed=seed,
+        tf_random_seed=run.seed,
         save_checkpoints_steps=None,
         save_checkpoints_secs=None,
         keep_checkpoint_max=1,
@@ -274,5 +274,5 @@ def _rebuilt(
         internals.ESTIMATOR_MODEL_FN.of(estimator),
         config=config,
         params=estimator.params or None,
-        warm_start_from=internals.ESTIMATOR_WARM_START.of(estimator),
+        warm_start_from=run.base_model or internals.ESTIMATOR_WARM_START.of(estimator),
     )

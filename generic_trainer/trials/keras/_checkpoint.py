@@ -106,6 +106,23 @@ def read_weights(directory: str, model: Any) -> None:
     own.read(os.path.join(directory, _REPLICAS))
 
 
+def read_base_model(directory: str, model: Any) -> None:
+    """Gives a model, whose variables have been made, the weights of a SavedModel.
+
+    Raises:
+        TrainingError: it was not written by `export_model`, or is of another model.
+    """
+    base = tf.saved_model.load(directory)
+    weights = [np.asarray(weight) for weight in getattr(base, "model_weights", ())]
+    saved, actual = [w.shape for w in weights], [tuple(w.shape) for w in model.weights]
+    if saved != actual:
+        raise TrainingError(
+            f"The base model {directory} does not fit the model of build_model: it has weights of "
+            f"shapes {saved}, and that has {actual}. Build what was trained, or train from scratch."
+        )
+    model.set_weights(weights)
+
+
 def read_generators(directory: str, model: Any) -> None:
     """Restores the random generators that are no variables of the model.
 

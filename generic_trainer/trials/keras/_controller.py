@@ -16,6 +16,7 @@ from generic_trainer.training import distributed
 from generic_trainer.trials._process import mean_over_slots, write_code
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.keras._checkpoint import (
+    read_base_model,
     read_callbacks,
     read_generators,
     read_optimizers,
@@ -216,6 +217,9 @@ class TFKerasController:
             read_optimizers(directory, self._context.optimizers)
             self._training.replay(self._trained)
             read_generators(directory, self._model)
+        elif self._run.base_model is not None:
+            self._build(self._sample())
+            read_base_model(self._run.base_model, self._model)
         self._model.stop_training = False
         self._callbacks.tell("on_train_begin", {})
         if directory is not None:

@@ -14,7 +14,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer.errors import ConfigurationError, ModuleFileError, raise_problems
+from generic_trainer.errors import (
+    ConfigurationError,
+    ModuleFileError,
+    TrainingError,
+    raise_problems,
+)
 from generic_trainer.training import distributed
 from generic_trainer.trials._process import fit_to_devices
 from generic_trainer.trials._trial import Trial, TrialRun
@@ -131,6 +136,8 @@ class TensorFlowController:
             self._session.run(initialise)
             if run.checkpoint_dir is not None:
                 self._saver.restore(self._session, os.path.join(run.checkpoint_dir, _CHECKPOINT))
+            elif run.base_model is not None:
+                _read_base_model(run.base_model, self._session)
             distributed.start_session_alike(self._session)
             self._session.run(self._training.initializer)
             iterators = {"training": self._training, "validation": self._validation}
@@ -193,6 +200,30 @@ class TensorFlowController:
         fetched = [{name: one[name] for name in (*self._metrics[kind], SHARE)} for one in outputs]
         feeds = [self._handle, self._is_training]
         return make_step(self._session, feeds, fetched, *operations)
+
+
+def _read_base_model(directory: str, session: tf.compat.v1.Session) -> None:
+    """Gives the variables of a session's graph the values of those of a SavedModel, by name.
+
+    Raises:
+        TrainingError: there are none of the same name and shape.
+    """
+    with distributed.eager_mode():
+        base = tf.saved_model.load(directory)
+        parts = [part for name in ("parts", "variables") for part in getattr(base, name, ())]
+        values = {part.name: part.numpy() for part in parts if isinstance(part, tf.Variable)}
+    fitting = [
+        variable
+        for variable in tf.compat.v1.global_variables()
+        if variable.name in values and values[variable.name].shape == tuple(variable.shape)
+    ]
+    if not fitting:
+        raise TrainingError(
+            f"The base model {directory} does not fit build_graph: it has the variables "
+            f"{sorted(values)}. Build what was trained, or train from scratch."
+        )
+    for variable in fitting:
+        variable.load(values[variable.name], session)
 
 
 def _datasets(trial_class: Any, run: TrialRun) -> tuple[Any, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from generic_trainer.trials._entry_point import find_trial_class
+from generic_trainer.trials._entry_point import chosen_class
 from generic_trainer.trials._scripts.task import run_experiment
 
 FILES = Path(__file__).with_name("written_for_determined")
@@ -44,7 +44,7 @@ def trial_class(path: Path):
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return find_trial_class(module)
+    return chosen_class(module, None)
 
 
 @pytest.fixture(autouse=True)
