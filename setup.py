@@ -34,7 +34,8 @@ INSTALL_REQUIRES = [
     "dill>=0.3.1.1",  # tfx_bsl 1.16; Apache Beam brought it until 2.73
     "tensorboard>=2.16,<2.22",  # tf.summary; TensorFlow brought it until 2.20
     "tf-keras>=2.16,<2.22",  # Transform and Model Analysis, whatever tf.keras is
-    "jinja2>=3",  # report.html
+    "argcomplete>=3",  # completion in the shell
+    "jinja2>=3",  # report.html and `generic-trainer init`
     # generic_trainer.estimator: the last release. It asks for nothing, not even for TensorFlow.
     "tensorflow-estimator==2.15.*",
     "pyyaml>=6",  # ServingContract.from_yaml

@@ -104,7 +104,14 @@ def command_page() -> str:
     """Returns the page of all commands, as their `--help` has it."""
     os.environ["COLUMNS"] = "90"
     parser = command_parser()
-    parts = [f"# The command line\n\n```\n{parser.format_help()}```\n"]
+    parts = [
+        f"# The command line\n\n```\n{parser.format_help()}```\n",
+        "With `--json` the last thing on standard output is JSON, of every command. "
+        "[What the exit statuses mean](errors.md#exit-statuses-of-the-command-line).\n",
+        "A shell completes words after a tab, once it was told so:\n\n"
+        '```\n$ eval "$(register-python-argcomplete generic-trainer)"             # bash, zsh\n'
+        "$ register-python-argcomplete --shell fish generic-trainer | source   # fish\n```\n",
+    ]
     (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     for name, command in commands.choices.items():
         parts.append(f"## {name}\n\n```\n{command.format_help()}```\n")

@@ -70,6 +70,9 @@ def test_component_loads_nothing_that_the_dsl_of_tfx_does_not() -> None:
         ("run setup.py --output o --examples . --distribution {", "--distribution: "),
         ("validate no", "validate: MODEL: no is not a directory or a file"),
         ("validate docs --schema no --source gone", "--source: gone does not exist"),
+        ("explain sesion", "there is no check 'sesion' (did you mean 'session'?)"),
+        ("migrate no.py", "migrate: wrong options: FILE: no.py does not exist"),
+        ("init .", "README.md exists already"),
         ("publish no", "publish: wrong options: RUN: no does not exist"),
     ],
 )

@@ -23,16 +23,19 @@ def add_cache(commands: Any) -> None:
     )
     parser.set_defaults(run=_cache)
     parser.add_argument("--clear", action="store_true", help="delete all of it")
-    parser.add_argument("--json", action="store_true", help="print the list as JSON")
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
 
 
 def _cache(options: argparse.Namespace) -> int:
     folder = CacheFolder.of_environment()
     if folder is None:
-        print("The column cache is off: GENERIC_TRAINER_CACHE_DIR=off")
+        off = "The column cache is off: GENERIC_TRAINER_CACHE_DIR=off"
+        print("[]" if options.json else off)
         return 0
     if options.clear:
-        print(f"{size_text(folder.clear())} freed in {folder.path}")
+        freed = folder.clear()
+        as_json = json.dumps({"freed_bytes": freed, "folder": str(folder.path)})
+        print(as_json if options.json else f"{size_text(freed)} freed in {folder.path}")
         return 0
     entries = [(info, info.entry()) for info in folder.entries()]
     if options.json:

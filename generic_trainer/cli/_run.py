@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import glob
+import json
 import logging
 import os
 import sys
@@ -24,6 +25,7 @@ from generic_trainer.launchers import Distribution, ExamplesFormat, Job, Trainin
 from generic_trainer.validation import ServingContract
 
 _SPLIT = "Split-"
+_DRY_STEPS, _DRY_EXAMPLES = 2, 10
 _FILES = "schema", "transform_graph", "base_model", "hyperparameters", "contract", "eval_config"
 
 
@@ -35,13 +37,18 @@ def add_run(commands: Any) -> None:
         description=(
             "Trains with run_fn of a module file, or what stands in for it, checks the export and "
             "publishes it as OUTPUT/model/N/Format-Serving; log and report are in "
-            "OUTPUT/model_run/N. A run that was killed goes on when the same command is given."
+            "OUTPUT/model_run/N. A run that was killed goes on when the same command is given. "
+            "Exit status: 1 wrong user code, 2 wrong call or data, 74 full disk, 126 the export "
+            "fails its checks, 127 hang, 128 out of memory, 143 lost worker."
         ),
     )
     parser.set_defaults(run=_run)
     add = parser.add_argument
     add("module_file", metavar="MODULE_FILE", help="Python file with run_fn, trainer_fn or a trial")
-    add("--output", metavar="DIR", required=True, help="where models and logs go")
+    add("--output", metavar="DIR", help="where models and logs go")
+    add("--dry-run", action="store_true", help="train two steps on ten examples of each split, "
+        "export and check, and keep nothing")  # fmt: skip
+    add("--json", action="store_true", help="print the outcome as one line of JSON, the last line")
     add("--examples", metavar="DIR", help="what an ExampleGen or Transform has written: Split-*/")
     add("--train", metavar="GLOB", help="TFRecords of tf.Examples to train on (or --examples)")
     add("--eval", metavar="GLOB", help="TFRecords of tf.Examples to evaluate on (or --examples)")
@@ -73,6 +80,7 @@ def _run(options: argparse.Namespace) -> int:
     from generic_trainer.launchers import exit_code
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    outcome: dict[str, Any] = {"exit_status": 0, "error": None}
     try:
         with (
             file_errors_as(TrainingError, "The run failed on a file or directory"),
@@ -82,23 +90,36 @@ def _run(options: argparse.Namespace) -> int:
                 request = _request(options, scratch_dir)
             except tf.errors.OpError as error:  # an unknown scheme, a place that is not writable
                 raise ConfigurationError(str(error.message)) from error
-            train_and_publish(
+            if not options.dry_run:
+                outcome |= {"model": request.model_dir, "model_run": request.model_run_dir}
+            report = train_and_publish(
                 Job(
                     request=request,
                     distribution=distribution,
                     fn_args_factory=FN_ARGS_FACTORY,
                 )
             )
+            if report is not None:
+                outcome["report"] = json.loads(report.to_json())
+            if report is not None and options.dry_run:
+                verdict = report.summary().replace(report.model_dir, "The export", 1)
+                print(f"{verdict}. Nothing is kept of a dry run.", file=sys.stderr)
     except ConfigurationError:
         raise
     except GenericTrainerError as error:
         print(f"generic-trainer run: {error}", file=sys.stderr)
-        return exit_code(error)
-    return 0
+        outcome |= {"exit_status": exit_code(error), "error": str(error)}
+    if options.json:
+        print(json.dumps(outcome))
+    return int(outcome["exit_status"])
 
 
 def _check_options(options: argparse.Namespace) -> None:
     problems = []
+    if bool(options.output) == options.dry_run:
+        problems.append("give either --output, or --dry-run")
+    elif options.output and os.path.isfile(options.output):
+        problems.append(f"--output: {options.output} is a file, and no directory")
     if bool(options.examples) == bool(options.train or options.eval):
         problems.append("give either --examples, or --train and --eval")
     elif not options.examples and not (options.train and options.eval):
@@ -128,6 +149,8 @@ def _request(options: argparse.Namespace, scratch_dir: str) -> TrainingRequest:
     from generic_trainer.user_code import bundle_module_file
 
     splits = _splits(options)
+    if options.dry_run:
+        splits = _first_examples(splits, os.path.join(scratch_dir, "examples"))
     user_code = bundle_module_file(options.module_file, scratch_dir, may_define=may_define)
     contract = ServingContract.from_yaml(options.contract) if options.contract else None
     request = TrainingRequest(
@@ -137,8 +160,8 @@ def _request(options: argparse.Namespace, scratch_dir: str) -> TrainingRequest:
         split_files=splits,
         examples_format=ExamplesFormat(FORMAT_TF_EXAMPLE),
         scratch_dir=scratch_dir,
-        train_steps=options.train_steps,
-        eval_steps=options.eval_steps,
+        train_steps=_DRY_STEPS if options.dry_run else options.train_steps,
+        eval_steps=1 if options.dry_run else options.eval_steps,
         schema_path=_existing("--schema", options.schema),
         transform_graph_path=_existing("--transform-graph", options.transform_graph),
         base_model=_existing("--base-model", options.base_model),
@@ -146,7 +169,9 @@ def _request(options: argparse.Namespace, scratch_dir: str) -> TrainingRequest:
         custom_config=parse_json(options.custom_config) if options.custom_config else None,
         contract=contract,
         eval_config=load_eval_config(_existing("--eval-config", options.eval_config)),
-        **new_directories(options.output),  # last, so that a wrong option leaves nothing behind
+        **new_directories(
+            options.output or os.path.join(scratch_dir, "runs")
+        ),  # last, so that a wrong option leaves nothing behind
     )
     return with_run_key(request)
 
@@ -172,6 +197,23 @@ def _splits(options: argparse.Namespace) -> dict[str, tuple[str, ...]]:
     if empty:
         raise ConfigurationError(f"no file matches {', '.join(empty)}")
     return splits
+
+
+def _first_examples(splits: dict[str, tuple[str, ...]], folder: str) -> dict[str, tuple[str, ...]]:
+    """Copies the first examples of each split, and returns the patterns of the copies."""
+    import tensorflow as tf
+
+    from generic_trainer._core.records import read_records
+
+    copies: dict[str, tuple[str, ...]] = {}
+    for split, (pattern,) in splits.items():
+        path = os.path.join(folder, split, "data_tfrecord-00000")
+        os.makedirs(os.path.dirname(path))
+        with tf.io.TFRecordWriter(path) as writer:
+            for record in read_records(pattern, _DRY_EXAMPLES):
+                writer.write(record)
+        copies[split] = (path,)
+    return copies
 
 
 def _matching(pattern: str) -> list[str]:

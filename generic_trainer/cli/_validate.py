@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,9 @@ from generic_trainer.errors import ConfigurationError
 from generic_trainer.validation import (
     ServingContract,
     ValidationReport,
+    differences,
     print_report,
-    validate_saved_model,
+    start_checker,
 )
 
 
@@ -29,9 +32,11 @@ def add_validate(commands: Any) -> None:
     )
     parser.set_defaults(run=_validate)
     parser.add_argument(
-        "model_dir",
+        "models",
         metavar="MODEL",
-        help="directory with saved_model.pb or a model in another format, or the file of such",
+        nargs="+",
+        help="directory with saved_model.pb or a model in another format, or the file of such; of "
+        "two, the second is compared with the first as well",
     )
     parser.add_argument("--contract", metavar="FILE", help="YAML or JSON file of a ServingContract")
     parser.add_argument("--examples", metavar="GLOB", help="TFRecords of real eval tf.Examples")
@@ -82,14 +87,43 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _validate(options: argparse.Namespace) -> int:
-    model_dir = options.model_dir
-    if not is_remote(model_dir) and not Path(model_dir).exists():
-        raise ConfigurationError(f"MODEL: {model_dir} is not a directory or a file", path=model_dir)
+    for model in options.models:
+        if not is_remote(model) and not Path(model).exists():
+            raise ConfigurationError(f"MODEL: {model} is not a directory or a file", path=model)
+    if options.html and len(options.models) > 1:
+        raise ConfigurationError("--html: expected one model, whose report it is")
     files = "contract", "schema", "transform_graph", "eval_config", "base_model", "source"
     require_files(**{name: getattr(options, name) for name in files})
-    report = validate_saved_model(model_dir, _contract(options), timeout_s=options.timeout_s)
-    show_report(report, options)
-    return int(not report.passed)
+    contract = _contract(options)
+    with start_checker(timeout_s=options.timeout_s) as checker:
+        reports = []
+        for number, model in enumerate(options.models):
+            if number == 1 and len(options.models) == 2 and contract.base_model is None:
+                contract = dataclasses.replace(contract, base_model=options.models[0])
+            reports.append(checker.validate(model, contract))
+    if len(reports) == 1:
+        show_report(reports[0], options)
+    else:
+        _show_reports(reports, options)
+    return int(not all(report.passed for report in reports))
+
+
+def _show_reports(reports: Sequence[ValidationReport], options: argparse.Namespace) -> None:
+    """Prints several reports, and what differs between them where they are two."""
+    changes = differences(*reports) if len(reports) == 2 else []
+    if options.json:
+        listed = [json.loads(report.to_json()) for report in reports]
+        print(json.dumps({"reports": listed, "differences": changes}, indent=2))
+        return
+    for report in reports:
+        print(f"\n{report.model_dir}")
+        print_report(report)
+    if len(reports) == 2:
+        print(f"\nFrom {reports[0].model_dir} to {reports[1].model_dir}:")
+        for change in changes:
+            print(f"  {change['what']}: {change['before']} → {change['after']}")
+        base = [result for result in reports[1].results if result.name == "base_model"]
+        print("".join(f"  {result.message}\n" for result in base) or "  nothing else", end="")
 
 
 def _contract(options: argparse.Namespace) -> ServingContract:

@@ -53,8 +53,8 @@ __getattr__, __dir__ = lazy_names(
         "_checks": "all_checks",
         "_contract": "ServingContract SignatureSpec",
         "_manifest": "write_manifest",
-        # The last is for those who keep reports.
-        "_report": "ValidationReport print_report is_report_file",
+        # Those at the end are for those who keep and compare reports.
+        "_report": "ValidationReport print_report is_report_file differences",
         "_tfma_lint": "lint_eval_config",
         "generic_trainer._core.records": "read_records",
     },

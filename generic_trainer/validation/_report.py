@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _JSON_FILE, _HTML_FILE = "report.json", "report.html"
 _EXAMPLE_FILE = re.compile(r"example-\d{1,4}\.pbtxt")
+_SECONDS = "Time taken"
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 _ORDER = {"pass": 0, "skip": 0, "warn": 1, "fail": 2}  # what matters stands next to the verdict
 _STYLES = {"pass": "green", "fail": "bold red", "warn": "yellow", "skip": "dim"}
@@ -179,6 +180,25 @@ def print_report(report: ValidationReport, console: Console | None = None) -> No
         console.print(f"[bold red]FAILED[/] {failed} check{'s' * (failed != 1)}")
 
 
+def differences(before: ValidationReport, after: ValidationReport) -> list[dict[str, str]]:
+    """Returns how a model differs from another one, by what was measured and checked on both.
+
+    Returns:
+        Mappings with `what`, `before` and `after`: measured values that are not the same, then
+        checks of another outcome.
+    """
+    old, new = (
+        dict(_described(report.facts))
+        | {result.name: result.status for result in report.results if result.name != "base_model"}
+        for report in (before, after)
+    )
+    return [
+        {"what": what, "before": old.get(what, "-"), "after": new.get(what, "-")}
+        for what in dict.fromkeys((*old, *new))
+        if old.get(what) != new.get(what) and what != _SECONDS
+    ]
+
+
 def _printable(fact: Any) -> Any:
     """Returns a fact with every text in it fit to be shown: names are a model's own."""
     if isinstance(fact, str):
@@ -217,7 +237,7 @@ def _described(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Goodput of the training", f"{facts['goodput']:.1%}" if "goodput" in facts else ""),
         ("Restarts of the training", _number(facts, "restarts", "")),
         ("Steps lost", _number(facts, "steps_lost", "")),
-        ("Time taken", _number(facts, "seconds", "s")),
+        (_SECONDS, _number(facts, "seconds", "s")),
     ]
     return [(label, value) for label, value in rows if value]
 

@@ -61,6 +61,26 @@ def test_publishes_and_numbers_what_it_trains(data: Path, tmp_path: Path) -> Non
     }
 
 
+def test_a_dry_run_keeps_nothing(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tells = TELLS_ITS_ARGUMENTS.replace(
+        'os.path.join(fn_args.model_run_dir, "told.json")', 'fn_args.custom_config["file"]'
+    )
+    config = json.dumps({"file": str(tmp_path / "told.json")})
+    words = ["--examples", data, "--dry-run", "--json", "--custom-config", config]
+
+    assert run(helpers.write_module(tmp_path, tells), *words) == 0
+
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert (told["train_steps"], told["num_examples"]) == (2, {"train": 10, "eval": 8})
+    printed = capfd.readouterr()
+    outcome = json.loads(printed.out.splitlines()[-1])
+    assert outcome["exit_status"] == 0 and outcome["report"]["passed"] and "model" not in outcome
+    assert "Nothing is kept of a dry run." in printed.err
+    assert sorted(os.listdir(tmp_path)) == ["data", "schema", "told.json", "trainer.py"]
+
+
 def test_files_by_their_names(data: Path, tmp_path: Path) -> None:
     module_file, output = helpers.write_module(tmp_path, TELLS_ITS_ARGUMENTS), tmp_path / "runs"
     words = ["--train", data / "Split-train" / "*.gz", "--eval", data / "Split-eval" / "*"]
@@ -75,8 +95,12 @@ def test_an_error_of_the_module(
 ) -> None:
     module_file = helpers.write_module(tmp_path, "def run_fn(fn_args): raise KeyError('price')")
 
-    assert run(module_file, "--examples", data, "--output", tmp_path / "runs") == 1
-    assert "KeyError: 'price'" in capsys.readouterr().err
+    assert run(module_file, "--examples", data, "--output", tmp_path / "runs", "--json") == 1
+    printed = capsys.readouterr()
+    assert "KeyError: 'price'" in printed.err
+    outcome = json.loads(printed.out.splitlines()[-1])
+    assert outcome["exit_status"] == 1 and "KeyError: 'price'" in outcome["error"]
+    assert outcome["model"] == str(tmp_path / "runs" / "model" / "1")
     assert os.listdir(tmp_path / "runs" / "model" / "1") == []
 
 
@@ -95,6 +119,8 @@ def test_an_export_that_is_no_good(
     ("words", "told"),
     [
         ([], "give either --examples, or --train and --eval"),
+        (["--examples", ".", "--dry-run"], "give either --output, or --dry-run"),
+        (["--examples", ".", "--output", "trainer.py"], "is a file, and no directory"),
         (["--train", "x"], "--train and --eval go together"),
         (["--examples", ".", "--train-steps", "0"], "--train-steps must be at least 1"),
         (["--examples", ".", "--custom-config", "[]"], "--custom-config must be a JSON object"),

@@ -1,0 +1,134 @@
+"""`generic-trainer migrate`, on TFX's own examples and on what they do not show."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from generic_trainer import cli
+
+TFX = Path(importlib.util.find_spec("tfx").submodule_search_locations[0])  # type: ignore
+EXAMPLES = sorted(
+    path
+    for path in (TFX / "examples").rglob("*pipeline*.py")
+    if re.search(r"(components|platform)\.Trainer\(|import Trainer\b", path.read_text("utf-8"))
+)
+PATCHED = """\
+from tfx.components import (
+    Pusher,
+    Trainer as Fitting,
+)
+from tfx import v1 as tfx
+
+Größe = "ä"; trainer = tfx.components.Trainer(custom_executor_spec=spec)
+other: tfx.v1.components.Trainer = tfx.extensions.google_cloud_ai_platform.Trainer()
+"""
+
+
+@pytest.fixture(autouse=True)
+def keras_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_of_tfx(example: Path, tmp_path: Path) -> None:
+    copy = tmp_path / example.name
+    copy.write_bytes(example.read_bytes())
+
+    cli.main(["migrate", str(copy), "--write"])
+
+    before, after = example.read_text("utf-8"), copy.read_text("utf-8")
+    ast.parse(after)
+    assert "from generic_trainer" in after
+    assert not re.search(r"tfx\S*\.Trainer\(|from tfx\S* import Trainer\b", after)
+    lines = set(after.splitlines()) - set(before.splitlines())
+    assert all(re.search("generic_trainer|GenericTrainer|VertexTrainer", line) for line in lines)
+    assert cli.main(["migrate", str(copy)]) == cli.main(["migrate", str(copy), "--write"])
+    assert copy.read_text("utf-8") == after
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) >= 6
+
+
+def test_what_stands_beside_a_trainer_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "pipeline.py"
+    file.write_text(PATCHED)
+
+    assert cli.main(["migrate", str(file)]) == 1  # the executor is another one
+
+    told = capsys.readouterr()
+    assert f"{file}:7: custom_executor_spec runs another executor" in told.err
+    assert file.read_text() == PATCHED
+    cli.main(["migrate", str(file), "--write"])
+    assert file.read_text().splitlines() == [
+        "from tfx.components import (",
+        "    Pusher,",
+        ")",
+        "from generic_trainer import GenericTrainer as Fitting",
+        "from tfx import v1 as tfx",
+        "from generic_trainer.vertex import Trainer as VertexTrainer",
+        "from generic_trainer import GenericTrainer",
+        "",
+        'Größe = "ä"; trainer = GenericTrainer(custom_executor_spec=spec)',
+        "other: tfx.v1.components.Trainer = VertexTrainer()",
+    ]
+
+
+def test_what_will_be_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "trainer.py"
+    file.write_text(
+        "import tensorflow as tf\nimport tensorflow_model_analysis as tfma\n"
+        "def run_fn(fn_args):\n"
+        "    tf.saved_model.save(model, fn_args.serving_model_dir)\n"
+        "    model.save(fn_args.serving_model_dir, save_format='tf')\n"
+        "    tfma.export.export_eval_savedmodel(estimator, path, fn)\n"
+    )
+    assert cli.main(["migrate", str(file), "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["written"] is False
+    warnings = told["files"][str(file)]["warnings"]
+    assert [each["line"] for each in warnings] == [4, 5, 6]
+    assert "session" in warnings[0]["message"] and "export_model" in warnings[0]["remedy"]
+
+
+def test_keras_2_may_save_as_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+    file = tmp_path / "trainer.py"
+    file.write_text(
+        "import tensorflow as tf\ndef run_fn(fn_args):\n    tf.saved_model.save(model, 'x')\n"
+    )
+    assert cli.main(["migrate", str(file)]) == 0
+
+
+def test_estimators_get_the_tensorflow_that_has_them(tmp_path: Path) -> None:
+    file = tmp_path / "trainer.py"
+    file.write_text(
+        "import tensorflow as tf\n\ndef trainer_fn(a, s):\n    return tf.estimator.RunConfig()\n"
+    )
+    assert cli.main(["migrate", str(file), "--write"]) == 0
+    assert file.read_text().startswith("from generic_trainer.estimator import tf\n\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "told"),
+    [
+        ("import this_is(", 1, "invalid syntax"),
+        ("x = 1\n", 1, "no Trainer of TFX's"),
+        ("import determined as det\ndef run_fn(a): ...\n", 1, "generic_trainer.trials"),
+    ],
+)
+def test_files_that_cannot_be_moved(
+    text: str, status: int, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "pipeline.py"
+    file.write_text(text)
+    assert cli.main(["migrate", str(file)]) == status
+    assert told in capsys.readouterr().err
