@@ -84,7 +84,7 @@ def _search(name: str, trials: int, seed: int) -> tuple[int, float]:
 
         def validate(self) -> dict[str, float]:
             with np.errstate(over="ignore", invalid="ignore"):
-                return {"loss": float(np.nan_to_num(curvatures @ np.square(self.w), nan=1e30))}
+                return {"loss": float(np.nan_to_num(curvatures @ np.square(self.w), nan=np.inf))}
 
         def save(self, directory: str) -> None:
             np.save(Path(directory, "w.npy"), self.w)
