@@ -47,10 +47,13 @@ BENCHMARKS: dict[str, dict[str, list[str]]] = {
     "overhead": {"small": ["--runs", "2", "--train-seconds", "5"], "full": []},
     "trials": {"small": ["--runs", "2", "--steps", "300"], "full": []},
     "searches": {"small": ["--runs", "5"], "full": []},
+    "quality": {"small": ["--seeds", "2", "--steps", "100"], "full": []},
+    "validation": {"small": ["--sizes", "1"], "full": []},
     "distribution": {"small": ["--runs", "1", "--launchers", "local"], "full": []},
     "data_parallel": {"small": ["--runs", "1"], "full": []},
 }
-_NEED_CSV = ("training",)
+_TAKE_CSV = ("training", "quality")
+_NEED_CSV = ("quality",)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,7 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=_summary())
     parser.add_argument("--size", choices=("small", "full"), default="full")
     parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS))
-    parser.add_argument("--csv", type=Path, help="the taxi trips; without, made-up rows are read")
+    parser.add_argument(
+        "--csv", type=Path, help="the Chicago taxi trips; without, rows are made up"
+    )
     parser.add_argument("--no-history", action="store_true", help="append nothing to the history")
     parser.add_argument("--write", action="store_true", help="render the history, measure nothing")
     options = parser.parse_args(arguments)
@@ -73,7 +78,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     earlier = _history.entries()
     done, failed = [], []
     for name in options.only:
-        csv = ["--csv", str(options.csv)] if options.csv and name in _NEED_CSV else []
+        if name in _NEED_CSV and options.csv is None:
+            console.print(f"{name} is left out: it needs --csv", style="yellow")
+            continue
+        csv = ["--csv", str(options.csv)] if options.csv and name in _TAKE_CSV else []
         entry = _run(console, name, options.size, csv)
         if entry is None:
             failed.append(name)

@@ -8,14 +8,13 @@ Trains a small model with embeddings on four fifths of the taxi trips with TFX's
 each of ours, with the same seeds for weights and shuffling, and scores the rest: area under the ROC
 curve and cross-entropy. Files are sorted by label, so that a reader that shuffles worse shows.
 Prints mean and standard deviation over the seeds, how far each reader is from TFX's in standard
-errors of the difference (Welch's t; below 2 is noise), and the same as JSON.
+errors of the difference (Welch's t; below 2 is noise).
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import json
 import math
 import os
 import statistics
@@ -35,6 +34,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx_bsl.tfxio import tf_example_record
 from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
 
+from benchmarks import _figures
 from generic_trainer.data import make_dataset_factory
 
 LABEL = "label"
@@ -46,7 +46,7 @@ Factory = Callable[[str, TensorFlowDatasetOptions, schema_pb2.Schema], tf.data.D
 
 
 def main() -> None:
-    """Prints one table and its JSON."""
+    """Prints one table."""
     arguments = _arguments()
     logging.set_verbosity(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:
@@ -57,6 +57,14 @@ def main() -> None:
                 score = _train_and_score(factory, train, evaluation, schema, seed, arguments)
                 scores.setdefault(name, []).append(score)
     _print(scores, arguments)
+    figures = [
+        _figures.compare(
+            f"{metric}, {reader}", [run[metric] for run in runs], metric,
+            "TFX's reader", [run[metric] for run in scores["TFX"]], less_is_better=metric == "loss",
+        )
+        for reader, runs in scores.items() if reader != "TFX" for metric in runs[0]
+    ]  # fmt: skip
+    _figures.write(figures, arguments.json)
 
 
 def _readers(memory_kb: int) -> dict[str, Factory]:
@@ -167,7 +175,6 @@ def _print(scores: dict[str, list[dict[str, float]]], arguments: argparse.Namesp
             for each in of_metric.values()
         )
         print(f"{name:>8} | " + " | ".join(cells))
-    print(json.dumps({"arguments": vars(arguments), "scores": scores, "table": table}))
 
 
 def _summary(scores: dict[str, list[dict[str, float]]], name: str, metric: str) -> dict[str, float]:
@@ -187,6 +194,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--batch-size", type=int, default=64)
+    _figures.add_json_option(parser)
     parser.add_argument("--memory-kb", type=int, default=100, help="budget of the disk path")
     return parser.parse_args()
 

@@ -25,6 +25,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from benchmarks import _figures
 from generic_trainer.validation import Checker, start_checker
 
 _WRITE = """
@@ -71,19 +72,24 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", type=int, default=[1, 100, 1000], metavar="MB")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--checks", action="store_true", help="also what each check takes")
+    _figures.add_json_option(parser)
     options = parser.parse_args()
     print(f"{'model':>8} {'load':>8} {'cpu':>8} {'checks':>8} {'cpu':>8} {'probing':>8} "
           f"{'ratio':>6} {'cpu':>6} {'without':>8} {'load peak':>10} {'peak':>9}")  # fmt: skip
+    figures = []
     with start_checker() as checker:
         checker.validate("/nowhere")  # returns when the process is ready
         for size in options.sizes:
             with tempfile.TemporaryDirectory() as folder:
                 model = str(Path(folder, "model"))
                 _python(_WRITE, model, str(size))
-                _show(size, model, checker, options.runs, options.checks)
+                figures += _show(size, model, checker, options.runs, options.checks)
+    _figures.write(figures, options.json)
 
 
-def _show(megabytes: int, model: str, checker: Checker, runs: int, each: bool) -> None:
+def _show(
+    megabytes: int, model: str, checker: Checker, runs: int, each: bool
+) -> list[_figures.Figure]:
     # The first fills the page cache, for both alike.
     loads = [json.loads(line) for line in _python(_LOAD, model, str(runs)).splitlines()][1:]
     reports = [checker.validate(model) for _ in range(runs)]
@@ -110,6 +116,14 @@ def _show(megabytes: int, model: str, checker: Checker, runs: int, each: bool) -
     if each:
         for name, taken in sorted(seconds.items(), key=lambda item: -item[1])[:12]:
             print(f"{'':>8} {taken:>6.3f} s {name}")
+    pairs = {"wall": "seconds", "cpu": "cpu_seconds"}
+    return [
+        _figures.compare(
+            f"all checks of {megabytes} MB, {kind} time", [report.facts[fact] for report in reports],
+            "s", "one load", [run[kind] for run in loads], less_is_better=True,
+        )
+        for kind, fact in pairs.items()
+    ]  # fmt: skip
 
 
 def _median(values: Iterable[float]) -> float:

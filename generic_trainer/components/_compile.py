@@ -35,12 +35,13 @@ def raw_examples(transform_graph: types.BaseChannel | None) -> types.BaseChannel
     They are what the Evaluator and the servers send, and a trainer behind Transform gets none of
     them otherwise. A channel from outside a nested pipeline, or of a resolver, tells nothing.
     """
-    if type(transform_graph) is not OutputChannel:
+    if transform_graph is None or type(transform_graph) is not OutputChannel:
         return None
     inputs = getattr(transform_graph.producer_component, "inputs", {})
     examples = inputs.get(keys.EXAMPLES)
-    is_known = type(examples) is OutputChannel and examples.type is standard_artifacts.Examples
-    return examples if is_known else None
+    if examples is None or type(examples) is not OutputChannel:
+        return None
+    return examples if examples.type is standard_artifacts.Examples else None
 
 
 def bundle_user_code(
