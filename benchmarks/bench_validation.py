@@ -119,7 +119,8 @@ def _show(
     pairs = {"wall": "seconds", "cpu": "cpu_seconds"}
     return [
         _figures.compare(
-            f"all checks of {megabytes} MB, {kind} time", [report.facts[fact] for report in reports],
+            f"all checks of {megabytes} MB, {kind} time",
+            [report.facts[fact] for report in reports],
             "s", "one load", [run[kind] for run in loads], less_is_better=True,
         )
         for kind, fact in pairs.items()

@@ -82,6 +82,13 @@ def bundle_user_code(
     }
 
 
+def is_of_tfx(spec: ExecutorSpec | None) -> bool:
+    """Whether it is an executor of TFX's Trainer, and no class that a user derives from one."""
+    # By name: its module takes seconds to import.
+    executor_class = getattr(spec, "executor_class", None)
+    return getattr(executor_class, "__module__", None) == "tfx.components.trainer.executor"
+
+
 def step_resources(distribution: Distribution) -> Any:
     """Returns the `ResourceSpec` of a step on Kubeflow or Vertex; None where it asks for nothing.
 

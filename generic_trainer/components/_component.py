@@ -23,6 +23,7 @@ from generic_trainer.components._arguments import (
 )
 from generic_trainer.components._compile import (
     bundle_user_code,
+    is_of_tfx,
     raw_examples,
     step_resources,
     with_encode_hook,
@@ -98,7 +99,8 @@ class GenericTrainer(BaseComponent):
             eval_args: splits and number of steps to evaluate on; by default the split `eval`.
             custom_config: what else `run_fn` shall find, as `fn_args.custom_config`. Must be
                 JSON-serialisable.
-            custom_executor_spec: deprecated, runs another executor.
+            custom_executor_spec: deprecated, runs another executor; TFX's own Trainer executors,
+                which pipelines named here until TFX 1.0, mean this component's.
             transformed_examples: deprecated, use `examples`.
             extra_inputs: further inputs by name; their artifacts' URIs arrive as the list
                 `fn_args.extra_inputs[name]`.
@@ -117,6 +119,8 @@ class GenericTrainer(BaseComponent):
         arguments = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
         check_arguments(arguments)
         _warn_of_deprecated(arguments)
+        if is_of_tfx(custom_executor_spec):
+            custom_executor_spec = None
         self._module_file = module_file
         self._run_fn = run_fn
         self._distribution = distribution
@@ -182,7 +186,12 @@ GenericTrainer.__module__ = "generic_trainer.components"
 
 
 def _warn_of_deprecated(arguments: Mapping[str, Any]) -> None:
-    if arguments["custom_executor_spec"]:
+    if is_of_tfx(arguments["custom_executor_spec"]):
+        _logger.warning(
+            "`custom_executor_spec` names the executor of TFX's Trainer: GenericTrainer runs its "
+            "own, which does the same and checks the model. Leave it out."
+        )
+    elif arguments["custom_executor_spec"]:
         _logger.warning("`custom_executor_spec` is deprecated; customise the component instead.")
     if arguments["transformed_examples"]:
         _logger.warning("`transformed_examples` is deprecated; use `examples` instead.")

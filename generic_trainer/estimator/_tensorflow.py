@@ -150,7 +150,7 @@ tf1: Any = _TensorFlow("compat.v1")
 
 
 @contextlib.contextmanager
-def shapes_of_first_api() -> Iterator[None]:
+def _shapes_of_first_api() -> Iterator[None]:
     """Has the dimensions of shapes be `Dimension`s, where code was written for TensorFlow 1."""
     with contextlib.ExitStack() as stack:
         # There is no question for it but to look at one.
@@ -291,6 +291,11 @@ class _Loader(SourceFileLoader):
             from generic_trainer.estimator._workers import extend
 
             extend(module)
+        estimator = getattr(module, "Estimator", None)
+        for attribute in (internals.ESTIMATOR_CALL_INPUT_FN, internals.ESTIMATOR_CALL_MODEL_FN):
+            if attribute.name in vars(estimator or object):
+                method = _shapes_of_first_api()(attribute.of(estimator))
+                setattr(estimator, attribute.name, method)
 
     def get_code(self, fullname: str) -> CodeType:
         # Not through the bytecode cache: other Python processes may share it.

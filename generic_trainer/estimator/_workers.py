@@ -31,7 +31,6 @@ import tensorflow as tf
 from generic_trainer._core import internals
 from generic_trainer._core.cluster import is_chief, is_one_of_several, this_task
 from generic_trainer._core.scratch import ScratchFolder
-from generic_trainer.estimator._tensorflow import shapes_of_first_api
 from generic_trainer.training import distributed
 
 _TRAIN, _EVAL = "train", "eval"  # tf.estimator.ModeKeys
@@ -73,11 +72,6 @@ def extend(module: ModuleType) -> None:
                 internals.ESTIMATOR_CALL_MODEL_FN.name: _call_model_fn,
                 internals.ESTIMATOR_EVALUATE_RUN.name: _evaluate_run,
             }
-            for name in (
-                internals.ESTIMATOR_CALL_INPUT_FN.name,
-                internals.ESTIMATOR_CALL_MODEL_FN.name,
-            ):
-                setattr(owner, name, shapes_of_first_api()(getattr(owner, name)))
     for name, around in functions.items():
         setattr(owner, name, _around(getattr(owner, name), around))
 

@@ -22,7 +22,6 @@ from generic_trainer._core.files import write_whole
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import CheckpointManager, SavedCheckpoint, distributed, is_chief
 from generic_trainer.trials._config import ExperimentSettings, Length, parse_experiment
-from generic_trainer.trials._entry_point import chosen_class
 from generic_trainer.trials._fields import log_unused
 from generic_trainer.trials._loop import (
     Controller,
@@ -39,7 +38,7 @@ from generic_trainer.trials._pipeline import (
 )
 from generic_trainer.trials._process import code_file
 from generic_trainer.trials._search import Stretch, make_search
-from generic_trainer.trials._trial import Trial, TrialRun, current
+from generic_trainer.trials._trial import Trial, TrialRun, chosen_class, current
 
 _logger = logging.getLogger(__name__)
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import inspect
 from collections.abc import Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
-from generic_trainer.errors import ConfigurationError
+from generic_trainer.errors import ConfigurationError, ModuleFileError
 from generic_trainer.trials._config import ExperimentConfig
 from generic_trainer.trials._fields import checked
 from generic_trainer.trials._hyperparameters import parse_hyperparameters, sample
@@ -172,3 +174,39 @@ def _running() -> TrialRun:
             "when the module is imported."
         )
     return run
+
+
+def trial_classes(module: ModuleType) -> list[type[Trial]]:
+    """Returns the trial classes that an imported module defines."""
+    return [
+        value
+        for value in vars(module).values()
+        if inspect.isclass(value)
+        and issubclass(value, Trial)
+        and value.__module__ == module.__name__
+        and not inspect.isabstract(value)
+    ]
+
+
+def chosen_class(module: ModuleType, entrypoint: str | None) -> type[Trial]:
+    """Returns the trial class that `entrypoint` names, such as "model_def:MyTrial".
+
+    Without one, or where the module has nothing of that name, it is the only one that is defined.
+
+    Raises:
+        ModuleFileError: there are several, and none is named.
+    """
+    found = trial_classes(module)
+    name = (entrypoint or "").rpartition(":")[2].rpartition(".")[2]
+    named = getattr(module, name, None) if name else None
+    if named in found:
+        return named  # type: ignore[no-any-return]
+    if len(found) > 1:
+        names = ", ".join(sorted(trial.__name__ for trial in found))
+        raise ModuleFileError(
+            f"Module {module.__name__!r} defines several trials ({names}) and no run_fn that says "
+            f"which to run: add `run_fn = run_fn_from_trial({found[-1].__name__})`, from "
+            "generic_trainer.trials, or name one as `entrypoint` of the experiment configuration: "
+            f'"{module.__name__}:{found[-1].__name__}"'
+        )
+    return found[0]

@@ -46,7 +46,12 @@ from generic_trainer.user_code._functions import (
     checked_function,
     path_of_module,
 )
-from generic_trainer.user_code._load import loaded_modules, user_function, user_module
+from generic_trainer.user_code._load import (
+    is_importing,
+    loaded_modules,
+    user_function,
+    user_module,
+)
 from generic_trainer.user_code._source import defines_function, imported_packages
 
 __all__ = [
@@ -59,6 +64,7 @@ __all__ = [
     "explain_missing",
     "imported_files",
     "imported_packages",
+    "is_importing",
     "loaded_modules",
     "path_of_module",
     "user_function",

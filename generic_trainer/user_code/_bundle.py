@@ -14,7 +14,12 @@ from generic_trainer._core.files import absolute
 from generic_trainer.errors import ModuleFileError, raise_problems
 from generic_trainer.user_code._archive import Bundle, UserCode
 from generic_trainer.user_code._collect import collect, defined_names, parse
-from generic_trainer.user_code._errors import explain_missing, quote_syntax_error
+from generic_trainer.user_code._errors import (
+    NO_EVAL_MODELS,
+    explain_missing,
+    quote_syntax_error,
+)
+from generic_trainer.user_code._source import removed_calls
 from generic_trainer.user_code._sources import (
     OWN_PACKAGE,
     STANDARD_NAMES,
@@ -173,6 +178,15 @@ def _check_definition(
     except (SyntaxError, ValueError) as error:
         quoted = quote_syntax_error(error, path)
         raise ModuleFileError(f"{path} is not valid Python.\n{quoted}", path=path) from error
+    raise_problems(
+        ModuleFileError,
+        path,
+        [
+            f"line {call.lineno} calls {ast.unparse(call.func)}. {NO_EVAL_MODELS}"
+            for call in removed_calls(tree, function)
+        ],
+        path=path,
+    )
     if function in names or any(_makes(node, function) for node in ast.walk(tree)):
         return
     if may_define is None or not may_define(function, path, tree, names):

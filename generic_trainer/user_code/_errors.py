@@ -60,6 +60,13 @@ def quote_function(function: Callable[..., Any]) -> str:
     return _quote_line(code.co_filename, code.co_firstlineno) if code else ""
 
 
+NO_EVAL_MODELS = (
+    "TensorFlow Model Analysis has no EvalSavedModels any more; the Evaluator scores the serving "
+    "model: leave the call out. A module with trainer_fn needs no run_fn: take run_fn away, and "
+    "the model is published without them."
+)
+
+
 def explain_missing(function: str, path: str, names: Collection[str]) -> str:
     """Returns the message for a module at `path` that defines `names` and not `function`."""
     near = difflib.get_close_matches(function, names, n=1)
@@ -90,10 +97,7 @@ def hint(error: BaseException, code: UserCode) -> str:
     if isinstance(error, AttributeError) and (missing_in, error.name) == (
         "tensorflow_model_analysis", "export",
     ):  # fmt: skip
-        return (
-            "TensorFlow Model Analysis has no EvalSavedModels any more. A module with trainer_fn "
-            "needs no run_fn: take run_fn away, and the model is published without them."
-        )
+        return NO_EVAL_MODELS
     name = top_level(code.module)
     if code.bundle and missing_in == name and (installed := installed_at(name)):
         return f"The module hides an installed one of the same name ({installed}); rename it."

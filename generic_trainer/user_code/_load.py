@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import importlib
 import logging
 import os
@@ -28,6 +29,7 @@ _logger = logging.getLogger(__name__)
 _process_lock = threading.RLock()
 # Top-level names of the modules of each user module that is open; the same thread may nest them.
 _open: list[set[str]] = []
+_importing: contextvars.ContextVar[bool] = contextvars.ContextVar("importing", default=False)
 
 
 @contextlib.contextmanager
@@ -100,7 +102,13 @@ def _is_taken(name: str, code: UserCode) -> bool:
     return False
 
 
+def is_importing() -> bool:
+    """Whether the user's module is being imported, rather than one of its functions called."""
+    return _importing.get()
+
+
 def _import(code: UserCode) -> ModuleType:
+    token = _importing.set(True)
     try:
         return importlib.import_module(code.module)
     except (Exception, SystemExit) as error:
@@ -108,6 +116,8 @@ def _import(code: UserCode) -> ModuleType:
             f"Importing module {code.module!r} failed.\n{quote_error(error, code)}",
             missing_module=error.name if isinstance(error, ModuleNotFoundError) else None,
         ) from error
+    finally:
+        _importing.reset(token)
 
 
 @contextlib.contextmanager

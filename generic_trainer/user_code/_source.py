@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import ast
+import itertools
 
 from generic_trainer.user_code._archive import UserCode, read_bundle
 from generic_trainer.user_code._collect import imported_names, parse
+
+_MODEL_ANALYSIS = "tensorflow_model_analysis"
+_OF_ESTIMATORS = ("estimator", "eval_input_receiver_fn", "export_dir_base")
+# Statements whose parts may or may not be executed.
+_PERHAPS = (
+    ast.AsyncFunctionDef, ast.BoolOp, ast.ClassDef, ast.For, ast.FunctionDef, ast.If, ast.IfExp,
+    ast.Lambda, ast.Match, ast.Try, ast.While,
+)  # fmt: skip
 
 
 def defines_function(code: UserCode, name: str) -> bool:
@@ -53,3 +62,38 @@ def _takes_one(arguments: ast.arguments) -> bool:
     least = most - len(arguments.defaults)
     is_free = most >= 1 or arguments.vararg is not None
     return least <= 1 and is_free and None not in arguments.kw_defaults
+
+
+def removed_calls(tree: ast.Module, function: str) -> list[ast.Call]:
+    """Returns the calls of what TensorFlow Model Analysis no longer has that a function makes.
+
+    They are those of `tfma.export`, and of `tfma.EvalSharedModel` with an estimator. Only what is
+    called whenever the function is counts, in it or in functions of the module that it calls.
+    """
+    imports = [node.names for node in ast.walk(tree) if isinstance(node, ast.Import)]
+    names = {
+        each.asname or each.name
+        for each in itertools.chain.from_iterable(imports)
+        if each.name == _MODEL_ANALYSIS
+    }
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    found: list[ast.Call] = []
+    nodes: list[ast.AST] = list(functions.pop(function).body) if function in functions else []
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, _PERHAPS):
+            continue
+        nodes.extend(ast.iter_child_nodes(node))
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        if called in functions:
+            nodes.extend(functions.pop(called).body)
+        module, _, name = called.partition(".")
+        keywords = {keyword.arg for keyword in node.keywords}
+        is_removed = name.startswith("export.") or (
+            name == "EvalSharedModel" and not keywords.isdisjoint(_OF_ESTIMATORS)
+        )
+        if module in names and is_removed:
+            found.append(node)
+    return sorted(found, key=lambda call: call.lineno)

@@ -249,13 +249,28 @@ def test_without_a_pipeline_root_the_module_file_stays(
     assert "must exist where the step runs" in caplog.text
 
 
+def test_the_executor_of_tfx_means_this_one(
+    examples: types.Channel, module_file: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = ExecutorClassSpec(GenericExecutor)
+    component = GenericTrainer(
+        examples=examples, module_file=module_file, custom_executor_spec=spec
+    )
+    assert component.executor_spec.executor_class is GenericTrainerExecutor
+    assert "names the executor of TFX's Trainer" in caplog.text
+
+
+class Another(GenericExecutor):
+    """An executor that a user derives from TFX's."""
+
+
 def test_another_executor_gets_the_wheel_of_tfx(
     examples: types.Channel, module_file: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     component = GenericTrainer(
         examples=examples,
         module_file=module_file,
-        custom_executor_spec=ExecutorClassSpec(GenericExecutor),
+        custom_executor_spec=ExecutorClassSpec(Another),
     )
     component._resolve_pip_dependencies(str(tmp_path / "root"))
     assert component.exec_properties["module_path"].endswith(".whl")

@@ -26,7 +26,7 @@ NAMES = {
         RegressionHead RunConfig SecondOrStepTimer SessionRunArgs SessionRunContext SessionRunHook
         SessionRunValues StepCounterHook StopAtStepHook SummarySaverHook TrainSpec VocabInfo
         WarmStartSettings add_metrics classifier_parse_example_spec experimental export inputs
-        model_to_estimator regressor_parse_example_spec tf train_and_evaluate v1
+        model_to_estimator regressor_parse_example_spec tf tf1 train_and_evaluate v1
     """,
     export: """
         ClassificationOutput EvalOutput ExportOutput PredictOutput RegressionOutput
@@ -50,7 +50,7 @@ def test_names(module: ModuleType) -> None:
 
 
 def test_the_first_api_has_the_same_names_and_its_own_classes() -> None:
-    assert set(dir(estimator)) - set(dir(v1)) == {"tf", "v1"}
+    assert set(dir(estimator)) - set(dir(v1)) == {"tf", "tf1", "v1"}
     assert v1.DNNClassifier is not estimator.DNNClassifier
     assert v1.TrainSpec is estimator.TrainSpec
 

@@ -199,7 +199,8 @@ def test_run_fn_comes_before_trainer_fn(tmp_path: Path) -> None:
     source = """
         def run_fn(fn_args):
             import tensorflow_model_analysis as tfma
-            tfma.export.export_eval_savedmodel()
+            if fn_args:
+                tfma.export.export_eval_savedmodel()
     """
     with pytest.raises(TrainingError, match="take run_fn away") as error:
         run(tmp_path, source)

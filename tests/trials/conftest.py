@@ -10,7 +10,18 @@ from typing import Any
 
 import pytest
 
+from generic_trainer._entry_points import may_define, run_fn_of
 from generic_trainer.trials import run_fn_from_trial
+from generic_trainer.user_code import bundle_module_file
+
+# Import lines of code of that time → those that take their place, the first that fits.
+IMPORTS = {
+    "from tensorflow.contrib.learn import": "from generic_trainer.trials.experiment import",
+    "from tensorflow.contrib import": "from generic_trainer.trials.experiment.contrib import",
+    "import tensorflow as tf": "from generic_trainer.estimator import tf1 as tf",
+    "import determined as det": "import generic_trainer.trials as det",
+    "from determined": "from generic_trainer.trials",
+}
 
 
 @pytest.fixture
@@ -38,3 +49,23 @@ def make_fn_args(directory: Path, **fields: Any) -> Any:
             **fields,
         }
     )
+
+
+def ported(original: Path, directory: Path) -> Path:
+    """Writes a file with its import lines changed; one for Keras keeps TensorFlow as it is."""
+    source = original.read_text()
+    for old, new in IMPORTS.items():
+        if not (old == "import tensorflow as tf" and "keras" in original.stem):
+            source = source.replace(old, new)
+    path = directory / original.name
+    path.write_text(source)
+    return path
+
+
+def run_module_file(path: Path, **fields: Any) -> Any:
+    """Runs a module file as the executor does; returns the argument of its `run_fn`."""
+    fn_args = make_fn_args(path.parent, **fields)
+    code = bundle_module_file(str(path), str(path.parent / "bundle"), may_define=may_define)
+    with run_fn_of(code) as run_fn:
+        run_fn(fn_args)
+    return fn_args

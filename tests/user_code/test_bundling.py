@@ -33,6 +33,7 @@ def test_exported_names():
         "explain_missing",
         "imported_files",
         "imported_packages",
+        "is_importing",
         "loaded_modules",
         "path_of_module",
         "user_function",
@@ -341,3 +342,45 @@ def test_bundle_cannot_be_written(project):
     project.destination.write_text("a file")
     with pytest.raises(ModuleFileError, match=r"Cannot pack .*trainer\.py into .*bundles"):
         project.bundle()
+
+
+CONVERTED = """
+import tensorflow_model_analysis as tfma
+
+def run_fn(fn_args):
+    spec = trainer_fn(fn_args, None)
+    finish(spec, fn_args.eval_model_dir)
+
+def finish(spec, folder):
+    {}tfma.{}
+"""
+EXPORT = 'export.export_eval_savedmodel(spec["estimator"], folder, None)'
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (EXPORT, r"tfma\.export\.export_eval_savedmodel"),
+        ("EvalSharedModel(estimator=spec, export_dir_base=folder)", r"tfma\.EvalSharedModel"),
+    ],
+)
+def test_what_model_analysis_no_longer_has_is_found_before_training(tmp_path, call, name):
+    path = tmp_path / "converted.py"
+    path.write_text(CONVERTED.format("", call))
+    with pytest.raises(ModuleFileError, match=rf"line 9 calls {name}\. .*leave the call out"):
+        bundle_module_file(str(path), str(tmp_path / "bundles"))
+
+
+@pytest.mark.parametrize(
+    ("before", "call"),
+    [
+        ("if folder: ", EXPORT),
+        ("return lambda: ", EXPORT),
+        ("", "EvalSharedModel(model_path=folder)"),
+        ("", "default_eval_shared_model(folder)"),
+    ],
+)
+def test_calls_that_may_work_or_never_happen_are_packed(tmp_path, before, call):
+    path = tmp_path / "converted.py"
+    path.write_text(CONVERTED.format(before, call))
+    assert bundle_module_file(str(path), str(tmp_path / "bundles")).digest

@@ -10,12 +10,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from absl import flags
+
 from generic_trainer._core.scratch import ScratchFolder
+from generic_trainer.errors import ModuleFileError
 from generic_trainer.trials._loop import Controller
-from generic_trainer.trials._trial import TrialRun, sole_trial
+from generic_trainer.trials._trial import Trial, TrialRun, sole_trial
 
 _logger = logging.getLogger(__name__)
 
@@ -24,12 +28,73 @@ class StopLoadingImplementation(BaseException):
     """Ends a script where it would train; no `except Exception` of the script keeps it.
 
     Attributes:
-        controller: the trial, ready to be trained.
+        controller: the trial, ready to be trained; None where there is none yet.
+        config: the experiment configuration, where there is no trial yet.
     """
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(
+        self, controller: Controller | None = None, config: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__("the script is loaded")
-        self.controller = controller
+        self.controller, self.config = controller, config or {}
+
+
+def load(
+    main: Callable[[], Any], command: Sequence[str], module: str = "__main__"
+) -> StopLoadingImplementation | None:
+    """Runs a script up to where it would train; returns None where it does nothing of that kind.
+
+    Args:
+        main: runs it.
+        command: its file and arguments.
+        module: what has defined flags of the script before, when it was imported.
+    """
+    arguments, sys.argv = sys.argv, list(command)
+    for flag in list(flags.FLAGS.flags_by_module_dict().get(module, ())):
+        delattr(flags.FLAGS, flag.name)
+    known = set(flags.FLAGS)
+    try:
+        main()
+    except StopLoadingImplementation as stop:
+        return stop
+    except SystemExit as end:  # as `tf.app.run` ends, with what its function returns
+        if end.code and isinstance(end.code, (int, str)):
+            raise
+    finally:
+        sys.argv = arguments
+        for name in set(flags.FLAGS) - known:  # or the next trial could not define them
+            delattr(flags.FLAGS, name)
+    return None
+
+
+def script_trial(
+    main: Callable[[], Any], command: Sequence[str], module: str = "__main__"
+) -> type[Trial]:
+    """Returns the trial class of a script, which is run anew for each trial; see `load`."""
+
+    class Script(Trial):
+        """The trial that the script builds."""
+
+        is_script = True
+
+        @classmethod
+        def open_controller(cls, run: TrialRun) -> Controller:
+            stopped = load(main, command, module)
+            if stopped is None or stopped.controller is None:
+                raise nothing_trained(command[0])
+            return stopped.controller
+
+    Script.__module__ = module
+    return Script
+
+
+def nothing_trained(path: str) -> ModuleFileError:
+    """Returns the error about a script that ends without training."""
+    return ModuleFileError(
+        f"{path} ended without training: expected a call of context.train_and_evaluate(...), "
+        "model.fit(...), experimental.create(...) or learn_runner.run(...)",
+        path=path,
+    )
 
 
 def local_run(config: Mapping[str, Any] | None) -> TrialRun:

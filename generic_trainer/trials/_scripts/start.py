@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from generic_trainer.trials._env import EnvContext, HorovodContext
 from generic_trainer.trials._loop import Controller
+from generic_trainer.trials._pipeline import has_pipeline
 from generic_trainer.trials._process import code_file, seed_generators
 from generic_trainer.trials._scripts.loading import (
     StopLoadingImplementation,
@@ -18,6 +19,7 @@ from generic_trainer.trials._scripts.loading import (
 )
 from generic_trainer.trials._scripts.submit import submit_experiment
 from generic_trainer.trials._trial import Trial, TrialRun, current, current_run
+from generic_trainer.user_code import is_importing
 
 C = TypeVar("C")
 Start = Callable[[Controller], None]
@@ -193,6 +195,13 @@ def _begin(
         words = (value for value in (context_dir, command) if value and not _is_text(value))
         context_dir, command, master_url = folder, next(words, None), url
         test = False
+    run = current_run()  # on a cluster, or in a pipeline
+    if run is not None:
+        return run, _stop_loading
+    if has_pipeline():
+        raise StopLoadingImplementation(config=config)
+    if is_importing():  # into a pipeline, which runs the script later
+        return local_run(config), lambda controller: controller.close()
     is_local = local if mode is None else Mode(mode) is Mode.LOCAL
     if is_local and mode is None and not test:
         raise NotImplementedError(
@@ -200,9 +209,6 @@ def _begin(
             "that everything fits together. Pass local=True, test=True for that, or run the "
             "experiment in a pipeline or on a cluster."
         )
-    run = current_run()  # on a cluster
-    if run is not None:
-        return run, _stop_loading
     if is_local:
         return local_run(config), try_one_batch
     return submit_experiment(config or {}, test, context_dir, command, master_url)

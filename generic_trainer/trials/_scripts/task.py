@@ -5,6 +5,7 @@ The script is loaded anew for each trial; the trial loop is that of every other 
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -16,11 +17,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from generic_trainer._core.files import gfile
-from generic_trainer.errors import ExportError, ModuleFileError
-from generic_trainer.trials._loop import Controller
+from generic_trainer.errors import ExportError
 from generic_trainer.trials._run_fn import run_fn_from_trial
-from generic_trainer.trials._scripts.loading import StopLoadingImplementation
-from generic_trainer.trials._trial import Trial, TrialRun
+from generic_trainer.trials._scripts.loading import script_trial
 
 # Environment variable of the job: JSON with the configuration and the directory for the results.
 EXPERIMENT = "GENERIC_TRAINER_EXPERIMENT"
@@ -35,16 +34,6 @@ def run_experiment(command: Sequence[str], config: Mapping[str, Any], directory:
     Raises:
         ModuleFileError: the script trains nothing.
     """
-
-    class Script(Trial):
-        """The trial that the script builds."""
-
-        is_script = True
-
-        @classmethod
-        def open_controller(cls, run: TrialRun) -> Controller:
-            return _load(command)
-
     fn_args = SimpleNamespace(
         custom_config=dict(config),
         hyperparameters=None,
@@ -56,7 +45,8 @@ def run_experiment(command: Sequence[str], config: Mapping[str, Any], directory:
     )
     gfile().makedirs(fn_args.model_run_dir)
     try:
-        run_fn_from_trial(Script)(fn_args)
+        main = functools.partial(runpy.run_path, command[0], run_name="__main__")
+        run_fn_from_trial(script_trial(main, command))(fn_args)
     except ExportError as error:  # a script need not have anything to serve
         _logger.warning("The experiment is finished; no model is exported: %s", error)
 
@@ -69,22 +59,6 @@ def main() -> None:
     sys.path.insert(0, os.getcwd())
     experiment = json.loads(os.environ[EXPERIMENT])
     run_experiment(sys.argv[1:], experiment["config"], experiment["directory"])
-
-
-def _load(command: Sequence[str]) -> Controller:
-    """Runs a script for the current trial, up to the line that would train."""
-    arguments, sys.argv = sys.argv, list(command)
-    try:
-        runpy.run_path(command[0], run_name="__main__")
-    except StopLoadingImplementation as stop:
-        return stop.controller
-    finally:
-        sys.argv = arguments
-    raise ModuleFileError(
-        f"{command[0]} ended without training: expected a call of context.train_and_evaluate(...), "
-        "model.fit(...) or experimental.create(...)",
-        path=command[0],
-    )
 
 
 if __name__ == "__main__":

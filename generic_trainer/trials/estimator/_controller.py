@@ -36,9 +36,9 @@ from generic_trainer.training.resume import (
     set_random_state,
     write_state,
 )
+from generic_trainer.trials._estimator_exports import Exports, export_features
 from generic_trainer.trials._process import mean_over_slots, write_code
 from generic_trainer.trials._trial import TrialRun
-from generic_trainer.trials.estimator._serving import Exports, export_features
 from generic_trainer.trials.estimator._summaries import plain
 from generic_trainer.trials.estimator._training import StopHook, Training
 

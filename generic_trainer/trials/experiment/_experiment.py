@@ -111,7 +111,7 @@ class Experiment:
         self.min_eval_frequency = min_eval_frequency
         self.reset_export_strategies(export_strategies)
         self._train_input_fn = train_input_fn
-        self._eval_input_fn = eval_input_fn
+        self.eval_input_fn = eval_input_fn
         self._train_hooks = [*(train_monitors or ()), *(train_hooks or ())]
         self._eval_hooks = list(eval_hooks or ())
         self._local_eval_frequency = local_eval_frequency
@@ -314,7 +314,7 @@ class Experiment:
         input_fn: Callable[[], Any] | None = None,
     ) -> Any:
         return self.estimator.evaluate(
-            input_fn or self._eval_input_fn,
+            input_fn or self.eval_input_fn,
             steps=self.eval_steps if steps is None else steps,
             hooks=list(self._eval_hooks),
             name=name,

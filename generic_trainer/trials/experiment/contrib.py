@@ -32,11 +32,13 @@ from generic_trainer._core.cluster import tf_config
 from generic_trainer._core.files import gfile
 from generic_trainer.errors import ConfigurationError
 
+__all__ = ["ExportStrategy", "ModeKeys", "RunConfig", "make_export_strategy"]  # and the parts
+
 # Part of tf.contrib → where its names are looked up, one after another.
 _PARTS = {
     "data": ("tf1.data.experimental", "tf1.data"),
     "estimator": ("generic_trainer.estimator", "generic_trainer.estimator.experimental"),
-    "framework": ("tf1.train", "tf_slim", "tf1"),
+    "framework": ("tf1.train", "tf1", "tf_slim"),
     "layers": ("tf_slim.layers", "tf_slim"),
     "learn": ("generic_trainer.trials.experiment", "tf1.estimator"),
     "losses": ("tf_slim.losses",),
@@ -105,7 +107,7 @@ class RunConfig(tf_estimator.RunConfig):  # type: ignore[misc]
     @property
     def tf_config(self) -> Any:
         """The `ConfigProto` of the sessions, by its old name."""
-        return self.session_config
+        return self.session_config or tf.compat.v1.ConfigProto()
 
 
 class ExportStrategy(NamedTuple):

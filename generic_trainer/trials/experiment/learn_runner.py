@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -10,10 +11,18 @@ from generic_trainer import estimator as tf_estimator
 from generic_trainer._core.cluster import is_one_of_several, tf_config
 from generic_trainer.errors import ConfigurationError, ExportError
 from generic_trainer.training import is_chief
-from generic_trainer.trials._pipeline import tuned_values
+from generic_trainer.trials._estimator_exports import export_features
+from generic_trainer.trials._pipeline import (
+    Pipeline,
+    get_pipeline,
+    has_pipeline,
+    in_pipeline,
+    tuned_values,
+)
 from generic_trainer.trials.experiment._experiment import Experiment
 from generic_trainer.trials.experiment._hparams import HParams
 from generic_trainer.trials.experiment.contrib import RunConfig
+from generic_trainer.user_code import is_importing
 
 __all__ = ["run", "tune"]  # `run_fn_from_experiment` is offered by the package
 
@@ -33,6 +42,8 @@ def run(
 ) -> Any:
     """Calls `experiment_fn`, then the method of the Experiment that `schedule` names.
 
+    In a module file of a pipeline it does what the `run_fn` of `run_fn_from_experiment` does.
+
     Args:
         experiment_fn: takes `(run_config, hparams)`, or `(run_config)`, or in its oldest form
             `(output_dir)`.
@@ -48,19 +59,32 @@ def run(
     Raises:
         ConfigurationError: arguments contradict each other or `experiment_fn` makes no Experiment.
     """
+    if is_importing():  # into a pipeline, which runs the script later
+        return None
     if isinstance(output_dir, tf_estimator.RunConfig):
         output_dir, run_config = None, output_dir
     if (output_dir is None) == (run_config is None):
         raise ConfigurationError(
             "learn_runner.run needs one of run_config=RunConfig(model_dir=...) and output_dir"
         )
+    pipeline = get_pipeline() if has_pipeline() else None
+    if pipeline is not None and run_config is None:
+        output_dir = pipeline.model_run_dir
+    elif pipeline is not None:
+        run_config = run_config.replace(model_dir=pipeline.model_run_dir)
+        hparams = _tuned(hparams, pipeline)
     experiment = _make_experiment(experiment_fn, output_dir, run_config, hparams)
+    if pipeline is not None and experiment.train_steps is None:
+        experiment.train_steps = getattr(pipeline, "train_steps", None)
     schedule = schedule or _default_schedule()
     if schedule not in _SCHEDULES:
         raise ConfigurationError(
             f"schedule must be one of {', '.join(_SCHEDULES)}, but got {schedule!r}"
         )
-    return getattr(experiment, schedule)()
+    result = getattr(experiment, schedule)()
+    if pipeline is not None and is_chief():
+        _publish(experiment, pipeline)
+    return result
 
 
 def tune(experiment_fn: Callable[..., Experiment], tuner: Any) -> None:
@@ -89,7 +113,9 @@ def run_fn_from_experiment(
     1. Checkpoints and event files go into the ModelRun artifact.
     2. `custom_config` changes the hyperparameters of the names that `hparams` has; the values of
        the component's input `hyperparameters` come last and win.
-    3. The Experiment has one export strategy.
+    3. Without `train_steps`, the Experiment ends at `train_args.num_steps`.
+    4. What its export strategy writes is published, or without one the model for the features of
+       the evaluation data. `generic_trainer.trials.get_pipeline()` has the pipeline's inputs.
 
     Args:
         experiment_fn: takes `(run_config, hparams)` or `(run_config)`.
@@ -97,11 +123,8 @@ def run_fn_from_experiment(
     """
 
     def run_fn(fn_args: Any) -> None:
-        run_config = RunConfig(model_dir=fn_args.model_run_dir)
-        experiment = _make_experiment(experiment_fn, None, run_config, _tuned(hparams, fn_args))
-        getattr(experiment, _default_schedule())()
-        if is_chief():
-            _publish(experiment, fn_args.serving_model_dir)
+        with in_pipeline(fn_args):
+            run(experiment_fn, run_config=RunConfig(), hparams=hparams or HParams())
 
     return run_fn
 
@@ -137,19 +160,26 @@ def _default_schedule() -> str:
     return _SCHEDULE_OF_TASK.get(task.get("type", ""), "train_and_evaluate")
 
 
-def _tuned(hparams: HParams | None, fn_args: Any) -> HParams:
-    own = HParams(**hparams.values()) if hparams is not None else HParams()
-    changes = {**(fn_args.custom_config or {}), **tuned_values(fn_args)}
+def _tuned(hparams: HParams | None, pipeline: Pipeline) -> HParams | None:
+    if hparams is None:
+        return None
+    own = HParams(model_structure=hparams.get_model_structure(), **hparams.values())
+    changes = {**(pipeline.custom_config or {}), **tuned_values(pipeline)}
     return own.override_from_dict({name: changes[name] for name in changes if name in own})
 
 
-def _publish(experiment: Experiment, serving_model_dir: str) -> None:
-    if len(experiment.export_strategies) != 1:
+def _publish(experiment: Experiment, pipeline: Pipeline) -> None:
+    if len(experiment.export_strategies) > 1:
         names = [exporter.name for exporter in experiment.export_strategies]
         raise ExportError(
-            "The Experiment must have one export strategy, to write the model that is published: "
-            "Experiment(..., export_strategies=[estimator.FinalExporter(name, "
-            f"serving_input_receiver_fn)]), but it has {names}"
+            "The Experiment must have one export strategy, to write the model that is published, "
+            f"but it has {names}"
         )
-    [exporter] = experiment.export_strategies
-    tf_estimator.copy_newest_export(experiment.estimator, exporter, serving_model_dir)
+    estimator, target = experiment.estimator, pipeline.serving_model_dir
+    if experiment.export_strategies:
+        [exporter] = experiment.export_strategies
+        tf_estimator.copy_newest_export(estimator, exporter, target)
+        return
+    folder = os.path.join(estimator.model_dir, "export", "features")
+    remedy = "Give the Experiment export_strategies=[FinalExporter(name, serving_input_fn)]."
+    export_features(estimator, experiment.eval_input_fn, folder, pipeline, remedy)

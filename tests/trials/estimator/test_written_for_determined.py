@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from generic_trainer.trials._entry_point import chosen_class
 from generic_trainer.trials._scripts.task import run_experiment
+from generic_trainer.trials._trial import chosen_class
 
 FILES = Path(__file__).with_name("written_for_determined")
 IMPORTS = {

@@ -357,8 +357,34 @@ def test_run_fn_publishes_the_export(tmp_path):
     assert rates == [0.05]
 
 
-def test_run_fn_needs_something_to_publish(tmp_path):
-    with pytest.raises(ExportError, match=r"export_strategies=\[estimator.FinalExporter"):
-        run_fn_from_experiment(lambda run_config: make_experiment(run_config, train_steps=1))(
-            make_fn_args(tmp_path, custom_config=None)
-        )
+def test_the_model_for_the_features_is_published_without_an_export_strategy(tmp_path):
+    fn_args = make_fn_args(tmp_path, custom_config=None, train_steps=2)
+    run_fn = run_fn_from_experiment(lambda config: make_experiment(config, train_steps=None))
+    run_fn(fn_args)
+    serve = tf.saved_model.load(fn_args.serving_model_dir).signatures["serving_default"]
+    assert serve(x=tf.constant([[1.0]]))["outputs"].shape == (1, 1)
+    [newest] = tf.train.get_checkpoint_state(str(tmp_path / "run")).all_model_checkpoint_paths[-1:]
+    assert newest.endswith("-2")  # train_args.num_steps
+
+
+def test_one_model_is_published(tmp_path):
+    several = [estimator.FinalExporter(name, receiver_fn) for name in "ab"]
+    with pytest.raises(ExportError, match=r"one export strategy.*\['a', 'b'\]"):
+        run_fn_from_experiment(
+            lambda run_config: make_experiment(run_config, train_steps=1, export_strategies=several)
+        )(make_fn_args(tmp_path, custom_config=None))
+
+
+@pytest.mark.parametrize(
+    ("fields", "threads", "log"),
+    [({}, 0, False), ({"num_cores": 3, "log_device_placement": True}, 3, True)],
+)
+def test_fields_of_run_config(tmp_path, monkeypatch, fields, threads, log):
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"environment": "cloud"}))
+    made = RunConfig(str(tmp_path), tf_random_seed=5, **fields).replace(save_summary_steps=7)
+    assert (made.model_dir, made.tf_random_seed, made.save_summary_steps) == (str(tmp_path), 5, 7)
+    assert (made.environment, made.task_id, made.is_chief, made.master) == ("cloud", 0, True, "")
+    assert made.tf_config.intra_op_parallelism_threads == threads
+    assert made.tf_config.log_device_placement == log
+    with pytest.raises(ConfigurationError, match="'grpc://a' as a session's master"):
+        RunConfig(master="grpc://a")

@@ -20,7 +20,6 @@ from generic_trainer.trials._pipeline import are_features
 _LONE = "features"
 _DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 _PREDICT = tf.saved_model.PREDICT_METHOD_NAME.rpartition("/")[2]
-_REMEDY = "Define build_serving_input_receiver_fns in the EstimatorTrial."
 
 _logger = logging.getLogger(__name__)
 
@@ -70,7 +69,11 @@ class Exports:
 
 
 def export_features(
-    estimator: Any, input_fn: Callable[..., Any], folder: str, fn_args: Any
+    estimator: Any,
+    input_fn: Callable[..., Any],
+    folder: str,
+    fn_args: Any,
+    remedy: str = "Define build_serving_input_receiver_fns in the EstimatorTrial.",
 ) -> None:
     """Publishes an export for the features that an input function gives.
 
@@ -82,6 +85,7 @@ def export_features(
         input_fn: is called as for an evaluation.
         folder: an empty one, to write to on the way.
         fn_args: the argument of `run_fn`.
+        remedy: what to do where that fails.
 
     Raises:
         ExportError: a feature is sparse or ragged, or the estimator cannot predict from them.
@@ -92,7 +96,7 @@ def export_features(
     except Exception as error:  # of the user's model function, for want of labels say
         raise ExportError(
             "There are no serving input receiver functions, and no model can be served for the "
-            f"features of the validation data. {_REMEDY} Found: {type(error).__name__}: {error}"
+            f"features of the validation data. {remedy} Found: {type(error).__name__}: {error}"
         ) from error
     copy_tree(tf.compat.as_str(export), fn_args.serving_model_dir)
     _name_default_signature(fn_args.serving_model_dir)
@@ -114,8 +118,7 @@ def _receiver_of(estimator: Any, input_fn: Callable[..., Any], fn_args: Any) -> 
 def _spec(name: str, tensor: Any) -> tf.TensorSpec:
     if not isinstance(tensor, tf.Tensor):
         raise ExportError(
-            f"The feature {name!r} is a {type(tensor).__name__}, which a signature cannot take. "
-            f"{_REMEDY}"
+            f"The feature {name!r} is a {type(tensor).__name__}, which a signature cannot take."
         )
     shape = None if tensor.shape.rank is None else [None, *tensor.shape[1:]]
     return tf.TensorSpec(shape, tensor.dtype, name)

@@ -1,0 +1,45 @@
+"""Scripts that train by `init` are module files of a pipeline, with their import lines changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from generic_trainer.errors import ModuleFileError
+from tests.trials.conftest import ported, run_module_file
+
+FILES = Path(__file__).with_name("written_for_determined")
+
+
+def trials(fn_args):
+    return json.loads(Path(fn_args.model_run_dir, "trials.json").read_text())
+
+
+def test_a_keras_script_of_release_0_12(tmp_path):
+    fn_args = run_module_file(
+        ported(FILES / "xor_keras.py", tmp_path),
+        custom_config={"hyperparameters": {"hidden": 6, "rate": 0.5, "global_batch_size": 4}},
+    )
+    [trial] = trials(fn_args)
+    assert (trial["batches"], trial["hparams"]["hidden"]) == (200, 6)
+    assert trial["history"][-1]["validation"]["val_accuracy"] == 1
+    assert tf.saved_model.load(fn_args.serving_model_dir).signatures["serving_default"]
+
+
+def test_an_estimator_script_of_release_0_13(tmp_path):
+    fn_args = run_module_file(ported(FILES / "xor_estimator.py", tmp_path), custom_config=None)
+    [trial] = trials(fn_args)
+    assert (trial["batches"], trial["best"]) == (150, 1)
+    serve = tf.saved_model.load(fn_args.serving_model_dir).signatures["serving_default"]
+    corners = tf.constant([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
+    assert serve(x=corners)["odd"].numpy().tolist() == [0, 1, 1, 0]
+
+
+def test_a_script_that_starts_nothing(tmp_path):
+    path = tmp_path / "idle.py"
+    path.write_text("from generic_trainer.trials import keras\nif False:\n    keras.init()\n")
+    with pytest.raises(ModuleFileError, match=r"idle.py ended without training: expected a call"):
+        run_module_file(path, custom_config=None)
