@@ -59,6 +59,7 @@ RAY = [
 ]
 ONNX = ["onnxruntime>=1.18,<2"]  # the checks of ONNX models run them
 KUBERNETES = ["kubernetes>=26,<36"]
+SLIM = ["tf-slim==1.1.*"]  # tf.contrib's layers; the last release
 VERTEX = ["google-cloud-aiplatform>=1.60,<2"]  # TFX asks for it as well
 EXAMPLES = ["palmerpenguins>=0.1.4", "scikit-learn"]  # the data of the example pipelines
 NOTEBOOK = [
@@ -75,7 +76,7 @@ DOCS = [
     "pymdown-extensions>=10,<12",  # 12 has another Highlight than mkdocstrings 1.0 calls
 ]
 RUN_TESTS = ["hypothesis>=6.100", "pytest>=8", "pytest-xdist>=3.5"]
-TEST = [*EXAMPLES, *KFP, *KUBERNETES, *NOTEBOOK, *ONNX, *RAY, *RUN_TESTS, *VERTEX]
+TEST = [*EXAMPLES, *KFP, *KUBERNETES, *NOTEBOOK, *ONNX, *RAY, *RUN_TESTS, *SLIM, *VERTEX]
 DEV = [*TEST, *DOCS, "mypy>=1.11", "ruff>=0.9", "types-PyYAML"]
 
 setup(
@@ -102,6 +103,7 @@ setup(
         "kubernetes": KUBERNETES,
         "onnx": ONNX,
         "ray": RAY,
+        "slim": SLIM,
         "vertex": VERTEX,
         "notebook": NOTEBOOK,
         "examples": EXAMPLES,
