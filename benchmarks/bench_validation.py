@@ -1,17 +1,20 @@
-"""Cost of the checks, in loads of the model by a process that has TensorFlow loaded.
+"""Cost of the checks, beside one `tf.saved_model.load` of the model.
 
 ::
 
     python -m benchmarks.bench_validation            # 1, 100 and 1000 MB
-    python -m benchmarks.bench_validation --sizes 1 100 --runs 5
+    python -m benchmarks.bench_validation --sizes 1 100 --runs 5 --checks
 
-Medians of what a plain `tf.saved_model.load` takes and of what all checks take, each in processes
-that have been forked from one that has TensorFlow loaded. The probing has a budget of seconds of
-its own, `ServingContract.probe_s`, and is shown apart. Beside the seconds on the clock stand those
-of the processors, which other work on the machine changes less. The last columns are the ratio of
-all checks to a load, by the clock and by the processors; the same without the probing; and the peak
-of resident memory beyond that of the import, of a load and of the checks. The models have a
-variable per 2.5 MB, about as BERT-large has.
+Medians of seconds, on the clock and of the processors, which other work changes less:
+
+- load: a load in a process that has been forked from one that has TensorFlow loaded;
+- process: the same with the import of TensorFlow, as a process that serves the model has it;
+- checks: all of them, in processes that have been forked as for `load`;
+- probing: what of this is calls with other rows, whose budget is `ServingContract.probe_s`.
+
+The ratios are of all checks to `process` and to `load`, by the clock and by the processors. The
+last columns are the peaks of resident memory of a load and of the checks. The models have a variable
+per 2.5 MB, about as BERT-large has.
 """
 
 from __future__ import annotations
@@ -45,19 +48,18 @@ tf.saved_model.save(module, sys.argv[1], signatures={"serving_default": module.s
 """
 _LOAD = """
 import json, os, sys, time
+started = time.perf_counter()
 import tensorflow as tf
-def resident(key):
-    lines = open("/proc/self/status").read().splitlines()
-    return next(float(line.split()[1]) / 1024 for line in lines if line.startswith(key))
-before = resident("VmRSS")
+imported = {"wall": time.perf_counter() - started, "cpu": time.process_time()}
 for _ in range(int(sys.argv[2]) + 1):
     pid = os.fork()
     if pid == 0:
         started = time.perf_counter()
         tf.saved_model.load(sys.argv[1])
-        wall = time.perf_counter() - started
-        told = {"wall": wall, "cpu": time.process_time(), "import_mb": before,
-                "peak_mb": resident("VmHWM") - before}
+        wall, cpu = time.perf_counter() - started, time.process_time()
+        lines = open("/proc/self/status").read().splitlines()
+        peak_mb = next(float(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+        told = {"wall": wall, "cpu": cpu, "imported": imported, "peak_mb": peak_mb}
         os.write(1, (json.dumps(told) + "\\n").encode())
         os._exit(0)
     os.waitpid(pid, 0)
@@ -74,8 +76,8 @@ def main() -> None:
     parser.add_argument("--checks", action="store_true", help="also what each check takes")
     _figures.add_json_option(parser)
     options = parser.parse_args()
-    print(f"{'model':>8} {'load':>8} {'cpu':>8} {'checks':>8} {'cpu':>8} {'probing':>8} "
-          f"{'ratio':>6} {'cpu':>6} {'without':>8} {'load peak':>10} {'peak':>9}")  # fmt: skip
+    print(f"{'':>7} {'load':>11} {'process':>11} {'checks':>11} {'probing':>7} "
+          f"{'to process':>11} {'to load':>11} {'peaks':>13}")  # fmt: skip
     figures = []
     with start_checker() as checker:
         checker.validate("/nowhere")  # returns when the process is ready
@@ -94,37 +96,34 @@ def _show(
     loads = [json.loads(line) for line in _python(_LOAD, model, str(runs)).splitlines()][1:]
     reports = [checker.validate(model) for _ in range(runs)]
     assert all(report.passed for report in reports), reports[0].summary()
-    load_s, load_cpu_s, load_mb = (
-        _median(run[k] for run in loads) for k in ("wall", "cpu", "peak_mb")
-    )
-    checks_s, cpu_s, peak_mb = (
-        _median(report.facts[key] for report in reports)
-        for key in ("seconds", "cpu_seconds", "peak_memory_mb")
-    )
     seconds = {
-        name: _median(report[name].seconds for report in reports)
-        for name in (result.name for result in reports[0].results)
+        result.name: _median(report[result.name].seconds for report in reports)
+        for result in reports[0].results
     }
     probing_s = sum(seconds[name] for name in _PROBING)
+    columns, figures = [], []
+    for kind, fact in (("wall", "seconds"), ("cpu", "cpu_seconds")):
+        load_s = _median(load[kind] for load in loads)
+        process_s = load_s + loads[0]["imported"][kind]
+        checks_s = _median(report.facts[fact] for report in reports)
+        columns.append((load_s, process_s, checks_s, checks_s / process_s, checks_s / load_s))
+        ours, theirs = ([report.facts[fact] for report in reports], [load[kind] for load in loads])
+        what = f"all checks of {megabytes} MB, {kind} time"
+        figures.append(_figures.compare(what, ours, "s", "one load", theirs, less_is_better=True))
+    load, process, checks, to_process, to_load = (
+        f"{wall:>5.2f} {cpu:>5.2f}" for wall, cpu in zip(*columns, strict=True)
+    )
+    peaks_mb = [_median(run["peak_mb"] for run in loads)]
+    peaks_mb.append(_median(report.facts["peak_memory_mb"] for report in reports))
     print(
-        f"{megabytes:>5} MB {load_s:>6.2f} s {load_cpu_s:>6.2f} s {checks_s:>6.2f} s "
-        f"{cpu_s:>6.2f} s {probing_s:>6.2f} s {checks_s / load_s:>6.2f} {cpu_s / load_cpu_s:>6.2f} "
-        f"{(checks_s - probing_s) / load_s:>8.2f} {load_mb:>6.0f} MiB "
-        f"{peak_mb - loads[0]['import_mb']:>5.0f} MiB",
+        f"{megabytes:>4} MB {load} {process} {checks} {probing_s:>7.2f} {to_process} {to_load} "
+        f"{peaks_mb[0]:>5.0f} {peaks_mb[1]:>5.0f} MiB",
         flush=True,
     )
     if each:
         for name, taken in sorted(seconds.items(), key=lambda item: -item[1])[:12]:
-            print(f"{'':>8} {taken:>6.3f} s {name}")
-    pairs = {"wall": "seconds", "cpu": "cpu_seconds"}
-    return [
-        _figures.compare(
-            f"all checks of {megabytes} MB, {kind} time",
-            [report.facts[fact] for report in reports],
-            "s", "one load", [run[kind] for run in loads], less_is_better=True,
-        )
-        for kind, fact in pairs.items()
-    ]  # fmt: skip
+            print(f"{taken:>11.3f} s {name}")
+    return figures
 
 
 def _median(values: Iterable[float]) -> float:

@@ -51,12 +51,14 @@ def main() -> int:
                         help="answers from other stacks, which the page tells of too")  # fmt: skip
     parser.add_argument("--measure", choices=("all", "tools", "ours"), default="all")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
+    parser.add_argument("--timeout", type=float, default=20.0, metavar="SECONDS",
+                        help="for one check; more on a machine with much else to do")  # fmt: skip
     parser.add_argument("--only", default="", help="a regular expression of names")
     options = parser.parse_args()
     answers = _Answers(options.answers, options.tool_python)
     with tempfile.TemporaryDirectory() as scratch, answers:
         only = re.compile(options.only)
-        broken, good = _measured(Path(scratch), only, answers, options.measure)
+        broken, good = _measured(Path(scratch), only, answers, options.measure, options.timeout)
     if options.measure != "all":
         return 0
     stacks = [answers.kept, *(json.loads(file.read_text()) for file in options.also)]
@@ -171,7 +173,7 @@ def _open(stream: IO[str] | None) -> IO[str]:
 
 
 def _measured(
-    scratch: Path, only: re.Pattern[str], answers: _Answers, measure: str
+    scratch: Path, only: re.Pattern[str], answers: _Answers, measure: str, timeout_s: float
 ) -> tuple[list[Row], list[Row]]:
     """Returns the rows of the broken and of the good models."""
     from generic_trainer.validation import start_checker
@@ -180,7 +182,7 @@ def _measured(
     from tests.validation.catalogue.sources import all_faults
 
     model = models.good(scratch / "good")
-    with start_checker(timeout_s=20, preload=("tensorflow_model_analysis",)) as checker:
+    with start_checker(timeout_s=timeout_s, preload=("tensorflow_model_analysis",)) as checker:
 
         def row(name: str, make: Callable[[Path], Any], contract: Any, **told: str) -> Row:
             known = answers.known(name)
