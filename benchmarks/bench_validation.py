@@ -13,8 +13,8 @@ Medians of seconds, on the clock and of the processors, which other work changes
 - probing: what of this is calls with other rows, whose budget is `ServingContract.probe_s`.
 
 The ratios are of all checks to `process` and to `load`, by the clock and by the processors. The
-last columns are the peaks of resident memory of a load and of the checks. The models have a variable
-per 2.5 MB, about as BERT-large has.
+last columns are the peaks of resident memory of a load and of the checks. The models have a
+variable per 2.5 MB, about as BERT-large has.
 """
 
 from __future__ import annotations

@@ -163,8 +163,10 @@ def _stack() -> str:
     """Returns the versions that matter."""
     import tensorflow as tf
 
+    from generic_trainer._core.keras import keras_version
+
     python = ".".join(map(str, sys.version_info[:2]))
-    return f"TensorFlow {tf.__version__}, Keras {tf.keras.__version__}, Python {python}"
+    return f"TensorFlow {tf.__version__}, Keras {keras_version()}, Python {python}"
 
 
 def _open(stream: IO[str] | None) -> IO[str]:
