@@ -150,6 +150,9 @@ TF_GLOBAL_GENERATOR = PrivateName(
 TF_ITERATOR_DATASET = PrivateAttribute(
     "tensorflow", "tf.data.Iterator", "_dataset", "resuming in the middle of shuffled data"
 )
+TF_ITERATOR_STATE = PrivateAttribute(
+    "tensorflow", "tf.data.Iterator", "_serialize_to_tensors", "checkpoints beside training"
+)
 TF_LITE_MODEL = PrivateName(
     "tensorflow",
     "tensorflow.lite.python.schema_py_generated:ModelT",

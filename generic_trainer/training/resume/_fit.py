@@ -33,8 +33,8 @@ from generic_trainer.training.resume._state import (
     read_callbacks,
     read_randomness,
     set_first_epoch,
-    write_callbacks,
-    write_position,
+    take_callbacks,
+    take_position,
 )
 
 _logger = logging.getLogger(__name__)
@@ -318,11 +318,11 @@ class Resume(tf.keras.callbacks.Callback):
         steps = self._position.steps
         self._position.useful_s = self._meter.useful_s
         collect_metrics(self.model)
+        write, metadata = self._take(), dataclasses.asdict(self._position)
+        is_taken = self._model_state.can_be_taken
         for act in (
             self._manager.wait,  # for the one before, which may have failed
-            lambda: self._manager.save(
-                steps, self._write, dataclasses.asdict(self._position), wait=wait
-            ),
+            lambda: self._manager.save(steps, write, metadata, wait=wait, is_taken=is_taken),
         ):
             try:
                 act()
@@ -331,12 +331,18 @@ class Resume(tf.keras.callbacks.Callback):
         self._schedule.saved(steps, self._clock() - start_s)
         self._meter.saved()
 
-    def _write(self, directory: str) -> None:
-        self._model_state.write(directory)
-        write_callbacks(directory, self._others, self.model)
+    def _take(self) -> Callable[[str], None]:
+        """Returns what writes the state of this moment into a directory."""
+        taken = [self._model_state.take(), take_callbacks(self._others, self.model)]
         if not self._position.done:
             position = self._position.of_reader(self.params["epochs"])
-            write_position(directory, self._train.source, position)
+            taken.append(take_position(self._train.source, position))
+
+        def write(directory: str) -> None:
+            for write_part in taken:
+                write_part(directory)
+
+        return write
 
     def _wait_for_worker_0(self) -> None:
         """Returns when worker 0 has saved, which alone writes: the first to end has all stopped."""

@@ -11,6 +11,7 @@ Those of an earlier release have no checksum of the list.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import functools
@@ -19,7 +20,6 @@ import json
 import logging
 import os
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -108,7 +108,8 @@ class CheckpointManager:
         self._damaged: set[str] = set()
         gfile().makedirs(self.directory)
         self._writes = writes
-        self._writer: threading.Thread | None = None
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
+        self._writing: concurrent.futures.Future[None] | None = None
         self._failed: TrainingError | None = None  # of the thread
         self._lock: DirectoryLock | None = None
         if writes and not is_remote(self.directory):
@@ -120,6 +121,7 @@ class CheckpointManager:
     def close(self) -> None:
         """Lets another run write, when all is written; doing so twice is no error."""
         self._join()
+        self._thread.shutdown()
         if self._failed is not None:
             _logger.warning("%s", self._failed)
             self._failed = None
@@ -139,6 +141,7 @@ class CheckpointManager:
         metadata: Mapping[str, Any] | None = None,
         *,
         wait: bool = True,
+        is_taken: bool = False,
     ) -> SavedCheckpoint:
         """Saves a checkpoint.
 
@@ -147,6 +150,8 @@ class CheckpointManager:
             write: is called with an empty directory and writes files into it.
             metadata: anything that JSON can hold.
             wait: whether to return when all of it is on the disk; else when `write` has returned.
+            is_taken: whether `write` holds all that it writes. Without `wait`, it is then called
+                beside training, too.
 
         Raises:
             ConfigurationError: there is a checkpoint of a later step, so the run did not resume.
@@ -155,7 +160,8 @@ class CheckpointManager:
         """
         if not self._writes:
             with ScratchFolder("checkpoint-") as scratch_dir:
-                write(scratch_dir)
+                if not is_taken:  # a strategy may need all workers for it
+                    write(scratch_dir)
                 return SavedCheckpoint(step, scratch_dir, dict(metadata or {}))
         self.wait()
         self._check_order(step)
@@ -163,15 +169,17 @@ class CheckpointManager:
         attempt = max((attempt for at, attempt in saved if at == step), default=-1) + 1
         name = f"step-{step:012d}.{attempt}"
         values = dict(metadata or {})
-        with self._told(step):
-            started = _Writing(self.directory, name, write)
-        finish = functools.partial(self._finish, started, name, step, values)
+        start = functools.partial(self._start, step, name, write)
+        started = start() if wait or not is_taken else None
+
+        def finish() -> None:
+            self._finish(started or start(), name, step, values)
+
         if wait:
             finish()
         else:
-            self._writer = threading.Thread(target=self._beside, args=(finish,), name="checkpoint")
-            self._writer.start()
-        return SavedCheckpoint(step, started.target, values)
+            self._writing = self._thread.submit(finish)
+        return SavedCheckpoint(step, os.path.join(self.directory, name), values)
 
     def wait(self) -> None:
         """Returns when what was saved with `wait=False` is on the disk.
@@ -247,21 +255,22 @@ class CheckpointManager:
             ) from error
         return saved
 
+    def _start(self, step: int, name: str, write: Callable[[str], Any]) -> _Writing:
+        with self._told(step):
+            return _Writing(self.directory, name, write)
+
     def _finish(self, started: _Writing, name: str, step: int, metadata: Mapping[str, Any]) -> None:
         with self._told(step):
             started.finish(step, metadata)
         self._prune(keep=name)
 
-    def _beside(self, finish: Callable[[], None]) -> None:
+    def _join(self) -> None:
+        writing, self._writing = self._writing, None
         try:
-            finish()
+            if writing is not None:
+                writing.result()
         except TrainingError as error:
             self._failed = error
-
-    def _join(self) -> None:
-        if self._writer is not None:
-            self._writer.join()
-            self._writer = None
 
     @contextlib.contextmanager
     def _told(self, step: int) -> Iterator[None]:

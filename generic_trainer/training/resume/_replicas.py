@@ -1,4 +1,4 @@
-"""What each replica of a model has of its own: moving statistics, and what its metrics count.
+"""Values that each replica of a model has of its own: moving statistics, and counts of metrics.
 
 Such a variable has another value in every replica, and a checkpoint of TensorFlow their mean or
 their sum, which is right, and to the last bit another number than what training would go on with.
@@ -7,6 +7,7 @@ their sum, which is right, and to the last bit another number than what training
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,6 +18,7 @@ from generic_trainer._core.cluster import is_one_of_several
 from generic_trainer._core.files import gfile
 from generic_trainer.training.distributed import rank
 from generic_trainer.training.resume._plain import read_arrays, write_arrays
+from generic_trainer.training.resume._taken import Writer
 
 _MULTI_WORKER = tf.distribute.MultiWorkerMirroredStrategy
 # What workers can exchange can be of no other types.
@@ -46,16 +48,22 @@ class OwnOfReplicas:
         own.sort(key=_dtype)
         self._groups = {name: list(group) for name, group in itertools.groupby(own, _dtype)}
 
-    def write(self, path: str) -> None:
-        """Writes a file of NumPy, if there are any; all workers of a cluster call this.
+    def take(self, name: str) -> Writer:
+        """Takes the values, if there are any; all workers of a cluster call this.
 
-        For each dtype it holds an array of its name, with one replica in a row.
+        What it returns writes a file of NumPy of that name into a directory. For each dtype the
+        file holds an array of its name, with one replica in a row.
         """
-        if self._groups:
-            write_arrays(path, {name: self._rows(group) for name, group in self._groups.items()})
+        rows = {dtype: self._rows(group) for dtype, group in self._groups.items()}
+
+        def write(directory: str) -> None:
+            if rows:
+                write_arrays(os.path.join(directory, name), rows)
+
+        return write
 
     def read(self, path: str) -> None:
-        """Sets what `write` has written, where there are as many replicas as there were then."""
+        """Sets what `take` has had written, where there are as many replicas as there were then."""
         if not gfile().exists(path):  # one device has none, and an earlier release kept none
             return
         values = read_arrays(path)

@@ -31,6 +31,7 @@ from generic_trainer.training.resume._randomness import (
     state_of,
 )
 from generic_trainer.training.resume._replicas import OwnOfReplicas
+from generic_trainer.training.resume._taken import TakenVariables, Writer, take_iterator
 
 _MODEL = "model"
 _BUILD_CONFIG_FILE = "build_config.json"
@@ -42,6 +43,13 @@ _REPLICAS_FILES = {"weights": "replicas.npz", "metrics": "replicas-metrics.npz"}
 # What `fit` sets, and sets again in the run that resumes.
 _SET_BY_FIT = {"model", "_model", "params", "validation_data"}
 _READER = "reader"
+# What `tf.data` says of an iterator that has none.
+_HAS_NO_STATE = (
+    ValueError,
+    tf.errors.UnimplementedError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.InvalidArgumentError,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -67,7 +75,8 @@ class ModelState:
             groups["metrics"] = list(model.metrics)
             groups["steps"] = internals.KERAS_2_TRAIN_COUNTER.of(model)
         self._checkpoint = tf.train.Checkpoint(**groups)
-        self._build_config = model.get_build_config()
+        self._variables = TakenVariables.of(groups)
+        self._build_config = json.dumps(model.get_build_config())
         self._own = {
             "weights": OwnOfReplicas(model.distribute_strategy, model.variables),
             "metrics": OwnOfReplicas(
@@ -76,12 +85,26 @@ class ModelState:
             ),
         }
 
-    def write(self, directory: str) -> None:
-        """Writes the state; all workers of a cluster call this."""
-        self._checkpoint.write(os.path.join(directory, _MODEL))
-        for name, own in self._own.items():
-            own.write(os.path.join(directory, _REPLICAS_FILES[name]))
-        write_whole(os.path.join(directory, _BUILD_CONFIG_FILE), json.dumps(self._build_config))
+    @property
+    def can_be_taken(self) -> bool:
+        """Whether what `take` returns may be called when training goes on already."""
+        return self._variables is not None
+
+    def take(self) -> Writer:
+        """Returns what writes the state into a directory; all workers of a cluster call this."""
+        writers = [own.take(_REPLICAS_FILES[name]) for name, own in self._own.items()]
+        write_variables = None if self._variables is None else self._variables.take(_MODEL)
+
+        def write(directory: str) -> None:
+            if write_variables is not None:
+                write_variables(directory)
+            else:
+                self._checkpoint.write(os.path.join(directory, _MODEL))
+            for write_own in writers:
+                write_own(directory)
+            write_whole(os.path.join(directory, _BUILD_CONFIG_FILE), self._build_config)
+
+        return write
 
     def read(self, directory: str) -> None:
         """Restores the state.
@@ -141,8 +164,8 @@ def _values(variables: Any) -> list[Any]:
 # ---- the callbacks and the generators ------------------------------------------------------------
 
 
-def write_callbacks(directory: str, callbacks: Sequence[Any], model: Any) -> None:
-    """Writes the random state, and what callbacks hold of numbers, texts, arrays and generators.
+def take_callbacks(callbacks: Sequence[Any], model: Any) -> Writer:
+    """Takes the random state, and what callbacks hold of numbers, texts, arrays and generators.
 
     Also lists and dicts of them. Others (open files, models, functions) are made anew by the run
     that resumes.
@@ -150,13 +173,19 @@ def write_callbacks(directory: str, callbacks: Sequence[Any], model: Any) -> Non
     arrays: dict[str, np.ndarray] = {}
     states = [[type(each).__name__, _state(each, arrays)] for each in callbacks]
     randomness = encoded(random_state(model), arrays)
-    write_arrays(os.path.join(directory, _ARRAYS_FILE), arrays)
-    write_whole(os.path.join(directory, _CALLBACKS_FILE), json.dumps(states))
-    write_whole(os.path.join(directory, _RANDOMNESS_FILE), json.dumps(randomness))
+    arrays = {name: np.array(array) for name, array in arrays.items()}  # others may be changed
+    texts = {_CALLBACKS_FILE: json.dumps(states), _RANDOMNESS_FILE: json.dumps(randomness)}
+
+    def write(directory: str) -> None:
+        write_arrays(os.path.join(directory, _ARRAYS_FILE), arrays)
+        for name, text in texts.items():
+            write_whole(os.path.join(directory, name), text)
+
+    return write
 
 
 def read_callbacks(directory: str, callbacks: Sequence[Any]) -> None:
-    """Gives callbacks the attributes that `write_callbacks` found on them.
+    """Gives callbacks the attributes that `take_callbacks` found on them.
 
     Raises:
         ValueError: they are not the callbacks that were written.
@@ -235,27 +264,24 @@ class ReaderPosition:
         )
 
 
-def write_position(directory: str, iterator: Any, position: ReaderPosition) -> None:
-    """Saves the state of a `tf.data` iterator, if it has one that can be saved and is of use.
+def take_position(iterator: Any, position: ReaderPosition) -> Writer:
+    """Takes the state of a `tf.data` iterator, if it has one that can be saved and is of use.
 
     That state holds the seeds of its shuffles and the elements that are read and not yet used. The
     iterators of a distribution strategy, those over Python generators and those with stateful
     functions have none: their batches are counted, as are those of data that are iterated again.
     """
-    if position.is_iterated_again(iterator):
-        return
-    path = os.path.join(directory, _READER)
+    if position.is_iterated_again(iterator) or not _is_plain(iterator):
+        return _write_nothing
     try:
-        tf.train.Checkpoint(iterator=iterator).write(path)
-    except (
-        ValueError,
-        tf.errors.UnimplementedError,
-        tf.errors.FailedPreconditionError,
-        tf.errors.InvalidArgumentError,
-    ) as error:
-        for left in gfile().glob(path + "*"):
-            gfile().rmtree(left) if gfile().isdir(left) else gfile().remove(left)
+        return take_iterator(iterator, _READER)
+    except _HAS_NO_STATE as error:
         _logger.info("The position in the data is kept as a number of batches: %s", error)
+        return _write_nothing
+
+
+def _write_nothing(directory: str) -> None:
+    pass
 
 
 def move_to(

@@ -73,7 +73,7 @@ def write_checkpoint(
 
     _tracked(model).write(os.path.join(directory, _WEIGHTS))
     own = OwnOfReplicas(model.distribute_strategy, model.variables)
-    own.write(os.path.join(directory, _REPLICAS))
+    own.take(_REPLICAS)(directory)
     buffer = io.BytesIO()
     with h5py.File(buffer, "w") as file:
         for number, optimizer in enumerate(optimizers):

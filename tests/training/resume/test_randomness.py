@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from generic_trainer.errors import TrainingError
 from generic_trainer.training.resume import random_state, set_random_state
-from generic_trainer.training.resume._state import read_callbacks, read_randomness, write_callbacks
+from generic_trainer.training.resume._state import read_callbacks, read_randomness, take_callbacks
 from tests.training.resume import fit_in_child
 
 
@@ -53,7 +53,7 @@ def test_all_generators_go_on(tmp_path: Path, package: str) -> None:
     importlib.import_module(package).utils.set_random_seed(1)
     model = built_model(package)
     first = draws(package, model)
-    write_callbacks(str(tmp_path), [], model)
+    take_callbacks([], model)(str(tmp_path))
     expected = draws(package, model)
     assert all(one != other for one, other in zip(first, expected, strict=True))
     importlib.import_module(package).utils.set_random_seed(1)
@@ -82,7 +82,7 @@ def test_generators_of_callbacks_go_on_in_their_place(tmp_path: Path) -> None:
     kept = second.numpy
     first.draw()
     model = built_model("keras")
-    write_callbacks(str(tmp_path), [first], model)
+    take_callbacks([first], model)(str(tmp_path))
     json.loads((tmp_path / "callbacks.json").read_text(encoding="utf-8"))
     read_callbacks(str(tmp_path), [second])
     assert second.numpy is kept
