@@ -1,4 +1,4 @@
-"""JSON and YAML that people write: read within limits, and told apart from what was meant.
+"""Texts: JSON and YAML that people write, read within limits; values and errors, shown in a line.
 
 A text of a few hundred bytes can stand for gigabytes (YAML aliases of aliases), for a structure
 deeper than Python's stack, or for two values under one key. All of it is refused while it is read,
@@ -25,6 +25,9 @@ _FLOAT_1_2 = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$"
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 _MERGE = "tag:yaml.org,2002:merge"
 _SHOWN_CHARACTERS = 60
+# What TensorFlow puts around the message of an error, and before it.
+_WRAPPING = ("Graph execution error", "Detected at node", "Original stack", 'File "', "<", "Node:")
+_NODE = re.compile(r"^\{\{.*?\}\} ")
 
 
 def parse_json(text: str) -> Any:
@@ -194,3 +197,10 @@ def _yaml_loader() -> Any:
     }
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT_1_2, list("-+0123456789."))
     return Loader
+
+
+def reason_of(error: Exception) -> str:
+    """Returns what an error is and says, in a line, without the stack and nodes of TensorFlow."""
+    lines = (_NODE.sub("", line.strip()) for line in str(error).splitlines())
+    own = [line for line in lines if line and not line.startswith(_WRAPPING)]
+    return f"{type(error).__name__}: {own[0][:500]}" if own else type(error).__name__

@@ -20,11 +20,12 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Literal
+
+from generic_trainer._core.texts import reason_of
 
 if TYPE_CHECKING:
     from generic_trainer.validation._model import ModelUnderTest
@@ -35,9 +36,6 @@ CheckFunction = Callable[["ModelUnderTest"], Iterator["Finding"]]
 # Of Unicode: control characters and surrogates; what turns the direction of writing.
 _CATEGORIES = ("Cc", "Cs")
 _DIRECTIONS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
-# What TensorFlow puts around the message of an error, and before it.
-_WRAPPING = ("Graph execution error", "Detected at node", "Original stack", 'File "', "<", "Node:")
-_NODE = re.compile(r"^\{\{.*?\}\} ")
 _WORST_FIRST: tuple[Status, ...] = ("fail", "warn", "pass", "skip")
 
 
@@ -130,13 +128,6 @@ def printable(text: str, keep: str = "") -> str:
         else each
         for each in text
     )
-
-
-def reason_of(error: Exception) -> str:
-    """Returns what an error is and says, in a line, without the stack and nodes of TensorFlow."""
-    lines = (_NODE.sub("", line.strip()) for line in str(error).splitlines())
-    own = [line for line in lines if line and not line.startswith(_WRAPPING)]
-    return f"{type(error).__name__}: {own[0][:500]}" if own else type(error).__name__
 
 
 def merge(name: str, findings: Iterable[Finding], seconds: float = 0.0) -> Result:

@@ -13,10 +13,10 @@ from typing import Any
 
 from generic_trainer._core import internals
 from generic_trainer._core.protos import load_eval_config, load_schema, load_statistics, read_schema
+from generic_trainer._core.texts import reason_of
 from generic_trainer._core.tfx_names import TRANSFORMED_SCHEMA
 from generic_trainer.errors import DataError
 from generic_trainer.validation._access import Assets
-from generic_trainer.validation._check import reason_of
 from generic_trainer.validation._contract import ServingContract
 from generic_trainer.validation._formats.contents import Contents
 from generic_trainer.validation._formats.detected import Artifact, find_artifacts

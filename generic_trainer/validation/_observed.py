@@ -1,4 +1,4 @@
-"""What the statistics of a data set have seen: values, lengths of lists, features that are missing.
+"""Statistics of a data set: the values, lengths of lists and missing features that they have seen.
 
 `TensorFlow Data Validation <https://www.tensorflow.org/tfx/data_validation>`_ computes them over
 all examples, of which the checks read the first ones only.

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from generic_trainer.validation._check import reason_of
+from generic_trainer._core.texts import reason_of
 from generic_trainer.validation._schema_rows import without
 from generic_trainer.validation._scoring import Outputs, call, is_float
 

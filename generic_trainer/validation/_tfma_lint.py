@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from generic_trainer._core.protos import load_eval_config, load_schema
-from generic_trainer.validation._check import Finding, Result, fail, merge, reason_of, warn
+from generic_trainer._core.texts import reason_of
+from generic_trainer.validation._check import Finding, Result, fail, merge, warn
 
 
 def lint_eval_config(eval_config: Any, schema: Any = None) -> Result:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from generic_trainer.validation._check import Finding, check, fail, note, reason_of, skip, warn
+from generic_trainer._core.texts import reason_of
+from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._scoring import call, is_float
 from generic_trainer.validation._signatures import describe_info

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from generic_trainer._core.scratch import ScratchFolder
-from generic_trainer._core.texts import did_you_mean
-from generic_trainer.validation._check import Finding, check, fail, note, reason_of, skip
+from generic_trainer._core.texts import did_you_mean, reason_of
+from generic_trainer.validation._check import Finding, check, fail, note, skip
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._schema_rows import DTYPE_OF_LIST, domain_words
 from generic_trainer.validation._scoring import is_float

@@ -10,8 +10,9 @@ from typing import Any
 
 from generic_trainer._core import internals
 from generic_trainer._core.files import sha256_of_file
+from generic_trainer._core.texts import reason_of
 from generic_trainer.errors import DataError
-from generic_trainer.validation._check import Finding, check, fail, note, reason_of, skip, warn
+from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
 from generic_trainer.validation._manifest import MANIFEST, read_manifest
 from generic_trainer.validation._model import SAVED_MODEL_FILES, ModelUnderTest
 from generic_trainer.validation._signatures import nodes_of

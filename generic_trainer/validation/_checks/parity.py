@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from generic_trainer.validation._check import Finding, check, fail, note, reason_of, skip, warn
+from generic_trainer._core.texts import reason_of
+from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
 from generic_trainer.validation._checks.graph import file_ops
 from generic_trainer.validation._feeds import feed_for
 from generic_trainer.validation._formats.comparison import (

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from generic_trainer._core.texts import reason_of
 from generic_trainer.validation._check import (
     Finding,
     check,
@@ -15,7 +16,6 @@ from generic_trainer.validation._check import (
     note,
     of_rows,
     per_row,
-    reason_of,
     warn,
 )
 from generic_trainer.validation._feeds import feed_for

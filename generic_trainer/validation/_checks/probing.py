@@ -21,6 +21,7 @@ from generic_trainer._core.machine import (
     peak_memory_mb,
     resident_memory_mb,
 )
+from generic_trainer._core.texts import reason_of
 from generic_trainer.validation._check import (
     Finding,
     check,
@@ -28,7 +29,6 @@ from generic_trainer.validation._check import (
     note,
     of_rows,
     per_row,
-    reason_of,
     skip,
     warn,
 )

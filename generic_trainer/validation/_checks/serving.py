@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from generic_trainer._core.machine import resident_memory_mb
+from generic_trainer._core.texts import reason_of
 from generic_trainer.errors import DataError
-from generic_trainer.validation._check import Finding, check, fail, note, reason_of, skip, warn
+from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._scoring import Scores, call, difference
 from generic_trainer.validation._signatures import describe_info, nodes_of, shape_of

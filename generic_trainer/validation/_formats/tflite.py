@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from generic_trainer._core import internals
+from generic_trainer._core.texts import reason_of
 from generic_trainer.validation._access import reaches_out
-from generic_trainer.validation._check import reason_of
 from generic_trainer.validation._formats.contents import (
     Contents,
     MissingLibraryError,
