@@ -39,6 +39,8 @@ _OWN_FILES = {KEPT_EXPORT_FILE, JOB_FILE, REJECTED_DIR, _LOCK_FILE}
 # What an installed package is named by: `numpy-1.26.4.dist-info`.
 _INSTALLED = ".dist-info"
 _OWN_PACKAGE = "generic_trainer"
+# Folder of copies for a package's own use, which setuptools puts on the path once it is imported.
+_VENDORED = "_vendor"
 
 _logger = logging.getLogger(__name__)
 
@@ -254,7 +256,8 @@ def _packages() -> dict[str, str]:
     This package is not among them: what it checks is asked for anew, and it trains nothing.
     """
     entries: dict[str, str] = {}
-    for folder in reversed(sys.path):  # the first one on the path counts
+    folders = [each for each in sys.path if os.path.basename(each) != _VENDORED]
+    for folder in reversed(folders):  # the first one on the path counts
         with contextlib.suppress(OSError):
             names = [name for name in os.listdir(folder or ".") if name.endswith(_INSTALLED)]
             parts = (name.removesuffix(_INSTALLED).partition("-") for name in names)

@@ -77,6 +77,17 @@ def test_runs_of_another_key_do_not(tmp_path: Path) -> None:
     assert find_kept_export(run_of(tmp_path, 2, user_code=code)) is None
 
 
+def test_packages_that_another_one_brings_for_itself_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brought = tmp_path / "setuptools" / "_vendor"
+    (brought / "brought-1.0.dist-info").mkdir(parents=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "path", [*sys.path, str(brought)])  # as by importing setuptools
+        kept = failed(tmp_path)
+    assert find_kept_export(run_of(tmp_path, 2)) == kept
+
+
 def delete(kept: KeptExport) -> None:
     shutil.rmtree(kept.directory)
 

@@ -27,7 +27,10 @@ def fit(keras: Any, directory: str | None, end: int = 0) -> Any:
     """Returns weights and history; statistics and metrics are each replica's own."""
     tf.keras.backend.clear_session()
     keras.utils.set_random_seed(1)
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    # The default reduction waits for ever on several CPU devices.
+    reduction = tf.distribute.ReductionToOneDevice()
+    devices = ["CPU:0", "CPU:1"]
+    with tf.distribute.MirroredStrategy(devices, cross_device_ops=reduction).scope():
         layers = [keras.layers.Dense(3), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
         model = keras.Sequential(layers)
         model.compile("adam", "mse", metrics=["mae"])
