@@ -57,6 +57,15 @@ def test_component_loads_nothing_that_the_dsl_of_tfx_does_not() -> None:
     assert added == {"generic_trainer"}
 
 
+def test_the_command_needs_nothing_but_the_standard_library_to_start() -> None:
+    # Else the doctor could not be asked what is missing.
+    loaded = import_in_new_process("generic_trainer.cli", options=("-S",))
+    assert loaded - {"__mp_main__"} == {"generic_trainer"}
+    command = [sys.executable, "-S", "-m", "generic_trainer.cli", "explain"]
+    done = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1 and "`generic-trainer doctor` tells" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -70,6 +79,8 @@ def test_component_loads_nothing_that_the_dsl_of_tfx_does_not() -> None:
         ("run setup.py --output o --examples . --distribution {", "--distribution: "),
         ("validate no", "validate: MODEL: no is not a directory or a file"),
         ("validate docs --schema no --source gone", "--source: gone does not exist"),
+        ("validate docs --html /nowhere/x.html", "/nowhere/x.html is in no directory"),
+        ("validate docs --html docs", "--html: docs is a directory"),
         ("explain sesion", "there is no check 'sesion' (did you mean 'session'?)"),
         ("migrate no.py", "migrate: wrong options: FILE: no.py does not exist"),
         ("init .", "README.md exists already"),

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from email.message import Message
 from email.parser import Parser
@@ -70,6 +71,30 @@ def test_metadata_names_the_version_the_extras_and_the_pythons(metadata: Message
     assert metadata["Version"] == generic_trainer.__version__
     assert set(metadata.get_all("Provides-Extra", [])) == EXTRAS
     assert SpecifierSet(metadata["Requires-Python"]) == SpecifierSet(">=3.10,<3.14")
+
+
+def test_metadata_says_whose_and_what_it_is(metadata: Message) -> None:
+    assert metadata["Author"] and metadata["License"] == "Apache-2.0"
+    assert "tfx" in metadata["Keywords"]
+    told = {each.rpartition(" ")[2] for each in metadata.get_all("Classifier", [])}
+    assert {version for versions in STACKS.values() for version in versions} <= told
+
+
+def test_source_distribution_holds_the_tests_and_what_they_read(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    ignored = shutil.ignore_patterns(
+        ".git", ".*venv*", ".chroot", "build", "runs", "__pycache__", ".*_cache", "*.egg-info"
+    )
+    shutil.copytree(ROOT, source, symlinks=True, ignore=ignored)
+    code = "from setuptools.build_meta import build_sdist; build_sdist('out')"
+    subprocess.run([sys.executable, "-c", code], cwd=source, check=True, capture_output=True)
+    with tarfile.open(next((source / "out").glob("*.tar.gz"))) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    folders = "tests", "docs", "pipelines", "module_files", "constraints", "scripts"
+    written = [path for folder in folders for path in (source / folder).rglob("*")]
+    names = {path.relative_to(source).as_posix() for path in written if path.is_file()}
+    names |= {"README.md", "Makefile", "mkdocs.yml", ".ci/run"}
+    assert names - packed == set()
 
 
 def test_entry_points_lead_to_functions(wheel: zipfile.ZipFile) -> None:

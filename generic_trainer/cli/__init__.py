@@ -59,6 +59,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except GenericTrainerError as error:
         print(f"generic-trainer {options.command}: {error}", file=sys.stderr)
         return _WRONG_CALL if isinstance(error, ConfigurationError) else exit_code(error)
+    except ModuleNotFoundError as error:  # of a user's module it would be a ModuleFileError
+        print(
+            f"generic-trainer {options.command}: {error}: `generic-trainer doctor` tells what is "
+            "missing, and how to get it",
+            file=sys.stderr,
+        )
+        return 1
 
 
 def command_parser() -> argparse.ArgumentParser:

@@ -53,10 +53,8 @@ def add_doctor(commands: Any) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from rich.console import Console
-
-    with Console(stderr=True).status("Importing TensorFlow, TFX and their parts ..."):
-        observations = list(examine())
+    print("Importing TensorFlow, TFX and their parts ...", file=sys.stderr, flush=True)
+    observations = list(examine())
     if options.json:
         print(json.dumps([dataclasses.asdict(each) for each in observations], indent=2))
     else:
@@ -77,10 +75,15 @@ def examine() -> Iterator[Observation]:
 
 
 def _print(observations: Sequence[Observation]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
+    try:
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+    except ImportError:  # the doctor is for environments in which things are missing
+        for each in observations:
+            remedy = f"\n    → {each.remedy}" if each.remedy else ""
+            print(f"{each.status.upper():7}  {each.subject}: {each.found}{remedy}")
+        return
     table = Table(box=None, pad_edge=False, show_header=False)
     for column in ("status", "subject"):
         table.add_column(column, no_wrap=True)

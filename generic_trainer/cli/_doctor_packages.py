@@ -79,7 +79,10 @@ def required_packages() -> Iterator[Observation]:
     for distribution, module in _REQUIRED.items():
         version = _version(distribution)
         if version is None:
-            remedy = f"pip install {distribution}, or all at once: pip install generic-trainer"
+            remedy = (
+                f"pip install {distribution}, or all at once: GenericTrainer again with what it "
+                "asks for, by pip install and its wheel, its checkout or its repository's URL"
+            )
             yield Observation(distribution, "fail", "not installed", remedy)
         elif module in errors:
             message, missing = errors[module]
@@ -97,8 +100,22 @@ def optional_packages() -> Iterator[Observation]:
         if version is not None:
             yield Observation(distribution, "ok", f"{version}, for {purpose}")
         else:
-            remedy = f"pip install 'generic-trainer[{extra}]'"
+            remedy = f"pip install {_requirements(extra) or distribution}"
             yield Observation(distribution, "missing", f"not installed: for {purpose}", remedy)
+
+
+def _requirements(extra: str) -> str:
+    """Returns what an extra of this package asks for, as words for pip; "" where nobody knows.
+
+    The package's own name would be no help where it came from a checkout or a wheel.
+    """
+    try:
+        lines = importlib.metadata.requires("generic-trainer") or []
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    parts = (line.replace("'", '"').partition(";") for line in lines)
+    wanted = f'extra == "{extra}"'
+    return " ".join(f"'{what.strip()}'" for what, _, marker in parts if marker.strip() == wanted)
 
 
 def _version(distribution: str) -> str | None:

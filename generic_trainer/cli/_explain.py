@@ -8,7 +8,6 @@ from typing import Any
 
 from generic_trainer._core.texts import did_you_mean
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.validation import all_checks
 
 
 def add_explain(commands: Any) -> None:
@@ -25,6 +24,8 @@ def add_explain(commands: Any) -> None:
 
 
 def _checks() -> dict[str, Any]:
+    from generic_trainer.validation import all_checks  # they import NumPy
+
     return {check.name: check for check in all_checks()}
 
 

@@ -12,7 +12,11 @@ from generic_trainer._core.files import absolute, file_errors_as
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.cli._files import require_files
 from generic_trainer.cli._run import new_directories
-from generic_trainer.cli._validate import add_report_options, show_report
+from generic_trainer.cli._validate import (
+    add_report_options,
+    require_place_for_report,
+    show_report,
+)
 from generic_trainer.errors import ConfigurationError, ExportError, GenericTrainerError
 from generic_trainer.validation import ServingContract, start_checker
 
@@ -44,6 +48,7 @@ def add_publish(commands: Any) -> None:
 
 def _publish(options: argparse.Namespace) -> int:
     require_files(RUN=options.directory, contract=options.contract, module_file=options.module_file)
+    require_place_for_report(options)
     contract = ServingContract.from_yaml(options.contract) if options.contract else None
     from generic_trainer.launchers import exit_code
 

@@ -143,7 +143,9 @@ def _check_options(options: argparse.Namespace) -> None:
 
 
 def _request(options: argparse.Namespace, scratch_dir: str) -> TrainingRequest:
-    from generic_trainer._core.protos import load_eval_config
+    from tensorflow_metadata.proto.v0 import schema_pb2
+
+    from generic_trainer._core.protos import load_eval_config, read_proto
     from generic_trainer._entry_points import may_define
     from generic_trainer._run.run_key import with_run_key
     from generic_trainer.user_code import bundle_module_file
@@ -151,6 +153,9 @@ def _request(options: argparse.Namespace, scratch_dir: str) -> TrainingRequest:
     splits = _splits(options)
     if options.dry_run:
         splits = _first_examples(splits, os.path.join(scratch_dir, "examples"))
+    schema_path = _existing("--schema", options.schema)
+    if schema_path is not None:
+        read_proto(schema_path, schema_pb2.Schema, "schema")  # else only the export would fail
     user_code = bundle_module_file(options.module_file, scratch_dir, may_define=may_define)
     contract = ServingContract.from_yaml(options.contract) if options.contract else None
     request = TrainingRequest(
@@ -162,7 +167,7 @@ def _request(options: argparse.Namespace, scratch_dir: str) -> TrainingRequest:
         scratch_dir=scratch_dir,
         train_steps=_DRY_STEPS if options.dry_run else options.train_steps,
         eval_steps=1 if options.dry_run else options.eval_steps,
-        schema_path=_existing("--schema", options.schema),
+        schema_path=schema_path,
         transform_graph_path=_existing("--transform-graph", options.transform_graph),
         base_model=_existing("--base-model", options.base_model),
         hyperparameters=_hyperparameters(options.hyperparameters),

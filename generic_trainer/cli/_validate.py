@@ -11,6 +11,7 @@ from typing import Any
 
 from generic_trainer._core.files import is_remote
 from generic_trainer._core.protos import read_proto
+from generic_trainer._core.texts import is_number
 from generic_trainer.cli._files import require_files
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.validation import (
@@ -78,12 +79,32 @@ def add_validate(commands: Any) -> None:
 
 def add_report_options(parser: argparse.ArgumentParser) -> None:
     """Adds how long to check and how to show the outcome, for `show_report`."""
-    parser.add_argument("--timeout", metavar="SECONDS", type=float, default=600.0, dest="timeout_s",
-                        help="time for one check (default: %(default)g)")  # fmt: skip
+    parser.add_argument("--timeout", metavar="SECONDS", type=_seconds, default=600.0,
+                        dest="timeout_s", help="for a check (default: %(default)g)")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--html", metavar="FILE",
                         help="also write the report as an HTML page, and beside it the examples "
                         "that fail")  # fmt: skip
+
+
+def _seconds(text: str) -> float:
+    if not is_number(seconds := float(text)) or seconds <= 0:
+        raise ValueError(text)
+    return seconds
+
+
+def require_place_for_report(options: argparse.Namespace) -> None:
+    """Checks, before minutes of work, that a report can be written to where it shall go.
+
+    Raises:
+        ConfigurationError: it cannot.
+    """
+    if options.html and not Path(options.html).absolute().parent.is_dir():
+        raise ConfigurationError(
+            f"--html: {options.html} is in no directory that exists", path=options.html
+        )
+    if options.html and Path(options.html).is_dir():
+        raise ConfigurationError(f"--html: {options.html} is a directory", path=options.html)
 
 
 def _validate(options: argparse.Namespace) -> int:
@@ -92,6 +113,7 @@ def _validate(options: argparse.Namespace) -> int:
             raise ConfigurationError(f"MODEL: {model} is not a directory or a file", path=model)
     if options.html and len(options.models) > 1:
         raise ConfigurationError("--html: expected one model, whose report it is")
+    require_place_for_report(options)
     files = "contract", "schema", "transform_graph", "eval_config", "base_model", "source"
     require_files(**{name: getattr(options, name) for name in files})
     contract = _contract(options)
@@ -165,15 +187,15 @@ def _examples(files: list[str] | None) -> list[bytes] | None:
 
 def show_report(report: ValidationReport, options: argparse.Namespace) -> None:
     """Prints a report as the options say."""
-    if options.html:
+    if options.json:
+        print(report.to_json())
+    else:
+        print_report(report)
+    if options.html:  # last: what cannot be written has been printed
         page = Path(options.html)
         _write(page, report.to_html())
         for name, text in report.failing_examples.items():
             _write(page.with_name(name), text)
-    if options.json:
-        print(report.to_json())
-        return
-    print_report(report)
 
 
 def _write(file: Path, text: str) -> None:

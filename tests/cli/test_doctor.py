@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -28,6 +29,17 @@ def test_the_status_tells_whether_all_is_there(
     for each in observations:
         assert each.found in printed
         assert each.remedy in printed
+
+
+def test_it_prints_where_rich_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(_doctor, "examine", lambda: [BROKEN])
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+
+    assert cli.main(["doctor"]) == 1
+    told = "FAIL     tfx-bsl: 1.16.1, import fails\n    → pip install dill\n"
+    assert capsys.readouterr().out == told
 
 
 @pytest.mark.slow

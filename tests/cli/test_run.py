@@ -104,6 +104,18 @@ def test_an_error_of_the_module(
     assert os.listdir(tmp_path / "runs" / "model" / "1") == []
 
 
+def test_a_schema_that_is_none(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema = tmp_path / "schema.pbtxt"
+    schema.write_text("feature {")
+    words = ["--examples", data, "--output", tmp_path / "runs", "--schema", schema]
+
+    assert run(helpers.write_module(tmp_path, TELLS_ITS_ARGUMENTS), *words) == 2
+    assert str(schema) in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
 def test_an_export_that_is_no_good(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -12,7 +13,8 @@ import tensorflow as tf
 from google.protobuf import text_format
 
 from generic_trainer import cli
-from generic_trainer.validation import ServingContract
+from generic_trainer.cli._validate import _show_reports
+from generic_trainer.validation import ServingContract, ValidationReport
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +59,19 @@ def test_two_models_are_compared(
     base = {result["name"]: result for result in told["reports"][1]["results"]}["base_model"]
     assert base["status"] == "warn" and "'y'" in base["message"]
 
-    assert cli.main(["validate", str(model), str(other)]) == 0
+    reports = [ValidationReport.from_json(json.dumps(report)) for report in told["reports"]]
+    _show_reports(reports, argparse.Namespace(json=False))
     printed = capsys.readouterr().out
     assert f"From {model} to {other}:" in printed
     assert "outputs_finite: pass → warn" in printed
     assert cli.main(["validate", str(model), str(other), "--html", str(tmp_path / "a.html")]) == 2
+
+
+@pytest.mark.parametrize("seconds", ["-1", "0", "nan", "soon"])
+def test_times_are_positive(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["validate", ".", "--timeout", seconds])
+    assert "--timeout" in capsys.readouterr().err
 
 
 def test_a_failing_example_can_be_replayed(

@@ -59,7 +59,7 @@ class KubernetesApi:
         except ImportError as error:
             raise ConfigurationError(
                 f"launcher={launcher!r} needs the Kubernetes client, which is not installed here: "
-                f"pip install generic-trainer[kubernetes] ({error})."
+                f"pip install kubernetes, or GenericTrainer's extra `kubernetes` ({error})."
             ) from error
         self._namespace = namespace
         self._permissions, self._operator = permissions, operator

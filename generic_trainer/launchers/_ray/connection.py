@@ -212,7 +212,7 @@ def _import_ray() -> Any:
     except ImportError as error:
         raise ConfigurationError(
             "launcher='ray' needs Ray Train, which is not installed here: "
-            f"pip install generic-trainer[ray] ({error})."
+            f"pip install 'ray[train]', or GenericTrainer's extra `ray` ({error})."
         ) from error
 
 

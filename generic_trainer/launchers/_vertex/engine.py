@@ -193,7 +193,7 @@ def job_client(region: str) -> Any:
     except ImportError as error:
         raise ConfigurationError(
             "launcher='vertex' needs Google's client, which is not installed here: "
-            f"pip install generic-trainer[vertex] ({error})."
+            f"pip install google-cloud-aiplatform, or GenericTrainer's extra `vertex` ({error})."
         ) from error
     try:
         return JobServiceClient(

@@ -82,7 +82,7 @@ def _connect(address: str) -> Any:
     except ImportError as error:
         raise ConfigurationError(
             "An experiment is sent to a cluster by Ray, which is not installed: run "
-            '`pip install "generic-trainer[ray]"`, or pass local=True, test=True.'
+            "`pip install 'ray[train]' aiohttp pathspec`, or pass local=True, test=True."
         ) from error
     try:
         return JobSubmissionClient(address)
@@ -163,7 +163,7 @@ def _walk(root: Path) -> Iterator[Path]:
     except ImportError as error:
         raise ConfigurationError(
             "Packing a context directory needs pathspec, which is not installed: run "
-            '`pip install "generic-trainer[ray]"`.'
+            "`pip install pathspec`."
         ) from error
     file = root / _IGNORE_FILE
     own = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []

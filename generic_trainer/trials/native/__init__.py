@@ -7,7 +7,7 @@
     context = estimator.init(config, local=True, test=True)      # one batch, here
     context = estimator.init(config, context_dir=".", master_url="http://head:8265")  # on Ray
 
-On a cluster the folder is sent as a Ray job (`pip install "generic-trainer[ray]"`), and the script
+On a cluster the folder is sent as a Ray job (with GenericTrainer's extra `ray`), and the script
 ends at `init`. In the job it is run anew for each trial, up to the line that trains.
 
 `experimental.create` starts an experiment of a trial class in the same way.
