@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import _figures
 from benchmarks.bench_distribution import LOOP, own_ray, run_ours
 
 STEPS = 20
@@ -104,7 +105,9 @@ def main() -> None:
         "--launchers", nargs="+", choices=("local", "ray"), default=["local", "ray"]
     )
     parser.add_argument("--runs", type=int, default=3)
+    _figures.add_json_option(parser)
     arguments = parser.parse_args()
+    figures = []
     logging.disable(logging.WARNING)
     print("launcher  workers     first new step  bare      ratio")
     for launcher in arguments.launchers:
@@ -118,9 +121,14 @@ def main() -> None:
                 own_s = statistics.median(ours)
                 beside = ""
                 if bare:
+                    what = f"from the death of one of {workers} to the next step, Ray"
+                    figures.append(
+                        _figures.compare(what, ours, "s", "bare Ray", bare, less_is_better=True)
+                    )
                     bare_s = statistics.median(bare)
                     beside = f"{bare_s:6.2f} s  {own_s / bare_s:8.2f}"
                 print(f"{launcher:<8}  {workers:<7}  {own_s:15.2f} s  {beside}".rstrip())
+    _figures.write(figures, arguments.json)
 
 
 if __name__ == "__main__":
