@@ -37,6 +37,7 @@ _OPTIONAL = {
     "google-cloud-aiplatform": ("vertex", "training as a custom job of Vertex AI"),
     "kfp": ("kfp", "compiling pipelines for Kubeflow and Vertex AI"),
     "nbformat": ("notebook", "InteractiveContext in notebooks"),
+    "tf-slim": ("slim", "tf.contrib's layers"),
     "scikit-learn": ("examples", "the data of the example module files"),
 }
 _TIMEOUT_S = 600.0

@@ -14,7 +14,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tensorflow as tf
+from sklearn.datasets import load_digits
 
 from pipelines._results import RunResults, last_run
 from pipelines.penguin_data import write_penguin_csv
@@ -64,10 +67,27 @@ def taxi_csv(tmp_path: Path) -> Path:
     return folder
 
 
-def run_in_keras_2(example: str, csv_folder: Path, folder: Path) -> RunResults:
+@pytest.fixture
+def mnist_records(tmp_path: Path) -> Path:
+    """Handwritten digits in the form of MNIST: 28 x 28 pixels in [-0.5, 0.5]."""
+    digits = load_digits()
+    images = np.kron(digits.images / 16, np.ones([3, 3])) - 0.5
+    images = np.pad(images, [(0, 0), (2, 2), (2, 2)], constant_values=-0.5).reshape(-1, 784)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    with tf.io.TFRecordWriter(str(folder / "digits.gz"), "GZIP") as writer:
+        for image, digit in zip(images, digits.target, strict=True):
+            example = tf.train.Example()
+            example.features.feature["image_floats"].float_list.value[:] = image
+            example.features.feature["image_class"].int64_list.value[:] = [digit]
+            writer.write(example.SerializeToString())
+    return folder
+
+
+def run_in_keras_2(example: str, data: Path, folder: Path) -> RunResults:
     command = [sys.executable, "-m", "tests.module_files.tfx_examples", example]
     child = subprocess.run(
-        [*command, str(csv_folder), str(folder)],
+        [*command, str(data), str(folder)],
         cwd=ROOT,
         env={**os.environ, "TF_USE_LEGACY_KERAS": "1"},
         capture_output=True,
@@ -91,3 +111,15 @@ def test_the_taxi_example_is_blessed(taxi_csv: Path, tmp_path: Path) -> None:
 
     assert results.blessed
     assert Path(results.uri("model"), "Format-Serving", "saved_model.pb").is_file()
+
+
+@pytest.mark.slow
+def test_the_mnist_example_is_blessed(mnist_records: Path, tmp_path: Path) -> None:
+    assert run_in_keras_2("mnist", mnist_records, tmp_path).blessed
+
+
+@pytest.mark.slow
+def test_the_sklearn_example_is_published(penguin_csv: Path, tmp_path: Path) -> None:
+    results = run_in_keras_2("sklearn", penguin_csv, tmp_path)
+
+    assert Path(results.uri("model"), "Format-Serving", "model.pkl").is_file()

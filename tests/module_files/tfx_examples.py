@@ -2,7 +2,7 @@
 
 ::
 
-    python -m tests.module_files.tfx_examples penguin CSV_FOLDER FOLDER
+    python -m tests.module_files.tfx_examples penguin DATA_FOLDER FOLDER
 
 A process of its own, because which Keras `tf.keras` is gets decided when TensorFlow is imported.
 """
@@ -13,6 +13,7 @@ import importlib.util
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from google.protobuf import text_format
 from tensorflow_model_analysis.proto import config_pb2
@@ -24,7 +25,7 @@ from pipelines._command import BEAM_ON_THIS_MACHINE
 EVAL_CONFIG = """
   model_specs {{
     signature_name: "serving_default"
-    preprocessing_function_names: "transform_features"
+    {preprocessing}
     label_key: "{label}"
   }}
   slicing_specs {{}}
@@ -43,15 +44,19 @@ class Example:
 
     Attributes:
         module: import path of the module file, which ships inside TFX.
-        label: name of the transformed label.
+        label: name of the label that the Evaluator reads; a transformed one ends with "_xf".
         metric: the accuracy that the example's Evaluator asks to be at least 0.6.
         train_steps: training batches, fewer than in the example.
+        is_csv: whether the data are CSV files, and not TFRecords of tf.Examples.
+        is_pickle: whether the model is a pickle, trained without Transform, for no Evaluator.
     """
 
     module: str
     label: str
     metric: str
     train_steps: int
+    is_csv: bool = True
+    is_pickle: bool = False
 
 
 EXAMPLES = {
@@ -67,43 +72,74 @@ EXAMPLES = {
         "BinaryAccuracy",
         train_steps=200,
     ),
+    "mnist": Example(
+        "tfx.examples.mnist.mnist_utils_native_keras",
+        "image_class",
+        "SparseCategoricalAccuracy",
+        train_steps=150,
+        is_csv=False,
+    ),
+    "sklearn": Example(
+        "tfx.examples.penguin.experimental.penguin_utils_sklearn",
+        "species",
+        "",
+        train_steps=2000,
+        is_pickle=True,
+    ),
 }
 
 
-def run_example(example: Example, csv_folder: Path, folder: Path) -> None:
+def run_example(example: Example, data_folder: Path, folder: Path) -> None:
     """Runs an example under the local orchestrator; its metadata is `folder`/metadata.db."""
-    examples = tfx.components.CsvExampleGen(input_base=str(csv_folder))
+    kind = tfx.components.CsvExampleGen if example.is_csv else tfx.components.ImportExampleGen
+    examples = kind(input_base=str(data_folder))
     statistics = tfx.components.StatisticsGen(examples=examples.outputs["examples"])
     schema = tfx.components.SchemaGen(
         statistics=statistics.outputs["statistics"], infer_feature_shape=True
     )
+    spec = importlib.util.find_spec(example.module)
+    assert spec is not None and spec.origin is not None
+    trainer_args = {
+        "module_file": spec.origin,
+        "schema": schema.outputs["schema"],
+        "train_args": tfx.proto.TrainArgs(num_steps=example.train_steps),
+        "eval_args": tfx.proto.EvalArgs(num_steps=5),
+    }
+    if example.is_pickle:
+        trainer = GenericTrainer(examples=examples.outputs["examples"], **trainer_args)
+        run_components([examples, statistics, schema, trainer], folder)
+        return
     transform = tfx.components.Transform(
         examples=examples.outputs["examples"],
         schema=schema.outputs["schema"],
         preprocessing_fn=f"{example.module}.preprocessing_fn",
         disable_statistics=True,
     )
-    spec = importlib.util.find_spec(example.module)
-    assert spec is not None and spec.origin is not None
     trainer = GenericTrainer(
-        module_file=spec.origin,
         examples=transform.outputs["transformed_examples"],
         transform_graph=transform.outputs["transform_graph"],
-        schema=schema.outputs["schema"],
-        train_args=tfx.proto.TrainArgs(num_steps=example.train_steps),
-        eval_args=tfx.proto.EvalArgs(num_steps=5),
+        **trainer_args,
     )
-    config = EVAL_CONFIG.format(label=example.label, metric=example.metric)
+    is_transformed = example.label.endswith("_xf")
+    config = EVAL_CONFIG.format(
+        label=example.label,
+        metric=example.metric,
+        preprocessing='preprocessing_function_names: "transform_features"' * is_transformed,
+    )
     evaluator = tfx.components.Evaluator(
         examples=examples.outputs["examples"],
         model=trainer.outputs["model"],
         eval_config=text_format.Parse(config, config_pb2.EvalConfig()),
     )
+    run_components([examples, statistics, schema, transform, trainer, evaluator], folder)
+
+
+def run_components(components: list[Any], folder: Path) -> None:
     metadata_path = str(folder / "metadata.db")
     pipeline = tfx.dsl.Pipeline(
         pipeline_name="tfx-example",
         pipeline_root=str(folder / "artifacts"),
-        components=[examples, statistics, schema, transform, trainer, evaluator],
+        components=components,
         metadata_connection_config=(
             tfx.orchestration.metadata.sqlite_metadata_connection_config(metadata_path)
         ),
@@ -113,5 +149,5 @@ def run_example(example: Example, csv_folder: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    name, csv_folder, folder = sys.argv[1:]
-    run_example(EXAMPLES[name], Path(csv_folder), Path(folder))
+    name, data_folder, folder = sys.argv[1:]
+    run_example(EXAMPLES[name], Path(data_folder), Path(folder))

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from generic_trainer import estimator
 from generic_trainer.errors import ConfigurationError, ExportError
+from generic_trainer.trials import get_pipeline
 from generic_trainer.trials.experiment import (
     Experiment,
     ExportStrategy,
@@ -343,6 +344,7 @@ def test_run_fn_publishes_the_export(tmp_path):
 
     def experiment_fn(run_config, hparams):
         rates.append(hparams.rate)
+        assert get_pipeline().serving_model_dir == fn_args.serving_model_dir
         exporter = estimator.FinalExporter("weight", receiver_fn)
         return make_experiment(run_config, hparams, export_strategies=exporter)
 
