@@ -124,6 +124,7 @@ PUBLIC = {
         "experiment",
         "experimental",
         "get_data_config",
+        "get_download_data_dir",
         "get_experiment_config",
         "get_hyperparameter",
         "get_hyperparameters",
@@ -190,6 +191,7 @@ PUBLIC = {
         "InputData",
         "KerasDataAdapter",
         "KerasInputData",
+        "KerasTrial",
         "SequenceAdapter",
         "TFKerasContext",
         "TFKerasExperimentalContext",
@@ -199,6 +201,7 @@ PUBLIC = {
         "TFKerasTrial",
         "TFKerasTrialContext",
         "callbacks",
+        "data",
         "init",
     ],
     "generic_trainer.trials.keras.callbacks": [
@@ -207,6 +210,11 @@ PUBLIC = {
         "ReduceLROnPlateau",
         "TFKerasTensorBoard",
         "TensorBoard",
+    ],
+    "generic_trainer.trials.keras.data": [
+        "ArrayLikeAdapter",
+        "InMemorySequence",
+        "KerasDataAdapter",
     ],
     "generic_trainer.trials.native": [
         "InvalidExperimentException",
@@ -219,7 +227,12 @@ PUBLIC = {
     "generic_trainer.trials.native.estimator": ["EstimatorNativeContext", "init"],
     "generic_trainer.trials.native.keras": ["TFKerasNativeContext", "init"],
     "generic_trainer.trials.horovod": ["HorovodContext", "hvd"],
-    "generic_trainer.trials.tensorflow": ["TensorFlowTrial"],
+    "generic_trainer.trials.tensorflow": [
+        "EstimatorTrial",
+        "TensorFlowTrial",
+        "wrap_dataset",
+        "wrap_optimizer",
+    ],
     "generic_trainer.trials.util": [
         "get_member_func",
         "has_param",

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from generic_trainer.trials._trial import (
         Trial,
         get_data_config,
+        get_download_data_dir,
         get_experiment_config,
         get_hyperparameter,
         get_hyperparameters,
@@ -79,6 +80,7 @@ __all__ = [
     "experiment",
     "experimental",
     "get_data_config",
+    "get_download_data_dir",
     "get_experiment_config",
     "get_hyperparameter",
     "get_hyperparameters",
@@ -108,8 +110,8 @@ __getattr__, __dir__ = lazy_names(
         "_pipeline": "Pipeline get_pipeline",
         "_run_fn": "run_fn_from_trial",
         "_scripts.start": "Mode create create_trial_instance",
-        "_trial": "Trial get_data_config get_experiment_config get_hyperparameter "
-        "get_hyperparameters get_trial_seed",
+        "_trial": "Trial get_data_config get_download_data_dir get_experiment_config "
+        "get_hyperparameter get_hyperparameters get_trial_seed",
         **{module: module for module in _MODULES},
     },
 )

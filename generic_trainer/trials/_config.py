@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 from collections.abc import Mapping
@@ -21,6 +22,21 @@ _NEEDED = {
     "metric": "the validation metric that tells the best trial",
 }
 _BUCKETS = {"s3": "s3", "gcs": "gs"}  # type of a storage → scheme of its URLs
+
+
+_DEFAULTS: Mapping[str, Any] = {
+    "data": {},
+    "hyperparameters": {},
+    "optimizations": {
+        "aggregation_frequency": 1,
+        "average_aggregated_gradients": True,
+        "average_training_metrics": False,
+        "gradient_compression": False,
+        "mixed_precision": "O0",
+    },
+    "resources": {"slots_per_trial": 1, "native_parallel": False},
+    "searcher": {"name": "single", "max_length": {"batches": 100}},
+}
 
 
 class ExperimentConfig(dict[str, Any]):
@@ -52,6 +68,12 @@ class ExperimentConfig(dict[str, Any]):
 
     Source: `determined.ExperimentConfig` of Determined 0.12 and 0.13.
     """
+
+    @classmethod
+    def with_defaults(cls, written: Mapping[str, Any]) -> ExperimentConfig:
+        """Returns a copy of what the user wrote, with what it leaves out at its default."""
+        unit = {"scheduling_unit": written.get("batches_per_step", DEFAULT_SCHEDULING_UNIT)}
+        return cls(copy.deepcopy({**_DEFAULTS, **unit, **written}))
 
     def scheduling_unit(self) -> int:
         """Returns the batches in a training workload."""

@@ -5,7 +5,6 @@ Source: `TrialContext` and `NativeContext` of Determined 0.12 and 0.13.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
@@ -13,26 +12,13 @@ from typing import Any, Literal, TypeVar
 
 from generic_trainer._core.cluster import this_task, training_addresses
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.trials._config import DEFAULT_SCHEDULING_UNIT, ExperimentConfig
+from generic_trainer.trials._config import ExperimentConfig
 from generic_trainer.trials._env import EnvContext, HorovodContext
 from generic_trainer.trials._pipeline import Pipeline, get_pipeline, has_pipeline
 from generic_trainer.trials._process import share_of_dataset
 from generic_trainer.trials._trial import TrialRun, sole_trial
 from generic_trainer.trials.errors import CheckFailedError, InvalidArgumentsError
 
-_DEFAULTS: Mapping[str, Any] = {
-    "data": {},
-    "hyperparameters": {},
-    "optimizations": {
-        "aggregation_frequency": 1,
-        "average_aggregated_gradients": True,
-        "average_training_metrics": False,
-        "gradient_compression": False,
-        "mixed_precision": "O0",
-    },
-    "resources": {"slots_per_trial": 1, "native_parallel": False},
-    "searcher": {"name": "single", "max_length": {"batches": 100}},
-}
 _GLOBAL_BATCH_SIZE = "global_batch_size"
 
 _logger = logging.getLogger(__name__)
@@ -156,9 +142,7 @@ class TrialContext:
         run = self._run = env.run
         self.env, self.hvd_config = env, hvd_config or HorovodContext.of(run)
         self._managed_training = env.managed_training
-        unit = {"scheduling_unit": run.config.get("batches_per_step", DEFAULT_SCHEDULING_UNIT)}
-        self._config = ExperimentConfig(copy.deepcopy({**_DEFAULTS, **unit, **run.config}))
-        env.experiment_config = self._config
+        self._config = env.experiment_config = ExperimentConfig.with_defaults(run.config)
         _check_optimizations(self._config.get("optimizations") or {}, run.hparams)
         self._batch_sizes = BatchSizes.of(
             run.hparams, run.slots, native_parallel=self._config.native_parallel_enabled()

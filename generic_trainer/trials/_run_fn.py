@@ -38,7 +38,7 @@ from generic_trainer.trials._pipeline import (
 )
 from generic_trainer.trials._process import code_file
 from generic_trainer.trials._search import Stretch, make_search
-from generic_trainer.trials._trial import Trial, TrialRun, chosen_class, current
+from generic_trainer.trials._trial import Trial, TrialRun, chosen_class, current, downloaded
 
 _logger = logging.getLogger(__name__)
 
@@ -241,7 +241,8 @@ def _continue(trial_class: type[Trial], trial: _KeptTrial, schedule: TrialSchedu
     progress, saved = trial.progress, trial.latest.latest()
     if next_work(schedule, progress, stop_requested=progress.stopped) is None:
         return
-    number, start = trial.run.trial_id, trial.run
+    number = trial.run.trial_id
+    start = trial.run = downloaded(trial_class, trial.run)
     if saved:
         _logger.info("Trial %d goes on after %d batches", number, progress.batches)
         start = _at(start, progress.batches, saved.path)

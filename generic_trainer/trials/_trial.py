@@ -9,7 +9,8 @@ import contextlib
 import contextvars
 import dataclasses
 import inspect
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +19,7 @@ from generic_trainer.trials._config import ExperimentConfig
 from generic_trainer.trials._fields import checked
 from generic_trainer.trials._hyperparameters import parse_hyperparameters, sample
 from generic_trainer.trials._loop import Controller
+from generic_trainer.user_code import loaded_modules
 
 # Sections about what only a cluster can do.
 _CLUSTER_ONLY = ("bind_mounts", "checkpoint_storage", "environment", "optimizations", "resources")
@@ -37,6 +39,7 @@ class TrialRun:
         log_dir: where event files of this trial go; None outside of an experiment.
         parent: the trial of a population whose copy this is.
         base_model: the SavedModel whose weights it starts with; None is with those of its own.
+        download_dir: what the module's `download_data` returned.
     """
 
     trial_id: int
@@ -50,6 +53,7 @@ class TrialRun:
     log_dir: str | None = None
     parent: int | None = None
     base_model: str | None = None
+    download_dir: str | None = None
 
     @property
     def slots_here(self) -> int:
@@ -88,6 +92,42 @@ class Trial:
         return size
 
 
+def trial_classes(module: ModuleType) -> list[type[Any]]:
+    """Returns the trial classes that an imported module defines."""
+    return [
+        value
+        for value in vars(module).values()
+        if inspect.isclass(value)
+        and issubclass(value, Trial)
+        and value.__module__ == module.__name__
+        and not inspect.isabstract(value)
+    ]
+
+
+def chosen_class(module: ModuleType, entrypoint: str | None) -> type[Any]:
+    """Returns the trial class that `entrypoint` names, such as "model_def:MyTrial".
+
+    Without one, or where the module has nothing of that name, it is the only one that is defined.
+
+    Raises:
+        ModuleFileError: there are several, and none is named.
+    """
+    found = trial_classes(module)
+    name = (entrypoint or "").rpartition(":")[2].rpartition(".")[2]
+    named = getattr(module, name, None) if name else None
+    if named in found:
+        return named  # type: ignore[no-any-return]
+    if len(found) > 1:
+        names = ", ".join(sorted(trial.__name__ for trial in found))
+        raise ModuleFileError(
+            f"Module {module.__name__!r} defines several trials ({names}) and no run_fn that says "
+            f"which to run: add `run_fn = run_fn_from_trial({found[-1].__name__})`, from "
+            "generic_trainer.trials, or name one as `entrypoint` of the experiment configuration: "
+            f'"{module.__name__}:{found[-1].__name__}"'
+        )
+    return found[0]
+
+
 def sole_trial(config: Mapping[str, Any]) -> TrialRun:
     """Returns trial 1 on one slot; hyperparameters are drawn with the seed of the experiment.
 
@@ -119,7 +159,7 @@ def get_experiment_config() -> ExperimentConfig:
     Raises:
         ConfigurationError: no trial is running.
     """
-    return ExperimentConfig(_running().config)
+    return ExperimentConfig.with_defaults(_running().config)
 
 
 def get_data_config() -> dict[str, Any]:
@@ -161,6 +201,46 @@ def get_trial_seed() -> int:
     return _running().seed
 
 
+def get_download_data_dir() -> str:
+    """Returns the directory that the module's `download_data(experiment_config, hparams)` returned.
+
+    Raises:
+        ConfigurationError: no trial is running, or its module has no such function.
+    """
+    directory = _running().download_dir
+    if directory is None:
+        raise ConfigurationError(
+            "The module of the trial class defines no download_data(experiment_config, hparams)"
+        )
+    return directory
+
+
+def downloaded(trial_class: type[Trial], run: TrialRun) -> TrialRun:
+    """Returns the trial with the directory of `download_data`, where its module defines that."""
+    download = module_function(trial_class, "download_data")
+    if download is None or run.download_dir is not None:
+        return run
+    config = ExperimentConfig.with_defaults(run.config)
+    return dataclasses.replace(run, download_dir=download(config, dict(run.hparams)))
+
+
+def with_batch_size(run: TrialRun) -> TrialRun:
+    """Returns a trial of PEDL with the `global_batch_size` that contexts need: its `batch_size`."""
+    size = run.hparams.get("batch_size", 1)
+    return dataclasses.replace(run, hparams={"global_batch_size": size, **run.hparams})
+
+
+def module_function(trial_class: type[Any], name: str) -> Callable[..., Any] | None:
+    """Returns a function of the class's module, its package, or where the user imports both."""
+    own = trial_class.__module__
+    modules = [sys.modules[one] for one in (own, own.rpartition(".")[0]) if one in sys.modules]
+    for module in (*loaded_modules(), sys.modules["__main__"]):
+        if vars(module).get(trial_class.__name__) is trial_class:
+            modules.append(module)
+    functions = (getattr(module, name, None) for module in modules)
+    return next(filter(callable, functions), None)
+
+
 def current_run() -> TrialRun | None:
     """Returns the running trial; None if there is none."""
     return _current.get(None)
@@ -174,39 +254,3 @@ def _running() -> TrialRun:
             "when the module is imported."
         )
     return run
-
-
-def trial_classes(module: ModuleType) -> list[type[Trial]]:
-    """Returns the trial classes that an imported module defines."""
-    return [
-        value
-        for value in vars(module).values()
-        if inspect.isclass(value)
-        and issubclass(value, Trial)
-        and value.__module__ == module.__name__
-        and not inspect.isabstract(value)
-    ]
-
-
-def chosen_class(module: ModuleType, entrypoint: str | None) -> type[Trial]:
-    """Returns the trial class that `entrypoint` names, such as "model_def:MyTrial".
-
-    Without one, or where the module has nothing of that name, it is the only one that is defined.
-
-    Raises:
-        ModuleFileError: there are several, and none is named.
-    """
-    found = trial_classes(module)
-    name = (entrypoint or "").rpartition(":")[2].rpartition(".")[2]
-    named = getattr(module, name, None) if name else None
-    if named in found:
-        return named  # type: ignore[no-any-return]
-    if len(found) > 1:
-        names = ", ".join(sorted(trial.__name__ for trial in found))
-        raise ModuleFileError(
-            f"Module {module.__name__!r} defines several trials ({names}) and no run_fn that says "
-            f"which to run: add `run_fn = run_fn_from_trial({found[-1].__name__})`, from "
-            "generic_trainer.trials, or name one as `entrypoint` of the experiment configuration: "
-            f'"{module.__name__}:{found[-1].__name__}"'
-        )
-    return found[0]

@@ -154,6 +154,7 @@ def test_arguments_are_those_of_the_originals(name):
 
 
 def test_importing_the_rooms_does_not_import_tensorflow():
-    packages = ", ".join(name for name in NAMES if name.count(".") < 3)
+    rooms = [name for name in NAMES if name.count(".") < 3 and not name.endswith("horovod")]
+    packages = ", ".join(rooms)
     program = f"import sys, {packages}; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0

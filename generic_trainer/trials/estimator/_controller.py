@@ -28,7 +28,7 @@ from generic_trainer._core.cluster import is_chief
 from generic_trainer._core.files import gfile, read_whole
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._core.values import unpickled_data
-from generic_trainer.errors import TrainingError
+from generic_trainer.errors import ModuleFileError, TrainingError
 from generic_trainer.training import distributed
 from generic_trainer.training.resume import (
     random_state,
@@ -76,6 +76,17 @@ class RunHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
 
     def on_trial_close(self) -> None:
         """Called when the trial is over, also when it failed."""
+
+
+class _Batches(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+    """Counts the batches of an evaluation."""
+
+    count = 0
+
+    def after_run(
+        self, run_context: tf.compat.v1.train.SessionRunContext, run_values: object
+    ) -> None:
+        self.count += 1
 
 
 class EstimatorController:
@@ -132,14 +143,20 @@ class EstimatorController:
             return mean_over_slots(self._training.run(batches), self._run)
 
     def validate(self) -> dict[str, Any]:
-        """Returns the metrics of an evaluation, as the estimator calls them."""
+        """Returns the metrics of an evaluation, as the estimator calls them.
+
+        Raises:
+            ModuleFileError: the validation data have no batch.
+        """
         self._write_state()
-        spec = self._eval_spec
-        hooks = [*(spec.hooks or ()), StopHook(self._note_stop)]
+        spec, batches = self._eval_spec, _Batches()
+        hooks = [*(spec.hooks or ()), StopHook(self._note_stop), batches]
         with tf_estimator.as_slot():
             metrics = self._estimator.evaluate(
                 spec.input_fn, steps=spec.steps, hooks=hooks, name=spec.name
             )
+        if not any(distributed.gather(batches.count)):  # all its metrics are 0: it would be best
+            raise ModuleFileError("build_validation_spec: the validation data have no batch")
         return plain(metrics)
 
     def save(self, directory: str) -> None:

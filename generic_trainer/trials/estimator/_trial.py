@@ -79,14 +79,19 @@ class EstimatorTrial(Trial, abc.ABC):
         run, strategy = fit_to_devices(run)
         seed_generators(run.seed)
         context = cls.trial_context_class(EnvContext.of(run), HorovodContext.of(run))
-        trial = cls(context)
+        trial, arguments = cls.of_context(context)
         return EstimatorController(
             context,
             run,
-            trial.build_estimator(),
-            trial.build_train_spec(),
-            trial.build_validation_spec(),
-            trial.build_serving_input_receiver_fns(),
+            trial.build_estimator(*arguments),
+            trial.build_train_spec(*arguments),
+            trial.build_validation_spec(*arguments),
+            trial.build_serving_input_receiver_fns(*arguments),
             strategy=strategy if run.slots_here > 1 else None,
             code=code_file(cls.__module__),
         )
+
+    @classmethod
+    def of_context(cls, context: EstimatorTrialContext) -> tuple[Any, tuple[Any, ...]]:
+        """Returns the trial, and what its methods take."""
+        return cls(context), ()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from generic_trainer._core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from generic_trainer.trials.keras import callbacks
+    from generic_trainer.trials.keras import callbacks, data
     from generic_trainer.trials.keras._arrays import ArrayLikeAdapter, InMemorySequence
     from generic_trainer.trials.keras._context import (
         TFKerasContext,
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         TFKerasTrialContext,
     )
     from generic_trainer.trials.keras._data import ArrayLike, InputData, KerasInputData
+    from generic_trainer.trials.keras._hparams_trial import KerasTrial
     from generic_trainer.trials.keras._native import TFKerasNativeContext, init
     from generic_trainer.trials.keras._sequence import KerasDataAdapter, SequenceAdapter
     from generic_trainer.trials.keras._trial import TFKerasTrial
@@ -31,6 +32,7 @@ __all__ = [
     "InputData",
     "KerasDataAdapter",
     "KerasInputData",
+    "KerasTrial",
     "SequenceAdapter",
     "TFKerasContext",
     "TFKerasExperimentalContext",
@@ -40,6 +42,7 @@ __all__ = [
     "TFKerasTrial",
     "TFKerasTrialContext",
     "callbacks",
+    "data",
     "init",
 ]
 
@@ -51,9 +54,11 @@ __getattr__, __dir__ = lazy_names(
         "_context": "TFKerasContext TFKerasExperimentalContext TFKerasTrainConfig "
         "TFKerasTrialContext",
         "_data": "ArrayLike InputData KerasInputData",
+        "_hparams_trial": "KerasTrial",
         "_native": "TFKerasNativeContext init",
         "_sequence": "KerasDataAdapter SequenceAdapter",
         "_trial": "TFKerasTrial",
         "callbacks": "TFKerasTensorBoard callbacks",
+        "data": "data",
     },
 )

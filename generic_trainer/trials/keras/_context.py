@@ -71,7 +71,7 @@ class TFKerasContext(TrialContext):
         self.fit_options = FitOptions()
         self.optimizers: list[Any] = []
         self._train: Callable[[], None] | None = None
-        self._recorded: _RecordedModel | None = None
+        self._recorded: _RecordedModel | _CompiledModel | None = None
 
     @property
     def model(self) -> Any:
@@ -90,6 +90,10 @@ class TFKerasContext(TrialContext):
             return model
         self._recorded = _RecordedModel(model, self._fitted)
         return model
+
+    def take_compiled(self, model: Any) -> None:
+        """Takes a model as it was compiled, without noting anything."""
+        self._recorded = _CompiledModel(model)
 
     @property
     def share(self) -> tuple[int, int]:
@@ -187,6 +191,17 @@ class TFKerasTrialContext(TFKerasContext):
 
     Source: `determined.keras.TFKerasTrialContext` of Determined 0.12 and 0.13.
     """
+
+
+@dataclasses.dataclass(frozen=True)
+class _CompiledModel:
+    """A model that the user's code has compiled itself."""
+
+    model: Any
+
+    def compile_model(self) -> Any:
+        """Returns it as it is."""
+        return self.model
 
 
 class _RecordedModel:

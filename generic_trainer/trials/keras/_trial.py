@@ -104,13 +104,13 @@ class TFKerasTrial(Trial, abc.ABC):
             seed_keras(run.seed)
             stack.enter_context(strategy.scope())
             context = cls.trial_context_class(EnvContext.of(run), HorovodContext.of(run))
-            trial = cls(context)
+            trial = cls.of_context(context)
             if not tf.executing_eagerly():
                 stack.enter_context(distributed.eager_mode())
                 tf.config.set_soft_device_placement(trial.session_config().allow_soft_placement)
             data = (trial.build_training_data_loader(), trial.build_validation_data_loader())
             try:
-                trial.build_model()
+                trial.build_in(context)
             except (AttributeError, ImportError, TypeError, ValueError) as error:
                 if is_keras_3() and not isinstance(error, ConfigurationError):
                     _logger.error(_KERAS_3_REFUSES, LEGACY_VARIABLE)
@@ -118,6 +118,15 @@ class TFKerasTrial(Trial, abc.ABC):
             callbacks = trial.keras_callbacks()
             code = code_file(cls.__module__)
             return TFKerasController(context, run, *data, callbacks, strategy=strategy, code=code)
+
+    @classmethod
+    def of_context(cls, context: TFKerasTrialContext) -> Any:
+        """Returns the trial."""
+        return cls(context)
+
+    def build_in(self, context: TFKerasTrialContext) -> None:
+        """Builds the model, for a context to train."""
+        self.build_model()
 
 
 def seed_keras(seed: int) -> None:

@@ -69,7 +69,8 @@ def build_replicas(
         outputs = _checked(trial.build_graph(record, is_training))
         loss = outputs[LOSS] / count if count > 1 else outputs[LOSS]
         # Metrics are those of the weights that the step begins with.
-        metrics = [outputs[name] for name in trial.training_metrics() if name in outputs]
+        names = [name for name in trial.training_metrics() if name in outputs]
+        metrics = [updated(outputs[name]) for name in names]
         with tf.control_dependencies(metrics), averaging(rows) as completed:
             optimizer = trial.optimizer()
             # Batch normalisation keeps its moving averages in this collection.
@@ -139,10 +140,15 @@ def _per_replica(strategy: tf.distribute.Strategy, structure: Any) -> tuple[Any,
     return tuple(tf.nest.pack_sequence_as(structure, parts) for parts in zip(*flat, strict=True))
 
 
+def updated(metric: Any) -> Any:
+    """Returns the tensor that a batch yields: that of a pair (value, update) is the update."""
+    return metric[1] if isinstance(metric, tuple) else metric
+
+
 def _checked(outputs: Any) -> dict[str, tf.Tensor]:
     if not isinstance(outputs, dict) or LOSS not in outputs:
         raise ModuleFileError(
             f"build_graph must return a dict of tensors with the key {LOSS!r}, but got "
             f"{sorted(outputs) if isinstance(outputs, dict) else outputs!r}"
         )
-    return outputs
+    return {name: tuple(one) if isinstance(one, list) else one for name, one in outputs.items()}

@@ -40,6 +40,7 @@ def export(session: Any, record: Any, outputs: Mapping[str, tf.Tensor], fn_args:
         ExportError: the graph has no prediction, or sparse inputs.
     """
     components = _components(record)
+    outputs = {name: one for name, one in outputs.items() if not isinstance(one, tuple)}
     predictions = find_predictions(record, components, outputs)
     inputs = inputs_of(predictions.values(), components)
     with ScratchFolder("graph-") as scratch:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import abc
 import functools
-import importlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from types import ModuleType
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -21,11 +19,18 @@ from generic_trainer.errors import (
     raise_problems,
 )
 from generic_trainer.training import distributed
+from generic_trainer.trials._config import ExperimentConfig
 from generic_trainer.trials._process import fit_to_devices
-from generic_trainer.trials._trial import Trial, TrialRun
-from generic_trainer.trials.tensorflow._graph import LOSS, SHARE, Step, build_replicas, make_step
+from generic_trainer.trials._trial import Trial, TrialRun, module_function
+from generic_trainer.trials.tensorflow._graph import (
+    LOSS,
+    SHARE,
+    Step,
+    build_replicas,
+    make_step,
+    updated,
+)
 from generic_trainer.trials.tensorflow._serving import export
-from generic_trainer.user_code import loaded_modules
 
 _CHECKPOINT = "model.ckpt"
 _LOADERS = "make_data_loaders"
@@ -57,7 +62,8 @@ class TensorFlowTrial(Trial, abc.ABC):
             is_training: bool scalar, True in training steps.
 
         Returns:
-            Name → tensor, for everything that may be a metric; must hold "loss".
+            Name → tensor, for everything that may be a metric; must hold "loss". A pair of
+            `tf.metrics`, (value, update), is a validation metric over all batches together.
         """
 
     @abc.abstractmethod
@@ -71,6 +77,8 @@ class TensorFlowTrial(Trial, abc.ABC):
     def training_metrics(self) -> list[str]:
         """Returns names out of `build_graph`'s result; "loss" is always reported."""
         return []
+
+    stop_requested = False  # set to True, training ends after the workload, with a checkpoint
 
     def session_config(self) -> tf.compat.v1.ConfigProto:
         """Returns the configuration of the session."""
@@ -89,8 +97,6 @@ class TensorFlowTrial(Trial, abc.ABC):
 class TensorFlowController:
     """Trains, validates, saves and exports one trial."""
 
-    stop_requested = False
-
     def __init__(self, trial_class: type[TensorFlowTrial], run: TrialRun) -> None:
         """Builds the graph, opens a session and goes to where the trial stands.
 
@@ -104,7 +110,7 @@ class TensorFlowController:
         self._graph = tf.Graph()
         with self._graph.as_default():
             tf.compat.v1.set_random_seed(run.seed)
-            trial = trial_class(dict(run.hparams))
+            trial = self._trial = trial_class(dict(run.hparams))
             training, validation = _datasets(trial_class, run)
             # Skipping in a seeded pipeline leads to the batch that the straight run would see next.
             self._training = tf.compat.v1.data.make_initializable_iterator(
@@ -132,6 +138,8 @@ class TensorFlowController:
                 tf.compat.v1.local_variables_initializer(),
                 tf.compat.v1.tables_initializer(),
             )
+            self._reset = tf.compat.v1.local_variables_initializer()
+            self._counted = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.METRIC_VARIABLES)
             self._session = tf.compat.v1.Session(config=trial.session_config())
             self._session.run(initialise)
             if run.checkpoint_dir is not None:
@@ -144,6 +152,11 @@ class TensorFlowController:
             self._handles = self._session.run(
                 {kind: iterator.string_handle() for kind, iterator in iterators.items()}
             )
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether the trial has asked to stop."""
+        return self._trial.stop_requested
 
     def train(self, batches: int) -> dict[str, Any]:
         """Trains on the next batches and returns the metrics, averaged over them.
@@ -162,17 +175,25 @@ class TensorFlowController:
     def validate(self) -> dict[str, Any]:
         """Returns the metrics of one pass over the validation data, averaged over its batches.
 
+        A pair of `tf.metrics` counts all batches of all workers together.
+
         Raises:
             ModuleFileError: the validation data is empty.
         """
         if not self._metrics["validation"]:
             return {}
-        self._session.run(self._validation.initializer)
+        self._session.run([self._validation.initializer, self._reset])
         handle = self._handles["validation"]
         metrics = _average(_until_end(lambda: self._validation_step(handle, False)[0]))
         if not metrics:
             raise ModuleFileError(f"{_LOADERS}: the validation Dataset has no batch")
-        return metrics
+        outputs = self._replicas.outputs[0]
+        pairs = {name: outputs[name][0] for name in metrics if isinstance(outputs[name], tuple)}
+        if pairs and distributed.size() > 1:
+            with self._graph.as_default():
+                distributed.sum_in_session(self._session, self._counted)
+        values = self._session.run(pairs)
+        return {**metrics, **{name: np.asarray(value).tolist() for name, value in values.items()}}
 
     def save(self, directory: str) -> None:
         """Writes the variables, the optimizer's included."""
@@ -197,7 +218,9 @@ class TensorFlowController:
         return self._step("validation", self._replicas.outputs[:1])
 
     def _step(self, kind: str, outputs: Iterable[dict[str, Any]], *operations: Any) -> Step:
-        fetched = [{name: one[name] for name in (*self._metrics[kind], SHARE)} for one in outputs]
+        fetched = [
+            {name: updated(one[name]) for name in (*self._metrics[kind], SHARE)} for one in outputs
+        ]
         feeds = [self._handle, self._is_training]
         return make_step(self._session, feeds, fetched, *operations)
 
@@ -227,7 +250,15 @@ def _read_base_model(directory: str, session: tf.compat.v1.Session) -> None:
 
 
 def _datasets(trial_class: Any, run: TrialRun) -> tuple[Any, Any]:
-    loaded = _make_data_loaders(trial_class)(dict(run.config), dict(run.hparams))
+    make = module_function(trial_class, _LOADERS)
+    if make is None:
+        name = trial_class.__module__
+        raise ModuleFileError(
+            f"Module {name!r}, which has the trial {trial_class.__name__}, must also define "
+            f"{_LOADERS}(experiment_config, hparams)",
+            path=getattr(sys.modules.get(name), "__file__", None),
+        )
+    loaded = make(ExperimentConfig.with_defaults(run.config), dict(run.hparams))
     kinds = tf.compat.v1.data.Dataset | tf.data.Dataset
     is_pair = isinstance(loaded, (tuple, list)) and len(loaded) == 2
     if not (is_pair and all(isinstance(data, kinds) for data in loaded)):
@@ -242,29 +273,6 @@ def _datasets(trial_class: Any, run: TrialRun) -> tuple[Any, Any]:
             f"{training.element_spec}; validation: {validation.element_spec}"
         )
     return training, validation
-
-
-def _make_data_loaders(trial_class: type[Any]) -> Callable[..., Any]:
-    """Returns the function of the class's module, its package, or where the user imports both."""
-    makers = (getattr(module, _LOADERS, None) for module in _modules(trial_class))
-    make = next(filter(None, makers), None)
-    if make is not None:
-        return make
-    name = trial_class.__module__
-    raise ModuleFileError(
-        f"Module {name!r}, which has the trial {trial_class.__name__}, must also define "
-        f"{_LOADERS}(experiment_config, hparams)",
-        path=getattr(sys.modules.get(name), "__file__", None),
-    )
-
-
-def _modules(trial_class: type[Any]) -> Iterator[ModuleType]:
-    name = trial_class.__module__
-    for own in filter(None, (name, name.rpartition(".")[0])):
-        yield importlib.import_module(own)
-    for module in (*loaded_modules(), sys.modules["__main__"]):
-        if vars(module).get(trial_class.__name__) is trial_class:
-            yield module
 
 
 def _compatible(first: Any, second: Any) -> bool:

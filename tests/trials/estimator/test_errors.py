@@ -96,3 +96,12 @@ def test_data_that_are_wrapped_and_cached(open_trial, tmp_path):
     config = {"data_layer": {"type": "shared_fs", "host_storage_path": str(tmp_path)}}
     with pytest.raises(CheckFailedError, match=r"Please do not use: `context\.wrap_dataset"):
         open_trial(Both, config=config).train(1)
+
+
+def test_a_validation_without_a_record_is_no_best_one(open_trial):
+    class Empty(OneWeight):
+        def build_validation_spec(self):
+            return tf.estimator.EvalSpec(lambda: examples().take(0).batch(2), steps=None)
+
+    with pytest.raises(ModuleFileError, match="the validation data have no batch"):
+        open_trial(Empty).validate()

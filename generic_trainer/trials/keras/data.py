@@ -1,0 +1,6 @@
+"""Sequences of arrays, where PEDL and the first release of Determined 0.12 had them."""
+
+from generic_trainer.trials.keras._arrays import ArrayLikeAdapter, InMemorySequence
+from generic_trainer.trials.keras._sequence import KerasDataAdapter
+
+__all__ = ["ArrayLikeAdapter", "InMemorySequence", "KerasDataAdapter"]

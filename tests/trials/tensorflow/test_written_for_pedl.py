@@ -1,0 +1,46 @@
+"""Trials as users of PEDL wrote them, their import lines changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.trials.keras.written_for_determined import pedl_digits
+from tests.trials.tensorflow.written_for_pedl import digits, irises
+
+HPARAMS = {"batch_size": 32, "learning_rate": 0.02}
+
+
+def config(metric, batches, **fields):
+    searcher = {"name": "single", "metric": metric, "max_steps": batches // 50}
+    return {
+        **{"batches_per_step": 50, "hyperparameters": HPARAMS, "min_validation_period": 1},
+        **{"searcher": {**searcher, **fields}},
+    }
+
+
+def test_digits_count_over_a_validation_and_stop(run_experiment):
+    digits.downloads.clear()
+    found = run_experiment(digits.DigitsTrial, config("accuracy", 250, smaller_is_better=False))
+    [trial] = found
+    assert len(digits.downloads) == 1
+    assert trial["batches"] == 200  # asked to stop after 150
+    validations = [entry["validation"] for entry in trial["history"] if "validation" in entry]
+    assert [metrics["count"] for metrics in validations] == [1.0] * len(validations)
+    last = validations[-1]
+    # The last batch has 12 records: a mean over batches is another one than over records.
+    assert last["accuracy"] == pytest.approx(round(last["accuracy"] * 300) / 300, abs=1e-6)
+    assert last["accuracy"] != last["mean_accuracy"]
+    assert trial["best"] > 0.85
+
+
+@pytest.mark.slow
+def test_irises(run_experiment):
+    hparams = {"smaller_is_better": False}
+    [trial] = run_experiment(irises.IrisTrial, config("accuracy", 150, **hparams))
+    assert trial["best"] > 0.8
+
+
+@pytest.mark.parametrize("trial_class", [pedl_digits.DigitsTrial, pedl_digits.UncompiledTrial])
+def test_keras_digits(run_experiment, trial_class):
+    [trial] = run_experiment(trial_class, config("val_accuracy", 150, smaller_is_better=False))
+    assert trial["best"] > 0.85
