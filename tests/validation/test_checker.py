@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import tensorflow as tf
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from generic_trainer.validation import Checker, ServingContract, ValidationReport, start_checker
-from tests.validation import models
+from tests.validation import broken_rows, models
 
 
 def test_a_good_model_passes(checker: Checker, good_model: Path) -> None:
@@ -49,6 +50,33 @@ def test_another_format_is_refused_and_the_way_out_is_named(
     accepted = checker.validate(str(tmp_path), ServingContract(format="any"))
     assert accepted.passed
     assert [result.name for result in accepted.results] == ["presence", "manifest_matches"]
+
+
+def test_statistics_in_files_are_those_of_raw_examples(
+    checker: Checker, good_model: Path, tmp_path: Path
+) -> None:
+    recipe = broken_rows.RECIPES["late_value_out_of_a_range"]
+    recipe.make(good_model, tmp_path / "model")
+    for split in ("train", "eval"):
+        (tmp_path / split).mkdir()
+        file = tmp_path / split / "FeatureStats.pb"
+        file.write_bytes(recipe.contract.statistics.SerializeToString())
+    contract = dataclasses.replace(
+        recipe.contract, statistics=str(tmp_path / "*" / "FeatureStats.pb")
+    )
+    report = checker.validate(str(tmp_path / "model"), contract)
+    assert "'miles' is 70.5" in report["observed_rows"].message
+    # Such as Transform writes: its numbers are no raw ones.
+    schema = tmp_path / "graph" / "transformed_metadata" / "schema.pbtxt"
+    schema.parent.mkdir(parents=True)
+    schema.write_text('feature { name: "miles" } feature { name: "more" }')
+    contract = dataclasses.replace(contract, transform_graph=str(tmp_path / "graph"))
+    report = checker.validate(str(tmp_path / "model"), contract)
+    assert report.passed, report.summary()
+    assert report["observed_rows"].status == "skip"
+    contract = dataclasses.replace(contract, statistics=str(tmp_path / "nowhere"))
+    report = checker.validate(str(tmp_path / "model"), contract)
+    assert "there is no such file" in report["inputs_read"].message
 
 
 def test_severities(checker: Checker, good_model: Path, tmp_path: Path) -> None:
