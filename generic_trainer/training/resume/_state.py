@@ -43,13 +43,6 @@ _REPLICAS_FILES = {"weights": "replicas.npz", "metrics": "replicas-metrics.npz"}
 # What `fit` sets, and sets again in the run that resumes.
 _SET_BY_FIT = {"model", "_model", "params", "validation_data"}
 _READER = "reader"
-# What `tf.data` says of an iterator that has none.
-_HAS_NO_STATE = (
-    ValueError,
-    tf.errors.UnimplementedError,
-    tf.errors.FailedPreconditionError,
-    tf.errors.InvalidArgumentError,
-)
 
 _logger = logging.getLogger(__name__)
 
@@ -275,7 +268,7 @@ def take_position(iterator: Any, position: ReaderPosition) -> Writer:
         return _write_nothing
     try:
         return take_iterator(iterator, _READER)
-    except _HAS_NO_STATE as error:
+    except (ValueError, OSError, tf.errors.OpError) as error:  # mostly: it has none
         _logger.info("The position in the data is kept as a number of batches: %s", error)
         return _write_nothing
 

@@ -41,14 +41,17 @@ class TakenVariables:
     def of(cls, groups: Mapping[str, Any]) -> TakenVariables | None:
         """Returns it for groups of what `tf.train.Checkpoint(**groups)` writes.
 
-        None where its files have something else than a value for each of some plain variables, or
-        a strategy keeps several of each.
+        None where its files have something else than a value for each of some plain variables, a
+        strategy keeps several of each, or there is no room for a small file.
         """
         plain = {name: each for name, each in groups.items() if isinstance(each, list)}
         variables = [each for group in plain.values() for each in group]
         if len(plain) < len(groups) or not all(map(_is_plain, variables)):
             return None
-        names, graph = _looked_up(tf.train.Checkpoint(**groups))
+        try:
+            names, graph = _looked_up(tf.train.Checkpoint(**groups))
+        except (OSError, tf.errors.OpError):  # of a full disk
+            return None
         taken = cls(plain, graph)
         return taken if names == taken._variables.keys() else None
 
@@ -70,7 +73,7 @@ def take_iterator(iterator: tf.data.Iterator, name: str) -> Writer:
         name: see `TakenVariables.take`.
 
     Raises:
-        tf.errors.OpError: it has none that can be saved.
+        tf.errors.OpError, OSError: it has none that can be saved, or there is no room for a file.
     """
     (state,) = internals.TF_ITERATOR_STATE.of(iterator)().values()
     return functools.partial(_write, name, {_ITERATOR_STATE: state, _GRAPH: _graph_of_iterators()})
