@@ -76,39 +76,41 @@ def assert_alike(actual: Job, expected: Job) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind",
+    ("kind", "size"),
     [
-        "Keras",
-        "TensorFlow",
-        pytest.param("arrays", marks=pytest.mark.slow),
-        pytest.param("estimator", marks=pytest.mark.slow),
+        ("Keras", 2),
+        ("TensorFlow", 2),
+        pytest.param("arrays", 4, marks=pytest.mark.slow),
+        pytest.param("estimator", 2, marks=pytest.mark.slow),
     ],
 )
-def test_two_slots_train_as_one(run: Run, kind: str) -> None:
-    job = run(TRIALS[kind], 2)
+def test_several_slots_train_as_one(run: Run, kind: str, size: int) -> None:
+    job = run(TRIALS[kind], size)
     if kind != "TensorFlow":  # which has no context
-        assert {*told(job, "place:")} == {"0 2 0 1", "1 2 1 1"}
+        assert {*told(job, "place:")} == {f"{rank} {size} {rank} 1" for rank in range(size)}
         assert {*told(job, "checkpoint:")} == {"True"}
     if kind == "estimator":
         assert {*told(job, "slots:")} == {"2"}
     assert jobs.exported(job) == ["Format-Serving"]
     alone = run(TRIALS[kind], 1)
     assert_alike(job, alone)
-    assert told(job, "checkpoint:") == told(alone, "checkpoint:")  # of one of the two workers
+    assert told(job, "checkpoint:") == told(alone, "checkpoint:")  # of one of the workers
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", ["", "tf1.disable_v2_behavior()"])
-def test_estimators_train_as_one(run: Run, start: str) -> None:
+@pytest.mark.parametrize(("size", "start"), [(3, ""), (2, "tf1.disable_v2_behavior()")])
+def test_estimators_train_as_one(run: Run, size: int, start: str) -> None:
     source = slots.TRAINER_FN.replace("def model_fn", f"{start}\n\ndef model_fn")
-    job, alone = run(source, 2), run(source, 1)
+    job, alone = run(source, size), run(source, 1)
     weights = [json.loads(each) for each in told(job, "w:")]
     [expected] = [json.loads(each) for each in told(alone, "w:")]
     told_in_training = [each for each in told(job, "told:") if each.split()[0] in ("read", "train")]
     assert told_in_training == [
-        f"{where} worker {is_chief}" for where in ("read", "train") for is_chief in (False, True)
+        f"{where} worker {is_chief}"
+        for where in ("read", "train")
+        for is_chief in (*[False] * (size - 1), True)
     ]
-    assert weights[0] == weights[1]
+    assert all(each == weights[0] for each in weights)
     np.testing.assert_allclose(weights[0], expected, rtol=1e-5)
     assert jobs.exported(job) == ["Format-Serving"]
 
