@@ -330,6 +330,11 @@ RAY_CONFIG = PrivateName(
     "ray._raylet:Config",
     "a Ray of our own that asks for a token",
 )
+RAY_CONTROLLER_CALLBACK = PrivateName(
+    "ray",
+    "ray.train.v2._internal.execution.callback:ControllerCallback",
+    "an end to the wait for a number of workers that may change",
+)
 RAY_DATA_PARALLEL_TRAINER = PrivateName(
     "ray",
     "ray.train.v2.api.data_parallel_trainer:DataParallelTrainer",
@@ -340,6 +345,11 @@ RAY_DEFAULT_CALLBACKS = PrivateAttribute(
     "DataParallelTrainer",
     "_create_default_callbacks",
     "training without Ray's placement group cleaner, which needs a dashboard",
+)
+RAY_ELASTIC_POLICY = PrivateName(
+    "ray",
+    "ray.train.v2._internal.execution.scaling_policy:ElasticScalingPolicy",
+    "a number of workers that may change",
 )
 RAY_HEALTH_CHECK_FAILED = PrivateName(
     "ray",

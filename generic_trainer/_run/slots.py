@@ -25,7 +25,7 @@ def with_a_worker_for_each_slot(job: Job) -> Job:
     """
     wanted, slots = job.distribution, _slots(job.request.custom_config)
     starts_others = wanted.launcher != "in_process" and not wanted.parameter_servers
-    if slots < 2 or wanted.num_workers > 1 or not starts_others or _fits_one(wanted, slots):
+    if slots < 2 or wanted.max_workers > 1 or not starts_others or _fits_one(wanted, slots):
         return job
     _logger.info("resources.slots_per_trial is %d: so many workers train", slots)
     distribution = dataclasses.replace(wanted, num_workers=slots)

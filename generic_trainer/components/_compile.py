@@ -106,7 +106,7 @@ def step_resources(distribution: Distribution) -> Any:
         * distribution.num_processes
         * (_BYTES_PER_MIB / _BYTES_PER_GB),
     }
-    gpus = int((distribution.gpus_per_worker or 0) * distribution.num_workers)
+    gpus = int((distribution.gpus_per_worker or 0) * distribution.max_workers)
     if not any(wanted.values()) and not gpus:
         return None
     from kfp.pipeline_spec import pipeline_spec_pb2

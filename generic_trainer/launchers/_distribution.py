@@ -73,7 +73,9 @@ class Distribution:
        `max_failures`, `preemption_grace_s`, `worker_grace_s`, `timeout_s`, `heartbeat_s`, `env`).
 
     Attributes:
-        num_workers: processes that train.
+        num_workers: processes that train. On Ray it may also be the fewest and the most of them,
+            such as `(2, 4)`: as many train as the cluster has room for, and when that changes they
+            start again, from the last checkpoint.
         parameter_servers: processes that hold variables, for `ParameterServerStrategy`.
         chief: whether the first of the workers is the task `chief` of `TF_CONFIG`, which code of
             estimators expects, and the others are worker 0, 1, ... A cluster with parameter servers
@@ -110,7 +112,7 @@ class Distribution:
         ConfigurationError: values are wrong or contradict each other; all of them are listed.
     """
 
-    num_workers: int = 1
+    num_workers: int | tuple[int, int] = 1
     parameter_servers: int = 0
     chief: bool = False
     launcher: LauncherName = "in_process"
@@ -132,16 +134,28 @@ class Distribution:
 
     def __post_init__(self) -> None:
         for name, _, _ in _COUNTS:
-            value = getattr(self, name)
-            if isinstance(value, float) and value.is_integer():
-                object.__setattr__(self, name, int(value))
+            object.__setattr__(self, name, _whole(getattr(self, name)))
         problems = [*_wrong_values(self), *_contradictions(self)]
         raise_problems(ConfigurationError, "Distribution", problems)
 
     @property
+    def min_workers(self) -> int:
+        """The fewest processes that train."""
+        return self.num_workers[0] if isinstance(self.num_workers, tuple) else self.num_workers
+
+    @property
+    def max_workers(self) -> int:
+        """The most processes that train."""
+        return self.num_workers[1] if isinstance(self.num_workers, tuple) else self.num_workers
+
+    def with_workers(self, number: int) -> Distribution:
+        """Returns the distribution of an attempt for which there was room for so many workers."""
+        return dataclasses.replace(self, num_workers=number)
+
+    @property
     def num_processes(self) -> int:
-        """Workers, parameter servers, and the chief that these need."""
-        return self.num_workers + (self.parameter_servers + 1 if self.parameter_servers else 0)
+        """Workers, parameter servers, and the chief that these need; the most there may be."""
+        return self.max_workers + (self.parameter_servers + 1 if self.parameter_servers else 0)
 
     @property
     def is_cluster(self) -> bool:
@@ -199,11 +213,18 @@ def tasks(distribution: Distribution) -> tuple[Task, ...]:
     """
     if not distribution.parameter_servers:
         chief = [Task("chief", 0)] if distribution.chief else []
-        workers = distribution.num_workers - len(chief)
+        workers = distribution.max_workers - len(chief)
         return (*chief, *(Task("worker", index) for index in range(workers)))
-    counts = {"worker": distribution.num_workers, "ps": distribution.parameter_servers}
+    counts = {"worker": distribution.max_workers, "ps": distribution.parameter_servers}
     servers = [Task(name, index, True) for name, count in counts.items() for index in range(count)]
     return (Task("chief", 0), *servers)
+
+
+def _whole(value: Any) -> Any:
+    """Returns a whole number, or two, as Python has them; JSON may write `[2.0, 4]`."""
+    if isinstance(value, (list, tuple)) and len(value) == 2:
+        return tuple(map(_whole, value))
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _changed(value: Any) -> dict[str, Any]:
@@ -227,11 +248,15 @@ def _wrong_values(wanted: Distribution) -> Iterator[str]:
         yield f"launcher must be one of {_LAUNCHERS}, got {describe(wanted.launcher)}"
     for name, least, most in _COUNTS:
         value = getattr(wanted, name)
-        if not (isinstance(value, int) and is_number(value) and least <= value <= most):
+        is_pair = name == "num_workers" and isinstance(value, tuple) and len(value) == 2
+        numbers = value if is_pair else (value,)
+        if not all(isinstance(n, int) and is_number(n) and least <= n <= most for n in numbers):
             yield (
                 f"{name} must be a whole number of at least {least} and at most {most}, got "
                 f"{describe(value)}"
             )
+        elif list(numbers) != sorted(numbers):
+            yield f"{name} must be the fewest and the most, got {describe(value)}"
     for name in ("cpus_per_worker", "memory_mb_per_worker", "timeout_s", "heartbeat_s"):
         value = getattr(wanted, name)
         if value is not None and not is_positive(value):
@@ -280,6 +305,23 @@ def _contradictions(wanted: Distribution) -> Iterator[str]:
                     f"{field.name}={shown(value)} needs a launcher that starts workers, such as "
                     "launcher='local', but launcher is 'in_process'"
                 )
+    if isinstance(wanted.num_workers, tuple):
+        if wanted.launcher != "ray":
+            yield (
+                f"num_workers={shown(wanted.num_workers)} is for launcher='ray', but launcher is "
+                f"{wanted.launcher!r}, which starts as many as it is told: give one number"
+            )
+        if wanted.parameter_servers:
+            yield (
+                f"num_workers={shown(wanted.num_workers)} contradicts parameter_servers="
+                f"{shown(wanted.parameter_servers)}, whose chief knows its workers: give one number"
+            )
+    elif isinstance(wanted.ray, RayOptions) and wanted.ray.resize_interval_s is not None:
+        yield (
+            f"ray.resize_interval_s={shown(wanted.ray.resize_interval_s)} is for a number of "
+            f"workers that may change, but num_workers is {shown(wanted.num_workers)}: give the "
+            "fewest and the most, or leave it out"
+        )
     ends_all = wanted.launcher in _ENDS_ALL_WITH_THE_CHIEF
     if ends_all and wanted.worker_grace_s != _DEFAULT_WORKER_GRACE_S:
         yield (

@@ -21,11 +21,14 @@ class RayOptions:
             Ray on this machine, for the time of the run.
         connect_timeout_s: how long, in seconds, to wait for the cluster to answer, and then for the
             workers to be placed. None waits 20 s for the one and 300 s for the other.
+        resize_interval_s: how often, in seconds, a run with `num_workers=(fewest, most)` looks
+            whether there is room for more workers, or for less. None looks once a minute.
         runtime_env: what Ray shall set up on its nodes, such as `{"pip": ["generic-trainer"]}`.
     """
 
     address: str | None = None
     connect_timeout_s: float | None = None
+    resize_interval_s: float | None = None
     runtime_env: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 

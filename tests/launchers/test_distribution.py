@@ -36,6 +36,7 @@ def test_exported_names() -> None:
         Distribution(),
         Distribution(launcher="local", num_workers=2, env={"TF_USE_LEGACY_KERAS": "1"}),
         Distribution(launcher="ray", ray=RayOptions(address="auto"), heartbeat_s=None),
+        Distribution(launcher="ray", num_workers=(2, 4), ray=RayOptions(resize_interval_s=5.0)),
         Distribution(
             launcher="tfjob", tfjob=TFJobOptions(image="a/b:1", volumes={"claim": "/mnt"})
         ),
@@ -128,6 +129,14 @@ def test_all_problems_are_listed_at_once() -> None:
         ({"launcher": "local", "gpus_per_worker": 0.5}, "whole number except on Ray"),
         ({"heartbeat_s": 0}, "heartbeat_s must be a positive number or None"),
         ({"num_workers": 1.5, "launcher": "local"}, "num_workers must be a whole number"),
+        ({"num_workers": (0, 2), "launcher": "ray"}, "num_workers must be a whole number"),
+        ({"num_workers": (1, 2, 3), "launcher": "ray"}, "num_workers must be a whole number"),
+        ({"num_workers": (3, 2), "launcher": "ray"}, "the fewest and the most"),
+        ({"num_workers": (1, 2), "launcher": "local"}, r"\(1, 2\) is for launcher='ray'"),
+        (
+            {"num_workers": (1, 2), "launcher": "ray", "parameter_servers": 1},
+            "contradicts parameter_servers=1",
+        ),
         ({"chief": 1, "launcher": "local"}, "chief must be True or False"),
     ],
 )

@@ -120,6 +120,10 @@ def ray_resources(distribution: Distribution) -> Any:
     return connection.resources_per_worker(distribution)
 
 
+def ray_scaling(distribution: Distribution) -> Any:
+    return connection.scaling(distribution)
+
+
 def ray_options(distribution: Distribution) -> Any:
     """Returns what `ray.init` is called with, and how long the address is tried."""
 
@@ -370,6 +374,7 @@ TOGETHER: dict[tuple[str, str], dict[str, Any]] = {
     ("gpu_type", "vertex"): {"gpus_per_worker": 1, "gpu_type": "T4"},
     ("worker_grace_s", "local"): {"num_workers": 2},
     ("worker_grace_s", "trainjob"): {"num_workers": 2},
+    ("RayOptions.resize_interval_s", "ray"): {"num_workers": (1, 2)},
 }
 KUBERNETES = {
     "image": "c/d:2",
@@ -395,6 +400,7 @@ VERTEX = {
 OPTIONS: dict[str, tuple[str, Any, Callable[[Distribution], Any]]] = {
     "RayOptions.address": ("ray", "ray://head:10001", ray_options),
     "RayOptions.connect_timeout_s": ("ray", 7.0, ray_options),
+    "RayOptions.resize_interval_s": ("ray", 7.0, ray_scaling),
     "RayOptions.runtime_env": ("ray", {"pip": ["x"]}, ray_options),
     **{
         f"{kind.__name__}.{name}": (engine, value, effect)
@@ -453,9 +459,10 @@ def test_option_shows(name: str) -> None:
     engine, value, effect = OPTIONS[name]
     base = {"ray": RayOptions(address="head:6379"), **DEFAULT_OPTIONS.get(engine, {})}[engine]
     options = dataclasses.replace(base, **{name.partition(".")[2]: value})  # type: ignore[type-var]
+    together = TOGETHER.get((name, engine), {})
     changed, usual = (
-        distribution(engine, **{engine: options}),
-        distribution(engine, **{engine: base}),
+        distribution(engine, **together, **{engine: options}),
+        distribution(engine, **together, **{engine: base}),
     )
     assert effect(changed) != effect(usual)
 

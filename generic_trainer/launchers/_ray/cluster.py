@@ -6,6 +6,7 @@ import dataclasses
 import os
 import socket
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,7 +26,7 @@ from generic_trainer.launchers._failures import Failure
 from generic_trainer.launchers._job import Job
 from generic_trainer.launchers._local.engine import local_engine
 from generic_trainer.launchers._packing import unpack
-from generic_trainer.launchers._ray.connection import no_room, resources_per_worker
+from generic_trainer.launchers._ray.connection import no_room, scaling
 from generic_trainer.launchers._ray.output import end_of_output
 from generic_trainer.launchers._supervisor import supervise_task
 from generic_trainer.launchers._task import serve
@@ -51,7 +52,7 @@ def train_on_cluster(packed: dict[str, Any], start_timeout_s: float) -> list[dic
     all_tasks = tasks(job.distribution)
     with ScratchFolder("ray-train-") as storage:
         try:
-            _trainer(job, packed, storage).fit()
+            _trainer(job, packed, storage, start_timeout_s).fit()
             ends = [WorkerEnd(task=all_tasks[0].name)]
         except train.WorkerGroupError as error:
             failures = error.worker_failures.items()
@@ -62,28 +63,51 @@ def train_on_cluster(packed: dict[str, Any], start_timeout_s: float) -> list[dic
     return [end.to_dict() for end in ends]
 
 
-def _trainer(job: Job, packed: dict[str, Any], storage: str) -> Any:
+def _trainer(job: Job, packed: dict[str, Any], storage: str, start_timeout_s: float) -> Any:
     distribution = job.distribution
-    resources = resources_per_worker(distribution)
+    callbacks = []
+    if isinstance(distribution.num_workers, tuple):
+        internals.RAY_ELASTIC_POLICY.get()
+        callbacks = [_end_of_waiting(distribution, start_timeout_s)]
     trainer = internals.RAY_DATA_PARALLEL_TRAINER.get()(
         run_on_worker,
         train_loop_config={"packed": packed},
         backend_config=ClusterConfig(distribution.to_json()),
-        scaling_config=train.ScalingConfig(
-            num_workers=distribution.num_processes,
-            use_gpu=resources.get("GPU", 0) > 0,
-            resources_per_worker=resources,
-        ),
+        scaling_config=train.ScalingConfig(**scaling(distribution)),
         run_config=train.RunConfig(
             name=f"generic-trainer-{job.request.run_key}",
             storage_path=storage,
             # Ray Train retries whatever fails; here it is decided by the failure's class.
             failure_config=train.FailureConfig(max_failures=0, controller_failure_limit=0),
+            callbacks=callbacks,
         ),
     )
     if distribution.ray is None or distribution.ray.address is None:
         _drop_cleaner(trainer)
     return trainer
+
+
+def _end_of_waiting(distribution: Distribution, timeout_s: float) -> Any:
+    """Returns what has Ray Train fail where there is no room for the fewest workers in time.
+
+    With a fixed number it does so by itself; for one that may change it waits for ever.
+    """
+    base, error = internals.RAY_CONTROLLER_CALLBACK.get(), internals.RAY_STARTUP_TIMEOUT.get()
+
+    class EndOfWaiting(base):  # type: ignore[misc, valid-type]
+        deadline_s: float | None = None
+
+        def after_controller_start(self, train_run_context: Any) -> None:
+            self.deadline_s = time.monotonic() + timeout_s
+
+        def before_controller_execute_resize_decision(self, resize_decision: Any) -> None:
+            self.deadline_s = None  # there is room
+
+        def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
+            if self.deadline_s is not None and time.monotonic() > self.deadline_s:
+                raise error(distribution.min_workers)
+
+    return EndOfWaiting()
 
 
 def _drop_cleaner(trainer: Any) -> None:
@@ -161,8 +185,12 @@ class ClusterConfig(BackendConfig):
 
 class _ClusterBackend(Backend):
     def on_start(self, worker_group: Any, backend_config: Any) -> None:
-        all_tasks = tasks(Distribution.from_json(backend_config.distribution))
+        distribution = Distribution.from_json(backend_config.distribution)
+        if isinstance(distribution.num_workers, tuple):
+            distribution = distribution.with_workers(len(worker_group))
+        all_tasks = tasks(distribution)
         if len(all_tasks) == 1:
+            worker_group.execute(_set_tf_config, value=None)
             return
         addresses = dict(zip(all_tasks, worker_group.execute(_reserve_address), strict=True))
         waits = [
@@ -179,8 +207,11 @@ def _reserve_address() -> str:
     return f"{ray.util.get_node_ip_address()}:{_reserved[-1].getsockname()[1]}"
 
 
-def _set_tf_config(value: str) -> None:
-    os.environ[TF_CONFIG] = value
+def _set_tf_config(value: str | None) -> None:
+    if value is None:  # alone, whatever the node says
+        os.environ.pop(TF_CONFIG, None)
+    else:
+        os.environ[TF_CONFIG] = value
 
 
 def run_on_worker(config: Mapping[str, Any]) -> None:
@@ -193,8 +224,11 @@ def run_on_worker(config: Mapping[str, Any]) -> None:
         WorkerTraceback: it did not end well.
     """
     with ScratchFolder("job-") as directory:
-        job = unpack(config["packed"], directory)
-        task = tasks(job.distribution)[train.get_context().get_world_rank()]
+        job, context = unpack(config["packed"], directory), train.get_context()
+        if isinstance(job.distribution.num_workers, tuple):
+            there = job.distribution.with_workers(context.get_world_size())
+            job = dataclasses.replace(job, distribution=there)
+        task = tasks(job.distribution)[context.get_world_rank()]
         _print_on_both(_NAME_LINE.format(task.name))
         end = _run(job, task)
     if end.failure is not Failure.LOST:  # after which there may be another attempt

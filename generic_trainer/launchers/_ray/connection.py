@@ -139,10 +139,26 @@ def resources_per_worker(distribution: Distribution) -> dict[str, float]:
     return {name: amount for name, amount in asked.items() if amount}
 
 
+def scaling(distribution: Distribution) -> dict[str, Any]:
+    """Returns the arguments of Ray Train's `ScalingConfig`."""
+    resources = resources_per_worker(distribution)
+    arguments: dict[str, Any] = {
+        "num_workers": distribution.num_processes,
+        "use_gpu": resources.get("GPU", 0) > 0,
+        "resources_per_worker": resources,
+    }
+    if isinstance(distribution.num_workers, tuple):
+        arguments["num_workers"] = distribution.num_workers
+        options = distribution.ray or RayOptions()
+        if options.resize_interval_s is not None:
+            arguments["elastic_resize_monitor_interval_s"] = options.resize_interval_s
+    return arguments
+
+
 def missing_resources(distribution: Distribution, total: Mapping[str, float]) -> list[str]:
     """Returns the names of the resources of which a cluster has too little for all workers."""
     asked = resources_per_worker(distribution)
-    count = distribution.num_processes
+    count = distribution.num_processes - distribution.max_workers + distribution.min_workers
     return [name for name, each in asked.items() if each * count > total.get(name, 0.0)]
 
 
@@ -158,9 +174,10 @@ def no_room(
     """
     asked = resources_per_worker(distribution)
     waited = "" if waited_s is None else f" within {waited_s:g} s"
+    count = distribution.num_processes - distribution.max_workers + distribution.min_workers
     return (
         f"The workers could not be placed{waited}. Expected room for "
-        f"{distribution.num_processes} x ({_listed(asked)}), found a cluster with "
+        f"{count} x ({_listed(asked)}), found a cluster with "
         f"{_listed({name: total.get(name, 0.0) for name in asked})} in all, perhaps in use or "
         "scattered over its nodes. Ask for fewer or smaller workers, add nodes, or give an "
         "autoscaler more time with RayOptions(connect_timeout_s=...)."

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from generic_trainer.errors import TrainingError, WorkerLostError
-from generic_trainer.launchers import Distribution, Job, launch
+from generic_trainer.errors import ConfigurationError, TrainingError, WorkerLostError
+from generic_trainer.launchers import Distribution, Job, RayOptions, launch
 from tests.launchers import jobs
 from tests.launchers.local.test_cluster import MULTI_WORKER, PARAMETER_SERVERS
 
@@ -37,6 +37,14 @@ def test_each_worker_reads_its_share_once_and_all_have_the_same_weights(
     weights = told(job, "weight:")
     assert weights["worker 0"] == weights["worker 1"] == "496.0"
     assert jobs.exported(job) == ["Format-Serving"]
+
+
+def test_as_many_workers_train_as_there_is_room_for(run: Run, told: Told) -> None:
+    job = run(MULTI_WORKER, num_workers=(1, 3))  # on two nodes
+    weights = told(job, "weight:")
+    assert weights == {"worker 0": "496.0", "worker 1": "496.0"}
+    with pytest.raises(ConfigurationError, match=r"within 2 s. Expected room for 3 x \(1 CPU\)"):
+        run(MULTI_WORKER, num_workers=(3, 4), ray=RayOptions(connect_timeout_s=2))
 
 
 def test_chief_trains_with_the_workers_and_parameter_servers_it_is_given(run: Run) -> None:
