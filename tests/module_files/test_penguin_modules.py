@@ -14,6 +14,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 from tfx import types
 
+from generic_trainer import Distribution
 from pipelines._summary import predict
 from tests.module_files.training import MODULE_FILES, Inputs, train_module
 from tests.pipelines.penguin_run import PenguinRun
@@ -116,6 +117,21 @@ def test_mirroring_over_two_devices_leaves_no_trace_in_the_model(
     nodes = [node for function in functions for node in function.node_def]
     assert nodes
     assert not [node for node in nodes if "Collective" in node.op or "CPU:1" in node.device]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("legacy", ["0", "1"], ids=["Keras 3", "Keras 2"])
+def test_two_workers_train_a_model_that_serves(
+    legacy: str, penguin_run: PenguinRun, tmp_path: Path
+) -> None:
+    env = {"TF_USE_LEGACY_KERAS": legacy}
+    two = Distribution(launcher="local", num_workers=2, max_failures=0, env=env)
+    inputs = Inputs.of(penguin_run.results)
+    model = train_module("penguin_multi_worker", inputs, tmp_path, distribution=two)
+    for worker in (0, 1):
+        assert f"[worker {worker}] Training on 2 replicas." in log_of(tmp_path)
+    assert f"tf.keras is Keras {3 - int(legacy)}." in log_of(tmp_path)
+    assert_knows_penguins(Path(model.uri, "Format-Serving"), penguin_run)
 
 
 def log_of(folder: Path) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from tfx import types
 from tfx.types import artifact_utils, standard_artifacts
 
+from generic_trainer import Distribution
 from generic_trainer.executors import GenericTrainerExecutor
 from pipelines._results import RunResults
 
@@ -32,7 +33,11 @@ class Inputs:
 
 
 def train_module(
-    module: str, inputs: Inputs, folder: Path, base_model: str | None = None
+    module: str,
+    inputs: Inputs,
+    folder: Path,
+    base_model: str | None = None,
+    distribution: Distribution | None = None,
 ) -> types.Artifact:
     """Trains ``module_files/<module>.py`` and returns its Model artifact."""
     input_dict = {
@@ -53,6 +58,7 @@ def train_module(
         "train_args": json.dumps({"num_steps": TRAIN_STEPS}),
         "eval_args": json.dumps({"num_steps": 5}),
         "custom_config": "null",
+        "distribution": (distribution or Distribution()).to_json(),
     }
     GenericTrainerExecutor().Do(input_dict, outputs, properties)
     return outputs["model"][0]

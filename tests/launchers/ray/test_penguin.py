@@ -1,4 +1,4 @@
-"""The penguin pipeline with two workers on two nodes, to a blessed model."""
+"""The penguin pipeline with two workers of Keras 3 on two nodes, to a blessed model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_two_workers_train_to_a_blessed_model(ray_nodes: Any, tmp_path: Path) ->
     distribution = {
         "launcher": "ray",
         "num_workers": 2,
-        "env": {"TF_USE_LEGACY_KERAS": "1"},
+        "env": {"TF_USE_LEGACY_KERAS": "0"},
         "max_failures": 0,
     }
     arguments = ["--runs-dir", str(tmp_path), "--train-steps", "100"]
