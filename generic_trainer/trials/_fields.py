@@ -68,6 +68,11 @@ _LENGTH = _Kind(
 )
 _SHARE = _number("a number from 0 to 1", lambda value: 0 <= value <= 1)
 
+# Where checkpoints go.
+_STORAGE = (
+    "type host_path storage_path container_path checkpoint_path tensorboard_path propagation "
+    "bucket prefix access_key secret_key endpoint_url hdfs_url hdfs_path user"
+)
 # Searcher → the fields that it needs, and those that it may have beside them.
 _COMMON = "name metric smaller_is_better source_trial_id source_checkpoint_uuid"
 _HALVING = "divisor max_concurrent_trials"
@@ -99,6 +104,10 @@ FIELDS: Mapping[str, _Kind] = {
     "bind_mounts": _LIST,
     "checkpoint_policy": _one_of("best", "all", "none"),
     "checkpoint_storage": _MAPPING,
+    **{f"checkpoint_storage.{name}": _ANY for name in _STORAGE.split()},
+    "checkpoint_storage.save_experiment_best": _COUNT,
+    "checkpoint_storage.save_trial_best": _COUNT,
+    "checkpoint_storage.save_trial_latest": _COUNT,
     "data": _MAPPING,
     "data_layer": _MAPPING,
     "debug": _FLAG,

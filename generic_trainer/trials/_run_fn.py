@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer._core.files import write_whole
+from generic_trainer._core.files import gfile, write_whole
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import CheckpointManager, SavedCheckpoint, distributed, is_chief
 from generic_trainer.trials._config import ExperimentSettings, Length, parse_experiment
@@ -148,6 +148,24 @@ def _run(trial_class: type[Trial], settings: ExperimentSettings, fn_args: Any) -
             contextlib.closing(trial_class.open_controller(exported)) as controller,
         ):
             controller.export(fn_args)
+    if trial_class.is_script and is_chief():  # in a pipeline, all go when the model is published
+        _delete_unwanted(finished, settings)
+
+
+def _delete_unwanted(finished: list[_KeptTrial], settings: ExperimentSettings) -> None:
+    """Deletes the checkpoints that `checkpoint_storage` does not ask for, as Determined did."""
+    storage = settings.raw.get("checkpoint_storage") or {}
+    of_all, of_each, latest = (
+        int(storage.get(f"save_{name}", default))
+        for name, default in (("experiment_best", 0), ("trial_best", 1), ("trial_latest", 1))
+    )
+    sign = 1 if settings.searcher.smaller_is_better else -1
+    measured = [trial for trial in finished if trial.progress.best is not None]
+    measured.sort(key=lambda trial: sign * (trial.progress.best or 0.0))
+    for trial in finished:
+        unwanted = [] if of_each or trial in measured[:of_all] else [trial.best]
+        for manager in unwanted if latest else [*unwanted, trial.latest]:
+            gfile().rmtree(manager.directory)
 
 
 def _source(settings: ExperimentSettings, fn_args: Any) -> str | None:
