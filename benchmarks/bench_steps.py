@@ -275,7 +275,7 @@ def _own_copy(module: str, folder: Path) -> str:
 
 
 def _eval_config(example: Example) -> Any:
-    import tensorflow_model_analysis as tfma
+    from tensorflow_model_analysis.proto import config_pb2 as tfma
 
     metric = tfma.MetricConfig(class_name=example.metric)
     return tfma.EvalConfig(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import tensorflow_model_analysis as tfma
+from tensorflow_model_analysis.proto import config_pb2
 
 from generic_trainer._run.kept_export import (
     KeptExport,
@@ -150,7 +150,7 @@ def test_code_that_is_not_bundled_may_have_changed(tmp_path: Path) -> None:
 
 
 def test_its_job_is_read_without_unpickling(tmp_path: Path) -> None:
-    eval_config = tfma.EvalConfig(model_specs=[tfma.ModelSpec(label_key="label")])
+    eval_config = config_pb2.EvalConfig(model_specs=[config_pb2.ModelSpec(label_key="label")])
     plain = failed(tmp_path / "plain", eval_config=eval_config)
     assert kept_job(plain.directory, "scratch").request.eval_config == eval_config
     other = failed(tmp_path / "other", custom_config={"object": fractions.Fraction(1, 3)})
