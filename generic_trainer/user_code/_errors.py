@@ -60,6 +60,7 @@ def quote_function(function: Callable[..., Any]) -> str:
     return _quote_line(code.co_filename, code.co_firstlineno) if code else ""
 
 
+_DIMENSION_VALUES = ((int, "value"), (type(None), "value"))
 NO_EVAL_MODELS = (
     "TensorFlow Model Analysis has no EvalSavedModels any more; the Evaluator scores the serving "
     "model: leave the call out. A module with trainer_fn needs no run_fn: take run_fn away, and "
@@ -92,6 +93,12 @@ def hint(error: BaseException, code: UserCode) -> str:
         return (
             "TensorFlow has no tf.estimator since 2.16. Write "
             '"from generic_trainer.estimator import tf" instead of "import tensorflow as tf".'
+        )
+    if isinstance(error, AttributeError) and (type(error.obj), error.name) in _DIMENSION_VALUES:
+        return (
+            "Only in TensorFlow 1 does a dimension of a shape have .value. In the functions of an "
+            'estimator it has, with "from generic_trainer.estimator import tf1 as tf" instead of '
+            '"import tensorflow as tf".'
         )
     missing_in = _module_that_lacks(error)
     if isinstance(error, AttributeError) and (missing_in, error.name) == (

@@ -255,3 +255,12 @@ def test_user_of_an_installed_module_is_quoted():
 def test_module_that_is_not_on_the_worker():
     with pytest.raises(ModuleFileError, match="'not_there' is a package, install it"):
         run(UserCode("not_there.trainer"))
+
+
+def test_a_dimension_of_tensorflow_1(project):
+    project.write(
+        "trainer.py",
+        "import tensorflow as tf\ndef run_fn(fn_args):\n    tf.zeros([2, 3]).shape[1].value\n",
+    )
+    with pytest.raises(TrainingError, match="import tf1 as tf"):
+        project.run()
