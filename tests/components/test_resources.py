@@ -17,7 +17,7 @@ from generic_trainer.components._compile import step_resources
 from generic_trainer.launchers import RayOptions
 from tests import helpers
 
-pytest.importorskip("kfp", reason="resources are Kubeflow's: pip install generic-trainer[kfp]")
+pytest.importorskip("kfp", reason="resources are Kubeflow's: GenericTrainer's extra `kfp`")
 
 
 def pipeline_of(root: Path, distribution: Distribution | None) -> tfx.dsl.Pipeline:

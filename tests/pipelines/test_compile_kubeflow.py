@@ -8,7 +8,7 @@ import pytest
 
 from pipelines.compile_kubeflow import compile_penguin, main
 
-pytest.importorskip("kfp", reason="compiling needs kfp: pip install generic-trainer[kfp]")
+pytest.importorskip("kfp", reason="compiling needs kfp: GenericTrainer's extra `kfp`")
 
 IMAGE = "registry.example/generic-trainer:0.1.0"
 

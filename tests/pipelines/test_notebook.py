@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-nbformat = pytest.importorskip("nbformat", reason="pip install generic-trainer[notebook]")
-nbclient = pytest.importorskip("nbclient", reason="pip install generic-trainer[notebook]")
+nbformat = pytest.importorskip("nbformat", reason="GenericTrainer's extra `notebook`")
+nbclient = pytest.importorskip("nbclient", reason="GenericTrainer's extra `notebook`")
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOK = ROOT / "notebooks" / "penguin.ipynb"

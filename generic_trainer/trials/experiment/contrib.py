@@ -11,7 +11,7 @@
 1. `learn` has `Experiment` and what goes with it, for estimators of `tf.estimator`: those of
    `tf.contrib.learn` itself are gone, and its names of premade ones mean `tf.estimator`'s.
 2. `layers`, `slim`, and most of `framework`, `losses`, `metrics` and `training` are those of
-   tf_slim: `pip install "generic-trainer[slim]"`.
+   tf_slim, which GenericTrainer's extra `slim` installs.
 3. `data`, `rnn` and `estimator` are what became of them in TensorFlow 1.15.
 """
 
@@ -193,7 +193,7 @@ class _Part(ModuleType):
             except ModuleNotFoundError as error:
                 raise ConfigurationError(
                     f"tf.contrib.{part}.{name} is looked for in {source}, which is not installed: "
-                    'run `pip install "generic-trainer[slim]"`.'
+                    "pip install tf_slim, or GenericTrainer's extra `slim`."
                 ) from error
         raise AttributeError(f"There is no tf.contrib.{part}.{name} in {' or '.join(_PARTS[part])}")
 

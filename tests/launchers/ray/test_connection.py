@@ -193,7 +193,7 @@ def test_run_on_a_ray_of_its_own_leaves_this_process_as_it_was(
 def test_missing_ray_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray.train", None)
     with (
-        pytest.raises(ConfigurationError, match=r"pip install generic-trainer\[ray\]"),
+        pytest.raises(ConfigurationError, match=r"pip install 'ray\[train\]'"),
         connection.connected(Distribution(launcher="ray")),
     ):
         pass
