@@ -246,7 +246,8 @@ def test_keras_3_ends_the_same_when_a_worker_is_killed_in_mid_epoch(
         launch(job)
         ends.append(told(job, "ends:"))
     assert "worker 1 was ended by SIGKILL" in jobs.log(job)
-    assert "Resuming in epoch 1 after 6 of its batches" in jobs.log(job)
+    # The checkpoint of step 6 may be on its way to the disk still.
+    assert re.search("Resuming in epoch 1 after [36] of its batches", jobs.log(job))
     assert ends[0] == ends[1]
     assert ends[0]["worker 0"] == ends[0]["worker 1"]
 

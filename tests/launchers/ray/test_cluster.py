@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -136,5 +137,6 @@ def test_worker_killed_in_mid_epoch_costs_no_more_than_the_steps_since_the_last_
         job = jobs.make_job(root, examples, source, distribution=wanted, seed=1)
         launch(job)
         weights.append(told(job, "weights:")["worker 0"])
-    assert "Resuming in epoch 1 after 6 of its batches" in jobs.log(job)
+    # The checkpoint of step 6 may be on its way to the disk still.
+    assert re.search("Resuming in epoch 1 after [36] of its batches", jobs.log(job))
     assert weights[0] == weights[1]
