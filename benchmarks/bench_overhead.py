@@ -11,20 +11,18 @@ starts up meanwhile, so short runs have to wait for it.
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import itertools
 import json
 import logging
 import os
 import statistics
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from benchmarks import _figures
+from benchmarks._steps import Sample, medians, run_step, take_turns
 
 MODULE = """
 import json, os, time
@@ -45,18 +43,6 @@ def run_fn(fn_args):
     with open(os.path.join(fn_args.model_run_dir, "seconds.json"), "w") as file:
         json.dump(time.perf_counter() - started, file)
 """
-
-
-@dataclasses.dataclass(frozen=True)
-class Sample:
-    """One run of one component; all in seconds."""
-
-    packing: float
-    executor: float
-
-    @property
-    def total(self) -> float:
-        return self.packing + self.executor
 
 
 def main() -> None:
@@ -81,19 +67,17 @@ def _measure(train_seconds: float, runs: int) -> dict[str, list[Sample]]:
     from generic_trainer import GenericTrainer
 
     components = {"tfx.components.Trainer": Trainer, "GenericTrainer": GenericTrainer}
-    samples: dict[str, list[Sample]] = {name: [] for name in components}
     with tempfile.TemporaryDirectory() as folder:
         module_file = Path(folder, "code", "bench_module.py")
         module_file.parent.mkdir()
-        module_file.write_text(MODULE)
-        for run, (name, component) in itertools.product(range(runs + 1), components.items()):
-            root = Path(folder, name, str(run))
+
+        def run(name: str, number: int) -> Sample:
             # What is packed differs from run to run, or a later one would find it done.
-            module_file.write_text(f"{MODULE}\nRUN = {run}\n")
-            sample = _run(component, str(module_file), root, train_seconds)
-            if run > 0:  # the first run of each warms up imports and caches
-                samples[name].append(sample)
-    return samples
+            module_file.write_text(f"{MODULE}\nRUN = {number}\n")
+            root = Path(folder, name, str(number))
+            return _run(components[name], str(module_file), root, train_seconds)
+
+        return take_turns(list(components), runs, run)
 
 
 def _run(component_class: Any, module_file: str, root: Path, train_seconds: float) -> Sample:
@@ -103,29 +87,24 @@ def _run(component_class: Any, module_file: str, root: Path, train_seconds: floa
 
     root.mkdir(parents=True)
     examples = _artifacts.write_examples(root / "examples")
-    started = time.perf_counter()
-    component = component_class(
-        examples=Channel(type=standard_artifacts.Examples),
-        module_file=module_file,
-        custom_config={"train_seconds": train_seconds},
+    sample, outputs = run_step(
+        lambda: component_class(
+            examples=Channel(type=standard_artifacts.Examples),
+            module_file=module_file,
+            custom_config={"train_seconds": train_seconds},
+        ),
+        {"examples": examples},
+        root,
     )
-    component._resolve_pip_dependencies(str(root))
-    packed = time.perf_counter()
-    outputs = _artifacts.output_artifacts(root)
-    properties = {k: v for k, v in component.exec_properties.items() if v is not None}
-    component.executor_spec.executor_class().Do({"examples": [examples]}, outputs, properties)
-    done = time.perf_counter()
     run_fn_seconds = json.loads(Path(outputs["model_run"][0].uri, "seconds.json").read_text())
-    return Sample(packing=packed - started, executor=done - packed - run_fn_seconds)
+    return Sample(sample.packing, sample.executor - run_fn_seconds)
 
 
 def _print(train_seconds: float, samples: dict[str, list[Sample]]) -> _figures.Figure:
     totals = {name: [sample.total for sample in taken] for name, taken in samples.items()}
     theirs, ours = totals.values()
     for name, taken in samples.items():
-        packing = statistics.median(sample.packing for sample in taken)
-        executor = statistics.median(sample.executor for sample in taken)
-        total = statistics.median(totals[name])
+        packing, executor, total = medians(taken)
         print(
             f"{train_seconds:>6.0f}s {name:24}{packing:>9.2f}{executor:>10.2f}{total:>8.2f}"
             f"{total / statistics.median(theirs):>8.2f}"

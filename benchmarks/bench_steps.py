@@ -15,14 +15,12 @@ taxi trips and reviews come with TFX, and the digits of scikit-learn, made 28 x 
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
 import importlib.util
 import logging
 import os
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,16 +30,18 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ["GENERIC_TRAINER_CACHE_DIR"] = "off"  # every run is a first one
 
 from benchmarks import _figures
+from benchmarks._steps import Sample, medians, run_step, take_turns
+from benchmarks._tfx_examples import (
+    before_training,
+    run_components,
+    transform_of,
+    write_digits,
+    write_penguins,
+)
 
 _TFX = "tfx.components.Trainer"
 _OURS, _WITH_EVALUATOR = "GenericTrainer", "GenericTrainer, eval config"
 _RAW = "raw_examples"
-_MEASUREMENTS = {
-    "culmen_length_mm": "bill_length_mm",
-    "culmen_depth_mm": "bill_depth_mm",
-    "flipper_length_mm": "flipper_length_mm",
-    "body_mass_g": "body_mass_g",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,20 +63,6 @@ class Example:
     is_csv: bool = True
 
 
-def _write_penguins(folder: Path) -> None:
-    from pipelines.penguin_data import write_penguin_csv
-
-    with write_penguin_csv(folder.parent / "original").open() as file:
-        penguins = [row for row in csv.DictReader(file) if all(row.values())]
-    species = sorted({row["species"] for row in penguins})
-    with (folder / "penguins.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["species", *_MEASUREMENTS])
-        for row in penguins:
-            numbers = [float(row[original]) for original in _MEASUREMENTS.values()]
-            writer.writerow([species.index(row["species"]), *numbers])
-
-
 def _link_of_tfx(relative: str) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
         spec = importlib.util.find_spec("tfx.examples")
@@ -87,29 +73,12 @@ def _link_of_tfx(relative: str) -> Callable[[Path], None]:
     return write
 
 
-def _write_digits(folder: Path) -> None:
-    import numpy as np
-    import tensorflow as tf
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    images = np.kron(digits.images / 16.0, np.ones((1, 4, 4)))[:, 2:-2, 2:-2].reshape(-1, 784)
-    with tf.io.TFRecordWriter(str(folder / "digits.tfrecord.gz"), "GZIP") as writer:
-        for image, digit in zip(images, digits.target, strict=True):
-            feature = {
-                "image_floats": tf.train.Feature(float_list=tf.train.FloatList(value=image)),
-                "image_class": tf.train.Feature(int64_list=tf.train.Int64List(value=[digit])),
-            }
-            example = tf.train.Example(features=tf.train.Features(feature=feature))
-            writer.write(example.SerializeToString())
-
-
 EXAMPLES = {
     "penguin": Example(
         "tfx.examples.penguin.penguin_utils_keras",
         "species",
         "SparseCategoricalAccuracy",
-        _write_penguins,
+        write_penguins,
     ),
     "taxi": Example(
         "tfx.examples.chicago_taxi_pipeline.taxi_utils_native_keras",
@@ -121,7 +90,7 @@ EXAMPLES = {
         "tfx.examples.mnist.mnist_utils_native_keras",
         "image_class",
         "SparseCategoricalAccuracy",
-        _write_digits,
+        write_digits,
         is_csv=False,
     ),
     "imdb": Example(
@@ -155,49 +124,23 @@ def main() -> None:
 def _measure(example: Example, folder: Path, steps: int, runs: int) -> dict[str, list[Sample]]:
     """Returns component → its runs, which took turns."""
     prepared = _prepare(example, folder)
-    samples: dict[str, list[Sample]] = {_TFX: [], _OURS: [], _WITH_EVALUATOR: []}
-    for run in range(runs + 1):
-        for name, taken in samples.items():
-            sample = _run(name, example, prepared, folder / f"{name}-{run}", steps)
-            if run > 0:  # the first run of each warms up imports and caches
-                taken.append(sample)
-    return samples
+    return take_turns(
+        (_TFX, _OURS, _WITH_EVALUATOR),
+        runs,
+        lambda name, number: _run(name, example, prepared, folder / f"{name}-{number}", steps),
+    )
 
 
 def _prepare(example: Example, folder: Path) -> dict[str, Any]:
     """Runs what comes before the training step; returns input → its artifact."""
-    from tfx import v1 as tfx
-
-    from pipelines._command import BEAM_ON_THIS_MACHINE
     from pipelines._results import last_run
 
     data = folder / "data"
     data.mkdir()
     example.write(data)
-    generate = tfx.components.CsvExampleGen if example.is_csv else tfx.components.ImportExampleGen
-    examples = generate(input_base=str(data))
-    statistics_gen = tfx.components.StatisticsGen(examples=examples.outputs["examples"])
-    schema = tfx.components.SchemaGen(
-        statistics=statistics_gen.outputs["statistics"], infer_feature_shape=True
-    )
-    transform = tfx.components.Transform(
-        examples=examples.outputs["examples"],
-        schema=schema.outputs["schema"],
-        preprocessing_fn=f"{example.module}.preprocessing_fn",
-        disable_statistics=True,
-    )
-    metadata = str(folder / "metadata.db")
-    pipeline = tfx.dsl.Pipeline(
-        pipeline_name="prepare",
-        pipeline_root=str(folder / "artifacts"),
-        components=[examples, statistics_gen, schema, transform],
-        metadata_connection_config=(
-            tfx.orchestration.metadata.sqlite_metadata_connection_config(metadata)
-        ),
-        beam_pipeline_args=list(BEAM_ON_THIS_MACHINE),
-    )
-    tfx.orchestration.LocalDagRunner().run(pipeline)
-    results = last_run(metadata)
+    examples, statistics_gen, schema = before_training(data, is_csv=example.is_csv)
+    transform = transform_of(example.module, examples, schema)
+    results = last_run(run_components([examples, statistics_gen, schema, transform], folder))
     return {
         name: _artifact(name, results.uri(output)) for name, output in (
             ("examples", "transformed_examples"), (_RAW, "examples"),
@@ -221,47 +164,29 @@ def _artifact(name: str, uri: str) -> Any:
     return artifact
 
 
-@dataclasses.dataclass(frozen=True)
-class Sample:
-    """One run of one component; all in seconds."""
-
-    packing: float
-    executor: float
-
-    @property
-    def total(self) -> float:
-        return self.packing + self.executor
-
-
 def _run(name: str, example: Example, prepared: dict[str, Any], root: Path, steps: int) -> Sample:
     from tfx import v1 as tfx
     from tfx.types import Channel
 
-    from benchmarks import _artifacts
     from generic_trainer import GenericTrainer
 
     root.mkdir()
     arguments = {"eval_config": _eval_config(example)} if name == _WITH_EVALUATOR else {}
     inputs = {key: artifact for key, artifact in prepared.items() if key != _RAW}
-    started = time.perf_counter()
-    component = (tfx.components.Trainer if name == _TFX else GenericTrainer)(
-        module_file=_own_copy(example.module, root / "code"),
-        train_args=tfx.proto.TrainArgs(num_steps=steps),
-        eval_args=tfx.proto.EvalArgs(num_steps=5),
-        **{key: Channel(type=type(artifact)) for key, artifact in inputs.items()},
-        **arguments,
+    component_class = tfx.components.Trainer if name == _TFX else GenericTrainer
+    sample, _ = run_step(
+        lambda: component_class(
+            module_file=_own_copy(example.module, root / "code"),
+            train_args=tfx.proto.TrainArgs(num_steps=steps),
+            eval_args=tfx.proto.EvalArgs(num_steps=5),
+            **{key: Channel(type=type(artifact)) for key, artifact in inputs.items()},
+            **arguments,
+        ),
+        # The pipeline tells our component what the transform graph was made from.
+        inputs if name == _TFX else prepared,
+        root,
     )
-    component._resolve_pip_dependencies(str(root))
-    packed = time.perf_counter()
-    properties = {k: v for k, v in component.exec_properties.items() if v is not None}
-    executor = component.executor_spec.executor_class()
-    outputs = _artifacts.output_artifacts(root)
-    if name != _TFX:
-        inputs = (
-            prepared  # as from the pipeline, which tells what the transform graph was made from
-        )
-    executor.Do({key: [artifact] for key, artifact in inputs.items()}, outputs, properties)
-    return Sample(packed - started, time.perf_counter() - packed)
+    return sample
 
 
 def _own_copy(module: str, folder: Path) -> str:
@@ -289,9 +214,7 @@ def _print(example: str, samples: dict[str, list[Sample]]) -> Iterator[_figures.
     totals = {name: [sample.total for sample in taken] for name, taken in samples.items()}
     reference = statistics.median(totals[_TFX])
     for name, taken in samples.items():
-        packing = statistics.median(sample.packing for sample in taken)
-        executor = statistics.median(sample.executor for sample in taken)
-        total = statistics.median(totals[name])
+        packing, executor, total = medians(taken)
         print(
             f"{example:8} {name:29}{packing:>8.2f}{executor:>9.2f}{total:>7.2f}"
             f"{total - reference:>+7.2f}",

@@ -12,13 +12,12 @@ from typing import Any
 
 from generic_trainer._core.files import gfile
 from generic_trainer._core.protos import read_schema
-from generic_trainer._core.tfx_names import RAW_SCHEMA, TRANSFORMED_SCHEMA
+from generic_trainer._core.tfx_names import RAW_EXAMPLES, RAW_SCHEMA, TRANSFORMED_SCHEMA
 from generic_trainer.errors import DataError, ModuleFileError
 from generic_trainer.launchers import TrainingRequest
 from generic_trainer.user_code import imported_packages
 from generic_trainer.validation import ServingContract
 
-_RAW_EXAMPLES = "raw_examples"
 # What a library of ops is linked with, by the name that it has in the file.
 _TENSORFLOW_LIBRARY = b"libtensorflow_framework"
 _SECTION = struct.Struct("<IIQQQQIIQQ")  # a section header of 64 bits
@@ -65,8 +64,8 @@ def _examples(request: TrainingRequest) -> dict[str, Any]:
     if not _transformed(request, pattern):
         return {"examples": pattern}
     split_and_files = pattern.split(os.sep)[-2:]
-    if _RAW_EXAMPLES in request.extra_inputs:
-        (uri, *_) = request.extra_inputs[_RAW_EXAMPLES]
+    if RAW_EXAMPLES in request.extra_inputs:
+        (uri, *_) = request.extra_inputs[RAW_EXAMPLES]
         return {"examples": os.path.join(uri, *split_and_files)}
     for uri in request.raw_examples:
         raw = os.path.join(uri, *split_and_files)

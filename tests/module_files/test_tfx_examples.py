@@ -7,51 +7,26 @@ were written, with `TF_USE_LEGACY_KERAS=1`.
 
 from __future__ import annotations
 
-import csv
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-import tensorflow as tf
-from sklearn.datasets import load_digits
 
+from benchmarks._tfx_examples import write_digits, write_penguins
 from pipelines._results import RunResults, last_run
-from pipelines.penguin_data import write_penguin_csv
 
 ROOT = Path(__file__).resolve().parents[2]
 TAXI_CSV_VARIABLE = "GENERIC_TRAINER_TAXI_CSV"
-MEASUREMENTS = {
-    "culmen_length_mm": "bill_length_mm",
-    "culmen_depth_mm": "bill_depth_mm",
-    "flipper_length_mm": "flipper_length_mm",
-    "body_mass_g": "body_mass_g",
-}
 
 
 @pytest.fixture
 def penguin_csv(tmp_path: Path) -> Path:
-    """The penguins as TFX's example has them: whole rows, numbers only, and its column names."""
-    with write_penguin_csv(tmp_path / "original").open() as file:
-        rows = list(tfx_rows(csv.DictReader(file)))
     folder = tmp_path / "data"
     folder.mkdir()
-    with (folder / "penguins.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=["species", *MEASUREMENTS])
-        writer.writeheader()
-        writer.writerows(rows)
+    write_penguins(folder)
     return folder
-
-
-def tfx_rows(penguins: Iterator[dict[str, str]]) -> Iterator[dict[str, float]]:
-    species = ["Adelie", "Chinstrap", "Gentoo"]
-    for penguin in penguins:
-        if all(penguin[name] for name in MEASUREMENTS.values()):
-            numbers = {name: float(penguin[original]) for name, original in MEASUREMENTS.items()}
-            yield {"species": species.index(penguin["species"]), **numbers}
 
 
 @pytest.fixture
@@ -69,18 +44,9 @@ def taxi_csv(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def mnist_records(tmp_path: Path) -> Path:
-    """Handwritten digits in the form of MNIST: 28 x 28 pixels in [-0.5, 0.5]."""
-    digits = load_digits()
-    images = np.kron(digits.images / 16, np.ones([3, 3])) - 0.5
-    images = np.pad(images, [(0, 0), (2, 2), (2, 2)], constant_values=-0.5).reshape(-1, 784)
     folder = tmp_path / "data"
     folder.mkdir()
-    with tf.io.TFRecordWriter(str(folder / "digits.gz"), "GZIP") as writer:
-        for image, digit in zip(images, digits.target, strict=True):
-            example = tf.train.Example()
-            example.features.feature["image_floats"].float_list.value[:] = image
-            example.features.feature["image_class"].int64_list.value[:] = [digit]
-            writer.write(example.SerializeToString())
+    write_digits(folder)
     return folder
 
 

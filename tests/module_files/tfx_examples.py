@@ -13,14 +13,13 @@ import importlib.util
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from google.protobuf import text_format
 from tensorflow_model_analysis.proto import config_pb2
 from tfx import v1 as tfx
 
+from benchmarks._tfx_examples import before_training, run_components, transform_of
 from generic_trainer import GenericTrainer
-from pipelines._command import BEAM_ON_THIS_MACHINE
 
 EVAL_CONFIG = """
   model_specs {{
@@ -91,12 +90,7 @@ EXAMPLES = {
 
 def run_example(example: Example, data_folder: Path, folder: Path) -> None:
     """Runs an example under the local orchestrator; its metadata is `folder`/metadata.db."""
-    kind = tfx.components.CsvExampleGen if example.is_csv else tfx.components.ImportExampleGen
-    examples = kind(input_base=str(data_folder))
-    statistics = tfx.components.StatisticsGen(examples=examples.outputs["examples"])
-    schema = tfx.components.SchemaGen(
-        statistics=statistics.outputs["statistics"], infer_feature_shape=True
-    )
+    examples, statistics, schema = before_training(data_folder, is_csv=example.is_csv)
     spec = importlib.util.find_spec(example.module)
     assert spec is not None and spec.origin is not None
     trainer_args = {
@@ -109,12 +103,7 @@ def run_example(example: Example, data_folder: Path, folder: Path) -> None:
         trainer = GenericTrainer(examples=examples.outputs["examples"], **trainer_args)
         run_components([examples, statistics, schema, trainer], folder)
         return
-    transform = tfx.components.Transform(
-        examples=examples.outputs["examples"],
-        schema=schema.outputs["schema"],
-        preprocessing_fn=f"{example.module}.preprocessing_fn",
-        disable_statistics=True,
-    )
+    transform = transform_of(example.module, examples, schema)
     trainer = GenericTrainer(
         examples=transform.outputs["transformed_examples"],
         transform_graph=transform.outputs["transform_graph"],
@@ -132,20 +121,6 @@ def run_example(example: Example, data_folder: Path, folder: Path) -> None:
         eval_config=text_format.Parse(config, config_pb2.EvalConfig()),
     )
     run_components([examples, statistics, schema, transform, trainer, evaluator], folder)
-
-
-def run_components(components: list[Any], folder: Path) -> None:
-    metadata_path = str(folder / "metadata.db")
-    pipeline = tfx.dsl.Pipeline(
-        pipeline_name="tfx-example",
-        pipeline_root=str(folder / "artifacts"),
-        components=components,
-        metadata_connection_config=(
-            tfx.orchestration.metadata.sqlite_metadata_connection_config(metadata_path)
-        ),
-        beam_pipeline_args=list(BEAM_ON_THIS_MACHINE),
-    )
-    tfx.orchestration.LocalDagRunner().run(pipeline)
 
 
 if __name__ == "__main__":
