@@ -16,12 +16,12 @@ import os
 import statistics
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from benchmarks import _figures
+from benchmarks.bench_trials import fn_args
 
 TRIALS = {"random": 64, "adaptive_asha": 128}
 
@@ -101,12 +101,7 @@ def _search(name: str, trials: int, seed: int) -> tuple[int, float]:
         "searcher": {**searcher, "metric": "loss"},
     }
     with tempfile.TemporaryDirectory() as folder:
-        fn_args = SimpleNamespace(
-            custom_config=config, hyperparameters=None, schema_path=None, model_run_dir=folder,
-            checkpoint_dir=os.path.join(folder, "checkpoints"),
-            serving_model_dir=os.path.join(folder, "Format-Serving"),
-        )  # fmt: skip
-        run_fn_from_trial(Descent)(fn_args)
+        run_fn_from_trial(Descent)(fn_args(folder, config))
         record = json.loads(Path(folder, "trials.json").read_text())
     batches = sum(trial["batches"] for trial in record)
     return batches, min(trial["best"] for trial in record)

@@ -100,7 +100,7 @@ def run_tensorflow_trial(steps: int) -> float:
     config = {**CONFIG, "searcher": {"metric": "error", "max_length": {"batches": steps}}}
     timed = _timed(DigitsTrial)
     with tempfile.TemporaryDirectory() as folder:
-        run_fn_from_trial(timed)(_fn_args(folder, config))
+        run_fn_from_trial(timed)(fn_args(folder, config))
     return timed.finished - timed.started
 
 
@@ -128,7 +128,7 @@ def run_keras_trial(steps: int) -> float:
     config = {**KERAS_CONFIG, "searcher": {"metric": "val_loss", "max_length": length}}
     timed = _timed(DigitsTrial)
     with tempfile.TemporaryDirectory() as folder:
-        run_fn_from_trial(timed)(_fn_args(folder, config))
+        run_fn_from_trial(timed)(fn_args(folder, config))
     return timed.finished - timed.first_finished
 
 
@@ -149,7 +149,7 @@ def run_estimator_trial(steps: int) -> float:
     trial_class = _digits_trial()
     config = {**DIGITS_CONFIG, "searcher": {"metric": "loss", "max_length": {"batches": steps}}}
     with tempfile.TemporaryDirectory() as folder:
-        run_fn_from_trial(trial_class)(_fn_args(folder, config))
+        run_fn_from_trial(trial_class)(fn_args(folder, config))
     return trial_class.timer.seconds
 
 
@@ -262,7 +262,8 @@ def _timed(trial_class: type[Any]) -> Any:
     return Timed
 
 
-def _fn_args(folder: str, config: dict[str, Any]) -> Any:
+def fn_args(folder: str, config: dict[str, Any]) -> Any:
+    """Returns what a `run_fn` is called with, to train an experiment in a folder."""
     return SimpleNamespace(
         custom_config=config,
         hyperparameters=None,
