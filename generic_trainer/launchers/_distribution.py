@@ -85,7 +85,8 @@ class Distribution:
             `"tfjob"` and `"trainjob"` in the pods of a TFJob or a TrainJob of Kubeflow; `"vertex"`
             as a custom job of Vertex AI.
         cpus_per_worker: processors of each worker.
-        gpus_per_worker: GPUs of each worker; None leaves it all that it sees, 0 hides them.
+        gpus_per_worker: GPUs of each worker; None leaves it all that it sees, or an equal share
+            where the workers of one machine have at least one each; 0 hides them.
         gpu_type: what GPUs are called where the pods run: the name of the resource in Kubernetes,
             such as "amd.com/gpu", and on Vertex AI that of the accelerator, such as
             "NVIDIA_TESLA_T4". Ray, which knows its nodes' GPUs itself, refuses any but the default.

@@ -80,6 +80,7 @@ def confine(*, work: Path, readable: Iterable[str | Path], has_namespace: bool) 
     os.environ["HOME"] = str(work)
     move_temp_dir(str(work))
     _limit(resource.RLIMIT_FSIZE, _MAX_FILE_BYTES)
+    _limit(resource.RLIMIT_CORE, 0)  # of a model that crashes: gigabytes, and nobody's to debug
     _limit(resource.RLIMIT_NPROC, _running_threads() + _MAX_THREADS)
     attempts: dict[str, Callable[[], None]] = {
         "writing to files of this machine": lambda: _protect_files(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from generic_trainer._core.cluster import Task
 from generic_trainer._core.machine import Usage
@@ -98,7 +99,9 @@ def limits(distribution: Distribution) -> Any:
 def require_gpu(distribution: Distribution) -> Any:
     """Returns whether a worker without a GPU refuses to train."""
     try:
-        train(job_for(distribution))
+        with pytest.MonkeyPatch.context() as patch:  # one that looked before the tests may see some
+            patch.setattr(tf.config, "list_physical_devices", lambda kind: [])
+            train(job_for(distribution))
     except ConfigurationError as error:
         return str(error)
     except Exception:

@@ -32,7 +32,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch, task: str, **tasks: int) -> None:
 
 def test_alone_it_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    assert not tf.config.list_physical_devices("GPU")
+    if len(tf.config.list_physical_devices("GPU")) > 1:
+        pytest.skip("several GPUs have a strategy of their own")
     assert get_strategy() is tf.distribute.get_strategy()
 
 

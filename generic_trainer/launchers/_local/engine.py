@@ -74,7 +74,7 @@ class LocalEngine:
         streams = stack.enter_context(own_streams(list(self._tasks)))
         self._ends = []
         self._oom_kills = oom_kills()
-        gpus = visible_gpus() if self._distribution.gpus_per_worker else []
+        gpus = visible_gpus() if self._distribution.gpus_per_worker != 0 else []
         job = self._job.to_json()
         environments = {
             task: own_environment(self._distribution, task, self._addresses, gpus)

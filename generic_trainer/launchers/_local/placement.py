@@ -49,8 +49,9 @@ def own_environment(
     own = common_environment(distribution)
     if distribution.is_cluster:
         own[TF_CONFIG] = make_tf_config(task, addresses)
-    if distribution.gpus_per_worker is not None:
-        own["CUDA_VISIBLE_DEVICES"] = _own_gpus(distribution, task, addresses, gpus)
+    own_gpus = _own_gpus(distribution, task, addresses, gpus)
+    if own_gpus is not None:
+        own["CUDA_VISIBLE_DEVICES"] = own_gpus
     return own
 
 
@@ -110,22 +111,28 @@ def own_streams(names: list[str]) -> Iterator[dict[str, tuple[int, int]]]:
 
 def _own_gpus(
     distribution: Distribution, task: Task, addresses: Mapping[Task, str], gpus: Sequence[str]
-) -> str:
-    each = int(distribution.gpus_per_worker or 0)
+) -> str | None:
+    """Returns the names of a worker's GPUs, "-1" for none; None for all that there are."""
     # Parameter servers, and a chief that only sends orders, have no use for any.
-    if not each or (distribution.parameter_servers and task.type != "worker"):
-        return "-1"
     trainers = [
         one for one in addresses if one.type == "worker" or not distribution.parameter_servers
     ]
+    each = distribution.gpus_per_worker
+    if each is None:
+        # NCCL refuses workers that share one; where there are too few, they have to.
+        each = len(gpus) // len(trainers) if len(trainers) > 1 else 0
+        if not each or "CUDA_VISIBLE_DEVICES" in distribution.env:
+            return None
+    if not each or task not in trainers:
+        return "-1"
     if each * len(trainers) > len(gpus):
         raise ConfigurationError(
             f"gpus_per_worker={each}: {len(trainers)} workers need {each * len(trainers)} GPUs, "
             f"but this machine has {len(gpus)}. Use fewer workers, or launcher='ray' with a "
             "cluster that has more."
         )
-    start = trainers.index(task) * each
-    return ",".join(gpus[start : start + each])
+    start = trainers.index(task) * int(each)
+    return ",".join(gpus[start : start + int(each)])
 
 
 def _copy(read_end: int, target: int, name: str) -> None:

@@ -1,8 +1,9 @@
 """Tensors that all workers compute together: sums, averages of gradients, what one of them has.
 
 Each function is called by all workers at the same place with tensors of the same types and shapes,
-eagerly, within a `tf.function` or in a graph of TensorFlow 1. CPUs pass them on in a ring, GPUs use
-NCCL. A process on its own gets back what it gave.
+eagerly, within a `tf.function` or in a graph of TensorFlow 1. CPUs pass them on in a ring; where
+each worker has a GPU of its own, numbers of floating point go by NCCL. A process on its own gets
+back what it gave.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ import tensorflow as tf
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training.distributed._runtime import Runtime
 
-# TensorFlow's strategies count their groups from 1.
-_GROUP_KEY = 1 << 20
+# TensorFlow's strategies count their groups from 1. A group has devices of one kind.
+_GROUP_KEYS = {"CPU": 1 << 20, "GPU": (1 << 20) + 1}
 # Types that are sent as others. Halves would lose digits in a sum; the rest has no collective.
 _SENT_AS = {
     tf.float16: tf.float32,
@@ -29,6 +29,7 @@ _SENT_AS = {
     tf.uint16: tf.int32,
     tf.uint32: tf.int64,
 }
+_PROCESSOR = "/device:CPU:0"
 _SENT = (tf.float32, tf.float64, tf.int32, tf.int64)
 
 # Graph → how many collectives it has, and the last one.
@@ -91,25 +92,35 @@ def _collective(
         return op(
             input=tensor,
             group_size=connected.size,
-            group_key=_GROUP_KEY,
+            group_key=_GROUP_KEYS[tf.DeviceSpec.from_string(device).device_type],
             instance_key=key if length is None else tf.bitwise.bitwise_xor(key, length),
             ordering_token=[],
             communication_hint="auto",
             **attributes,
         )
 
+    device = _sends_from(connected, tensor.dtype)
     if tf.executing_eagerly():
         connected.entered.assign_add(1)
-        return make("eagerly")
+        with tf.device(device):
+            return make("eagerly")
     graph = tf.compat.v1.get_default_graph()
     number, last = _traced.get(graph, (0, None))
     # It has not begun before there is something to send: the data may have come to their end.
     with tf.control_dependencies([tensor] if last is None else [tensor, last]):
         begun = connected.entered.assign_add(1, read_value=False)
-    with tf.control_dependencies([begun]):
+    with tf.control_dependencies([begun]), tf.device(device):
         result = make(str(number))
     _traced[graph] = (number + 1, result.op)
     return result
+
+
+def _sends_from(connected: Runtime, kind: tf.DType) -> str:
+    """Returns the device whose memory a collective sends from, of the same kind on all workers.
+
+    NCCL takes one worker for each GPU, and TensorFlow's collectives on GPUs take no int32.
+    """
+    return connected.device if connected.has_own_gpu and kind.is_floating else _PROCESSOR
 
 
 def _is_for_a_session() -> bool:
@@ -124,7 +135,8 @@ def _called_in_session(function: Callable[..., tf.Tensor], arguments: list[tf.Te
     """
     graph = tf.compat.v1.get_default_graph()
     number, last = _traced.get(graph, (0, None))
-    with tf.control_dependencies([] if last is None else [last]):
+    # On a GPU, such a call of a session fails.
+    with tf.control_dependencies([] if last is None else [last]), tf.device(_PROCESSOR):
         result = tf.py_function(function, arguments, arguments[0].dtype)
     _traced[graph] = (number + 1, result.op)
     return result

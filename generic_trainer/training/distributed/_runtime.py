@@ -10,6 +10,7 @@ import contextlib
 import functools
 import json
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from generic_trainer._core.cluster import (
     training_addresses,
     training_tasks,
 )
+from generic_trainer._core.machine import visible_gpus
 from generic_trainer.errors import ConfigurationError
 
 _logger = logging.getLogger(__name__)
@@ -50,6 +52,8 @@ class Runtime:
         tasks: the processes that train, by rank.
         rank: the number of this one.
         size: how many they are.
+        device: what this process trains on: its first GPU, else its processor.
+        has_own_gpu: whether each worker trains on a GPU that no other one uses.
         entered: how many collectives this process has begun; int64 [].
         failure: why the collectives were aborted; None if they were not.
     """
@@ -72,7 +76,9 @@ class Runtime:
         self._service = internals.TF_EAGER_CONTEXT.get()()
         with tf.device("CPU:0"):
             self.entered = tf.Variable(0, dtype=tf.int64, trainable=False, name="entered")
+        self.device = _own_device(self.resolver.task_id)
         threading.Thread(target=self._watch, name=_PREFIX, daemon=True).start()
+        self.has_own_gpu = self._all_have_own_gpus()
 
     def exchange(self, place: str, value: Any) -> list[Any]:
         """Gives all workers what each of them has, by rank.
@@ -118,6 +124,21 @@ class Runtime:
         values = self.exchange(place, value)
         if any(each != values[0] for each in values):
             raise ConfigurationError(describe(self._listed(list(map(_text, _differing(values))))))
+
+    def _all_have_own_gpus(self) -> bool:
+        gpus = self.exchange("about to start", _gpu_of(self.device))
+        if None in gpus:
+            if gpus != [None] * self.size:
+                _logger.warning("Not all workers have a GPU: %s.", self._listed([*map(str, gpus)]))
+            return False
+        if len({*gpus}) < self.size:
+            _logger.warning(
+                "Workers share a GPU: %s. What they send one another goes through their processors "
+                "then, which is slower; gpus_per_worker=1 gives each its own, as does another "
+                "CUDA_VISIBLE_DEVICES for each.",
+                self._listed(gpus),
+            )
+        return len({*gpus}) == self.size
 
     def _begun(self) -> int:
         with eager_mode():  # also where a graph is being built
@@ -283,6 +304,24 @@ def agree_to_stop(wants: bool) -> bool:
     """
     connected = runtime()
     return wants if connected is None else any(connected.exchange("about to stop", bool(wants)))
+
+
+def _own_device(task_id: int) -> str:
+    """Returns the name of this process's first GPU, else that of its processor."""
+    kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+    return next(
+        device.name
+        for device in tf.config.list_logical_devices(kind)
+        if tf.DeviceSpec.from_string(device.name).task in (None, task_id)
+    )
+
+
+def _gpu_of(device: str) -> str | None:
+    """Returns what tells a GPU from those of the other workers; None for a processor."""
+    spec = tf.DeviceSpec.from_string(device)
+    if spec.device_type != "GPU":
+        return None
+    return f"{socket.gethostname()} {[*visible_gpus(), *['?'] * 8][spec.device_index]}"
 
 
 def _differing(values: Sequence[Any]) -> list[Any]:

@@ -162,13 +162,7 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
         self._variables = strategy.variables
         self._share = strategy.share
         self._make_replica = functools.partial(_Replica, strategy)
-        kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
-        self._device = next(
-            device.name
-            for device in tf.config.list_logical_devices(kind)
-            if tf.DeviceSpec.from_string(device.name).task
-            in (None, self._connected.resolver.task_id)
-        )
+        self._device = strategy.connected.device
 
     @property
     def worker_devices(self) -> tuple[str, ...]:

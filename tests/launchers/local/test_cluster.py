@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from generic_trainer._core.cluster import Task
 from generic_trainer._core.keras import is_keras_3, keras_version
 from generic_trainer.errors import (
     ConfigurationError,
@@ -19,6 +20,7 @@ from generic_trainer.errors import (
     WorkerLostError,
 )
 from generic_trainer.launchers import Distribution, Job, launch
+from generic_trainer.launchers._local.placement import own_environment
 from tests.launchers import jobs
 
 Run = Callable[..., Job]
@@ -431,3 +433,29 @@ def test_lost_more_often_than_allowed_is_an_error(run: Run) -> None:
             num_workers=2,
             max_failures=1,
         )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "options", "seen"),
+    [
+        (["0", "1", "2", "3"], {}, ["0,1", "2,3"]),
+        (["0", "1", "2"], {}, ["0", "1"]),
+        (["0"], {}, [None, None]),  # both use it
+        (["0", "1"], {"env": {"CUDA_VISIBLE_DEVICES": "1"}}, ["1", "1"]),
+        (["0", "1"], {"gpus_per_worker": 0}, ["-1", "-1"]),
+        (["0", "1", "2"], {"gpus_per_worker": 1}, ["0", "1"]),
+    ],
+)
+def test_workers_share_out_the_gpus(
+    gpus: list[str], options: dict[str, Any], seen: list[str | None]
+) -> None:
+    distribution = Distribution(launcher="local", num_workers=2, **options)
+    addresses = {Task("worker", rank): f"a:{rank}" for rank in range(2)}
+    environments = [own_environment(distribution, task, addresses, gpus) for task in addresses]
+    assert [each.get("CUDA_VISIBLE_DEVICES") for each in environments] == seen
+
+
+def test_a_single_worker_sees_all_gpus() -> None:
+    only = Task("worker", 0)
+    found = own_environment(Distribution(launcher="local"), only, {only: "a:1"}, ["0", "1"])
+    assert "CUDA_VISIBLE_DEVICES" not in found

@@ -138,6 +138,8 @@ def test_fn_args_of_somebody_else(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("package", ["keras", "tf_keras"])
 def test_either_keras_resumes_in_one_process(tmp_path: Path, examples: str, package: str) -> None:
+    if tf.config.list_physical_devices("GPU"):
+        pytest.skip("a GPU adds up in another order each time, unless the whole process forbids it")
     keras = importlib.import_module(package)
 
     class Kill(keras.callbacks.Callback):
