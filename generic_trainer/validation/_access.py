@@ -8,6 +8,7 @@ stand here. `tests/validation/test_access.py` holds this against the documentati
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -50,19 +51,28 @@ def reaches_out(node: Any) -> bool:
     """
     if node.op == "PrintV2":
         return bool(node.attr["output_stream"].s.startswith(b"file:"))
-    definition = internals.TF_FIND_OP.get()(node.op)
-    if definition is None or node.op in _HARMLESS:
-        return False
+    always, attributes = _reach_of(node.op)
+    return always or any(
+        not all(map(_NO_FILE.fullmatch, _values(node.attr[name]))) for name in attributes
+    )
+
+
+@functools.cache  # of an op that thousands of nodes have
+def _reach_of(op: str) -> tuple[bool, tuple[str, ...]]:
+    """Returns whether an op reaches out whatever its attributes, and those that name a place."""
+    definition = internals.TF_FIND_OP.get()(op)
+    if definition is None or op in _HARMLESS:
+        return False, ()
     outputs = [arg.name for arg in definition.output_arg]
     handles = [*outputs, *(arg.name for arg in definition.input_arg)]
-    return bool(
+    always = (
         places(definition)
-        or _is_set(definition, node)
         or "reader_handle" in outputs
         or "writer" in handles
-        or _BY_NAME.search(node.op)
-        or node.op in _HIDES_A_GRAPH
+        or _BY_NAME.search(op)
+        or op in _HIDES_A_GRAPH
     )
+    return bool(always), tuple(a.name for a in definition.attr if _PLACE.fullmatch(a.name))
 
 
 def places(definition: Any) -> list[str]:
@@ -72,15 +82,6 @@ def places(definition: Any) -> list[str]:
     string = tf.string.as_datatype_enum
     names = [arg.name for arg in definition.input_arg if arg.type == string]
     return [name for name in names if _PLACE.fullmatch(name)]
-
-
-def _is_set(definition: Any, node: Any) -> bool:
-    """Returns whether an attribute of a `NodeDef` names a file, a directory or an address."""
-    return any(
-        not all(map(_NO_FILE.fullmatch, _values(node.attr[attribute.name])))
-        for attribute in definition.attr
-        if _PLACE.fullmatch(attribute.name)
-    )
 
 
 def _values(attribute: Any) -> list[bytes]:

@@ -162,11 +162,10 @@ class ModelUnderTest:
     def foreign_ops(self) -> dict[str, list[Node]]:
         """Op → its nodes, of the ops that TensorFlow alone does not have."""
         find_op = internals.TF_FIND_OP.get()
-        foreign: dict[str, list[Node]] = {}
+        nodes: dict[str, list[Node]] = {}
         for node in self.nodes:
-            if find_op(node.op) is None:
-                foreign.setdefault(node.op, []).append(node)
-        return foreign
+            nodes.setdefault(node.op, []).append(node)
+        return {op: its_nodes for op, its_nodes in nodes.items() if find_op(op) is None}
 
     @functools.cached_property
     def op_libraries(self) -> dict[str, str]:
@@ -304,8 +303,9 @@ def _scan(prefix: Path) -> VariableScan:
         if flat.dtype.kind in "fc" or tf.as_dtype(flat.dtype).is_floating:
             # In pieces, as a variable may fill the memory.
             pieces = [flat[start : start + _CHUNK] for start in range(0, flat.size, _CHUNK)]
-            if any(np.isnan(piece).any() for piece in pieces):
+            odd = [piece for piece in pieces if not np.isfinite(piece).all()]
+            if any(np.isnan(piece).any() for piece in odd):
                 scan.nan.append(name)
-            elif not all(np.isfinite(piece).all() for piece in pieces):
+            elif odd:
                 scan.infinite.append(name)
     return scan

@@ -29,7 +29,8 @@ _WARMUP_REMEDY = (
     "write the requests again from examples that the signature takes, or delete the file"
 )
 _MAX_CALLS = 11
-_MAX_SECONDS = 0.5
+_MAX_SECONDS = 0.5  # where the contract has a limit
+_SOME_SECONDS = 0.05
 
 
 @check("loads", needs=("serve_tag", "file_ops"))
@@ -211,9 +212,11 @@ def latency(model: ModelUnderTest) -> Iterator[Finding]:
         yield skip("no signature was called")
         return
     name = "serving_default" if "serving_default" in served else served[0]
-    median_ms = _median_ms(model.loaded.signatures[name], model.scores[name].feed.take([0]))
-    model.facts["latency_ms"] = round(median_ms, 3)
     budget = model.contract.max_latency_ms
+    most_s = _SOME_SECONDS if budget is None else _MAX_SECONDS
+    feed = model.scores[name].feed
+    median_ms = _median_ms(model.loaded.signatures[name], feed.take([0]), most_s)
+    model.facts["latency_ms"] = round(median_ms, 3)
     if budget is not None and median_ms > budget:
         yield fail(
             f"signature {name!r} takes {median_ms:.3g} ms for one example, the budget is "
@@ -249,10 +252,10 @@ def memory(model: ModelUnderTest) -> Iterator[Finding]:
         yield note(f"{used_mb:.0f} MiB to load and score")
 
 
-def _median_ms(signature: Any, example: dict[str, np.ndarray]) -> float:
+def _median_ms(signature: Any, example: dict[str, np.ndarray], most_s: float) -> float:
     taken: list[float] = []
     started = time.perf_counter()
-    while len(taken) < _MAX_CALLS and time.perf_counter() - started < _MAX_SECONDS:
+    while len(taken) < _MAX_CALLS and time.perf_counter() - started < most_s:
         before = time.perf_counter()
         call(signature, example)
         taken.append(1000 * (time.perf_counter() - before))
@@ -273,6 +276,8 @@ def session(model: ModelUnderTest) -> Iterator[Finding]:
 
     model.release()
     softly = tf.compat.v1.ConfigProto(allow_soft_placement=True)  # as TF Serving does
+    # It takes longer than it saves in the one call, and the object has been called with it.
+    softly.graph_options.rewrite_options.disable_meta_optimizer = True
     with tf.Graph().as_default(), tf.compat.v1.Session(config=softly) as running:
         try:
             tf.compat.v1.saved_model.load(running, ["serve"], str(model.directory))
