@@ -202,6 +202,12 @@ KERAS_2_LAYERS = PrivateAttribute(
 KERAS_2_LAYER_RANDOMNESS = PrivateAttribute(
     "tf_keras", "BaseRandomLayer", "_random_generator", "checkpoints that keep Dropout's state"
 )
+KERAS_2_LEGACY_BUILD = PrivateAttribute(
+    "tf_keras",
+    "keras.optimizers.legacy.Optimizer",
+    "_create_all_weights",
+    "Keras trials whose steps are of several batches",
+)
 KERAS_2_RANDOM_GENERATOR = PrivateAttribute(
     "tf_keras", "RandomGenerator", "_generator", "checkpoints that keep Dropout's state"
 )
@@ -252,6 +258,12 @@ KERAS_3_SET_MONITOR_OP = PrivateAttribute(
     "keras.callbacks.MonitorCallback",
     "_set_monitor_op",
     "callbacks that keep the best value of the run that they resume",
+)
+KERAS_3_TRAINED = PrivateAttribute(
+    "keras",
+    "keras.optimizers.Optimizer",
+    "_trainable_variables",
+    "Keras trials whose steps are of several batches",
 )
 KERAS_TENSORBOARD_BATCH = PrivateAttribute(
     "keras", "TensorBoard", "_global_train_batch", "curves that go on after a restart"

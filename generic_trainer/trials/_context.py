@@ -334,7 +334,3 @@ def _check_optimizations(optimizations: Mapping[str, Any], hparams: Mapping[str,
             f"optimizations.mixed_precision must be O0 for TensorFlow, but got {precision!r}. Set "
             "tf.keras.mixed_precision in the model's code instead."
         )
-    if optimizations.get("aggregation_frequency", 1) != 1:
-        _logger.warning(
-            "optimizations.aggregation_frequency has no effect here: a step is one global batch."
-        )

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from generic_trainer._core.files import gfile
 from generic_trainer.training import distributed, get_strategy
+from generic_trainer.trials._env import HorovodContext
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.user_code import imported_files
 
@@ -29,13 +30,16 @@ def seed_generators(seed: int) -> None:
     tf.random.set_seed(seed)
 
 
-def fit_to_devices(run: TrialRun) -> tuple[TrialRun, tf.distribute.Strategy]:
+def fit_to_devices(
+    run: TrialRun, *, is_graph: bool = False
+) -> tuple[TrialRun, tf.distribute.Strategy]:
     """Returns the trial with the slots that this machine has, and the strategy to train it in.
 
     1. In a cluster of workers each of them is a slot, whatever the configuration says.
     2. Several slots of one process are GPUs, or logical CPU devices, under `MirroredStrategy`.
     3. Where there are too few, it is one slot, which trains on whole global batches: slower, and
-       the same steps.
+       the same steps. So it is where a graph of TensorFlow 1 (`is_graph`) makes a step of several
+       batches: several devices of a process cannot reduce gradients now and then.
     """
     workers = distributed.size()
     if workers > 1:
@@ -50,7 +54,8 @@ def fit_to_devices(run: TrialRun) -> tuple[TrialRun, tf.distribute.Strategy]:
         return dataclasses.replace(run, slots=slots, workers=workers), strategy
     if run.slots < 2:
         return run, tf.distribute.get_strategy()
-    for kind in ("GPU", "CPU"):
+    is_alone = is_graph and HorovodContext.of(run).aggregation_frequency > 1
+    for kind in () if is_alone else ("GPU", "CPU"):
         devices = [device.name for device in tf.config.list_logical_devices(kind)]
         if len(devices) >= run.slots:
             # The default reduction waits for ever on several CPU devices.
@@ -59,9 +64,9 @@ def fit_to_devices(run: TrialRun) -> tuple[TrialRun, tf.distribute.Strategy]:
                 devices[: run.slots], cross_device_ops=reduction
             )
     _logger.warning(
-        "resources.slots_per_trial is %d, and this machine has fewer devices: one trains on whole "
-        "batches.",
+        "resources.slots_per_trial is %d, and %s: one trains on whole batches.",
         run.slots,
+        "aggregation_frequency above 1" if is_alone else "this machine has fewer devices",
     )
     return dataclasses.replace(run, slots=1), tf.distribute.get_strategy()
 

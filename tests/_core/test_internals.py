@@ -86,6 +86,7 @@ OWNERS: dict[str, Callable[[Path], Any]] = {
     "TensorBoard": keras_3(lambda keras: keras.callbacks.TensorBoard()),
     "keras.Model": keras_3(lambda keras: keras.Sequential()),
     "keras.optimizers.legacy.Optimizer": keras_2(lambda keras: keras.optimizers.legacy.SGD()),
+    "keras.optimizers.Optimizer": keras_3(lambda keras: keras.optimizers.SGD()),
     "keras.callbacks.MonitorCallback": keras_3(lambda keras: keras.callbacks.EarlyStopping()),
     "tf.Operation": in_tf(operation),
     "tf.compat.v1.Session": in_tf(lambda: tf.compat.v1.Session),

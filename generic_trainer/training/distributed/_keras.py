@@ -216,6 +216,11 @@ def _extend(keras: ModuleType) -> None:
         setattr(owner, name, _around(getattr(owner, name), around))
 
 
+def averaging(apply: Callable[..., Any]) -> Callable[..., Any]:
+    """Has the `apply` of a class that derives from an optimizer be given means over all workers."""
+    return _around(apply, _apply)
+
+
 def _around(original: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     @tf.autograph.experimental.do_not_convert

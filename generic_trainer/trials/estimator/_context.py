@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import distributed
+from generic_trainer.trials._aggregation import aggregated
 from generic_trainer.trials._context import TrialContext
 from generic_trainer.trials._dataset_cache import DatasetCache
 from generic_trainer.trials.errors import CheckFailedError
@@ -135,12 +136,21 @@ class EstimatorContext(TrialContext):
         self._has_optimizer = False
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
-        """Returns the optimizer as it is; on several slots the estimator has gradients averaged.
+        """Returns the optimizer; on several slots the estimator has gradients averaged.
 
         Must be called once at least; the optimizer may be None where the estimator has its own.
+        With `optimizations.aggregation_frequency` it makes a step of several batches.
+
+        Raises:
+            ConfigurationError: that is asked for, and there is no optimizer.
         """
         self._has_optimizer = True
-        return optimizer
+        if optimizer is None and self.hvd_config.aggregation_frequency > 1:
+            raise ConfigurationError(
+                "optimizations.aggregation_frequency needs the optimizer itself, but "
+                "wrap_optimizer got None. Make the one that the estimator is to use, and wrap it."
+            )
+        return aggregated(optimizer, self.hvd_config)
 
     def check_optimizer(self) -> None:
         """Raises `CheckFailedError` if no optimizer was wrapped."""

@@ -59,7 +59,7 @@ class EstimatorNativeContext(EstimatorContext, NativeContext):
     @classmethod
     def make(cls, run: TrialRun, start: Start, code: str | None) -> EstimatorNativeContext:
         """Returns the context of a script; see `Init`."""
-        run, strategy = fit_to_devices(run)
+        run, strategy = fit_to_devices(run, is_graph=True)
         context = cls(run)
         context.on_train(start, strategy=strategy if run.slots_here > 1 else None, code=code)
         return context

@@ -76,7 +76,7 @@ class EstimatorTrial(Trial, abc.ABC):
     @classmethod
     def open_controller(cls, run: TrialRun) -> EstimatorController:
         """Builds the trial; its sessions open when they are needed."""
-        run, strategy = fit_to_devices(run)
+        run, strategy = fit_to_devices(run, is_graph=True)
         seed_generators(run.seed)
         context = cls.trial_context_class(EnvContext.of(run), HorovodContext.of(run))
         trial, arguments = cls.of_context(context)

@@ -4,7 +4,8 @@
 
     determined-keras-model-weights.{index,data-…}   the model's variables
     determined-keras-optimizer-weights.h5           the optimizers' variables: a group for each
-                                                    optimizer, in it a dataset for each variable
+                                                    optimizer, in it a dataset for each variable;
+                                                    `sums` are gradients of a step to come
     replicas.npz                                    moving statistics of each slot, if several
     rng_state.{json,npz}                            random generators, those of layers included
     callbacks.{json,npz}                            what callbacks keep
@@ -52,6 +53,7 @@ def write_checkpoint(
     model: Any,
     optimizers: Sequence[Any],
     *,
+    sums: Sequence[Any],
     callbacks: Any,
     code: Collection[str],
     generators: tuple[Any, Any] | None,
@@ -62,6 +64,7 @@ def write_checkpoint(
         directory: local or remote.
         model: all of whose variables have been made.
         optimizers: likewise.
+        sums: of gradients that are not applied yet.
         callbacks: what they keep.
         code: modules whose classes may be in it.
         generators: the state of Python's and NumPy's; None if it is the present one.
@@ -76,9 +79,9 @@ def write_checkpoint(
     own.take(_REPLICAS)(directory)
     buffer = io.BytesIO()
     with h5py.File(buffer, "w") as file:
-        for number, optimizer in enumerate(optimizers):
-            group = file.create_group(f"optimizer_{number}")
-            for index, variable in enumerate(_variables(optimizer)):
+        for name, variables in _groups(optimizers, sums).items():
+            group = file.create_group(name)
+            for index, variable in enumerate(variables):
                 group.create_dataset(str(index), data=np.asarray(variable))
     write_whole(os.path.join(directory, _OPTIMIZERS), buffer.getvalue())
     state = random_state(model)
@@ -157,8 +160,8 @@ def _tracked(model: Any) -> tf.train.Checkpoint:
     return tf.train.Checkpoint(root=model)
 
 
-def read_optimizers(directory: str, optimizers: Sequence[Any]) -> None:
-    """Restores the variables of optimizers, all of which must have been made.
+def read_optimizers(directory: str, optimizers: Sequence[Any], sums: Sequence[Any]) -> None:
+    """Restores the variables of optimizers and sums of gradients; all must have been made.
 
     Raises:
         TrainingError: they are not those that were saved.
@@ -166,19 +169,23 @@ def read_optimizers(directory: str, optimizers: Sequence[Any]) -> None:
     import h5py
 
     with h5py.File(io.BytesIO(read_whole(os.path.join(directory, _OPTIMIZERS))), "r") as file:
-        for number, optimizer in enumerate(optimizers):
-            group, variables = file.get(f"optimizer_{number}") or {}, _variables(optimizer)
+        for name, variables in _groups(optimizers, sums).items():
+            group = file.get(name) or {}
             values = [group[str(index)][()] for index in range(len(group))]
             saved, actual = [np.shape(v) for v in values], [tuple(v.shape) for v in variables]
             if saved != actual:
                 raise TrainingError(
-                    f"The checkpoint {os.path.join(directory, _OPTIMIZERS)} does not fit optimizer "
-                    f"{number}, {type(optimizer).__name__}: variables of shapes {saved} were "
-                    f"saved, and it has {actual}. Train what was saved, or delete the checkpoint "
-                    "to start afresh."
+                    f"The checkpoint {os.path.join(directory, _OPTIMIZERS)} does not fit {name}: "
+                    f"variables of shapes {saved} were saved, and it has {actual}. Train what was "
+                    "saved, or delete the checkpoint to start afresh."
                 )
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
+
+
+def _groups(optimizers: Sequence[Any], sums: Sequence[Any]) -> dict[str, Sequence[Any]]:
+    named = {f"optimizer_{number}": _variables(each) for number, each in enumerate(optimizers)}
+    return {**named, "sums": sums}
 
 
 def _variables(optimizer: Any) -> list[tf.Variable]:

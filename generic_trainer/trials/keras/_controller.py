@@ -15,6 +15,7 @@ from generic_trainer.errors import ModuleFileError
 from generic_trainer.training import distributed
 from generic_trainer.trials._process import mean_over_slots, write_code
 from generic_trainer.trials._trial import TrialRun
+from generic_trainer.trials.keras._aggregation import Aggregation
 from generic_trainer.trials.keras._checkpoint import (
     read_base_model,
     read_callbacks,
@@ -70,6 +71,8 @@ class TFKerasController:
         self._context, self._run, self._code, self._strategy = context, run, code, strategy
         with strategy.scope():
             self._model = context.compile_model()
+        self._aggregation = Aggregation(context.hvd_config)
+        self._aggregation.take(context.optimizers)
         self._training = make_data(training, context, _TRAINING, is_training=True)
         self._validation = make_data(validation, context, _VALIDATION, is_training=False)
         records = int(context.get_experiment_config().get("records_per_epoch") or 0)
@@ -97,15 +100,13 @@ class TFKerasController:
         self._has_failed = True
         if self._iterator is None:
             self._iterator = iter(self._read(self._training.training(self._trained)))
-        self._model.make_train_function()
-        step = self._model.train_function
         callbacks, logs = self._callbacks, {}
         self._model.reset_metrics()
         callbacks.tell("on_train_workload_begin", self._batches, batches, {})
         for total in range(self._batches, self._batches + batches):
             callbacks.batch_begin(total)
             try:
-                logs = step(self._iterator)
+                logs = self._aggregation.function(self._model, total)(self._iterator)
             except (StopIteration, tf.errors.OutOfRangeError) as error:  # of data without an end
                 raise ModuleFileError(f"{_TRAINING}: the training data have no batch") from error
             callbacks.batch_end(total, logs)
@@ -162,6 +163,7 @@ class TFKerasController:
                 directory,
                 self._model,
                 self._context.optimizers,
+                sums=self._aggregation.sums,
                 callbacks=self._callbacks.state(),
                 code=self._callbacks.code,
                 generators=self._training.generators,
@@ -214,7 +216,7 @@ class TFKerasController:
         if directory is not None:
             self._build_for_training()
             read_weights(directory, self._model)
-            read_optimizers(directory, self._context.optimizers)
+            read_optimizers(directory, self._context.optimizers, self._aggregation.sums)
             self._training.replay(self._trained)
             read_generators(directory, self._model)
         elif self._run.base_model is not None:

@@ -14,6 +14,8 @@ from tensorflow.core.protobuf import config_pb2
 from generic_trainer._core import internals
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.training import distributed
+from generic_trainer.trials._aggregation import aggregated
+from generic_trainer.trials._env import HorovodContext
 from generic_trainer.trials._trial import TrialRun
 
 LOSS = "loss"
@@ -72,7 +74,7 @@ def build_replicas(
         names = [name for name in trial.training_metrics() if name in outputs]
         metrics = [updated(outputs[name]) for name in names]
         with tf.control_dependencies(metrics), averaging(rows) as completed:
-            optimizer = trial.optimizer()
+            optimizer = aggregated(trial.optimizer(), HorovodContext.of(run))
             # Batch normalisation keeps its moving averages in this collection.
             updates = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)
             with tf.control_dependencies(updates):

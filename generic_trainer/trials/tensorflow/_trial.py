@@ -104,7 +104,7 @@ class TensorFlowController:
             ModuleFileError: the module has no `make_data_loaders`, or its result is no good.
             ConfigurationError: the methods of the trial contradict each other.
         """
-        run, strategy = fit_to_devices(run)
+        run, strategy = fit_to_devices(run, is_graph=True)
         if run.workers > 1:
             strategy = tf.distribute.get_strategy()
         self._graph = tf.Graph()

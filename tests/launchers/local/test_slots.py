@@ -76,23 +76,25 @@ def assert_alike(actual: Job, expected: Job) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "size"),
+    ("kind", "size", "batches_of_a_step"),
     [
-        ("Keras", 2),
-        ("TensorFlow", 2),
-        pytest.param("arrays", 4, marks=pytest.mark.slow),
-        pytest.param("estimator", 2, marks=pytest.mark.slow),
+        ("Keras", 2, 1),
+        ("TensorFlow", 2, 3),
+        pytest.param("arrays", 4, 3, marks=pytest.mark.slow),
+        pytest.param("estimator", 2, 3, marks=pytest.mark.slow),
     ],
 )
-def test_several_slots_train_as_one(run: Run, kind: str, size: int) -> None:
-    job = run(TRIALS[kind], size)
+def test_several_slots_train_as_one(run: Run, kind: str, size: int, batches_of_a_step: int) -> None:
+    optimizations = {"aggregation_frequency": batches_of_a_step}
+    config = {**slots.CONFIG, "optimizations": optimizations}
+    job = run(TRIALS[kind], size, config)
     if kind != "TensorFlow":  # which has no context
         assert {*told(job, "place:")} == {f"{rank} {size} {rank} 1" for rank in range(size)}
         assert {*told(job, "checkpoint:")} == {"True"}
     if kind == "estimator":
         assert {*told(job, "slots:")} == {"2"}
     assert jobs.exported(job) == ["Format-Serving"]
-    alone = run(TRIALS[kind], 1)
+    alone = run(TRIALS[kind], 1, config)
     assert_alike(job, alone)
     assert told(job, "checkpoint:") == told(alone, "checkpoint:")  # of one of the workers
 

@@ -8,6 +8,7 @@ import random
 import numpy as np
 import pytest
 
+from generic_trainer.errors import ConfigurationError
 from generic_trainer.estimator import tf
 from tests.trials.by_hand import steps
 from tests.trials.estimator.one_weight import OneWeight, WithMomentum, examples
@@ -36,6 +37,49 @@ def test_training_metrics_are_all_scalar_summaries_averaged_over_batches(open_tr
     assert metrics["loss"] == pytest.approx(sum(loss for _, loss in by_hand) / 5, rel=1e-5)
     # As it is before each update.
     assert metrics["weight"] == pytest.approx(sum(w for w, _ in by_hand) / 5, rel=1e-5)
+
+
+def aggregating(**optimizations):
+    return {"optimizations": {"aggregation_frequency": 2, **optimizations}}
+
+
+@pytest.mark.parametrize("average", [True, False])
+def test_a_step_may_be_of_several_batches(open_trial, tmp_path, average):
+    fields = {
+        "config": aggregating(average_aggregated_gradients=average),
+        "hparams": {"global_batch_size": 1, "rate": 0.04},
+    }
+    first = open_trial(**fields)
+    losses = [first.train(1)["loss"] for _ in range(5)]
+    first.save(str(tmp_path))  # within a step
+    second = open_trial(**fields, batches_trained=5, checkpoint_dir=str(tmp_path))
+    losses += [second.train(1)["loss"] for _ in range(4)]
+    expected = [loss for _, loss in steps(9, rate=0.04, every=2, average=average)]
+    assert losses == pytest.approx(expected, rel=1e-3)
+    assert second.validate()["global_step"] == 9
+
+
+def test_optimizers_of_keras_count_batches_where_these_are_the_global_step(open_trial):
+    class Ready(OneWeight):
+        def build_estimator(self):
+            optimizer = self.context.wrap_optimizer(tf.keras.optimizers.legacy.Adam(0.1))
+            columns = [tf.feature_column.numeric_column("x")]
+            return tf.estimator.LinearRegressor(columns, optimizer=optimizer)
+
+    trial = open_trial(Ready, config=aggregating())
+    losses = [trial.train(1)["loss"] for _ in range(6)]
+    assert losses[:2] == pytest.approx([4, 16], rel=1e-5)
+    assert losses[5] < 36 - 1
+    assert trial.validate()["global_step"] == 6
+
+
+def test_several_batches_need_the_optimizer_itself(open_trial):
+    class Nothing(OneWeight):
+        def build_estimator(self):
+            self.context.wrap_optimizer(None)
+
+    with pytest.raises(ConfigurationError, match="needs the optimizer itself"):
+        open_trial(Nothing, config=aggregating())
 
 
 def test_validation_metrics_are_those_of_the_estimator(open_trial):

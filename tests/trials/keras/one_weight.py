@@ -23,7 +23,7 @@ class OneWeight(TFKerasTrial):
         )
 
     def make_optimizer(self):
-        return tf.keras.optimizers.SGD(RATE)
+        return tf.keras.optimizers.SGD(self.context.get_hparams().get("rate", RATE))
 
     def build_model(self):
         model = self.context.wrap_model(self.make_model())

@@ -54,12 +54,15 @@ PROGRAM = """
             model.compile("sgd", "mse")
             return model
 
-    def open_trial(trial_class, slots, parallel=False, **fields):
+    def open_trial(trial_class, slots, parallel=False, every=1, **fields):
         resources = {"slots_per_trial": slots, "native_parallel": parallel}
         return trial_class.open_controller(
             TrialRun(
-                trial_id=1, config={"resources": resources}, hparams={"global_batch_size": 2},
-                seed=3, slots=slots, **fields,
+                trial_id=1, hparams={"global_batch_size": 2}, seed=3, slots=slots,
+                config={
+                    "resources": resources, "optimizations": {"aggregation_frequency": every}
+                },
+                **fields,
             )
         )
 
@@ -75,6 +78,15 @@ PROGRAM = """
             "two": [*losses(two, 6), two.validate()["val_loss"]],
             "devices": two._strategy.num_replicas_in_sync,
         }
+    for slots in (1, 2):
+        aggregated = open_trial(Datasets, slots, every=2)
+        found[f"aggregated {slots}"] = losses(aggregated, 3)
+        saved = tempfile.mkdtemp()
+        aggregated.save(saved)  # within a step
+        aggregated = open_trial(
+            Datasets, slots, every=2, batches_trained=3, checkpoint_dir=saved
+        )
+        found[f"aggregated {slots}"] += losses(aggregated, 3)
     parallel = open_trial(Datasets, 2, parallel=True)
     found["native parallel"] = [*losses(parallel, 6), parallel.validate()["val_loss"]]
     first = open_trial(Datasets, 2)
@@ -122,6 +134,11 @@ def test_two_slots_train_as_one_does_on_the_whole_batch(found, kind):
 
 def test_with_native_parallel_batches_are_divided(found):
     assert found["native parallel"] == pytest.approx(found["Datasets"]["one"], rel=1e-4)
+
+
+def test_a_step_may_be_of_several_batches(found):
+    assert found["aggregated 2"] == pytest.approx(found["aggregated 1"], rel=1e-4)
+    assert found["aggregated 2"][1] != pytest.approx(found["Datasets"]["two"][1], rel=1e-4)
 
 
 def test_they_go_on_from_a_checkpoint(found):

@@ -39,6 +39,21 @@ def test_training_metrics_are_averaged_over_batches(run_experiment):
     assert metrics["training"] == 1
 
 
+@pytest.mark.parametrize("average", [True, False])
+def test_a_step_may_be_of_several_batches(tmp_path, average):
+    optimizations = {"aggregation_frequency": 2, "average_aggregated_gradients": average}
+    config, rate = {"data": {}, "optimizations": optimizations}, 0.04
+    first = open_trial(config=config, hparams={"rate": rate})
+    losses = [first.train(1)["loss"] for _ in range(5)]
+    first.save(str(tmp_path))  # within a step
+    restart = {"batches_trained": 5, "checkpoint_dir": str(tmp_path)}
+    second = open_trial(config=config, hparams={"rate": rate}, **restart)
+    losses += [second.train(1)["loss"] for _ in range(4)]
+    expected = [loss for _, loss in steps(9, rate=rate, every=2, average=average)]
+    assert losses == pytest.approx(expected, rel=1e-3)
+    assert second.validate()["counter"] == 9
+
+
 def test_validation_is_one_pass_averaged_over_batches(run_experiment):
     [trial] = run_experiment(OneWeight, config(0))
     metrics = trial["history"][0]["validation"]
