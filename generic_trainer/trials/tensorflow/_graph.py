@@ -124,11 +124,22 @@ def _share(record: Any, is_training: tf.Tensor, index: Any, count: int) -> tuple
 
     There is one row at least, which may count nothing: the mean over none is no number.
     """
-    rows = tf.shape(tf.nest.flatten(record)[0])[0]
+    first = tf.nest.flatten(record)[0]
+    is_sparse = isinstance(first, tf.SparseTensor)
+    rows = tf.cast(first.dense_shape[0], tf.int32) if is_sparse else tf.shape(first)[0]
     start = tf.where(is_training, index * rows // count, 0)
     end = tf.where(is_training, (index + 1) * rows // count, rows)
-    share = slice(tf.minimum(start, rows - 1), tf.maximum(end, start + 1))
-    return tf.nest.map_structure(lambda tensor: tensor[share], record), end - start, rows
+    first_row, last_row = tf.minimum(start, rows - 1), tf.maximum(end, start + 1)
+
+    def share(tensor: Any) -> Any:
+        if not isinstance(tensor, tf.SparseTensor):
+            return tensor[first_row:last_row]
+        places = tf.cast([first_row, last_row], tf.int64)
+        rest = tensor.dense_shape[1:]
+        begin = tf.concat([places[:1], tf.zeros_like(rest)], 0)
+        return tf.sparse.slice(tensor, begin, tf.concat([places[1:] - places[:1], rest], 0))
+
+    return tf.nest.map_structure(share, record), end - start, rows
 
 
 @contextlib.contextmanager

@@ -28,7 +28,8 @@ def export(session: Any, record: Any, outputs: Mapping[str, tf.Tensor], fn_args:
     """Writes the predictions of a trial's graph as a SavedModel.
 
     Its signature takes serialized tf.Examples where the pipeline's schema, or Transform's, has all
-    features that the predictions need, else a tensor per feature.
+    features that the predictions need, else a dense tensor per feature: of a sparse one, what is 0
+    or empty there is missing.
 
     Args:
         session: holds the trained variables.
@@ -37,7 +38,7 @@ def export(session: Any, record: Any, outputs: Mapping[str, tf.Tensor], fn_args:
         fn_args: the argument of `run_fn`.
 
     Raises:
-        ExportError: the graph has no prediction, or sparse inputs.
+        ExportError: the graph has no prediction, or ragged inputs.
     """
     components = _components(record)
     outputs = {name: one for name, one in outputs.items() if not isinstance(one, tuple)}
@@ -47,7 +48,8 @@ def export(session: Any, record: Any, outputs: Mapping[str, tf.Tensor], fn_args:
         directory = os.path.join(scratch, "graph")
         builder = tf.compat.v1.saved_model.Builder(directory)
         with session.graph.as_default():
-            signature = tf.compat.v1.saved_model.predict_signature_def(inputs, predictions)
+            fed = _fed_parts(inputs)
+            signature = tf.compat.v1.saved_model.predict_signature_def(fed, predictions)
             builder.add_meta_graph_and_variables(
                 session, [tf.saved_model.SERVING], {_DEFAULT: signature},
                 clear_devices=True, strip_default_attrs=True,
@@ -55,11 +57,15 @@ def export(session: Any, record: Any, outputs: Mapping[str, tf.Tensor], fn_args:
         builder.save()
         # Loading it back leaves out all that predictions do not need: data, optimizer, loss.
         model = tf.saved_model.load(directory)
+        of_features, target = _OfFeatures(model, inputs), fn_args.serving_model_dir
         if are_features(inputs, fn_args):
-            names = {name: name for name in inputs}
-            export_model(_OfFeatures(model, inputs), fn_args, inputs=names)
+            export_model(of_features, fn_args, inputs={name: name for name in inputs})
+        elif all(isinstance(one, tf.Tensor) for one in inputs.values()):
+            tf.saved_model.save(model, target, signatures=model.signatures)
         else:
-            tf.saved_model.save(model, fn_args.serving_model_dir, signatures=model.signatures)
+            serve = tf.function(lambda **features: of_features(features), autograph=False)
+            signature = serve.get_concrete_function(**of_features.dense_specs())
+            tf.saved_model.save(of_features, target, signatures={_DEFAULT: signature})
 
 
 def find_predictions(
@@ -75,7 +81,7 @@ def find_predictions(
 
     Args:
         record: what `build_graph` was called with.
-        components: name → tensor [N, ...], the record's parts.
+        components: name → tensor [N, ...], maybe sparse, the record's parts.
         outputs: what `build_graph` returned.
 
     Raises:
@@ -116,7 +122,9 @@ class _Flow:
 
     def __init__(self, components: Mapping[str, tf.Tensor], results: Iterable[tf.Tensor]) -> None:
         self._rows = {name: tensor.shape[0] for name, tensor in components.items()}
-        self._components = {t.ref(): frozenset({name}) for name, t in components.items()}
+        self._components = {
+            part.ref(): frozenset({name}) for name, t in components.items() for part in _parts(t)
+        }
         self._learned: set[Any] = set()
         self._order = list(_upstream(results, stop=set(self._components)))
         for operation in self._order:
@@ -179,14 +187,14 @@ def _upstream(results: Iterable[tf.Tensor], stop: set[Any]) -> Iterator[tf.Opera
 
 def _components(record: Any) -> dict[str, tf.Tensor]:
     """Returns the parts of a record by name: keys and positions, joined."""
-    if isinstance(record, tf.Tensor):
+    if isinstance(record, tf.Tensor | tf.SparseTensor):
         return {_LONE_INPUT: record}
     flat = tf.nest.flatten(record)
-    sparse = [part for part in flat if not isinstance(part, tf.Tensor)]
-    if sparse:
+    others = [part for part in flat if not isinstance(part, tf.Tensor | tf.SparseTensor)]
+    if others:
         raise ExportError(
-            f"Records with parts that are no dense tensors cannot be exported: {sparse}. Make them "
-            "dense in make_data_loaders, with tf.sparse.to_dense."
+            "Records with parts that are no dense or sparse tensors cannot be exported: "
+            f"{others}. Make them sparse in make_data_loaders, with their to_sparse()."
         )
     paths = tf.nest.flatten(_paths(record, ()))
     return dict(zip(paths, flat, strict=True))
@@ -204,17 +212,47 @@ def _paths(structure: Any, path: tuple[str, ...]) -> Any:
     return "_".join(path)
 
 
-class _OfFeatures(tf.Module):
-    """Predicts from features as a tf.Example has them: flat, and of three types only."""
+def _parts(tensor: Any) -> list[tf.Tensor]:
+    """Returns a tensor, or indices, values and shape of a sparse one."""
+    return tf.nest.flatten(tensor, expand_composites=True)  # type: ignore[no-any-return]
 
-    def __init__(self, model: Any, inputs: Mapping[str, tf.Tensor]) -> None:
+
+def _fed_parts(inputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+    return {
+        f"{name}/{number}" if number else name: part
+        for name, one in inputs.items()
+        for number, part in enumerate(_parts(one))
+    }
+
+
+class _OfFeatures(tf.Module):
+    """Predicts from features as a tf.Example has them: flat, and of three types only.
+
+    Those that the graph takes as sparse tensors may be dense as well.
+    """
+
+    def __init__(self, model: Any, inputs: Mapping[str, Any]) -> None:
         super().__init__()
         self.model = model
-        self._specs = {name: (like.dtype, like.shape[1:]) for name, like in inputs.items()}
+        self._specs = {name: tf.type_spec_from_value(like) for name, like in inputs.items()}
 
-    def __call__(self, features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        fed = {
-            name: tf.reshape(tf.cast(features[name], dtype), [-1, *shape])
-            for name, (dtype, shape) in self._specs.items()
+    def dense_specs(self) -> dict[str, tf.TensorSpec]:
+        """Returns what takes each feature as a dense tensor [N, ...]."""
+        return {
+            # Sparse features of an Example are of rank 2.
+            name: tf.TensorSpec(
+                [None, *(spec.shape[1:] if spec.shape.rank else [None])], spec.dtype
+            )
+            for name, spec in self._specs.items()
         }
-        return self.model.signatures[_DEFAULT](**fed)  # type: ignore[no-any-return]
+
+    def __call__(self, features: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        fed = {}
+        for name, spec in self._specs.items():
+            feature = tf.cast(features[name], spec.dtype)
+            if not isinstance(spec, tf.SparseTensorSpec):
+                feature = tf.reshape(feature, [-1, *spec.shape[1:]])
+            elif isinstance(feature, tf.Tensor):
+                feature = tf.sparse.from_dense(feature)
+            fed[name] = feature
+        return self.model.signatures[_DEFAULT](**_fed_parts(fed))  # type: ignore[no-any-return]

@@ -128,6 +128,8 @@ class TensorFlowController:
             )
             self._is_training = tf.compat.v1.placeholder_with_default(False, [], "is_training")
             record = self._iterator.get_next()
+            # The parts of a sparse tensor come from one operation: an export is fed each of them.
+            record = tf.nest.map_structure(tf.identity, record, expand_composites=True)
             tf.nest.assert_same_structure(training.element_spec, record)
             with strategy.scope():
                 self._replicas = build_replicas(trial, record, self._is_training, run, strategy)

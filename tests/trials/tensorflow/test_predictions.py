@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
 from generic_trainer.errors import ExportError
+from generic_trainer.trials.tensorflow import TensorFlowTrial
 from generic_trainer.trials.tensorflow._serving import find_predictions, inputs_of
 
 
@@ -79,6 +81,54 @@ def test_what_build_graph_returns_comes_first(graph):
         "errors": score - record["label"],
     }
     assert list(find_predictions(record, record, outputs)) == ["scores"]
+
+
+SPARSE = """
+    feature { name: "words" type: INT }
+    feature { name: "label" type: FLOAT presence { min_fraction: 1 } shape { dim { size: 1 } } }
+"""
+
+
+def make_data_loaders(experiment_config, hparams):
+    """Sparse words, of which there is none in the second record, and a label."""
+    words = tf.SparseTensor([[0, 0], [0, 1], [2, 0]], np.int64([1, 3, 2]), [3, 4])
+    data = tf.data.Dataset.from_tensor_slices(({"words": words}, floats(3, 1))).batch(2)
+    return data, data
+
+
+class OfWords(TensorFlowTrial):
+    """The score of a record is the sum of its words."""
+
+    def build_graph(self, record, is_training):
+        features, label = record
+        table = tf.get_variable("table", [9, 1], initializer=tf.ones_initializer())
+        score = tf.nn.safe_embedding_lookup_sparse(table, features["words"], combiner="sum")
+        return {"loss": tf.reduce_mean(tf.square(score - label)), "score": score}
+
+    def optimizer(self):
+        return tf.train.GradientDescentOptimizer(0.0)
+
+    def validation_metrics(self):
+        return ["loss"]
+
+
+@pytest.mark.parametrize("has_schema", [False, True])
+def test_sparse_parts_of_a_record(run_experiment, tmp_path, has_schema):
+    (tmp_path / "schema.pbtxt").write_text(SPARSE)
+    searcher = {"metric": "loss", "max_length": {"batches": 2}}
+    schema = str(tmp_path / "schema.pbtxt") if has_schema else None
+    run_experiment(OfWords, {"searcher": searcher}, schema_path=schema)
+    model = tf2.saved_model.load(str(tmp_path / "Format-Serving"))
+    rows = [[1, 3, 5], [], [2]]
+    if has_schema:
+        made = [{"words": tf.train.Feature(int64_list={"value": row})} for row in rows]
+        examples = [tf.train.Example(features={"feature": one}) for one in made]
+        fed = {"examples": [one.SerializeToString() for one in examples]}
+    else:
+        fed = {"words": np.int64([[1, 3, 5], [0, 0, 0], [2, 0, 0]])}
+    signature = model.signatures["serving_default"]
+    found = signature(**{name: tf2.constant(value) for name, value in fed.items()})
+    assert np.ravel(found["score"]).tolist() == [3, 0, 1]
 
 
 def test_a_graph_without_predictions_is_refused(graph):

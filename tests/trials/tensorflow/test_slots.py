@@ -9,6 +9,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
+
+from generic_trainer.trials.tensorflow._graph import _share
 
 PROGRAM = """
     import json, pathlib, tempfile
@@ -88,3 +91,14 @@ def test_a_checkpoint_fits_any_number_of_devices(found):
 
 def test_the_export_knows_nothing_of_the_devices(found):
     assert found["two"]["scores"] == pytest.approx(found["one"]["scores"], rel=1e-5)
+
+
+def test_a_slot_gets_its_rows_of_a_sparse_tensor():
+    words = tf.sparse.from_dense([[1, 0], [2, 3], [0, 4]])
+    record = {"words": words, "label": tf.constant([1.0, 2.0, 3.0])}
+    shares = [_share(record, tf.constant(True), index, 2) for index in range(2)]
+    assert [tf.sparse.to_dense(one["words"]).numpy().tolist() for one, _, _ in shares] == [
+        [[1, 0]],
+        [[2, 3], [0, 4]],
+    ]
+    assert [one["label"].numpy().tolist() for one, _, _ in shares] == [[1], [2, 3]]
