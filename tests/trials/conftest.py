@@ -17,10 +17,14 @@ from generic_trainer.user_code import bundle_module_file
 # Import lines of code of that time → those that take their place, the first that fits.
 IMPORTS = {
     "from tensorflow.contrib.learn import": "from generic_trainer.trials.experiment import",
+    "from tensorflow.contrib.training import": "from generic_trainer.trials.experiment import",
     "from tensorflow.contrib import": "from generic_trainer.trials.experiment.contrib import",
     "import tensorflow as tf": "from generic_trainer.estimator import tf1 as tf",
     "import determined as det": "import generic_trainer.trials as det",
     "from determined": "from generic_trainer.trials",
+    "from pedl.frameworks.tensorflow import": "from generic_trainer.trials.tensorflow import",
+    "from pedl.trial import": "from generic_trainer.trials import",
+    "from pedl.util import": "from generic_trainer.trials import",
 }
 
 

@@ -38,6 +38,19 @@ def test_an_estimator_script_of_release_0_13(tmp_path):
     assert serve(x=corners)["odd"].numpy().tolist() == [0, 1, 1, 0]
 
 
+def test_a_keras_script_that_stops_early(tmp_path):
+    fn_args = run_module_file(ported(FILES / "line_keras.py", tmp_path), custom_config=None)
+    [trial] = trials(fn_args)
+    assert trial["batches"] == 15  # the first validation, and two that are no better
+
+
+def test_an_estimator_script_of_release_0_12(tmp_path):
+    fn_args = run_module_file(ported(FILES / "line_estimator.py", tmp_path), custom_config=None)
+    [trial] = trials(fn_args)
+    assert trial["batches"] == 30
+    assert trial["best"] < 0.1
+
+
 def test_a_script_that_starts_nothing(tmp_path):
     path = tmp_path / "idle.py"
     path.write_text("from generic_trainer.trials import keras\nif False:\n    keras.init()\n")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from tests.trials.conftest import ported, run_module_file
 from tests.trials.keras.written_for_determined import pedl_digits
 from tests.trials.tensorflow.written_for_pedl import digits, irises
 
@@ -31,6 +35,15 @@ def test_digits_count_over_a_validation_and_stop(run_experiment):
     assert last["accuracy"] == pytest.approx(round(last["accuracy"] * 300) / 300, abs=1e-6)
     assert last["accuracy"] != last["mean_accuracy"]
     assert trial["best"] > 0.85
+
+
+def test_a_line(tmp_path):
+    hparams = {"batch_size": 4, "rate": 0.5}
+    settings = {**config("loss", 50), "data": {"count": 8}, "hyperparameters": hparams}
+    file = Path(__file__).with_name("written_for_pedl") / "line.py"
+    fn_args = run_module_file(ported(file, tmp_path), custom_config=settings)
+    [trial] = json.loads(Path(fn_args.model_run_dir, "trials.json").read_text())
+    assert trial["history"][-1]["validation"]["slope"] == pytest.approx(2, abs=0.1)
 
 
 @pytest.mark.slow

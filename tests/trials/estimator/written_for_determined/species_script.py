@@ -3,7 +3,7 @@
 import sys
 
 import tensorflow as tf
-from determined import estimator
+from determined.estimator import init
 from sklearn.datasets import load_iris
 
 CONFIG = {
@@ -18,7 +18,7 @@ CONFIG = {
 
 
 def main(hidden):
-    context = estimator.init(config=CONFIG, local=True, test=True, context_dir=".")
+    context = init(config=CONFIG, local=True, test=True, context_dir=".")
     optimizer = tf.compat.v1.train.ProximalAdagradOptimizer(context.get_hparam("learning_rate"))
     classifier = tf.compat.v1.estimator.DNNClassifier(
         [hidden],

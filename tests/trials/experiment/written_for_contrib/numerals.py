@@ -7,7 +7,8 @@ import numpy as np
 import tensorflow as tf
 from sklearn.datasets import load_digits
 from tensorflow.contrib import slim
-from tensorflow.contrib.learn import ModeKeys, learn_runner
+from tensorflow.contrib.learn import Experiment, ModeKeys, RunConfig, learn_runner
+from tensorflow.contrib.training import HParams
 
 tf.logging.set_verbosity(tf.logging.INFO)
 
@@ -22,8 +23,8 @@ tf.app.flags.DEFINE_integer("steps", 60, "global steps of the training")
 
 def main(argv=None):
     """Runs the experiment that the flags describe."""
-    hparams = tf.contrib.training.HParams(rate=0.005, classes=10, every=30, steps=FLAGS.steps)
-    config = tf.contrib.learn.RunConfig(tf_random_seed=1)
+    hparams = HParams(rate=0.005, classes=10, every=30, steps=FLAGS.steps)
+    config = RunConfig(tf_random_seed=1)
     config = config.replace(model_dir=FLAGS.logs)
     learn_runner.run(
         experiment_fn=make_experiment,
@@ -37,7 +38,7 @@ def make_experiment(run_config, params):
     run_config = run_config.replace(save_checkpoints_steps=params.every)
     train_input, train_hook = inputs("training", slice(360, None), 64, shuffled=True)
     eval_input, eval_hook = inputs("evaluation", slice(360), 64, shuffled=False)
-    return tf.contrib.learn.Experiment(
+    return Experiment(
         estimator=tf.estimator.Estimator(model_fn=model_fn, params=params, config=run_config),
         train_input_fn=train_input,
         eval_input_fn=eval_input,
