@@ -269,6 +269,25 @@ KERAS_TENSORBOARD_BATCH = PrivateAttribute(
     "keras", "TensorBoard", "_global_train_batch", "curves that go on after a restart"
 )
 
+# ---- Beam ----------------------------------------------------------------------------------------
+
+BEAM_FANOUT = PrivateName(
+    "apache-beam",
+    "apache_beam.transforms.core:_CombinePerKeyWithHotKeyFanout",
+    "evaluating a model on a few examples without a runner",
+)
+BEAM_FANOUT_COMBINE_FN = PrivateAttribute(
+    "apache-beam",
+    "CombinePerKey.with_hot_key_fanout",
+    "_combine_fn",
+    "evaluating a model on a few examples without a runner",
+)
+BEAM_NAMED_TRANSFORM = PrivateName(
+    "apache-beam",
+    "apache_beam.transforms.ptransform:_NamedPTransform",
+    "evaluating a model on a few examples without a runner",
+)
+
 # ---- TFX -----------------------------------------------------------------------------------------
 
 TFX_BSL_PARSER_CONFIG = PrivateAttribute(

@@ -69,6 +69,12 @@ def example_record(folder: Path) -> Any:
     return tf_example_record.TFExampleRecord
 
 
+def fanned_out(folder: Path) -> Any:
+    import apache_beam as beam
+
+    return beam.CombinePerKey(sum).with_hot_key_fanout(2)
+
+
 def ray_trainer(folder: Path) -> Any:
     return internals.RAY_DATA_PARALLEL_TRAINER.get()
 
@@ -77,6 +83,7 @@ def ray_trainer(folder: Path) -> Any:
 OWNERS: dict[str, Callable[[Path], Any]] = {
     "BaseRandomLayer": keras_2(built_dropout),
     "Callback": keras_2(lambda keras: keras.callbacks.Callback()),
+    "CombinePerKey.with_hot_key_fanout": fanned_out,
     "DataParallelTrainer": ray_trainer,
     "Estimator": estimator,
     "Model": keras_2(lambda keras: keras.Sequential()),

@@ -9,9 +9,11 @@ import pytest
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 from tensorflow_model_analysis.proto import config_pb2
+from tensorflow_model_analysis.utils import config_util
 
 from generic_trainer.errors import DataError
-from generic_trainer.validation import Checker, ServingContract, lint_eval_config
+from generic_trainer.validation import Checker, ServingContract, _evaluation, lint_eval_config
+from generic_trainer.validation._model import ModelUnderTest
 from tests.validation import models
 from tests.validation.broken_evaluations import GOOD_CONFIG, RECIPES, REHEARSED, contract
 
@@ -61,6 +63,39 @@ def test_with_schema_slices_and_baseline(checker: Checker, good_model: Path) -> 
     report = checker.validate(str(good_model), wanted)
     assert report.passed, report.summary()
     assert report["eval_rehearsal"].status == "pass"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of NumPy, in TFMA
+def test_evaluates_the_same_without_beams_runner(good_model: Path) -> None:
+    config = text_format.Parse(
+        """
+        model_specs { name: "new" label_key: "tips" example_weight_key: "miles" }
+        model_specs { name: "old" label_key: "tips" example_weight_key: "miles" is_baseline: true }
+        slicing_specs {}
+        slicing_specs { feature_keys: "payment" }
+        cross_slicing_specs {
+          baseline_spec {}
+          slicing_specs { feature_keys: "payment" }
+        }
+        metrics_specs { metrics { class_name: "MeanSquaredError" } metrics { class_name: "AUC" }
+          metrics { class_name: "CalibrationPlot" } }
+        """,
+        config_pb2.EvalConfig(),
+    )
+    config = config_util.update_eval_config_with_defaults(config, has_baseline=True)
+    words = models.VOCABULARY
+    examples = [
+        models.example(0.1 * row, words[row % 2], label=row % 3 % 2) for row in range(1, 30)
+    ]
+    wanted = ServingContract(examples=tuple(examples), schema=SCHEMA, base_model=str(good_model))
+    model = ModelUnderTest(good_model, wanted, str(good_model))
+    written = _evaluation.in_process(model, config)
+    with_beam = _evaluation.with_beam(model, config)
+    kind = type(with_beam[0])
+    alone = [each for each in written if isinstance(each, kind)]
+    assert len(alone) == len(with_beam) == 5  # all, two slices, and two compared with all
+    assert sorted(map(str, alone)) == sorted(map(str, with_beam))
+    assert {type(each).__name__ for each in written} >= {"PlotsForSlice", "ValidationResult"}
 
 
 def test_a_config_can_be_a_file(checker: Checker, good_model: Path, tmp_path: Path) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._core.texts import did_you_mean, reason_of
 from generic_trainer.validation._check import Finding, check, fail, note, skip
+from generic_trainer.validation._evaluation import EXAMPLES, evaluate
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._schema_rows import DTYPE_OF_LIST, domain_words
 from generic_trainer.validation._scoring import is_float
@@ -22,7 +21,6 @@ from generic_trainer.validation._tfma_lint import lint_findings
 # What TFMA picks by itself from several outputs.
 _KNOWN_OUTPUTS = {"scores", "outputs", "predictions", "logistic", "probabilities", "logits"}
 _OF_SCHEMA = {1: "string", 2: "int64", 3: "float32"}  # schema_pb2.FeatureType
-_REHEARSED = 20  # examples
 _OF_PROBABILITIES = {"AUC", "AUCPrecisionRecall", "BinaryCrossEntropy", "CalibrationPlot"}
 
 
@@ -197,21 +195,20 @@ def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
         yield skip("the examples at hand are transformed ones; name raw ones in the contract")
         return
     model.release()
-    with ScratchFolder("evaluation-") as folder:
-        try:
-            metrics = _evaluate(model, os.path.join(folder, "result"))
-        except Exception as error:
-            yield fail(
-                f"the Evaluator would fail: {_reason(error)}",
-                "correct the eval config or the signature that it calls; the other checks on "
-                "eval_config and eval_signatures name what is known to go wrong",
-            )
-            return
+    try:
+        metrics = evaluate(model)
+    except Exception as error:
+        yield fail(
+            f"the Evaluator would fail: {_reason(error)}",
+            "correct the eval config or the signature that it calls; the other checks on "
+            "eval_config and eval_signatures name what is known to go wrong",
+        )
+        return
     model.facts["rehearsed_metrics"] = {k: v for k, v in metrics.items() if math.isfinite(v)}
     for name, value in sorted(metrics.items()):
         if not math.isfinite(value):
             yield fail(
-                f"metric {name!r} is {value} on {_REHEARSED} examples",
+                f"metric {name!r} is {value} on {EXAMPLES} examples",
                 "look for NaN among the predictions and labels; TFMA reports it without an error",
             )
     yield from _beyond_one(model)
@@ -238,73 +235,6 @@ def _beyond_one(model: ModelUnderTest) -> Iterator[Finding]:
                     "evaluate a signature that applies the sigmoid",
                     may_be_meant=True,
                 )
-
-
-def _evaluate(model: ModelUnderTest, output_dir: str) -> dict[str, float]:
-    """Evaluates the model as the Evaluator does, with Beam's runner in this process.
-
-    Returns:
-        Metric → value, of the metrics that are one number, over all examples.
-    """
-    import apache_beam as beam
-    import tensorflow_model_analysis as tfma
-    from tensorflow_model_analysis import constants
-    from tensorflow_model_analysis.utils import config_util
-    from tfx_bsl.tfxio import tensor_adapter, tf_example_record
-
-    base_model = model.contract.base_model
-    config = config_util.update_eval_config_with_defaults(
-        model.eval_config, has_baseline=base_model is not None, rubber_stamp=True
-    )
-    config_util.verify_eval_config(config)
-    models = [
-        tfma.default_eval_shared_model(
-            eval_saved_model_path=base_model if spec.is_baseline else str(model.directory),
-            model_name=spec.name,
-            eval_config=config,
-        )
-        for spec in config.model_specs
-    ]
-    io = tf_example_record.TFExampleBeamRecord(
-        physical_format="inmem",
-        telemetry_descriptors=["GenericTrainer"],
-        schema=model.schema,
-        raw_record_column_name=constants.ARROW_INPUT_COLUMN,
-    )
-    adapter = None
-    if model.schema is not None:
-        adapter = tensor_adapter.TensorAdapterConfig(
-            arrow_schema=io.ArrowSchema(), tensor_representations=io.TensorRepresentations()
-        )
-    options = beam.options.pipeline_options.PipelineOptions(["--direct_running_mode=in_memory"])
-    with beam.Pipeline(runner="DirectRunner", options=options) as pipeline:
-        _ = (
-            pipeline
-            | "Examples" >> beam.Create(model.records[:_REHEARSED])
-            | "ToArrow" >> io.BeamSource()
-            | "Evaluate"
-            >> tfma.ExtractEvaluateAndWriteResults(
-                eval_shared_model=models[0] if len(models) == 1 else models,
-                eval_config=config,
-                output_path=output_dir,
-                tensor_adapter_config=adapter,
-            )
-        )
-    names = [spec.name for spec in config.model_specs if not spec.is_baseline]
-    name = names[0] if len(config.model_specs) > 1 else None
-    return dict(_metrics(tfma.load_eval_result(output_dir, model_name=name)))
-
-
-def _metrics(result: Any) -> Iterator[tuple[str, float]]:
-    for slice_key, outputs in result.slicing_metrics:
-        if slice_key:
-            continue
-        for output, by_class in outputs.items():
-            for metrics in by_class.values():
-                for metric, value in metrics.items():
-                    number = value.get("doubleValue", value.get("double_value"))
-                    if number is not None:
-                        yield f"{output}/{metric}".lstrip("/"), float(number)
 
 
 def _reason(error: Exception) -> str:
