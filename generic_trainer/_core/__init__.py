@@ -13,6 +13,7 @@
 | `machine` | memory, processors, disk and GPUs, control groups considered |
 | `output` | standard output and error, kept in a file |
 | `output_copier` | the process that does so |
+| `progress` | how a run is, written while it trains and read again |
 | `protos` | protos that people write as text |
 | `records` | TFRecord files |
 | `signals` | SIGTERM, noted instead of obeyed |

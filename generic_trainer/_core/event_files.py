@@ -29,14 +29,21 @@ def last_scalars(log_dir: str) -> dict[str, float]:
         "run/tag" → value, where run is the file's directory relative to `log_dir`; "tag" alone for
         files that lie in `log_dir` itself.
     """
-    last: dict[str, tuple[int, float]] = {}
+    return {name: points[-1][1] for name, points in scalars_by_step(log_dir).items()}
+
+
+def scalars_by_step(log_dir: str) -> dict[str, list[tuple[float, float]]]:
+    """Returns all values of the scalars that were written for TensorBoard, as `last_scalars` does.
+
+    Returns:
+        "run/tag" → (step, value), sorted by step; of several values of a step the last one written.
+    """
+    found: dict[str, dict[int, float]] = {}
     for path in _event_files(log_dir):
         run = os.path.relpath(os.path.dirname(path), log_dir)
         for step, tag, value in _scalars(path):
-            name = tag if run == "." else f"{run}/{tag}"
-            if name not in last or step >= last[name][0]:
-                last[name] = (step, value)
-    return {name: value for name, (_, value) in sorted(last.items())}
+            found.setdefault(tag if run == "." else f"{run}/{tag}", {})[step] = value
+    return {name: sorted(values.items()) for name, values in sorted(found.items())}
 
 
 def _event_files(log_dir: str) -> list[str]:

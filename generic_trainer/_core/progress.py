@@ -1,0 +1,240 @@
+"""Progress of a run: lines of JSON in its ModelRun, written while it trains and read again.
+
+Every process that knows something of a run writes its own file in `progress/`, a line for each
+thing that happens; whoever wants to know how the run is reads them all. Nobody waits for anybody,
+and a line that cannot be written is left out: no run fails because it cannot tell how it is.
+
+::
+
+    with recording(run_dir, "run"):
+        note(phase="training")
+        ...
+    ProgressReader(run_dir).look().phase  # in any process
+
+The fields of a line: `at` (seconds since the epoch), and those of `Progress` that are new.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from generic_trainer._core.files import gfile, is_remote, write_whole
+from generic_trainer._core.texts import is_number
+
+_FOLDER = "progress"
+# An object store takes no line more: there, the whole file is written anew, as rarely as this.
+_REMOTE_EVERY_S = 10.0
+
+Points = list[tuple[float, float]]
+
+
+class ProgressLog:
+    """One process's file of lines; any thread may write."""
+
+    def __init__(self, run_dir: str, name: str) -> None:
+        """Makes the file with the first line.
+
+        Args:
+            run_dir: of the ModelRun artifact; empty to write nothing.
+            name: of the file, without its suffix.
+        """
+        self._path = os.path.join(run_dir, _FOLDER, f"{name}.jsonl") if run_dir else ""
+        self._lock = threading.Lock()
+        self._lines: list[bytes] = []  # of a remote file
+        self._written_s = -math.inf
+
+    def write(self, **fields: Any) -> None:
+        """Writes a line; what cannot be written is left out."""
+        if not self._path:
+            return
+        line = json.dumps({"at": round(time.time(), 3), **fields}, default=str).encode() + b"\n"
+        with contextlib.suppress(Exception), self._lock:  # of a full disk, of any file system
+            if is_remote(self._path):
+                self._write_remotely(line)
+                return
+            os.makedirs(os.path.dirname(self._path), exist_ok=True)
+            with open(self._path, "ab", buffering=0) as file:
+                file.write(line)
+
+    def close(self) -> None:
+        """Writes what an object store has not got yet."""
+        with contextlib.suppress(Exception), self._lock:
+            if self._lines:
+                write_whole(self._path, b"".join(self._lines))
+
+    def _write_remotely(self, line: bytes) -> None:
+        if not self._lines and gfile().exists(self._path):  # of the attempt before
+            with gfile().GFile(self._path, "rb") as file:
+                self._lines.append(file.read())
+        self._lines.append(line)
+        if time.monotonic() > self._written_s + _REMOTE_EVERY_S:
+            write_whole(self._path, b"".join(self._lines))
+            self._written_s = time.monotonic()
+
+
+_logs: list[ProgressLog] = []  # of this process: the last one is written to
+
+
+@contextlib.contextmanager
+def recording(run_dir: str, name: str) -> Iterator[ProgressLog]:
+    """Has `note` of this process write into a file of a run; see `ProgressLog`."""
+    log = ProgressLog(run_dir, name)
+    _logs.append(log)
+    try:
+        yield log
+    finally:
+        _logs.remove(log)
+        log.close()
+
+
+def note(**fields: Any) -> None:
+    """Writes a line about the run that this process is at, if it is at any; never raises."""
+    for log in _logs[-1:]:
+        log.write(**fields)
+
+
+@dataclasses.dataclass
+class Progress:
+    """How a run is, or was at its end.
+
+    Attributes:
+        phase: `"preparing"`, `"packing"`, `"training"`, `"checks"`, `"publishing"`, or
+            `"published"` and `"failed"` at the end; empty where nothing is known yet.
+        error: why it failed.
+        step: that is done; `steps` of all, `epoch` and `epochs` as far as that is known.
+        curves: name of a loss or metric → (step, value).
+        steps_per_s, examples_per_s: points of (seconds since the start, value); `cpu` and `gpu`,
+            shares from 0 to 1 of all processors and of the busiest GPU; `memory_mb` of the chief.
+        tasks: name of a task of the cluster → `"running"`, `"done"` or what it failed of.
+        restarts: why the workers were started again, once for each time.
+        checkpoints: the steps that were saved.
+        data: what the reader has said of the data.
+        bound: what limits the speed: `"input"`, `"compute"`, `"overhead"`; empty: not known.
+        started_s, changed_s: the times of the first and the last line, seconds since the epoch.
+    """
+
+    phase: str = ""
+    error: str = ""
+    step: int = 0
+    steps: int | None = None
+    epoch: int | None = None
+    epochs: int | None = None
+    curves: dict[str, Points] = dataclasses.field(default_factory=dict)
+    steps_per_s: Points = dataclasses.field(default_factory=list)
+    examples_per_s: Points = dataclasses.field(default_factory=list)
+    cpu: Points = dataclasses.field(default_factory=list)
+    gpu: Points = dataclasses.field(default_factory=list)
+    memory_mb: Points = dataclasses.field(default_factory=list)
+    tasks: dict[str, str] = dataclasses.field(default_factory=dict)
+    restarts: list[str] = dataclasses.field(default_factory=list)
+    checkpoints: list[int] = dataclasses.field(default_factory=list)
+    data: list[str] = dataclasses.field(default_factory=list)
+    bound: str = ""
+    started_s: float = 0.0
+    changed_s: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """How long the run took until the last that is known of it."""
+        return self.changed_s - self.started_s
+
+    @property
+    def left_s(self) -> float | None:
+        """How much longer training may take, by its speed so far; None where that is not known."""
+        if self.phase != "training" or not self.steps or not self.steps_per_s:
+            return None
+        speed = self.steps_per_s[-1][1]
+        return (self.steps - self.step) / speed if speed > 0 and self.step <= self.steps else None
+
+
+class ProgressReader:
+    """Reads what is new in the files of a run, and keeps together what they have said so far."""
+
+    def __init__(self, run_dir: str) -> None:
+        self._folder = os.path.join(run_dir, _FOLDER)
+        self._read: dict[str, int] = {}
+        self._progress = Progress()
+
+    def look(self) -> Progress:
+        """Returns how the run is, an object that changes with the next look.
+
+        Lines that are damaged, or by another release, are left out.
+        """
+        lines: list[dict[str, Any]] = []
+        for name in self._names():
+            lines += self._new_lines(name)
+        for line in sorted(lines, key=lambda line: float(line["at"])):
+            with contextlib.suppress(ArithmeticError, AttributeError, TypeError, ValueError):
+                _add(self._progress, line)
+        return self._progress
+
+    def _names(self) -> list[str]:
+        if not gfile().exists(self._folder):
+            return []
+        return sorted(name for name in gfile().listdir(self._folder) if name.endswith(".jsonl"))
+
+    def _new_lines(self, name: str) -> Iterator[dict[str, Any]]:
+        start = self._read.get(name, 0)
+        with gfile().GFile(os.path.join(self._folder, name), "rb") as file:
+            file.seek(start)
+            text: bytes = file.read()
+        text = text[: text.rfind(b"\n") + 1]  # a line that is half written comes later
+        self._read[name] = start + len(text)
+        for each in text.splitlines():
+            with contextlib.suppress(ValueError, RecursionError):
+                line = json.loads(each)
+                if isinstance(line, dict) and is_number(line.get("at")):
+                    yield line
+
+
+def _add(progress: Progress, line: dict[str, Any]) -> None:
+    at = float(line["at"])
+    progress.started_s = progress.started_s or at
+    progress.changed_s = max(progress.changed_s, at)
+    since_s = at - progress.started_s
+    for name in ("phase", "error", "bound"):
+        if name in line:
+            setattr(progress, name, str(line[name]))
+    for name in ("step", "steps", "epoch", "epochs"):
+        if is_number(line.get(name)):
+            setattr(progress, name, int(line[name]))
+    for name in ("steps_per_s", "examples_per_s", "cpu", "gpu", "memory_mb"):
+        if is_number(line.get(name)):
+            getattr(progress, name).append((since_s, float(line[name])))
+    for name, value in line.get("metrics", {}).items():
+        points = progress.curves.setdefault(str(name), [])
+        # What a restart does once more takes the place of what was lost.
+        while points and points[-1][0] >= progress.step:
+            points.pop()
+        points.append((progress.step, float(value)))
+    for task, state in line.get("tasks", {}).items():
+        progress.tasks[str(task)] = str(state)
+    if "restart" in line:
+        progress.restarts.append(str(line["restart"]))
+    if "checkpoint" in line:
+        progress.checkpoints.append(int(line["checkpoint"]))
+    if "read" in line:
+        progress.data.append(str(line["read"]))
+
+
+def metrics_by_step(run_dir: str) -> dict[str, Points]:
+    """Returns the losses and metrics of a run by step, while it trains and when it has ended.
+
+    Args:
+        run_dir: of the ModelRun artifact.
+
+    Returns:
+        Name → (step, value), of the event files ("run/tag", see `event_files.scalars_by_step`) and
+        of what was seen of `fit` ("loss", "val_loss", ...), where no event file has that name.
+    """
+    from generic_trainer._core.event_files import scalars_by_step
+
+    return {**ProgressReader(run_dir).look().curves, **scalars_by_step(run_dir)}

@@ -1,0 +1,69 @@
+"""Progress of a run, written by several processes and read while they write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from generic_trainer._core.progress import (
+    ProgressLog,
+    ProgressReader,
+    metrics_by_step,
+    note,
+    recording,
+)
+
+
+def test_lines_of_several_writers_come_together(tmp_path: Path) -> None:
+    reader = ProgressReader(str(tmp_path))
+    assert reader.look().phase == ""
+    with recording(str(tmp_path), "run"):
+        note(phase="training", tasks={"chief": "running"})
+        with recording(str(tmp_path), "chief"):
+            note(step=10, steps=100, metrics={"loss": 2.0}, steps_per_s=5, examples_per_s=160)
+            assert reader.look().left_s == 18
+            note(step=20, metrics={"loss": 1.0}, checkpoint=20)
+        note(restart="worker 1 was lost")
+        note(step=10, metrics={"loss": 1.5})
+    note(phase="nobody's")
+    progress = reader.look()
+    assert progress.phase == "training" and progress.tasks == {"chief": "running"}
+    assert progress.curves == {"loss": [(10, 1.5)]}  # what was lost is gone
+    assert progress.checkpoints == [20] and progress.restarts == ["worker 1 was lost"]
+    assert ProgressReader(str(tmp_path)).look() == progress
+
+
+def test_what_is_half_written_comes_later_and_damage_is_left_out(tmp_path: Path) -> None:
+    log = ProgressLog(str(tmp_path), "run")
+    log.write(phase="training")
+    path, reader = tmp_path / "progress" / "run.jsonl", ProgressReader(str(tmp_path))
+    with path.open("ab") as file:
+        file.write(b'[]\n{"at": "x"}\n\xff\n{"at": 1, "metrics": 3}\n{"at": 9e9, "st')
+        file.flush()
+        assert reader.look().step == 0
+        file.write(b'ep": 7}\n')
+    assert reader.look().step == 7 and reader.look().phase == "training"
+
+
+def test_nothing_is_raised_where_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with recording(str(tmp_path / "file"), "run"), recording("", "none"):
+        note(phase="training")
+    with recording("nowhere://bucket", "run"):
+        note(phase="training", value=object())
+
+
+@pytest.mark.parametrize("scheme", ["", "ram://"])
+def test_metrics_by_step_are_those_of_event_files_and_of_fit(tmp_path: Path, scheme: str) -> None:
+    run_dir = f"{scheme}{tmp_path}"
+    with recording(run_dir, "chief"):
+        note(step=1, metrics={"loss": 4.0})
+        note(step=2, metrics={"loss": 3.0, "mean": float("nan")})
+    with tf.summary.create_file_writer(f"{run_dir}/train").as_default():
+        for step in (1, 2):
+            tf.summary.scalar("epoch_loss", step / 2, step)
+    found = metrics_by_step(run_dir)
+    assert found["loss"] == [(1, 4.0), (2, 3.0)] and found["mean"][0][0] == 2
+    assert found["train/epoch_loss"] == [(1, 0.5), (2, 1.0)]
