@@ -63,6 +63,22 @@ def visible_gpus() -> list[str]:
         return []
 
 
+def gpu_usage() -> list[tuple[float, float]]:
+    """Returns the share of time that each GPU computes, from 0 to 1, and the MiB that it holds.
+
+    Of all of the machine's, as `nvidia-smi` tells it; none where there is no such program.
+    """
+    command = ["nvidia-smi", "--query-gpu=utilization.gpu,memory.used"]
+    try:
+        said = subprocess.run(
+            [*command, "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=10
+        )
+        lines = [line.split(",") for line in said.stdout.splitlines()]
+        return [(float(share) / 100, float(mb)) for share, mb in lines]
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return []
+
+
 def resident_memory_mb() -> float | None:
     """Returns the resident memory of this process in MiB; None where it cannot be read."""
     return _own_mb("VmRSS")
@@ -139,7 +155,7 @@ def group_usage(group: int) -> Usage | None:
         moved_bytes += _moved_bytes(_PROC / str(pid)) or 0
     return Usage(
         cpu_s=ticks / os.sysconf("SC_CLK_TCK"),
-        main_thread_s=_main_thread_s(group),
+        main_thread_s=main_thread_s(group),
         resident_mb=pages * os.sysconf("SC_PAGE_SIZE") / MIB,
         moved_bytes=moved_bytes,
         main_thread_bytes=_moved_bytes(_PROC / str(group) / "task" / str(group)),
@@ -185,7 +201,8 @@ def _processes() -> list[int]:
     return [int(name) for name in names if name.isdigit()]
 
 
-def _main_thread_s(pid: int) -> float:
+def main_thread_s(pid: int) -> float:
+    """Returns the processor time of a process's main thread so far, in seconds; 0 if not told."""
     try:
         text = (_PROC / str(pid) / "task" / str(pid) / "schedstat").read_text()
     except OSError:  # it has ended, or the kernel keeps no such statistics

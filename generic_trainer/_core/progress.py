@@ -32,6 +32,9 @@ from generic_trainer._core.texts import is_number
 _FOLDER = "progress"
 # An object store takes no line more: there, the whole file is written anew, as rarely as this.
 _REMOTE_EVERY_S = 10.0
+# Two looks at the steps that are closer than this tell no speed.
+_LEAST_S = 0.5
+_LATEST = 10  # speeds that the time left is reckoned from
 
 Points = list[tuple[float, float]]
 
@@ -111,6 +114,7 @@ class Progress:
         error: why it failed.
         step: that is done; `steps` of all, `epoch` and `epochs` as far as that is known.
         curves: name of a loss or metric → (step, value).
+        batch_size: examples of a step; None where nobody has said.
         steps_per_s, examples_per_s: points of (seconds since the start, value); `cpu` and `gpu`,
             shares from 0 to 1 of all processors and of the busiest GPU; `memory_mb` of the chief.
         tasks: name of a task of the cluster → `"running"`, `"done"` or what it failed of.
@@ -127,6 +131,7 @@ class Progress:
     steps: int | None = None
     epoch: int | None = None
     epochs: int | None = None
+    batch_size: int | None = None
     curves: dict[str, Points] = dataclasses.field(default_factory=dict)
     steps_per_s: Points = dataclasses.field(default_factory=list)
     examples_per_s: Points = dataclasses.field(default_factory=list)
@@ -151,8 +156,8 @@ class Progress:
         """How much longer training may take, by its speed so far; None where that is not known."""
         if self.phase != "training" or not self.steps or not self.steps_per_s:
             return None
-        speed = self.steps_per_s[-1][1]
-        return (self.steps - self.step) / speed if speed > 0 and self.step <= self.steps else None
+        speeds = [speed for _, speed in self.steps_per_s[-_LATEST:]]
+        return max(0.0, self.steps - self.step) / (sum(speeds) / len(speeds))
 
 
 class ProgressReader:
@@ -162,6 +167,7 @@ class ProgressReader:
         self._folder = os.path.join(run_dir, _FOLDER)
         self._read: dict[str, int] = {}
         self._progress = Progress()
+        self._marks: dict[str, tuple[float, float]] = {}  # when a count was last looked at, and it
 
     def look(self) -> Progress:
         """Returns how the run is, an object that changes with the next look.
@@ -174,7 +180,25 @@ class ProgressReader:
         for line in sorted(lines, key=lambda line: float(line["at"])):
             with contextlib.suppress(ArithmeticError, AttributeError, TypeError, ValueError):
                 _add(self._progress, line)
+                self._add_speed(line)
         return self._progress
+
+    def _add_speed(self, line: dict[str, Any]) -> None:
+        """Notes how fast steps went, or the batches of a loop whose steps nobody counts."""
+        progress = self._progress
+        for count in ("step", "batches"):
+            if not is_number(line.get(count)):
+                continue
+            at_s, before = self._marks.get(count, (-math.inf, 0.0))
+            seconds, done = line["at"] - at_s, line[count] - before
+            if 0 <= seconds < _LEAST_S and done >= 0:
+                continue
+            self._marks[count] = line["at"], line[count]
+            if done > 0 and math.isfinite(seconds):
+                since_s, speed = line["at"] - progress.started_s, done / seconds
+                progress.steps_per_s.append((since_s, speed))
+                if progress.batch_size:
+                    progress.examples_per_s.append((since_s, speed * progress.batch_size))
 
     def _names(self) -> list[str]:
         if not gfile().exists(self._folder):
@@ -203,10 +227,12 @@ def _add(progress: Progress, line: dict[str, Any]) -> None:
     for name in ("phase", "error", "bound"):
         if name in line:
             setattr(progress, name, str(line[name]))
-    for name in ("step", "steps", "epoch", "epochs"):
+    if progress.batch_size is None and "reader_batch_size" in line:
+        line["batch_size"] = line["reader_batch_size"]  # the first is the one to train on
+    for name in ("step", "steps", "epoch", "epochs", "batch_size"):
         if is_number(line.get(name)):
             setattr(progress, name, int(line[name]))
-    for name in ("steps_per_s", "examples_per_s", "cpu", "gpu", "memory_mb"):
+    for name in ("cpu", "gpu", "memory_mb"):
         if is_number(line.get(name)):
             getattr(progress, name).append((since_s, float(line[name])))
     for name, value in line.get("metrics", {}).items():

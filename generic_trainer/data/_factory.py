@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import tensorflow as tf
 
 from generic_trainer._core.cluster import is_one_of_several
+from generic_trainer._core.progress import note
 from generic_trainer._core.records import READ_ERRORS, RecordFile, match_files
 from generic_trainer.data._budget import ReaderBudget
 from generic_trainer.data._cache import columns_key, find_columns, keep_columns
@@ -139,10 +141,15 @@ class _Reader:
                 columns = self._columns_of(files, parser, options)
             except NoRoom as error:
                 reason = str(error)
+        size = options.batch_size
         if columns is not None and columns.num_rows:
+            place = "memory" if columns.store.in_memory else "disk"
+            what = f"{columns.num_rows:,} examples of {_place_of(files)}, from {place}"
+            note(read=f"{what}, in batches of {size}", reader_batch_size=size)
             order = choose_order(columns, options, self._room().memory_bytes)
             return column_dataset(columns, parser, order, options, seed)
         _logger.info("Streaming %s: %s", _files_text(files), reason or "they are empty")
+        note(read=f"{_place_of(files)}, streamed in batches of {size}", reader_batch_size=size)
         watch(files, parser)
         return stream_dataset(files, parser, options, seed)
 
@@ -218,6 +225,10 @@ def _announce(files: Sequence[RecordFile], columns: Columns, reason: str) -> Non
         if in_memory
         else "shuffled by block and within windows of blocks",
     )
+
+
+def _place_of(files: Sequence[RecordFile]) -> str:
+    return f"{os.path.dirname(files[0].path)} ({_files_text(files)})"
 
 
 def _files_text(files: Sequence[RecordFile]) -> str:

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from generic_trainer._core.cluster import Task, cluster_addresses, is_in_a_cluster, this_task
 from generic_trainer._core.machine import children, command_line
 from generic_trainer._core.output import kept_output
+from generic_trainer._core.progress import note
 from generic_trainer._core.signals import SigtermNotice
 from generic_trainer._core.texts import shown
 from generic_trainer.errors import (
@@ -189,6 +190,7 @@ def supervise(
                     number,
                     job.distribution.max_failures,
                 )
+                note(restart=str(error).partition("\n")[0])
 
 
 def supervise_task(
@@ -232,22 +234,29 @@ class _Attempt:
     ) -> None:
         self._distribution, self._engine = distribution, engine
         self._stop, self._clock = stop, clock
-        self._chief = tasks(distribution)[0]
+        self._tasks = tasks(distribution)
+        self._chief = self._tasks[0]
         timeout_s = distribution.timeout_s
         self._deadline_s = None if timeout_s is None else clock() + timeout_s
 
     def run(self) -> None:
         """Returns when the chief has done its part."""
         try:
+            note(phase="packing")
             self._engine.start()
+            note(phase="training", tasks={each.name: "running" for each in self._tasks})
             self._watch()
         finally:
             self._engine.kill()
 
     def _watch(self) -> None:
         over_s: float | None = None
+        seen = 0
         while True:
             ends = self._engine.poll()
+            if len(ends) > seen:
+                note(tasks={end.task: end.failure.value if end.failure else "done" for end in ends})
+            seen = len(ends)
             if any(end.task == self._chief.name and end.failure is None for end in ends):
                 over_s = over_s or self._clock() + self._distribution.worker_grace_s
                 if self._is_over(over_s):
@@ -328,6 +337,7 @@ def _train_here(job: Job) -> None:
     # Imported only now: whoever sends jobs to other machines needs no more than that.
     from generic_trainer.launchers._task import train
 
+    note(phase="training")
     before = children(os.getpid())
     try:
         train(job)

@@ -31,7 +31,7 @@ from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers._failures import Failure
 from generic_trainer.launchers._job import Job, TrainingRequest
 from generic_trainer.launchers._worker_end import WorkerEnd
-from generic_trainer.training import keras_3_on_one_worker_only
+from generic_trainer.training import keras_3_on_one_worker_only, watched
 from generic_trainer.user_code import call_user_function, user_module
 
 _logger = logging.getLogger(__name__)
@@ -64,7 +64,8 @@ def train(job: Job) -> None:
         with contextlib.suppress(ImportError):  # not everybody needs it
             _logger.info("tf.keras is Keras %s", keras_version())
         _logger.info("TensorBoard: tensorboard --logdir %s", request.model_run_dir)
-        with explain_read_errors(), _refusals():
+        seen_dir = request.model_run_dir if is_chief() else ""
+        with explain_read_errors(), _refusals(), watched(seen_dir):
             call_user_function(run_fn, fn_args, code)
 
 

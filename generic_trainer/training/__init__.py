@@ -46,8 +46,9 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "_steps": "steps_for",
-        # The second is for launchers, which call `run_fn` within it.
+        # Two are for launchers, which call `run_fn` within them.
         "_strategy": "get_strategy keras_3_on_one_worker_only",
+        "_watch": "watched",
         "distributed": "distributed",
         "export": "export_model",
         "generic_trainer._core.cluster": "is_chief",

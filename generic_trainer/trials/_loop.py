@@ -13,6 +13,8 @@ import numbers
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
+from generic_trainer._core.progress import note
+from generic_trainer._core.texts import is_number
 from generic_trainer.training.distributed import agree_to_stop
 from generic_trainer.trials._config import ExperimentSettings, Length
 
@@ -153,6 +155,9 @@ def run(
     def record(kind: str, metrics: Mapping[str, Any]) -> None:
         progress.history.append({"batches": progress.batches, kind: dict(metrics)})
         report(progress.batches, kind, metrics)
+        prefix = "" if kind == "training" else "validation_"
+        numbers_of = {f"{prefix}{k}": v for k, v in metrics.items() if is_number(v)}
+        note(step=progress.batches, steps=schedule.max_batches, metrics=numbers_of)
 
     def next_one() -> int | str | None:
         progress.stopped = agree_to_stop(controller.stop_requested or progress.stopped)

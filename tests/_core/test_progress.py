@@ -22,8 +22,8 @@ def test_lines_of_several_writers_come_together(tmp_path: Path) -> None:
     with recording(str(tmp_path), "run"):
         note(phase="training", tasks={"chief": "running"})
         with recording(str(tmp_path), "chief"):
-            note(step=10, steps=100, metrics={"loss": 2.0}, steps_per_s=5, examples_per_s=160)
-            assert reader.look().left_s == 18
+            note(step=10, steps=100, metrics={"loss": 2.0}, reader_batch_size=32)
+            assert reader.look().left_s is None
             note(step=20, metrics={"loss": 1.0}, checkpoint=20)
         note(restart="worker 1 was lost")
         note(step=10, metrics={"loss": 1.5})
@@ -33,6 +33,19 @@ def test_lines_of_several_writers_come_together(tmp_path: Path) -> None:
     assert progress.curves == {"loss": [(10, 1.5)]}  # what was lost is gone
     assert progress.checkpoints == [20] and progress.restarts == ["worker 1 was lost"]
     assert ProgressReader(str(tmp_path)).look() == progress
+
+
+def test_speeds_are_those_between_two_looks(tmp_path: Path) -> None:
+    reader = ProgressReader(str(tmp_path))
+    with recording(str(tmp_path), "chief") as log:
+        log.write(phase="training", at=100.0, reader_batch_size=32)
+        for second, step in enumerate((0, 10, 20, 5, 15)):  # the workers were started again
+            log.write(at=101.0 + second, step=step, steps=100)
+        log.write(at=105.1, step=20, batch_size=64)
+    progress = reader.look()
+    assert progress.steps_per_s == [(2, 10), (3, 10), (5, 10)]
+    assert [speed for _, speed in progress.examples_per_s] == [320, 320, 320]
+    assert progress.left_s == 8
 
 
 def test_what_is_half_written_comes_later_and_damage_is_left_out(tmp_path: Path) -> None:

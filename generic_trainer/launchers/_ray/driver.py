@@ -16,6 +16,7 @@ from typing import Any
 
 from generic_trainer._core.forkserver import ForkServer
 from generic_trainer._core.output import shown_output
+from generic_trainer._core.progress import recording
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._core.signals import SigtermNotice
 from generic_trainer.errors import WorkerLostError
@@ -68,8 +69,9 @@ def main(arguments: Mapping[str, Any]) -> int:
     os.environ.clear()
     os.environ.update(arguments["environment"])
     try:
-        with shown_output():
-            supervise(Job.from_json(arguments["job"]), ray_engine)
+        job = Job.from_json(arguments["job"])
+        with shown_output(), recording(job.request.model_run_dir, "driver"):
+            supervise(job, ray_engine)
         end = WorkerEnd()
     except SystemExit:  # raised by Ray's handler of SIGTERM, before that of the supervisor is set
         message = "SIGTERM: this process is to stop; it was about to connect to Ray."

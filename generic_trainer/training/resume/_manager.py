@@ -32,6 +32,7 @@ from generic_trainer._core.files import (
     write_whole,
 )
 from generic_trainer._core.locks import DirectoryLock
+from generic_trainer._core.progress import note
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.errors import ConfigurationError, TrainingError
 
@@ -262,6 +263,7 @@ class CheckpointManager:
     def _finish(self, started: _Writing, name: str, step: int, metadata: Mapping[str, Any]) -> None:
         with self._told(step):
             started.finish(step, metadata)
+        note(checkpoint=step)
         self._prune(keep=name)
 
     def _join(self) -> None:

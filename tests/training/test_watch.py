@@ -1,0 +1,86 @@
+"""What is seen of a training that says nothing itself: `fit` of both Kerases, and plain loops."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from generic_trainer._core.progress import Progress, ProgressReader
+from generic_trainer.training import watched
+from generic_trainer.training._watch import bound_of
+
+
+def progress_of(folder: Path) -> Progress:
+    return ProgressReader(str(folder)).look()
+
+
+@pytest.mark.parametrize("package", [keras, tf_keras], ids=["keras", "tf_keras"])
+@pytest.mark.parametrize("callbacks", ["list", "CallbackList"])
+def test_fit_is_seen(tmp_path: Path, package: Any, callbacks: str) -> None:
+    seen: list[float] = []
+
+    class Own(package.callbacks.Callback):  # type: ignore[name-defined,misc]
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            seen.append(logs["loss"])
+            time.sleep(0.12)
+
+    model = package.Sequential([package.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=["mae"])
+    given: Any = [Own()]
+    if callbacks == "CallbackList":
+        given = package.callbacks.CallbackList(
+            given, add_history=True, model=model, verbose=0, epochs=3, steps=8
+        )
+    data = tf.data.Dataset.from_tensor_slices((tf.ones([16, 2]), tf.ones([16, 1])))
+    fit = package.Model.fit
+    with watched(str(tmp_path)):
+        model.fit(data.batch(2, drop_remainder=True), epochs=3, callbacks=given, verbose=0)
+
+    assert package.Model.fit is fit
+    progress = progress_of(tmp_path)
+    assert (progress.step, progress.epoch, progress.batch_size) == (24, 3, 2)
+    assert {"loss", "mae"} <= progress.curves.keys()
+    if callbacks == "list":
+        assert progress.curves["loss"] == [
+            (8 * (epoch + 1), pytest.approx(loss)) for epoch, loss in enumerate(seen)
+        ]
+
+
+def test_fit_says_itself_what_is_wrong_with_its_arguments(tmp_path: Path) -> None:
+    model = keras.Sequential([keras.layers.Dense(1)])
+    with watched(str(tmp_path)), pytest.raises(TypeError, match="epoch_count"):
+        model.fit(tf.ones([2, 2]), epoch_count=3)
+
+
+def test_a_loop_of_ones_own_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("generic_trainer.training._watch._EVERY_S", 0.05)
+    with watched(str(tmp_path)):
+        for _ in tf.data.Dataset.range(40):
+            time.sleep(0.01)
+    progress = progress_of(tmp_path)
+    assert progress.bound == "compute" and progress.memory_mb and progress.cpu
+    assert len(list(tf.data.Dataset.range(3))) == 3
+
+
+def test_a_disk_that_is_full_costs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "progress").write_text("no folder")
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with watched(str(tmp_path)):
+        model.fit(tf.ones([2, 2]), tf.ones([2]), verbose=0)
+
+
+def test_what_limits_the_speed() -> None:
+    assert bound_of(cpu=0.5, main_thread=0.2, gpu=None, wait=0.6) == "input"
+    assert bound_of(cpu=0.9, main_thread=0.9, gpu=None, wait=0.1) == "compute"
+    assert bound_of(cpu=0.95, main_thread=0.5, gpu=None, wait=None) == "compute"
+    assert bound_of(cpu=0.95, main_thread=0.5, gpu=0.3, wait=None) == "input"
+    assert bound_of(cpu=0.2, main_thread=0.3, gpu=0.95, wait=None) == "compute"
+    assert bound_of(cpu=0.5, main_thread=0.97, gpu=None, wait=None) == "overhead"
+    assert bound_of(cpu=0.2, main_thread=0.2, gpu=None, wait=None) == "input"
