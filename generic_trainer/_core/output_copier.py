@@ -47,6 +47,8 @@ class Stream:
         """
         self._source, self._kept, self._shown = source, kept, shown
         self._released = 0
+        # A terminal may have a line below the cursor, which this is going to be written over.
+        self._erase = b"\x1b[J" if shown is not None and os.isatty(shown) else b""
 
     @property
     def position(self) -> int:
@@ -74,7 +76,7 @@ class Stream:
             _write(self._kept, part)
             position = os.lseek(self._source, position + len(part), os.SEEK_SET)
             if self._shown is not None:
-                _write(self._shown, part)
+                _write(self._shown, self._erase + part)
             self._release(position)
         return position > start
 

@@ -25,8 +25,10 @@ from generic_trainer._core.files import (
 )
 from generic_trainer._core.goodput import goodput_of
 from generic_trainer._core.locks import locks_held
+from generic_trainer._core.progress import note
 from generic_trainer._core.scratch import LOCK_SUFFIX, claimed, sweep
 from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
+from generic_trainer._run.live import REPORT_FILE, compared_models, run_sections
 from generic_trainer.errors import ExportError, ModelValidationError
 from generic_trainer.launchers import TrainingRequest
 from generic_trainer.validation import (
@@ -101,12 +103,13 @@ def check_export(
         )
     for name in gfile().listdir(exported):
         follow_links(os.path.join(exported, name.rstrip("/")))
+    note(phase="checks")
     _logger.info("Checking the exported model")
     report = checker.validate(model, contract)
     rests_in = os.path.join(request.model_dir if report.passed else rejected, SERVING_MODEL_DIR)
     facts = {**report.facts, **goodput_of(request.model_run_dir)}
     report = dataclasses.replace(report, model_dir=rests_in, facts=facts)
-    write_report(report, request.model_run_dir)
+    write_report(report, request.model_run_dir, run=_about_run(request, report))
     for warning in report.warnings:
         _logger.warning("%s: %s → %s", warning.name, warning.message, warning.remedy)
     require_passed(report, "The exported model")
@@ -131,6 +134,7 @@ def publish(request: TrainingRequest, exported: str, report: ValidationReport) -
     Raises:
         ExportError: a disk is full, for example.
     """
+    note(phase="publishing")
     manifest_hash = write_manifest(os.path.join(exported, SERVING_MODEL_DIR), report)
     report = dataclasses.replace(report, facts={**report.facts, "manifest_sha256": manifest_hash})
     names = sorted(name.rstrip("/") for name in gfile().listdir(exported))
@@ -173,11 +177,26 @@ def require_passed(report: ValidationReport, subject: str) -> None:
         )
 
 
-def write_report(report: ValidationReport, directory: str) -> None:
-    """Writes a report into the directory of a ModelRun, with the examples that it is about."""
-    for name, text in report.files.items():
+def write_report(report: ValidationReport, directory: str, *, run: str = "") -> None:
+    """Writes a report into the directory of a ModelRun, with the examples that it is about.
+
+    Args:
+        report: the outcome of the checks.
+        directory: of the ModelRun.
+        run: what the page shows of the run, as HTML.
+    """
+    pages = {REPORT_FILE: report.to_html(run)} if run else {}
+    for name, text in {**report.files, **pages}.items():
         with gfile().GFile(os.path.join(directory, name), "w") as file:
             file.write(text)
+
+
+def _about_run(request: TrainingRequest, report: ValidationReport) -> str:
+    try:
+        return run_sections(request.model_run_dir, compared_models(request, report))
+    except Exception:  # damaged files of another run, say: a good model is published all the same
+        _logger.warning("The report is without the course of the run", exc_info=True)
+        return ""
 
 
 def keep_failed_run(request: TrainingRequest) -> str:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping
 
 from generic_trainer._core.files import gfile, read_whole, write_whole
+from generic_trainer._core.progress import recording
 from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
 from generic_trainer._run.publishing import require_passed
 from generic_trainer.errors import GenericTrainerError, WorkerLostError
@@ -106,7 +107,8 @@ def export_alone(job: Job, directory: str, *, timeout_s: float | None = None) ->
         TrainingError: `export_fn` raised, or took longer than `timeout_s` seconds.
     """
     alone = Distribution(launcher="local", env=job.distribution.env, timeout_s=timeout_s)
-    launch(dataclasses.replace(job, distribution=alone, export_fn_dir=directory))
+    with recording("", "rehearsal"):  # which is no part of the run's course
+        launch(dataclasses.replace(job, distribution=alone, export_fn_dir=directory))
     return os.path.exists(directory)
 
 

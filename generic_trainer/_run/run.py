@@ -7,6 +7,7 @@ import time
 
 from generic_trainer._run.derived_contract import derived_contract
 from generic_trainer._run.kept_export import export_kept, keep_exports_of_the_dead
+from generic_trainer._run.live import LiveRun
 from generic_trainer._run.publishing import (
     check_export,
     delete_checkpoints,
@@ -53,14 +54,15 @@ def train_and_publish(job: Job) -> ValidationReport | None:
     keep_exports_of_the_dead(job.request)
     with own_staging(job.request):
         try:
-            return _train_and_publish(job)
+            with LiveRun(job.request.model_run_dir) as live:
+                return _train_and_publish(job, live)
         except Exception:
             _keep_failed_run(job.request)
             leave_checkpoint_dir(job.request.checkpoint_dir)
             raise
 
 
-def _train_and_publish(job: Job) -> ValidationReport:
+def _train_and_publish(job: Job, live: LiveRun) -> ValidationReport:
     request = job.request
     contract = derived_contract(request)
     _check_eval_config(contract)
@@ -71,7 +73,8 @@ def _train_and_publish(job: Job) -> ValidationReport:
             return report
         rehearse(job, contract, checker)
         started = time.monotonic()
-        launch(job)
+        with live.training():
+            launch(job)
         note_training(request, time.monotonic() - started)
         staging, rejected = request.staging_dir, request.rejected_export_dir
         with export_kept(job):

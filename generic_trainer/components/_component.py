@@ -28,6 +28,7 @@ from generic_trainer.components._compile import (
     step_resources,
     with_encode_hook,
 )
+from generic_trainer.components._views import register_views
 from generic_trainer.executors import GenericTrainerExecutor
 from generic_trainer.launchers import Distribution
 from generic_trainer.validation import ServingContract
@@ -148,6 +149,7 @@ class GenericTrainer(BaseComponent):
             **{keys.EXTRA_INPUT_PREFIX + name: channel for name, channel in extra_inputs.items()},
         )
         super().__init__(spec=spec, custom_executor_spec=custom_executor_spec)
+        register_views()
         if self._reads_bundles():
             self.executor_spec = with_encode_hook(self.executor_spec, self._withdraw_resources)
         else:

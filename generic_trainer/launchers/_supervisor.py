@@ -190,7 +190,7 @@ def supervise(
                     number,
                     job.distribution.max_failures,
                 )
-                note(restart=str(error).partition("\n")[0])
+                note(restart=str(error))
 
 
 def supervise_task(

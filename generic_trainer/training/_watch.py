@@ -1,4 +1,4 @@
-"""What is seen of a training while `run_fn` runs, without a word of it in `run_fn`.
+"""Watch over a training whose `run_fn` does not know of it.
 
 `fit` of Keras 2 and Keras 3 gets one more callback, and iterators in loops of one's own count what
 they hand out. Both note in passing how far they are; once a second a thread writes that into the
@@ -73,7 +73,7 @@ class _Watch:
         self._start_s = self._written_s = time.monotonic()
         self._gpu_s, self._gpus = -_GPU_EVERY_S, list[tuple[float, float]]()
         self._pending: dict[str, Any] = {}
-        self._over = threading.Event()
+        self._lock, self._over = threading.Lock(), threading.Event()
         self.fits = self.batches = 0
         self.has_fitted = False
         self.wait_s = 0.0
@@ -94,7 +94,8 @@ class _Watch:
     def step_ends(self, line: Mapping[str, Any], logs: Any) -> None:
         """Notes how far a `fit` is, with its metrics."""
         self.is_due = False
-        self._pending = {**line, "metrics": _numbers(logs)}
+        with self._lock:
+            self._pending = {**line, "metrics": _numbers(logs)}
 
     def epoch_ends(self, line: Mapping[str, Any], logs: Any) -> None:
         """Writes the metrics of an epoch, unless epochs are too short for that."""
@@ -109,12 +110,12 @@ class _Watch:
     def _sample(self) -> None:
         while not self._over.wait(self._interval_s):
             with contextlib.suppress(Exception):  # nothing of this is worth a run
-                self._pending |= self._machine()
-                self._flush()
+                self._flush(**self._machine())
                 self.is_due = True
 
-    def _flush(self) -> None:
-        line, self._pending = self._pending, {}
+    def _flush(self, **more: Any) -> None:
+        with self._lock:
+            line, self._pending = {**self._pending, **more}, {}
         if line:
             self._log.write(**line)
             self._written_s = time.monotonic()
@@ -193,7 +194,7 @@ def _watched_fits(package: ModuleType, watch: _Watch) -> Iterator[None]:
         given = bound.arguments.get("callbacks")
         if isinstance(given, package.callbacks.CallbackList):
             callback.set_params(given.params)
-            given.append(callback)
+            given.callbacks.append(callback)
         else:
             others = [] if given is None else tf.nest.flatten(given)
             bound.arguments["callbacks"] = [callback, *others]
@@ -244,6 +245,10 @@ def _fit_callback(package: ModuleType, watch: _Watch, batch_size: int | None) ->
                 watch.step_ends(self._line(), logs)
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if (
+                self._done == self._first
+            ):  # a CallbackList of the user's may call it for epochs only
+                self._done += self.params.get("steps") or 0
             watch.epoch_ends(self._line(), logs)
 
         def _line(self) -> dict[str, Any]:

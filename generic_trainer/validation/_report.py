@@ -118,9 +118,14 @@ class ValidationReport:
             ) from error
         return report
 
-    def to_html(self) -> str:
-        """Returns a self-contained HTML page; whatever a model says in it is escaped."""
+    def to_html(self, run: str = "") -> str:
+        """Returns a self-contained HTML page; whatever a model says in it is escaped.
+
+        Args:
+            run: what to show of the run that trained the model, as HTML.
+        """
         import jinja2
+        from markupsafe import Markup
 
         environment = jinja2.Environment(
             loader=jinja2.PackageLoader("generic_trainer.validation", "templates"),
@@ -132,7 +137,9 @@ class ValidationReport:
         statuses = ("fail", "warn", "pass", "skip")
         counts = {status: len(self._with_status(status)) for status in statuses}
         template = environment.get_template("validation.html")
-        return template.render(report=self, counts=counts, facts=_described(self.facts))
+        return template.render(
+            report=self, counts=counts, facts=_described(self.facts), run=Markup(run)
+        )
 
     def summary(self) -> str:
         """Returns the failures with their remedies as text, or one line when there are none."""

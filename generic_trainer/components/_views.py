@@ -1,0 +1,51 @@
+"""Views of Model and ModelRun for `context.show(trainer.outputs["model_run"])`."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+
+from tfx import types
+from tfx.types import standard_artifacts
+
+_REGISTRY = "tfx.orchestration.experimental.interactive.visualizations"
+
+
+def register_views() -> None:
+    """Registers the views where a notebook has imported InteractiveContext; twice is no error."""
+    if _REGISTRY in sys.modules:
+        _register()
+
+
+@functools.cache
+def _register() -> None:
+    from tfx.orchestration.experimental.interactive import visualizations
+
+    class ModelRunView(visualizations.ArtifactVisualization):  # type: ignore[misc]
+        """Report with curves, and the end of the log."""
+
+        ARTIFACT_TYPE = standard_artifacts.ModelRun
+
+        def display(self, artifact: types.Artifact) -> None:
+            _show(artifact.uri)
+
+    class ModelView(visualizations.ArtifactVisualization):  # type: ignore[misc]
+        """The same, of the run that has trained the model."""
+
+        ARTIFACT_TYPE = standard_artifacts.Model
+
+        def display(self, artifact: types.Artifact) -> None:
+            outputs, number = os.path.split(artifact.uri.rstrip("/"))
+            _show(os.path.join(os.path.dirname(outputs), "model_run", number))
+
+    for view in (ModelRunView, ModelView):
+        visualizations.get_registry().register(view)
+
+
+def _show(run_dir: str) -> None:
+    from IPython.display import HTML, display
+
+    from generic_trainer._run.live import run_view
+
+    display(HTML(run_view(run_dir)))
