@@ -76,7 +76,9 @@ DOCS = [
     "pymdown-extensions>=10,<12",  # 12 has another Highlight than mkdocstrings 1.0 calls
 ]
 RUN_TESTS = ["hypothesis>=6.100", "pytest>=8", "pytest-xdist>=3.5"]
-TEST = [*EXAMPLES, *KFP, *KUBERNETES, *NOTEBOOK, *ONNX, *RAY, *RUN_TESTS, *SLIM, *VERTEX]
+MLFLOW = ["mlflow-skinny>=3,<4"]  # the client alone; the whole `mlflow` brings it too
+WANDB = ["wandb>=0.19,<1"]
+TEST = [*EXAMPLES, *KFP, *KUBERNETES, *MLFLOW, *NOTEBOOK, *ONNX, *RAY, *RUN_TESTS, *SLIM, *VERTEX]
 DEV = [*TEST, *DOCS, "mypy>=1.11", "ruff>=0.9", "types-PyYAML"]
 
 setup(
@@ -119,6 +121,11 @@ setup(
             "trainer_fn = generic_trainer.estimator._trainer_fn:TRAINER_FN",
             "trial = generic_trainer.trials._entry_point:TRIAL",
         ],
+        "generic_trainer.trackers": [
+            "mlflow = generic_trainer.tracking._mlflow:MlflowTracker",
+            "vertex = generic_trainer.tracking._vertex:VertexTracker",
+            "wandb = generic_trainer.tracking._wandb:WandbTracker",
+        ],
     },
     install_requires=INSTALL_REQUIRES,
     extras_require={
@@ -126,9 +133,11 @@ setup(
         "kfp": KFP,
         "kubernetes": KUBERNETES,
         "onnx": ONNX,
+        "mlflow": MLFLOW,
         "ray": RAY,
         "slim": SLIM,
         "vertex": VERTEX,
+        "wandb": WANDB,
         "notebook": NOTEBOOK,
         "examples": EXAMPLES,
         "test": TEST,

@@ -33,7 +33,7 @@ FLOORS = (
     {"cli", "components"},
     {"executors"},
     {"_run"},
-    {"trials"},
+    {"tracking", "trials"},
     {"estimator", "launchers"},
     {"_entry_points", "training", "validation"},
     {"data", "user_code"},

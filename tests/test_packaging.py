@@ -26,8 +26,8 @@ from generic_trainer._entry_points import GROUP
 
 ROOT = Path(__file__).parent.parent
 EXTRAS = {
-    "dev", "docs", "examples", "kfp", "kubernetes", "notebook", "onnx", "ray", "slim", "test",
-    "vertex",
+    "dev", "docs", "examples", "kfp", "kubernetes", "mlflow", "notebook", "onnx", "ray", "slim",
+    "test", "vertex", "wandb",
 }  # fmt: skip
 STACKS = {"baseline": ["3.10"], "current": ["3.10", "3.11", "3.12", "3.13"]}
 

@@ -32,6 +32,7 @@ CUSTOM_CONFIG = "custom_config"
 CONTRACT = "contract"
 EVAL_CONFIG = "eval_config"
 DISTRIBUTION = "distribution"
+TRACKING = "tracking"
 
 # Directories of a Model artifact (`tfx.utils.path_constants`).
 SERVING_MODEL_DIR = "Format-Serving"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 
 from generic_trainer._run.derived_contract import derived_contract
 from generic_trainer._run.kept_export import export_kept, keep_exports_of_the_dead
@@ -21,6 +22,7 @@ from generic_trainer._run.run_key import leave_checkpoint_dir
 from generic_trainer._run.slots import with_a_worker_for_each_slot
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers import Job, TrainingRequest, launch
+from generic_trainer.tracking import Tracking, track
 from generic_trainer.training import is_chief
 from generic_trainer.validation import (
     ServingContract,
@@ -32,13 +34,14 @@ from generic_trainer.validation import (
 _logger = logging.getLogger(__name__)
 
 
-def train_and_publish(job: Job) -> ValidationReport | None:
+def train_and_publish(job: Job, trackings: Sequence[Tracking] = ()) -> ValidationReport | None:
     """Trains, then publishes the export into the directory of the model.
 
     What a run that fails leaves is kept beside that; see `keep_failed_run`.
 
     Args:
         job: the run and where it takes place.
+        trackings: which trackers it is told to.
 
     Returns:
         The report on the published model; None in workers, which publish nothing.
@@ -54,8 +57,9 @@ def train_and_publish(job: Job) -> ValidationReport | None:
     keep_exports_of_the_dead(job.request)
     with own_staging(job.request):
         try:
-            with LiveRun(job.request.model_run_dir) as live:
-                return _train_and_publish(job, live)
+            with LiveRun(job.request.model_run_dir) as live, track(job, trackings) as tracked:
+                tracked.report = report = _train_and_publish(job, live)
+            return report
         except Exception:
             _keep_failed_run(job.request)
             leave_checkpoint_dir(job.request.checkpoint_dir)

@@ -22,6 +22,7 @@ from generic_trainer.errors import (
     raise_problems,
 )
 from generic_trainer.launchers import Distribution, ExamplesFormat, Job, TrainingRequest
+from generic_trainer.tracking import parse_trackings
 from generic_trainer.validation import ServingContract
 
 _SPLIT = "Split-"
@@ -64,6 +65,8 @@ def add_run(commands: Any) -> None:
     add(
         "--distribution", metavar="JSON", help='such as \'{"launcher": "local", "num_workers": 2}\''
     )
+    tracked = "such as mlflow:http://host:5000, or JSON of a Tracking; may be given several times"
+    add("--tracking", metavar="TRACKER[:URI]", action="append", default=[], help=tracked)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -72,6 +75,7 @@ def _run(options: argparse.Namespace) -> int:
         distribution = Distribution.from_json(options.distribution or "{}")
     except ConfigurationError as error:
         raise ConfigurationError(f"--distribution: {error}") from error
+    trackings = parse_trackings(options.tracking)
     _check_options(options)
     import tensorflow as tf
 
@@ -97,7 +101,8 @@ def _run(options: argparse.Namespace) -> int:
                     request=request,
                     distribution=distribution,
                     fn_args_factory=FN_ARGS_FACTORY,
-                )
+                ),
+                () if options.dry_run else trackings,
             )
             if report is not None:
                 outcome["report"] = json.loads(report.to_json())

@@ -20,6 +20,7 @@ from generic_trainer._core import tfx_names as keys
 from generic_trainer._core.texts import describe
 from generic_trainer.errors import ConfigurationError, raise_problems
 from generic_trainer.launchers import Distribution
+from generic_trainer.tracking import parse_trackings
 from generic_trainer.validation import ServingContract, lint_eval_config
 
 # Their value is known only when the pipeline runs.
@@ -46,6 +47,7 @@ class GenericTrainerSpec(ComponentSpec):
         keys.CONTRACT: ExecutionParameter(type=str, optional=True),
         keys.EVAL_CONFIG: ExecutionParameter(type=str, optional=True),
         keys.DISTRIBUTION: ExecutionParameter(type=str, optional=True),
+        keys.TRACKING: ExecutionParameter(type=str, optional=True),
     }
     INPUTS: ClassVar[Mapping[str, ChannelParameter]] = {
         keys.EXAMPLES: ChannelParameter(type=standard_artifacts.Examples),
@@ -99,6 +101,7 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
         _steps,
         _custom_config,
         _classes,
+        _tracking,
         _eval_config,
     )
     problems = [problem for check in checks for problem in check(arguments)]
@@ -204,6 +207,13 @@ def _classes(arguments: Mapping[str, Any]) -> Iterator[str]:
         if value is not None and not isinstance(value, kind):
             article = "an" if kind.__name__[0] in "AEIOU" else "a"
             yield f"`{name}` must be {article} {kind.__name__}, but got {describe(value)}."
+
+
+def _tracking(arguments: Mapping[str, Any]) -> Iterator[str]:
+    try:
+        parse_trackings(arguments["tracking"])
+    except ConfigurationError as error:
+        yield f"`tracking`: {error}"
 
 
 def _eval_config(arguments: Mapping[str, Any]) -> Iterator[str]:

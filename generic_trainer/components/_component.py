@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfx import types
@@ -31,6 +31,7 @@ from generic_trainer.components._compile import (
 from generic_trainer.components._views import register_views
 from generic_trainer.executors import GenericTrainerExecutor
 from generic_trainer.launchers import Distribution
+from generic_trainer.tracking import Tracking, trackings_to_json
 from generic_trainer.validation import ServingContract
 
 _logger = logging.getLogger(__name__)
@@ -81,6 +82,7 @@ class GenericTrainer(BaseComponent):
         eval_config: Any = None,
         contract: ServingContract | None = None,
         distribution: Distribution | None = None,
+        tracking: Tracking | str | Sequence[Tracking | str] | None = None,
     ) -> None:
         """Constructs the component.
 
@@ -113,6 +115,9 @@ class GenericTrainer(BaseComponent):
                 default where the executor runs. It is an execution property: a step that is run
                 with another one is not taken from the cache. KubeflowV2DagRunner makes the step
                 as large as the workers that run inside it need.
+            tracking: which experiment trackers the run is told to: `Tracking(...)`, a text such as
+                "mlflow:http://host:5000", or several. A tracker that fails is a warning. It is an
+                execution property too.
 
         Raises:
             ConfigurationError: arguments are wrong or missing; the message lists all of them.
@@ -143,6 +148,7 @@ class GenericTrainer(BaseComponent):
             contract=contract.to_json() if contract else None,
             eval_config=proto_utils.proto_to_json(eval_config) if eval_config else None,
             distribution=distribution.to_json() if distribution else None,
+            tracking=trackings_to_json(tracking),
             model=types.Channel(type=standard_artifacts.Model),
             model_run=types.Channel(type=standard_artifacts.ModelRun),
             infra_blessing=types.Channel(type=standard_artifacts.InfraBlessing),

@@ -19,7 +19,11 @@ from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._run.run import train_and_publish
 from generic_trainer.errors import TrainingError
 from generic_trainer.executors import FN_ARGS_FACTORY
-from generic_trainer.executors._request import distribution_of, request_from_artifacts
+from generic_trainer.executors._request import (
+    distribution_of,
+    request_from_artifacts,
+    tracking_of,
+)
 from generic_trainer.launchers import Job
 from generic_trainer.validation import ValidationReport
 
@@ -64,6 +68,7 @@ class GenericTrainerExecutor(BaseExecutor):
             ModelValidationError: it exported one that a consumer downstream could not use.
         """
         distribution = distribution_of(exec_properties)
+        trackings = tracking_of(exec_properties)
         with ScratchFolder("run-") as scratch_dir:
             request = request_from_artifacts(
                 input_dict,
@@ -73,7 +78,8 @@ class GenericTrainerExecutor(BaseExecutor):
                 consumers=self._downstream(),
             )
             report = train_and_publish(
-                Job(request=request, distribution=distribution, fn_args_factory=FN_ARGS_FACTORY)
+                Job(request=request, distribution=distribution, fn_args_factory=FN_ARGS_FACTORY),
+                trackings,
             )
         if report is not None:
             record_outputs(output_dict, report)

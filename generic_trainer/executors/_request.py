@@ -14,7 +14,7 @@ from tfx.types import artifact_utils
 from tfx.utils import io_utils, json_utils, path_utils, proto_utils
 
 from generic_trainer._core import tfx_names as keys
-from generic_trainer._core.texts import describe, parse_json_object, shown
+from generic_trainer._core.texts import describe, parse_json, parse_json_object, shown
 from generic_trainer._entry_points import may_define
 from generic_trainer._run.run_key import with_run_key
 from generic_trainer.errors import ConfigurationError, DataError
@@ -27,6 +27,7 @@ from generic_trainer.executors._examples import (
     tf_examples,
 )
 from generic_trainer.launchers import Distribution, TrainingRequest
+from generic_trainer.tracking import Tracking, parse_trackings
 from generic_trainer.user_code import UserCode, bundle_function, bundle_module_file
 from generic_trainer.validation import ServingContract
 
@@ -93,6 +94,21 @@ def distribution_of(exec_properties: Mapping[str, Any]) -> Distribution:
         ConfigurationError: the execution property is not a distribution.
     """
     return Distribution.from_json(exec_properties.get(keys.DISTRIBUTION) or "{}")
+
+
+def tracking_of(exec_properties: Mapping[str, Any]) -> tuple[Tracking, ...]:
+    """Returns where the run is tracked.
+
+    Raises:
+        ConfigurationError: the execution property is no list of trackings.
+    """
+    text = exec_properties.get(keys.TRACKING) or "[]"
+    try:
+        return parse_trackings(parse_json(text))
+    except ValueError as error:
+        raise ConfigurationError(
+            f"The execution property tracking must be JSON, but got {shown(text)} ({error})."
+        ) from error
 
 
 def _user_code(exec_properties: Mapping[str, Any], scratch_dir: str) -> UserCode:
