@@ -1,12 +1,13 @@
 """All benchmarks by one command: one table, appended to the history in the repository.
 
-    python -m benchmarks [--size small] [--only reader steps ...] [--csv chicago_taxi/data.csv]
+    python -m benchmarks [--size small] [--only reader training ...] [--csv chicago_taxi/data.csv]
 
-Every benchmark runs in a process of its own, one after the other; a figure is a median of several
-runs next to a reference that took turns with it. Each is appended to `benchmarks/history.jsonl`
-with machine and versions, and what has become worse since the last run on such a machine, by more
-than the runs differ among themselves, is named. `--no-history` leaves the file alone. `--write`
-measures nothing: it renders the newest figures into docs/benchmarks.md.
+Every benchmark runs in a process of its own, one after the other, or with `--cores 2` on so many
+cores of its own, side by side with as many others as the machine has room for. A figure is a median
+of several runs next to a reference that took turns with it. Each is appended to
+`benchmarks/history.jsonl` with machine and versions, and what has become worse since the last run on
+such a machine, by more than the runs differ among themselves, is named. `--no-history` leaves the
+file alone. `--write` measures nothing: it renders the newest figures into docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
 
 from rich.console import Console
 from rich.table import Table
@@ -30,7 +33,8 @@ from benchmarks._history import Entry
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 _BEGIN, _END = "<!-- figures: python -m benchmarks --write -->", "<!-- end of figures -->"
-# Name → arguments at either size. "small" is for a look at whether something broke, in minutes.
+# Name, up to a "/" that of the module → arguments at either size. "small" is for a look at whether
+# something broke, in minutes.
 BENCHMARKS: dict[str, dict[str, list[str]]] = {
     "reader": {
         "small": ["--rows", "50000", "--batch", "256", "--kinds", "half", "--repeats", "2"],
@@ -40,9 +44,16 @@ BENCHMARKS: dict[str, dict[str, list[str]]] = {
         "small": ["--rows", "50000", "--runs", "2", "--epochs", "2"],
         "full": ["--rows", "1000000", "--runs", "3"],
     },
-    "steps": {
+    "steps/penguin": {
         "small": ["--examples", "penguin", "--runs", "2"],
-        "full": [],
+        "full": ["--examples", "penguin"],
+    },
+    **{
+        f"steps/{example}": {
+            "small": ["--examples", example, "--runs", "1"],
+            "full": ["--examples", example],
+        }
+        for example in ("taxi", "mnist", "imdb")
     },
     "overhead": {"small": ["--runs", "2", "--train-seconds", "5"], "full": []},
     "trials": {"small": ["--runs", "2", "--steps", "300"], "full": []},
@@ -70,6 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--csv", type=Path, help="the Chicago taxi trips; without, rows are made up"
     )
+    parser.add_argument("--cores", type=int, help="of each benchmark; several run at once")
     parser.add_argument("--no-history", action="store_true", help="append nothing to the history")
     parser.add_argument("--write", action="store_true", help="render the history, measure nothing")
     options = parser.parse_args(arguments)
@@ -79,18 +91,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console()
     earlier = _history.entries()
     done, failed = [], []
-    for name in options.only:
-        if name in _NEED_CSV and options.csv is None:
-            console.print(f"{name} is left out: it needs --csv", style="yellow")
-            continue
+
+    def run(name: str) -> None:
         csv = ["--csv", str(options.csv)] if options.csv and name in _TAKE_CSV else []
-        entry = _run(console, name, options.size, csv)
+        cores = groups.get()
+        entry = _run(console, name, options.size, csv, cores)
+        groups.put(cores)
         if entry is None:
             failed.append(name)
-            continue
+            return
         done.append(entry)
         if not options.no_history:
             _history.append(entry)
+
+    groups = _groups_of_cores(options.cores)
+    names = [*options.only]
+    if options.csv is None:
+        for name in {*names} & {*_NEED_CSV}:
+            console.print(f"{name} is left out: it needs --csv", style="yellow")
+            names.remove(name)
+    with ThreadPoolExecutor(groups.qsize()) as pool:
+        list(pool.map(run, names))
     console.print(_table(done))
     for entry in done:
         for figure, before in _history.fallen(entry, _history.last_like(entry, earlier)):
@@ -108,24 +129,47 @@ def _summary() -> str:
     return (__doc__ or "").partition("\n")[0]
 
 
-def _run(console: Console, name: str, size: str, more: Sequence[str]) -> Entry | None:
-    """Runs a benchmark and shows what it prints; returns None where it fails."""
-    console.rule(name)
+def _groups_of_cores(size: int | None) -> Queue[list[int]]:
+    """Returns the cores of this machine in groups of a size, at least one; None: all in one."""
+    cores = sorted(os.sched_getaffinity(0))
+    size = min(size or len(cores), len(cores))
+    groups: Queue[list[int]] = Queue()
+    for start in range(0, len(cores) - size + 1, size):
+        groups.put(cores[start : start + size])
+    return groups
+
+
+def _run(
+    console: Console, name: str, size: str, more: Sequence[str], cores: list[int]
+) -> Entry | None:
+    """Runs a benchmark on some cores and shows what it prints; returns None where it fails."""
     load, started = os.getloadavg()[0], time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "figures.json")
         arguments = [*BENCHMARKS[name][size], *more, "--json", str(path)]
-        command = [sys.executable, "-m", f"benchmarks.bench_{name}", *arguments]
+        module = f"benchmarks.bench_{name.partition('/')[0]}"
+        command = ["taskset", "--cpu-list", ",".join(map(str, cores))]
+        command += [sys.executable, "-m", module, *arguments]
         log = Path(folder, "log")
+        is_alone = len(cores) == len(os.sched_getaffinity(0))
+        if is_alone:
+            console.rule(name)
         with open(log, "wb") as errors:
-            status = subprocess.run(command, stderr=errors, check=False).returncode
+            ended = subprocess.run(
+                command, stdout=None if is_alone else subprocess.PIPE, stderr=errors, check=False
+            )
+        status = ended.returncode
+        if not is_alone:  # its lines would mingle with those of the others
+            console.rule(name)
+            console.print(ended.stdout.decode(errors="replace"), markup=False, end="")
         if status or not path.exists():
             console.print(log.read_text(errors="replace")[-2000:], markup=False)
             console.print(f"{name} ended with exit status {status}", style="red")
             return None
         figures = tuple(Figure(**figure) for figure in json.loads(path.read_text()))
     console.print(f"{time.monotonic() - started:.0f} s", style="dim")
-    facts = (_history.now(), round(load, 2), _history.machine(), _history.versions())
+    machine = {**_history.machine(), "cores": len(cores)}
+    facts = (_history.now(), round(load, 2), machine, _history.versions())
     return Entry(name, size, *facts, figures)
 
 

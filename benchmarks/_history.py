@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._figures import Figure
+from generic_trainer._core.machine import visible_gpus
 
 __all__ = ["HISTORY", "Entry", "append", "entries", "fallen", "last_like", "machine", "versions"]
 
@@ -125,6 +126,8 @@ def machine() -> dict[str, Any]:
 
 
 def _gpus() -> list[str]:
+    if not visible_gpus():
+        return []
     query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     try:
         listed = subprocess.run(query, capture_output=True, text=True, check=True, timeout=30)

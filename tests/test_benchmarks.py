@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 import pytest
@@ -75,12 +76,21 @@ def test_only_runs_on_such_a_machine_at_that_size_are_compared() -> None:
 def test_each_benchmark_is_there_and_takes_its_arguments() -> None:
     folder = Path(benchmarks.__file__).parent
     for name, sizes in benchmarks.BENCHMARKS.items():
-        source = (folder / f"bench_{name}.py").read_text()
+        source = (folder / f"bench_{name.partition('/')[0]}.py").read_text()
         assert "_figures.add_json_option(" in source and "_figures.write(" in source
         options = {each for size in sizes.values() for each in size if each.startswith("--")}
         assert not {option for option in options if f'"{option}"' not in source}
     files = {path.stem.removeprefix("bench_") for path in folder.glob("bench_*.py")}
-    assert files == set(benchmarks.BENCHMARKS)
+    assert files == {name.partition("/")[0] for name in benchmarks.BENCHMARKS}
+
+
+def test_benchmarks_side_by_side_share_no_core() -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    groups = benchmarks._groups_of_cores(1)
+    taken = [groups.get() for _ in range(groups.qsize())]
+    assert sorted(core for group in taken for core in group) == cores
+    assert benchmarks._groups_of_cores(None).get() == cores
+    assert benchmarks._groups_of_cores(len(cores) + 1).qsize() == 1
 
 
 def test_the_page_shows_the_newest_figures() -> None:
