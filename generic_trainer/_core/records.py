@@ -154,6 +154,31 @@ def read_records(
     return records
 
 
+def copy_records(source: str, folder: str, count: int, most_bytes: float = math.inf) -> str:
+    """Writes the first records of TFRecord files into one with the name of the first of them.
+
+    Args:
+        source: a glob, whose files may be compressed; the copy is so too, as its name says.
+        folder: where to; it is made.
+        count: how many records.
+        most_bytes: see `read_records`.
+
+    Returns:
+        The path of the copy.
+
+    Raises:
+        DataError: nothing matches, or a file is no TFRecord.
+    """
+    records = read_records(source, count, most_bytes)
+    first = min(path for path in tf.io.gfile.glob(source) if not tf.io.gfile.isdir(path))
+    path = f"{folder}/{first.rpartition('/')[2]}"
+    tf.io.gfile.makedirs(folder)
+    with tf.io.TFRecordWriter(path, "GZIP" if path.endswith(".gz") else "") as writer:
+        for record in records:
+            writer.write(record)
+    return path
+
+
 def reason(error: BaseException) -> str:
     """Returns what one of `READ_ERRORS` says, without the names of TensorFlow's nodes."""
     if not isinstance(error, tf.errors.OpError):

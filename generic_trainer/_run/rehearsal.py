@@ -1,9 +1,12 @@
-"""Rehearsals: `export_fn` called alone, on untrained weights, before anything is trained.
+"""Rehearsals: what a module exports without training is checked before anything is trained.
 
-By default a module that has an `export_fn` is rehearsed, which costs seconds, and a wrong alarm
-would cost the run. So there a run is refused only for what the code decides and no training can
-change; what untrained weights, vocabularies that nobody has adapted yet, and an `export_fn` that
-needs a checkpoint may fail on is a line in the log.
+A module that has an `export_fn` has it called alone; of any other `run_fn` is called on a few
+records, where nothing can come of it (`dry_job`).
+
+By default that is done where it costs little, and a wrong alarm would cost the run. So there a run
+is refused only for what the code decides and no training can change; what untrained weights,
+vocabularies that nobody has adapted yet, and an `export_fn` that needs a checkpoint may fail on is
+a line in the log.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from generic_trainer._core.progress import recording
 from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
 from generic_trainer._run.publishing import require_passed
 from generic_trainer.errors import GenericTrainerError, WorkerLostError
-from generic_trainer.launchers import Distribution, Job, TrainingRequest, launch
+from generic_trainer.launchers import Distribution, Job, TrainingRequest, dry_job, launch
 from generic_trainer.user_code import defines_function
 from generic_trainer.validation import Checker, Result, ServingContract, ValidationReport
 
@@ -28,10 +31,14 @@ _EXPORT_FN = "export_fn"
 _REHEARSAL_DIR = "rehearsal"
 # Beside the checkpoints: how long training and rehearsal took, in seconds.
 _DURATIONS_FILE = "durations.json"
-# A rehearsal may cost this share of the training; where nobody knows that yet, so many seconds.
+# A rehearsal may cost this share of the training; where nobody knows that yet, so many seconds if
+# it calls `export_fn` alone.
 _SHARE = 0.05
 _FIRST_TIMEOUT_S = 120.0
 _USUAL_S = 15.0
+_USUAL_DRY_RUN_S = 30.0
+# No training takes less for a step, so that many steps tell how long a first one takes at least.
+_SHORTEST_STEP_S = 0.002
 
 # They look at files and at the graph: at names, types and ops. What untrained weights, vocabularies
 # or indices can be reasons for is in none of them.
@@ -69,8 +76,8 @@ def rehearse(job: Job, contract: ServingContract, checker: Checker) -> None:
         report = _rehearse(job, contract, checker)
         if report is None:
             _logger.warning(
-                "The contract asks for a rehearsal, but %s has no export_fn(fn_args): there is "
-                "none.",
+                "The contract asks for a rehearsal, but %s has no export_fn(fn_args), and exports "
+                "nothing in a dry run: there is none.",
                 job.request.user_code.module,
             )
         else:
@@ -92,9 +99,9 @@ def not_cured_by_training(report: ValidationReport) -> ValidationReport:
 
 def note_training(request: TrainingRequest, seconds: float) -> None:
     """Notes how long a training took, by which the next run sees what a rehearsal may cost."""
-    path = _durations_path(request)
-    if path is not None:
-        _note(path, training=round(seconds, 1))
+    # A dry run of what takes less is never worth it.
+    if _has_export_fn(request) or seconds * _SHARE >= _USUAL_DRY_RUN_S:
+        _note(_durations_path(request), training=round(seconds, 1))
 
 
 def export_alone(job: Job, directory: str, *, timeout_s: float | None = None) -> bool:
@@ -106,19 +113,29 @@ def export_alone(job: Job, directory: str, *, timeout_s: float | None = None) ->
     Raises:
         TrainingError: `export_fn` raised, or took longer than `timeout_s` seconds.
     """
-    alone = Distribution(launcher="local", env=job.distribution.env, timeout_s=timeout_s)
     with recording("", "rehearsal"):  # which is no part of the run's course
-        launch(dataclasses.replace(job, distribution=alone, export_fn_dir=directory))
+        launch(dataclasses.replace(_alone(job, timeout_s), export_fn_dir=directory))
     return os.path.exists(directory)
 
 
+def _alone(job: Job, timeout_s: float | None) -> Job:
+    """Returns the job in one process of this machine."""
+    alone = Distribution(launcher="local", env=job.distribution.env, timeout_s=timeout_s)
+    return dataclasses.replace(job, distribution=alone)
+
+
 def _rehearse_if_cheap(job: Job, contract: ServingContract, checker: Checker) -> None:
-    path = _durations_path(job.request)
-    if path is None or contract.format == "any":
+    if contract.format == "any":
         return
+    path, is_short = _durations_path(job.request), _has_export_fn(job.request)
     known = _durations(path)
-    budget_s = known["training"] * _SHARE if "training" in known else _FIRST_TIMEOUT_S
-    if known.get("rehearsal", _USUAL_S) > budget_s:
+    if "training" in known:
+        budget_s = known["training"] * _SHARE
+    elif is_short:
+        budget_s = _FIRST_TIMEOUT_S
+    else:
+        budget_s = (job.request.train_steps or 0) * _SHORTEST_STEP_S * _SHARE
+    if known.get("rehearsal", _USUAL_S if is_short else _USUAL_DRY_RUN_S) > budget_s:
         return
     started = time.monotonic()
     try:
@@ -139,7 +156,7 @@ def _rehearse_if_cheap(job: Job, contract: ServingContract, checker: Checker) ->
     certain = not_cured_by_training(report)
     require_passed(
         certain,
-        "What export_fn exports without training, which no training would mend "
+        "What the module exports without training, which no training would mend "
         "(ServingContract(rehearse=False) does not try it),",
     )
     if not report.passed:
@@ -152,10 +169,25 @@ def _rehearse(
     job: Job, contract: ServingContract, checker: Checker, *, timeout_s: float | None = None
 ) -> ValidationReport | None:
     directory = os.path.join(job.request.scratch_dir, _REHEARSAL_DIR)
-    _logger.info("Rehearsing: %s exports untrained weights", _EXPORT_FN)
-    if not export_alone(job, directory, timeout_s=timeout_s):
+    # It may be imported into the module, which only a process tells that imports it.
+    if contract.rehearse or _has_export_fn(job.request):
+        _logger.info("Rehearsing: %s exports untrained weights", _EXPORT_FN)
+        if export_alone(job, directory, timeout_s=timeout_s):
+            return checker.validate(os.path.join(directory, SERVING_MODEL_DIR), contract)
+    code = job.request.user_code
+    if not defines_function(code, code.function):  # of another trainer API, or without its source
         return None
-    return checker.validate(os.path.join(directory, SERVING_MODEL_DIR), contract)
+    try:
+        dry = dry_job(_alone(job, timeout_s), directory)
+        with recording("", "rehearsal"):
+            launch(dry)
+    except WorkerLostError:
+        raise
+    except GenericTrainerError as error:
+        _logger.info("%s is not rehearsed, and trains all the same: %s", code.function, error)
+        return None
+    exported = os.path.join(dry.request.staging_dir, SERVING_MODEL_DIR)
+    return checker.validate(exported, contract) if os.path.exists(exported) else None
 
 
 def _of_any_size(contract: ServingContract) -> ServingContract:
@@ -175,10 +207,12 @@ def _as_warning(result: Result) -> Result:
     return dataclasses.replace(result, status="warn")
 
 
-def _durations_path(request: TrainingRequest) -> str | None:
-    """Returns the file that all runs of the node share; None where there is nothing to rehearse."""
-    if not defines_function(request.user_code, _EXPORT_FN):
-        return None
+def _has_export_fn(request: TrainingRequest) -> bool:
+    return defines_function(request.user_code, _EXPORT_FN)
+
+
+def _durations_path(request: TrainingRequest) -> str:
+    """Returns the file that all runs of the node share."""
     return request.checkpoint_dir_of(_DURATIONS_FILE)
 
 

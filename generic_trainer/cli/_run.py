@@ -211,19 +211,12 @@ def _splits(options: argparse.Namespace) -> dict[str, tuple[str, ...]]:
 
 def _first_examples(splits: dict[str, tuple[str, ...]], folder: str) -> dict[str, tuple[str, ...]]:
     """Copies the first examples of each split, and returns the patterns of the copies."""
-    import tensorflow as tf
+    from generic_trainer._core.records import copy_records
 
-    from generic_trainer._core.records import read_records
-
-    copies: dict[str, tuple[str, ...]] = {}
-    for split, (pattern,) in splits.items():
-        path = os.path.join(folder, split, "data_tfrecord-00000")
-        os.makedirs(os.path.dirname(path))
-        with tf.io.TFRecordWriter(path) as writer:
-            for record in read_records(pattern, _DRY_EXAMPLES):
-                writer.write(record)
-        copies[split] = (path,)
-    return copies
+    return {
+        split: (copy_records(pattern, os.path.join(folder, split), _DRY_EXAMPLES),)
+        for split, (pattern,) in splits.items()
+    }
 
 
 def _matching(pattern: str) -> list[str]:

@@ -45,6 +45,8 @@ __getattr__, __dir__ = lazy_names(
     {
         "_distribution": "Distribution",
         "_failures": "Failure exit_code",
+        # For a rehearsal.
+        "_dry_run": "dry_job",
         # The first is for those who look into what is kept of a failed run.
         "_job": "REJECTED_DIR ExamplesFormat Job TrainingRequest",
         "_options": "RayOptions TFJobOptions TrainJobOptions VertexOptions",

@@ -154,12 +154,15 @@ class Job:
         distribution: on how many workers, and who starts them.
         export_fn_dir: local directory that `export_fn` exports into, in a job that does nothing
             else: a rehearsal, or a repaired export of trained weights; None for one that trains.
+        dry_run_dir: local directory that `run_fn` may write into, in a job that trains for a moment
+            to see what it exports; see `_dry_run`.
     """
 
     request: TrainingRequest
     fn_args_factory: str
     distribution: Distribution = dataclasses.field(default_factory=Distribution)
     export_fn_dir: str | None = None
+    dry_run_dir: str | None = None
 
     def make_fn_args(self, export_dir: str) -> Any:
         """Calls the factory.
@@ -188,6 +191,7 @@ class Job:
                 "fn_args_factory": self.fn_args_factory,
                 "distribution": self.distribution.to_json(),
                 "export_fn_dir": self.export_fn_dir,
+                "dry_run_dir": self.dry_run_dir,
             }
         )
 

@@ -28,6 +28,7 @@ from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._entry_points import run_fn_of
 from generic_trainer.data import explain_read_errors
 from generic_trainer.errors import ConfigurationError
+from generic_trainer.launchers._dry_run import run_dry
 from generic_trainer.launchers._failures import Failure
 from generic_trainer.launchers._job import Job, TrainingRequest
 from generic_trainer.launchers._worker_end import WorkerEnd
@@ -73,8 +74,8 @@ def run_task(job: Job, name: str) -> WorkerEnd:
     """Does what `TF_CONFIG` says that this process is for, and returns how it ended.
 
     1. A server of `ParameterServerStrategy` waits for orders and never returns.
-    2. Any other process calls `run_fn`, with a scratch directory of its own, or `export_fn` if the
-       job is to do no more.
+    2. Any other process calls `run_fn`, with a scratch directory of its own; in a rehearsal
+       `export_fn` alone, or `run_fn` for a moment.
     3. An error is printed.
 
     Args:
@@ -88,7 +89,12 @@ def run_task(job: Job, name: str) -> WorkerEnd:
             with ScratchFolder("task-") as scratch_dir:
                 request = dataclasses.replace(job.request, scratch_dir=scratch_dir)
                 job = dataclasses.replace(job, request=request)
-                train(job) if job.export_fn_dir is None else _export(job, job.export_fn_dir)
+                if job.dry_run_dir is not None:
+                    run_dry(job, job.dry_run_dir, train)
+                elif job.export_fn_dir is not None:
+                    _export(job, job.export_fn_dir)
+                else:
+                    train(job)
     except BaseException as error:
         _print_error()
         return WorkerEnd.of(error, name)

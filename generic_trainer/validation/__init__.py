@@ -55,6 +55,8 @@ __getattr__, __dir__ = lazy_names(
         "_manifest": "write_manifest",
         # Those at the end are for those who keep and compare reports.
         "_report": "ValidationReport print_report is_report_file differences",
+        # For what runs user code that must leave no trace.
+        "_sandbox": "confine",
         "_tfma_lint": "lint_eval_config",
         "generic_trainer._core.records": "read_records",
     },

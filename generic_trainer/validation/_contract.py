@@ -117,10 +117,12 @@ class ServingContract:
         probe_s: seconds for calls with more rows than the first eval examples: the first 1,000 of
             them, rows made from the schema and the statistics, batches of other sizes; 0 for none
             of these.
-        rehearse: export and check untrained weights before training, where the module has
-            `export_fn`. True refuses a run whose untrained export fails any check. By default a
-            run is refused only for what no training changes, such as a signature that is missing,
-            and where training is known to take less than 20 times as long there is no rehearsal.
+        rehearse: export and check untrained weights before training: by `export_fn`, where the
+            module has one, else by `run_fn` in a dry run of one step on a few records, which can
+            neither connect nor write anywhere else. True refuses a run whose untrained export
+            fails any check. By default a run is refused only for what no training changes, such
+            as a signature that is missing, and there is no rehearsal where training is known to
+            take less than 20 times as long, nor a dry run where nobody knows. False: none.
         format: None for what the export is: a SavedModel, or a model in another format that is
             known (TFLite, `.keras`, pickles, ONNX, ...), which has checks of its own. Or
             `"saved_model"` alone, or `"any"`: the directory must not be empty, nothing else is

@@ -61,7 +61,13 @@ _CALLS = {
 }
 
 
-def confine(*, work: Path, readable: Iterable[str | Path], has_namespace: bool) -> list[str]:
+def confine(
+    *,
+    work: Path,
+    readable: Iterable[str | Path],
+    has_namespace: bool,
+    max_file_bytes: int = _MAX_FILE_BYTES,
+) -> list[str]:
     """Confines this process and all threads that it will start, for good.
 
     Args:
@@ -71,6 +77,7 @@ def confine(*, work: Path, readable: Iterable[str | Path], has_namespace: bool) 
             temporary files: libraries, the model, the examples.
         has_namespace: whether the process has a private mount namespace, from `_isolation.move`. On
             a kernel without Landlock it keeps files from being written, though not from being read.
+        max_file_bytes: the size that no file may grow beyond.
 
     Returns:
         What it is not protected from, because the system does not allow it.
@@ -79,7 +86,7 @@ def confine(*, work: Path, readable: Iterable[str | Path], has_namespace: bool) 
     hidden = {os.path.realpath(path) for path in places}
     os.environ["HOME"] = str(work)
     move_temp_dir(str(work))
-    _limit(resource.RLIMIT_FSIZE, _MAX_FILE_BYTES)
+    _limit(resource.RLIMIT_FSIZE, max_file_bytes)
     _limit(resource.RLIMIT_CORE, 0)  # of a model that crashes: gigabytes, and nobody's to debug
     _limit(resource.RLIMIT_NPROC, _running_threads() + _MAX_THREADS)
     attempts: dict[str, Callable[[], None]] = {

@@ -43,8 +43,8 @@ other sources name what breaks.
   graph session loads the model, and answers two rows and its warm-up requests.
 - modelscan 0.8 looks for unsafe ops. MLflow 3 loads the SavedModel and predicts two rows.
 - ours: the check that fails or warns. Needs: what the contract must name for it.
-- early, before training: found by the rehearsal that is on by default where a module has an
-  `export_fn`. It may refuse only what training does not change.
+- early, before training: found by the rehearsal that is on by default where it costs less than
+  5 % of the training. It may refuse only what training does not change.
 """
 
 
