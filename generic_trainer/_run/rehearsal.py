@@ -38,7 +38,8 @@ _FIRST_TIMEOUT_S = 120.0
 _USUAL_S = 15.0
 _USUAL_DRY_RUN_S = 30.0
 # No training takes less for a step, so that many steps tell how long a first one takes at least.
-_SHORTEST_STEP_S = 0.002
+_SHORTEST_STEP_S = 0.001
+_DRY_RUN_TIMEOUT_S = 600.0  # of a loop whose end is not what `train_steps` says
 
 # They look at files and at the graph: at names, types and ops. What untrained weights, vocabularies
 # or indices can be reasons for is in none of them.
@@ -178,7 +179,7 @@ def _rehearse(
     if not defines_function(code, code.function):  # of another trainer API, or without its source
         return None
     try:
-        dry = dry_job(_alone(job, timeout_s), directory)
+        dry = dry_job(_alone(job, timeout_s or _DRY_RUN_TIMEOUT_S), directory)
         with recording("", "rehearsal"):
             launch(dry)
     except WorkerLostError:
