@@ -20,7 +20,12 @@ import tensorflow as tf
 from generic_trainer._core.texts import describe
 from generic_trainer._core.values import unpickled_data
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.training.distributed._ops import gathered_rows, reduced_sum, sent_type
+from generic_trainer.training.distributed._ops import (
+    gathered_rows,
+    reduced_sum,
+    sent_type,
+    uncompiled,
+)
 from generic_trainer.training.distributed._runtime import Runtime, eager_mode, runtime
 from generic_trainer.user_code import loaded_modules
 
@@ -314,9 +319,10 @@ def _gathered(
         longest = _rounded(tf.reduce_max(lengths[i]))
         sent = tf.cast(tensor, sent_type(tensor))
         padding = [[0, longest - own[i]], *([[0, 0]] * (len(tensor.shape) - 1))]
-        gathered = gathered_rows(connected, tf.pad(sent, padding), longest)
-        is_row = tf.reshape(tf.sequence_mask(lengths[i], longest), [-1])
-        rows.append(tf.cast(tf.boolean_mask(gathered, is_row), tensor.dtype))
+        with uncompiled():  # its shapes are known when it runs
+            gathered = gathered_rows(connected, tf.pad(sent, padding), longest)
+            is_row = tf.reshape(tf.sequence_mask(lengths[i], longest), [-1])
+            rows.append(tf.cast(tf.boolean_mask(gathered, is_row), tensor.dtype))
     return rows, [lengths[i] for i in range(len(tensors))]
 
 

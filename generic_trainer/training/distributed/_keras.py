@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
@@ -43,8 +42,6 @@ from generic_trainer.training.distributed._strategy import (
     different_models,
     was_made_trainable,
 )
-
-_logger = logging.getLogger(__name__)
 
 
 @functools.cache
@@ -88,7 +85,7 @@ class _Strategy(DataParallelStrategy):
         before = self.step, self.rows
         self.step, self.rows = _Step(model, rows), rows
         try:
-            with _metrics_of_rows(model, rows):
+            with _metrics_of_rows(model, rows), _compiled(model):
                 return super().run(fn, args, kwargs, options)
         finally:
             self.step, self.rows = before
@@ -128,6 +125,14 @@ class _Step:
         ):
             variable.assign(before + change)
         return means[: len(gradients)]
+
+
+def _compiled(model: Any) -> contextlib.AbstractContextManager[None]:
+    """Has XLA compile what it can of a step that is traced, but for sums over workers."""
+    if not model.jit_compile:
+        return contextlib.nullcontext()
+    scope: contextlib.AbstractContextManager[None] = tf.xla.experimental.jit_scope()
+    return scope
 
 
 @contextlib.contextmanager
@@ -206,7 +211,8 @@ def _extend(keras: ModuleType) -> None:
         (keras.Model, "fit", _fit),
         (keras.Model, "evaluate", _evaluate),
         (keras.Model, "predict", _predict),
-        (keras.Model, "make_train_function", _make_train_function),
+        (keras.Model, "make_train_function", _make_function),
+        (keras.Model, "make_test_function", _make_function),
         (keras.Model, internals.KERAS_3_BUILD.name, _build),
         (keras.Model, internals.KERAS_3_RESULTS.name, _results),
         (keras.optimizers.Optimizer, "apply", _apply),
@@ -267,15 +273,13 @@ def _predict(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) 
         return original(bound)
 
 
-def _make_train_function(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
-    model = bound.args[0]
-    if model.jit_compile:
-        _logger.warning(
-            "jit_compile: XLA cannot compile sums over processes, so %s trains without it",
-            model.name,
-        )
-        model.jit_compile = False
-    return original(bound)
+def _make_function(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
+    model = bound.args[0]  # whose steps `run` has compiled
+    asked, model.jit_compile = model.jit_compile, False
+    try:
+        return original(bound)
+    finally:
+        model.jit_compile = asked
 
 
 def _build(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:

@@ -5,6 +5,7 @@ What is built of them is in `_collectives`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
 import zlib
@@ -107,10 +108,11 @@ def _collective(
     graph = tf.compat.v1.get_default_graph()
     number, last = _traced.get(graph, (0, None))
     # It has not begun before there is something to send: the data may have come to their end.
-    with tf.control_dependencies([tensor] if last is None else [tensor, last]):
-        begun = connected.entered.assign_add(1, read_value=False)
-    with tf.control_dependencies([begun]), tf.device(device):
-        result = make(str(number))
+    with uncompiled():
+        with tf.control_dependencies([tensor] if last is None else [tensor, last]):
+            begun = connected.entered.assign_add(1, read_value=False)
+        with tf.control_dependencies([begun]), tf.device(device):
+            result = make(str(number))
     _traced[graph] = (number + 1, result.op)
     return result
 
@@ -121,6 +123,15 @@ def _sends_from(connected: Runtime, kind: tf.DType) -> str:
     NCCL takes one worker for each GPU, and TensorFlow's collectives on GPUs take no int32.
     """
     return connected.device if connected.has_own_gpu and kind.is_floating else _PROCESSOR
+
+
+def uncompiled() -> contextlib.AbstractContextManager[None]:
+    """Has XLA leave out what is made here, within a step that it compiles around that."""
+    if tf.executing_eagerly():
+        return contextlib.nullcontext()
+    scope: contextlib.AbstractContextManager[None]
+    scope = tf.xla.experimental.jit_scope(compile_ops=False)
+    return scope
 
 
 def _is_for_a_session() -> bool:

@@ -29,6 +29,7 @@ def run_workers(group: str, size: int, folder: Path) -> Results:
     for each in sockets:
         each.close()
     environment = {**os.environ, "TF_USE_LEGACY_KERAS": "0", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment["XLA_FLAGS"] = f"--xla_dump_to={folder}/xla --xla_dump_hlo_as_text"
     environment.pop("TF_CONFIG", None)
     command = [sys.executable, "-m", "tests.training.distributed.worker", group, str(folder)]
     done = subprocess.run(
@@ -116,6 +117,7 @@ def test_several_workers_train_as_one_whatever_the_model(
     group: str, size: int, tmp_path: Path
 ) -> None:
     results = run_workers(group, size, tmp_path)
+    assert list(tmp_path.glob("xla/*cluster*")), "XLA has compiled nothing of jit_compile=True"
     for name, case in cases.GROUPS[group].items():
         if name in cases.MANY:
             assert_as_alone(name, results)
