@@ -1,9 +1,10 @@
 """The cost of a checkpoint of `resume_callbacks`, and of going on from it.
 
 Prints two tables. The first one is about the model of `bench_training`, with embeddings and a
-shuffle buffer, on made-up rows: milliseconds of a step, milliseconds that a checkpoint takes from
-training (the rest of its writing is done beside it), its share of the step time at one every 10
-steps and of the time at one a minute, and the goodput. The second one: seconds to write one
+shuffle buffer, on made-up rows, with `every_steps=10`: milliseconds of a step, what a checkpoint
+costs training by the steps per second, and the part of that in which training stood still; how many
+steps there were to a checkpoint (one that is still being written delays the next), the share of the
+step time, and that of the time at one a minute; the goodput. The second one: seconds to write one
 checkpoint of a Keras model with Adam (three numbers per weight, plus the reader's state), its share
 of the training time at the default interval of 60 s, and seconds from the start of a resumed `fit`
 to its first new step, next to those of a new `fit`.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import statistics
 import tempfile
 import time
@@ -31,7 +33,8 @@ from generic_trainer.training import resume_callbacks
 
 INTERVAL_S = 60.0
 STEPS = 20
-TAXI_STEPS, TAXI_ROWS = 500, 50_000
+TAXI_STEPS, TAXI_ROWS = 1000, 50_000
+WARM_UP = 20
 
 
 def compiled_model(units: int) -> Any:
@@ -49,20 +52,23 @@ def data() -> tf.data.Dataset:
 
 
 class Clock(tf.keras.callbacks.Callback):
-    """Notes when steps end."""
+    """Notes when steps end, and the checkpoints that are there by then."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: str) -> None:
         super().__init__()
         self.ends_s: list[float] = []
+        self.saved: set[str] = set()
+        self._directory = os.path.join(directory, "fit")
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Notes the end of one."""
         self.ends_s.append(time.perf_counter())
+        self.saved.update(name for name in os.listdir(self._directory) if name.startswith("step-"))
 
 
 def fit(directory: str, units: int, epochs: int, **arguments: Any) -> tuple[float, list[float]]:
     """Returns when a fit began and when its steps ended."""
-    clock = Clock()
+    clock = Clock(directory)
     callbacks = resume_callbacks(
         types.SimpleNamespace(checkpoint_dir=directory), callbacks=[], **arguments
     )
@@ -98,8 +104,11 @@ def compiled_weights(units: int) -> int:
     return 2 * units + units * (units + 1) + units + 1
 
 
-def taxi_fit(directory: str, **arguments: Any) -> tuple[list[float], float]:
-    """Returns when the steps of a fit of the model of `bench_training` ended, and its goodput."""
+def taxi_fit(directory: str, **arguments: Any) -> tuple[float, int, dict[str, Any]]:
+    """Returns seconds per step, and the number of checkpoints and the goodput of a fit.
+
+    The model is that of `bench_training`.
+    """
     names: dict[str, Any] = {}
     exec(compile(bench_training.MODULE, "bench_module", "exec"), names)
     schema, random = names["schema_pb2"].Schema(), np.random.default_rng(0)
@@ -114,7 +123,7 @@ def taxi_fit(directory: str, **arguments: Any) -> tuple[list[float], float]:
     dataset = tf.data.Dataset.from_tensor_slices((rows, labels)).batch(256, drop_remainder=True)
     dataset = dataset.shuffle(40, seed=1).repeat()  # of batches, as of 10,000 rows
     fn_args = types.SimpleNamespace(checkpoint_dir=directory, model_run_dir=directory + "/run")
-    clock = Clock()
+    clock = Clock(directory)
     names["build_model"](schema, bench_training.BUCKETS).fit(
         dataset,
         epochs=1,
@@ -123,25 +132,29 @@ def taxi_fit(directory: str, **arguments: Any) -> tuple[list[float], float]:
         callbacks=[*resume_callbacks(fn_args, **arguments), clock],
     )
     kept = json.loads(Path(directory, "run", "goodput.json").read_text(encoding="utf-8"))["fit"]
-    return clock.ends_s, kept["useful_s"] / kept["wall_s"]
+    ends_s = clock.ends_s[WARM_UP:]
+    return (ends_s[-1] - ends_s[0]) / (len(ends_s) - 1), max(1, len(clock.saved)), kept
 
 
 def print_taxi(runs: int) -> _figures.Figure:
     """Prints the first table."""
-    plain, saving, goodputs = [], [], []
+    plain, saving, stills, intervals, goodputs = [], [], [], [], []
     for _ in range(runs):
         with tempfile.TemporaryDirectory() as directory:
-            ends_s, _ = taxi_fit(directory + "/plain", every_s=3600.0)
-            plain.append((ends_s[-1] - ends_s[10]) / (len(ends_s) - 11))
-            ends_s, goodput = taxi_fit(directory + "/saving", every_steps=10)
-            saving.append((ends_s[-1] - ends_s[10]) / (len(ends_s) - 11))
-            goodputs.append(goodput)
-    step_s, goodput = statistics.median(plain), statistics.median(goodputs)
-    cost_s = 10 * (statistics.median(saving) - step_s)
-    print("step         checkpoint   share: every 10 steps  every minute  goodput")
+            plain.append(taxi_fit(directory + "/plain", every_s=3600.0)[0])
+            per_step, count, goodput = taxi_fit(directory + "/saving", every_steps=10)
+            saving.append(per_step)
+            intervals.append(TAXI_STEPS / count)
+            stills.append(goodput["saving_s"] / count)
+            goodputs.append(goodput["useful_s"] / goodput["wall_s"])
+    step_s, interval = statistics.median(plain), statistics.median(intervals)
+    more_s = statistics.median(saving) - step_s
+    cost_s, still_s = interval * more_s, statistics.median(stills)
+    print("step         checkpoint   still        one every   share    every minute  goodput")
     print(
-        f"{1000 * step_s:8.2f} ms  {1000 * cost_s:8.2f} ms  {cost_s / (10 * step_s):21.1%}"
-        f"  {cost_s / INTERVAL_S:12.3%}  {goodput:7.1%}\n"
+        f"{1000 * step_s:8.2f} ms  {1000 * cost_s:8.2f} ms  {1000 * still_s:8.2f} ms"
+        f"  {interval:3.0f} steps  {more_s / step_s:7.1%}  {cost_s / INTERVAL_S:12.3%}"
+        f"  {statistics.median(goodputs):7.1%}\n"
     )
     return _figures.compare(
         "a step of the taxi model, a checkpoint at every tenth", saving, "s",
@@ -153,7 +166,7 @@ def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--units", type=int, nargs="+", default=[64, 1024, 2048])
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=5)
     _figures.add_json_option(parser)
     options = parser.parse_args()
     logging.disable(logging.WARNING)

@@ -119,6 +119,16 @@ PYTHON_UNPICKLER = PrivateName(
 TF_ADD_CONTROL_INPUTS = PrivateAttribute(
     "tensorflow", "tf.Operation", "_add_control_inputs", "summaries that come before a step"
 )
+TF_CHECKPOINT_TENSORS = PrivateName(
+    "tensorflow",
+    "tensorflow.python.checkpoint.save_util:serialize_graph_view",
+    "checkpoints beside training",
+)
+TF_CHECKPOINT_VIEW = PrivateName(
+    "tensorflow",
+    "tensorflow.python.checkpoint.graph_view:ObjectGraphView",
+    "checkpoints beside training",
+)
 TF_CONTROL_FLOW_CONTEXT = PrivateAttribute(
     "tensorflow", "tf.Operation", "_get_control_flow_context", "summaries that come before a step"
 )

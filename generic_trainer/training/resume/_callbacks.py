@@ -68,7 +68,8 @@ def resume_callbacks(
        A dataset that is iterated anew, and will be again, is read up to where the epoch was: with
        one that takes long to read, `num_epochs=None` and `steps_per_epoch` resume at once.
     3. By default a checkpoint is written every minute, and more rarely where writing one takes
-       longer than 3 % of that. A disk that is full costs a warning, not the run.
+       longer than 3 % of that. Training goes on while one is written; the next one waits for it.
+       A disk that is full costs a warning, not the run.
     4. SIGTERM writes a checkpoint after the step that is running, then raises `WorkerLostError`.
        With several workers it is enough that one of them is told: all save after the same step.
     5. When `fit` ends, that is saved too: a run that is killed in its evaluation or export does not
@@ -79,7 +80,8 @@ def resume_callbacks(
         fn_args: the argument of `run_fn`.
         callbacks: your own callbacks; they come first in the returned list. What they hold of
             numbers, texts and arrays is saved and restored.
-        every_steps: training steps between two checkpoints, instead of a time.
+        every_steps: training steps between two checkpoints, instead of a time. Where one process
+            trains and has not written the one before by then, it is the first step after that.
         every_s: seconds between two checkpoints; 60 by default.
         max_to_keep: how many checkpoints to keep.
         wait_s: how long to wait, in seconds, for another run with the same checkpoints to end.

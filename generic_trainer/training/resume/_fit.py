@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from generic_trainer._core.cluster import is_chief
+from generic_trainer._core.cluster import is_chief, is_one_of_several
 from generic_trainer._core.goodput import GoodputMeter
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer._core.signals import SigtermNotice
@@ -227,7 +227,10 @@ class Resume(tf.keras.callbacks.Callback):
             self._save(wait=True)
             self._wait_for_worker_0()
             self._end_early()
-        if self._schedule.is_due(self._position.steps):
+        # While the one before is being written, a checkpoint stays due and training goes on. Of
+        # several workers, which save after the same steps, none may put it off.
+        waits = self._manager.is_writing and not is_one_of_several()
+        if not waits and self._schedule.is_due(self._position.steps):
             self._save()
 
     def on_train_end(self, logs: Any = None) -> None:

@@ -165,8 +165,9 @@ class CheckpointManager:
                     write(scratch_dir)
                 return SavedCheckpoint(step, scratch_dir, dict(metadata or {}))
         self.wait()
-        self._check_order(step)
-        saved = map(_step_and_attempt, self._names())
+        names = self._names()
+        self._check_order(step, names)
+        saved = map(_step_and_attempt, names)
         attempt = max((attempt for at, attempt in saved if at == step), default=-1) + 1
         name = f"step-{step:012d}.{attempt}"
         values = dict(metadata or {})
@@ -181,6 +182,11 @@ class CheckpointManager:
         else:
             self._writing = self._thread.submit(finish)
         return SavedCheckpoint(step, os.path.join(self.directory, name), values)
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether what was saved with `wait=False` is still being written."""
+        return self._writing is not None and not self._writing.done()
 
     def wait(self) -> None:
         """Returns when what was saved with `wait=False` is on the disk.
@@ -293,11 +299,11 @@ class CheckpointManager:
         names = [name.rstrip("/") for name in gfile().listdir(self.directory)]
         return sorted(filter(_NAME.match, names), key=_step_and_attempt)
 
-    def _good(self) -> list[str]:
-        return [name for name in self._names() if name not in self._damaged]
+    def _good(self, names: list[str]) -> list[str]:
+        return [name for name in names if name not in self._damaged]
 
-    def _check_order(self, step: int) -> None:
-        good = self._good()
+    def _check_order(self, step: int, names: list[str]) -> None:
+        good = self._good(names)
         if good and _step_and_attempt(good[-1])[0] > step:
             raise ConfigurationError(
                 f"Step {step} is to be saved in {self.directory}, where {good[-1]} is of a later "
@@ -305,8 +311,9 @@ class CheckpointManager:
             )
 
     def _prune(self, keep: str) -> None:
-        kept = {keep, *self._good()[-self._max_to_keep :]}
-        for name in self._names():
+        names = self._names()
+        kept = {keep, *self._good(names)[-self._max_to_keep :]}
+        for name in names:
             if name not in kept:
                 _delete(os.path.join(self.directory, name))
 

@@ -21,7 +21,8 @@ from generic_trainer._core.files import read_whole, write_whole
 from generic_trainer._core.values import unpickled_data
 
 # Of an object of a class derived from these, JSON would keep a part.
-_EXACT = (type(None), bool, int, float, str, list, tuple, dict, np.ndarray)
+_SCALARS = {type(None), bool, int, float, str}
+_EXACT = (*_SCALARS, list, tuple, dict, np.ndarray)
 
 
 class NotPlain(Exception):
@@ -87,6 +88,8 @@ def encoded(value: Any, arrays: dict[str, np.ndarray], code: Collection[str] | N
         return {"array": name, "scalar": isinstance(value, np.generic)}
     if isinstance(value, (list, tuple)):
         kind = "tuple" if isinstance(value, tuple) else "list"
+        if {*map(type, value)} <= _SCALARS:  # in one go: Python's random state has 625 numbers
+            return {kind: [*value]}
         return {kind: [encoded(each, arrays, code) for each in value]}
     if isinstance(value, dict):
         pairs = value.items()

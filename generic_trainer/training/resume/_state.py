@@ -167,12 +167,11 @@ def take_callbacks(callbacks: Sequence[Any], model: Any) -> Writer:
     states = [[type(each).__name__, _state(each, arrays)] for each in callbacks]
     randomness = encoded(random_state(model), arrays)
     arrays = {name: np.array(array) for name, array in arrays.items()}  # others may be changed
-    texts = {_CALLBACKS_FILE: json.dumps(states), _RANDOMNESS_FILE: json.dumps(randomness)}
 
     def write(directory: str) -> None:
         write_arrays(os.path.join(directory, _ARRAYS_FILE), arrays)
-        for name, text in texts.items():
-            write_whole(os.path.join(directory, name), text)
+        for name, value in ((_CALLBACKS_FILE, states), (_RANDOMNESS_FILE, randomness)):
+            write_whole(os.path.join(directory, name), json.dumps(value))
 
     return write
 

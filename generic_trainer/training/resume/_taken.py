@@ -1,8 +1,8 @@
 """Files of `tf.train.Checkpoint`, of values that were taken before and are written beside training.
 
 `tf.train.Checkpoint` looks at all objects whenever it writes, which takes tens of milliseconds for
-a small model. Here it looks once. To take the values of variables copies nothing: TensorFlow copies
-a variable that is changed while somebody holds its value.
+a small model. Here it looks once. To take the values of variables copies nothing, and is one call
+for all of them: TensorFlow copies a variable that is changed while somebody holds its value.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from generic_trainer._core import internals
-from generic_trainer._core.scratch import ScratchFolder
 
 # Writes what was taken into a directory.
 Writer: TypeAlias = Callable[[str], None]
@@ -29,31 +28,35 @@ _ITERATOR_STATE = f"{_ITERATOR}/.ATTRIBUTES/ITERATOR_STATE"
 class TakenVariables:
     """Takes the values of lists of variables, which stay the same ones."""
 
-    def __init__(self, groups: Mapping[str, list[Any]], graph: Any) -> None:
-        self._variables = {
-            group + _VALUE.format(number): variable
-            for group, variables in groups.items()
-            for number, variable in enumerate(variables)
-        }
-        self._graph = graph
+    def __init__(self, variables: Mapping[str, tf.Variable], graph: tf.Tensor) -> None:
+        self._names, self._graph = [*variables], graph
+        handles = [(each.handle, each.dtype) for each in variables.values()]
+
+        @tf.autograph.experimental.do_not_convert
+        def read() -> list[tf.Tensor]:
+            return [tf.raw_ops.ReadVariableOp(resource=one, dtype=dtype) for one, dtype in handles]
+
+        self._variables = [*variables.values()]  # a function does not keep what it reads
+        self._read = tf.function(read).get_concrete_function()
 
     @classmethod
     def of(cls, groups: Mapping[str, Any]) -> TakenVariables | None:
         """Returns it for groups of what `tf.train.Checkpoint(**groups)` writes.
 
-        None where its files have something else than a value for each of some plain variables, a
-        strategy keeps several of each, or there is no room for a small file.
+        None where its files have something else than a value for each of some plain variables, or a
+        strategy keeps several of each.
         """
-        plain = {name: each for name, each in groups.items() if isinstance(each, list)}
-        variables = [each for group in plain.values() for each in group]
-        if len(plain) < len(groups) or not all(map(_is_plain, variables)):
+        if not all(isinstance(each, list) for each in groups.values()):
             return None
-        try:
-            names, graph = _looked_up(tf.train.Checkpoint(**groups))
-        except (OSError, tf.errors.OpError):  # of a full disk
+        variables = {
+            group + _VALUE.format(number): variable
+            for group, members in groups.items()
+            for number, variable in enumerate(members)
+        }
+        if not all(map(_is_plain, variables.values())):
             return None
-        taken = cls(plain, graph)
-        return taken if names == taken._variables.keys() else None
+        names, graph = _looked_up(tf.train.Checkpoint(**groups))
+        return cls(variables, graph) if names == variables.keys() else None
 
     def take(self, name: str) -> Writer:
         """Returns what writes the values of this moment.
@@ -61,8 +64,8 @@ class TakenVariables:
         Args:
             name: of the files, as the checkpoint's `write` is given it.
         """
-        values = {path: variable.read_value() for path, variable in self._variables.items()}
-        return functools.partial(_write, name, {**values, _GRAPH: self._graph})
+        names = [*self._names, _GRAPH]
+        return functools.partial(_write, name, names, [*self._read(), self._graph])
 
 
 def take_iterator(iterator: tf.data.Iterator, name: str) -> Writer:
@@ -73,10 +76,11 @@ def take_iterator(iterator: tf.data.Iterator, name: str) -> Writer:
         name: see `TakenVariables.take`.
 
     Raises:
-        tf.errors.OpError, OSError: it has none that can be saved, or there is no room for a file.
+        tf.errors.OpError: it has none that can be saved.
     """
     (state,) = internals.TF_ITERATOR_STATE.of(iterator)().values()
-    return functools.partial(_write, name, {_ITERATOR_STATE: state, _GRAPH: _graph_of_iterators()})
+    names = [_ITERATOR_STATE, _GRAPH]
+    return functools.partial(_write, name, names, [state, _graph_of_iterators()])
 
 
 @functools.cache
@@ -87,10 +91,11 @@ def _graph_of_iterators() -> Any:
 
 def _looked_up(checkpoint: tf.train.Checkpoint) -> tuple[set[str], Any]:
     """Returns the names of what a checkpoint writes, and how it describes the objects."""
-    with ScratchFolder("checkpoint-") as folder:
-        reader = tf.train.load_checkpoint(checkpoint.write(os.path.join(folder, "looked_up")))
-        names = {*reader.get_variable_to_shape_map()} - {_GRAPH}
-        return names, tf.constant(reader.get_tensor(_GRAPH))
+    view = internals.TF_CHECKPOINT_VIEW.get()(checkpoint)
+    tensors, *_, graph = internals.TF_CHECKPOINT_TENSORS.get()(view)
+    with tf.device("CPU:0"):
+        text = tf.constant(graph.SerializeToString())
+    return {name for each in tensors.values() for name in each}, text
 
 
 def _is_plain(variable: Any) -> bool:
@@ -99,11 +104,11 @@ def _is_plain(variable: Any) -> bool:
     )
 
 
-def _write(name: str, tensors: Mapping[str, Any], directory: str) -> None:
+def _write(name: str, names: list[str], tensors: list[Any], directory: str) -> None:
     with tf.device("CPU:0"):
         tf.raw_ops.SaveV2(
             prefix=os.path.join(directory, name),
-            tensor_names=[*tensors],
-            shape_and_slices=[""] * len(tensors),
-            tensors=[*tensors.values()],
+            tensor_names=names,
+            shape_and_slices=[""] * len(names),
+            tensors=tensors,
         )

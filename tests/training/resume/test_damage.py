@@ -29,12 +29,12 @@ def model() -> Any:
 
 
 def fit(directory: Path) -> Any:
-    """Trains for 6 steps, and saves after each of them."""
+    """Trains for 6 steps, and saves after the last of them and at the end."""
     x = tf.reshape(tf.range(12, dtype=tf.float32), [12, 1]) / 12
     batches = tf.data.Dataset.from_tensor_slices((x, 2 * x)).shuffle(12, seed=3).batch(4)
     fn_args = types.SimpleNamespace(checkpoint_dir=str(directory))
     trained = model()
-    callbacks = training.resume_callbacks(fn_args, every_steps=1)
+    callbacks = training.resume_callbacks(fn_args, every_steps=6)
     trained.fit(batches, epochs=2, verbose=0, callbacks=callbacks)
     return [each.tolist() for each in trained.get_weights()]
 
@@ -72,8 +72,7 @@ def replace(path: Path, dice: random.Random) -> None:
 
 def replace_by_another(path: Path, dice: random.Random) -> None:
     others = [each for each in path.parents[1].glob("step-*/*") if each.name != path.name]
-    others += [path.parents[1] / "step-000000000005.0" / path.name] * 3
-    shutil.copy(dice.choice([each for each in others if each.exists()]), path)
+    shutil.copy(dice.choice(others), path)
 
 
 def replace_by_a_folder(path: Path, dice: random.Random) -> None:

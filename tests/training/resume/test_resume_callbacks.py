@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import types
 import weakref
 from pathlib import Path
@@ -19,6 +20,7 @@ import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError, TrainingError
 from generic_trainer.training import restore_weights, resume_callbacks
+from generic_trainer.training.resume import _manager
 from tests import helpers
 from tests.training.resume import fit_in_child, fit_in_replicas
 
@@ -194,6 +196,30 @@ def tiny_model() -> Any:
 
 def tiny_data() -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors((tf.ones([4, 1]), tf.ones([4, 1]))).repeat(8)
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync, may_end = _manager._sync, threading.Event()
+
+    def slow(path: str) -> None:
+        assert may_end.wait(60)
+        sync(path)
+
+    def go_on(batch: int, logs: Any = None) -> None:
+        if batch == 5:
+            may_end.set()
+
+    monkeypatch.setattr(_manager, "_sync", slow)
+    watch = tf.keras.callbacks.LambdaCallback(on_train_batch_end=go_on)
+    callbacks = resume_callbacks(fn_args(tmp_path), every_steps=2, max_to_keep=9)
+    tiny_model().fit(tiny_data(), verbose=0, callbacks=[watch, *callbacks])
+    saved = sorted(each.name for each in (tmp_path / "fit").glob("step-*"))
+    # That of step 4 was due until the first one was there, and then it was that of another step.
+    assert saved[0] == "step-000000000002.0"
+    assert all(name >= "step-000000000006" for name in saved[1:])
+    assert saved[-1].startswith("step-000000000008")
 
 
 def test_each_fit_of_a_run_needs_a_name(tmp_path: Path) -> None:
