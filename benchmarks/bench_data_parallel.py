@@ -29,6 +29,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from benchmarks import _figures
 
 ROOT = Path(__file__).resolve().parent.parent
+LIMIT_S = 300.0  # for one run, a hang included
 WORKERS, BATCH, FEATURES, UNITS = 2, 64, 64, 256
 SHAPES = ((FEATURES, UNITS), (UNITS,), (UNITS, UNITS), (UNITS,), (UNITS, 1), (1,))
 
@@ -116,14 +117,25 @@ def run(way: str, steps: int) -> dict[str, float]:
             command = [sys.executable, "-m", "benchmarks.bench_data_parallel", "--worker", way]
             command += ["--steps", str(steps), "--result", f"{folder}/{index}"]
             command += ["--core", str(cores[index % len(cores)])]
-            processes.append(
-                subprocess.Popen(command, env=environment, cwd=ROOT, stderr=subprocess.DEVNULL)
-            )
-        statuses = [process.wait() for process in processes]
-        if any(statuses):
-            raise RuntimeError(f"a worker of {way} has failed")
+            with open(f"{folder}/{index}.log", "wb") as log:
+                processes.append(subprocess.Popen(command, env=environment, cwd=ROOT, stderr=log))
+        for index, process in enumerate(processes):
+            if _status(process, processes):
+                said = Path(folder, f"{index}.log").read_text(encoding="utf-8", errors="replace")
+                raise RuntimeError(f"worker {index} of {way} has failed: {said[-3000:]}")
         result: dict[str, float] = json.loads(Path(folder, "0").read_text(encoding="utf-8"))
         return result
+
+
+def _status(process: subprocess.Popen[bytes], everyone: list[subprocess.Popen[bytes]]) -> int:
+    """Returns the exit status of a worker; where it has failed, the others are killed."""
+    status = 1
+    try:
+        status = process.wait(LIMIT_S)
+    finally:
+        for each in everyone if status else ():
+            each.kill()
+    return status
 
 
 def main() -> None:

@@ -112,7 +112,7 @@ def main() -> None:
     print("launcher  workers     first new step  bare      ratio")
     for launcher in arguments.launchers:
         with own_ray() if launcher == "ray" else contextlib.nullcontext():
-            for workers in (1, 2):
+            for workers in (1, 2) if launcher == "local" else (2,):
                 ours, bare = [], []
                 for _ in range(arguments.runs):
                     ours.append(seconds(launched(launcher), workers))
@@ -127,7 +127,8 @@ def main() -> None:
                     )
                     bare_s = statistics.median(bare)
                     beside = f"{bare_s:6.2f} s  {own_s / bare_s:8.2f}"
-                print(f"{launcher:<8}  {workers:<7}  {own_s:15.2f} s  {beside}".rstrip())
+                row = f"{launcher:<8}  {workers:<7}  {own_s:15.2f} s  {beside}"
+                print(row.rstrip(), flush=True)
     _figures.write(figures, arguments.json)
 
 

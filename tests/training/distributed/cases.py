@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+import tf_keras
 
 ROWS, FEATURES, EPOCHS = 37, 6, 2
 _DRAWN = np.random.RandomState(0)
@@ -68,6 +69,19 @@ class Case:
             self.dataset(), epochs=EPOCHS, verbose=0, validation_data=self.dataset()
         )
         return flat(model), history.history
+
+
+def fit_keras_2(strategy: tf.distribute.Strategy) -> dict[str, Any]:
+    """Returns the weights and the history of a small fit of Keras 2."""
+    with strategy.scope():
+        model = tf_keras.Sequential([tf_keras.layers.Dense(1, input_shape=(FEATURES,))])
+        model.compile(tf_keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
+    model.set_weights([np.ones([FEATURES, 1]), np.zeros([1])])
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    rows = tf.data.Dataset.from_tensor_slices((X[:36], Y[:36])).shuffle(36, seed=3).batch(12)
+    history = model.fit(rows.with_options(options), epochs=EPOCHS, verbose=0).history
+    return {"weights": flat(model).tolist(), "history": history}
 
 
 def flat(model: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from generic_trainer._core.keras import keras_3_package
 from tests.training.distributed import cases
@@ -125,3 +126,12 @@ def test_several_workers_train_as_one_whatever_the_model(
         expected = cases.fit_shares(case, size)
         for result in results:
             np.testing.assert_allclose(result[name]["weights"], expected, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.slow
+def test_so_do_three_of_keras_2_in_tensorflows_own_strategy(tmp_path: Path) -> None:
+    expected = cases.fit_keras_2(tf.distribute.get_strategy())
+    for result in run_workers("keras_2", 3, tmp_path):
+        np.testing.assert_allclose(result["weights"], expected["weights"], rtol=2e-5, atol=2e-6)
+        for log, values in expected["history"].items():
+            np.testing.assert_allclose(result["history"][log], values, rtol=2e-5)
