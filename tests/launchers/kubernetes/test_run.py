@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +23,7 @@ from generic_trainer.errors import (
 from generic_trainer.launchers import Job
 from tests.launchers import jobs
 from tests.launchers.kubernetes_stand_in import StandIn
-from tests.launchers.local.test_cluster import MULTI_WORKER, PARAMETER_SERVERS
+from tests.launchers.local.test_cluster import GUIDE, PARAMETER_SERVERS
 
 Run = Callable[..., Job]
 
@@ -61,11 +62,18 @@ def test_kept_job_stays(run: Run, cluster: StandIn) -> None:
 
 
 @pytest.mark.slow
-def test_workers_share_the_data_and_the_weights(run: Run, cluster: StandIn) -> None:
-    job = run(MULTI_WORKER, num_workers=2)
-    assert "[worker 0] weight: 496.0" in jobs.log(job)
+def test_code_of_tensorflows_guide_trains_the_whole_batch_and_exports(
+    run: Run, cluster: StandIn
+) -> None:
+    job = run(GUIDE, num_workers=2, env={"TF_USE_LEGACY_KERAS": "1"})
     (worker,) = [pod for name, pod in cluster.pods.items() if name.endswith("-worker-1")]
-    assert "weight: 496.0" in worker.log.read_text()
+    logs = jobs.log(job), worker.log.read_text()
+    for log, is_chief in zip(logs, (True, False), strict=True):
+        assert "batch of this worker: 8" in log
+        assert f"chief: {is_chief}" in log
+    weights = [re.search(r"weights: (.*)", log) for log in logs]
+    assert weights[0] and weights[1] and weights[0][1] == weights[1][1]
+    assert jobs.exported(job) == ["Format-Serving"]
 
 
 @pytest.mark.slow
