@@ -137,6 +137,12 @@ TF_CREATE_FINGERPRINT = PrivateName(
     "tensorflow.python.saved_model.pywrap_saved_model:fingerprinting.CreateFingerprintDef",
     "comparing a SavedModel with its fingerprint",
 )
+TF_DATASET_INPUT = PrivateAttribute(
+    "tensorflow",
+    "tf.data.Dataset",
+    "_input_dataset",
+    "libraries that look for the batch of a dataset, such as TensorFlow Decision Forests",
+)
 TF_EAGER_CONTEXT = PrivateName(
     "tensorflow",
     "tensorflow.python.eager.context:context",

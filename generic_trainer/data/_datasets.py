@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from generic_trainer._core import internals
 from generic_trainer._core.records import RecordFile, record_dataset
 from generic_trainer.data._graph import traced
 from generic_trainer.data._loading import Columns
@@ -52,6 +53,7 @@ def column_dataset(
     encoded = gathered.unbatch()
     variant = tf.data.experimental.to_variant(encoded)
     dataset = tf.data.experimental.from_variant(variant, parser.element_spec(batches.size))
+    setattr(dataset, internals.TF_DATASET_INPUT.name, _told(columns.num_rows, options))
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(batches.number))
     if tf.executing_eagerly():  # a graph keeps its functions itself
         _made_of[dataset] = encoded
@@ -59,6 +61,17 @@ def column_dataset(
     without_copies = tf.data.Options()
     without_copies.experimental_optimization.apply_default_optimizations = False
     return _finished(dataset.with_options(without_copies), options)
+
+
+def _told(num_rows: int, options: Any) -> tf.data.Dataset:
+    """Returns a dataset of the steps that TFX's own reader has, for those who look for them.
+
+    TensorFlow Decision Forests does: it refuses one that is not batched, is shuffled or repeated.
+    """
+    rows = tf.data.Dataset.range(num_rows)
+    rows = rows.shuffle(1) if options.shuffle else rows
+    rows = rows if options.num_epochs == 1 else rows.repeat(options.num_epochs)
+    return rows.batch(options.batch_size)
 
 
 def stream_dataset(

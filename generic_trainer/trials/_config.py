@@ -64,7 +64,7 @@ class ExperimentConfig(dict[str, Any]):
 
     A length or a period is `{"batches": n}`, `{"records": n}`, `{"epochs": n}`, or a number of
     workloads. `checkpoint_storage` is for scripts alone: here checkpoints lie below the pipeline
-    root. `optimizations` other than the defaults are refused, or told to have no effect.
+    root. Of `optimizations`, `aggregation_frequency` and `average_aggregated_gradients` count.
 
     Source: `determined.ExperimentConfig` of Determined 0.12 and 0.13.
     """

@@ -98,6 +98,7 @@ OWNERS: dict[str, Callable[[Path], Any]] = {
     "tf.Operation": in_tf(operation),
     "tf.compat.v1.Session": in_tf(lambda: tf.compat.v1.Session),
     "tf.compat.v1.train.SessionRunContext": in_tf(session_run_context),
+    "tf.data.Dataset": in_tf(lambda: tf.data.Dataset.range(1).batch(1)),
     "tf.data.Iterator": in_tf(lambda: iter(tf.data.Dataset.range(1))),
     "tf.random.set_seed": in_tf(seeded_context),
     "tf_keras.Model": keras_2(lambda keras: keras.Sequential()),

@@ -125,6 +125,24 @@ def test_the_number_of_batches_is_known(
 
 
 @pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("epochs", [1, None])
+def test_others_find_the_steps_of_a_dataset(
+    path: str, shuffle: bool, epochs: int | None, taxis: str
+) -> None:
+    asked = options(shuffle=shuffle, num_epochs=epochs)
+    dataset = make_dataset_factory(path=path)(taxis, asked, schema_of())
+    sizes, steps = [], set()
+    while dataset is not None:  # as TensorFlow Decision Forests looks for them
+        steps.add(type(dataset).__name__.strip("_"))
+        sizes.append(getattr(dataset, "_batch_size", None))
+        dataset = getattr(dataset, "_input_dataset", None)
+    assert 32 in [int(size) for size in sizes if size is not None]
+    assert ("ShuffleDataset" in steps) == shuffle
+    assert ("RepeatDataset" in steps) == (epochs is None)
+
+
+@pytest.mark.parametrize("path", PATHS)
 def test_user_graphs_stand_on_top(path: str, taxis: str) -> None:
     dataset = make_dataset_factory(path=path)(taxis, options(label_key="id"), schema_of())
     doubled = dataset.map(lambda features, label: (features["city"], label * 2))
