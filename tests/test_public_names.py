@@ -36,6 +36,7 @@ PUBLIC = {
         "count_examples",
         "explain_read_errors",
         "make_dataset_factory",
+        "make_record_batch_factory",
     ],
     "generic_trainer.errors": [
         "ConfigurationError",

@@ -28,7 +28,8 @@ How data flows through the modules, all of it called from `_factory`:
 
 Below steps 3 and 5 is the form of columns: `_layout` divides the features of a schema into dense
 ones and `_lists`, these into `_columns`, these into arrays of a `_store`. `_diagnosis` explains
-errors of any step; `_graph` has what it takes to run in graphs and beside them.
+errors of any step; `_graph` has what it takes to run in graphs and beside them. `_record_batches`
+are apart from all that: tfx_bsl decodes them, and the cache keeps them.
 """
 
 from typing import TYPE_CHECKING
@@ -43,8 +44,12 @@ if TYPE_CHECKING:
     from generic_trainer.data._counting import SplitCounts, count_examples
     from generic_trainer.data._diagnosis import explain_read_errors
     from generic_trainer.data._factory import make_dataset_factory
+    from generic_trainer.data._record_batches import make_record_batch_factory
 
-__all__ = ["SplitCounts", "count_examples", "explain_read_errors", "make_dataset_factory"]
+__all__ = [
+    "SplitCounts", "count_examples", "explain_read_errors", "make_dataset_factory",
+    "make_record_batch_factory",
+]  # fmt: skip
 
 # The names of the budget and the cache are for the command line, which says what they are.
 __getattr__, __dir__ = lazy_names(
@@ -55,5 +60,6 @@ __getattr__, __dir__ = lazy_names(
         "_counting": "SplitCounts count_examples",
         "_diagnosis": "explain_read_errors",
         "_factory": "make_dataset_factory",
+        "_record_batches": "make_record_batch_factory",
     },
 )

@@ -80,7 +80,7 @@ class CachedColumns:
             paths = [str(self._folder / name) for name in facts["arrays"]]
             sums = [*facts["arrays"].items(), (_VOCABULARY, facts["vocabulary"])]
             for name, expected in sums:
-                if _checksums(self._folder / name) != expected:
+                if checksums(self._folder / name) != expected:
                     raise DataError(f"{self._folder / name} is not what was written")
             separator, coded = bytes.fromhex(facts["separator"]), frozenset(facts["coded"])
             layout = make_layout(parser, separator, coded)
@@ -179,14 +179,14 @@ def _write(
             "coded": sorted(columns.coded),
             "runs": columns.runs,
             "expected_bytes": expected_bytes,
-            "arrays": {name: _checksums(folder / name) for name in names},
-            "vocabulary": _checksums(folder / _VOCABULARY),
+            "arrays": {name: checksums(folder / name) for name in names},
+            "vocabulary": checksums(folder / _VOCABULARY),
         },
     )
     entry.write(folder)
 
 
-def _checksums(path: Path) -> list[int]:
+def checksums(path: Path) -> list[int]:
     """Returns the length of a file and a checksum of each of its blocks."""
     size = path.stat().st_size
     with path.open("rb") as file, ThreadPoolExecutor(len(available_cpus())) as pool:

@@ -12,7 +12,7 @@ from tfx.components.util import examples_utils, tfxio_utils
 from tfx.types import standard_artifacts
 
 from generic_trainer._core.tfx_names import EVAL_MODEL_DIR, SERVING_MODEL_DIR
-from generic_trainer.data import SplitCounts, make_dataset_factory
+from generic_trainer.data import SplitCounts, make_dataset_factory, make_record_batch_factory
 from generic_trainer.launchers import ExamplesFormat, TrainingRequest
 
 _TELEMETRY = ["GenericTrainer"]
@@ -77,8 +77,8 @@ def _data_accessor(examples_format: ExamplesFormat, seed: int | None) -> fn_args
             payload_format=examples_utils.get_payload_format_string(examples[0]),
             seed=seed,
         ),
-        record_batch_factory=tfxio_utils.get_record_batch_factory_from_artifact(
-            examples, _TELEMETRY
+        record_batch_factory=make_record_batch_factory(
+            tfxio_utils.get_record_batch_factory_from_artifact(examples, _TELEMETRY)
         ),
         data_view_decode_fn=tfxio_utils.get_data_view_decode_fn_from_artifact(examples, _TELEMETRY),
     )
