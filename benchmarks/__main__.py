@@ -40,6 +40,7 @@ BENCHMARKS: dict[str, dict[str, list[str]]] = {
         "small": ["--rows", "50000", "--batch", "256", "--kinds", "half", "--repeats", "2"],
         "full": ["--batch", "256", "1024"],
     },
+    "record_batches": {"small": ["--rows", "20000", "--repeats", "2"], "full": []},
     "training": {
         "small": ["--rows", "50000", "--runs", "2", "--epochs", "2"],
         "full": ["--rows", "1000000", "--runs", "3"],
