@@ -138,7 +138,8 @@ class _Watch:
         if self.fits or is_loop:
             gpu = max((share for share, _ in self._gpus), default=None)
             wait = wait_s / wall_s if is_loop else None
-            line["bound"] = bound_of(line["cpu"], main_s / wall_s, gpu, wait)
+            is_alone = os.getloadavg()[0] <= len(available_cpus())
+            line["bound"] = bound_of(line["cpu"], main_s / wall_s, gpu, wait, is_alone=is_alone)
         return line
 
     def _used(self) -> tuple[float, ...]:
@@ -146,8 +147,10 @@ class _Watch:
         return time.monotonic(), time.process_time(), main_s, self.wait_s
 
 
-def bound_of(cpu: float, main_thread: float, gpu: float | None, wait: float | None) -> str:
-    """Returns what limits the speed of a training: `"input"`, `"compute"` or `"overhead"`.
+def bound_of(
+    cpu: float, main_thread: float, gpu: float | None, wait: float | None, *, is_alone: bool = True
+) -> str:
+    """Returns what limits the speed of a training: `"input"`, `"compute"`, `"overhead"` or nothing.
 
     A loop of one's own tells how long it waits for data. Of `fit`, whose steps fetch their data
     inside TensorFlow, what is busy tells as much: a GPU that works, or all processors where there
@@ -158,6 +161,8 @@ def bound_of(cpu: float, main_thread: float, gpu: float | None, wait: float | No
         main_thread: that of one processor that its main thread has used.
         gpu: that of the busiest GPU; None where there is none.
         wait: share of the time that a loop has waited for its iterator; None where nobody knows.
+        is_alone: whether the machine has processors to spare. Else who does little may have to wait
+            for others, and nothing can be told.
     """
     if wait is not None:
         return "input" if wait > _WAITING else "compute"
@@ -165,7 +170,7 @@ def bound_of(cpu: float, main_thread: float, gpu: float | None, wait: float | No
         return "compute"
     if main_thread > _BUSY:
         return "overhead"
-    return "input"
+    return "input" if is_alone else ""
 
 
 def _numbers(logs: Any) -> dict[str, float]:

@@ -83,3 +83,4 @@ def test_what_limits_the_speed() -> None:
     assert bound_of(cpu=0.2, main_thread=0.3, gpu=0.95, wait=None) == "compute"
     assert bound_of(cpu=0.5, main_thread=0.97, gpu=None, wait=None) == "overhead"
     assert bound_of(cpu=0.2, main_thread=0.2, gpu=None, wait=None) == "input"
+    assert bound_of(cpu=0.2, main_thread=0.2, gpu=None, wait=None, is_alone=False) == ""

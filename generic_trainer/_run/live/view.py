@@ -25,7 +25,7 @@ _HEADLINES = {
 }
 _BOUNDS = {
     "input": (
-        "Input-bound: the training waits for its data.",
+        "Input-bound: the processors wait, most likely for data.",
         "Read them with fn_args.data_accessor, which keeps them parsed in memory if "
         "GENERIC_TRAINER_READER_MEMORY_MB allows; give each map() of your own "
         "num_parallel_calls=tf.data.AUTOTUNE, and end the dataset with prefetch().",
