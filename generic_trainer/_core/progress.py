@@ -1,8 +1,9 @@
 """Progress of a run: lines of JSON in its ModelRun, written while it trains and read again.
 
-Every process that knows something of a run writes its own file in `progress/`, a line for each
-thing that happens; whoever wants to know how the run is reads them all. Nobody waits for anybody,
-and a line that cannot be written is left out: no run fails because it cannot tell how it is.
+Every process that knows something of a run writes its own file, `progress-<who>.jsonl`, a line for
+each thing that happens; whoever wants to know how the run is reads them all. Nobody waits for
+anybody, and a line that cannot be written is left out: no run fails because it cannot tell how it
+is.
 
 ::
 
@@ -29,7 +30,7 @@ from typing import Any
 from generic_trainer._core.files import gfile, is_remote, write_whole
 from generic_trainer._core.texts import is_number
 
-_FOLDER = "progress"
+_PREFIX, _SUFFIX = "progress-", ".jsonl"
 # An object store takes no line more: there, the whole file is written anew, as rarely as this.
 _REMOTE_EVERY_S = 10.0
 # Two looks at the steps that are closer than this tell no speed.
@@ -47,9 +48,9 @@ class ProgressLog:
 
         Args:
             run_dir: of the ModelRun artifact; empty to write nothing.
-            name: of the file, without its suffix.
+            name: of the file, between its prefix and suffix.
         """
-        self._path = os.path.join(run_dir, _FOLDER, f"{name}.jsonl") if run_dir else ""
+        self._path = os.path.join(run_dir, f"{_PREFIX}{name}{_SUFFIX}") if run_dir else ""
         self._lock = threading.Lock()
         self._lines: list[bytes] = []  # of a remote file
         self._written_s = -math.inf
@@ -164,7 +165,7 @@ class ProgressReader:
     """Reads what is new in the files of a run, and keeps together what they have said so far."""
 
     def __init__(self, run_dir: str) -> None:
-        self._folder = os.path.join(run_dir, _FOLDER)
+        self._folder = run_dir
         self._read: dict[str, int] = {}
         self._progress = Progress()
         self._marks: dict[str, tuple[float, float]] = {}  # when a count was last looked at, and it
@@ -201,9 +202,8 @@ class ProgressReader:
                     progress.examples_per_s.append((since_s, speed * progress.batch_size))
 
     def _names(self) -> list[str]:
-        if not gfile().exists(self._folder):
-            return []
-        return sorted(name for name in gfile().listdir(self._folder) if name.endswith(".jsonl"))
+        names = gfile().listdir(self._folder) if gfile().isdir(self._folder) else []
+        return sorted(n for n in names if n.startswith(_PREFIX) and n.endswith(_SUFFIX))
 
     def _new_lines(self, name: str) -> Iterator[dict[str, Any]]:
         start = self._read.get(name, 0)

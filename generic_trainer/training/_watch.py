@@ -39,7 +39,7 @@ _BUSY, _WAITING = 0.8, 0.3
 
 @contextlib.contextmanager
 def watched(run_dir: str) -> Iterator[None]:
-    """Writes the progress of what is trained inside, by this process, into `progress/chief.jsonl`.
+    """Writes the progress of what is trained inside, by this process, into `progress-chief.jsonl`.
 
     Args:
         run_dir: of the ModelRun artifact; empty to watch nothing, as in workers but the chief.

@@ -51,7 +51,7 @@ def test_speeds_are_those_between_two_looks(tmp_path: Path) -> None:
 def test_what_is_half_written_comes_later_and_damage_is_left_out(tmp_path: Path) -> None:
     log = ProgressLog(str(tmp_path), "run")
     log.write(phase="training")
-    path, reader = tmp_path / "progress" / "run.jsonl", ProgressReader(str(tmp_path))
+    path, reader = tmp_path / "progress-run.jsonl", ProgressReader(str(tmp_path))
     with path.open("ab") as file:
         file.write(b'[]\n{"at": "x"}\n\xff\n{"at": 1, "metrics": 3}\n{"at": 9e9, "st')
         file.flush()

@@ -6,12 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
 from generic_trainer._core.event_files import scalars_by_step
 from generic_trainer._core.progress import Progress, ProgressReader, note, recording
 from generic_trainer._run.live import LiveRun, run_sections, run_view
 from generic_trainer._run.live.comparison import ComparedModels
-from generic_trainer._run.live.page import live_page, render
+from generic_trainer._run.live.page import live_page, render, scalars_reader
 from generic_trainer._run.live.terminal import StatusLine, _drawn, text_of
 from generic_trainer._run.live.view import View, duration, view_of
 from generic_trainer.validation import Result, ValidationReport
@@ -57,6 +58,16 @@ def test_curves_of_any_numbers(values: list[float]) -> None:
     points = [(float(step), value) for step, value in enumerate(values)]
     shown = view_of(Progress(curves={"loss": points}), "run", {"x": points})
     assert "nan" not in live_page(shown, is_over=False, report=False)
+
+
+def test_scalars_are_read_again_when_they_grow(tmp_path: Path) -> None:
+    read = scalars_reader(str(tmp_path))
+    assert read() == {}
+    for folder in (tmp_path, tmp_path / "train" / "deep"):
+        with tf.summary.create_file_writer(str(folder)).as_default():
+            tf.summary.scalar("loss", 0.5, 3)
+    assert read() == {"loss": [(3, 0.5)], "train/deep/loss": [(3, 0.5)]}
+    assert read() is read()
 
 
 def test_durations() -> None:

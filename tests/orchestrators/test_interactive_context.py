@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,12 @@ def cells(root: Path, examples: str) -> list[str]:
     return [SET_UP.format(root=str(root), examples=examples, module_file=module_file), *CELLS]
 
 
+def pages_of(cell: Any) -> list[str]:
+    """Returns what a cell shows of runs, as HTML."""
+    shown = [output["data"].get("text/html", "") for output in cell.outputs if "data" in output]
+    return [page for page in shown if "Published" in page or "<iframe" in page]
+
+
 def run_in_shell(sources: Sequence[str]) -> None:
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -82,9 +89,9 @@ def test_shell_shows_output_and_sees_edits(examples: str, tmp_path: Path) -> Non
 def test_notebook_shows_output_and_sees_edits(examples: str, tmp_path: Path) -> None:
     nbclient = pytest.importorskip("nbclient", reason="needs the extra notebook")
     nbformat = pytest.importorskip("nbformat", reason="needs the extra notebook")
-    notebook = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell(source) for source in cells(tmp_path, examples)]
-    )
+    shows = "context.show(trainer.outputs['model_run']); context.show(trainer.outputs['model'])"
+    sources = [*cells(tmp_path, examples), shows]
+    notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, sources)))
     # With this variable set, the kernel does not show what child processes write.
     environment = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
     nbclient.NotebookClient(notebook, kernel_name="python3").execute(env=environment)
@@ -92,4 +99,9 @@ def test_notebook_shows_output_and_sees_edits(examples: str, tmp_path: Path) -> 
         [output["text"] for output in cell.outputs if output.output_type == "stream"]
         for cell in notebook.cells
     ]
-    check_run(tmp_path, ["".join(texts) for texts in streams])
+    *runs, views = notebook.cells
+    check_run(tmp_path, ["".join(texts) for texts in streams[:-1]])
+    pages = [pages_of(cell) for cell in runs]
+    assert [len(each) for each in pages] == [0, 1, 0, 1, 1]  # one each that has moved
+    assert "Published" in pages[1][0] and "<iframe sandbox srcdoc=" in pages[1][0]
+    assert ["The end of" in page for page in pages_of(views)] == [True, True]

@@ -68,7 +68,7 @@ def test_a_loop_of_ones_own_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_disk_that_is_full_costs_nothing(tmp_path: Path) -> None:
-    (tmp_path / "progress").write_text("no folder")
+    (tmp_path / "progress-chief.jsonl").mkdir()
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     with watched(str(tmp_path)):

@@ -46,7 +46,7 @@ def compared_models(request: TrainingRequest, report: ValidationReport) -> Compa
     if not others:
         return None
     rows = [
-        (what, tuple(f"{values[what]:,.4g}" if what in values else _UNKNOWN
+        (what, tuple(_number(values[what]) if what in values else _UNKNOWN
                      for values in found.values()))
         for what in found["this run"]
         if any(what in values for values in others)
@@ -81,6 +81,10 @@ def _values(run_dir: str) -> dict[str, float]:
     if gfile().exists(path):
         values |= _facts(ValidationReport.from_json(read_whole(path).decode()))
     return values
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
 
 
 def _facts(report: ValidationReport) -> dict[str, float]:

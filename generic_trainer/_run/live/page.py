@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from generic_trainer._core.event_files import scalars_by_step
+from generic_trainer._core.event_files import event_files, scalars_by_step
 from generic_trainer._core.files import gfile, is_remote, read_whole, write_whole
 from generic_trainer._core.progress import Points, Progress, ProgressReader
 from generic_trainer._run.live.comparison import ComparedModels
@@ -92,11 +92,10 @@ def scalars_reader(run_dir: str) -> Callable[[], Mapping[str, Points]]:
     known: dict[str, Any] = {"sizes": None, "scalars": {}}
 
     def read() -> Mapping[str, Points]:
-        sizes = [
-            (path, gfile().stat(path).length)
-            for path in gfile().glob(os.path.join(run_dir, "**", "events.out.tfevents.*"))
-        ]
-        if sizes != known["sizes"] and not is_remote(run_dir):
+        if is_remote(run_dir):  # too far away to be read again and again
+            return {}
+        sizes = [(path, os.path.getsize(path)) for path in event_files(run_dir)]
+        if sizes != known["sizes"]:
             known.update(sizes=sizes, scalars=scalars_by_step(run_dir))
         return known["scalars"]  # type: ignore[no-any-return]
 

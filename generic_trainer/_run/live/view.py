@@ -11,6 +11,7 @@ from generic_trainer._core.progress import Points, Progress
 
 _WIDTH, _HEIGHT, _MARGIN = 300, 90, 4  # of a chart, in the units of its SVG
 _MOST_POINTS, _MOST_CHARTS = 150, 12
+_LATEST = 5  # speeds that the one that is said is the mean of
 _STYLES = ("first", "second")
 _VALIDATION = ("val_", "validation_", "evaluation_", "eval_")
 _HEADLINES = {
@@ -138,12 +139,16 @@ def _tiles(progress: Progress, step: int) -> list[tuple[str, str]]:
     def last(points: Points, form: str) -> str:
         return form.format(points[-1][1]) if points else ""
 
-    speed = progress.examples_per_s, "{:,.0f}"
+    def recent(points: Points, form: str) -> str:
+        values = [value for _, value in points[-_LATEST:]]
+        return form.format(sum(values) / len(values)) if values else ""
+
+    examples_per_s = recent(progress.examples_per_s, "{:,.0f}")
     tiles = [
         ("step", f"{step:,}{of_steps}" if step else ""),
         ("epoch", f"{progress.epoch}{of_epochs}" if progress.epoch else ""),
-        ("examples/s", last(*speed)),
-        ("steps/s", "" if speed[0] else last(progress.steps_per_s, "{:,.3g}")),
+        ("examples/s", examples_per_s),
+        ("steps/s", "" if examples_per_s else recent(progress.steps_per_s, "{:,.3g}")),
         ("so far" if left_s is not None else "took", duration(progress.seconds)),
         ("left", duration(left_s) if left_s is not None else ""),
         ("CPU", last(progress.cpu, "{:.0%}")),
