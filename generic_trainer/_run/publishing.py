@@ -109,7 +109,7 @@ def check_export(
     rests_in = os.path.join(request.model_dir if report.passed else rejected, SERVING_MODEL_DIR)
     facts = {**report.facts, **goodput_of(request.model_run_dir)}
     report = dataclasses.replace(report, model_dir=rests_in, facts=facts)
-    write_report(report, request.model_run_dir, run=_about_run(request, report))
+    write_report(report, request.model_run_dir, run=about_run(request, report))
     for warning in report.warnings:
         _logger.warning("%s: %s → %s", warning.name, warning.message, warning.remedy)
     require_passed(report, "The exported model")
@@ -191,7 +191,8 @@ def write_report(report: ValidationReport, directory: str, *, run: str = "") -> 
             file.write(text)
 
 
-def _about_run(request: TrainingRequest, report: ValidationReport) -> str:
+def about_run(request: TrainingRequest, report: ValidationReport) -> str:
+    """Returns what the report's page shows of the run, as HTML."""
     try:
         return run_sections(request.model_run_dir, compared_models(request, report))
     except Exception:  # damaged files of another run, say: a good model is published all the same

@@ -26,6 +26,7 @@ from generic_trainer._run.kept_export import (
     sizes_below,
 )
 from generic_trainer._run.publishing import (
+    about_run,
     check_export,
     delete_checkpoints,
     publish,
@@ -125,9 +126,9 @@ def publish_from(
         facts={**report.facts, "trained_in": kept.directory},
     )
     report = publish(request, kept.export_dir, report)
-    write_report(report, request.model_run_dir)
     for name in kept.others:
         move_into(os.path.join(kept.directory, name), request.model_run_dir)
+    write_report(report, request.model_run_dir, run=about_run(request, report))
     delete_tree(kept.directory)
     failed = dataclasses.replace(request, model_run_dir=kept.directory)
     for key in kept.run_keys:

@@ -70,7 +70,7 @@ class _Watch:
 
     def __init__(self, log: ProgressLog) -> None:
         self._log = log
-        self._start_s = self._written_s = time.monotonic()
+        self._start_s, self._epoch_s = time.monotonic(), -_EVERY_S
         self._gpu_s, self._gpus = -_GPU_EVERY_S, list[tuple[float, float]]()
         self._pending: dict[str, Any] = {}
         self._lock, self._over = threading.Lock(), threading.Event()
@@ -100,7 +100,9 @@ class _Watch:
     def epoch_ends(self, line: Mapping[str, Any], logs: Any) -> None:
         """Writes the metrics of an epoch, unless epochs are too short for that."""
         self.step_ends(line, logs)
-        if time.monotonic() - self._written_s > _EPOCHS_PER_LINE * self._interval_s:
+        now_s = time.monotonic()
+        if now_s - self._epoch_s > _EPOCHS_PER_LINE * self._interval_s:
+            self._epoch_s = now_s
             self._flush()
 
     @property
@@ -118,7 +120,6 @@ class _Watch:
             line, self._pending = {**self._pending, **more}, {}
         if line:
             self._log.write(**line)
-            self._written_s = time.monotonic()
 
     def _machine(self) -> dict[str, Any]:
         before, now = self._mark, self._used()
