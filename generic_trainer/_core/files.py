@@ -115,6 +115,21 @@ def read_whole(path: str) -> bytes:
         return content
 
 
+def read_text(path: str) -> str:
+    """Returns the text of a file; of a local one without importing TensorFlow.
+
+    Raises:
+        OSError: it cannot be read.
+        UnicodeDecodeError: it is no text.
+    """
+    try:
+        return read_whole(path).decode()
+    except (OSError, UnicodeDecodeError):
+        raise
+    except Exception as error:  # what it raises depends on the file system
+        raise OSError(str(error)) from error
+
+
 def sha256_of_file(path: str | os.PathLike[str]) -> str:
     """Returns the SHA-256 of a file in hex."""
     digest = hashlib.sha256()
@@ -208,6 +223,8 @@ def file_errors_as(error_class: type[GenericTrainerError], subject: str) -> Iter
     """
     try:
         yield
+    except GenericTrainerError:
+        raise
     except Exception as error:
         import tensorflow as tf
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from generic_trainer._core.files import read_whole
+from generic_trainer._core.files import read_text, read_whole
 from generic_trainer.errors import DataError
 
 _PATHS = (str, os.PathLike)
@@ -99,12 +99,9 @@ def read_proto(path: str, message: Any, subject: str) -> Any:
     Raises:
         DataError: the file cannot be read, or holds something else.
     """
-    import tensorflow as tf
-
     try:
-        with tf.io.gfile.GFile(path) as file:
-            return parse_proto(file.read(), message)
-    except (tf.errors.OpError, ValueError) as error:
+        return parse_proto(read_text(path), message)
+    except (OSError, ValueError) as error:
         raise DataError(
             f"the {subject} {path} cannot be read as a {message.DESCRIPTOR.full_name} in text "
             f"format or JSON: {error}",

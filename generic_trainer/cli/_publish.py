@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import logging
+import os
 import sys
 from typing import Any
 
 from generic_trainer._core.files import absolute, file_errors_as
 from generic_trainer._core.scratch import ScratchFolder
+from generic_trainer._run.run_key import KEPT_EXPORT_FILE
 from generic_trainer.cli._files import require_files
 from generic_trainer.cli._run import new_directories
 from generic_trainer.cli._validate import (
@@ -48,6 +50,7 @@ def add_publish(commands: Any) -> None:
 
 def _publish(options: argparse.Namespace) -> int:
     require_files(RUN=options.directory, contract=options.contract, module_file=options.module_file)
+    require_files(RUN=os.path.join(options.directory, KEPT_EXPORT_FILE))
     require_place_for_report(options)
     contract = ServingContract.from_yaml(options.contract) if options.contract else None
     from generic_trainer.launchers import exit_code

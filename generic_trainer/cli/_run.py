@@ -8,12 +8,14 @@ import json
 import logging
 import os
 import sys
+import warnings
 from typing import Any
 
-from generic_trainer._core.files import absolute, file_errors_as, gfile, is_remote
+from generic_trainer._core.files import absolute, file_errors_as, gfile, is_remote, read_text
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._core.texts import parse_json, parse_json_object
 from generic_trainer._core.tfx_names import FORMAT_TF_EXAMPLE
+from generic_trainer.cli._csv import SUFFIX, Table, read_csv, write_examples, write_schema
 from generic_trainer.cli._files import require_files
 from generic_trainer.errors import (
     ConfigurationError,
@@ -50,12 +52,14 @@ def add_run(commands: Any) -> None:
     add("--dry-run", action="store_true", help="train two steps on ten examples of each split, "
         "export and check, and keep nothing")  # fmt: skip
     add("--json", action="store_true", help="print the outcome as one line of JSON, the last line")
-    add("--examples", metavar="DIR", help="what an ExampleGen or Transform has written: Split-*/")
-    add("--train", metavar="GLOB", help="TFRecords of tf.Examples to train on (or --examples)")
-    add("--eval", metavar="GLOB", help="TFRecords of tf.Examples to evaluate on (or --examples)")
+    add("--examples", metavar="DIR", help="what an ExampleGen or Transform has written: Split-*/; "
+        "or a .csv file, of which every third row is to evaluate on")  # fmt: skip
+    add("--train", metavar="GLOB", help="TFRecords of tf.Examples to train on, or a .csv file")
+    add("--eval", metavar="GLOB", help="TFRecords of tf.Examples to evaluate on, or a .csv file")
     add("--train-steps", metavar="N", type=int, help="fn_args.train_steps")
     add("--eval-steps", metavar="N", type=int, help="fn_args.eval_steps")
-    add("--schema", metavar="FILE", help="schema.pbtxt of the examples")
+    add("--schema", metavar="FILE", help="schema.pbtxt of the examples; that of a .csv "
+        "file is inferred")  # fmt: skip
     add("--transform-graph", metavar="DIR", help="what Transform has written: transform_fn/")
     add("--base-model", metavar="DIR", help="SavedModel to start from, and to compare with")
     add("--hyperparameters", metavar="FILE", help="best_hyperparameters.txt of a Tuner")
@@ -77,10 +81,6 @@ def _run(options: argparse.Namespace) -> int:
         raise ConfigurationError(f"--distribution: {error}") from error
     trackings = parse_trackings(options.tracking)
     _check_options(options)
-    import tensorflow as tf
-
-    from generic_trainer._run.run import train_and_publish
-    from generic_trainer.executors import FN_ARGS_FACTORY
     from generic_trainer.launchers import exit_code
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -90,8 +90,15 @@ def _run(options: argparse.Namespace) -> int:
             file_errors_as(TrainingError, "The run failed on a file or directory"),
             ScratchFolder("run-") as scratch_dir,
         ):
+            given, table = _given(options, scratch_dir)
+            _quiet_imports()
+            import tensorflow as tf
+
+            from generic_trainer._run.run import train_and_publish
+            from generic_trainer.executors import FN_ARGS_FACTORY
+
             try:
-                request = _request(options, scratch_dir)
+                request = _request(options, scratch_dir, given, table)
             except tf.errors.OpError as error:  # an unknown scheme, a place that is not writable
                 raise ConfigurationError(str(error.message)) from error
             if not options.dry_run:
@@ -125,6 +132,9 @@ def _check_options(options: argparse.Namespace) -> None:
         problems.append("give either --output, or --dry-run")
     elif options.output and os.path.isfile(options.output):
         problems.append(f"--output: {options.output} is a file, and no directory")
+    for word in ("base_model", "transform_graph"):
+        if (path := getattr(options, word)) and os.path.isfile(path):
+            problems.append(f"--{word.replace('_', '-')}: {path} is a file, and no directory")
     if bool(options.examples) == bool(options.train or options.eval):
         problems.append("give either --examples, or --train and --eval")
     elif not options.examples and not (options.train and options.eval):
@@ -143,28 +153,54 @@ def _check_options(options: argparse.Namespace) -> None:
     require_files(
         MODULE_FILE=options.module_file, **{name: getattr(options, name) for name in _FILES}
     )
-    if not any(map(is_remote, filter(None, (options.examples, options.train, options.eval)))):
+    if not _csv_files(options) and not any(
+        map(is_remote, filter(None, (options.examples, options.train, options.eval)))
+    ):
         _splits(options)
 
 
-def _request(options: argparse.Namespace, scratch_dir: str) -> TrainingRequest:
-    from tensorflow_metadata.proto.v0 import schema_pb2
+def _quiet_imports() -> None:
+    """Keeps what TensorFlow and Google's clients say of being imported from the first lines."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"google\.")
 
-    from generic_trainer._core.protos import load_eval_config, read_proto
+
+def _given(options: argparse.Namespace, scratch_dir: str) -> tuple[dict[str, Any], Table | None]:
+    """Returns what can be told, and be wrong, without importing TensorFlow; and the CSV files."""
+    from generic_trainer._core.protos import load_schema
     from generic_trainer._entry_points import may_define
-    from generic_trainer._run.run_key import with_run_key
     from generic_trainer.user_code import bundle_module_file
 
-    splits = _splits(options)
-    if options.dry_run:
+    load_schema(options.schema)  # else only the export would fail
+    files = _csv_files(options)
+    table = read_csv(files) if files else None
+    schema_path = options.schema and absolute(options.schema)
+    if table is not None and schema_path is None:
+        schema_path = write_schema(table, os.path.join(scratch_dir, "schema.pbtxt"))
+    given = {
+        "schema_path": schema_path,
+        "user_code": bundle_module_file(options.module_file, scratch_dir, may_define=may_define),
+        "hyperparameters": _hyperparameters(options.hyperparameters),
+        "contract": ServingContract.from_yaml(options.contract) if options.contract else None,
+    }
+    return given, table
+
+
+def _request(
+    options: argparse.Namespace, scratch_dir: str, given: dict[str, Any], table: Table | None
+) -> TrainingRequest:
+    from generic_trainer._core.protos import load_eval_config
+    from generic_trainer._run.run_key import with_run_key
+
+    if table is not None:
+        most = _DRY_EXAMPLES if options.dry_run else None
+        splits = write_examples(table, os.path.join(scratch_dir, "examples"), most)
+    else:
+        splits = _splits(options)
+    if options.dry_run and table is None:
         splits = _first_examples(splits, os.path.join(scratch_dir, "examples"))
-    schema_path = _existing("--schema", options.schema)
-    if schema_path is not None:
-        read_proto(schema_path, schema_pb2.Schema, "schema")  # else only the export would fail
-    user_code = bundle_module_file(options.module_file, scratch_dir, may_define=may_define)
-    contract = ServingContract.from_yaml(options.contract) if options.contract else None
     request = TrainingRequest(
-        user_code=user_code,
+        **given,
         train_files=splits["train"],
         eval_files=splits["eval"],
         split_files=splits,
@@ -172,18 +208,28 @@ def _request(options: argparse.Namespace, scratch_dir: str) -> TrainingRequest:
         scratch_dir=scratch_dir,
         train_steps=_DRY_STEPS if options.dry_run else options.train_steps,
         eval_steps=1 if options.dry_run else options.eval_steps,
-        schema_path=schema_path,
         transform_graph_path=_existing("--transform-graph", options.transform_graph),
         base_model=_existing("--base-model", options.base_model),
-        hyperparameters=_hyperparameters(options.hyperparameters),
         custom_config=parse_json(options.custom_config) if options.custom_config else None,
-        contract=contract,
         eval_config=load_eval_config(_existing("--eval-config", options.eval_config)),
         **new_directories(
             options.output or os.path.join(scratch_dir, "runs")
         ),  # last, so that a wrong option leaves nothing behind
     )
     return with_run_key(request)
+
+
+def _csv_files(options: argparse.Namespace) -> dict[str, str]:
+    """Returns split → CSV file, `""` for one that holds both; nothing where there is none."""
+    given = {"": options.examples, "train": options.train, "eval": options.eval}
+    files = {split: path for split, path in given.items() if path}
+    of_csv = [path for path in files.values() if path.endswith(SUFFIX)]
+    if of_csv and len(of_csv) < len(files):
+        raise ConfigurationError(
+            f"--train and --eval: expected both to be {SUFFIX} files or neither, but one is "
+            f"{of_csv[0]}"
+        )
+    return files if of_csv else {}
 
 
 def _splits(options: argparse.Namespace) -> dict[str, tuple[str, ...]]:
@@ -253,14 +299,11 @@ def _existing(word: str, path: str | None) -> str | None:
 
 
 def _hyperparameters(path: str | None) -> dict[str, Any] | None:
-    import tensorflow as tf
-
-    if _existing("--hyperparameters", path) is None:
+    if path is None:
         return None
     try:
-        with gfile().GFile(path) as file:
-            return parse_json_object(file.read())
-    except (ValueError, tf.errors.OpError) as error:
+        return parse_json_object(read_text(path))
+    except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"--hyperparameters: {path} is no JSON object: {error}", path=path
         ) from error

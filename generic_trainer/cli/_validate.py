@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import glob
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from generic_trainer._core.files import is_remote
-from generic_trainer._core.protos import read_proto
+from generic_trainer._core.protos import load_schema, read_proto
 from generic_trainer._core.texts import is_number
 from generic_trainer.cli._files import require_files
 from generic_trainer.errors import ConfigurationError
@@ -117,6 +118,10 @@ def _validate(options: argparse.Namespace) -> int:
     files = "contract", "schema", "transform_graph", "eval_config", "base_model", "source"
     require_files(**{name: getattr(options, name) for name in files})
     contract = _contract(options)
+    if options.schema and not is_remote(options.schema):
+        load_schema(options.schema)
+    if options.examples and not is_remote(options.examples) and not glob.glob(options.examples):
+        raise ConfigurationError(f"--examples: no file matches {options.examples}")
     with start_checker(timeout_s=options.timeout_s) as checker:
         reports = []
         for number, model in enumerate(options.models):

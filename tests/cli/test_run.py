@@ -90,6 +90,28 @@ def test_files_by_their_names(data: Path, tmp_path: Path) -> None:
     assert told["num_examples"] == {"train": 32, "eval": 8}
 
 
+def test_a_csv_is_examples_with_a_schema(tmp_path: Path) -> None:
+    table = tmp_path / "houses.csv"
+    table.write_text("rooms, area,place\n1,2.5,\n2,3,Köln\n3,4,x\n4,5,y\n", encoding="utf-8")
+    tells = """
+    from generic_trainer._core.protos import load_schema
+
+    def run_fn(fn_args):
+        pattern = fn_args.train_files[0]
+        first = next(iter(tf.data.TFRecordDataset(tf.io.gfile.glob(pattern)))).numpy()
+        print(sorted(fn_args.num_examples.items()))
+        print(load_schema(fn_args.schema_path), tf.train.Example.FromString(first))
+        raise ValueError
+    """
+    module_file, output = helpers.write_module(tmp_path, tells), tmp_path / "runs"
+    assert run(module_file, "--examples", table, "--output", output) == 1
+    told = " ".join((output / "model_run" / "1.failed" / "training.log").read_text().split())
+    assert "[('eval', 1), ('train', 3)]" in told
+    assert 'name: "rooms" type: INT' in told and 'name: "area" type: FLOAT' in told
+    assert 'feature { name: "place" type: BYTES }' in told  # no shape, as a cell is empty
+    assert "float_list { value: 2.5 }" in told
+
+
 def test_an_error_of_the_module(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,6 +158,9 @@ def test_an_export_that_is_no_good(
         (["--train", "x"], "--train and --eval go together"),
         (["--examples", ".", "--train-steps", "0"], "--train-steps must be at least 1"),
         (["--examples", ".", "--custom-config", "[]"], "--custom-config must be a JSON object"),
+        (["--examples", "houses.csv"], "houses.csv, row 3: expected 2 cells, found 1"),
+        (["--train", "a.csv", "--eval", "b"], "expected both to be .csv files or neither"),
+        (["--tracking", "mlfow", "--examples", "."], "did you mean 'mlflow'"),
         (["--examples", "."], "has no Split-train and no Split-eval"),
         (["--train", "/nowhere/*", "--eval", "/nowhere/?"], "no file matches /nowhere/*"),
         (["--examples", "nothing://x"], "File system scheme 'nothing' not implemented"),
@@ -151,6 +176,7 @@ def test_wrong_words_leave_nothing_behind(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "houses.csv").write_text("rooms,area\n1,2\n3\n")
     module_file = helpers.write_module(tmp_path, TELLS_ITS_ARGUMENTS)
 
     assert run(module_file, "--output", tmp_path / "runs", *words) == 2
