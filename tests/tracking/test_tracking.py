@@ -9,12 +9,21 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 from tfx import types
 
 from generic_trainer.errors import ConfigurationError, TrainingError
-from generic_trainer.tracking import Tracking, parse_trackings, trackings_to_json
+from generic_trainer.tracking import (
+    Metric,
+    Outcome,
+    TrackedRun,
+    TrackedTrial,
+    Tracking,
+    parse_trackings,
+    trackings_to_json,
+)
 from tests import helpers
 
 # Two scalars, the second of a trial, and what an experiment notes of its trials.
@@ -224,3 +233,39 @@ def test_reads_what_it_writes() -> None:
 def test_refuses_what_is_no_tracking(value: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         parse_trackings(value)
+
+
+@pytest.mark.slow  # imports Google's client
+def test_tells_vertex(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No Vertex AI is here: its client says whether it would be called as it wants to be."""
+    from google.cloud import aiplatform
+
+    from generic_trainer.tracking._vertex import VertexTracker
+
+    runs: dict[str, Any] = {}
+
+    def create(run_name: str, experiment: str) -> Any:
+        runs[run_name] = create_autospec(aiplatform.ExperimentRun, instance=True)
+        return runs[run_name]
+
+    monkeypatch.setattr(aiplatform, "init", create_autospec(aiplatform.init))
+    monkeypatch.setattr(aiplatform, "Experiment", create_autospec(aiplatform.Experiment))
+    monkeypatch.setattr(aiplatform.ExperimentRun, "create", create)
+    tracker = VertexTracker()
+    uri = "projects/mine/locations/europe-west4"
+    tracker.start(TrackedRun("Trainer 1", uri, "My penguins", {"depth": 3}, {"module": "m"}, "/"))
+    tracker.log([Metric("train/loss", 0.5, 2, 0.0), Metric("loss", 1.0, 1, 0.0, trial=4)])
+    trial = TrackedTrial(4, {"rate": 0.1}, "ValueError: no", False)
+    tracker.end(Outcome("finished", facts={"size_bytes": 7.0}, trials=[trial]))
+
+    aiplatform.init.assert_called_once_with(
+        project="mine", location="europe-west4", experiment="my-penguins"
+    )
+    run, trial_run = runs["trainer-1"], runs["trainer-1-trial-4"]
+    run.log_params.assert_called_once_with({"depth": 3, "module": "m"})
+    run.log_time_series_metrics.assert_called_once_with({"train/loss": 0.5}, step=2)
+    run.log_metrics.assert_called_once_with({"train.loss": 0.5, "size_bytes": 7.0})
+    trial_run.log_params.assert_called_once_with({"rate": 0.1, "exported": "False"})
+    state = aiplatform.gapic.Execution.State
+    run.end_run.assert_called_once_with(state=state.COMPLETE)
+    trial_run.end_run.assert_called_once_with(state=state.FAILED)
