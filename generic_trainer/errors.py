@@ -74,6 +74,13 @@ class GenericTrainerError(Exception):
             if value is not None:
                 setattr(self, name, value)
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the message, which has the lines of the user's code, and no frames.
+
+        Those of this package, of TFX and of unpacked copies tell a user nothing.
+        """
+        return [f"{type(self).__name__}: {self}"]
+
     @property
     def details(self) -> dict[str, Any]:
         """The fields that are known."""

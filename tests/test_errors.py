@@ -33,6 +33,16 @@ def test_fields_are_none_or_empty_where_nothing_is_known(kind: type[GenericTrain
     assert str(error) == "no such thing"
 
 
+def test_a_notebook_shows_the_message_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell()
+    shell.user_ns["kind"] = TrainingError
+    assert not shell.run_cell("def f():\n    raise kind('run_fn failed')\nf()").success
+    shown = capsys.readouterr().out
+    assert shown.strip() == "TrainingError: run_fn failed"
+
+
 @pytest.mark.parametrize("kind", ALL)
 def test_error_is_the_same_after_the_way_to_another_process(
     kind: type[GenericTrainerError],

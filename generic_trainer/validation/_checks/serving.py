@@ -347,7 +347,9 @@ def _why_session_fails(
             "tracked, so that a session never restores them, though tf.saved_model.load does: "
             f"{reason_of(error)}",
             "export with generic_trainer.training.export_model or, for a Keras 3 model, with "
-            "model.export / ExportArchive; tf.saved_model.save(keras_3_model) has this flaw",
+            "model.export / ExportArchive; tf.saved_model.save(keras_3_model) has this flaw. "
+            "Keras 2 has not: TF_USE_LEGACY_KERAS=1. To publish the model all the same: "
+            "ServingContract(severities={'session': 'warn'})",
         )
     return (
         f"signature {name!r} fails in a tf.compat.v1.Session: {reason_of(error)}",
