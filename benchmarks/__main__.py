@@ -5,9 +5,9 @@
 Every benchmark runs in a process of its own, one after the other, or with `--cores 2` on so many
 cores of its own, side by side with as many others as the machine has room for. A figure is a median
 of several runs next to a reference that took turns with it. Each is appended to
-`benchmarks/history.jsonl` with machine and versions, and what has become worse since the last run on
-such a machine, by more than the runs differ among themselves, is named. `--no-history` leaves the
-file alone. `--write` measures nothing: it renders the newest figures into docs/benchmarks.md.
+`benchmarks/history.jsonl` with machine and versions, and what has become worse since the last run
+on such a machine, by more than the runs differ among themselves, is named. `--no-history` leaves
+the file alone. `--write` measures nothing: it renders the newest figures into docs/benchmarks.md.
 """
 
 from __future__ import annotations
