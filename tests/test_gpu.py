@@ -56,7 +56,7 @@ def run_fn(fn_args):
     config = fn_args.custom_config or {}
     tf.keras.utils.set_random_seed(1)
     tf.config.experimental.enable_op_determinism()
-    if tf.keras.__version__.startswith("2."):  # so that Dropout can be resumed
+    if getattr(tf.keras, "__version__", "2.").startswith("2."):  # so that Dropout can be resumed
         tf.keras.backend.experimental.enable_tf_random_generator()
     if config.get("policy"):
         tf.keras.mixed_precision.set_global_policy(config["policy"])

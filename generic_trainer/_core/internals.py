@@ -143,6 +143,11 @@ TF_DATASET_INPUT = PrivateAttribute(
     "_input_dataset",
     "libraries that look for the batch of a dataset, such as TensorFlow Decision Forests",
 )
+TF_OWNED_ITERATOR = PrivateName(
+    "tensorflow",
+    "tensorflow.python.data.ops.iterator_ops:OwnedIterator",
+    "seeing how loops of one's own get on",
+)
 TF_EAGER_CONTEXT = PrivateName(
     "tensorflow",
     "tensorflow.python.eager.context:context",

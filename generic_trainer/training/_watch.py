@@ -20,6 +20,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from generic_trainer._core import internals
 from generic_trainer._core.machine import (
     available_cpus,
     gpu_usage,
@@ -27,6 +28,7 @@ from generic_trainer._core.machine import (
     resident_memory_mb,
 )
 from generic_trainer._core.progress import ProgressLog, recording
+from generic_trainer.errors import ConfigurationError
 
 _EVERY_S = 1.0
 # Of a long run there are fewer lines: each comes after this share of the time so far.
@@ -53,7 +55,8 @@ def watched(run_dir: str) -> Iterator[None]:
             if name in sys.modules:  # that is what the module has imported, or `tf.keras` is
                 with contextlib.suppress(AttributeError):  # a Keras that is nobody's
                     stack.enter_context(_watched_fits(sys.modules[name], watch))
-        stack.enter_context(_watched_iterators(watch))
+        with contextlib.suppress(ConfigurationError):  # a release that has no such iterators
+            stack.enter_context(_watched_iterators(watch))
         stack.enter_context(watch.sampled())
         yield
 
@@ -251,9 +254,7 @@ def _fit_callback(package: ModuleType, watch: _Watch, batch_size: int | None) ->
                 watch.step_ends(self._line(), logs)
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            if (
-                self._done == self._first
-            ):  # a CallbackList of the user's may call it for epochs only
+            if self._done == self._first:  # a user's CallbackList may call it for epochs only
                 self._done += self.params.get("steps") or 0
             watch.epoch_ends(self._line(), logs)
 
@@ -272,7 +273,8 @@ def _fit_callback(package: ModuleType, watch: _Watch, batch_size: int | None) ->
 
 @contextlib.contextmanager
 def _watched_iterators(watch: _Watch) -> Iterator[None]:
-    kind: Any = type(iter(tf.data.Dataset.range(1)))
+    # Made with nobody's dataset: TensorFlow would start, before workers are connected.
+    kind = internals.TF_OWNED_ITERATOR.get()
     original: Callable[[Any], Any] = kind.__next__
     now = time.perf_counter
 

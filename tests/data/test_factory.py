@@ -34,6 +34,7 @@ def test_exported_names() -> None:
         "count_examples",
         "explain_read_errors",
         "make_dataset_factory",
+        "make_record_batch_factory",
     ]
 
 

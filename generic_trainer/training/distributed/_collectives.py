@@ -328,10 +328,11 @@ def _gathered(
 
 def _rounded(length: tf.Tensor) -> tf.Tensor:
     """Returns the next of a few lengths, at most a quarter longer."""
-    exponent = tf.math.log(tf.cast(tf.maximum(length, _SMALLEST_LENGTH), tf.float64))
-    exponent = tf.cast(tf.floor(exponent / tf.math.log(tf.constant(2.0, tf.float64))), tf.int32)
-    unit = tf.bitwise.left_shift(1, exponent - 2)
-    return unit * ((tf.maximum(length, 1) + unit - 1) // unit)
+    with tf.device("CPU:0"):  # a GPU would compile a kernel for each of these
+        exponent = tf.math.log(tf.cast(tf.maximum(length, _SMALLEST_LENGTH), tf.float64))
+        exponent = tf.cast(tf.floor(exponent / tf.math.log(tf.constant(2.0, tf.float64))), tf.int32)
+        unit = tf.bitwise.left_shift(1, exponent - 2)
+        return unit * ((tf.maximum(length, 1) + unit - 1) // unit)
 
 
 def _check_agreement(connected: Runtime, values: Sequence[Any]) -> None:

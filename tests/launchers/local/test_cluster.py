@@ -447,15 +447,20 @@ def test_lost_more_often_than_allowed_is_an_error(run: Run) -> None:
     ],
 )
 def test_workers_share_out_the_gpus(
-    gpus: list[str], options: dict[str, Any], seen: list[str | None]
+    gpus: list[str],
+    options: dict[str, Any],
+    seen: list[str | None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     distribution = Distribution(launcher="local", num_workers=2, **options)
     addresses = {Task("worker", rank): f"a:{rank}" for rank in range(2)}
     environments = [own_environment(distribution, task, addresses, gpus) for task in addresses]
     assert [each.get("CUDA_VISIBLE_DEVICES") for each in environments] == seen
 
 
-def test_a_single_worker_sees_all_gpus() -> None:
+def test_a_single_worker_sees_all_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     only = Task("worker", 0)
     found = own_environment(Distribution(launcher="local"), only, {only: "a:1"}, ["0", "1"])
     assert "CUDA_VISIBLE_DEVICES" not in found
