@@ -155,7 +155,7 @@ def group_usage(group: int) -> Usage | None:
         moved_bytes += _moved_bytes(_PROC / str(pid)) or 0
     return Usage(
         cpu_s=ticks / os.sysconf("SC_CLK_TCK"),
-        main_thread_s=main_thread_s(group),
+        main_thread_s=_main_thread_s(group),
         resident_mb=pages * os.sysconf("SC_PAGE_SIZE") / MIB,
         moved_bytes=moved_bytes,
         main_thread_bytes=_moved_bytes(_PROC / str(group) / "task" / str(group)),
@@ -201,7 +201,7 @@ def _processes() -> list[int]:
     return [int(name) for name in names if name.isdigit()]
 
 
-def main_thread_s(pid: int) -> float:
+def _main_thread_s(pid: int) -> float:
     """Returns the processor time of a process's main thread so far, in seconds; 0 if not told."""
     try:
         text = (_PROC / str(pid) / "task" / str(pid) / "schedstat").read_text()

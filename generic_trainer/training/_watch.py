@@ -24,7 +24,6 @@ from generic_trainer._core import internals
 from generic_trainer._core.machine import (
     available_cpus,
     gpu_usage,
-    main_thread_s,
     resident_memory_mb,
 )
 from generic_trainer._core.progress import ProgressLog, recording
@@ -37,6 +36,8 @@ _EPOCHS_PER_LINE = 0.1  # an epoch is worth a line of its own after this share o
 _GPU_EVERY_S = 10.0
 _ARRAYS_BATCH_SIZE = 32  # of Keras, where nobody says
 _BUSY, _WAITING = 0.8, 0.3
+# A process that uses less, and whose main thread does, is taken for one that hangs; see `Limits`.
+_IDLE, _IDLE_MAIN = 0.02, 0.002
 
 
 @contextlib.contextmanager
@@ -76,6 +77,7 @@ class _Watch:
         self._start_s, self._epoch_s = time.monotonic(), -_EVERY_S
         self._gpu_s, self._gpus = -_GPU_EVERY_S, list[tuple[float, float]]()
         self._pending: dict[str, Any] = {}
+        self._clock: int | None = None  # of the processor time of the thread that trains
         self._lock, self._over = threading.Lock(), threading.Event()
         self.fits = self.batches = 0
         self.has_fitted = False
@@ -84,6 +86,8 @@ class _Watch:
 
     @contextlib.contextmanager
     def sampled(self) -> Iterator[None]:
+        if hasattr(time, "pthread_getcpuclockid"):  # not on macOS
+            self._clock = time.pthread_getcpuclockid(threading.get_ident())
         self._mark = self._used()
         thread = threading.Thread(target=self._sample, name="progress", daemon=True)
         thread.start()
@@ -115,8 +119,17 @@ class _Watch:
     def _sample(self) -> None:
         while not self._over.wait(self._interval_s):
             with contextlib.suppress(Exception):  # nothing of this is worth a run
-                self._flush(**self._machine())
+                if self._pending or self._works():
+                    self._flush(**self._machine())
                 self.is_due = True
+
+    def _works(self) -> bool:
+        """Returns whether the process has computed since it was looked at.
+
+        One that hangs is known by that it reads and writes nothing, so neither may this thread.
+        """
+        wall_s, cpu_s, main_s, _ = (b - a for a, b in zip(self._mark, self._used(), strict=True))
+        return cpu_s > _IDLE * wall_s or main_s > _IDLE_MAIN * wall_s
 
     def _flush(self, **more: Any) -> None:
         with self._lock:
@@ -147,7 +160,7 @@ class _Watch:
         return line
 
     def _used(self) -> tuple[float, ...]:
-        main_s = main_thread_s(os.getpid())
+        main_s = 0.0 if self._clock is None else time.clock_gettime(self._clock)
         return time.monotonic(), time.process_time(), main_s, self.wait_s
 
 

@@ -77,15 +77,15 @@ def test_a_corrected_contract_publishes_what_was_trained(
     assert model.get_string_custom_property("trained_in") == str(node.kept(1))
     assert model.get_float_custom_property("train/loss") == 0.25
     assert "trained, as the log says" in helpers.kept_log(outputs)
-    assert sorted(path.name for path in model_run.iterdir()) == [
+    names = {path.name for path in model_run.iterdir()}
+    assert names - {"progress-chief.jsonl"} == {  # a training of a moment has nothing to say there
         "live.html",
-        "progress-chief.jsonl",
         "progress-run.jsonl",
         "report.html",
         "report.json",
         "train",
         "training.log",
-    ]
+    }
     assert "<figcaption>loss" in (model_run / "report.html").read_text()  # of the other's training
     assert not node.kept(1).exists()
     assert list((node.kept(1).parents[1] / ".checkpoints").iterdir()) == []
