@@ -41,7 +41,9 @@ def add_validate(commands: Any) -> None:
         "two, the second is compared with the first as well",
     )
     parser.add_argument("--contract", metavar="FILE", help="YAML or JSON file of a ServingContract")
-    parser.add_argument("--examples", metavar="GLOB", help="TFRecords of real eval tf.Examples")
+    parser.add_argument(
+        "--examples", metavar="GLOB", help="TFRecords of real eval tf.Examples, or their directory"
+    )
     parser.add_argument(
         "--example",
         metavar="FILE",
@@ -115,6 +117,7 @@ def _validate(options: argparse.Namespace) -> int:
     if options.html and len(options.models) > 1:
         raise ConfigurationError("--html: expected one model, whose report it is")
     require_place_for_report(options)
+    options.examples = _files_of(options.examples)
     files = "contract", "schema", "transform_graph", "eval_config", "base_model", "source"
     require_files(**{name: getattr(options, name) for name in files})
     contract = _contract(options)
@@ -174,6 +177,14 @@ def _contract(options: argparse.Namespace) -> ServingContract:
         "label_keys": options.label,
     }
     return dataclasses.replace(contract, **{k: v for k, v in given.items() if v is not None})
+
+
+def _files_of(examples: str | None) -> str | None:
+    """Returns the glob of a directory's files, of an Examples artifact those to evaluate on."""
+    if not examples or not Path(examples).is_dir():
+        return examples
+    split = Path(examples, "Split-eval")
+    return str((split if split.is_dir() else Path(examples)) / "*")
 
 
 def _examples(files: list[str] | None) -> list[bytes] | None:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from google.protobuf import text_format
 
 from generic_trainer import cli
+from generic_trainer.cli import _validate
 from generic_trainer.cli._validate import _show_reports
 from generic_trainer.validation import ServingContract, ValidationReport
 
@@ -158,3 +159,11 @@ def test_help_starts_without_tensorflow() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "validate" in done.stdout
+
+
+def test_a_directory_of_examples_stands_for_its_files(tmp_path: Path) -> None:
+    for split in ("Split-train", "Split-eval"):
+        (tmp_path / split).mkdir()
+    assert _validate._files_of(str(tmp_path)) == str(tmp_path / "Split-eval" / "*")
+    assert _validate._files_of(str(tmp_path / "Split-train")) == str(tmp_path / "Split-train" / "*")
+    assert _validate._files_of("eval/*.gz") == "eval/*.gz"
