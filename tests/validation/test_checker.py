@@ -104,6 +104,20 @@ def test_mistyped_signatures_and_labels_are_told_with_the_nearest(
     )
 
 
+def test_so_they_are_without_a_schema_and_so_are_transformed_examples(
+    checker: Checker, good_model: Path
+) -> None:
+    contract = ServingContract(label_keys=("tip",), examples=models.examples())
+    result = checker.validate(str(good_model), contract)["without_label"]
+    assert result.status == "warn"
+    assert "(did you mean 'tips'?)" in result.message
+    row = tf.train.Example()
+    row.features.feature["miles_xf"].float_list.value.append(0.5)
+    transformed = ServingContract(examples=[row.SerializeToString()] * 3)
+    result = checker.validate(str(good_model), transformed)["schema_features"]
+    assert "of which none of the 3 first examples has any" in result.message
+
+
 def test_the_users_code_is_out_of_reach(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good_model: Path
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from generic_trainer._core.texts import did_you_mean, reason_of
-from generic_trainer.validation._check import Finding, check, fail, note, skip
+from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
 from generic_trainer.validation._manifest import MANIFEST, read_manifest
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._schema_rows import without
@@ -84,12 +84,14 @@ def without_label(model: ModelUnderTest) -> Iterator[Finding]:
     """
     labels = model.label_keys
     # Those of an eval config may be what Transform makes, which the schema of raw examples lacks.
-    for label in sorted(set(model.contract.label_keys)):
-        if known := _known_features(model, unless=label):
-            yield fail(
-                f"no feature {label!r} in the schema or the examples{did_you_mean(label, known)}",
-                "name the label in label_keys as the examples do",
-            )
+    known = _known_features(model)
+    # Without a schema, what the first examples have may be a part of what there is.
+    say = fail if model.schema is not None else warn
+    for label in sorted(set(model.contract.label_keys) - known if known else ()):
+        yield say(
+            f"no feature {label!r} in the schema or the examples{did_you_mean(label, known)}",
+            "name the label in label_keys as the examples do",
+        )
     present = [(n, scored) for n, scored in _serialized(model) if _holds(scored, labels)]
     if not present:
         yield skip("no examples with a known label: set label_keys and examples in the contract")
@@ -143,13 +145,11 @@ def _without(keys: Iterable[str], record: bytes) -> bytes:
     return bytes(example.SerializeToString(deterministic=True))
 
 
-def _known_features(model: ModelUnderTest, unless: str) -> set[str]:
-    """Returns the features of schema and examples; nothing where one of them is `unless`."""
+def _known_features(model: ModelUnderTest) -> set[str]:
+    """Returns the features of schema and examples."""
     import tensorflow as tf
 
-    if model.schema is None:  # what the examples have is all that is known, and may be a part
-        return set()
-    known = {feature.name for feature in model.schema.feature}
+    known = set() if model.schema is None else {feature.name for feature in model.schema.feature}
     for record in model.records:
         known.update(tf.train.Example.FromString(record).features.feature)
-    return set() if unless in known else known
+    return known

@@ -57,7 +57,15 @@ def _in_examples(model: ModelUnderTest) -> Iterator[Finding]:
     for name, signature in model.serving_signatures.items():
         if not is_serialized(signature):
             continue
-        for key, parsed in sorted(parsed_features(model.meta_graph.graph_def, signature).items()):
+        read = parsed_features(model.meta_graph.graph_def, signature)
+        if read and not any(key in row for key in read for row in rows):
+            yield warn(
+                f"signature {name!r} reads {', '.join(sorted(read))}, of which none of the "
+                f"{len(rows)} first examples has any",
+                "give the contract raw examples, as the model will get them; of transformed ones "
+                "say so (examples_transformed)",
+            )
+        for key, parsed in sorted(read.items()):
             kinds = [row[key].WhichOneof("kind") if key in row else None for row in rows]
             others = {DTYPE_OF_LIST[kind] for kind in kinds if kind} - {parsed.dtype}
             if others:
