@@ -79,7 +79,8 @@ def fit_keras_2(strategy: tf.distribute.Strategy) -> dict[str, Any]:
     model.set_weights([np.ones([FEATURES, 1]), np.zeros([1])])
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-    rows = tf.data.Dataset.from_tensor_slices((X[:36], Y[:36])).shuffle(36, seed=3).batch(12)
+    # Not shuffled: its order depends on the seed that other tests of this process have set.
+    rows = tf.data.Dataset.from_tensor_slices((X[:36], Y[:36])).batch(12)
     history = model.fit(rows.with_options(options), epochs=EPOCHS, verbose=0).history
     return {"weights": flat(model).tolist(), "history": history}
 
