@@ -49,7 +49,7 @@ class ScalarReader:
 
     def read(self) -> list[Scalar]:
         """Returns what was written since the last call; a record that is not whole comes later."""
-        return [scalar for path in event_files(self._log_dir) for scalar in self._new_in(path)]
+        return [scalar for path in _event_files(self._log_dir) for scalar in self._new_in(path)]
 
     def _new_in(self, path: str) -> Iterator[Scalar]:
         import tensorflow as tf
@@ -95,7 +95,7 @@ def scalars_by_step(log_dir: str) -> dict[str, list[tuple[float, float]]]:
         "run/tag" → (step, value), sorted by step; of several values of a step the last one written.
     """
     found: dict[str, dict[int, float]] = {}
-    for path in event_files(log_dir):
+    for path in _event_files(log_dir):
         for step, tag, value in _scalars(path):
             found.setdefault(_name(path, tag, log_dir), {})[step] = value
     return {name: sorted(values.items()) for name, values in sorted(found.items())}
@@ -106,8 +106,7 @@ def _name(path: str, tag: str, log_dir: str) -> str:
     return tag if run == "." else f"{run}/{tag}"
 
 
-def event_files(log_dir: str) -> list[str]:
-    """Returns the event files of a directory tree, sorted."""
+def _event_files(log_dir: str) -> list[str]:
     import tensorflow as tf
 
     return sorted(

@@ -15,6 +15,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 MIB = 1 << 20
+# TensorFlow's threads wake up now and then, and a main thread may sleep and look again, which takes
+# it 0.02 % of a processor at two looks a second. Less than these shares, by all threads and by the
+# main thread, is to do nothing; a step, a compilation or a look at a service takes more.
+IDLE_SHARE, IDLE_MAIN_SHARE = 0.02, 0.002
 _PROC = Path("/proc")
 _CGROUP = Path("/sys/fs/cgroup")
 # Fields of /proc/PID/stat after the name, which may hold anything.

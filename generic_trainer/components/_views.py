@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
 
 from tfx import types
@@ -36,8 +35,9 @@ def _register() -> None:
         ARTIFACT_TYPE = standard_artifacts.Model
 
         def display(self, artifact: types.Artifact) -> None:
-            outputs, number = os.path.split(artifact.uri.rstrip("/"))
-            _show(os.path.join(os.path.dirname(outputs), "model_run", number))
+            from generic_trainer._run.live import run_of
+
+            _show(run_of(artifact.uri))
 
     for view in (ModelRunView, ModelView):
         visualizations.get_registry().register(view)

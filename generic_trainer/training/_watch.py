@@ -22,6 +22,8 @@ import tensorflow as tf
 
 from generic_trainer._core import internals
 from generic_trainer._core.machine import (
+    IDLE_MAIN_SHARE,
+    IDLE_SHARE,
     available_cpus,
     gpu_usage,
     resident_memory_mb,
@@ -36,8 +38,6 @@ _EPOCHS_PER_LINE = 0.1  # an epoch is worth a line of its own after this share o
 _GPU_EVERY_S = 10.0
 _ARRAYS_BATCH_SIZE = 32  # of Keras, where nobody says
 _BUSY, _WAITING = 0.8, 0.3
-# A process that uses less, and whose main thread does, is taken for one that hangs; see `Limits`.
-_IDLE, _IDLE_MAIN = 0.02, 0.002
 
 
 @contextlib.contextmanager
@@ -129,7 +129,7 @@ class _Watch:
         One that hangs is known by that it reads and writes nothing, so neither may this thread.
         """
         wall_s, cpu_s, main_s, _ = (b - a for a, b in zip(self._mark, self._used(), strict=True))
-        return cpu_s > _IDLE * wall_s or main_s > _IDLE_MAIN * wall_s
+        return cpu_s > IDLE_SHARE * wall_s or main_s > IDLE_MAIN_SHARE * wall_s
 
     def _flush(self, **more: Any) -> None:
         with self._lock:

@@ -36,10 +36,10 @@ def compared_models(request: TrainingRequest, report: ValidationReport) -> Compa
     """
     runs = {"this run": request.model_run_dir}
     if request.base_model:
-        runs["base model"] = _run_of(os.path.dirname(request.base_model.rstrip("/")))
+        runs["base model"] = run_of(os.path.dirname(request.base_model.rstrip("/")))
     previous = _published_before(request.model_dir)
-    if previous and _run_of(previous) not in runs.values():
-        runs["published before"] = _run_of(previous)
+    if previous and run_of(previous) not in runs.values():
+        runs["published before"] = run_of(previous)
     found = {name: _values(run_dir) for name, run_dir in runs.items()}
     found["this run"] |= _facts(report)
     others = [values for name, values in found.items() if name != "this run" and values]
@@ -54,7 +54,7 @@ def compared_models(request: TrainingRequest, report: ValidationReport) -> Compa
     return ComparedModels(tuple(found), tuple(rows)) if rows else None
 
 
-def _run_of(model_dir: str) -> str:
+def run_of(model_dir: str) -> str:
     """Returns the ModelRun beside a Model: `.../model/7` → `.../model_run/7`."""
     folder, number = os.path.split(model_dir.rstrip("/"))
     return os.path.join(os.path.dirname(folder), "model_run", number)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import html
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from generic_trainer._core.event_files import event_files, scalars_by_step
+from generic_trainer._core.event_files import Scalar, ScalarReader, scalars_by_step
 from generic_trainer._core.files import gfile, is_remote, read_whole, write_whole
 from generic_trainer._core.progress import Points, Progress, ProgressReader
 from generic_trainer._run.live.comparison import ComparedModels
@@ -88,16 +89,21 @@ def run_view(run_dir: str) -> str:
 
 
 def scalars_reader(run_dir: str) -> Callable[[], Mapping[str, Points]]:
-    """Returns a function that returns the scalars of a run, and reads files only when they grow."""
-    known: dict[str, Any] = {"sizes": None, "scalars": {}}
+    """Returns a function that returns the scalars of a run, and reads only what files grow by."""
+    reader = ScalarReader(run_dir)
+    found: dict[str, dict[float, float]] = {}
+    curves: dict[str, Points] = {}
 
     def read() -> Mapping[str, Points]:
         if is_remote(run_dir):  # too far away to be read again and again
             return {}
-        sizes = [(path, os.path.getsize(path)) for path in event_files(run_dir)]
-        if sizes != known["sizes"]:
-            known.update(sizes=sizes, scalars=scalars_by_step(run_dir))
-        return known["scalars"]  # type: ignore[no-any-return]
+        new: list[Scalar] = []
+        with contextlib.suppress(Exception):  # a file is damaged: what came before is shown
+            new = reader.read()
+        for scalar in new:
+            found.setdefault(scalar.name, {})[scalar.step] = scalar.value
+        curves.update((name, sorted(found[name].items())) for name in {each.name for each in new})
+        return curves
 
     return read
 

@@ -8,13 +8,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from generic_trainer._core.cluster import Task
-from generic_trainer._core.machine import Usage, group_usage
+from generic_trainer._core.machine import IDLE_MAIN_SHARE, IDLE_SHARE, Usage, group_usage
 from generic_trainer.launchers._distribution import Distribution
 
-# TensorFlow's threads wake up now and then, and a main thread may sleep and look again, which takes
-# it 0.02 % of a processor at two looks a second. Less than these shares, by all threads and by the
-# main thread, is to do nothing; a step, a compilation or a look at a service takes more.
-_IDLE_SHARE, _IDLE_MAIN_SHARE = 0.02, 0.002
 # Bytes a second that are read and written for nothing: the members of a cluster look after each
 # other. The main thread takes no part in that: whatever it reads or writes is progress.
 _IDLE_BYTES = 512
@@ -100,13 +96,13 @@ def _progressed(before: Usage, now: Usage, passed_s: float) -> bool:
     cpu_s = now.cpu_s - before.cpu_s
     moved_bytes = now.moved_bytes - before.moved_bytes
     # Processes that have ended take their time with them, hence not `>` alone.
-    if min(cpu_s, moved_bytes) < 0 or cpu_s > _IDLE_SHARE * passed_s:
+    if min(cpu_s, moved_bytes) < 0 or cpu_s > IDLE_SHARE * passed_s:
         return True
     main_thread_s = now.main_thread_s - before.main_thread_s
     if now.main_thread_bytes is None:  # so any time of the main thread may be progress
         return main_thread_s > 0
     return (
-        main_thread_s > _IDLE_MAIN_SHARE * passed_s
+        main_thread_s > IDLE_MAIN_SHARE * passed_s
         or now.main_thread_bytes != before.main_thread_bytes
         or moved_bytes > _IDLE_BYTES * passed_s
     )

@@ -317,11 +317,10 @@ def _own_device(task_id: int) -> str:
 
 
 def _gpu_of(device: str) -> str | None:
-    """Returns what tells a GPU from those of the other workers; None for a processor."""
-    spec = tf.DeviceSpec.from_string(device)
-    if spec.device_type != "GPU":
+    """Returns what tells a first GPU from those of other workers; None for a processor."""
+    if tf.DeviceSpec.from_string(device).device_type != "GPU":
         return None
-    return f"{socket.gethostname()} {[*visible_gpus(), *['?'] * 8][spec.device_index]}"
+    return f"{socket.gethostname()} {next(iter(visible_gpus()), '?')}"
 
 
 def _differing(values: Sequence[Any]) -> list[Any]:
