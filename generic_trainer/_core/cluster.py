@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from generic_trainer._core.texts import parse_json, shown
@@ -102,6 +103,26 @@ def training_addresses() -> dict[Task, str]:
             "same cluster, and as its task one of these, each once."
         )
     return dict(zip(tasks, addresses, strict=True))
+
+
+@contextlib.contextmanager
+def part_of_cluster(ranks: Sequence[int]) -> Iterator[None]:
+    """Makes some of the tasks that train, this one among them, a cluster of their own.
+
+    The first of them is its chief; one alone is in none. Nothing may have been connected before.
+    """
+    before, addresses = os.environ[TF_CONFIG], [*training_addresses().items()]
+    part = [addresses[rank] for rank in ranks]
+    own = [task for task, _ in part].index(this_task())
+    if len(part) > 1:
+        workers = {Task("worker", index): address for index, (_, address) in enumerate(part)}
+        os.environ[TF_CONFIG] = make_tf_config(Task("worker", own), workers)
+    else:
+        del os.environ[TF_CONFIG]
+    try:
+        yield
+    finally:
+        os.environ[TF_CONFIG] = before
 
 
 def has_parameter_servers() -> bool:

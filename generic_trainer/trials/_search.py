@@ -59,6 +59,61 @@ class Search(Protocol):
         """
 
 
+class Queue:
+    """The stretches of a search that are to be trained, in their order.
+
+    The trial that a copy is made of waits until the copy has trained: it starts from a checkpoint
+    which the other's next ones replace.
+
+    Attributes:
+        trials: all that have begun, by their numbers.
+    """
+
+    def __init__(self, search: Search) -> None:
+        self.trials: dict[int, TrialRun] = {}
+        self._search, self._waiting = search, [*search.begin()]
+        self._taken: set[int] = set()
+        self._copied: dict[int, int] = {}  # copy that has not trained yet → its original
+        self._note_copies(self._waiting)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do, nor will be."""
+        return not self._waiting and not self._taken
+
+    @property
+    def size(self) -> int:
+        """How many stretches wait."""
+        return len(self._waiting)
+
+    def take(self, trial_id: int | None = None) -> Stretch | None:
+        """Returns the next stretch, or that of one trial; None where that has to wait for others.
+
+        Each that is taken has to end, by `ended`.
+        """
+        for stretch in self._waiting:
+            number = stretch.trial.trial_id
+            if trial_id in (None, number) and number not in self._copied.values():
+                self._waiting.remove(stretch)
+                self._taken.add(number)
+                self.trials.setdefault(number, stretch.trial)
+                return stretch
+        return None
+
+    def ended(self, trial_id: int, value: float) -> None:
+        """Takes in how a stretch has ended; see `Search.ended`."""
+        self._taken.remove(trial_id)
+        self._copied.pop(trial_id, None)
+        more = self._search.ended(trial_id, value)
+        self._note_copies(more)
+        self._waiting += more
+
+    def _note_copies(self, stretches: Sequence[Stretch]) -> None:
+        for trial in (stretch.trial for stretch in stretches):
+            if trial.parent is not None and trial.trial_id not in self.trials:
+                self._copied[trial.trial_id] = trial.parent
+
+
 def make_search(settings: ExperimentSettings, tuned: Mapping[str, Any]) -> Search:
     """Returns the search of an experiment.
 
