@@ -41,7 +41,7 @@ def run_experiment(tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
 
 def make_fn_args(directory: Path, **fields: Any) -> Any:
     """Returns what `run_fn` needs of its argument."""
-    (directory / "run").mkdir(exist_ok=True)
+    (directory / "run").mkdir(parents=True, exist_ok=True)
     return types.SimpleNamespace(
         **{
             "hyperparameters": None,

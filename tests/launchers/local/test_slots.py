@@ -99,6 +99,65 @@ def test_several_slots_train_as_one(run: Run, kind: str, size: int, batches_of_a
     assert told(job, "checkpoint:") == told(alone, "checkpoint:")  # of one of the workers
 
 
+def trials(job: Job) -> list[dict[str, Any]]:
+    return json.loads(Path(job.request.model_run_dir, "trials.json").read_text())
+
+
+def side_by_side(at_once: int | None, **config: Any) -> dict[str, Any]:
+    rate = {"type": "log", "base": 10, "minval": -5, "maxval": 0}
+    searcher = {"name": "random", "metric": "loss", "max_trials": 3, "max_length": {"batches": 4}}
+    return {
+        "hyperparameters": {"global_batch_size": 8, "rate": rate},
+        "searcher": {**searcher, "max_concurrent_trials": at_once},
+        **config,
+    }
+
+
+# Each worker says once that it is there; one of the two is killed in its trial, the first time.
+_IN_PARTS = """
+import os, signal
+from pathlib import Path
+from generic_trainer.trials import run_fn_from_trial
+from tests.trials.descent import Descent
+
+class Killed(Descent):
+    @classmethod
+    def open_controller(cls, run):
+        print("place:", run.trial_id, run.workers, os.getpid(), flush=True)
+        flag = Path(os.environ["KILLED"])
+        if run.trial_id == 2 and not flag.exists():
+            flag.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().open_controller(run)
+
+run_fn = run_fn_from_trial(Killed)
+"""
+
+
+@pytest.mark.slow
+def test_trials_side_by_side_survive_a_worker(run: Run, tmp_path: Path) -> None:
+    env = {"PYTHONPATH": str(Path(__file__).parents[3]), "KILLED": str(tmp_path / "killed")}
+    job = run(_IN_PARTS, 2, side_by_side(2), env=env, max_failures=1)
+    assert trials(job) == trials(run(_IN_PARTS, 1, side_by_side(None), env=env))
+    processes = {place.split()[2] for place in told(job, "place:")}
+    assert len(processes) > 2  # two, then two others
+    assert {place.split()[1] for place in told(job, "place:")} == {"1"}
+    assert jobs.exported(job) == ["Format-Serving"]
+
+
+@pytest.mark.slow
+def test_parts_of_two_slots_train_trials_as_two_workers_do(run: Run) -> None:
+    resources = {"slots_per_trial": 2}
+    job = run(slots.KERAS, 4, side_by_side(2, resources=resources))
+    assert {*told(job, "place:")} == {f"{rank} 2 {rank} 1" for rank in range(2)}
+    assert jobs.exported(job) == ["Format-Serving"]
+    for one, other in zip(
+        trials(job), trials(run(slots.KERAS, 2, side_by_side(None))), strict=True
+    ):
+        assert one["hparams"] == other["hparams"]
+        assert one["best"] == pytest.approx(other["best"], rel=1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "start"), [(3, ""), (2, "tf1.disable_v2_behavior()")])
 def test_estimators_train_as_one(run: Run, size: int, start: str) -> None:
