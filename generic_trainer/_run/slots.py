@@ -7,12 +7,15 @@ are read before the user's module is, as they decide on where that is run.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Mapping
 from typing import Any
 
+from generic_trainer._core.files import absolute, read_text
 from generic_trainer._core.machine import MIB, available_cpus, free_memory_bytes, visible_gpus
+from generic_trainer._core.texts import parse_yaml
 from generic_trainer.launchers import Distribution, Job
 
 # Of a worker of which nobody says how much it takes.
@@ -31,7 +34,7 @@ def with_a_worker_for_each_slot(job: Job) -> Job:
     3. Slots of the only trial are the GPUs of one worker where that has as many.
     4. A machine with fewer processors than slots trains on one, and whole batches, as in process.
     """
-    wanted, config = job.distribution, job.request.custom_config or {}
+    wanted, config = job.distribution, _config(job.request.custom_config or {})
     slots = _number(config, "resources", "slots_per_trial") or 1
     starts_others = wanted.launcher != "in_process" and not wanted.parameter_servers
     if wanted.max_workers > 1 or not starts_others:
@@ -49,6 +52,15 @@ def with_a_worker_for_each_slot(job: Job) -> Job:
     else:
         return job
     return dataclasses.replace(job, distribution=dataclasses.replace(wanted, num_workers=number))
+
+
+def _config(custom_config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the configuration, or what the YAML file has that it names by its whole path."""
+    config = custom_config.get("experiment_config", custom_config)
+    if isinstance(config, str) and absolute(config) == config:
+        with contextlib.suppress(OSError, ValueError):  # which the trial tells
+            config = parse_yaml(read_text(config))
+    return config if isinstance(config, Mapping) else {}
 
 
 def _at_once(config: Mapping[str, Any]) -> int:

@@ -45,11 +45,12 @@ class ExperimentConfig(dict[str, Any]):
     | field | what it is |
     |---|---|
     | `hyperparameters` | name → a value, or a range to draw it from; `global_batch_size` is one |
-    | `searcher.name` | `single` (default), `random` or `grid` |
+    | `searcher.name` | `single` (default), `random`, `grid`, `adaptive_asha`, `pbt`, ... |
     | `searcher.metric` | of the validation, by which trials and checkpoints are compared |
     | `searcher.smaller_is_better` | True by default |
     | `searcher.max_length` | how long a trial trains; `max_steps` in 0.12 |
-    | `searcher.max_trials` | of a random search |
+    | `searcher.max_trials` | of a search |
+    | `searcher.max_concurrent_trials` | that train at the same time, where there are workers |
     | `records_per_epoch` | training records in an epoch, for lengths in epochs |
     | `scheduling_unit` | batches of a workload, 100 by default; `batches_per_step` in 0.12 |
     | `min_validation_period` | validates at least as often; by default at the end |

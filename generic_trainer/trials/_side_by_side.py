@@ -80,6 +80,12 @@ class Part:
         most = 1 if said is None else whole(said) or num_trials  # 0 is as many as there are
         count = min(most, num_trials, size // slots)
         if count < 2:
+            if most > 1 and num_trials > 1:
+                _logger.info(
+                    "max_concurrent_trials: trials run one after another, as there are workers for "
+                    "no more; Distribution(launcher='local') starts as many as this machine has "
+                    "room for"
+                )
             return cls(0, 1, range(size))
         number = rank // slots
         return cls(number, count, range(number * slots, min(size, (number + 1) * slots)))

@@ -101,3 +101,15 @@ def test_without_slots_the_job_stays_as_it_is(job: Any, config: Any) -> None:
     request = dataclasses.replace(job.request, custom_config=config)
     job = dataclasses.replace(job, request=request)
     assert slots.with_a_worker_for_each_slot(job) is job
+
+
+@pytest.mark.parametrize("text", ["{resources: {slots_per_trial: 2}}", "{resources: ["])
+def test_the_configuration_may_be_a_file(job: Any, monkeypatch: Any, text: str) -> None:
+    monkeypatch.setattr(slots, "visible_gpus", lambda: [])
+    monkeypatch.setattr(slots, "available_cpus", lambda: [0, 1])
+    path = Path(job.request.scratch_dir, "const.yaml")
+    path.write_text(text)
+    request = dataclasses.replace(job.request, custom_config={"experiment_config": str(path)})
+    job = dataclasses.replace(job, request=request)
+    found = slots.with_a_worker_for_each_slot(job).distribution.num_workers
+    assert found == (2 if "2" in text else 1)
