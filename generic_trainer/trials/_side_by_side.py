@@ -41,8 +41,9 @@ from generic_trainer.trials._search import Queue, Stretch
 from generic_trainer.trials._trial import TrialRun
 
 _ASKS, _GETS, _LIVES, _RESULT = ".asks", ".gets", ".lives", ".json"
-# Who waits looks only whether a file is there: that is not to work, and hides no trial that hangs.
-_POLL_S, _REMOTE_POLL_S = 0.1, 1.0
+# Who waits looks, ever less often, only whether a file is there: that takes so little that nobody
+# holds it for work, and hides no trial that hangs.
+_POLL_S, _SLOWEST_POLL_S, _SLOWER = 0.1, 1.0, 1.2
 # How often a part tells that it computes, and worker 0 that it waits for one that does.
 _TOLD_S = 60.0
 _OF_THE_SEARCH = ("trial_id", "hparams", "seed", "parent")  # the rest of a trial all parts know
@@ -178,7 +179,7 @@ class Office:
         )
         for folder in (self._mail, self._results):
             gfile().makedirs(folder)
-        self._poll_s = _REMOTE_POLL_S if is_remote(checkpoint_dir) else _POLL_S
+        self._poll_s = _SLOWEST_POLL_S if is_remote(checkpoint_dir) else _POLL_S
         self._name, self._asked = os.path.join(self._mail, uuid.uuid4().hex), 0
         self._served: Future[None] | None = None  # where this worker runs it
         self._closed = threading.Event()
@@ -198,7 +199,7 @@ class Office:
         """
         self._asked += 1
         path, said = f"{self._name}-{self._asked:06d}", to_json(done and vars(done))
-        told_s, lives = time.monotonic(), self._lives()
+        told_s, lives, pause_s = time.monotonic(), self._lives(), self._poll_s
         while not gfile().exists(path + _GETS):
             if not gfile().exists(path + _ASKS):  # or it was taken for mail of an earlier run
                 write_whole(path + _ASKS, said)
@@ -208,7 +209,8 @@ class Office:
                 told_s, before, lives = time.monotonic(), lives, self._lives()
                 if lives != before:  # else let the launcher find that nobody does anything
                     _logger.info("Waiting for trials that other workers train")
-            time.sleep(self._poll_s)
+            time.sleep(pause_s)
+            pause_s = min(pause_s * _SLOWER, _SLOWEST_POLL_S)
         work = _read(path + _GETS)
         return [work] if work else []
 

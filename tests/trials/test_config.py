@@ -76,6 +76,11 @@ WRONG = [
     ({"reproducibility": {"experiment_seed": "x"}}, "experiment_seed must be a whole number, got"),
     ({"reproducibility": {"experiment_seed": float("inf")}}, "must be a whole number, got inf"),
     ({"searcher": {"max_trials": "x"}}, "searcher.max_trials must be a whole number above 0"),
+    (
+        {"searcher": {"max_concurrent_trials": -1}},
+        "trials must be a whole number, 0 or above, got -1",
+    ),
+    ({"searcher": {"max_concurrent_trials": "four"}}, "max_concurrent_trials must be a whole"),
     ({"searcher": {"smaller_is_better": "no"}}, "smaller_is_better must be true or false, got"),
     ({"searcher": {"source_trial_id": "x"}}, "searcher.source_trial_id must be a whole number"),
     ({"searcher": {"name": "adaptve"}}, "got 'adaptve' of type str (did you mean 'adaptive'?)"),
