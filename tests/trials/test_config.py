@@ -78,7 +78,7 @@ WRONG = [
     ({"searcher": {"max_trials": "x"}}, "searcher.max_trials must be a whole number above 0"),
     (
         {"searcher": {"max_concurrent_trials": -1}},
-        "trials must be a whole number, 0 or above, got -1",
+        "trials must be a whole number, 0 or above",
     ),
     ({"searcher": {"max_concurrent_trials": "four"}}, "max_concurrent_trials must be a whole"),
     ({"searcher": {"smaller_is_better": "no"}}, "smaller_is_better must be true or false, got"),
