@@ -15,6 +15,7 @@ import pytest
 from generic_trainer._core.cluster import cluster_addresses, this_task
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import distributed
+from generic_trainer.trials import _side_by_side
 from generic_trainer.trials._config import parse_experiment
 from generic_trainer.trials._kept import ExperimentRun
 from generic_trainer.trials._search import Queue, make_search
@@ -29,6 +30,11 @@ PBT = {
     **{"name": "pbt", "population_size": 4, "num_rounds": 3, "length_per_round": {"batches": 5}},
     "replace_function": {"truncate_fraction": 0.5},
 }
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: Any) -> None:
+    monkeypatch.setattr(_side_by_side, "_POLL_S", 0.01)
 
 
 def settings(searcher: Any, **fields: Any) -> Any:
@@ -55,7 +61,7 @@ def told(trials: list[Any]) -> list[Any]:
     return [(one.run.trial_id, one.run.hparams, one.run.seed, one.progress) for one in trials]
 
 
-@pytest.mark.parametrize("searcher", [RANDOM, PBT], ids=["random", "pbt"])
+@pytest.mark.parametrize("searcher", [RANDOM, {**PBT, "num_rounds": 2}], ids=["random", "pbt"])
 def test_trials_end_as_they_do_one_after_another(
     tmp_path: Path, run_experiment: Any, searcher: Any
 ) -> None:
