@@ -26,7 +26,7 @@ from generic_trainer.trials._pipeline import (
 )
 from generic_trainer.trials._process import code_file
 from generic_trainer.trials._search import Queue, make_search
-from generic_trainer.trials._side_by_side import Part, train_side_by_side
+from generic_trainer.trials._side_by_side import ClusterPart, train_side_by_side
 from generic_trainer.trials._trial import Trial, chosen_class, current
 
 _logger = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ def _settings(config: Mapping[str, Any], pipeline: Pipeline) -> ExperimentSettin
 
 def _run(trial_class: type[Trial], settings: ExperimentSettings, fn_args: Any) -> None:
     queue = Queue(make_search(settings, tuned_values(fn_args)))
-    part = Part.of_this_worker(settings, queue.size)
+    part = ClusterPart.of_this_worker(settings, queue.size)
     if part.number >= part.count:
         _logger.warning("%d trials train side by side: none is left for this worker", part.count)
         return

@@ -52,7 +52,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class ClusterPart:
     """The workers that train a trial together with this one.
 
     Attributes:
@@ -66,7 +66,7 @@ class Part:
     ranks: Sequence[int]
 
     @classmethod
-    def of_this_worker(cls, settings: ExperimentSettings, num_trials: int) -> Part:
+    def of_this_worker(cls, settings: ExperimentSettings, num_trials: int) -> ClusterPart:
         """Returns the part that this worker belongs to.
 
         As many parts train as `max_concurrent_trials` says, and as there are workers and trials
@@ -132,7 +132,7 @@ class Work:
 
 
 def train_side_by_side(
-    experiment: ExperimentRun, queue: Queue, part: Part, locks: contextlib.ExitStack
+    experiment: ExperimentRun, queue: Queue, part: ClusterPart, locks: contextlib.ExitStack
 ) -> list[KeptTrial]:
     """Trains all trials of a search, this part one after another.
 

@@ -19,7 +19,7 @@ from generic_trainer.trials import _side_by_side
 from generic_trainer.trials._config import parse_experiment
 from generic_trainer.trials._kept import ExperimentRun
 from generic_trainer.trials._search import Queue, make_search
-from generic_trainer.trials._side_by_side import Office, Part, train_side_by_side
+from generic_trainer.trials._side_by_side import Office, ClusterPart, train_side_by_side
 from tests.trials.conftest import make_fn_args
 from tests.trials.descent import Descent
 
@@ -49,7 +49,9 @@ def train(directory: Path, wanted: Any, *, trial_class: Any = Descent, parts: in
     def work(number: int) -> list[Any]:
         with contextlib.ExitStack() as locks:
             queue = Queue(make_search(wanted, {}))
-            return train_side_by_side(experiment, queue, Part(number, parts, [number]), locks)
+            return train_side_by_side(
+                experiment, queue, ClusterPart(number, parts, [number]), locks
+            )
 
     with ThreadPoolExecutor(parts) as threads:
         trials, *others = threads.map(work, range(parts))
@@ -202,7 +204,7 @@ def test_parts_of_a_cluster(
         task = {"type": "worker", "index": rank}
         config = json.dumps({"cluster": {"worker": addresses}, "task": task})
         monkeypatch.setenv("TF_CONFIG", config)
-        part = Part.of_this_worker(wanted, num_trials)
+        part = ClusterPart.of_this_worker(wanted, num_trials)
         found.append((part.number, part.count, [*part.ranks]))
         with part.as_cluster():
             assert distributed.size() == len(part.ranks)
