@@ -19,7 +19,7 @@ from generic_trainer.trials import _side_by_side
 from generic_trainer.trials._config import parse_experiment
 from generic_trainer.trials._kept import ExperimentRun
 from generic_trainer.trials._search import Queue, make_search
-from generic_trainer.trials._side_by_side import Office, ClusterPart, train_side_by_side
+from generic_trainer.trials._side_by_side import ClusterPart, Office, train_side_by_side
 from tests.trials.conftest import make_fn_args
 from tests.trials.descent import Descent
 
