@@ -22,7 +22,7 @@ from generic_trainer._core.records import (
     reason,
     record_dataset,
 )
-from generic_trainer.data._graph import eagerly, traced
+from generic_trainer.data._graph import as_it_stands, eagerly, traced
 from generic_trainer.errors import DataError
 
 _BATCH = 4096

@@ -1,4 +1,4 @@
-"""Functions of TensorFlow: how they are traced, and how they run beside a graph that is built."""
+"""Functions and datasets of TensorFlow: how they are traced, and run beside a graph being built."""
 
 from __future__ import annotations
 
@@ -24,3 +24,15 @@ def eagerly(function: Callable[[], T]) -> T:
         return function()
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(function).result()
+
+
+def as_it_stands(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns a dataset that `tf.data` neither rewrites nor tunes.
+
+    For passes that set their own threads and buffers. Rewriting takes longer than a short pass, and
+    whoever drops an iterator that is tuned waits for the tuner, for up to half a second.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.experimental_optimization.apply_default_optimizations = False
+    return dataset.with_options(options)

@@ -21,7 +21,7 @@ from generic_trainer._core.records import READ_ERRORS, RecordFile, record_datase
 from generic_trainer.data._columns import SEPARATORS
 from generic_trainer.data._counting import check_whole, remember_counts, size_of_records
 from generic_trainer.data._diagnosis import read_error
-from generic_trainer.data._graph import traced
+from generic_trainer.data._graph import as_it_stands, traced
 from generic_trainer.data._layout import Layout, make_layout
 from generic_trainer.data._parser import Parser
 from generic_trainer.data._plan import ReadPlan
@@ -166,7 +166,7 @@ def _blocks(
         return file, size_of_records(serialized), *layout.pack(parser.parse_lists(serialized))
 
     packed = records.map(pack, num_parallel_calls=threads, deterministic=True)
-    yield from packed.prefetch(2).as_numpy_iterator()
+    yield from as_it_stands(packed.prefetch(2)).as_numpy_iterator()
 
 
 def _threads(number: int) -> int:

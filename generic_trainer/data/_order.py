@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from generic_trainer.data._columns import ArraySpec
-from generic_trainer.data._graph import eagerly, traced
+from generic_trainer.data._graph import as_it_stands, eagerly, traced
 from generic_trainer.data._loading import Columns
 from generic_trainer.data._store import Store
 

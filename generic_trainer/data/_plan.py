@@ -13,6 +13,7 @@ from generic_trainer._core.cluster import has_parameter_servers
 from generic_trainer._core.records import FRAME_BYTES, RecordFile, record_dataset
 from generic_trainer.data._budget import ReaderBudget, size_text
 from generic_trainer.data._columns import SEPARATORS
+from generic_trainer.data._graph import as_it_stands
 from generic_trainer.data._layout import Layout, make_layout
 from generic_trainer.data._parser import Parser
 
@@ -22,7 +23,7 @@ _SAMPLE_FILES = 3
 _SAMPLE_RECORDS = 1000
 # A code saves time also where most strings of a sample are new: few of a million rows then are.
 _MOST_DISTINCT = 0.9
-_HEAD_BYTES = 1 << 20
+_HEAD_BYTES = 1 << 17
 _SNAPPY_RATIO = 2.0
 
 
@@ -113,7 +114,7 @@ def estimate(files: Sequence[RecordFile], parser: Parser) -> Estimate:
 
 def _first_records(file: RecordFile, count: int) -> tf.Tensor:
     batches = record_dataset(file.path, file.compression).take(count)
-    return next(iter(batches.batch(count)), tf.zeros([0], tf.string))
+    return next(iter(as_it_stands(batches.batch(count))), tf.zeros([0], tf.string))
 
 
 def _inflation(file: RecordFile) -> float:
