@@ -16,11 +16,13 @@ number is a median over `--repeats`. Shuffling is on.
 it takes: opening, reading, parsing. `memory` and `disk` are later epochs of the two column paths,
 `disk` with a budget of a quarter of the columns. `building` is a first epoch that also writes the
 columns into the cache for later processes, and `again` is the first epoch of such a one, which maps
-them; caching is off elsewhere. An `x` is the ratio to TFX's reader. `grown` is by
-how much memory grew at most while columns were read into memory and iterated, columns included,
-beyond what a small data set of the same schema had taken; `disk grown` is the same for the disk
-path, where the budget is a quarter. `--consume python` fetches each batch into Python, which costs
-both readers the same; the default counts batches in C++ and so measures the readers alone.
+them; caching is off elsewhere. `limit` is what no first epoch can pass: the files are read and
+decompressed by zlib, in a thread for each processor, and nothing is parsed. An `x` is the ratio to
+TFX's reader. `grown` is by how much memory grew at most while columns were read into memory and
+iterated, columns included, beyond what a small data set of the same schema had taken; `disk grown`
+is the same for the disk path, where the budget is a quarter. `--consume python` fetches each batch
+into Python, which costs both readers the same; the default counts batches in C++ and so measures
+the readers alone.
 
 Where others use the machine, wall time says little: `--clock cpu` gives examples per second of
 processor time, all threads together. Prints a table.
@@ -31,6 +33,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import glob
 import itertools
 import logging
 import os
@@ -40,7 +43,9 @@ import statistics
 import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +59,11 @@ from tfx_bsl.tfxio import tf_example_record
 from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
 
 from benchmarks import _figures
+from generic_trainer._core.machine import available_cpus
 from generic_trainer.data import count_examples, make_dataset_factory
 
 _CACHE_VARIABLE = "GENERIC_TRAINER_CACHE_DIR"
+_GZIP_FORMAT = 16 + zlib.MAX_WBITS
 _FILE_ROWS = 25_000
 _VALUES = 1_600_000  # that are drawn; rows repeat, farther apart than gzip looks back
 _KINDS = {
@@ -68,7 +75,7 @@ _KINDS = {
     "distinct": ("distinct",),
 }
 _HEADER = (
-    "kind", "rows", "features", "batch", "TFX/s", "stream/s", "x", "first/s", "x",
+    "kind", "rows", "features", "batch", "TFX/s", "limit/s", "x", "stream/s", "x", "first/s", "x",
     "building/s", "x", "again/s", "x", "memory/s", "x", "disk/s", "x",
     "columns MB", "grown MB", "disk grown",
 )  # fmt: skip
@@ -127,11 +134,12 @@ class _Case:
             disk, _, _ = self._first_epoch("disk", int(size_mb * 1e6 / 4))
         with self._cached() as cached:
             readers = {"tfx": self._tfx(None), "memory": memory, "disk": disk, **cached}
-            rates: dict[str, list[float]] = {name: [] for name in [*readers, "stream"]}
+            rates: dict[str, list[float]] = {name: [] for name in [*readers, "limit", "stream"]}
             rates |= {"first": [first], "building": [], "again": []}
             for repeat in range(self._arguments.repeats):
                 for name, dataset in readers.items():
                     rates[name].append(self._rate(dataset))
+                rates["limit"].append(self._limit())
                 rates["stream"].append(self._rate(self._make("stream")))
                 if repeat:
                     rates["first"].append(self._first_epoch("memory")[2])
@@ -189,6 +197,12 @@ class _Case:
             yield caches
         finally:
             shutil.rmtree(directory)
+
+    def _limit(self) -> float:
+        start = self._clock()
+        with ThreadPoolExecutor(len(available_cpus())) as pool:
+            list(pool.map(_inflate, glob.glob(self._pattern)))
+        return self._rows / (self._clock() - start)
 
     def _rate(self, dataset: tf.data.Dataset) -> float:
         start = self._clock()
@@ -257,6 +271,10 @@ def _column_cache(directory: str | None) -> Iterator[None]:
         os.environ[_CACHE_VARIABLE] = "off"
 
 
+def _inflate(path: str) -> int:
+    return len(zlib.decompress(Path(path).read_bytes(), _GZIP_FORMAT))
+
+
 def _fetch(dataset: tf.data.Dataset, batches: int) -> None:
     for _ in dataset.take(batches):
         pass
@@ -323,7 +341,7 @@ def _line(result: dict[str, Any], arguments: argparse.Namespace) -> str:
     cells = [f"{result['kind']:>10}"]
     cells += [f"{result[name]:>10,}" for name in ("rows", "features", "batch")]
     cells.append(f"{result['tfx']:>10,.0f}")
-    for name in ("stream", "first", "building", "again", "memory", "disk"):
+    for name in ("limit", "stream", "first", "building", "again", "memory", "disk"):
         cells += [f"{result[name]:>10,.0f}", f"{result[name] / result['tfx']:>10.1f}"]
     cells += [f"{result[name]:>10,.0f}" for name in ("columns_mb", "grown_mb", "disk_grown_mb")]
     for name in _caches(arguments):

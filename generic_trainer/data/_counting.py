@@ -107,10 +107,10 @@ def check_whole(files: Sequence[RecordFile], read_bytes: Iterable[int]) -> None:
 
 
 def _count(file: RecordFile) -> int:
-    batches = record_dataset(file.path, file.compression).batch(_BATCH)
+    sizes = record_dataset(file.path, file.compression).batch(_BATCH).map(size_of_records)
     try:
         rows, num_bytes = (
-            batches.map(size_of_records).reduce(np.zeros(2, np.int64), traced(tf.add)).numpy()
+            as_it_stands(sizes).reduce(np.zeros(2, np.int64), traced(tf.add)).numpy()
         )
     except READ_ERRORS as error:
         raise DataError(

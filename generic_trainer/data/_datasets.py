@@ -50,17 +50,26 @@ def column_dataset(
         num_parallel_calls=options.parser_num_threads,
         deterministic=not options.sloppy_ordering,
     )
-    encoded = gathered.unbatch()
-    variant = tf.data.experimental.to_variant(encoded)
-    dataset = tf.data.experimental.from_variant(variant, parser.element_spec(batches.size))
+    dataset = _cut(gathered, parser.element_spec(batches.size))
     setattr(dataset, internals.TF_DATASET_INPUT.name, _told(columns.num_rows, options))
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(batches.number))
     if tf.executing_eagerly():  # a graph keeps its functions itself
-        _made_of[dataset] = encoded
+        _made_of[dataset] = gathered
     # Where it optimizes a dataset, TensorFlow takes a fingerprint, of a copy of all its tensors.
     without_copies = tf.data.Options()
     without_copies.experimental_optimization.apply_default_optimizations = False
     return _finished(dataset.with_options(without_copies), options)
+
+
+def _cut(gathered: tf.data.Dataset, element_spec: Any) -> tf.data.Dataset:
+    """Returns the batches, one by one, of a dataset of many of them in encoded form."""
+    # `Dataset.unbatch` would map a function over them first, for tensors that are not encoded.
+    encoded = tf.raw_ops.UnbatchDataset(
+        input_dataset=tf.data.experimental.to_variant(gathered),
+        output_types=[spec.dtype for spec in gathered.element_spec],
+        output_shapes=[spec.shape[1:] for spec in gathered.element_spec],
+    )
+    return tf.data.experimental.from_variant(encoded, element_spec)
 
 
 def _told(num_rows: int, options: Any) -> tf.data.Dataset:
@@ -105,12 +114,18 @@ class _Batches(NamedTuple):
     """The positions of the endless stream of epochs that each batch takes.
 
     Attributes:
-        positions: returns a dataset of them, int64 [batches, batch size], chunk by chunk.
+        chunks: how many times `of_chunk` gives batches of the same size.
+        of_chunk: returns the positions in a chunk, int64 [batches, batch size].
+        rest: rows of the last batch, which is a shorter one; 0: there is none.
+        of_rest: returns its positions, int64 [1, rows].
         size: rows of a batch; None: the last one may have fewer.
         number: of batches, as `tf.data` counts them.
     """
 
-    positions: Callable[[], tf.data.Dataset]
+    chunks: int
+    of_chunk: Callable[[tf.Tensor], tf.Tensor]
+    rest: int
+    of_rest: Callable[[tf.Tensor], tf.Tensor]
     size: int | None
     number: int
 
@@ -121,28 +136,21 @@ def _batches(columns: Columns, options: Any) -> _Batches:
     is_endless = options.num_epochs is None or options.num_epochs < 0
     full, rest = divmod(_ENDLESS if is_endless else columns.num_rows * options.num_epochs, size)
 
-    @traced
-    def chunk(number: tf.Tensor) -> tf.Tensor:
+    def of_chunk(number: tf.Tensor) -> tf.Tensor:
         first = number * per_chunk
         last = tf.minimum(first + per_chunk, full)
         return tf.reshape(tf.range(first * size, last * size), [-1, size])
 
-    @traced
-    def rest_of_rows(_: tf.Tensor) -> tf.Tensor:
+    def of_rest(_: tf.Tensor) -> tf.Tensor:
         return (full * size + tf.range(rest, dtype=tf.int64))[tf.newaxis]
 
-    def chunks() -> tf.data.Dataset:
-        return tf.data.Dataset.range(-(-full // per_chunk)).map(chunk)
-
-    if is_endless or options.drop_final_batch:
-        return _Batches(chunks, size, int(tf.data.INFINITE_CARDINALITY) if is_endless else full)
+    chunks = -(-full // per_chunk)
+    if is_endless:
+        return _Batches(chunks, of_chunk, 0, of_rest, size, int(tf.data.INFINITE_CARDINALITY))
+    if options.drop_final_batch:
+        return _Batches(chunks, of_chunk, 0, of_rest, size, full)
     # Even where all batches are full: the element spec must not promise it, TFX's does not.
-    number_of_rests = int(rest > 0)
-    return _Batches(
-        lambda: chunks().concatenate(tf.data.Dataset.range(number_of_rests).map(rest_of_rows)),
-        None,
-        full + number_of_rests,
-    )
+    return _Batches(chunks, of_chunk, rest, of_rest, None, full + int(rest > 0))
 
 
 def _rows(batches: _Batches, order: Order, options: Any, seed: int | None) -> tf.data.Dataset:
@@ -152,15 +160,20 @@ def _rows(batches: _Batches, order: Order, options: Any, seed: int | None) -> tf
     def of_seed(seed: tf.Tensor) -> tf.data.Dataset:
         key = tf.cast([seed & 0x7FFFFFFF, tf.bitwise.right_shift(seed, 32)], tf.int32)
 
-        @traced
-        def rows(arrays: Any, positions: tf.Tensor) -> tf.Tensor:
-            flat = order.rows(arrays, tf.reshape(positions, [-1]), key)
-            return tf.ensure_shape(tf.reshape(flat, tf.shape(positions)), [None, None])
+        def mapped(number: int, positions_of: Callable[[tf.Tensor], tf.Tensor]) -> tf.data.Dataset:
+            @traced
+            def rows(arrays: Any, each: tf.Tensor) -> tf.Tensor:
+                positions = positions_of(each)
+                flat = order.rows(arrays, tf.reshape(positions, [-1]), key)
+                return tf.ensure_shape(tf.reshape(flat, tf.shape(positions)), [None, None])
 
-        positions = batches.positions()
-        if not order.arrays:
-            return positions.map(traced(lambda each: rows((), each)))
-        return _beside(order.arrays, positions).map(rows)
+            numbers = tf.data.Dataset.range(number)
+            if not order.arrays:
+                return numbers.map(traced(lambda each: rows((), each)))
+            return _beside(order.arrays, numbers).map(rows)
+
+        chunks = mapped(batches.chunks, batches.of_chunk)
+        return chunks.concatenate(mapped(1, batches.of_rest)) if batches.rest else chunks
 
     if not options.shuffle:
         return of_seed(tf.constant(0, tf.int64))

@@ -139,7 +139,7 @@ def _records(files: Sequence[RecordFile], block_rows: int, num_threads: int) -> 
     @traced
     def blocks_of_file(number: tf.Tensor, path: tf.Tensor, compression: tf.Tensor) -> Any:
         blocks = record_dataset(path, compression).batch(block_rows)
-        return blocks.map(traced(lambda records: (number, records)))
+        return tf.data.Dataset.zip((tf.data.Dataset.from_tensors(number).repeat(), blocks))
 
     numbered = tf.data.Dataset.from_tensor_slices(
         (

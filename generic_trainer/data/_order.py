@@ -187,7 +187,7 @@ def _write_order(columns: Columns, num_threads: int) -> Store:
         traced(_rows_of_file), num_parallel_calls=num_threads, deterministic=True
     )
     store = Store([ArraySpec(tf.int64)])
-    for rows in order.batch(_ORDER_BATCH).as_numpy_iterator():
+    for rows in as_it_stands(order.batch(_ORDER_BATCH)).as_numpy_iterator():
         store.append([rows])
     return store
 

@@ -133,9 +133,21 @@ class Parser:
 
     def element_spec(self, batch_size: int | None) -> Any:
         """Returns the `element_spec` of TFX's dataset; `batch_size`: its static size, or None."""
-        records = tf.data.Dataset.from_tensor_slices([b""])
-        batches = records.batch(batch_size or 1, drop_remainder=batch_size is not None)
-        return self.dataset(batches, 1, True).element_spec
+        specs: dict[str, Any] = {}
+        others: dict[str, Any] = {}
+        for key, feature in self.features.items():
+            if isinstance(feature, tf.io.FixedLenFeature):
+                specs[key] = tf.TensorSpec([batch_size, *feature.shape], feature.dtype)
+            elif isinstance(feature, tf.io.VarLenFeature):
+                specs[key] = tf.SparseTensorSpec([batch_size, None], feature.dtype)
+            else:
+                others[key] = feature
+        if others:  # no rule that could be written here: what TFX's graph says
+            records = tf.data.Dataset.from_tensor_slices([b""])
+            batches = records.batch(batch_size or 1, drop_remainder=batch_size is not None)
+            parse = tf.data.experimental.parse_example_dataset(others)
+            specs |= batches.apply(parse).element_spec
+        return self.element({key: specs[key] for key in self.features})
 
     def element(self, parsed: Mapping[str, Any]) -> Any:
         """Returns an element of the dataset: `{tensor name: tensor}`, or that and the label."""
