@@ -109,9 +109,7 @@ def check_whole(files: Sequence[RecordFile], read_bytes: Iterable[int]) -> None:
 def _count(file: RecordFile) -> int:
     sizes = record_dataset(file.path, file.compression).batch(_BATCH).map(size_of_records)
     try:
-        rows, num_bytes = (
-            as_it_stands(sizes).reduce(np.zeros(2, np.int64), traced(tf.add)).numpy()
-        )
+        rows, num_bytes = as_it_stands(sizes).reduce(np.zeros(2, np.int64), traced(tf.add)).numpy()
     except READ_ERRORS as error:
         raise DataError(
             f"{file.path}: cannot be read while counting its records. Expected a TFRecord file, "
