@@ -174,6 +174,11 @@ TF_ITERATOR_DATASET = PrivateAttribute(
 TF_ITERATOR_STATE = PrivateAttribute(
     "tensorflow", "tf.data.Iterator", "_serialize_to_tensors", "checkpoints beside training"
 )
+TF_IO_OPS = PrivateName(
+    "tensorflow",
+    "tensorflow.python.ops.io_ops",
+    "loading a model with variables that have been read already",
+)
 TF_LITE_MODEL = PrivateName(
     "tensorflow",
     "tensorflow.lite.python.schema_py_generated:ModelT",

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import gc
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from generic_trainer._core import internals
+from generic_trainer._core.machine import resident_memory_mb
 from generic_trainer._core.protos import load_eval_config, load_schema, load_statistics, read_schema
 from generic_trainer._core.texts import reason_of
 from generic_trainer._core.tfx_names import TRANSFORMED_SCHEMA
@@ -24,6 +24,7 @@ from generic_trainer.validation._graph import Node, library_of, node_name, walk
 from generic_trainer.validation._observed import ObservedFeature, observed_features
 from generic_trainer.validation._probing import Budget
 from generic_trainer.validation._scoring import Scores
+from generic_trainer.validation._variables import Variables
 
 SAVED_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt", "saved_model.cpb")
 RECORDS = 32  # examples that every signature is called with
@@ -31,22 +32,6 @@ EVAL_ROWS = 1000  # examples that are read
 MAX_EXAMPLES_BYTES = 64 << 20  # images take long to read, and longer to score
 _DEFAULTS = frozenset({"serving_default", "predict"})  # TFMA prefers the latter
 _INIT_OP_SIGNATURE = "__saved_model_init_op"
-_CHUNK = 1 << 22  # values of a variable that are looked at together
-
-
-@dataclasses.dataclass(frozen=True)
-class VariableScan:
-    """What came out of reading every variable.
-
-    Attributes:
-        unreadable: name → why it could not be read.
-        nan: float variables with a NaN.
-        infinite: float variables with an infinity and no NaN.
-    """
-
-    unreadable: dict[str, str] = dataclasses.field(default_factory=dict)
-    nan: list[str] = dataclasses.field(default_factory=list)
-    infinite: list[str] = dataclasses.field(default_factory=list)
 
 
 class ModelUnderTest:
@@ -181,9 +166,10 @@ class ModelUnderTest:
         return imported
 
     @functools.cached_property
-    def variable_scan(self) -> VariableScan:
+    def variables(self) -> Variables:
         """What reading every variable has shown; raises when there is no readable index."""
-        return _scan(self.directory / "variables" / "variables")
+        self.memory_before_mb = resident_memory_mb()
+        return Variables(self.directory / "variables" / "variables")
 
     @functools.cached_property
     def eval_rows(self) -> list[bytes]:
@@ -278,34 +264,33 @@ class ModelUnderTest:
         """What `tf.saved_model.load` returns."""
         import tensorflow as tf
 
-        # There may be a graph for training beside the one that consumers ask for by its tag.
-        return tf.saved_model.load(str(self.directory), tags=["serve"])
+        variables = self._readable_variables
+        with contextlib.nullcontext() if variables is None else variables.lent():
+            # There may be a graph for training beside the one that consumers ask for by its tag.
+            return tf.saved_model.load(str(self.directory), tags=["serve"])
+
+    @contextlib.contextmanager
+    def for_session(self) -> Iterator[str]:
+        """Yields a directory from which a session loads the model, in place of the loaded one."""
+        self.__dict__.pop("loaded", None)
+        gc.collect()  # or what the loader has not been lent is held twice
+        variables = self._readable_variables
+        if variables is None:
+            yield str(self.directory)
+        else:
+            with variables.lent_to_session(self.directory, self.meta_graph, self.nodes) as folder:
+                yield folder
+        self.release()
+
+    @property
+    def _readable_variables(self) -> Variables | None:
+        with contextlib.suppress(Exception):  # of which `variables_read` tells, or the loader
+            return self.variables
+        return None
 
     def release(self) -> None:
-        """Drops the loaded model, so that the next loader does not hold a second copy."""
+        """Drops the loaded model and its variables: what comes next loads it in its own way."""
         self.__dict__.pop("loaded", None)
+        if "variables" in self.__dict__:
+            self.variables.forget()
         gc.collect()
-
-
-def _scan(prefix: Path) -> VariableScan:
-    """Reads every tensor of a checkpoint; TensorFlow verifies their checksums."""
-    import numpy as np
-    import tensorflow as tf
-
-    reader = tf.train.load_checkpoint(str(prefix))
-    scan = VariableScan()
-    for name in sorted(reader.get_variable_to_shape_map()):
-        try:
-            flat = np.asarray(reader.get_tensor(name)).reshape(-1)
-        except Exception as error:
-            scan.unreadable[name] = reason_of(error)
-            continue
-        if flat.dtype.kind in "fc" or tf.as_dtype(flat.dtype).is_floating:
-            # In pieces, as a variable may fill the memory.
-            pieces = [flat[start : start + _CHUNK] for start in range(0, flat.size, _CHUNK)]
-            odd = [piece for piece in pieces if not np.isfinite(piece).all()]
-            if any(np.isnan(piece).any() for piece in odd):
-                scan.nan.append(name)
-            elif odd:
-                scan.infinite.append(name)
-    return scan

@@ -297,7 +297,7 @@ def variables_read(model: ModelUnderTest) -> Iterator[Finding]:
             yield skip("the model has no variables")
         return
     try:
-        unreadable = model.variable_scan.unreadable
+        unreadable = model.variables.unreadable
     except Exception as error:
         yield fail(f"variables/ cannot be opened: {reason_of(error)}", _VARIABLES_REMEDY)
         return
@@ -317,7 +317,7 @@ def variables_finite(model: ModelUnderTest) -> Iterator[Finding]:
     if _VARIABLES_INDEX not in model.files:
         yield skip("the model has no variables")
         return
-    scan = model.variable_scan
+    scan = model.variables
     unread = _unread(model) if scan.nan else set()
     if idle := [name for name in scan.nan if name in unread]:
         yield warn(

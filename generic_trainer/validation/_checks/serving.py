@@ -44,7 +44,8 @@ def loads(model: ModelUnderTest) -> Iterator[Finding]:
     the model was first written.
     """
     model.op_libraries  # noqa: B018 - imports on first use
-    model.memory_before_mb = resident_memory_mb()
+    if model.memory_before_mb is None:  # as nothing has been read
+        model.memory_before_mb = resident_memory_mb()
     try:
         model.loaded  # noqa: B018 - loads on first use
     except Exception as error:
@@ -274,13 +275,16 @@ def session(model: ModelUnderTest) -> Iterator[Finding]:
     """
     import tensorflow as tf
 
-    model.release()
     softly = tf.compat.v1.ConfigProto(allow_soft_placement=True)  # as TF Serving does
     # It takes longer than it saves in the one call, and the object has been called with it.
     softly.graph_options.rewrite_options.disable_meta_optimizer = True
-    with tf.Graph().as_default(), tf.compat.v1.Session(config=softly) as running:
+    with (
+        model.for_session() as directory,
+        tf.Graph().as_default(),
+        tf.compat.v1.Session(config=softly) as running,
+    ):
         try:
-            tf.compat.v1.saved_model.load(running, ["serve"], str(model.directory))
+            tf.compat.v1.saved_model.load(running, ["serve"], directory)
         except Exception as error:
             yield fail(
                 f"a tf.compat.v1.Session cannot load the model: {reason_of(error)}",
