@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+from pathlib import Path
 from typing import Any
 
 from generic_trainer._core.files import read_text, read_whole
@@ -23,6 +25,23 @@ def read_eval_config(path: str) -> Any:
     from tensorflow_model_analysis.proto import config_pb2
 
     return read_proto(path, config_pb2.EvalConfig, "eval config")
+
+
+def require_eval_config(path: str) -> None:
+    """Tells of a file that holds no `tfma.EvalConfig`, without TFMA, whose import takes seconds.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    package = importlib.util.find_spec("tensorflow_model_analysis")
+    if package is None or package.origin is None:  # which is told where it is needed
+        return
+    file = Path(package.origin).parent / "proto" / "config_pb2.py"
+    spec = importlib.util.spec_from_file_location("_eval_config_pb2", file)
+    if spec is not None and spec.loader is not None and file.exists():
+        config_pb2 = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(config_pb2)
+        read_proto(path, config_pb2.EvalConfig, "eval config")
 
 
 def load_schema(source: Any) -> Any:

@@ -56,7 +56,8 @@ def validate_saved_model(
         contract: what is required. None requires what any consumer needs: readable files, a
             signature, ops that exist elsewhere, the same result on the same input, and so on.
         timeout_s: seconds that one check may take.
-        memory_limit_mb: MiB that the checks may allocate; None for what is free.
+        memory_limit_mb: MiB that the checks may allocate; None for what is free, and no more than
+            32 GiB beyond eight times the model's size.
 
     Raises:
         ConfigurationError: TensorFlow is missing, so that nothing can be checked.
@@ -81,7 +82,7 @@ def start_checker(
 
     Args:
         timeout_s: seconds that one check may take.
-        memory_limit_mb: MiB that the checks on one model may allocate; None for what is free.
+        memory_limit_mb: MiB that the checks on one model may allocate; see `validate_saved_model`.
         preload: modules that the process imports as well while it starts; the rehearsal of an eval
             config needs `tensorflow_model_analysis`, which takes seconds to import.
     """

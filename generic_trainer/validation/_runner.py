@@ -30,6 +30,9 @@ from generic_trainer.validation._sandbox import confine
 
 # Of all processes this one is the kernel's first choice when memory runs out.
 _OOM_SCORE = 1000
+# Without a limit of the caller's. What takes a large machine's memory would take minutes to do so.
+_MOST_MEMORY_MB = 32 << 10
+_MOST_TIMES_ITS_SIZE = 8
 
 
 def run(request: Mapping[str, Any], events: int) -> int:
@@ -50,11 +53,11 @@ def run(request: Mapping[str, Any], events: int) -> int:
     gc.freeze()  # or each collection looks at all that TensorFlow's import has made
     contract = ServingContract.from_json(request["contract"])
     machine.be_first_to_be_killed(_OOM_SCORE)
-    machine.limit_memory(request["memory_limit_mb"])
     folder = Path(request["scratch"], uuid.uuid4().hex)
     target, work = folder / "moved", folder / "work"
     work.mkdir(parents=True)
     contract, unreadable = fetch(request["model_dir"], contract, target, folder)
+    machine.limit_memory(_memory_limit_mb(request["memory_limit_mb"], request["model_dir"], target))
     hidden = move(request["model_dir"], target)
     os.chdir(work)
     contract = _follow(contract, Path(request["model_dir"]), target)
@@ -81,6 +84,16 @@ def run(request: Mapping[str, Any], events: int) -> int:
         costs["peak_memory_mb"] = round(peak_mb, 1)
     _send(events, event="complete", facts=costs)
     return 0
+
+
+def _memory_limit_mb(asked_mb: float | None, *places: str | Path) -> float:
+    """Returns the MiB that the checks of a model may allocate, which lies in one of some places."""
+    if asked_mb is not None:
+        return asked_mb
+    files = (path for place in places for path in Path(place).rglob("*") if path.is_file())
+    size_mb = sum(path.stat().st_size for path in files) / machine.MIB
+    most_mb = _MOST_MEMORY_MB + _MOST_TIMES_ITS_SIZE * size_mb
+    return min(machine.free_memory_bytes() / machine.MIB, most_mb)
 
 
 def _send(descriptor: int, **event: Any) -> None:

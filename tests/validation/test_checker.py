@@ -17,7 +17,9 @@ import pytest
 import tensorflow as tf
 from tensorflow_metadata.proto.v0 import schema_pb2
 
+from generic_trainer._core import machine
 from generic_trainer.validation import Checker, ServingContract, ValidationReport, start_checker
+from generic_trainer.validation._runner import _memory_limit_mb
 from tests.validation import broken_rows, models
 
 
@@ -211,6 +213,17 @@ def _when_checks_run(scratch: Path, act: Callable[[int], None]) -> threading.Thr
     return thread
 
 
+def test_a_small_model_may_not_take_all_of_a_large_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "weights").write_bytes(bytes(machine.MIB))
+    monkeypatch.setattr(machine, "free_memory_bytes", lambda: 128 << 30)
+    assert _memory_limit_mb(None, tmp_path, tmp_path / "empty") == (32 << 10) + 8
+    assert _memory_limit_mb(200_000, tmp_path) == 200_000
+    monkeypatch.setattr(machine, "free_memory_bytes", lambda: 1 << 30)
+    assert _memory_limit_mb(None, tmp_path) == 1024
+
+
 def test_a_process_killed_from_outside_is_replaced(good_model: Path, scratch: Path) -> None:
     with start_checker() as fragile:
         assert fragile.validate(str(good_model)).passed
@@ -244,12 +257,23 @@ def test_an_interrupted_validation_leaves_nothing(tmp_path: Path, scratch: Path)
     assert not list(scratch.glob("*/*"))
 
 
-def test_tfma_is_imported_only_for_an_eval_config() -> None:
+def test_tfma_is_imported_only_for_an_eval_config(tmp_path: Path) -> None:
+    (tmp_path / "good").write_text("model_specs { label_key: 'tips' }")
+    (tmp_path / "garbage").write_text("model_specs { labels: 'tips' }")
     code = (
         "import sys\n"
-        "from generic_trainer._core.protos import load_eval_config, load_schema\n"
+        "from generic_trainer._core.protos import (\n"
+        "    load_eval_config, load_schema, require_eval_config)\n"
         "assert load_eval_config(None) is None and load_schema(None) is None\n"
-        "assert not {'tensorflow', 'tensorflow_model_analysis'} & set(sys.modules)"
+        "assert not {'tensorflow', 'tensorflow_model_analysis'} & set(sys.modules)\n"
+        f"require_eval_config({str(tmp_path / 'good')!r})\n"
+        "try:\n"
+        f"    require_eval_config({str(tmp_path / 'garbage')!r})\n"
+        "except Exception as error:\n"
+        "    assert 'labels' in str(error), error\n"
+        "else:\n"
+        "    raise AssertionError('garbage is taken')\n"
+        "assert 'tensorflow_model_analysis' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
