@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 from pathlib import Path
@@ -39,6 +40,7 @@ def require_eval_config(path: str) -> None:
     file = Path(package.origin).parent / "proto" / "config_pb2.py"
     spec = importlib.util.spec_from_file_location("_eval_config_pb2", file)
     if spec is not None and spec.loader is not None and file.exists():
+        importlib.import_module("google.protobuf.wrappers_pb2")  # which it takes for granted
         config_pb2 = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(config_pb2)
         read_proto(path, config_pb2.EvalConfig, "eval config")

@@ -169,7 +169,9 @@ class ModelUnderTest:
     def variables(self) -> Variables:
         """What reading every variable has shown; raises when there is no readable index."""
         self.memory_before_mb = resident_memory_mb()
-        return Variables(self.directory / "variables" / "variables")
+        # A graph of TensorFlow 1 has no objects, and is restored by its own ops alone.
+        keep = bool(self.meta_graph.object_graph_def.nodes)
+        return Variables(self.directory / "variables" / "variables", keep=keep)
 
     @functools.cached_property
     def eval_rows(self) -> list[bytes]:

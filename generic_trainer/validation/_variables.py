@@ -33,6 +33,7 @@ class Variables:
 
     Args:
         prefix: of the checkpoint's files.
+        keep: whether to hold what has been read, for those who load the model.
 
     Attributes:
         unreadable: name → why it could not be read.
@@ -40,7 +41,7 @@ class Variables:
         infinite: float variables with an infinity and no NaN.
     """
 
-    def __init__(self, prefix: Path) -> None:
+    def __init__(self, prefix: Path, *, keep: bool) -> None:
         import tensorflow as tf
 
         self._prefix = str(prefix)
@@ -52,7 +53,7 @@ class Variables:
         unreadable: dict[str, str] = {}
         odd: dict[str, str] = {}
         # Whoever loads the model needs memory as well.
-        is_kept = sum(sizes.values()) < free_memory_bytes() / 2
+        keep = keep and sum(sizes.values()) < free_memory_bytes() / 2
 
         def read(names: Sequence[str]) -> None:
             try:
@@ -71,7 +72,7 @@ class Variables:
                 return
             for name, tensor in zip(names, tensors, strict=True):
                 odd[name] = _oddity(tensor)
-                if is_kept:
+                if keep:
                     self._tensors[name] = tensor
 
         with ThreadPoolExecutor(min(_MAX_THREADS, len(available_cpus()))) as pool:
