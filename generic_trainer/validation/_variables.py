@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 from generic_trainer._core import internals
 from generic_trainer._core.machine import available_cpus, free_memory_bytes
+from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._core.texts import reason_of
 from generic_trainer.validation._graph import Node, node_name, upstream_of
 
@@ -137,7 +137,7 @@ class Variables:
         )
         restoring = _restoring(meta_graph, nodes)
         # The graph holds what the new nodes call.
-        with tempfile.TemporaryDirectory() as folder, tf.Graph().as_default():
+        with ScratchFolder("session-") as folder, tf.Graph().as_default():
             _replace(graph_def.node, "", restoring, self._known)
             for function in graph_def.library.function:
                 name = function.signature.name
