@@ -218,7 +218,9 @@ def result(
     callbacks = [keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=10.0)]
     if directory:
         fn_args = types.SimpleNamespace(checkpoint_dir=directory)
-        callbacks = training.resume_callbacks(fn_args, callbacks=callbacks, every_steps=every_steps)
+        callbacks = training.resume_callbacks(
+            fn_args, callbacks=callbacks, every_steps=every_steps, max_overhead=None
+        )
     if end is not None:
         count = itertools.count(1)
         on_end = keras.callbacks.LambdaCallback(

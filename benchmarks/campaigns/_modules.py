@@ -110,7 +110,11 @@ def run_fn(fn_args):
         model = Plain([tf.keras.layers.Dense(1, input_shape=(1,))])
         model.compile("adam", "mse")
     callbacks = training.resume_callbacks(
-        fn_args, callbacks=[Notes()], every_steps=INTERVAL_STEPS, preemption_grace_s=15.0
+        fn_args,
+        callbacks=[Notes()],
+        every_steps=INTERVAL_STEPS,
+        max_overhead=None,
+        preemption_grace_s=15.0,
     )
     steps = fn_args.train_steps // 2
     model.fit(read(fn_args), epochs=2, steps_per_epoch=steps, verbose=0, callbacks=callbacks)

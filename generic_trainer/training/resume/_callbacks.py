@@ -13,6 +13,7 @@ from generic_trainer._core.files import gfile
 from generic_trainer.errors import ConfigurationError, raise_problems
 from generic_trainer.training.resume._fit import Resume, fitting
 from generic_trainer.training.resume._manager import CheckpointManager
+from generic_trainer.training.resume._schedule import Frequency
 from generic_trainer.training.resume._state import ModelState
 
 _DEFAULT_INTERVAL_S = 60.0
@@ -43,6 +44,7 @@ def resume_callbacks(
     callbacks: Sequence[Any] = (),
     every_steps: int | None = None,
     every_s: float | None = None,
+    max_overhead: float | None = 0.01,
     max_to_keep: int = 2,
     wait_s: float = 0.0,
     preemption_grace_s: float = 25.0,
@@ -67,9 +69,11 @@ def resume_callbacks(
        state is restored in the chief.
        A dataset that is iterated anew, and will be again, is read up to where the epoch was: with
        one that takes long to read, `num_epochs=None` and `steps_per_epoch` resume at once.
-    3. By default a checkpoint is written every minute, and more rarely where writing one takes
-       longer than 3 % of that. Training goes on while one is written; the next one waits for it.
-       A disk that is full costs a warning, not the run.
+    3. By default a checkpoint is written every minute. Training goes on while one is written. What
+       it costs training is measured, and where that is more than 1 % of the time until the next
+       one is due, the next one is that much later, also with `every_steps`: of steps of 2 ms with a
+       checkpoint that costs 10 ms, one a second is written. A kill loses that second more; see
+       `max_overhead`. A disk that is full costs a warning, not the run.
     4. SIGTERM writes a checkpoint after the step that is running, then raises `WorkerLostError`.
        With several workers it is enough that one of them is told: all save after the same step.
     5. When `fit` ends, that is saved too: a run that is killed in its evaluation or export does not
@@ -80,9 +84,13 @@ def resume_callbacks(
         fn_args: the argument of `run_fn`.
         callbacks: your own callbacks; they come first in the returned list. What they hold of
             numbers, texts and arrays is saved and restored.
-        every_steps: training steps between two checkpoints, instead of a time. Where one process
-            trains and has not written the one before by then, it is the first step after that.
+        every_steps: training steps between two checkpoints, instead of a time; at least so many,
+            unless `max_overhead` is None.
         every_s: seconds between two checkpoints; 60 by default.
+        max_overhead: the largest share of the time of training that checkpoints may take, as long
+            as it goes on. None writes one after exactly every `every_steps`, whatever that costs;
+            training then waits for the one before. Those that SIGTERM and the end of `fit` ask for
+            are written at once anyway.
         max_to_keep: how many checkpoints to keep.
         wait_s: how long to wait, in seconds, for another run with the same checkpoints to end.
         preemption_grace_s: how long after SIGTERM, in seconds, the running step may take before
@@ -101,6 +109,10 @@ def resume_callbacks(
         problems.append(f"every_steps: expected at least 1, found {every_steps}")
     if every_s is not None and every_s <= 0:
         problems.append(f"every_s: expected more than 0 s, found {every_s}")
+    if max_overhead is not None and not 0 < max_overhead <= 1:
+        problems.append(
+            f"max_overhead: expected a share above 0 and up to 1, or None, found {max_overhead}"
+        )
     directory: str = getattr(fn_args, "checkpoint_dir", None) or ""
     if not directory:
         problems.append(
@@ -134,8 +146,7 @@ def resume_callbacks(
     resume = Resume(
         open_manager,
         others,
-        every_steps=every_steps,
-        every_s=every_s or _DEFAULT_INTERVAL_S,
+        frequency=Frequency(every_steps, every_s or _DEFAULT_INTERVAL_S, max_overhead),
         grace_s=preemption_grace_s,
         name=name,
         run_dir=getattr(fn_args, "model_run_dir", None) or "",

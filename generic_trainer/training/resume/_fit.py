@@ -25,7 +25,13 @@ from generic_trainer.training.distributed import (
 )
 from generic_trainer.training.resume._manager import CheckpointManager, SavedCheckpoint
 from generic_trainer.training.resume._randomness import stateful_draws, traced_functions
-from generic_trainer.training.resume._schedule import Schedule, make_schedule, make_stop
+from generic_trainer.training.resume._schedule import (
+    Frequency,
+    Schedule,
+    cost_s,
+    make_schedule,
+    make_stop,
+)
 from generic_trainer.training.resume._state import (
     ModelState,
     ReaderPosition,
@@ -142,8 +148,7 @@ class Resume(tf.keras.callbacks.Callback):
         open_manager: Callable[[], contextlib.AbstractContextManager[CheckpointManager]],
         others: Sequence[Any],
         *,
-        every_steps: int | None,
-        every_s: float,
+        frequency: Frequency,
         grace_s: float,
         name: str = "fit",
         run_dir: str = "",
@@ -152,8 +157,8 @@ class Resume(tf.keras.callbacks.Callback):
         super().__init__()
         self._open_manager = open_manager
         self._others = list(others)
-        self._every_steps = every_steps
-        self._every_s = every_s
+        self._frequency = frequency
+        self._still_s = 0.0  # for the last checkpoint
         self._grace_s = grace_s
         self._name, self._run_dir = name, run_dir
         self._clock = clock
@@ -229,8 +234,12 @@ class Resume(tf.keras.callbacks.Callback):
             self._end_early()
         # While the one before is being written, a checkpoint stays due and training goes on. Of
         # several workers, which save after the same steps, none may put it off.
-        waits = self._manager.is_writing and not is_one_of_several()
-        if not waits and self._schedule.is_due(self._position.steps):
+        waits = (
+            self._manager.is_writing
+            and self._frequency.max_overhead is not None
+            and not is_one_of_several()
+        )
+        if not waits and self._schedule.is_due(self._position.steps, self._cost_s()):
             self._save()
 
     def on_train_end(self, logs: Any = None) -> None:
@@ -317,12 +326,12 @@ class Resume(tf.keras.callbacks.Callback):
 
     def _save(self, *, wait: bool = False) -> None:
         """Saves beside training; with `wait`, where no step follows."""
+        is_taken = self._model_state.can_be_taken  # looked at once, which is no cost of the next
         start_s = self._clock()
         steps = self._position.steps
         self._position.useful_s = self._meter.useful_s
         collect_metrics(self.model)
         write, metadata = self._take(), dataclasses.asdict(self._position)
-        is_taken = self._model_state.can_be_taken
         for act in (
             self._manager.wait,  # for the one before, which may have failed
             lambda: self._manager.save(steps, write, metadata, wait=wait, is_taken=is_taken),
@@ -331,8 +340,13 @@ class Resume(tf.keras.callbacks.Callback):
                 act()
             except TrainingError as error:
                 _logger.warning("Training goes on without a new checkpoint: %s", error)
-        self._schedule.saved(steps, self._clock() - start_s)
+        self._still_s = self._clock() - start_s
+        self._schedule.saved(steps)
         self._meter.saved()
+
+    def _cost_s(self) -> float:
+        """Returns what the last checkpoint has cost training."""
+        return cost_s(self._still_s, self._manager.processor_s)
 
     def _take(self) -> Callable[[str], None]:
         """Returns what writes the state of this moment into a directory."""
@@ -368,9 +382,7 @@ class Resume(tf.keras.callbacks.Callback):
 
     def _make_schedule(self) -> Schedule:
         strategy = self.model.distribute_strategy
-        return make_schedule(
-            self._every_steps, self._every_s, self._position.steps, strategy, self._clock
-        )
+        return make_schedule(self._frequency, self._position.steps, strategy, self._clock)
 
 
 @contextlib.contextmanager

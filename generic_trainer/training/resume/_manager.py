@@ -20,6 +20,7 @@ import json
 import logging
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -112,6 +113,8 @@ class CheckpointManager:
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
         self._writing: concurrent.futures.Future[None] | None = None
         self._failed: TrainingError | None = None  # of the thread
+        # Processor time of the thread, for the last checkpoint that it wrote.
+        self.processor_s = 0.0
         self._lock: DirectoryLock | None = None
         if writes and not is_remote(self.directory):
             self._lock = DirectoryLock(self.directory, wait_s=wait_s)
@@ -177,10 +180,17 @@ class CheckpointManager:
         def finish() -> None:
             self._finish(started or start(), name, step, values)
 
+        def finish_beside() -> None:
+            start_s = time.thread_time()
+            try:
+                finish()
+            finally:
+                self.processor_s = time.thread_time() - start_s
+
         if wait:
             finish()
         else:
-            self._writing = self._thread.submit(finish)
+            self._writing = self._thread.submit(finish_beside)
         return SavedCheckpoint(step, os.path.join(self.directory, name), values)
 
     @property

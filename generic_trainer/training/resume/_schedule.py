@@ -6,7 +6,10 @@ Workers that train in step all save after the same steps and stop after the same
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
+import logging
+import math
 import threading
 from collections.abc import Callable
 from typing import TypeAlias
@@ -14,13 +17,18 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from generic_trainer._core import internals
+from generic_trainer._core.machine import available_cpus
 from generic_trainer._core.signals import SigtermNotice
 from generic_trainer.training.distributed import DataParallelStrategy
 
-# Share of the time that saving may take where the interval is given in seconds.
-_LARGEST_SHARE = 0.03
-# The first steps trace and warm up; their time says little about those that follow.
-_STEPS_TO_AGREE = 10
+# Until workers ask again when to save, at most so many times the steps since the last checkpoint
+# pass: the first steps trace and warm up, and their time says little about those that follow.
+_FACTOR = 10
+# The last of the time until a checkpoint, which is not worth another question.
+_NEARLY = 0.02
+# So many seconds of the processor time of one who writes can hinder a training in Python, by its
+# lock: Python's part of it grows with the number of variables, hardly with their size.
+_LOCKED_S = 0.02
 
 _TRAINING_JOBS = ("chief", "worker")
 # How long a request may wait for an answer: the service keeps a note of each until the end.
@@ -28,91 +36,135 @@ _REQUEST_MS = 30_000
 _NEVER = "never"
 
 _fits = itertools.count()
+_logger = logging.getLogger(__name__)
 
 
-class EverySteps:
-    """Due when at least so many steps have passed."""
+@dataclasses.dataclass(frozen=True)
+class Frequency:
+    """How often a fit saves.
 
-    def __init__(self, every_steps: int, first_step: int) -> None:
-        self._every_steps = every_steps
-        self._last_step = first_step
+    Attributes:
+        steps: training steps from one checkpoint to the next; None counts seconds.
+        seconds: from one checkpoint to the next.
+        max_overhead: the largest share of the time of training that saving may take, for which
+            checkpoints are further apart than that; None saves whatever it costs.
 
-    def is_due(self, step: int) -> bool:
-        return step - self._last_step >= self._every_steps
+    Source of `max_overhead`: CheckFreq (Mohan et al., FAST '21), which tunes how often it saves by
+    what that is measured to cost.
+    """
 
-    def saved(self, step: int, cost_s: float) -> None:
-        self._last_step = step
+    steps: int | None = None
+    seconds: float = 60.0
+    max_overhead: float | None = 0.01
 
-
-class EveryInterval:
-    """Due when so much time has passed, and so much that saving takes at most 3 % of it."""
-
-    def __init__(self, every_s: float, clock: Callable[[], float]) -> None:
-        self._every_s = every_s
-        self._clock = clock
-        self._due_at_s = clock() + every_s
-
-    def is_due(self, step: int) -> bool:
-        return self._clock() >= self._due_at_s
-
-    def saved(self, step: int, cost_s: float) -> None:
-        self._due_at_s = self._clock() + max(self._every_s, cost_s / _LARGEST_SHARE)
+    def rest_s(self, cost_s: float) -> float:
+        """Returns how long training has to go on until a checkpoint of this cost is paid for."""
+        return cost_s / self.max_overhead if self.max_overhead else 0.0
 
 
-class AgreedInterval:
-    """The same for workers that must all save after the same step, whatever their clocks say."""
+def cost_s(still_s: float, processor_s: float) -> float:
+    """Returns what a checkpoint has cost training, in seconds.
+
+    Args:
+        still_s: how long training stood still for it.
+        processor_s: processor time of the thread that wrote it beside training. It counts by its
+            share of the processors, and where it is short, and much of it Python's, in full.
+    """
+    share_s = processor_s / len(available_cpus())
+    return still_s + max(share_s, min(processor_s, _LOCKED_S))
+
+
+class Alone:
+    """Due when so many steps or seconds have passed, and the checkpoint before is paid for."""
+
+    def __init__(self, frequency: Frequency, first_step: int, clock: Callable[[], float]) -> None:
+        self._frequency, self._clock = frequency, clock
+        self._last_step, self._last_s = first_step, clock()
+        self._is_told = False
+
+    def is_due(self, step: int, cost_s: float) -> bool:
+        frequency, passed_s = self._frequency, self._clock() - self._last_s
+        if frequency.steps is None:
+            return passed_s >= max(frequency.seconds, frequency.rest_s(cost_s))
+        if step - self._last_step < frequency.steps:
+            return False
+        rest_s = frequency.rest_s(cost_s)
+        if passed_s < rest_s and not self._is_told:
+            self._is_told = True
+            _logger.info(
+                "Checkpoints are further apart than every_steps=%d: one costs %.3g s of training, "
+                "and max_overhead=%g allows for that every %.3g s.",
+                *(frequency.steps, cost_s, frequency.max_overhead, rest_s),
+            )
+        return passed_s >= rest_s
+
+    def saved(self, step: int) -> None:
+        self._last_step, self._last_s = step, self._clock()
+
+
+class Agreed:
+    """The same for workers that must all save after the same step: the chief says after which.
+
+    They ask for it after some of the steps only, all after the same ones.
+    """
 
     def __init__(
         self,
-        every_s: float,
+        frequency: Frequency,
         first_step: int,
-        mean: Callable[[float], float],  # over all workers, which call it after the same step
+        of_chief: Callable[[int], int],  # for all workers, which call it after the same step
         clock: Callable[[], float],
     ) -> None:
-        self._every_s = every_s
-        self._mean = mean
-        self._clock = clock
-        self._start_s = clock()
-        self._first_step = first_step
-        self._cost_s = 0.0
-        self._due_step: int | None = None
+        self._frequency, self._of_chief, self._clock = frequency, of_chief, clock
+        self.saved(first_step)
 
-    def is_due(self, step: int) -> bool:
-        if self._due_step is None and step - self._first_step >= _STEPS_TO_AGREE:
-            step_s = (self._clock() - self._start_s) / (step - self._first_step)
-            interval_s = max(self._every_s, self._cost_s / _LARGEST_SHARE)
-            self._due_step = step + max(1, round(self._mean(interval_s / max(step_s, 1e-9))))
-        return self._due_step is not None and step >= self._due_step
+    def is_due(self, step: int, cost_s: float) -> bool:
+        if step < self._ask_at:
+            return False
+        steps = self._of_chief(self._steps_left(step - self._last_step, cost_s))
+        self._ask_at = step + steps
+        return not steps
 
-    def saved(self, step: int, cost_s: float) -> None:
-        self._start_s, self._first_step = self._clock(), step
-        self._cost_s, self._due_step = cost_s, None
+    def saved(self, step: int) -> None:
+        self._last_step, self._last_s = step, self._clock()
+        self._ask_at = step + (self._frequency.steps or _FACTOR)
+
+    def _steps_left(self, steps: int, cost_s: float) -> int:
+        passed_s = self._clock() - self._last_s
+        wanted_s = self._frequency.rest_s(cost_s)
+        if self._frequency.steps is None:
+            wanted_s = max(wanted_s, self._frequency.seconds)
+        left_s = wanted_s - passed_s
+        if left_s <= _NEARLY * wanted_s:
+            return 0
+        return max(1, min(_FACTOR * steps, math.ceil(left_s * steps / max(passed_s, 1e-9))))
 
 
-# Told of each step whether a checkpoint is due, and of those that were saved and what they cost.
-Schedule: TypeAlias = EverySteps | EveryInterval | AgreedInterval
+# Told of each step whether a checkpoint is due, given what the last one has cost, and of those that
+# were saved.
+Schedule: TypeAlias = Alone | Agreed
 
 
 def make_schedule(
-    every_steps: int | None,
-    every_s: float,
+    frequency: Frequency,
     first_step: int,
     strategy: tf.distribute.Strategy,
     clock: Callable[[], float],
 ) -> Schedule:
-    """Returns when a `fit` that starts at `first_step` saves; by time if `every_steps` is None."""
-    if every_steps is not None:
-        return EverySteps(every_steps, first_step)
-    if not _tasks_of(strategy):
-        return EveryInterval(every_s, clock)
+    """Returns when a `fit` that starts at `first_step` saves."""
+    is_exact = frequency.steps is not None and frequency.max_overhead is None
+    if is_exact or not _tasks_of(strategy):
+        return Alone(frequency, first_step, clock)
 
-    def mean(value: float) -> float:
+    def of_chief(steps: int) -> int:
         values = strategy.experimental_distribute_values_from_function(
-            lambda _: tf.constant(value, tf.float64)
+            lambda context: tf.constant(
+                0 if context.replica_id_in_sync_group else steps, tf.float64
+            )
         )
-        return float(strategy.reduce(tf.distribute.ReduceOp.MEAN, values, axis=None))
+        return int(strategy.reduce(tf.distribute.ReduceOp.SUM, values, axis=None))
 
-    return AgreedInterval(every_s, first_step, mean, clock)
+    return Agreed(frequency, first_step, of_chief, clock)
 
 
 def make_stop(notice: SigtermNotice, strategy: tf.distribute.Strategy) -> Stop:

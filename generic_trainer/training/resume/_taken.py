@@ -29,7 +29,7 @@ class TakenVariables:
     """Takes the values of lists of variables, which stay the same ones."""
 
     def __init__(self, variables: Mapping[str, tf.Variable], graph: tf.Tensor) -> None:
-        self._names, self._graph = [*variables], graph
+        self._names, self._graph = _constant([*variables, _GRAPH]), graph
         handles = [(each.handle, each.dtype) for each in variables.values()]
 
         @tf.autograph.experimental.do_not_convert
@@ -64,8 +64,7 @@ class TakenVariables:
         Args:
             name: of the files, as the checkpoint's `write` is given it.
         """
-        names = [*self._names, _GRAPH]
-        return functools.partial(_write, name, names, [*self._read(), self._graph])
+        return functools.partial(_write, name, self._names, [*self._read(), self._graph])
 
 
 def take_iterator(iterator: tf.data.Iterator, name: str) -> Writer:
@@ -79,23 +78,28 @@ def take_iterator(iterator: tf.data.Iterator, name: str) -> Writer:
         tf.errors.OpError: it has none that can be saved.
     """
     (state,) = internals.TF_ITERATOR_STATE.of(iterator)().values()
-    names = [_ITERATOR_STATE, _GRAPH]
-    return functools.partial(_write, name, names, [state, _graph_of_iterators()])
+    names, graph = _description_of_iterators()
+    return functools.partial(_write, name, names, [state, graph])
 
 
 @functools.cache
-def _graph_of_iterators() -> Any:
+def _description_of_iterators() -> tuple[tf.Tensor, tf.Tensor]:
     iterator = iter(tf.data.Dataset.range(1))
-    return _looked_up(tf.train.Checkpoint(**{_ITERATOR: iterator}))[1]
+    _, graph = _looked_up(tf.train.Checkpoint(**{_ITERATOR: iterator}))
+    return _constant([_ITERATOR_STATE, _GRAPH]), graph
 
 
 def _looked_up(checkpoint: tf.train.Checkpoint) -> tuple[set[str], Any]:
     """Returns the names of what a checkpoint writes, and how it describes the objects."""
     view = internals.TF_CHECKPOINT_VIEW.get()(checkpoint)
     tensors, *_, graph = internals.TF_CHECKPOINT_TENSORS.get()(view)
+    names = {name for each in tensors.values() for name in each}
+    return names, _constant(graph.SerializeToString())
+
+
+def _constant(texts: Any) -> tf.Tensor:
     with tf.device("CPU:0"):
-        text = tf.constant(graph.SerializeToString())
-    return {name for each in tensors.values() for name in each}, text
+        return tf.constant(texts)
 
 
 def _is_plain(variable: Any) -> bool:
@@ -104,11 +108,11 @@ def _is_plain(variable: Any) -> bool:
     )
 
 
-def _write(name: str, names: list[str], tensors: list[Any], directory: str) -> None:
+def _write(name: str, names: tf.Tensor, tensors: list[Any], directory: str) -> None:
     with tf.device("CPU:0"):
         tf.raw_ops.SaveV2(
             prefix=os.path.join(directory, name),
             tensor_names=names,
-            shape_and_slices=[""] * len(names),
+            shape_and_slices=tf.fill([len(tensors)], ""),
             tensors=tensors,
         )

@@ -78,6 +78,7 @@ def main(directory: str, path: str, kind: str, batch: str, number: str, package:
         types.SimpleNamespace(checkpoint_dir=directory),
         callbacks=[keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=10.0)],
         every_steps=EVERY_STEPS,
+        max_overhead=None,  # after exactly these
     )
     steps = STEPS_PER_EPOCH if kind == "endless" else None
     history = model.fit(

@@ -126,6 +126,7 @@ def fn_args(directory: Path) -> types.SimpleNamespace:
         ({"every_steps": 1, "every_s": 1.0}, "expected every_steps or every_s, found both"),
         ({"every_steps": 0}, "every_steps: expected at least 1, found 0"),
         ({"every_s": 0.0}, "every_s: expected more than 0 s, found 0"),
+        ({"max_overhead": 0.0}, "max_overhead: expected a share above 0 and up to 1, or None"),
     ],
 )
 def test_wrong_arguments(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
@@ -151,7 +152,7 @@ def test_either_keras_resumes_in_one_process(tmp_path: Path, examples: str, pack
 
     def result_of(directory: Path, *callbacks: Any) -> Any:
         model = fit_in_child.compiled_model(keras)
-        resume = resume_callbacks(fn_args(directory), every_steps=4)
+        resume = resume_callbacks(fn_args(directory), every_steps=4, max_overhead=None)
         data = fit_in_child.dataset(examples, "finite", reader="stream")
         history = model.fit(
             data.unbatch().shuffle(30, seed=3).batch(10),
