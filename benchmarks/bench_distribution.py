@@ -189,6 +189,8 @@ def own_ray() -> Iterator[None]:
     os.environ.update(
         PYTHONPATH=str(ROOT),
         RAY_USAGE_STATS_ENABLED="0",
+        # Its workers would have to wait for all others on a machine that is in use.
+        RAY_worker_niceness="0",
         # Ray will only warn about what it will do in later versions, on every start.
         RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
     )

@@ -223,6 +223,18 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     assert saved[-1].startswith("step-000000000008")
 
 
+@pytest.mark.parametrize(("max_overhead", "expected"), [(None, [2, 4, 6, 8, 8]), (1e-9, [2, 8])])
+def test_the_share_that_saving_may_take_decides_which_are_written(
+    tmp_path: Path, max_overhead: float | None, expected: list[int]
+) -> None:
+    callbacks = resume_callbacks(
+        fn_args(tmp_path), every_steps=2, max_overhead=max_overhead, max_to_keep=9
+    )
+    tiny_model().fit(tiny_data(), verbose=0, callbacks=callbacks)
+    saved = sorted((tmp_path / "fit").glob("step-*"))
+    assert [int(each.stem.removeprefix("step-")) for each in saved] == expected  # and the end
+
+
 def test_each_fit_of_a_run_needs_a_name(tmp_path: Path) -> None:
     args = fn_args(tmp_path)
     callbacks = resume_callbacks(args)
