@@ -116,6 +116,7 @@ class Agreed:
         clock: Callable[[], float],
     ) -> None:
         self._frequency, self._of_chief, self._clock = frequency, of_chief, clock
+        self._ask_at = 0
         self.saved(first_step)
 
     def is_due(self, step: int, cost_s: float) -> bool:
