@@ -323,6 +323,12 @@ TFX_BSL_PARSER_CONFIG = PrivateAttribute(
     "parsing examples as TFX's reader does",
 )
 
+TFX_BSL_SEQUENCE_PARSER_CONFIG = PrivateName(
+    "tfx-bsl",
+    "tfx_bsl.tfxio.tensor_representation_util:CreateTfSequenceExampleParserConfig",
+    "parsing sequence examples as TFX's reader does",
+)
+
 # ---- tensorflow-estimator ------------------------------------------------------------------------
 
 ESTIMATOR_CALL_INPUT_FN = PrivateAttribute(

@@ -146,14 +146,15 @@ def _bad_record(file: RecordFile, parser: Parser, first: int, records: tf.Tensor
 def _problems_of(parser: Parser, record: bytes, error: BaseException) -> dict[str | None, str]:
     """Returns feature → what is wrong with it, with None where it is not that of a feature."""
     try:
-        values = tf.train.Example.FromString(record).features.feature
+        values = parser.values_of(record)
     except Exception:
-        return {None: f"expected a serialized tf.Example, found {len(record)} bytes that are none"}
+        kind = parser.record_type
+        return {None: f"expected a serialized {kind}, found {len(record)} bytes that are none"}
     problems: dict[str | None, str] = {}
-    for key, feature in parser.features.items():
-        name = getattr(feature, "value_key", None) or key
-        problem = _problem_with(feature, values.get(name))
-        if problem:
+    for key, steps in values.items():
+        found = filter(None, (_problem_with(parser.features[key], step) for step in steps))
+        if problem := next(found, None):
+            name = parser.column(key)
             problems[name] = f"feature {name!r}: {problem}"
     return problems or {None: reason(error)}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import tensorflow as tf
@@ -30,21 +30,31 @@ from generic_trainer.data._plan import (
     estimate,
     reason_to_stream,
 )
-from generic_trainer.errors import ConfigurationError
+from generic_trainer.data._sequences import SequenceParser
+from generic_trainer.data._views import ViewParser
+from generic_trainer.errors import ConfigurationError, DataError
 
 _logger = logging.getLogger(__name__)
 
 DatasetFactory = Callable[[Sequence[str], Any, Any], tf.data.Dataset]
-_FAST_FORMAT = "FORMAT_TF_EXAMPLE"
+MakeParser = Callable[[Any, str | None], Parser]
+_TF_EXAMPLE = "FORMAT_TF_EXAMPLE"
+# Payload format → what makes a parser of a schema and a label.
+_PARSERS: Mapping[str, MakeParser] = {
+    _TF_EXAMPLE: Parser.from_schema,
+    "FORMAT_TF_SEQUENCE_EXAMPLE": SequenceParser.from_schema,
+}
 # Workers must agree on the order before they can shard it.
 _CLUSTER_SEED = 0
 _CHOSEN = "that path was chosen"
+_UNEXPECTED = "the data view does not make a row of each record"
 
 
 def make_dataset_factory(
     fallback: DatasetFactory | None = None,
     *,
-    payload_format: str = _FAST_FORMAT,
+    payload_format: str = _TF_EXAMPLE,
+    data_view_uri: str | None = None,
     memory_budget_bytes: int | None = None,
     cache_dir: str | None = None,
     seed: int | None = None,
@@ -68,8 +78,10 @@ def make_dataset_factory(
        server strategies do not shard: each worker goes through everything, as with TFX's reader.
 
     Args:
-        fallback: TFX's own factory, for payload formats other than tf.Example.
+        fallback: TFX's own factory, for payload formats that have no columns, and for data views
+            in graphs of TensorFlow 1.
         payload_format: name in `tfx.proto.example_gen_pb2.PayloadFormat`.
+        data_view_uri: the data view that decodes records of the payload format FORMAT_PROTO.
         memory_budget_bytes: what all columns of this factory may take in memory; None: the
             megabytes that GENERIC_TRAINER_READER_MEMORY_MB says in the environment, else a quarter
             of what is free when the first dataset is made.
@@ -79,7 +91,7 @@ def make_dataset_factory(
         path: "auto" chooses by size; any other value is taken as it is.
 
     Raises:
-        ConfigurationError: another payload format and no fallback, or an unknown path.
+        ConfigurationError: a payload format that needs a fallback and has none, or an unknown path.
 
     The factory itself raises `ConfigurationError` for a budget in the environment that is no
     number and for a schema that tfx_bsl cannot use, and `DataError` for files that are missing,
@@ -90,20 +102,32 @@ def make_dataset_factory(
         raise ConfigurationError(
             f"path: expected 'auto', 'memory', 'disk' or 'stream', found {path!r}"
         )
-    if payload_format != _FAST_FORMAT:
+    make_parser = _of_view(data_view_uri) if data_view_uri else _PARSERS.get(payload_format)
+    if make_parser is None:
         return _announced(fallback, payload_format)
-    return _Reader(
+    reader = _Reader(
+        make_parser,
         lambda: ReaderBudget.of(memory_budget_bytes, cache_dir),
         seed,
         None if path == "auto" else path,
     )
+    if not data_view_uri or fallback is None:
+        return reader
+    others = _announced(fallback, payload_format)
+    # What is loaded eagerly cannot be called in a graph that somebody builds.
+    return lambda *arguments: (reader if tf.executing_eagerly() else others)(*arguments)
+
+
+def _of_view(uri: str) -> MakeParser:
+    load = functools.cache(lambda: ViewParser.from_uri(uri))
+    return lambda schema, label_key: load().with_label(label_key)
 
 
 def _announced(fallback: DatasetFactory | None, payload_format: str) -> DatasetFactory:
     if fallback is None:
         raise ConfigurationError(
-            f"payload_format: expected {_FAST_FORMAT} where no fallback is given, found "
-            f"{payload_format}. Pass TFX's factory as fallback."
+            f"payload_format: expected {' or '.join(_PARSERS)} where neither a data view nor a "
+            f"fallback is given, found {payload_format}. Pass TFX's factory as fallback."
         )
 
     def factory(file_pattern: Sequence[str], options: Any, schema: Any) -> tf.data.Dataset:
@@ -117,8 +141,13 @@ class _Reader:
     """A `tf_dataset_factory`: its datasets share their columns and a budget."""
 
     def __init__(
-        self, make_budget: Callable[[], ReaderBudget], seed: int | None, path: ReadPath | None
+        self,
+        make_parser: MakeParser,
+        make_budget: Callable[[], ReaderBudget],
+        seed: int | None,
+        path: ReadPath | None,
     ) -> None:
+        self._make_parser = make_parser
         # When the first dataset is made:
         self._make_budget = functools.cache(make_budget)
         self._cache_folder = functools.cache(CacheFolder.of_environment)
@@ -130,7 +159,8 @@ class _Reader:
     def __call__(
         self, file_pattern: str | Sequence[str], options: Any, schema: Any
     ) -> tf.data.Dataset:
-        parser = Parser.from_schema(schema, options.label_key)
+        parser = self._make_parser(schema, options.label_key)
+        options = parser.options(options)
         parser.check_room(options.batch_size)
         files = match_files(file_pattern)
         seed = self._seed_of(options)
@@ -141,6 +171,10 @@ class _Reader:
                 columns = self._columns_of(files, parser, options)
             except NoRoom as error:
                 reason = str(error)
+            except DataError as error:
+                if error.path or not isinstance(parser, ViewParser):
+                    raise
+                reason = f"{_UNEXPECTED}: {error}"
         size = options.batch_size
         if columns is not None and columns.num_rows:
             place = "memory" if columns.store.in_memory else "disk"
@@ -178,6 +212,8 @@ class _Reader:
             if columns := found.open(files, parser, in_memory=plan.path == "memory" and fits):
                 _announce(files, columns, f"{plan.reason}; parsed by an earlier run")
                 return columns
+        if reason := eagerly(lambda: parser.reason_to_stream(files)):
+            raise NoRoom(reason)
         plan = self._plan(self._estimate(files, parser), options)
         if plan.path == "stream":
             raise NoRoom(plan.reason)

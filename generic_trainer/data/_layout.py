@@ -104,6 +104,7 @@ def make_layout(parser: Parser, separator: bytes, coded: AbstractSet[str]) -> La
     dense: dict[tuple[tf.DType, bytes | None], dict[str, tuple[int, ...]]] = {}
     lists: dict[tuple[tf.DType, tf.DType | None, bytes | None], list[str]] = {}
     nested: list[Part] = []
+    ragged = parser.ragged_specs()
     for key, feature in parser.features.items():
         ending = None if key in coded else separator
         kind = feature.dtype, ending if feature.dtype == tf.string else None
@@ -115,8 +116,8 @@ def make_layout(parser: Parser, separator: bytes, coded: AbstractSet[str]) -> La
             size = feature.size
             shape = tuple(size) if isinstance(size, (list, tuple)) else (size,)
             nested.append(SparsePart(key, feature.dtype, shape, kind[1]))
-        elif feature.partitions:
-            nested.append(RaggedPart(key, _ragged_spec(key, feature), kind[1]))
+        elif key in ragged:
+            nested.append(RaggedPart(key, ragged[key], kind[1]))
         else:
             lists.setdefault((kind[0], feature.row_splits_dtype, kind[1]), []).append(key)
     return Layout(
@@ -126,14 +127,6 @@ def make_layout(parser: Parser, separator: bytes, coded: AbstractSet[str]) -> La
             *nested,
         )
     )
-
-
-def _ragged_spec(key: str, feature: Any) -> tf.RaggedTensorSpec:
-    parsed = tf.function(
-        lambda records: tf.io.parse_example(records, {key: feature}), autograph=False
-    )
-    function = parsed.get_concrete_function(tf.TensorSpec([None], tf.string))
-    return tf.RaggedTensorSpec.from_value(function.structured_outputs[key])
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from generic_trainer._core import internals
 from generic_trainer._core.machine import available_cpus, free_memory_bytes
+from generic_trainer._core.records import RecordFile
 from generic_trainer.data._graph import traced
 from generic_trainer.errors import ConfigurationError, DataError
 
@@ -34,6 +36,7 @@ class Parser:
     features: Mapping[str, Any]
     tensor_names: Mapping[str, str]
     label_key: str | None
+    record_type: ClassVar[str] = "tf.Example"
 
     @classmethod
     def from_schema(cls, schema: schema_pb2.Schema | None, label_key: str | None) -> Parser:
@@ -47,7 +50,7 @@ class Parser:
         from tfx_bsl.tfxio import tf_example_record
 
         if schema is not None:
-            _check_defaults(schema)
+            check_defaults(schema)
         try:
             record = tf_example_record.TFExampleRecord(
                 file_pattern="unused", schema=schema, telemetry_descriptors=["GenericTrainer"]
@@ -58,12 +61,16 @@ class Parser:
             raise ConfigurationError(
                 f"tfx_bsl cannot read examples by the schema: {error}"
             ) from error
-        if label_key is not None and label_key not in known:
-            raise ConfigurationError(
-                f"The `label_key` provided ({label_key}) must be one of the following tensor "
-                f"names: {sorted(known)}."
-            )
+        check_label(label_key, known)
         return cls(features, tensor_names, label_key)
+
+    def options(self, options: Any) -> Any:
+        """Returns the options of a dataset that TFX's reader does not ignore as they are asked."""
+        return options
+
+    def reason_to_stream(self, files: Sequence[RecordFile]) -> str | None:
+        """Returns why these records cannot be read into columns; None: they can."""
+        return None
 
     def check_room(self, rows: int) -> None:
         """Raises `DataError` where so many examples cannot be in memory at once.
@@ -115,11 +122,7 @@ class Parser:
 
     def parse_lists(self, serialized: tf.Tensor) -> dict[str, Any]:
         """Parses as `parse` does, with ragged tensors for `VarLenFeature`s: they cost less."""
-        features = {
-            key: tf.io.RaggedFeature(each.dtype) if isinstance(each, tf.io.VarLenFeature) else each
-            for key, each in self.features.items()
-        }
-        parsed: dict[str, Any] = tf.io.parse_example(serialized, features)
+        parsed: dict[str, Any] = tf.io.parse_example(serialized, as_lists(self.features))
         return parsed
 
     def dataset(
@@ -157,12 +160,61 @@ class Parser:
         label = tensors.pop(self.label_key)
         return tensors, label
 
+    def nested(self) -> AbstractSet[str]:
+        """Returns the features that are more than a list of values: ragged tensors of them."""
+        return {key for key, each in self.features.items() if getattr(each, "partitions", None)}
+
+    def ragged_specs(self) -> dict[str, Any]:
+        """Returns the `tf.RaggedTensorSpec` of each `nested` feature."""
+        if not (nested := sorted(self.nested())):
+            return {}
+        parse = tf.function(self.parse, autograph=False)
+        function = parse.get_concrete_function(tf.TensorSpec([None], tf.string))
+        outputs = function.structured_outputs
+        return {key: tf.RaggedTensorSpec.from_value(outputs[key]) for key in nested}
+
+    def values_of(self, record: bytes) -> dict[str, list[tf.train.Feature | None]]:
+        """Returns feature → what a serialized record has of it: one item for each step of it."""
+        values = tf.train.Example.FromString(record).features.feature
+        return {key: [values.get(self.column(key))] for key in self.features}
+
+    def column(self, key: str) -> str:
+        """Returns the name that a feature's values have in the records."""
+        return getattr(self.features[key], "value_key", None) or key
+
     def key(self) -> str:
         """Returns what distinguishes the parsed columns of two parsers."""
         return repr(sorted(self.features.items()))
 
 
-def _check_defaults(schema: schema_pb2.Schema) -> None:
+class MappedParser(Parser):
+    """A parser of other records than tf.Examples: datasets are mapped by its own `parse`."""
+
+    def dataset(
+        self, serialized: tf.data.Dataset, num_threads: int, deterministic: bool
+    ) -> tf.data.Dataset:
+        parse = traced(lambda records: self.element(self.parse(records)))
+        return serialized.map(parse, num_parallel_calls=num_threads, deterministic=deterministic)
+
+
+def check_label(label_key: str | None, known: Iterable[str]) -> None:
+    """Raises `ConfigurationError` for a label that is none of the known tensors."""
+    if label_key is not None and label_key not in known:
+        raise ConfigurationError(
+            f"The `label_key` provided ({label_key}) must be one of the following tensor "
+            f"names: {sorted(known)}."
+        )
+
+
+def as_lists(features: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns parsing configurations with ragged tensors for `VarLenFeature`s."""
+    return {
+        key: tf.io.RaggedFeature(each.dtype) if isinstance(each, tf.io.VarLenFeature) else each
+        for key, each in features.items()
+    }
+
+
+def check_defaults(schema: schema_pb2.Schema) -> None:
     """Raises `DataError` for a shape whose default values alone, a Python list, fill the memory."""
     for group in schema.tensor_representation_group.values():
         for name, tensor in group.tensor_representation.items():

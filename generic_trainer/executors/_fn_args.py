@@ -75,6 +75,7 @@ def _data_accessor(examples_format: ExamplesFormat, seed: int | None) -> fn_args
         tf_dataset_factory=make_dataset_factory(
             tfxio_utils.get_tf_dataset_factory_from_artifact(examples, _TELEMETRY),
             payload_format=examples_utils.get_payload_format_string(examples[0]),
+            data_view_uri=examples_format.data_view_uri,
             seed=seed,
         ),
         record_batch_factory=make_record_batch_factory(

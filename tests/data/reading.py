@@ -30,12 +30,13 @@ def schema_of(text: str = SCHEMA) -> schema_pb2.Schema:
 
 def example(**features: Any) -> bytes:
     """Returns a serialized tf.Example; the type of a feature is that of its first value."""
-    made = {key: _feature(values) for key, values in features.items()}
+    made = {key: feature_of(values) for key, values in features.items()}
     proto = tf.train.Example(features=tf.train.Features(feature=made))
     return proto.SerializeToString(deterministic=True)
 
 
-def _feature(values: Any) -> tf.train.Feature:
+def feature_of(values: Any) -> tf.train.Feature:
+    """Returns a value, or a list of them, as a feature of its type."""
     values = values if isinstance(values, (list, tuple)) else [values]
     values = [each.encode() if isinstance(each, str) else each for each in values]
     if not values:

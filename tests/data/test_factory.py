@@ -266,9 +266,9 @@ def test_other_payload_formats_go_through_the_fallback(
     taxis: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "generic_trainer")
-    factory = make_dataset_factory(tfx_dataset, payload_format="FORMAT_TF_SEQUENCE_EXAMPLE")
+    factory = make_dataset_factory(tfx_dataset, payload_format="FORMAT_PARQUET")
     assert sorted(ids(factory(taxis, options(), schema_of()))) == list(range(300))
-    assert "FORMAT_TF_SEQUENCE_EXAMPLE through TFX's own reader" in caplog.text
+    assert "FORMAT_PARQUET through TFX's own reader" in caplog.text
 
 
 def test_wrong_arguments() -> None:

@@ -1,0 +1,182 @@
+"""The parser that TFX's reader makes of a data view: the graph that decodes a user's own records.
+
+A data view (`tfx.components.experimental.data_view`) is a saved function from serialized records to
+tensors. Columns are kept of it where it makes one row of each record, the same one whatever records
+are beside it; else it decodes anew in every epoch, as with TFX.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from generic_trainer._core.files import files_below, fingerprint_of_file
+from generic_trainer._core.records import READ_ERRORS, RecordFile, record_dataset
+from generic_trainer.data._columns import SEPARATORS
+from generic_trainer.data._layout import make_layout
+from generic_trainer.data._parser import MappedParser, check_label
+from generic_trainer.errors import ConfigurationError
+
+# Ops that give other values each time: `RandomUniform`, `StatefulUniformInt`, ...
+_DRAWS = re.compile(r"Random|Multinomial|^Stateful(?!PartitionedCall)")
+_SAMPLE_RECORDS = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class ViewParser(MappedParser):
+    """Turns batches of serialized records into what TFX's reader delivers through a data view.
+
+    Attributes:
+        features: tensor → the `tf.io` configuration that describes what is decoded.
+        decoder: tfx_bsl's, loaded. It has no tables and no variables: no data view can.
+        fingerprint: what distinguishes the decoder from others.
+        fault: why its tensors cannot be kept, as far as it can be seen without a record.
+    """
+
+    decoder: Any
+    fingerprint: str
+    fault: str | None
+
+    @classmethod
+    def from_uri(cls, uri: str) -> ViewParser:
+        """Loads a data view, without a label.
+
+        Raises:
+            ConfigurationError: it cannot be loaded, or tfx_bsl does not take its tensors.
+        """
+        from tfx_bsl.coders import tf_graph_record_decoder
+        from tfx_bsl.tfxio import tensor_to_arrow
+
+        try:
+            saved = tf.saved_model.load(uri)
+            decoder = tf_graph_record_decoder.LoadedDecoder(saved)
+            specs = decoder.output_type_specs()
+            tensor_to_arrow.TensorsToRecordBatchConverter(specs)
+            prints = [[name, fingerprint_of_file(f"{uri}/{name}")] for name in files_below(uri)]
+        except Exception as error:  # whatever an unknown op, or what is no decoder, raises
+            raise ConfigurationError(f"{uri}: tfx_bsl cannot use the data view: {error}") from error
+        features = {name: _feature_of(spec) for name, spec in specs.items()}
+        names = {name: name for name in features}
+        fault = _fault(decoder, saved.decode_fun.graph, features)
+        return cls(features, names, None, decoder, json.dumps(prints), fault)
+
+    def with_label(self, label_key: str | None) -> ViewParser:
+        """Returns the parser with a label, which `ConfigurationError` says is no tensor of it."""
+        check_label(label_key, self.features)
+        return dataclasses.replace(self, label_key=label_key)
+
+    def options(self, options: Any) -> Any:
+        # TFX leaves the number to `tf.data`, by which it chooses the order of several files.
+        return options._replace(reader_num_threads=tf.data.AUTOTUNE)
+
+    def nested(self) -> AbstractSet[str]:
+        return {
+            name
+            for name, spec in self.decoder.output_type_specs().items()
+            if isinstance(spec, tf.RaggedTensorSpec) and spec.shape.rank > 2
+        }
+
+    def parse(self, serialized: tf.Tensor) -> dict[str, Any]:
+        return dict(self.decoder.decode_record(serialized))
+
+    def parse_lists(self, serialized: tf.Tensor) -> dict[str, Any]:
+        """Parses as `Parser.parse_lists` does; an error where there is not a row of each record."""
+        rows = tf.size(serialized, tf.int64)
+        parsed = self.parse(serialized)
+        return {name: _as_stored(parsed[name], rows, self.features[name]) for name in self.features}
+
+    def reason_to_stream(self, files: Sequence[RecordFile]) -> str | None:
+        if self.fault or not files:
+            return self.fault
+        dataset = record_dataset(files[0].path, files[0].compression)
+        layout = make_layout(self, SEPARATORS[0], frozenset())
+
+        def packed(records: tf.Tensor) -> list[np.ndarray]:
+            arrays, _ = layout.pack(self.parse_lists(records))
+            return [np.asarray(array) for array in arrays]
+
+        try:
+            for records in dataset.take(_SAMPLE_RECORDS).batch(_SAMPLE_RECORDS):
+                alone = [packed(record[tf.newaxis]) for record in records]
+                for array, pieces in zip(packed(records), zip(*alone, strict=True), strict=True):
+                    if array.tobytes() != b"".join(piece.tobytes() for piece in pieces):
+                        return "the data view makes of a record what depends on those beside it"
+        except READ_ERRORS:
+            return None  # which reading the records explains
+        return None
+
+    def values_of(self, record: bytes) -> dict[str, list[tf.train.Feature | None]]:
+        return {}
+
+    def key(self) -> str:
+        return f"data view {self.fingerprint}"
+
+
+def _feature_of(spec: Any) -> Any:
+    """Returns the `tf.io` configuration whose tensors have this spec; None: there is none."""
+    inner = spec.shape[1:]
+    if isinstance(spec, tf.RaggedTensorSpec):
+        is_known = spec.shape[spec.ragged_rank + 1 :].is_fully_defined()
+        known = tf.io.RaggedFeature(spec.dtype, row_splits_dtype=spec.row_splits_dtype)
+        return known if is_known else None
+    if isinstance(spec, tf.SparseTensorSpec) and inner.as_list() == [None]:
+        return tf.io.VarLenFeature(spec.dtype)
+    if not inner.is_fully_defined():
+        return None
+    if isinstance(spec, tf.SparseTensorSpec):
+        return tf.io.SparseFeature([], "", spec.dtype, inner.as_list())
+    return tf.io.FixedLenFeature(inner.as_list(), spec.dtype)
+
+
+def _fault(decoder: Any, graph: tf.Graph, features: Mapping[str, Any]) -> str | None:
+    if decoder.record_index_tensor_name is not None:
+        return "the data view makes any number of rows of a record"
+    unknown = sorted(name for name, feature in features.items() if feature is None)
+    if unknown:
+        return f"the data view does not say the shape of {', '.join(unknown)}"
+    proto = graph.as_graph_def()
+    nodes = [*proto.node, *(node for each in proto.library.function for node in each.node_def)]
+    drawn = sorted({node.op for node in nodes if "seed" in node.attr or _DRAWS.search(node.op)})
+    return f"the data view draws random values ({', '.join(drawn)})" if drawn else None
+
+
+def _as_stored(tensor: Any, rows: tf.Tensor, feature: Any) -> Any:
+    """Returns a tensor as a layout takes it, lists as ragged ones, if it is as the layout thinks.
+
+    An error of TensorFlow if not.
+    """
+    with tf.control_dependencies(list(_checks(tensor, rows, feature))):
+        tensor = tf.nest.map_structure(tf.identity, tensor, expand_composites=True)
+    if not isinstance(feature, tf.io.VarLenFeature):
+        return tensor
+    return tf.RaggedTensor.from_value_rowids(
+        tensor.values, tensor.indices[:, 0], nrows=rows, validate=False
+    )
+
+
+def _checks(tensor: Any, rows: tf.Tensor, feature: Any) -> Iterator[tf.Operation]:
+    check = tf.debugging.assert_equal
+    if isinstance(tensor, tf.RaggedTensor):
+        yield check(tensor.nrows(tf.int64), rows)
+        return
+    if not isinstance(tensor, tf.SparseTensor):
+        yield check(tf.shape(tensor, tf.int64), tf.stack([rows, *feature.shape]))
+        return
+    of_row = tensor.indices[:, 0]
+    steps = of_row[1:] - of_row[:-1]
+    yield tf.debugging.assert_non_negative(steps)
+    yield tf.debugging.assert_less(of_row, rows)
+    if isinstance(feature, tf.io.SparseFeature):
+        yield check(tensor.dense_shape, tf.stack([rows, *feature.size]))
+        return
+    places = tf.concat([[-1], tensor.indices[:, 1]], axis=0)
+    starts = tf.concat([tf.ones_like(of_row[:1]), steps], axis=0) > 0
+    yield check(places[1:], tf.where(starts, tf.zeros_like(of_row), places[:-1] + 1))
+    yield check(tensor.dense_shape, tf.stack([rows, tf.reduce_max(places) + 1]))
