@@ -41,6 +41,7 @@ BENCHMARKS: dict[str, dict[str, list[str]]] = {
         "full": ["--batch", "256", "1024"],
     },
     "record_batches": {"small": ["--rows", "20000", "--repeats", "2"], "full": []},
+    "payloads": {"small": ["--rows", "20000", "--repeats", "1"], "full": []},
     "training": {
         "small": ["--rows", "50000", "--runs", "2", "--epochs", "2"],
         "full": ["--rows", "1000000", "--runs", "3"],

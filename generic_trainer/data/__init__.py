@@ -1,4 +1,4 @@
-"""The reader: `tf.data` datasets of tf.Examples, many times faster than TFX's own.
+"""The reader: `tf.data` datasets of examples, many times faster than TFX's own.
 
 ::
 
@@ -7,8 +7,9 @@
     factory = make_dataset_factory(fallback=tfx_factory, payload_format="FORMAT_TF_EXAMPLE")
     dataset = factory(file_pattern, options, schema)   # as fn_args.data_accessor.tf_dataset_factory
 
-The elements are those of tfx_bsl's `TFExampleRecord.TensorFlowDataset`. What differs is how they
-come to be, chosen by size and stated in one log line:
+The elements are those of `TensorFlowDataset` of tfx_bsl: of tf.Examples, of tf.SequenceExamples,
+and of what a data view decodes. What differs is how they come to be, chosen by size and stated in
+one log line:
 
 1. In memory: records are parsed once, in parallel, into columns. Every epoch is a full shuffle.
 2. On disk: the same columns in memory-mapped files. Shuffled by block and within windows of blocks.
@@ -20,6 +21,7 @@ How data flows through the modules, all of it called from `_factory`:
 | step | module | makes |
 |---|---|---|
 | 1 | `_parser` | of a schema, what parses a record; `_core.records` finds the files |
+| | `_sequences`, `_views` | the same for tf.SequenceExamples, and of a data view |
 | 2 | `_plan`, `_budget` | of the first records and of what is free, the path |
 | 3 | `_loading` | of all records, columns; `_counting` sees that no file was cut off |
 | | `_cache` | of columns, files in the `_cache_folder`, which later processes map instead |

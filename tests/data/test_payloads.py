@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx_bsl.coders import tf_graph_record_decoder
-from tfx_bsl.tfxio import record_to_tensor_tfxio, tf_sequence_example_record
+from tfx_bsl.tfxio import parquet_tfxio, record_to_tensor_tfxio, tf_sequence_example_record
 from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
 
 from generic_trainer.data import explain_read_errors, make_dataset_factory
@@ -356,3 +356,13 @@ def test_a_view_in_a_graph_of_tensorflow_1_is_left_to_tfx(tmp_path: Path) -> Non
     with tf.Graph().as_default():
         factory(pattern, OPTIONS, None)
     assert asked == [pattern]
+
+
+# ---- Parquet -------------------------------------------------------------------------------------
+
+
+def test_tfx_reads_no_parquet_into_datasets() -> None:
+    parquet = parquet_tfxio.ParquetTFXIO("unread", schema=schema_of())
+    for read in (parquet.TensorFlowDataset, parquet.RecordBatches):
+        with pytest.raises(NotImplementedError):
+            read(OPTIONS)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
 from tfx import types
+from tfx.components.experimental.data_view import constants
 from tfx.components.trainer import fn_args_utils
+from tfx.components.util import examples_utils
+from tfx.proto import example_gen_pb2
 from tfx.types import standard_artifacts
+from tfx_bsl.coders import tf_graph_record_decoder
 from tfx_bsl.public import tfxio
 
 from generic_trainer._core.protos import load_statistics
@@ -68,8 +74,6 @@ def test_directory_names_are_those_of_tfx(fn_args_for: Any) -> None:
 
 
 def test_payload_format_is_that_of_tfx() -> None:
-    from tfx.proto import example_gen_pb2
-
     assert ExamplesFormat(example_gen_pb2.PayloadFormat.FORMAT_TF_EXAMPLE).is_tf_example
     assert not ExamplesFormat(example_gen_pb2.PayloadFormat.FORMAT_PROTO).is_tf_example
 
@@ -146,6 +150,29 @@ def test_data_accessor_reads_the_examples(fn_args_for: Any) -> None:
     )
     assert sum(batch.num_rows for batch in record_batches) == 8
     assert fn_args.data_accessor.data_view_decode_fn is None
+
+
+def test_data_accessor_reads_through_a_data_view(
+    fn_args_for: Any, examples: types.Artifact, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    uri = str(tmp_path / "view")
+    tf_graph_record_decoder.save_decoder(Lengths(), uri)
+    examples_utils.set_payload_format(examples, example_gen_pb2.PayloadFormat.FORMAT_PROTO)
+    examples.set_string_custom_property(constants.DATA_VIEW_URI_PROPERTY_KEY, uri)
+    examples.set_string_custom_property(constants.DATA_VIEW_CREATE_TIME_KEY, "1")
+    fn_args = fn_args_for()
+    caplog.set_level(logging.INFO, "generic_trainer")
+    options = tfxio.TensorFlowDatasetOptions(batch_size=8, num_epochs=1)
+    batches = fn_args.data_accessor.tf_dataset_factory(fn_args.train_files, options, None)
+    assert sum(len(batch["length"]) for batch in batches) == 32
+    assert "from memory" in caplog.text
+
+
+class Lengths(tf_graph_record_decoder.TFGraphRecordDecoder):
+    """A data view that tells how long records are."""
+
+    def decode_record(self, records: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"length": tf.strings.length(records)}
 
 
 def test_changing_fn_args_leaves_the_request_alone(fn_args_for: Any) -> None:
