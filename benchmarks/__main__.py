@@ -55,7 +55,11 @@ BENCHMARKS: dict[str, dict[str, list[str]]] = {
             "small": ["--examples", example, "--runs", "1"],
             "full": ["--examples", example],
         }
-        for example in ("taxi", "mnist", "imdb")
+        for example in ("taxi", "mnist")
+    },
+    "steps/imdb": {  # a recurrent network: 200 steps of it are most of what would be measured
+        "small": ["--examples", "imdb", "--steps", "5", "--runs", "1"],
+        "full": ["--examples", "imdb", "--steps", "20", "--runs", "3"],
     },
     "overhead": {"small": ["--runs", "2", "--train-seconds", "5"], "full": []},
     "trials": {"small": ["--runs", "2", "--steps", "300"], "full": []},

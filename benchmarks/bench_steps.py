@@ -42,6 +42,7 @@ from benchmarks._tfx_examples import (
 _TFX = "tfx.components.Trainer"
 _OURS, _WITH_EVALUATOR = "GenericTrainer", "GenericTrainer, eval config"
 _RAW = "raw_examples"
+_STEPS = 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +107,7 @@ def main() -> None:
     """Prints one table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--examples", nargs="+", choices=EXAMPLES, default=list(EXAMPLES))
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=_STEPS)
     parser.add_argument("--runs", type=int, default=5)
     _figures.add_json_option(parser)
     options = parser.parse_args()
@@ -117,7 +118,7 @@ def main() -> None:
     for name in options.examples:
         with tempfile.TemporaryDirectory() as folder:
             samples = _measure(EXAMPLES[name], Path(folder), options.steps, options.runs)
-        figures += _print(name, samples)
+        figures += _print(name, samples, options.steps)
     _figures.write(figures, options.json)
 
 
@@ -210,7 +211,8 @@ def _eval_config(example: Example) -> Any:
     )
 
 
-def _print(example: str, samples: dict[str, list[Sample]]) -> Iterator[_figures.Figure]:
+def _print(example: str, samples: dict[str, list[Sample]], steps: int) -> Iterator[_figures.Figure]:
+    fewer = "" if steps == _STEPS else f" at {steps} training steps"
     totals = {name: [sample.total for sample in taken] for name, taken in samples.items()}
     reference = statistics.median(totals[_TFX])
     for name, taken in samples.items():
@@ -222,7 +224,7 @@ def _print(example: str, samples: dict[str, list[Sample]]) -> Iterator[_figures.
         )
         if name != _TFX:
             yield _figures.compare(
-                f"step of {example}, {name}", totals[name], "s", _TFX, totals[_TFX],
+                f"step of {example}{fewer}, {name}", totals[name], "s", _TFX, totals[_TFX],
                 less_is_better=True,
             )  # fmt: skip
 

@@ -31,7 +31,7 @@ from generic_trainer.data._plan import (
     reason_to_stream,
 )
 from generic_trainer.data._sequences import SequenceParser
-from generic_trainer.data._views import ViewParser
+from generic_trainer.data._views import NOT_BY_ROW, ViewParser
 from generic_trainer.errors import ConfigurationError, DataError
 
 _logger = logging.getLogger(__name__)
@@ -47,7 +47,6 @@ _PARSERS: Mapping[str, MakeParser] = {
 # Workers must agree on the order before they can shard it.
 _CLUSTER_SEED = 0
 _CHOSEN = "that path was chosen"
-_UNEXPECTED = "the data view does not make a row of each record"
 
 
 def make_dataset_factory(
@@ -174,7 +173,7 @@ class _Reader:
             except DataError as error:
                 if error.path or not isinstance(parser, ViewParser):
                     raise
-                reason = f"{_UNEXPECTED}: {error}"
+                reason = f"{NOT_BY_ROW}: {error}"
         size = options.batch_size
         if columns is not None and columns.num_rows:
             place = "memory" if columns.store.in_memory else "disk"

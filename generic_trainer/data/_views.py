@@ -24,6 +24,7 @@ from generic_trainer.data._layout import make_layout
 from generic_trainer.data._parser import MappedParser, check_label
 from generic_trainer.errors import ConfigurationError
 
+NOT_BY_ROW = "the data view does not make a row of each record"
 # Ops that give other values each time: `RandomUniform`, `StatefulUniformInt`, ...
 _DRAWS = re.compile(r"Random|Multinomial|^Stateful(?!PartitionedCall)")
 _SAMPLE_RECORDS = 32
@@ -103,13 +104,20 @@ class ViewParser(MappedParser):
             return [np.asarray(array) for array in arrays]
 
         try:
-            for records in dataset.take(_SAMPLE_RECORDS).batch(_SAMPLE_RECORDS):
-                alone = [packed(record[tf.newaxis]) for record in records]
-                for array, pieces in zip(packed(records), zip(*alone, strict=True), strict=True):
-                    if array.tobytes() != b"".join(piece.tobytes() for piece in pieces):
-                        return "the data view makes of a record what depends on those beside it"
+            sample = next(iter(dataset.take(_SAMPLE_RECORDS).batch(_SAMPLE_RECORDS)), None)
+            if sample is None:
+                return None
+            self.parse(sample)
         except READ_ERRORS:
             return None  # which reading the records explains
+        try:
+            alone = [packed(record[tf.newaxis]) for record in sample]
+            whole = packed(sample)
+        except READ_ERRORS:
+            return NOT_BY_ROW
+        for array, pieces in zip(whole, zip(*alone, strict=True), strict=True):
+            if array.tobytes() != b"".join(piece.tobytes() for piece in pieces):
+                return "the data view makes of a record what depends on those beside it"
         return None
 
     def values_of(self, record: bytes) -> dict[str, list[tf.train.Feature | None]]:
