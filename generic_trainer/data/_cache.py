@@ -43,7 +43,7 @@ from generic_trainer.errors import DataError, GenericTrainerError
 _logger = logging.getLogger(__name__)
 
 # Another one for whatever changes the rows, their order or their form in the files.
-_VERSION = 1
+_VERSION = 2
 _DIGITS = 32
 _BLOCK_BYTES = 4 << 20
 _PARALLEL_LOOKS = 16

@@ -105,7 +105,9 @@ def make_layout(parser: Parser, separator: bytes, coded: AbstractSet[str]) -> La
     lists: dict[tuple[tf.DType, tf.DType | None, bytes | None], list[str]] = {}
     nested: list[Part] = []
     ragged = parser.ragged_specs()
-    for key, feature in parser.features.items():
+    # Sorted: the order of a map in a proto is another one in every process, and the arrays of
+    # columns in the cache are told apart by theirs.
+    for key, feature in sorted(parser.features.items()):
         ending = None if key in coded else separator
         kind = feature.dtype, ending if feature.dtype == tf.string else None
         if isinstance(feature, tf.io.FixedLenFeature):

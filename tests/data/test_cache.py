@@ -14,8 +14,11 @@ from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
 from generic_trainer import cli
 from generic_trainer.data import _cache_folder, _factory, count_examples, make_dataset_factory
 from generic_trainer.data._cache_folder import DIRECTORY_VARIABLE, LIMIT_VARIABLE, CacheFolder
+from generic_trainer.data._columns import SEPARATORS
+from generic_trainer.data._layout import make_layout
+from generic_trainer.data._parser import Parser
 from generic_trainer.errors import ConfigurationError
-from tests.data.reading import SCHEMA, ids, numbered, schema_of, write, write_files
+from tests.data.reading import SCHEMA, example, ids, numbered, schema_of, write, write_files
 
 ONE_PASS = TensorFlowDatasetOptions(batch_size=32, num_epochs=1, shuffle=False)
 SHUFFLED = TensorFlowDatasetOptions(batch_size=32, num_epochs=2, shuffle_seed=3)
@@ -49,6 +52,21 @@ def read(
 ) -> list[int]:
     """Returns the ids of all examples, read as a new process does."""
     return ids(make_dataset_factory()(pattern, options, schema_of(schema)))
+
+
+def test_columns_are_the_same_in_whatever_order_features_are_told() -> None:
+    features = {
+        **{name: tf.io.FixedLenFeature([], tf.int64) for name in "ab"},
+        **{name: tf.io.VarLenFeature(tf.int64) for name in "cd"},
+    }
+    record = tf.constant([example(a=1, b=2, c=[3], d=[4, 5])])
+    stored = []
+    for names in ("abcd", "dcba"):
+        parser = Parser({name: features[name] for name in names}, {}, None)
+        layout = make_layout(parser, SEPARATORS[0], frozenset())
+        arrays, _ = layout.pack(parser.parse_lists(record))
+        stored.append([array.numpy().tolist() for array in arrays])
+    assert stored[0] == stored[1]
 
 
 def test_the_second_process_parses_nothing_and_reads_the_same(
