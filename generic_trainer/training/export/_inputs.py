@@ -62,8 +62,10 @@ def declared_inputs(model: Any) -> Any:
     Returns:
         The structure, for `match_inputs`; None for a model that declares nothing.
     """
-    if _attribute(model, "inputs"):
-        return _declared(model.input)
+    symbolic = _attribute(model, "inputs")
+    if symbolic:
+        structure = _attribute(model, "input")  # a Sequential of Keras 3 has none
+        return _declared(symbolic[0] if structure is None else structure)
     saved = _called(model, "save_spec")
     if saved:
         return _declared(saved[0][0])

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+import tensorflow as tf
 
 from generic_trainer.training import export_model
 from generic_trainer.validation import Checker, ServingContract
@@ -52,3 +54,28 @@ def test_transform_graph(
     labels = serve(directory, "transform_labels", examples=taxi.examples(without=("miles",)))
     np.testing.assert_array_equal(labels["tips_xf"], features["tips_xf"])
     assert labels.keys() == {"tips_xf"}
+
+
+@pytest.mark.parametrize("made", ["of a list", "added to", "nested", "cloned", "fit"])
+def test_sequential_model_whose_input_has_a_name(keras: Any, made: str, tmp_path: Path) -> None:
+    layers = [keras.Input((2,), name="x"), keras.layers.Dense(1)]
+    model = keras.Sequential(layers if made != "added to" else None)
+    if made == "added to":
+        for layer in layers:
+            model.add(layer)
+    elif made == "nested":
+        model = keras.Sequential([keras.Input((2,), name="x"), keras.Sequential(layers)])
+    elif made == "cloned":
+        model = keras.models.clone_model(model)
+    elif made == "fit":
+        model.compile("sgd", "mse", run_eagerly=True)
+        model.fit(np.ones([2, 2]), np.ones([2, 1]), verbose=0)
+    spec = {name: tf.io.FixedLenFeature([2], tf.float32) for name in ("x", "y")}
+    directory = export_model(model, tmp_path / "1", feature_spec=spec)
+    x = tf.train.Feature(float_list=tf.train.FloatList(value=[1, 2]))
+    example = tf.train.Example(features=tf.train.Features(feature={"x": x}))
+    served = tf.saved_model.load(directory).signatures["serving_default"](
+        tf.constant([example.SerializeToString()])
+    )
+    expected = model(tf.constant([[1.0, 2.0]]))
+    np.testing.assert_allclose(served["outputs"], expected, rtol=1e-5)
