@@ -449,3 +449,8 @@ RAY_TOKEN_LOADER = PrivateName(
     "ray._raylet:AuthenticationTokenLoader",
     "a Ray of our own that asks for a token",
 )
+RAY_TRAIN_FUNCTIONS = PrivateName(
+    "ray",
+    "ray.train.v2._internal.execution.train_fn_utils",
+    "a run_fn that calls ray.train.report and the like",
+)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -62,3 +64,31 @@ def is_keras_3(thing: Any = None) -> bool:
     packages = (kind.__module__.partition(".")[0] for kind in type(thing).__mro__)
     package = next((name for name in packages if name in _PACKAGES), None)
     return package is not None and keras_version(sys.modules[package]).startswith("3.")
+
+
+@contextlib.contextmanager
+def one_more_callback(
+    keras: ModuleType | Any, arguments: dict[str, Any], callback: Any
+) -> Iterator[None]:
+    """Has a call of `fit` call one more callback, before those that it is given.
+
+    Args:
+        keras: the package of the model's Keras.
+        arguments: of `fit`, by name; `self` is the model.
+        callback: of that Keras.
+    """
+    import tensorflow as tf
+
+    given = arguments.get("callbacks")
+    if not isinstance(given, keras.callbacks.CallbackList):
+        arguments["callbacks"] = [callback, *([] if given is None else tf.nest.flatten(given))]
+        yield
+        return
+    # `fit` passes neither the model nor its parameters on to those in such a list.
+    callback.set_model(arguments["self"])
+    callback.set_params(getattr(given, "params", None) or {})
+    given.callbacks.insert(0, callback)
+    try:
+        yield
+    finally:
+        given.callbacks.remove(callback)

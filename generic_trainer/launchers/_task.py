@@ -31,8 +31,9 @@ from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers._dry_run import run_dry
 from generic_trainer.launchers._failures import Failure
 from generic_trainer.launchers._job import Job, TrainingRequest
+from generic_trainer.launchers._ray_train import ray_train_functions
 from generic_trainer.launchers._worker_end import WorkerEnd
-from generic_trainer.training import keras_3_on_one_worker_only, watched
+from generic_trainer.training import checked_on_several_workers, watched
 from generic_trainer.user_code import call_user_function, user_module
 
 _logger = logging.getLogger(__name__)
@@ -66,7 +67,12 @@ def train(job: Job) -> None:
             _logger.info("tf.keras is Keras %s", keras_version())
         _logger.info("TensorBoard: tensorboard --logdir %s", request.model_run_dir)
         seen_dir = request.model_run_dir if is_chief() else ""
-        with explain_read_errors(), _refusals(), watched(seen_dir):
+        with (
+            explain_read_errors(),
+            _checked(),
+            watched(seen_dir),
+            ray_train_functions(request.run_key, request.checkpoint_dir),
+        ):
             call_user_function(run_fn, fn_args, code)
 
 
@@ -197,8 +203,8 @@ def _require_gpu() -> None:
         )
 
 
-def _refusals() -> contextlib.AbstractContextManager[None]:
-    return keras_3_on_one_worker_only() if is_one_of_several() else contextlib.nullcontext()
+def _checked() -> contextlib.AbstractContextManager[None]:
+    return checked_on_several_workers() if is_one_of_several() else contextlib.nullcontext()
 
 
 def _export_dir(request: TrainingRequest) -> str:

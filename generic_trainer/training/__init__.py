@@ -47,7 +47,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "_steps": "steps_for",
         # Two are for launchers, which call `run_fn` within them.
-        "_strategy": "get_strategy keras_3_on_one_worker_only",
+        "_strategy": "get_strategy checked_on_several_workers",
         "_watch": "watched",
         "distributed": "distributed",
         "export": "export_model",

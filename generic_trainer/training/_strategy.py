@@ -1,22 +1,31 @@
-"""The `tf.distribute` strategy of this process, and what Keras 3 cannot do with it."""
+"""The `tf.distribute` strategy of this process, and what several workers cannot do with others."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import logging
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from generic_trainer._core.cluster import has_parameter_servers, is_one_of_several, this_task
-from generic_trainer._core.keras import is_keras_3, keras_3_package, keras_version
+from generic_trainer._core.keras import (
+    is_keras_3,
+    keras_3_package,
+    keras_version,
+    one_more_callback,
+)
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.training.distributed import make_strategy, runtime
+from generic_trainer.training.distributed import agreeing_callback, make_strategy, runtime
 from generic_trainer.user_code import loaded_modules
 
 _logger = logging.getLogger(__name__)
+
+_OF_ONE_MACHINE = (tf.distribute.MirroredStrategy, tf.distribute.TPUStrategy)
 
 
 def get_strategy() -> tf.distribute.Strategy:
@@ -61,30 +70,73 @@ def get_strategy() -> tf.distribute.Strategy:
 
 
 @contextlib.contextmanager
-def keras_3_on_one_worker_only() -> Iterator[None]:
-    """Has `fit` of Keras 3 refuse a model that was built in a `MultiWorkerMirroredStrategy`.
+def checked_on_several_workers() -> Iterator[None]:
+    """Has what several workers cannot do together fail in all of them, with what to do.
 
-    Whether a module uses Keras 3 is known no sooner: a loop of one's own trains well with that
-    strategy, and `tf_keras` is Keras 2 whatever `tf.keras` is.
+    1. `fit` of Keras 3 refuses a model that was built in a `MultiWorkerMirroredStrategy`. Whether a
+       module uses Keras 3 is known no sooner: a loop of one's own trains well with that strategy,
+       and `tf_keras` is Keras 2 whatever `tf.keras` is.
+    2. `fit` of Keras 2 begins there once all workers have the same model and as many batches.
+    3. A strategy for the devices of one machine is refused: each worker would train by itself.
+    4. Who waits for a worker whose `run_fn` has ended does not wait for ever.
     """
-    keras = keras_3_package() if is_keras_3() else None
-    if keras is None:
+    with contextlib.ExitStack() as stack:
+        keras_3 = keras_3_package() if is_keras_3() else None
+        if keras_3 is not None:
+            stack.enter_context(_around(keras_3.Model, "fit", _refuse_keras_3))
+        if "tf_keras" in sys.modules:  # that is what the module has imported, or `tf.keras` is
+            stack.enter_context(_around(sys.modules["tf_keras"].Model, "fit", _agree_first))
+        for kind in _OF_ONE_MACHINE:
+            stack.enter_context(_around(kind, "__init__", _refuse_strategy))
         yield
-        return
-    original = keras.Model.fit
+        connected = runtime() if runtime.cache_info().currsize else None
+        if connected is not None:
+            with contextlib.suppress(tf.errors.OpError):  # the others have ended before
+                connected.leave()
+
+
+@contextlib.contextmanager
+def _around(kind: Any, name: str, around: Callable[..., Any]) -> Iterator[None]:
+    original = getattr(kind, name)
 
     @functools.wraps(original)
-    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        strategy = getattr(self, "distribute_strategy", None)
-        if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            raise _refusal(keras_version(keras))
-        return original(self, *args, **kwargs)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return around(original, self, *args, **kwargs)
 
-    keras.Model.fit = fit
+    setattr(kind, name, method)
     try:
         yield
     finally:
-        keras.Model.fit = original
+        setattr(kind, name, original)
+
+
+def _refuse_keras_3(fit: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    if _is_in_tensorflows_own(model):
+        raise _refusal(keras_version(keras_3_package()))
+    return fit(model, *args, **kwargs)
+
+
+def _agree_first(fit: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    if not _is_in_tensorflows_own(model):
+        return fit(model, *args, **kwargs)
+    bound = inspect.signature(fit).bind(model, *args, **kwargs)
+    keras = sys.modules["tf_keras"]
+    with one_more_callback(keras, bound.arguments, agreeing_callback(keras, runtime())):
+        return fit(*bound.args, **bound.kwargs)
+
+
+def _refuse_strategy(make: Callable[..., None], strategy: Any, *args: Any, **kwargs: Any) -> None:
+    raise ConfigurationError(
+        f"tf.distribute.{type(strategy).__name__} is for the devices of one machine, and this is "
+        f"one of several workers: each would train a model of its own. Write strategy = "
+        "training.get_strategy(), from generic_trainer import training, in its place, or train on "
+        "one worker."
+    )
+
+
+def _is_in_tensorflows_own(model: Any) -> bool:
+    strategy = getattr(model, "distribute_strategy", None)
+    return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
 
 
 def _users_code_has(package: str) -> bool:

@@ -21,6 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from generic_trainer._core import internals
+from generic_trainer._core.keras import one_more_callback
 from generic_trainer._core.machine import (
     IDLE_MAIN_SHARE,
     IDLE_SHARE,
@@ -213,16 +214,10 @@ def _watched_fits(package: ModuleType, watch: _Watch) -> Iterator[None]:
         except TypeError:  # says it in its own words
             return original(self, *args, **kwargs)
         callback = _fit_callback(package, watch, _batch_size(bound.arguments))
-        given = bound.arguments.get("callbacks")
-        if isinstance(given, package.callbacks.CallbackList):
-            callback.set_params(given.params)
-            given.callbacks.append(callback)
-        else:
-            others = [] if given is None else tf.nest.flatten(given)
-            bound.arguments["callbacks"] = [callback, *others]
         watch.fits, watch.has_fitted = watch.fits + 1, True
         try:
-            return original(*bound.args, **bound.kwargs)
+            with one_more_callback(package, bound.arguments, callback):
+                return original(*bound.args, **bound.kwargs)
         finally:
             watch.fits -= 1
 

@@ -23,7 +23,12 @@ from generic_trainer.launchers._options import OPTIONS
 # What they have in common is tried with TFJobs.
 _LIKE_TFJOB = ("trainjob", "vertex")
 _TRIED_FOR_ALL = [
-    f"test_run_that_ends_well_keeps_to_the_rules[{name}-two workers]" for name in _LIKE_TFJOB
+    test.format(name)
+    for name in _LIKE_TFJOB
+    for test in (
+        "test_run_that_ends_well_keeps_to_the_rules[{}-two workers]",
+        "test_code_of_others_trains_as_it_is[{}]",
+    )
 ]
 
 __all__ = ["add_options", "deselect", "is_elsewhere", "options_of", "shared_folder"]
@@ -43,7 +48,7 @@ def add_options(parser: pytest.Parser) -> None:
 def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves the contract suite of the engine that is asked for, if one is.
 
-    Engines that have the better part in common are tried with one run each where none is.
+    Engines that have the better part in common are tried with two runs each where none is.
     """
     engine, options = config.getoption("--engine"), config.getoption("--engine-options")
     if (options and not engine) or (config.getoption("--kubeconfig") and not options):

@@ -34,6 +34,7 @@ from tests import helpers
 from tests.launchers import jobs
 from tests.launchers.engines import is_elsewhere, options_of, shared_folder
 from tests.launchers.kubernetes_stand_in import kubernetes_stand_in
+from tests.launchers.tutorials import GUIDE, RAYS_EXAMPLE
 from tests.launchers.vertex_stand_in import vertex_stand_in
 
 TRAINS = """
@@ -443,3 +444,21 @@ def test_worker_that_is_lost_too_often_ends_the_run(
     noted = notes(root / "model_run/1")
     assert len(noted["worker-0"]) == 2
     assert nothing_runs(noted)
+
+
+# ---- code of others ------------------------------------------------------------------------------
+
+
+# Each takes long to trace in Keras 2.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("launcher", "source"),
+    [("local", RAYS_EXAMPLE), ("ray", GUIDE), ("trainjob", RAYS_EXAMPLE), ("vertex", GUIDE)],
+    indirect=["launcher"],
+    ids=["local", "ray", "trainjob", "vertex"],
+)
+def test_code_of_others_trains_as_it_is(run: Run, source: str) -> None:
+    job = run(source, {"num_workers": 2, "env": {"TF_USE_LEGACY_KERAS": "1"}})
+    said = re.findall(r"(?m)^(?:\[worker \d\] )?(weights|sum|batch of.*): (.*)$", log(job))
+    assert said and len({*said}) == len({name for name, _ in said}), said  # all workers alike
+    assert jobs.exported(job) == ["Format-Serving"]

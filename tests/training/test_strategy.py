@@ -13,9 +13,9 @@ import tensorflow as tf
 from generic_trainer._core.cluster import Task
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import (
+    checked_on_several_workers,
     distributed,
     get_strategy,
-    keras_3_on_one_worker_only,
 )
 from generic_trainer.training.distributed import _runtime
 
@@ -106,7 +106,7 @@ def test_fit_of_keras_3_is_refused_whatever_the_environment_says_since(
         distribute_strategy = object.__new__(tf.distribute.MultiWorkerMirroredStrategy)
 
     with (
-        keras_3_on_one_worker_only(),
+        checked_on_several_workers(),
         pytest.raises(ConfigurationError, match=r"Write strategy = training.get_strategy\(\)"),
     ):
         Model().fit()

@@ -43,12 +43,26 @@ def test_fit_is_seen(tmp_path: Path, package: Any, callbacks: str) -> None:
         model.fit(data.batch(2, drop_remainder=True), epochs=3, callbacks=given, verbose=0)
 
     assert package.Model.fit is fit
+    if callbacks == "CallbackList":
+        assert "Progress" not in {type(each).__name__ for each in given.callbacks}
     progress = progress_of(tmp_path)
     assert (progress.step, progress.epoch, progress.batch_size) == (24, 3, 2)
     assert {"loss", "mae"} <= progress.curves.keys()
     if callbacks == "list":
         losses = dict(progress.curves["loss"])
         assert [losses[step] for step in (8, 16, 24)] == pytest.approx(seen)
+
+
+@pytest.mark.parametrize("package", [keras, tf_keras], ids=["keras", "tf_keras"])
+def test_list_of_callbacks_that_knows_no_parameters_is_fit_with(
+    tmp_path: Path, package: Any
+) -> None:
+    model = package.Sequential([package.layers.Dense(1)])
+    model.compile("sgd", "mse", run_eagerly=True)
+    given = package.callbacks.CallbackList([], add_history=True, model=model)
+    with watched(str(tmp_path)):
+        model.fit(tf.ones([2, 2]), tf.ones([2, 1]), callbacks=given, verbose=0)
+    assert len(model.history.history["loss"]) == 1
 
 
 def test_fit_says_itself_what_is_wrong_with_its_arguments(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "_collectives": "all_reduce average_gradients broadcast gather",
         # Besides what is public, what the rest of `training`, trials and estimators need.
+        "_agreement": "agreeing_callback",
         "_keras": "averaging collect_metrics keep_metrics_in_worker_0 make_strategy",
         "_runtime": "agree_to_stop barrier eager_mode explained_failures rank runtime size",
         "_graphs": "any_wants averaging_optimizers start_session_alike sum_in_session",

@@ -19,8 +19,9 @@ from typing import Any
 import tensorflow as tf
 
 from generic_trainer._core import internals
-from generic_trainer._core.keras import keras_3_package
+from generic_trainer._core.keras import keras_3_package, one_more_callback
 from generic_trainer.errors import ConfigurationError
+from generic_trainer.training.distributed._agreement import agree_to_fit, layers_of
 from generic_trainer.training.distributed._collectives import (
     all_reduce,
     broadcast,
@@ -39,7 +40,6 @@ from generic_trainer.training.distributed._shares import (
 )
 from generic_trainer.training.distributed._strategy import (
     DataParallelStrategy,
-    different_models,
     was_made_trainable,
 )
 
@@ -247,16 +247,10 @@ def _call(original: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
 
 def _fit(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
     keras = keras_3_package()
-    given = bound.arguments.get("callbacks")
     for name in ("x", "validation_data"):
         bound.arguments[name] = without_length(bound.arguments.get(name))
-    start = _start_callback(strategy.connected)
-    if keras is not None and isinstance(given, keras.callbacks.CallbackList):
-        given.append(start)
-    else:
-        others = [] if given is None else tf.nest.flatten(given)
-        bound.arguments["callbacks"] = [start, *others]
-    with explained_failures():
+    start = _start_callback(keras, strategy.connected)
+    with one_more_callback(keras, bound.arguments, start), explained_failures():
         return original(bound)
 
 
@@ -326,16 +320,12 @@ def _add_variable(strategy: _Strategy, original: Any, bound: inspect.BoundArgume
 # ---- the start of a fit --------------------------------------------------------------------------
 
 
-def _start_callback(connected: Runtime) -> Any:
-    keras = keras_3_package()
-
-    class Start(keras.callbacks.Callback):  # type: ignore[name-defined, union-attr]
+def _start_callback(keras: Any, connected: Runtime) -> Any:
+    class Start(keras.callbacks.Callback):  # type: ignore[name-defined, misc]
         """Has all workers train the same model, from the same variables."""
 
         def on_train_begin(self, logs: Any = None) -> None:
-            connected.agree(
-                "at the start of fit", _described(self.model, self.params), different_models
-            )
+            agree_to_fit(connected, self.model, self.params)
             _start_from_worker_0(self.model)  # which may have loaded others
 
         def on_train_end(self, logs: Any = None) -> None:
@@ -351,18 +341,6 @@ def _start_from_worker_0(model: Any) -> None:
     values = broadcast([variable.read_value() for variable in variables])
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
-
-
-def _described(model: Any, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what has to be the same in all workers."""
-    weights = {
-        f"weight {number}": f"{each.path} {each.dtype} {tuple(each.shape)}"
-        for number, each in enumerate(model.weights)
-    }
-    return {
-        **weights,
-        "optimizer": type(getattr(model, "optimizer", None)).__name__,
-        "epochs": params.get("epochs"),
-        "batches of an epoch": params.get("steps"),
-        "steps_per_execution": model.steps_per_execution,
-    }
+    for layer in layers_of(model):
+        if hasattr(layer, "adapt_mean") and layer.built:
+            layer.finalize_state()  # it computes with what it has made of them

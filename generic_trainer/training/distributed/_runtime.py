@@ -40,6 +40,7 @@ _POLL_S = 0.2
 # How long workers may take to start before it is said which of them are missed.
 _ABSENT_S = 30.0
 _OVER: dict[str, Any] = {}
+_END = "at the end of run_fn"
 
 eager_mode = tf.__internal__.eager_context.eager_mode
 
@@ -124,6 +125,12 @@ class Runtime:
         values = self.exchange(place, value)
         if any(each != values[0] for each in values):
             raise ConfigurationError(describe(self._listed(list(map(_text, _differing(values))))))
+
+    def leave(self) -> None:
+        """Has who still waits for this worker, or will, fail: it does no more of the training."""
+        note = {"place": _END, "rank": self.rank, "entered": self._begun()}
+        self._set(f"{self._exchanges}/{self.rank}", {"place": _END, "value": None})
+        self._set(f"{self._exchanges}/waiting", note)
 
     def _all_have_own_gpus(self) -> bool:
         gpus = self.exchange("about to start", _gpu_of(self.device))

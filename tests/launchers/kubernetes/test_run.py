@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +22,7 @@ from generic_trainer.errors import (
 from generic_trainer.launchers import Job
 from tests.launchers import jobs
 from tests.launchers.kubernetes_stand_in import StandIn
-from tests.launchers.local.test_cluster import GUIDE, PARAMETER_SERVERS
+from tests.launchers.local.test_cluster import PARAMETER_SERVERS
 
 Run = Callable[..., Job]
 
@@ -59,21 +58,6 @@ def test_broken_connections_are_survived(run: Run, cluster: StandIn) -> None:
 def test_kept_job_stays(run: Run, cluster: StandIn) -> None:
     run(EXPORTS, options={"keep_job": True})
     assert verbs(cluster) == ["POST"]
-
-
-@pytest.mark.slow
-def test_code_of_tensorflows_guide_trains_the_whole_batch_and_exports(
-    run: Run, cluster: StandIn
-) -> None:
-    job = run(GUIDE, num_workers=2, env={"TF_USE_LEGACY_KERAS": "1"})
-    (worker,) = [pod for name, pod in cluster.pods.items() if name.endswith("-worker-1")]
-    logs = jobs.log(job), worker.log.read_text()
-    for log, is_chief in zip(logs, (True, False), strict=True):
-        assert "batch of this worker: 8" in log
-        assert f"chief: {is_chief}" in log
-    weights = [re.search(r"weights: (.*)", log) for log in logs]
-    assert weights[0] and weights[1] and weights[0][1] == weights[1][1]
-    assert jobs.exported(job) == ["Format-Serving"]
 
 
 @pytest.mark.slow

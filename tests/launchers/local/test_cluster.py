@@ -56,49 +56,6 @@ def run_fn(fn_args):
     print("weights:", *(float(w) for w in tf.reshape(model.get_weights()[0], [-1])))
     export(fn_args.serving_model_dir)
 """
-# "Multi-worker training with Keras" of tensorflow.org, but for its data and its model.
-GUIDE = """
-import json, os
-
-per_worker_batch_size = 8
-tf_config = json.loads(os.environ["TF_CONFIG"])
-num_workers = len(tf_config["cluster"]["worker"])
-
-def _is_chief(task_type, task_id):
-    return (task_type == "worker" and task_id == 0) or task_type is None
-
-def _get_temp_dir(dirpath, task_id):
-    base_dirpath = "workertemp_" + str(task_id)
-    temp_dir = os.path.join(dirpath, base_dirpath)
-    tf.io.gfile.makedirs(temp_dir)
-    return temp_dir
-
-def write_filepath(filepath, task_type, task_id):
-    dirpath = os.path.dirname(filepath)
-    base = os.path.basename(filepath)
-    if not _is_chief(task_type, task_id):
-        dirpath = _get_temp_dir(dirpath, task_id)
-    return os.path.join(dirpath, base)
-
-def run_fn(fn_args):
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    global_batch_size = per_worker_batch_size * num_workers
-    dataset = read(fn_args, global_batch_size, None).map(lambda batch: (batch["x"], batch["y"]))
-    with strategy.scope():
-        model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(1,))])
-        model.compile(tf.keras.optimizers.SGD(1e-4), "mse")
-    inputs, _ = next(iter(strategy.experimental_distribute_dataset(dataset)))
-    (inputs,) = strategy.experimental_local_results(inputs)
-    print("batch of this worker:", inputs.shape[0])
-    model.fit(dataset, epochs=2, steps_per_epoch=2, verbose=0)
-    print("weights:", *(float(w) for w in tf.reshape(model.get_weights()[0], [-1])))
-    task_type, task_id = strategy.cluster_resolver.task_type, strategy.cluster_resolver.task_id
-    print("chief:", _is_chief(task_type, task_id))
-    write_model_path = write_filepath(fn_args.serving_model_dir, task_type, task_id)
-    model.save(write_model_path)
-    if not _is_chief(task_type, task_id):
-        tf.io.gfile.rmtree(os.path.dirname(write_model_path))
-"""
 PARAMETER_SERVERS = """
 from generic_trainer import training
 
@@ -149,18 +106,6 @@ def test_each_worker_reads_its_share_once_and_all_have_the_same_weights(run: Run
     weights = told(job, "weight:")
     assert weights["worker 0"] == weights["worker 1"] == "496.0"
     assert jobs.exported(job) == ["Format-Serving"]
-
-
-@pytest.mark.slow
-def test_code_of_tensorflows_guide_trains_the_whole_batch_and_exports(run: Run) -> None:
-    job = run(GUIDE, num_workers=2, env={"TF_USE_LEGACY_KERAS": "1"})
-    assert told(job, "batch of this worker:") == {"worker 0": "8", "worker 1": "8"}
-    assert told(job, "chief:") == {"worker 0": "True", "worker 1": "False"}
-    weights = told(job, "weights:")
-    assert weights.keys() == {"worker 0", "worker 1"}
-    assert len(set(weights.values())) == 1
-    assert jobs.exported(job) == ["Format-Serving"]
-    assert jobs.log(job).count("tf.keras is Keras 2.") == 2
 
 
 @pytest.mark.slow
@@ -308,6 +253,39 @@ def test_error_of_one_worker_is_the_error_of_the_run(run: Run) -> None:
         run(MULTI_WORKER.replace('    print("seen:"', raises.rstrip()), num_workers=2)
     assert type(caught.value) is TrainingError
     assert "only worker 1 has this" in str(caught.value)
+
+
+ALONE = """
+from generic_trainer import training
+from generic_trainer.training import distributed
+
+def run_fn(fn_args):
+    distributed.all_reduce(1.0)
+    if training.is_chief():
+        {statement}
+"""
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("distributed.barrier('at the end')", "0 at the end; worker 1 at the end of run_fn"),
+        ("distributed.all_reduce(1.0)", "worker 1 is at the end of run_fn"),
+        ("tf.distribute.MirroredStrategy()", "Write strategy = training.get_strategy"),
+    ],
+)
+def test_worker_that_does_alone_what_needs_all_is_told_at_once(
+    run: Run, statement: str, message: str
+) -> None:
+    with pytest.raises((ConfigurationError, TrainingError), match=message):
+        run(ALONE.format(statement=statement), num_workers=2, timeout_s=60)
+
+
+@pytest.mark.slow
+def test_workers_of_keras_2_that_train_on_other_lengths_are_told(run: Run) -> None:
+    source = KERAS.replace("steps_per_epoch=5", "steps_per_epoch=5 + training.is_chief()")
+    with pytest.raises(ConfigurationError, match=r"worker 1 has batches of an epoch 5\."):
+        run(source, num_workers=2, env={"TF_USE_LEGACY_KERAS": "1"})
 
 
 def test_lost_worker_is_made_up_for_by_starting_all_again(run: Run) -> None:

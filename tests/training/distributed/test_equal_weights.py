@@ -98,6 +98,18 @@ def test_each_worker_gets_all_predictions(two: Results) -> None:
     assert two[0]["predictions"] == two[1]["predictions"]
 
 
+def test_fit_takes_kerass_own_list_of_callbacks(two: Results) -> None:
+    kept, loss = two[0]["list of callbacks"]
+    assert kept == 1  # the history
+    assert two[1]["list of callbacks"] == [kept, loss]
+
+
+def test_different_vocabularies_are_an_error_in_all_workers(two: Results) -> None:
+    for result in two:
+        found = 'worker 0 has vocabulary of layer 1, string_lookup "2 entries ('
+        assert found in result["different vocabularies"]
+
+
 def test_different_models_are_an_error_in_all_workers(two: Results) -> None:
     for result in two:
         text = result["different models"]

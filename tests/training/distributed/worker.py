@@ -87,6 +87,25 @@ def predictions() -> Any:
     return _plain(model.predict(cases.X, verbose=0))
 
 
+def list_of_callbacks() -> Any:
+    """Returns the loss of a fit with Keras's own list of callbacks, which is left as it was."""
+    with make_strategy().scope():
+        model = cases.MANY["regularized"].model()
+    callbacks = keras.callbacks.CallbackList([], add_history=True, model=model)
+    model.fit(cases.X, cases.Y, verbose=0, callbacks=callbacks)
+    return [len(callbacks.callbacks), *model.history.history["loss"]]
+
+
+def different_vocabularies() -> Any:
+    words = ["a", "b"] if distributed.rank() else ["b", "a"]
+    with make_strategy().scope():
+        lookup = keras.layers.StringLookup(vocabulary=words, output_mode="multi_hot")
+        word = keras.Input((1,), dtype="string")
+        model = keras.Model(word, keras.layers.Dense(1)(lookup(word)))
+        model.compile("sgd", "mse")
+    model.fit(tf.constant([["a"], ["b"]]), tf.ones([2, 1]), verbose=0)
+
+
 def different_models() -> Any:
     with make_strategy().scope():
         layers = [keras.layers.Dense(4 + distributed.rank())]
@@ -128,6 +147,8 @@ def train(group: str, file: str) -> None:
         results[name] = {"weights": weights.tolist(), "history": history}
     results["loop"] = strategy_of_a_loop()
     results["predictions"] = predictions()
+    results["list of callbacks"] = list_of_callbacks()
+    results["different vocabularies"] = _error_of(different_vocabularies)
     results["different models"] = _error_of(different_models)
     results["different lengths"] = _error_of(different_lengths)  # the last: it breaks connections
     write(file, results)
