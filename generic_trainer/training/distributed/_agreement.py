@@ -1,4 +1,4 @@
-"""What workers have to agree on before `fit` trains one model on all of them, in either Keras.
+"""Agreement of workers on what `fit` is to train on all of them, in either Keras.
 
 Without it, TensorFlow's collectives meet tensors of another type or wait for ones that never come;
 and rows of an embedding stand for another word in each worker.
