@@ -59,7 +59,6 @@ from tfx_bsl.tfxio import tf_example_record
 from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
 
 from benchmarks import _figures
-from generic_trainer._core.machine import available_cpus
 from generic_trainer.data import count_examples, make_dataset_factory
 
 _CACHE_VARIABLE = "GENERIC_TRAINER_CACHE_DIR"
@@ -200,7 +199,7 @@ class _Case:
 
     def _limit(self) -> float:
         start = self._clock()
-        with ThreadPoolExecutor(len(available_cpus())) as pool:
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             list(pool.map(_inflate, glob.glob(self._pattern)))
         return self._rows / (self._clock() - start)
 
