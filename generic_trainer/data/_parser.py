@@ -146,10 +146,8 @@ class Parser:
             else:
                 others[key] = feature
         if others:  # no rule that could be written here: what TFX's graph says
-            records = tf.data.Dataset.from_tensor_slices([b""])
-            batches = records.batch(batch_size or 1, drop_remainder=batch_size is not None)
             parse = tf.data.experimental.parse_example_dataset(others)
-            specs |= batches.apply(parse).element_spec
+            specs |= _an_empty_record(batch_size).apply(parse).element_spec
         return self.element({key: specs[key] for key in self.features})
 
     def element(self, parsed: Mapping[str, Any]) -> Any:
@@ -195,6 +193,14 @@ class MappedParser(Parser):
     ) -> tf.data.Dataset:
         parse = traced(lambda records: self.element(self.parse(records)))
         return serialized.map(parse, num_parallel_calls=num_threads, deterministic=deterministic)
+
+    def element_spec(self, batch_size: int | None) -> Any:
+        return self.dataset(_an_empty_record(batch_size), 1, True).element_spec
+
+
+def _an_empty_record(batch_size: int | None) -> tf.data.Dataset:
+    records = tf.data.Dataset.from_tensor_slices([b""])
+    return records.batch(batch_size or 1, drop_remainder=batch_size is not None)
 
 
 def check_label(label_key: str | None, known: Iterable[str]) -> None:

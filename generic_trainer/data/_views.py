@@ -111,12 +111,12 @@ class ViewParser(MappedParser):
         except READ_ERRORS:
             return None  # which reading the records explains
         try:
-            alone = [packed(record[tf.newaxis]) for record in sample]
             whole = packed(sample)
+            pieces = [packed(piece) for piece in (sample[:1], sample[1:4], sample[4:])]
         except READ_ERRORS:
             return NOT_BY_ROW
-        for array, pieces in zip(whole, zip(*alone, strict=True), strict=True):
-            if array.tobytes() != b"".join(piece.tobytes() for piece in pieces):
+        for array, parts in zip(whole, zip(*pieces, strict=True), strict=True):
+            if array.tobytes() != b"".join(part.tobytes() for part in parts):
                 return "the data view makes of a record what depends on those beside it"
         return None
 

@@ -77,7 +77,8 @@ def checked_on_several_workers() -> Iterator[None]:
        module uses Keras 3 is known no sooner: a loop of one's own trains well with that strategy,
        and `tf_keras` is Keras 2 whatever `tf.keras` is.
     2. `fit` of Keras 2 begins there once all workers have the same model and as many batches.
-    3. A strategy for the devices of one machine is refused: each worker would train by itself.
+    3. A strategy for the devices of one machine, with which each worker trains by itself, is told,
+       and refused where workers are connected already.
     4. Who waits for a worker whose `run_fn` has ended does not wait for ever.
     """
     with contextlib.ExitStack() as stack:
@@ -87,7 +88,7 @@ def checked_on_several_workers() -> Iterator[None]:
         if "tf_keras" in sys.modules:  # that is what the module has imported, or `tf.keras` is
             stack.enter_context(_around(sys.modules["tf_keras"].Model, "fit", _agree_first))
         for kind in _OF_ONE_MACHINE:
-            stack.enter_context(_around(kind, "__init__", _refuse_strategy))
+            stack.enter_context(_around(kind, "__init__", _alone))
         yield
         connected = runtime() if runtime.cache_info().currsize else None
         if connected is not None:
@@ -125,13 +126,23 @@ def _agree_first(fit: Callable[..., Any], model: Any, *args: Any, **kwargs: Any)
         return fit(*bound.args, **bound.kwargs)
 
 
-def _refuse_strategy(make: Callable[..., None], strategy: Any, *args: Any, **kwargs: Any) -> None:
-    raise ConfigurationError(
-        f"tf.distribute.{type(strategy).__name__} is for the devices of one machine, and this is "
-        f"one of several workers: each would train a model of its own. Write strategy = "
-        "training.get_strategy(), from generic_trainer import training, in its place, or train on "
-        "one worker."
-    )
+def _alone(make: Callable[..., None], strategy: Any, *args: Any, **kwargs: Any) -> None:
+    """Makes a strategy for the devices of one machine, where that can work.
+
+    A trial may have one worker to itself, whose cluster is none then. Once workers are connected,
+    TensorFlow ends the process with a segmentation fault.
+    """
+    if is_one_of_several():
+        told = (
+            f"tf.distribute.{type(strategy).__name__} is for the devices of one machine, and this "
+            "is one of several workers: each would train a model of its own. Write strategy = "
+            "training.get_strategy(), from generic_trainer import training, in its place, or train "
+            "on one worker."
+        )
+        if runtime.cache_info().currsize:
+            raise ConfigurationError(told)
+        _logger.warning("%s", told)
+    make(strategy, *args, **kwargs)
 
 
 def _is_in_tensorflows_own(model: Any) -> bool:

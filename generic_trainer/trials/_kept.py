@@ -15,11 +15,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import CheckpointManager, SavedCheckpoint, distributed, is_chief
 from generic_trainer.trials._config import ExperimentSettings
 from generic_trainer.trials._loop import Controller, TrialProgress, TrialSchedule, next_work, run
 from generic_trainer.trials._search import Stretch
 from generic_trainer.trials._trial import Trial, TrialRun, current, downloaded
+
+# They train each of their trials to the end, whatever comes out of it.
+_WITHOUT_METRIC = ("single", "random", "grid")
 
 _logger = logging.getLogger(__name__)
 
@@ -121,12 +125,15 @@ class ExperimentRun:
                         raise
                     trial.error = f"{type(error).__name__}: {error}"
         at_end = [
-            entry["validation"].get(settings.searcher.metric)
+            entry["validation"]
             for entry in trial.progress.history
             if "validation" in entry and entry["batches"] == schedule.max_batches
         ]
         # Of workers that share a validation, all are told what the chief has found.
-        value = distributed.gather(at_end[-1] if at_end else None)[0]
+        metrics = distributed.gather(at_end[-1] if at_end else None)[0]
+        value = (metrics or {}).get(settings.searcher.metric)
+        if metrics is not None and not isinstance(value, numbers.Real):
+            _check_not_needed(settings, metrics)
         if not isinstance(value, numbers.Real) or not math.isfinite(value):
             return math.inf
         return float(value) if settings.searcher.smaller_is_better else -float(value)
@@ -159,6 +166,18 @@ def _continue(trial_class: type[Trial], trial: KeptTrial, schedule: TrialSchedul
             save_best=functools.partial(_save, trial.best, controller),
             report=report,
         )
+
+
+def _check_not_needed(settings: ExperimentSettings, metrics: Mapping[str, Any]) -> None:
+    """Raises `ConfigurationError` where the search cannot do without the metric that is missing."""
+    searcher = settings.searcher
+    if searcher.name in _WITHOUT_METRIC:
+        return
+    raise ConfigurationError(
+        f"searcher.metric: {searcher.name} decides by it which trials train on. Expected one of "
+        f"the validation metrics that are numbers ({', '.join(sorted(metrics)) or 'none'}), found "
+        f"{searcher.metric!r}."
+    )
 
 
 def _progress_of(saved: SavedCheckpoint | None) -> TrialProgress:

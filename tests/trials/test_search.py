@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._config import parse_experiment
 from generic_trainer.trials._search import make_search
 from tests.trials.descent import BEST_RATE, Descent
@@ -161,6 +162,16 @@ def test_an_adaptive_search_finds_the_rate(run_experiment, metric):
     assert best["batches"] == 64
     assert BEST_RATE / 4 < best["hparams"]["rate"] < 2 * BEST_RATE
     assert sum(trial["batches"] for trial in trials) < 32 * 64 / 3
+
+
+def test_a_search_that_prunes_needs_its_metric(run_experiment):
+    def search(name):
+        searcher = {"name": name, "metric": "los", "max_trials": 2, "max_length": {"batches": 4}}
+        return run_experiment(Descent, {"hyperparameters": {"rate": RATE}, "searcher": searcher})
+
+    with pytest.raises(ConfigurationError, match=r"numbers \(gain, loss\), found 'los'"):
+        search("adaptive_asha")
+    assert len(search("random")) == 2
 
 
 def test_a_killed_search_goes_on_where_it_was(run_experiment, tmp_path):

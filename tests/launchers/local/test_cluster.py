@@ -281,6 +281,13 @@ def test_worker_that_does_alone_what_needs_all_is_told_at_once(
         run(ALONE.format(statement=statement), num_workers=2, timeout_s=60)
 
 
+def test_strategy_that_trains_each_worker_by_itself_is_told(run: Run) -> None:
+    source = (
+        "import tensorflow as tf\n\ndef run_fn(fn_args):\n    tf.distribute.MirroredStrategy()\n"
+    )
+    assert "each would train a model of its own" in jobs.log(run(source, num_workers=2))
+
+
 @pytest.mark.slow
 def test_workers_of_keras_2_that_train_on_other_lengths_are_told(run: Run) -> None:
     source = KERAS.replace("steps_per_epoch=5", "steps_per_epoch=5 + training.is_chief()")
