@@ -40,7 +40,7 @@ def with_a_worker_for_each_slot(job: Job) -> Job:
     if wanted.max_workers > 1 or not starts_others:
         return job
     trials = _at_once(config)
-    if wanted.launcher == "local":
+    if trials > 1 and wanted.launcher == "local":  # to ask for GPUs takes a program
         trials = min(trials, _room(wanted) // slots)
     if trials > 1 and wanted.launcher in ("local", "ray"):
         _logger.info("max_concurrent_trials: %d trials train side by side, or fewer", trials)

@@ -145,10 +145,9 @@ def _batches(columns: Columns, options: Any) -> _Batches:
         return (full * size + tf.range(rest, dtype=tf.int64))[tf.newaxis]
 
     chunks = -(-full // per_chunk)
-    if is_endless:
-        return _Batches(chunks, of_chunk, 0, of_rest, size, int(tf.data.INFINITE_CARDINALITY))
-    if options.drop_final_batch:
-        return _Batches(chunks, of_chunk, 0, of_rest, size, full)
+    if is_endless or options.drop_final_batch:
+        number = int(tf.data.INFINITE_CARDINALITY) if is_endless else full
+        return _Batches(chunks, of_chunk, 0, of_rest, size, number)
     # Even where all batches are full: the element spec must not promise it, TFX's does not.
     return _Batches(chunks, of_chunk, rest, of_rest, None, full + int(rest > 0))
 
