@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from generic_trainer._core.forkserver import kept_fork_servers
 from tests.launchers import engines
 
 # Before TensorFlow is imported: its start-up chatter would hide what a test has to say.
@@ -15,6 +17,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["GENERIC_TRAINER_CACHE_DIR"] = "off"
 # Before Ray is imported: a line that two workers print counts as the line of both.
 os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def imported_once() -> Iterator[None]:
+    """Has what trains and what checks import TensorFlow once, not for each test."""
+    with kept_fork_servers():
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -134,10 +134,9 @@ def main(arguments: Mapping[str, Any]) -> int:
     """Runs a task in a child of a fork server and returns the exit code.
 
     Args:
-        arguments: `job`, as JSON; `name`, of the task; `environment`, all variables; `processors`,
-            the ones to run on, where it is not free to use all; `end`, the file to note in how it
-            ended; `peers`, the same files of all workers that train; `stacks`, the file for the
-            stacks of a process that crashes.
+        arguments: `job`, as JSON; `name`, of the task; `processors`, the ones to run on, where it
+            is not free to use all; `end`, the file to note in how it ended; `peers`, the same files
+            of all workers that train; `stacks`, the file for the stacks of a process that crashes.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -146,8 +145,6 @@ def main(arguments: Mapping[str, Any]) -> int:
             _print_error()
             return Failure.DISK.exit_code
         faulthandler.enable(stacks, all_threads=True)
-        os.environ.clear()
-        os.environ.update(arguments["environment"])
         if arguments["processors"]:
             os.sched_setaffinity(0, arguments["processors"])
         with contextlib.suppress(ImportError):

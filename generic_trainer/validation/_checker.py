@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from generic_trainer._core.cluster import TF_CONFIG
 from generic_trainer._core.files import absolute
-from generic_trainer._core.forkserver import ForkServer
+from generic_trainer._core.forkserver import ForkServer, fork_server
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.validation._check import Result, printable
@@ -101,6 +101,7 @@ class Checker:
         self._folder = ScratchFolder("checks-")
         self._scratch = Path(self._folder.path)
         self._log = self._scratch / "checks.log"
+        self._running = contextlib.ExitStack()
         self._server = self._start_server()
 
     def __enter__(self) -> Checker:
@@ -111,7 +112,7 @@ class Checker:
 
     def close(self) -> None:
         """Ends the process, and all that it has started."""
-        self._server.close()
+        self._running.close()
         self._folder.close()
 
     def validate(self, model_dir: str, contract: ServingContract | None = None) -> ValidationReport:
@@ -154,7 +155,13 @@ class Checker:
 
         def start() -> int:
             return self._server.start(
-                "checks", f"{_RUNNER}:run", request, stdout=log, stderr=log, descriptors=[events]
+                "checks",
+                f"{_RUNNER}:run",
+                request,
+                stdout=log,
+                stderr=log,
+                descriptors=[events],
+                environment=_environment(self._scratch),
             )
 
         try:
@@ -206,14 +213,16 @@ class Checker:
         return f"the process was killed by {signal.Signals(-code).name}"
 
     def _start_server(self) -> ForkServer:
+        self._running.close()
         with open(self._log, "ab") as log:
-            return ForkServer(
-                ("tensorflow", _RUNNER),
-                preload_if_there=self._preload,
-                environment=_environment(self._scratch),
-                installed_packages=_installed_packages(),
-                cwd=self._scratch,
-                output=log,
+            return self._running.enter_context(
+                fork_server(
+                    ("tensorflow", _RUNNER),
+                    preload_if_there=self._preload,
+                    environment=_environment(self._scratch),
+                    installed_packages=_installed_packages(),
+                    output=log,
+                )
             )
 
     def _last_words(self, start: int) -> str:

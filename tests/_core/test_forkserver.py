@@ -206,7 +206,7 @@ def test_isolated_server_sees_installed_packages_only(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "users_own.py").write_text("")
     with open(tmp_path / "output", "wb") as output:
-        server = ForkServer(["users_own"], installed_packages=[], cwd=tmp_path, output=output)
+        server = ForkServer(["users_own"], installed_packages=[], output=output)
         try:
             with pytest.raises(ConfigurationError):
                 server.wait_until_ready()
@@ -227,13 +227,13 @@ def test_children_start_where_many_files_are_open() -> None:
 def test_kept_server_is_used_again_if_it_has_imported_the_same() -> None:
     environment = dict(os.environ)
     with kept_fork_servers():
-        with fork_server(environment, ["json"]) as first:
+        with fork_server(["json"], environment=environment) as first:
             first.wait_until_ready()
-        with fork_server({**environment, "OF_NO_IMPORT": "1"}, ["json"]) as second:
+        with fork_server(["json"], environment={**environment, "OF_NO_IMPORT": "1"}) as second:
             assert second is first
-        with fork_server({**environment, "TF_SOMETHING": "1"}, ["json"]) as third:
+        with fork_server(["json"], environment={**environment, "TF_SOMETHING": "1"}) as third:
             assert third is not first
-        with fork_server(environment, ["json", "csv"]) as fourth:
+        with fork_server(["json", "csv"], environment=environment) as fourth:
             assert fourth is not first
     assert not any(server.is_alive for server in (first, third, fourth))
 
@@ -241,19 +241,59 @@ def test_kept_server_is_used_again_if_it_has_imported_the_same() -> None:
 @pytest.mark.parametrize("end", ["killed", "used"])
 def test_dead_server_and_one_with_children_are_never_used_again(end: str, tmp_path: Path) -> None:
     with kept_fork_servers():
-        with fork_server(dict(os.environ), ["json"]) as first:
+        with fork_server(["json"], environment=os.environ) as first:
             pid = start(first, "start_child_and_wait", path=str(tmp_path / "pids"))
             if end == "killed":
                 parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
                 os.kill(parent, signal.SIGKILL)
                 assert wait_for(lambda: not first.is_alive)
-        with fork_server(dict(os.environ), ["json"]) as second:
+        with fork_server(["json"], environment=os.environ) as second:
             assert second is not first
     assert wait_for(lambda: not is_running(pid))
 
 
+def test_child_of_a_kept_server_has_the_surroundings_of_who_asks_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kept_fork_servers():
+        with fork_server(["json"], environment=os.environ) as first:
+            first.wait_until_ready()
+        (tmp_path / "now").mkdir()
+        monkeypatch.chdir(tmp_path / "now")
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
+        with fork_server(["json"], environment=os.environ) as second:
+            assert second is first
+            with sink(tmp_path / "said") as said:
+                second.start("child", f"{TARGETS}:tell_where", {}, stdout=said, stderr=said)
+            assert second.next_end(60.0) == ("child", 0)
+    assert (tmp_path / "said").read_text().split() == [str(tmp_path / "now"), str(tmp_path)]
+
+
+def test_server_that_has_imported_more_takes_the_place_of_one() -> None:
+    with kept_fork_servers():
+        with fork_server(["json"], environment=os.environ) as first:
+            first.wait_until_ready()
+        imports = {"preload_if_there": ["csv"], "environment": os.environ}
+        with fork_server(["json"], **imports) as second:
+            second.wait_until_ready()
+        assert not first.is_alive
+        with fork_server(["json"], environment=os.environ) as third:
+            assert third is second
+
+
+def test_only_few_servers_are_kept() -> None:
+    with kept_fork_servers():
+        servers = []
+        for number in range(5):
+            environment = {**os.environ, "TF_SOMETHING": str(number)}
+            with fork_server(["json"], environment=environment) as server:
+                servers.append(server)
+                server.wait_until_ready()
+        assert [server.is_alive for server in servers] == [False, False, True, True, True]
+
+
 def test_server_is_not_kept_when_nobody_asks_for_it() -> None:
-    with fork_server(dict(os.environ), ["json"]) as server:
+    with fork_server(["json"], environment=os.environ) as server:
         server.wait_until_ready()
     assert not server.is_alive
 

@@ -12,7 +12,8 @@ from generic_trainer.validation import Checker, start_checker
 
 @pytest.fixture(scope="session")
 def checker() -> Iterator[Checker]:
-    with start_checker(timeout_s=60) as running:
+    # What rehearses an eval config would import it anew in every process.
+    with start_checker(timeout_s=60, preload=("tensorflow_model_analysis",)) as running:
         yield running
 
 

@@ -16,6 +16,7 @@ from typing import IO, Any
 
 import generic_trainer
 from generic_trainer._core import internals
+from generic_trainer._core.cluster import TF_CONFIG
 from generic_trainer._core.files import file_system_modules
 from generic_trainer._core.forkserver import messages
 from generic_trainer.errors import ConfigurationError
@@ -35,6 +36,7 @@ server.main(int(sys.argv[4]), *json.loads(sys.argv[5]))
 """
 _START_TIMEOUT_S = 300.0
 _CLOSE_TIMEOUT_S = 10.0
+_MOST_KEPT = 3  # each holds half a gigabyte
 # Variables that something reads while it is imported; the others are each child's own.
 _READ_BY_IMPORTS = ("GOOGLE", "GRPC", "KERAS", "LD_", "OMP", "PYTHON", "TF_", "XLA")
 
@@ -49,7 +51,6 @@ class ForkServer:
         preload_if_there: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         installed_packages: Sequence[str] | None = None,
-        cwd: Path | None = None,
         output: IO[bytes] | None = None,
     ) -> None:
         """Starts the process and returns at once; the first child waits for its imports.
@@ -57,32 +58,32 @@ class ForkServer:
         Args:
             preload: modules to import.
             preload_if_there: modules to import if they can be.
-            environment: all of its variables; None for those of this process.
+            environment: what its imports see; None for the variables of this process.
             installed_packages: folders that Python finds modules in besides its own, in isolated
                 mode (`-I`): no user code, no `PYTHONPATH`. None for the path of this process.
-            cwd: its working directory; None for that of this process.
             output: file that it writes to until it has children, which have their own streams; None
                 for the standard streams of this process.
         """
         environment = dict(os.environ if environment is None else environment)
         self.preload = tuple(preload)
-        self._imported_with = _seen_by_imports(environment)
-        self._isolated = installed_packages is not None
+        isolated = installed_packages is not None
         path = list(sys.path if installed_packages is None else installed_packages)
-        flags = ["-I"] if self._isolated else internals.PYTHON_INTERPRETER_FLAGS.get()()
+        preload_if_there = [*preload_if_there, *file_system_modules()]
+        self._imported = {*preload, *preload_if_there}
+        self._imported_with = _seen_by_imports(environment, installed_packages)
+        flags = ["-I"] if isolated else internals.PYTHON_INTERPRETER_FLAGS.get()()
         self._channel, other = socket.socketpair()
         with other:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, *flags, "-c", _BOOT),
                     *(str(Path(generic_trainer.__file__).parent), json.dumps(path)),
-                    *(json.dumps(not self._isolated), str(other.fileno())),
-                    json.dumps([list(preload), [*preload_if_there, *file_system_modules()]]),
+                    *(json.dumps(not isolated), str(other.fileno())),
+                    json.dumps([list(preload), preload_if_there]),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                cwd=cwd,
                 env=environment,
                 pass_fds=[other.fileno()],
                 start_new_session=True,
@@ -100,8 +101,11 @@ class ForkServer:
         stdout: int,
         stderr: int,
         descriptors: Sequence[int] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> int:
         """Starts a child and returns the number of its process and of its process group.
+
+        Its working directory is that of this process.
 
         Args:
             name: of the child, which no other has that runs.
@@ -111,13 +115,18 @@ class ForkServer:
             stdout: descriptor that its standard output goes to.
             stderr: the same for standard error.
             descriptors: at most six others.
+            environment: all of its variables; None for those of this process.
 
         Raises:
             ConfigurationError: the server could not import what it was told to.
             ConnectionError: the server is gone, and all children with it.
         """
         self.wait_until_ready()
-        request = {"name": name, "target": target, "arguments": dict(arguments)}
+        request = {
+            **{"name": name, "target": target, "arguments": dict(arguments)},
+            "environment": dict(os.environ if environment is None else environment),
+            "cwd": os.getcwd(),
+        }
         self._children += 1
         try:
             messages.send(self._channel, request, [stdout, stderr, *descriptors])
@@ -166,14 +175,24 @@ class ForkServer:
             ) from error
         self._ready = True
 
-    def fits(self, environment: Mapping[str, str], preload: Sequence[str]) -> bool:
+    def fits(
+        self,
+        preload: Sequence[str],
+        *,
+        preload_if_there: Sequence[str] = (),
+        environment: Mapping[str, str],
+        installed_packages: Sequence[str] | None = None,
+    ) -> bool:
         """Returns whether it is as good as a new one: it runs, and has imported the same."""
         return (
             self.is_alive
-            and not self._isolated
-            and self.preload == tuple(preload)
-            and self._imported_with == _seen_by_imports(environment)
+            and self._imported >= {*preload, *preload_if_there, *file_system_modules()}
+            and self._imported_with == _seen_by_imports(environment, installed_packages)
         )
+
+    def has_imported_what(self, other: ForkServer) -> bool:
+        """Returns whether it is as good as another one."""
+        return self._imported >= other._imported and self._imported_with == other._imported_with
 
     @property
     def is_alive(self) -> bool:
@@ -222,9 +241,16 @@ class ForkServer:
             raise ConnectionError("the fork server is gone") from error
 
 
-def _seen_by_imports(environment: Mapping[str, str]) -> list[Any]:
-    variables = {k: v for k, v in environment.items() if k.startswith(_READ_BY_IMPORTS)}
-    return [variables, list(sys.path)]
+def _seen_by_imports(
+    environment: Mapping[str, str], installed_packages: Sequence[str] | None
+) -> list[Any]:
+    variables = {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_READ_BY_IMPORTS) and name != TF_CONFIG
+    }
+    path = sys.path if installed_packages is None else installed_packages
+    return [variables, list(path), installed_packages is not None]
 
 
 _kept: list[ForkServer] = []
@@ -232,20 +258,42 @@ _keepers = 0
 
 
 @contextlib.contextmanager
-def fork_server(environment: Mapping[str, str], preload: Sequence[str]) -> Iterator[ForkServer]:
-    """Yields a fork server without children: a kept one if one fits."""
-    server = next((kept for kept in _kept if kept.fits(environment, preload)), None)
+def fork_server(
+    preload: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    preload_if_there: Sequence[str] = (),
+    installed_packages: Sequence[str] | None = None,
+    output: IO[bytes] | None = None,
+) -> Iterator[ForkServer]:
+    """Yields a fork server without children: a kept one if one fits; see `ForkServer`."""
+    imports: dict[str, Any] = {
+        "preload_if_there": preload_if_there,
+        "environment": environment,
+        "installed_packages": installed_packages,
+    }
+    server = next((kept for kept in reversed(_kept) if kept.fits(preload, **imports)), None)
     if server is None:
-        server = ForkServer(preload, environment=environment)
+        server = ForkServer(preload, **imports, output=output)
     else:
         _kept.remove(server)
     try:
         yield server
     finally:
         if _keepers and server.is_alive and not server.has_children:
-            _kept.append(server)
+            _keep(server)
         else:
             server.close()
+
+
+def _keep(server: ForkServer) -> None:
+    """Keeps a server in place of those that have imported no more, and of the oldest."""
+    needless = [kept for kept in _kept if server.has_imported_what(kept)]
+    needless += _kept[: len(_kept) + 1 - _MOST_KEPT] if not needless else []
+    for kept in needless:
+        _kept.remove(kept)
+        kept.close()
+    _kept.append(server)
 
 
 @contextlib.contextmanager

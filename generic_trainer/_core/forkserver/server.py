@@ -17,6 +17,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -155,6 +156,11 @@ class _Server:
             os.close(self._woken)
             os.close(self._wake)
             internals.PYTHON_ATEXIT_CLEAR.get()()
+            os.environ.clear()
+            os.environ.update(request["environment"])
+            tempfile.tempdir = None  # it is one of the variables
+            with contextlib.suppress(OSError):  # it may be gone
+                os.chdir(request["cwd"])
             module, _, function = request["target"].partition(":")
             run = getattr(importlib.import_module(module), function)
             code = run(request["arguments"], *descriptors[2:])

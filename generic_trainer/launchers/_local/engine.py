@@ -64,7 +64,7 @@ class LocalEngine:
         self._folder = Path(stack.enter_context(ScratchFolder("workers-")))
         preload = ("tensorflow", self._job.fn_args_factory.partition(":")[0])
         self._server = stack.enter_context(
-            fork_server(common_environment(self._distribution), preload)
+            fork_server(preload, environment=common_environment(self._distribution))
         )
         ports = [stack.enter_context(reserve_port()) for _ in self._tasks]
         self._addresses = {
@@ -84,7 +84,6 @@ class LocalEngine:
             arguments = {
                 "job": job,
                 "name": task.name,
-                "environment": environment,
                 "processors": own_processors(self._distribution, number),
                 "end": str(self._file(task, "end")),
                 "peers": [
@@ -95,7 +94,12 @@ class LocalEngine:
             stdout, stderr = streams[task.name]
             with self._living_server() as server:
                 self._pids[task] = server.start(
-                    task.name, _TASK_MAIN, arguments, stdout=stdout, stderr=stderr
+                    task.name,
+                    _TASK_MAIN,
+                    arguments,
+                    stdout=stdout,
+                    stderr=stderr,
+                    environment=environment,
                 )
         self._limits = Limits(self._distribution, self._pids)
 

@@ -63,11 +63,8 @@ def main(arguments: Mapping[str, Any]) -> int:
     """Runs a job in a child of a fork server and returns the exit code.
 
     Args:
-        arguments: `job`, as JSON; `environment`, all variables; `end`, the file to note in how it
-            ended.
+        arguments: `job`, as JSON; `end`, the file to note in how it ended.
     """
-    os.environ.clear()
-    os.environ.update(arguments["environment"])
     try:
         job = Job.from_json(arguments["job"])
         with shown_output(), recording(job.request.model_run_dir, "driver"):
@@ -88,11 +85,7 @@ def _run_child(job: Job, end_path: str) -> int:
     Raises:
         ConfigurationError: the child could not import this package.
     """
-    arguments = {
-        "job": with_carried_environment(job).to_json(),
-        "environment": dict(os.environ),
-        "end": end_path,
-    }
+    arguments = {"job": with_carried_environment(job).to_json(), "end": end_path}
     main_path = f"{__name__}:{main.__name__}"
     with (
         contextlib.closing(ForkServer((__name__,))) as server,
