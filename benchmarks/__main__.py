@@ -66,6 +66,7 @@ BENCHMARKS: dict[str, dict[str, list[str]]] = {
     "searches": {"small": ["--runs", "5"], "full": []},
     "quality": {"small": ["--seeds", "2", "--steps", "100"], "full": []},
     "validation": {"small": ["--sizes", "1"], "full": []},
+    "first_step": {"small": ["--runs", "1"], "full": []},
     "checkpoint": {"small": ["--runs", "1", "--units", "64"], "full": []},
     "recovery": {"small": ["--runs", "1", "--launchers", "local"], "full": []},
     "distribution": {"small": ["--runs", "1", "--launchers", "local"], "full": []},

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,8 +23,16 @@ os.environ.setdefault("RAY_DEDUP_LOGS", "0")
 
 @pytest.fixture(scope="session", autouse=True)
 def imported_once() -> Iterator[None]:
-    """Has what trains and what checks import TensorFlow once, not for each test."""
-    with kept_fork_servers():
+    """Has what trains and what checks import TensorFlow once, not for each test.
+
+    Nor is Keras 2 converted by AutoGraph in each process, here as in a worker.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(kept_fork_servers())
+        if "tf_keras" in sys.modules:
+            from generic_trainer.training import keras_2_left_alone
+
+            stack.enter_context(keras_2_left_alone())
         yield
 
 

@@ -18,6 +18,7 @@ import functools
 import importlib
 import importlib.metadata
 import platform
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from generic_trainer.errors import ConfigurationError
@@ -89,6 +90,22 @@ class PrivateAttribute:
         setattr(thing, self.name, value)
 
 
+@contextlib.contextmanager
+def replaced_method(owner: Any, name: str, around: Callable[..., Any]) -> Iterator[None]:
+    """Has a function be called in place of a method of a class, with the method before `self`."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return around(original, self, *args, **kwargs)
+
+    setattr(owner, name, method)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
 def _missing(library: str, name: str, purpose: str) -> ConfigurationError:
     version = platform.python_version() if library == "python" else "(not installed)"
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -118,6 +135,31 @@ PYTHON_UNPICKLER = PrivateName(
 
 TF_ADD_CONTROL_INPUTS = PrivateAttribute(
     "tensorflow", "tf.Operation", "_add_control_inputs", "summaries that come before a step"
+)
+TF_AUTOGRAPH_CONFIG = PrivateName(
+    "tensorflow", "tensorflow.python.autograph.core.config", "a first step that converts no Keras 2"
+)
+TF_AUTOGRAPH_CONVERSION = PrivateName(
+    "tensorflow",
+    "tensorflow.python.autograph.impl.conversion",
+    "a first step that converts no Keras 2",
+)
+TF_AUTOGRAPH_FOUND = PrivateAttribute(
+    "tensorflow",
+    "autograph.impl.conversion",
+    "_ALLOWLIST_CACHE",
+    "a first step that converts no Keras 2",
+)
+TF_AUTOGRAPH_RULES = PrivateAttribute(
+    "tensorflow",
+    "autograph.core.config",
+    "CONVERSION_RULES",
+    "a first step that converts no Keras 2",
+)
+TF_AUTOGRAPH_TRANSPILER = PrivateName(
+    "tensorflow",
+    "tensorflow.python.autograph.pyct.transpiler:PyToPy",
+    "the test of a first step that converts no Keras 2",
 )
 TF_CHECKPOINT_TENSORS = PrivateName(
     "tensorflow",

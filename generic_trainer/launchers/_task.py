@@ -33,7 +33,7 @@ from generic_trainer.launchers._failures import Failure
 from generic_trainer.launchers._job import Job, TrainingRequest
 from generic_trainer.launchers._ray_train import ray_train_functions
 from generic_trainer.launchers._worker_end import WorkerEnd
-from generic_trainer.training import checked_on_several_workers, watched
+from generic_trainer.training import checked_on_several_workers, keras_2_left_alone, watched
 from generic_trainer.user_code import call_user_function, user_module
 
 _logger = logging.getLogger(__name__)
@@ -71,6 +71,7 @@ def train(job: Job) -> None:
             explain_read_errors(),
             _checked(),
             watched(seen_dir),
+            keras_2_left_alone(),
             ray_train_functions(request.run_key, request.checkpoint_dir),
         ):
             call_user_function(run_fn, fn_args, code)

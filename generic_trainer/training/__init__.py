@@ -46,7 +46,8 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "_steps": "steps_for",
-        # Two are for launchers, which call `run_fn` within them.
+        # Three are for launchers, which call `run_fn` within them.
+        "_autograph": "keras_2_left_alone",
         "_strategy": "get_strategy checked_on_several_workers",
         "_watch": "watched",
         "distributed": "distributed",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import logging
 import sys
@@ -12,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from generic_trainer._core import internals
 from generic_trainer._core.cluster import has_parameter_servers, is_one_of_several, this_task
 from generic_trainer._core.keras import (
     is_keras_3,
@@ -84,31 +84,18 @@ def checked_on_several_workers() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         keras_3 = keras_3_package() if is_keras_3() else None
         if keras_3 is not None:
-            stack.enter_context(_around(keras_3.Model, "fit", _refuse_keras_3))
+            stack.enter_context(internals.replaced_method(keras_3.Model, "fit", _refuse_keras_3))
         if "tf_keras" in sys.modules:  # that is what the module has imported, or `tf.keras` is
-            stack.enter_context(_around(sys.modules["tf_keras"].Model, "fit", _agree_first))
+            stack.enter_context(
+                internals.replaced_method(sys.modules["tf_keras"].Model, "fit", _agree_first)
+            )
         for kind in _OF_ONE_MACHINE:
-            stack.enter_context(_around(kind, "__init__", _alone))
+            stack.enter_context(internals.replaced_method(kind, "__init__", _alone))
         yield
         connected = runtime() if runtime.cache_info().currsize else None
         if connected is not None:
             with contextlib.suppress(tf.errors.OpError):  # the others have ended before
                 connected.leave()
-
-
-@contextlib.contextmanager
-def _around(kind: Any, name: str, around: Callable[..., Any]) -> Iterator[None]:
-    original = getattr(kind, name)
-
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return around(original, self, *args, **kwargs)
-
-    setattr(kind, name, method)
-    try:
-        yield
-    finally:
-        setattr(kind, name, original)
 
 
 def _refuse_keras_3(fit: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:

@@ -91,6 +91,8 @@ OWNERS: dict[str, Callable[[Path], Any]] = {
     "RunConfig": run_config,
     "TFExampleRecord": example_record,
     "TensorBoard": keras_3(lambda keras: keras.callbacks.TensorBoard()),
+    "autograph.core.config": lambda folder: internals.TF_AUTOGRAPH_CONFIG.get(),
+    "autograph.impl.conversion": lambda folder: internals.TF_AUTOGRAPH_CONVERSION.get(),
     "keras.Model": keras_3(lambda keras: keras.Sequential()),
     "keras.optimizers.legacy.Optimizer": keras_2(lambda keras: keras.optimizers.legacy.SGD()),
     "keras.optimizers.Optimizer": keras_3(lambda keras: keras.optimizers.SGD()),

@@ -7,7 +7,6 @@ the gradients that they compute, and what sessions hold is made alike from outsi
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -94,28 +93,13 @@ def averaging_optimizers(rows: Any = None) -> Iterator[Callable[[Any], tf.Operat
 
     with contextlib.ExitStack() as stack:
         optimizer = _tf1.train.Optimizer
-        stack.enter_context(_replaced(optimizer, "compute_gradients", compute))
-        stack.enter_context(_replaced(optimizer, "apply_gradients", apply))
+        stack.enter_context(internals.replaced_method(optimizer, "compute_gradients", compute))
+        stack.enter_context(internals.replaced_method(optimizer, "apply_gradients", apply))
         with contextlib.suppress(ConfigurationError):  # tf_keras is not installed
             legacy = internals.KERAS_2_API.get().optimizers.legacy.Optimizer
             name = internals.KERAS_2_AGGREGATE.name
-            stack.enter_context(_replaced(legacy, name, aggregate))
+            stack.enter_context(internals.replaced_method(legacy, name, aggregate))
         yield completed
-
-
-@contextlib.contextmanager
-def _replaced(owner: type, name: str, around: Callable[..., Any]) -> Iterator[None]:
-    original = getattr(owner, name)
-
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return around(original, self, *args, **kwargs)
-
-    setattr(owner, name, method)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
 
 
 def _with_averaged_statistics(step: tf.Operation, state: Sequence[Any], rows: Any) -> tf.Operation:

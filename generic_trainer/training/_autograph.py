@@ -1,0 +1,138 @@
+"""AutoGraph leaves the code of Keras 2 itself alone, as it does that of Keras 3.
+
+What `fit` does in a step is converted by AutoGraph on the first batch. `keras` is on TensorFlow's
+list of packages that need no conversion; `tf_keras`, as Keras 2 is called since TensorFlow 2.16, is
+not, and converting two hundred of its functions takes ten times as long as all that is needed.
+
+What a user writes for Keras is converted all the same where Keras asks for it: layers' `call`,
+losses, metrics. Some things are converted only since Keras around them is (an own `train_step`, a
+schedule, an activation): a model that has any of these is traced as TensorFlow does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from generic_trainer._core import internals
+
+_PACKAGE = "tf_keras"
+_MADE = ("train_function", "test_function", "predict_function")
+# Packages that need no conversion.
+_LIBRARIES = ("builtins", "functools", "numpy", "tensorflow", "tensorflow_transform", _PACKAGE)
+# Methods of Keras that a class may have of its own: AutoGraph is told of `call`, and the others see
+# no tensor of the graph.
+_ASKED_FOR = frozenset({"build", "call", "compute_output_shape", "from_config", "get_config"})
+
+_logger = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def keras_2_left_alone() -> Iterator[None]:
+    """Has `fit`, `evaluate` and `predict` of Keras 2, where it is imported, start sooner."""
+    with contextlib.ExitStack() as stack:
+        if _PACKAGE in sys.modules:
+            model = sys.modules[_PACKAGE].Model
+            for name in _MADE:
+                stack.enter_context(internals.replaced_method(model, f"make_{name}", _make))
+        yield
+
+
+def _make(make: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    function = make(model, *args, **kwargs)
+    if not isinstance(function, tf.types.experimental.GenericFunction) or _needs_conversion(model):
+        return function
+    return _Function(function, functools.partial(make, model, force=True))
+
+
+class _Function:
+    """A `tf.function` of Keras 2 during whose calls AutoGraph leaves Keras 2 alone."""
+
+    def __init__(self, function: Any, make: Callable[[], Any]) -> None:
+        self._function, self._make = function, make
+        self._is_left_alone = True
+
+    def __call__(self, *args: Any) -> Any:
+        if self._is_left_alone:
+            try:
+                with _rule():
+                    return self._function(*args)
+            except tf.errors.OperatorNotAllowedInGraphError as error:
+                _logger.info("Keras 2 is converted after all: %s", error)
+                self._is_left_alone, self._function = False, self._make()
+        return self._function(*args)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._function, name)
+
+
+@contextlib.contextmanager
+def _rule() -> Iterator[None]:
+    """Puts Keras 2 on the list of packages that are not converted."""
+    config, conversion = (
+        internals.TF_AUTOGRAPH_CONFIG.get(),
+        internals.TF_AUTOGRAPH_CONVERSION.get(),
+    )
+    rules = internals.TF_AUTOGRAPH_RULES.of(config)
+    found = internals.TF_AUTOGRAPH_FOUND.of(conversion)
+    internals.TF_AUTOGRAPH_RULES.set(config, (config.DoNotConvert(_PACKAGE), *rules))
+    internals.TF_AUTOGRAPH_FOUND.set(conversion, type(found)())  # what holds for these calls alone
+    try:
+        yield
+    finally:
+        internals.TF_AUTOGRAPH_RULES.set(config, rules)
+        internals.TF_AUTOGRAPH_FOUND.set(conversion, found)
+
+
+def _needs_conversion(model: Any) -> bool:
+    """Returns whether Keras 2 may call what a user wrote without telling AutoGraph."""
+    keras = sys.modules[_PACKAGE]
+    # AutoGraph is told of these, or they are looked at by themselves.
+    known = (keras.layers.Layer, keras.losses.Loss, keras.metrics.Metric)
+    layers = list(internals.KERAS_2_LAYERS.of(model)())
+    if any(not _is_asked_for(type(layer)) for layer in layers):
+        return True
+    optimizer = getattr(model, "optimizer", None)
+    parts = [value for each in (*layers, optimizer) for value in _values(each)]
+    return not _is_of_a_library(optimizer) or any(
+        callable(part) and not isinstance(part, known) and not _is_of_a_library(part)
+        for part in parts
+    )
+
+
+def _is_asked_for(kind: type) -> bool:
+    """Returns whether all methods of Keras that a layer's class replaces are asked for by it."""
+    mine = [base for base in kind.__mro__ if not _is_of_a_library(base)]
+    keras = next(base for base in kind.__mro__ if _is_of_a_library(base))
+    replaced = {name for base in mine for name in vars(base) if hasattr(keras, name)}
+    # Every class has names such as `__module__`.
+    return "__call__" not in replaced and all(
+        name in _ASKED_FOR or name.startswith("__") for name in replaced
+    )
+
+
+def _values(thing: Any) -> Iterator[Any]:
+    """Yields an object's attributes, those of partial functions, and what their lists hold."""
+    for name, value in vars(thing).items() if hasattr(thing, "__dict__") else ():
+        if name in (*_MADE, "loss"):  # functions that are traced, and one AutoGraph is told of
+            continue
+        held = value.values() if isinstance(value, dict) else value
+        for item in held if isinstance(value, (list, tuple, dict)) else (value,):
+            yield item
+            if isinstance(item, functools.partial):
+                yield item.func
+                yield from item.args
+
+
+def _is_of_a_library(thing: Any) -> bool:
+    owner = thing if inspect.isroutine(thing) or inspect.isclass(thing) else type(thing)
+    return (getattr(owner, "__module__", None) or "").partition(".")[0] in _LIBRARIES
