@@ -197,6 +197,8 @@ def supervise_task(
     job: Job,
     task: Task,
     engine_for: Callable[[Job], contextlib.AbstractContextManager[Engine]],
+    *,
+    wait: Callable[[float], object] = time.sleep,
 ) -> WorkerEnd:
     """Runs one task of a job, on the machine where another engine has put it.
 
@@ -207,6 +209,7 @@ def supervise_task(
         job: what all tasks have in common.
         task: the one that this process is for; no server.
         engine_for: opens the engine for processes of this machine.
+        wait: waits for a number of seconds, or until nobody needs to know how the task ended.
     """
     alone = dataclasses.replace(job, distribution=_alone(job.distribution, task))
     try:
@@ -216,7 +219,7 @@ def supervise_task(
         # TensorFlow has raised because it missed other tasks, or has aborted the process.
         misses_others = end.may_be_consequence or end.signal == signal.SIGABRT.name
         if job.distribution.is_cluster and misses_others:
-            time.sleep(_MISSES_OTHERS_S)
+            wait(_MISSES_OTHERS_S)
             end = dataclasses.replace(end, may_be_consequence=True)
         return end
     return WorkerEnd(task=task.name)

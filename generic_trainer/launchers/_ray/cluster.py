@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ray
 from ray import train
-from ray.exceptions import OutOfMemoryError
-from ray.train import collective
+from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.train.backend import Backend, BackendConfig
 
 from generic_trainer._core import internals
 from generic_trainer._core.cluster import TF_CONFIG, Task, make_tf_config, reserve_port
 from generic_trainer._core.files import is_remote
+from generic_trainer._core.forkserver import kept_fork_servers
 from generic_trainer._core.scratch import ScratchFolder
-from generic_trainer.errors import ConfigurationError
+from generic_trainer.errors import ConfigurationError, WorkerLostError
 from generic_trainer.launchers._distribution import Distribution, tasks
 from generic_trainer.launchers._failures import Failure
 from generic_trainer.launchers._job import Job
-from generic_trainer.launchers._local.engine import local_engine
+from generic_trainer.launchers._local.engine import LocalEngine
 from generic_trainer.launchers._packing import unpack
+from generic_trainer.launchers._ray.attempts import answer, ask
 from generic_trainer.launchers._ray.connection import no_room, scaling
 from generic_trainer.launchers._ray.output import end_of_output
 from generic_trainer.launchers._supervisor import supervise_task
-from generic_trainer.launchers._task import serve
 from generic_trainer.launchers._worker_end import WorkerEnd, WorkerTraceback
 
 # Ray's log monitor takes the name of a process from such a line.
@@ -41,6 +42,8 @@ _reserved: list[socket.socket] = []
 def train_on_cluster(packed: dict[str, Any], start_timeout_s: float) -> list[dict[str, Any]]:
     """Has Ray Train run a job; returns how workers ended, as `WorkerEnd.to_dict`, at least one.
 
+    It is called in the actor that keeps the `Attempts`, which tell of failures before it returns.
+
     Args:
         packed: the job, as `pack` returned it.
         start_timeout_s: how long, in seconds, the workers may take to be placed.
@@ -49,37 +52,33 @@ def train_on_cluster(packed: dict[str, Any], start_timeout_s: float) -> list[dic
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(start_timeout_s)
     os.environ["RAY_TRAIN_METRICS_ENABLED"] = "0"
     job = Job.from_json(packed["job"])
-    all_tasks = tasks(job.distribution)
+    answer("open")
     with ScratchFolder("ray-train-") as storage:
         try:
             _trainer(job, packed, storage, start_timeout_s).fit()
-            ends = [WorkerEnd(task=all_tasks[0].name)]
-        except train.WorkerGroupError as error:
-            failures = error.worker_failures.items()
-            ends = [end_of_worker(all_tasks[rank], failure) for rank, failure in failures]
+            end = WorkerEnd(task=tasks(job.distribution)[0].name)
         except train.ControllerError as error:
-            failure = error.controller_failure
-            ends = [_end_of_controller(failure, job.distribution, start_timeout_s)]
-    return [end.to_dict() for end in ends]
+            end = _end_of_controller(error.controller_failure, job.distribution, start_timeout_s)
+        except RayActorError as error:
+            end = _end(Failure.LOST, "The process that watches the workers was lost.", error)
+    return [end.to_dict()]
 
 
 def _trainer(job: Job, packed: dict[str, Any], storage: str, start_timeout_s: float) -> Any:
-    distribution = job.distribution
-    callbacks = []
+    distribution, director = job.distribution, ray.get_runtime_context().current_actor
     if isinstance(distribution.num_workers, tuple):
         internals.RAY_ELASTIC_POLICY.get()
-        callbacks = [_end_of_waiting(distribution, start_timeout_s)]
     trainer = internals.RAY_DATA_PARALLEL_TRAINER.get()(
         run_on_worker,
-        train_loop_config={"packed": packed},
-        backend_config=ClusterConfig(distribution.to_json()),
+        train_loop_config={"packed": packed, "director": director},
+        backend_config=ClusterConfig(distribution.to_json(), director),
         scaling_config=train.ScalingConfig(**scaling(distribution)),
         run_config=train.RunConfig(
             name=f"generic-trainer-{job.request.run_key}",
             storage_path=storage,
-            # Ray Train retries whatever fails; here it is decided by the failure's class.
-            failure_config=train.FailureConfig(max_failures=0, controller_failure_limit=0),
-            callbacks=callbacks,
+            # It replaces workers that are lost, and the supervisor decides whether they train.
+            failure_config=train.FailureConfig(max_failures=-1, controller_failure_limit=0),
+            callbacks=[_watch(distribution, director, start_timeout_s)],
         ),
     )
     if distribution.ray is None or distribution.ray.address is None:
@@ -87,27 +86,40 @@ def _trainer(job: Job, packed: dict[str, Any], storage: str, start_timeout_s: fl
     return trainer
 
 
-def _end_of_waiting(distribution: Distribution, timeout_s: float) -> Any:
-    """Returns what has Ray Train fail where there is no room for the fewest workers in time.
+def _watch(distribution: Distribution, director: Any, timeout_s: float) -> Any:
+    """Returns what Ray Train's controller calls.
 
-    With a fixed number it does so by itself; for one that may change it waits for ever.
+    1. It tells which workers are lost.
+    2. It fails where there is no room for the fewest workers in time. With a fixed number of them
+       Ray Train does so by itself; for one that may change it waits for ever.
     """
     base, error = internals.RAY_CONTROLLER_CALLBACK.get(), internals.RAY_STARTUP_TIMEOUT.get()
+    all_tasks = tasks(distribution)
 
-    class EndOfWaiting(base):  # type: ignore[misc, valid-type]
+    class Watch(base):  # type: ignore[misc, valid-type]
         deadline_s: float | None = None
 
         def after_controller_start(self, train_run_context: Any) -> None:
-            self.deadline_s = time.monotonic() + timeout_s
+            self.wait()
 
         def before_controller_execute_resize_decision(self, resize_decision: Any) -> None:
             self.deadline_s = None  # there is room
 
         def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
+            failed = getattr(current_state, "training_failed_error", None)
+            if isinstance(failed, train.WorkerGroupError):
+                failures = failed.worker_failures.items()
+                ends = [end_of_worker(all_tasks[rank], failure) for rank, failure in failures]
+                ray.get(ask(director, "lost", [end.to_dict() for end in ends]))
+                self.wait()
             if self.deadline_s is not None and time.monotonic() > self.deadline_s:
                 raise error(distribution.min_workers)
 
-    return EndOfWaiting()
+        def wait(self) -> None:
+            if isinstance(distribution.num_workers, tuple):
+                self.deadline_s = time.monotonic() + timeout_s
+
+    return Watch()
 
 
 def _drop_cleaner(trainer: Any) -> None:
@@ -173,9 +185,11 @@ class ClusterConfig(BackendConfig):
 
     Attributes:
         distribution: as JSON.
+        director: the actor that keeps the `Attempts`.
     """
 
     distribution: str
+    director: Any
 
     @property
     def backend_cls(self) -> type[Backend]:
@@ -188,6 +202,7 @@ class _ClusterBackend(Backend):
         distribution = Distribution.from_json(backend_config.distribution)
         if isinstance(distribution.num_workers, tuple):
             distribution = distribution.with_workers(len(worker_group))
+        ray.get(ask(backend_config.director, "gather", len(worker_group)))
         all_tasks = tasks(distribution)
         if len(all_tasks) == 1:
             worker_group.execute(_set_tf_config, value=None)
@@ -215,41 +230,81 @@ def _set_tf_config(value: str | None) -> None:
 
 
 def run_on_worker(config: Mapping[str, Any]) -> None:
-    """Runs the task whose number is the rank of this worker of Ray Train.
+    """Runs the task whose number is the rank of this worker of Ray Train, attempt after attempt.
+
+    The processes that train are forked from one of this worker's, which has imported TensorFlow in
+    the first attempt.
 
     Args:
-        config: `packed`, the job as `pack` returned it.
+        config: `packed`, the job as `pack` returned it; `director`, the actor that keeps the
+            `Attempts`.
 
     Raises:
-        WorkerTraceback: it did not end well.
+        WorkerTraceback: it can only go on in a new worker.
     """
-    with ScratchFolder("job-") as directory:
+    director = config["director"]
+    with ScratchFolder("job-") as directory, kept_fork_servers():
         job, context = unpack(config["packed"], directory), train.get_context()
         if isinstance(job.distribution.num_workers, tuple):
             there = job.distribution.with_workers(context.get_world_size())
             job = dataclasses.replace(job, distribution=there)
-        task = tasks(job.distribution)[context.get_world_rank()]
+        rank = context.get_world_rank()
+        task = tasks(job.distribution)[rank]
         _print_on_both(_NAME_LINE.format(task.name))
-        end = _run(job, task)
-    if end.failure is not Failure.LOST:  # after which there may be another attempt
+        group = ray.get(ask(director, "group"))
+        number = ray.get(ask(director, "order", group, rank))
+        while number is not None:
+            stop = _Stop(ask(director, "wait_for_stop", group, number))
+            end = _run(job, task, stop)
+            if end.failure is Failure.LOST and job.distribution.parameter_servers:
+                raise WorkerTraceback(end)  # servers serve one chief, and end with their worker
+            if end.failure not in (None, Failure.LOST) and not stop.wait(0.0):
+                _print_on_both(end_of_output(task.name))
+            number = ray.get(ask(director, "done", group, rank, number, end.to_dict()))
+    if end.failure is None:
         _print_on_both(end_of_output(task.name))
-    if end.failure is not None:
-        raise WorkerTraceback(end)
 
 
-def _run(job: Job, task: Task) -> WorkerEnd:
+class _Stop:
+    """Tells a worker when its attempt is over, though it goes on."""
+
+    def __init__(self, reference: Any) -> None:
+        self._reference = reference
+
+    def wait(self, timeout_s: float) -> bool:
+        """Returns whether the attempt is over, or is in so many seconds."""
+        return bool(ray.wait([self._reference], timeout=timeout_s)[0])
+
+    @contextlib.contextmanager
+    def engine(self, job: Job) -> Iterator[LocalEngine]:
+        """Opens an engine for the task of one attempt."""
+        yield _StoppedEngine(job, self)
+
+
+class _StoppedEngine(LocalEngine):
+    def __init__(self, job: Job, stop: _Stop) -> None:
+        super().__init__(job)
+        self._stop = stop
+
+    def check(self) -> None:
+        if self._stop.wait(0.0):
+            raise WorkerLostError("This worker was stopped, as another one was lost.")
+        super().check()
+
+
+def _run(job: Job, task: Task, stop: _Stop) -> WorkerEnd:
     try:
         _check_storage(job)
         if task.is_server:
+            from generic_trainer.launchers._task import serve  # imports TensorFlow
+
             os.environ.update({**job.distribution.env, "TF_GRPC_REUSE_PORT": "1"})
-            serve(job)
+            serve(job)  # until this worker ends, which is when the chief has
             end = WorkerEnd(task=task.name)
         else:
-            end = supervise_task(job, task, local_engine)
+            end = supervise_task(job, task, stop.engine, wait=stop.wait)
     except Exception as error:
         return WorkerEnd.of(error, task.name)
-    if job.distribution.parameter_servers and end.failure is None:
-        collective.barrier()  # servers serve until the chief comes here
     return end
 
 

@@ -17,7 +17,6 @@ from generic_trainer.launchers._local.engine import local_engine
 from generic_trainer.launchers._packing import JobFolder
 from generic_trainer.launchers._remote.log import published_log
 from generic_trainer.launchers._supervisor import supervise_task
-from generic_trainer.launchers._task import serve
 from generic_trainer.launchers._worker_end import WorkerEnd
 
 
@@ -59,6 +58,8 @@ def run(
 def _run_task(job: Job, task: Task) -> WorkerEnd:
     """Runs the task that this process is for, and returns how it ended; a server never does."""
     if task.is_server:
+        from generic_trainer.launchers._task import serve  # imports TensorFlow
+
         # As the first process of a container it would otherwise not be told to end.
         signal.signal(signal.SIGTERM, _exit)
         with shown_output():

@@ -52,7 +52,7 @@ def test_cause_is_told_from_its_consequences(
 def test_node_without_this_package_says_what_it_misses() -> None:
     sent = cloudpickle.dumps(sent_by_value())
     calls = (
-        "import pickle, sys; call = pickle.loads(sys.stdin.buffer.read());"
+        "import pickle, sys; call = pickle.loads(sys.stdin.buffer.read())().call;"
         "print(call('no_such_package.module:function', 1)); print(call('math:floor', 2.5))"
     )
     # Isolated, in an interpreter that finds neither this package nor the working directory.
