@@ -94,7 +94,8 @@ class RayEngine:
         self._ends = [WorkerEnd.from_dict(values) for values in answer]
         if self._job is not None:
             self._told = ask(self._director, "wait_for_ends", len(self._ends))
-        self._wait_for_last_lines()
+        if self._ends:
+            self._wait_for_last_lines()
         return self._ends
 
     def running(self) -> Sequence[Task]:
