@@ -57,6 +57,10 @@ def test_component_loads_nothing_that_the_dsl_of_tfx_does_not() -> None:
     assert added == {"generic_trainer"}
 
 
+def test_first_process_of_a_pod_leaves_tensorflow_to_the_one_that_trains() -> None:
+    assert "tensorflow" not in import_in_new_process("generic_trainer.launchers._remote.program")
+
+
 def test_the_command_needs_nothing_but_the_standard_library_to_start() -> None:
     # Else the doctor could not be asked what is missing.
     loaded = import_in_new_process("generic_trainer.cli", options=("-S",))

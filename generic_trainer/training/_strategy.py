@@ -92,7 +92,7 @@ def checked_on_several_workers() -> Iterator[None]:
         for kind in _OF_ONE_MACHINE:
             stack.enter_context(internals.replaced_method(kind, "__init__", _alone))
         yield
-        connected = runtime() if runtime.cache_info().currsize else None
+        connected = _connected()
         if connected is not None:
             with contextlib.suppress(tf.errors.OpError):  # the others have ended before
                 connected.leave()
@@ -126,10 +126,15 @@ def _alone(make: Callable[..., None], strategy: Any, *args: Any, **kwargs: Any) 
             "training.get_strategy(), from generic_trainer import training, in its place, or train "
             "on one worker."
         )
-        if runtime.cache_info().currsize:
+        if _connected() is not None:
             raise ConfigurationError(told)
         _logger.warning("%s", told)
     make(strategy, *args, **kwargs)
+
+
+def _connected() -> Any:
+    """Returns the runtime of this process if it is connected; asking for it would connect it."""
+    return runtime() if runtime.cache_info().currsize else None
 
 
 def _is_in_tensorflows_own(model: Any) -> bool:

@@ -30,6 +30,21 @@ _TRIED_FOR_ALL = [
         "test_code_of_others_trains_as_it_is[{}]",
     )
 ]
+# Ray's workers train in the children that those of `local` are, and take half a minute to start:
+# tried is what goes over the network. `tests/launchers/ray` has more.
+_TRIED_ON_RAY = [
+    f"{test}]"
+    for test in (
+        "test_all_kinds_of_output_are_kept[ray",
+        "test_error_arrives_with_its_class_and_traceback[ray-data",
+        "test_values_are_in_a_worker_what_they_are_here[ray",
+        "test_run_that_ends_well_keeps_to_the_rules[ray-two workers",
+        "test_error_of_a_worker_is_the_error_of_the_run[ray-parameter servers",
+        "test_lost_worker_is_replaced[ray-parameter servers",
+        "test_worker_that_is_lost_too_often_ends_the_run[ray",
+        "test_code_of_others_trains_as_it_is[ray",
+    )
+]
 
 __all__ = ["add_options", "deselect", "is_elsewhere", "options_of", "shared_folder"]
 
@@ -48,7 +63,7 @@ def add_options(parser: pytest.Parser) -> None:
 def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves the contract suite of the engine that is asked for, if one is.
 
-    Engines that have the better part in common are tried with two runs each where none is.
+    Where none is, engines that have the better part in common are tried with a few runs each.
     """
     engine, options = config.getoption("--engine"), config.getoption("--engine-options")
     if (options and not engine) or (config.getoption("--kubeconfig") and not options):
@@ -60,7 +75,8 @@ def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
     def is_asked_for(item: pytest.Item) -> bool:
         launcher = getattr(item, "callspec", None) and item.callspec.params.get("launcher")
         if engine is None:
-            return launcher not in _LIKE_TFJOB or item.name in _TRIED_FOR_ALL
+            few = launcher in (*_LIKE_TFJOB, "ray")
+            return not few or item.name in (*_TRIED_FOR_ALL, *_TRIED_ON_RAY)
         return bool(launcher == engine)
 
     config.hook.pytest_deselected(items=[item for item in items if not is_asked_for(item)])
