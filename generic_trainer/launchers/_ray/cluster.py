@@ -1,4 +1,4 @@
-"""Training on a Ray cluster, from the inside: the task that directs it, and Ray Train's workers."""
+"""Training on a Ray cluster, from the inside: what directs it, and Ray Train's workers."""
 
 from __future__ import annotations
 
