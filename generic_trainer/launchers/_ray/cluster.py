@@ -60,6 +60,8 @@ def train_on_cluster(packed: dict[str, Any], start_timeout_s: float) -> list[dic
         except train.ControllerError as error:
             end = _end_of_controller(error.controller_failure, job.distribution, start_timeout_s)
         except RayActorError as error:
+            if (room := answer("room")) is not None:
+                ray.util.remove_placement_group(room)  # Ray keeps it until the driver ends
             end = _end(Failure.LOST, "The process that watches the workers was lost.", error)
     return [end.to_dict()]
 
@@ -202,7 +204,8 @@ class _ClusterBackend(Backend):
         distribution = Distribution.from_json(backend_config.distribution)
         if isinstance(distribution.num_workers, tuple):
             distribution = distribution.with_workers(len(worker_group))
-        ray.get(ask(backend_config.director, "gather", len(worker_group)))
+        room = worker_group.execute_single(0, ray.util.get_current_placement_group)
+        ray.get(ask(backend_config.director, "gather", len(worker_group), room))
         all_tasks = tasks(distribution)
         if len(all_tasks) == 1:
             worker_group.execute(_set_tf_config, value=None)
