@@ -168,11 +168,5 @@ def answer(method: str, *arguments: Any) -> Any:
 
 
 def ask(director: Any, method: str, *arguments: Any) -> Any:
-    """Calls a method of the attempts that an actor keeps; returns Ray's reference to the answer.
-
-    Args:
-        director: the actor, of the class `sent_by_value` returns.
-        method: of `Attempts`.
-        *arguments: its.
-    """
+    """Calls a method of the `Attempts` that an actor keeps, and returns a reference to the answer."""
     return director.call.remote(_ANSWER, method, *arguments)

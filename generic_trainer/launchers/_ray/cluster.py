@@ -303,12 +303,10 @@ def _run(job: Job, task: Task, stop: _Stop) -> WorkerEnd:
 
             os.environ.update({**job.distribution.env, "TF_GRPC_REUSE_PORT": "1"})
             serve(job)  # until this worker ends, which is when the chief has
-            end = WorkerEnd(task=task.name)
-        else:
-            end = supervise_task(job, task, stop.engine, wait=stop.wait)
+            return WorkerEnd(task=task.name)
+        return supervise_task(job, task, stop.engine, wait=stop.wait)
     except Exception as error:
         return WorkerEnd.of(error, task.name)
-    return end
 
 
 def _check_storage(job: Job) -> None:
