@@ -168,5 +168,5 @@ def answer(method: str, *arguments: Any) -> Any:
 
 
 def ask(director: Any, method: str, *arguments: Any) -> Any:
-    """Calls a method of the `Attempts` that an actor keeps, and returns a reference to the answer."""
+    """Calls a method of the `Attempts` that an actor keeps; returns a reference to the answer."""
     return director.call.remote(_ANSWER, method, *arguments)
