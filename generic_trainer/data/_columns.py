@@ -9,9 +9,10 @@ word: gathering words is many times faster than bytes.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -27,6 +28,24 @@ _FILLERS = [b"-" * length for length in range(_WORD.size)]
 Block: TypeAlias = "tf.Tensor | tuple[tf.Tensor, tf.Tensor]"
 Arrays = Sequence[Sequence[tf.Tensor]]  # of some columns
 Features = dict[str, tf.Tensor]
+
+
+class Rows(NamedTuple):
+    """Values one row after another, and how many each row has, int64 [rows].
+
+    A `tf.RaggedTensor` says the same, with many more ops: tracing them takes longer than reading
+    some ten thousand records.
+    """
+
+    values: tf.Tensor
+    lengths: tf.Tensor
+
+
+class Packed(NamedTuple):
+    """The arrays of a column, and whether they are not what was packed, bool; None: never."""
+
+    arrays: tuple[Block, ...]
+    spoiled: tf.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -55,17 +74,17 @@ class Fixed:
     def arrays(self) -> tuple[ArraySpec, ...]:
         return (_spec_of_values(self.dtype, self.width),)
 
-    def pack(self, values: tf.Tensor) -> tuple[Block, ...]:
+    def pack(self, values: tf.Tensor) -> Packed:
         """Returns the arrays of values [rows, width]."""
-        return (_looked_up(values) if self.dtype == tf.string else values,)
+        return Packed((_looked_up(values) if self.dtype == tf.string else values,))
 
     def take(self, arrays: Sequence[tf.Tensor], rows: tf.Tensor) -> tf.Tensor:
         """Returns the values, or codes, [..., width] of the rows with these numbers [...]."""
-        return tf.gather(arrays[0], rows)
+        return gather(arrays[0], rows)
 
     def decode(self, arrays: Sequence[tf.Tensor], values: tf.Tensor) -> tf.Tensor:
         """Returns what some of the values that `take` returned stand for."""
-        return tf.gather(arrays[-1], values) if self.dtype == tf.string else values
+        return gather(arrays[-1], values) if self.dtype == tf.string else values
 
 
 @dataclass(frozen=True)
@@ -85,21 +104,12 @@ class Varying:
         values = _spec_of_values(self.dtype) if self.separator is None else ArraySpec(_WORD)
         return values, ArraySpec(tf.int64, cumulative=True)
 
-    def pack(self, values: tf.RaggedTensor) -> tuple[Block, ...]:
-        """Returns the arrays of values [rows, (number in the row)]."""
+    def pack(self, rows: Rows) -> Packed:
+        """Returns the arrays of some rows; spoiled are strings that hold the separator."""
         if self.separator is not None:
-            return _join_strings(values, self.separator)
-        flat = values.flat_values
-        packed = _looked_up(flat) if self.dtype == tf.string else flat
-        return packed, tf.cast(values.row_lengths(), tf.int64)
-
-    def spoiled(self, values: tf.RaggedTensor) -> tf.Tensor:
-        """Returns whether the values hold the separator, so that they cannot be stored."""
-        if self.separator is None:
-            return tf.constant(False)
-        joined = tf.strings.reduce_join(values.flat_values + self.separator)
-        cut = _cut(joined, self.separator)
-        return tf.not_equal(tf.size(cut), tf.size(values.flat_values) + 1)
+            return _join_strings(rows, self.separator)
+        values, lengths = rows
+        return Packed((_looked_up(values) if self.dtype == tf.string else values, lengths))
 
     def take(self, arrays: Sequence[tf.Tensor], rows: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
         """Returns the values of the rows with these numbers, one after another.
@@ -117,17 +127,17 @@ class Varying:
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns what `read` reads from, and where in it each row starts, int64 [len(rows)]."""
         flat, ends, *_ = arrays
-        starts = tf.gather(ends, rows)
+        starts = gather(ends, rows)
         if self.separator is None:
             return flat, starts
-        words = tf.gather(flat, ranges(starts, tf.gather(ends, rows + 1) - starts))
+        words = gather(flat, ranges(starts, gather(ends, rows + 1) - starts))
         return _split_strings(words, counts, self.separator), tf.cumsum(counts, exclusive=True)
 
     def read(self, arrays: Sequence[tf.Tensor], source: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
         """Returns the values at some indices of what `source` returned."""
-        values = tf.gather(source, indices)
+        values = gather(source, indices)
         coded = self.dtype == tf.string and self.separator is None
-        return tf.gather(arrays[-1], values) if coded else values
+        return gather(arrays[-1], values) if coded else values
 
 
 Column = Fixed | Varying
@@ -142,14 +152,25 @@ def _looked_up(strings: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.reshape(indices, tf.shape(strings)), distinct
 
 
-def _join_strings(rows: tf.RaggedTensor, separator: bytes) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns strings [rows, (number)] as words, and the number of words of each row, int64."""
-    terminated = rows.with_flat_values(rows.flat_values + separator)
-    texts = tf.strings.reduce_join(terminated, axis=1)
-    missing = -(tf.strings.length(texts) + len(separator)) % _WORD.size
-    texts += tf.gather(_FILLERS, missing) + separator
-    words = tf.io.decode_raw(tf.strings.reduce_join(texts), _WORD)
-    return words, tf.cast(tf.strings.length(texts) // _WORD.size, tf.int64)
+def _join_strings(rows: Rows, separator: bytes) -> Packed:
+    """Returns the strings of all rows as words, and the number of words of each row, int64."""
+    values, lengths = rows
+    ends = tf.cumsum(lengths)
+    starts = ends - lengths
+    sizes = tf.cast(tf.strings.length(values), tf.int64) + len(separator)
+    offsets = splits_of(sizes)
+    row_bytes = gather(offsets, ends) - gather(offsets, starts)
+    missing = -(row_bytes + len(separator)) % _WORD.size
+    # Behind the strings of each row goes its filler, which is one of those behind all strings.
+    ones = tf.ones_like(lengths)
+    places = tf.stack([starts, tf.size(values, tf.int64) + tf.cumsum(ones, exclusive=True)], axis=1)
+    numbers = tf.stack([lengths, ones], axis=1)
+    order = ranges(tf.reshape(places, [-1]), tf.reshape(numbers, [-1]))
+    pieces = gather(tf.concat([values, gather(_FILLERS, missing)], axis=0), order)
+    text = tf.strings.reduce_join(pieces, separator=separator) + separator
+    arrays = tf.io.decode_raw(text, _WORD), (row_bytes + missing + len(separator)) // _WORD.size
+    spoiled = tf.not_equal(tf.size(_cut(text, separator)), tf.size(pieces) + 1)
+    return Packed(arrays, spoiled)
 
 
 def _split_strings(words: tf.Tensor, counts: tf.Tensor, separator: bytes) -> tf.Tensor:
@@ -159,7 +180,32 @@ def _split_strings(words: tf.Tensor, counts: tf.Tensor, separator: bytes) -> tf.
     size = tf.size(words) * _WORD.size
     strings = _cut(tf.strings.substr(proto, tf.strings.length(proto) - size, size), separator)
     starts = tf.cumsum(counts + 1, exclusive=True)  # a filler follows the strings of each row
-    return tf.gather(strings, ranges(starts, counts))
+    return gather(strings, ranges(starts, counts))
+
+
+# Tracing is most of what reading a small data set costs, and of that the constants that TensorFlow
+# makes of every axis, begin and end: the functions below have few.
+
+
+def gather(values: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
+    """Returns the values at these places of the first dimension."""
+    return tf.raw_ops.Gather(params=values, indices=indices)
+
+
+def splits_of(lengths: tf.Tensor) -> tf.Tensor:
+    """Returns where rows of these lengths, int64 [rows], start, and where the last one ends."""
+    axis = tf.constant(0)
+    ends = tf.raw_ops.Cumsum(x=lengths, axis=axis)
+    return tf.raw_ops.ConcatV2(values=[tf.constant([0], tf.int64), ends], axis=axis)
+
+
+def lengths_of(splits: tf.Tensor) -> tf.Tensor:
+    """Returns the lengths of rows that start, and end, at these splits."""
+    first, last = tf.constant([1]), tf.constant([-1])
+    cut = functools.partial(
+        tf.raw_ops.StridedSlice, input=splits, begin=first, end=last, strides=first
+    )
+    return cut(end_mask=1) - cut(begin_mask=1)
 
 
 def ranges(starts: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:

@@ -38,14 +38,28 @@ def column_dataset(
     """Returns the dataset that `options` ask for; see `make_dataset_factory`."""
     batches = _batches(columns, options)
 
+    # Order and rows in one function: each further one takes as long to trace as some ten thousand
+    # examples to gather.
     @traced
-    def gather(stored: Any, rows: tf.Tensor) -> Any:
-        arrays, vocabulary = stored
+    def gather(stored: Any, seed: tf.Tensor, number: tf.Tensor) -> Any:
+        arrays, vocabulary, of_order = stored
+        positions = batches.positions(number)
+        key = tf.cast([seed & 0x7FFFFFFF, tf.bitwise.right_shift(seed, 32)], tf.int32)
+        rows = order.rows(of_order, tf.reshape(positions, [-1]), key)
+        rows = tf.reshape(rows, tf.shape(positions))
         features = columns.layout.take(arrays, vocabulary, rows)
         return tuple(tf.nest.flatten(parser.element(features)))
 
-    stored = tuple(columns.store.tensors()), columns.store.vocabulary.tensor()
-    gathered = _beside(stored, _rows(batches, order, options, seed)).map(
+    # Tensors that a function captures are written into its graph by every rewrite of the dataset;
+    # tensors that flow through it are not.
+    stored = tuple(columns.store.tensors()), columns.store.vocabulary.tensor(), order.arrays
+    gathered = tf.data.Dataset.zip(
+        (
+            tf.data.Dataset.from_tensors(stored).repeat(),
+            _seeds(options, seed),
+            tf.data.Dataset.range(batches.chunks),
+        )
+    ).map(
         gather,
         num_parallel_calls=options.parser_num_threads,
         deterministic=not options.sloppy_ordering,
@@ -114,18 +128,14 @@ class _Batches(NamedTuple):
     """The positions of the endless stream of epochs that each batch takes.
 
     Attributes:
-        chunks: how many times `of_chunk` gives batches of the same size.
-        of_chunk: returns the positions in a chunk, int64 [batches, batch size].
-        rest: rows of the last batch, which is a shorter one; 0: there is none.
-        of_rest: returns its positions, int64 [1, rows].
+        chunks: how many times `positions` gives batches of the same size.
+        positions: returns the positions in a chunk, int64 [batches, batch size].
         size: rows of a batch; None: the last one may have fewer.
         number: of batches, as `tf.data` counts them.
     """
 
     chunks: int
-    of_chunk: Callable[[tf.Tensor], tf.Tensor]
-    rest: int
-    of_rest: Callable[[tf.Tensor], tf.Tensor]
+    positions: Callable[[tf.Tensor], tf.Tensor]
     size: int | None
     number: int
 
@@ -135,58 +145,35 @@ def _batches(columns: Columns, options: Any) -> _Batches:
     per_chunk = max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // columns.row_bytes) // size)
     is_endless = options.num_epochs is None or options.num_epochs < 0
     full, rest = divmod(_ENDLESS if is_endless else columns.num_rows * options.num_epochs, size)
-
-    def of_chunk(number: tf.Tensor) -> tf.Tensor:
-        first = number * per_chunk
-        last = tf.minimum(first + per_chunk, full)
-        return tf.reshape(tf.range(first * size, last * size), [-1, size])
-
-    def of_rest(_: tf.Tensor) -> tf.Tensor:
-        return (full * size + tf.range(rest, dtype=tf.int64))[tf.newaxis]
-
-    chunks = -(-full // per_chunk)
     if is_endless or options.drop_final_batch:
-        number = int(tf.data.INFINITE_CARDINALITY) if is_endless else full
-        return _Batches(chunks, of_chunk, 0, of_rest, size, number)
+        rest = 0
+    chunks = -(-full // per_chunk)  # behind them, the rest is one of its own
+
+    def positions(number: tf.Tensor) -> tf.Tensor:
+        start = tf.minimum(number * (per_chunk * size), full * size)
+        end = tf.minimum(start + per_chunk * size, full * size)
+        if not rest:
+            return tf.reshape(tf.range(start, end), [-1, size])
+        is_rest = tf.equal(number, chunks)
+        end = tf.where(is_rest, end + rest, end)
+        return tf.reshape(tf.range(start, end), tf.stack([-1, tf.where(is_rest, rest, size)]))
+
+    if is_endless or options.drop_final_batch:
+        unknown = int(tf.data.INFINITE_CARDINALITY)
+        return _Batches(chunks, positions, size, unknown if is_endless else full)
     # Even where all batches are full: the element spec must not promise it, TFX's does not.
-    return _Batches(chunks, of_chunk, rest, of_rest, None, full + int(rest > 0))
+    return _Batches(chunks + bool(rest), positions, None, full + bool(rest))
 
 
-def _rows(batches: _Batches, order: Order, options: Any, seed: int | None) -> tf.data.Dataset:
-    """Returns a dataset of row numbers, int64 [batches, batch size]."""
-
-    @traced
-    def of_seed(seed: tf.Tensor) -> tf.data.Dataset:
-        key = tf.cast([seed & 0x7FFFFFFF, tf.bitwise.right_shift(seed, 32)], tf.int32)
-
-        def mapped(number: int, positions_of: Callable[[tf.Tensor], tf.Tensor]) -> tf.data.Dataset:
-            @traced
-            def rows(arrays: Any, each: tf.Tensor) -> tf.Tensor:
-                positions = positions_of(each)
-                flat = order.rows(arrays, tf.reshape(positions, [-1]), key)
-                return tf.ensure_shape(tf.reshape(flat, tf.shape(positions)), [None, None])
-
-            numbers = tf.data.Dataset.range(number)
-            if not order.arrays:
-                return numbers.map(traced(lambda each: rows((), each)))
-            return _beside(order.arrays, numbers).map(rows)
-
-        chunks = mapped(batches.chunks, batches.of_chunk)
-        return chunks.concatenate(mapped(1, batches.of_rest)) if batches.rest else chunks
-
+def _seeds(options: Any, seed: int | None) -> tf.data.Dataset:
+    """Returns a dataset of one number, int64, again and again: another one in each iteration."""
     if not options.shuffle:
-        return of_seed(tf.constant(0, tf.int64))
-    # One number per iteration: a dataset that is iterated again is shuffled anew. The state that
-    # this needs cannot be captured by the one-shot iterators of TF 1 graphs, which iterate once.
+        return tf.data.Dataset.from_tensors(tf.constant(0, tf.int64)).repeat()
+    # A dataset that is iterated again is shuffled anew. The state that this needs cannot be
+    # captured by the one-shot iterators of TF 1 graphs, which iterate once.
     again = True if tf.executing_eagerly() else None
     seeds = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=again).take(1)
-    return seeds.flat_map(of_seed)
-
-
-def _beside(arrays: Any, dataset: tf.data.Dataset) -> tf.data.Dataset:
-    # Tensors that a function captures are written into its graph by every rewrite of the dataset;
-    # tensors that flow through it are not.
-    return tf.data.Dataset.zip((tf.data.Dataset.from_tensors(arrays).repeat(), dataset))
+    return seeds.flat_map(traced(lambda each: tf.data.Dataset.from_tensors(each).repeat()))
 
 
 def _interleaved(

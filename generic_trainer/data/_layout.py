@@ -23,6 +23,7 @@ from generic_trainer.data._columns import (
     Column,
     Features,
     Fixed,
+    Rows,
     Varying,
 )
 from generic_trainer.data._lists import ListPart, RaggedPart, SparsePart
@@ -39,7 +40,7 @@ class Part(Protocol):
     def pack(self, parsed: Mapping[str, Any]) -> Sequence[Any]:
         """Returns the values of each column, out of features that `Parser.parse_lists` parsed.
 
-        They are what `Fixed.pack` and `Varying.pack` take: a tensor, or a ragged one.
+        They are what `Fixed.pack` and `Varying.pack` take: a tensor, or `Rows`.
         """
 
     def take(self, arrays: Arrays, rows: tf.Tensor) -> Features:
@@ -70,13 +71,14 @@ class Layout:
     def pack(self, parsed: Mapping[str, Any]) -> tuple[tuple[Block, ...], tf.Tensor]:
         """Returns the arrays of a block of parsed features, and whether one cannot be stored."""
         arrays: list[Block] = []
-        spoiled = [tf.constant(False)]
+        spoiled = tf.constant(False)
         for part in self.parts:
             for column, values in zip(part.columns, part.pack(parsed), strict=True):
-                arrays += column.pack(values)
-                if isinstance(column, Varying):
-                    spoiled.append(column.spoiled(values))
-        return tuple(arrays), tf.reduce_any(spoiled)
+                packed = column.pack(values)
+                arrays += packed.arrays
+                if packed.spoiled is not None:
+                    spoiled |= packed.spoiled
+        return tuple(arrays), spoiled
 
     def take(self, arrays: Sequence[tf.Tensor], vocabulary: tf.Tensor, rows: tf.Tensor) -> Features:
         """Returns all features of many batches; see `Part.take`.
@@ -156,10 +158,8 @@ class DensePart:
         values = tf.concat(flat, axis=1)
         if isinstance(self.columns[0], Fixed):
             return (values,)
-        ragged = tf.RaggedTensor.from_uniform_row_length(
-            tf.reshape(values, [-1]), self._width, nrows=tf.shape(values, tf.int64)[0]
-        )
-        return (ragged,)
+        widths = tf.fill([tf.shape(values)[0]], tf.constant(self._width, tf.int64))
+        return (Rows(tf.reshape(values, [-1]), widths),)
 
     def take(self, arrays: Arrays, rows: tf.Tensor) -> Features:
         column = self.columns[0]

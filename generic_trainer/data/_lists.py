@@ -19,7 +19,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from generic_trainer.data._columns import Arrays, Features, Fixed, Varying, ranges
+from generic_trainer.data._columns import (
+    Arrays,
+    Features,
+    Fixed,
+    Rows,
+    Varying,
+    gather,
+    lengths_of,
+    ranges,
+    splits_of,
+)
 
 _LENGTH = tf.int32
 
@@ -44,42 +54,40 @@ class ListPart:
         """The lengths of all lists, and the values: row by row, feature by feature."""
         return Fixed(_LENGTH, len(self.keys)), Varying(self.dtype, self.separator)
 
-    def pack(self, parsed: Mapping[str, Any]) -> tuple[tf.Tensor, tf.RaggedTensor]:
+    def pack(self, parsed: Mapping[str, Any]) -> tuple[tf.Tensor, Rows]:
         lists = [parsed[key] for key in self.keys]
-        lengths = tf.stack([tf.cast(each.row_lengths(), _LENGTH) for each in lists])
+        splits = tf.stack([each.row_splits for each in lists])
+        lengths = tf.cast(splits[:, 1:] - splits[:, :-1], _LENGTH)
         starts = tf.cumsum(tf.reshape(lengths, [-1]), exclusive=True)
         by_row = tf.transpose(tf.reshape(starts, tf.shape(lengths)))
         lengths = tf.transpose(lengths)
         order = ranges(tf.reshape(by_row, [-1]), tf.reshape(lengths, [-1]))
-        values = tf.RaggedTensor.from_row_lengths(
-            tf.gather(tf.concat([each.flat_values for each in lists], axis=0), order),
-            tf.reduce_sum(lengths, axis=1),
-            validate=False,
-        )
-        return lengths, values
+        values = gather(tf.concat([each.flat_values for each in lists], axis=0), order)
+        return lengths, Rows(values, tf.cast(tf.reduce_sum(lengths, axis=1), tf.int64))
 
     def take(self, arrays: Arrays, rows: tf.Tensor) -> Features:
         first, second = self.columns
         flat_rows = tf.reshape(rows, [-1])
         lengths = tf.cast(first.take(arrays[0], flat_rows), tf.int64)
         source, starts = second.source(arrays[1], flat_rows, tf.reduce_sum(lengths, axis=1))
-        starts = starts[:, tf.newaxis] + tf.cumsum(lengths, axis=1, exclusive=True)
+        starts = tf.expand_dims(starts, 1) + tf.cumsum(lengths, axis=1, exclusive=True)
         lengths = tf.transpose(lengths)  # from here on feature by feature, row by row
         cells = tf.reshape(lengths, [-1])
         indices = ranges(tf.reshape(tf.transpose(starts), [-1]), cells)
         values = second.read(arrays[1], source, indices)
-        batches = tf.shape(rows, tf.int64)
+        batches, size = tf.unstack(tf.shape(rows, tf.int64))
         if self.splits_dtype is None:
-            return self._sparse(values, cells, batches)
-        return self._ragged(values, lengths, batches[1])
+            return self._sparse(values, cells, batches, size)
+        return self._ragged(values, lengths, size)
 
-    def _sparse(self, values: tf.Tensor, cells: tf.Tensor, batches: tf.Tensor) -> Features:
-        tensors = len(self.keys) * batches[0]
-        lengths = tf.reshape(cells, tf.stack([tensors, batches[1]]))
+    def _sparse(
+        self, values: tf.Tensor, cells: tf.Tensor, batches: tf.Tensor, size: tf.Tensor
+    ) -> Features:
+        lengths = tf.reshape(cells, tf.stack([len(self.keys) * batches, size]))
         longest = tf.reduce_max(lengths, axis=1)
-        shapes = tf.stack([tf.fill([tensors], batches[1]), longest], axis=1)
-        encoded = _encode_sparse(_sparse_indices(lengths), values, shapes)
-        by_feature = tf.reshape(encoded, tf.stack([len(self.keys), batches[0], 3]))
+        shapes = tf.stack([tf.fill(tf.shape(longest), size), longest], axis=1)
+        encoded = _encode_sparse(_sparse_indices(cells, size), values, shapes)
+        by_feature = tf.reshape(encoded, tf.stack([len(self.keys), batches, 3]))
         return dict(zip(self.keys, tf.unstack(by_feature), strict=True))
 
     def _ragged(self, values: tf.Tensor, lengths: tf.Tensor, batch_size: tf.Tensor) -> Features:
@@ -117,26 +125,26 @@ class SparsePart:
 
     def pack(self, parsed: Mapping[str, Any]) -> tuple[Any, ...]:
         sparse = parsed[self.key]
-        values = tf.RaggedTensor.from_value_rowids(
-            sparse.values, sparse.indices[:, 0], nrows=sparse.dense_shape[0], validate=False
+        lengths = lengths_of(row_splits(sparse.indices[:, 0], sparse.dense_shape[0]))
+        indices = tf.reshape(sparse.indices[:, 1:], [-1])
+        return (
+            tf.cast(tf.expand_dims(lengths, 1), _LENGTH),
+            Rows(indices, lengths * len(self.shape)),
+            Rows(sparse.values, lengths),
         )
-        lengths = values.row_lengths()
-        indices = tf.RaggedTensor.from_row_lengths(
-            tf.reshape(sparse.indices[:, 1:], [-1]), lengths * len(self.shape), validate=False
-        )
-        return tf.cast(lengths, _LENGTH)[:, tf.newaxis], indices, values
 
     def take(self, arrays: Arrays, rows: tf.Tensor) -> Features:
         counts, indices, values = self.columns
-        flat_rows, batches = tf.reshape(rows, [-1]), tf.shape(rows, tf.int64)
+        flat_rows = tf.reshape(rows, [-1])
+        batches, size = tf.unstack(tf.shape(rows, tf.int64))
         lengths = tf.cast(counts.take(arrays[0], flat_rows)[:, 0], tf.int64)
         rank = len(self.shape)
         inner = tf.reshape(indices.take(arrays[1], flat_rows, lengths * rank), [-1, rank])
-        outer = _sparse_indices(tf.reshape(lengths, batches))[:, :2]
+        outer = _sparse_indices(lengths, size)[:, :2]
         encoded = _encode_sparse(
             tf.concat([outer, inner], axis=1),
             values.take(arrays[2], flat_rows, lengths),
-            tf.tile([tf.stack([batches[1], *self.shape])], tf.stack([batches[0], 1])),
+            tf.tile([tf.stack([size, *self.shape])], tf.stack([batches, 1])),
         )
         return {self.key: encoded}
 
@@ -162,29 +170,32 @@ class RaggedPart:
 
     def pack(self, parsed: Mapping[str, Any]) -> list[Any]:
         feature = parsed[self.key]
-        counts, *inner = (tf.cast(each, tf.int64) for each in feature.nested_row_lengths())
-        packed = [tf.cast(counts, _LENGTH)[:, tf.newaxis]]
-        for lengths in inner:
-            level = tf.RaggedTensor.from_row_lengths(lengths, counts, validate=False)
-            packed.append(tf.cast(level, _LENGTH))
-            counts = tf.reduce_sum(level, axis=1)
-        values = tf.RaggedTensor.from_row_lengths(
-            tf.reshape(feature.flat_values, [-1]), counts * self._value_size, validate=False
-        )
-        return [*packed, values]
+        # Where each row starts among the values of a level, the outermost first.
+        rows, *inner = (tf.cast(each, tf.int64) for each in feature.nested_row_splits)
+        counts = lengths_of(rows)
+        packed: list[Any] = [tf.cast(tf.expand_dims(counts, 1), _LENGTH)]
+        for splits in inner:
+            packed.append(Rows(tf.cast(lengths_of(splits), _LENGTH), counts))
+            rows = gather(splits, rows)
+            counts = lengths_of(rows)
+        values = tf.reshape(feature.flat_values, [-1])
+        return [*packed, Rows(values, counts * self._value_size)]
 
     def take(self, arrays: Arrays, rows: tf.Tensor) -> Features:
         outer, *inner, last = self.columns
         flat_rows = tf.reshape(rows, [-1])
-        counts = tf.cast(outer.take(arrays[0], flat_rows)[:, 0], tf.int64)
-        nested = [counts]
+        counts = tf.cast(tf.reshape(outer.take(arrays[0], flat_rows), [-1]), tf.int64)
+        starts = splits_of(counts)
+        nested = [starts]
         for column, stored in zip(inner, arrays[1:-1], strict=True):
-            nested.append(tf.cast(column.take(stored, flat_rows, counts), tf.int64))
-            counts = _sums(nested[-1], counts)
+            lengths = column.take(stored, flat_rows, counts)
+            nested.append(splits_of(tf.cast(lengths, tf.int64)))
+            starts = gather(nested[-1], starts)
+            counts = lengths_of(starts)
         values = last.take(arrays[-1], flat_rows, counts * self._value_size)
-        splits = [tf.cast(_splits(each), self.spec.row_splits_dtype) for each in nested]
+        splits = [tf.cast(each, self.spec.row_splits_dtype) for each in nested]
         shaped = tf.reshape(values, [-1, *self._value_shape])
-        return {self.key: _encode_ragged(shaped, splits, tf.shape(rows)[1])}
+        return {self.key: _encode_ragged(shaped, splits, tf.shape(rows, tf.int64)[1])}
 
     @property
     def _value_shape(self) -> list[int]:
@@ -195,41 +206,26 @@ class RaggedPart:
         return math.prod(self._value_shape)
 
 
-def _splits(lengths: tf.Tensor) -> tf.Tensor:
-    return tf.concat([[0], tf.cumsum(lengths)], axis=0)
+def row_splits(rows: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+    """Returns where each of `number` rows starts, and the end, by the row of each value, sorted."""
+    starts = tf.raw_ops.LowerBound(
+        sorted_inputs=tf.expand_dims(rows, 0),
+        values=tf.expand_dims(tf.range(number + 1), 0),
+        out_type=tf.int64,
+    )
+    return tf.reshape(starts, [-1])
 
 
-def _sums(lengths: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-    """Returns the sum of the lengths in each row, `counts` many one after another."""
-    ends = tf.gather(_splits(lengths), _splits(counts))
-    return ends[1:] - ends[:-1]
+def _sparse_indices(lengths: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+    """Returns where the values of lists of these lengths, int64 [tensors * size], are.
 
-
-def _sparse_indices(lengths: tf.Tensor) -> tf.Tensor:
-    """Returns where the values of lists of these lengths, int64 [...] of some rank, are.
-
-    The indices are int64 [values, 1 + rank], one list after another.
+    The indices are int64 [values, 3], tensor, row and place, one list after another.
     """
-    # One range over numbers that hold a whole index in their bits, the innermost in the lowest.
-    sizes = [*tf.unstack(tf.shape(lengths, tf.int64)), tf.reduce_max(lengths) + 1]
-    bits = [_bits(size) for size in sizes]
-    shifts = tf.unstack(tf.cumsum(bits, reverse=True, exclusive=True))
-    starts = tf.zeros_like(lengths)
-    for axis, (size, shift) in enumerate(zip(sizes[:-1], shifts, strict=False)):
-        numbers = tf.bitwise.left_shift(tf.range(size), shift)
-        starts += tf.reshape(numbers, [-1] + [1] * (lengths.shape.rank - 1 - axis))
-    numbers = ranges(tf.reshape(starts, [-1]), tf.reshape(lengths, [-1]))
-    one = tf.constant(1, tf.int64)
-    columns = [
-        tf.bitwise.right_shift(numbers, shift) & (tf.bitwise.left_shift(one, width) - 1)
-        for width, shift in zip(bits, shifts, strict=True)
-    ]
-    return tf.transpose(tf.stack(columns))  # faster than stacking by row
-
-
-def _bits(size: tf.Tensor) -> tf.Tensor:
-    """Returns how many bits hold any number below a size."""
-    return tf.cast(tf.math.ceil(tf.math.log(tf.cast(size, tf.float64)) / math.log(2)), tf.int64)
+    splits = splits_of(lengths)
+    tensors = tf.range(0, tf.size(lengths, tf.int64) + 1, size)
+    return tf.raw_ops.RaggedTensorToSparse(
+        rt_nested_splits=[tensors, splits], rt_dense_values=tf.range(splits[-1])
+    ).sparse_indices
 
 
 def _encode_ragged(
@@ -248,17 +244,15 @@ def _encode_sparse(indices: tf.Tensor, values: tf.Tensor, shapes: tf.Tensor) -> 
 
     The first index of each value is the tensor that it is in.
     """
-    number = tf.shape(shapes, tf.int64)[0]
-    most = tf.concat([[number], tf.reduce_max(shapes, axis=0)], axis=0)
+    own_shape = tf.shape(shapes, tf.int64)
+    most = tf.concat([own_shape[:1], tf.reduce_max(shapes, axis=0)], axis=0)
     serialized = _serialize(indices, values, most)
     # Its shapes are all the same one. No op makes a variant of each row of a matrix, except as the
     # values of sparse tensors.
-    rank = shapes.shape[1]
-    cells = tf.stack(tf.meshgrid(tf.range(number), tf.range(rank, dtype=tf.int64), indexing="ij"))
     own = _serialize(
-        tf.reshape(tf.transpose(cells, [1, 2, 0]), [-1, 2]),
+        tf.where(tf.ones_like(shapes, tf.bool)),  # of each of its cells
         tf.reshape(shapes, [-1]),
-        tf.stack([number, rank]),
+        own_shape,
     )
     return tf.stack([serialized[:, 0], serialized[:, 1], own[:, 1]], axis=1)
 

@@ -126,11 +126,11 @@ def _shuffled(
     places: tf.Tensor, sizes: tf.Tensor | int, seed: tf.Tensor, tweak: tf.Tensor
 ) -> tf.Tensor:
     """Permutes each of `places` within range(size), by a permutation that `tweak` chooses."""
-    number = tf.size(places)
-    keys = [tf.fill([number], seed[0]), tf.fill([number], seed[1]), tf.cast(tweak, tf.int32)]
-    largest = tf.broadcast_to(tf.cast(sizes, tf.int64) - 1, [number])
+    keys = tf.broadcast_to(seed, tf.stack([tf.size(places), 2]))
+    tweaked = tf.concat([keys, tf.expand_dims(tf.cast(tweak, tf.int32), 1)], axis=1)
+    largest = tf.broadcast_to(tf.cast(sizes, tf.int64) - 1, tf.shape(places))
     return tf.raw_ops.RandomIndexShuffle(
-        index=places, seed=tf.stack(keys, axis=1), max_index=largest, rounds=_ROUNDS
+        index=places, seed=tweaked, max_index=largest, rounds=_ROUNDS
     )
 
 

@@ -19,8 +19,9 @@ import tensorflow as tf
 
 from generic_trainer._core.files import files_below, fingerprint_of_file
 from generic_trainer._core.records import READ_ERRORS, RecordFile, record_dataset
-from generic_trainer.data._columns import SEPARATORS
+from generic_trainer.data._columns import SEPARATORS, lengths_of
 from generic_trainer.data._layout import make_layout
+from generic_trainer.data._lists import row_splits
 from generic_trainer.data._parser import MappedParser, check_label
 from generic_trainer.errors import ConfigurationError
 
@@ -91,7 +92,16 @@ class ViewParser(MappedParser):
         """Parses as `Parser.parse_lists` does; an error where there is not a row of each record."""
         rows = tf.size(serialized, tf.int64)
         parsed = self.parse(serialized)
-        return {name: _as_stored(parsed[name], rows, self.features[name]) for name in self.features}
+        tensors = [(parsed[name], feature) for name, feature in self.features.items()]
+        # One assertion: tracing one for each tensor takes longer than reading a small data set.
+        conditions = [each for pair in tensors for each in _conditions(*pair, rows)]
+        is_as_stored = tf.reduce_all(tf.concat(conditions, axis=0))
+        with tf.control_dependencies([tf.debugging.Assert(is_as_stored, [NOT_BY_ROW])]):
+            rows = tf.identity(rows)
+        return {
+            name: _as_stored(tensor, rows, feature)
+            for name, (tensor, feature) in zip(self.features, tensors, strict=True)
+        }
 
     def reason_to_stream(self, files: Sequence[RecordFile]) -> str | None:
         if self.fault or not files:
@@ -156,35 +166,29 @@ def _fault(decoder: Any, graph: tf.Graph, features: Mapping[str, Any]) -> str | 
 
 
 def _as_stored(tensor: Any, rows: tf.Tensor, feature: Any) -> Any:
-    """Returns a tensor as a layout takes it, lists as ragged ones, if it is as the layout thinks.
-
-    An error of TensorFlow if not.
-    """
-    with tf.control_dependencies(list(_checks(tensor, rows, feature))):
-        tensor = tf.nest.map_structure(tf.identity, tensor, expand_composites=True)
+    """Returns a tensor as a layout takes it: lists as ragged ones."""
     if not isinstance(feature, tf.io.VarLenFeature):
         return tensor
-    return tf.RaggedTensor.from_value_rowids(
-        tensor.values, tensor.indices[:, 0], nrows=rows, validate=False
-    )
+    splits = row_splits(tensor.indices[:, 0], rows)
+    return tf.RaggedTensor.from_row_splits(tensor.values, splits, validate=False)
 
 
-def _checks(tensor: Any, rows: tf.Tensor, feature: Any) -> Iterator[tf.Operation]:
-    check = tf.debugging.assert_equal
+def _conditions(tensor: Any, feature: Any, rows: tf.Tensor) -> Iterator[tf.Tensor]:
+    """Yields what is true, bool [n], of a tensor that is as the layout thinks."""
     if isinstance(tensor, tf.RaggedTensor):
-        yield check(tensor.nrows(tf.int64), rows)
+        yield tf.equal(tf.shape(tensor.row_splits, tf.int64), tf.expand_dims(rows + 1, 0))
         return
     if not isinstance(tensor, tf.SparseTensor):
-        yield check(tf.shape(tensor, tf.int64), tf.stack([rows, *feature.shape]))
+        yield tf.equal(tf.shape(tensor, tf.int64), tf.stack([rows, *feature.shape]))
         return
     of_row = tensor.indices[:, 0]
-    steps = of_row[1:] - of_row[:-1]
-    yield tf.debugging.assert_non_negative(steps)
-    yield tf.debugging.assert_less(of_row, rows)
+    steps = lengths_of(of_row)
+    yield steps >= 0
+    yield of_row < rows
     if isinstance(feature, tf.io.SparseFeature):
-        yield check(tensor.dense_shape, tf.stack([rows, *feature.size]))
+        yield tf.equal(tensor.dense_shape, tf.stack([rows, *feature.size]))
         return
     places = tf.concat([[-1], tensor.indices[:, 1]], axis=0)
     starts = tf.concat([tf.ones_like(of_row[:1]), steps], axis=0) > 0
-    yield check(places[1:], tf.where(starts, tf.zeros_like(of_row), places[:-1] + 1))
-    yield check(tensor.dense_shape, tf.stack([rows, tf.reduce_max(places) + 1]))
+    yield tf.equal(places[1:], tf.where(starts, tf.zeros_like(of_row), places[:-1] + 1))
+    yield tf.equal(tensor.dense_shape, tf.stack([rows, tf.reduce_max(places) + 1]))
