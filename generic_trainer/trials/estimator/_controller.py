@@ -6,8 +6,6 @@ The files of a checkpoint, to which hooks may add::
     <name>/<time>/saved_model.pb                                   an export per receiver function
     rng_state.{json,npz}                                           random generators
     code/                                                          the trial's module
-
-An earlier release pickled Python's and NumPy's generators; of that file data alone are read.
 """
 
 from __future__ import annotations
@@ -25,10 +23,9 @@ import tensorflow as tf
 from generic_trainer import estimator as tf_estimator
 from generic_trainer._core import internals
 from generic_trainer._core.cluster import is_chief
-from generic_trainer._core.files import gfile, read_whole
+from generic_trainer._core.files import gfile
 from generic_trainer._core.scratch import ScratchFolder
-from generic_trainer._core.values import unpickled_data
-from generic_trainer.errors import ModuleFileError, TrainingError
+from generic_trainer.errors import ModuleFileError
 from generic_trainer.training import distributed
 from generic_trainer.training.resume import (
     random_state,
@@ -47,8 +44,6 @@ if TYPE_CHECKING:
 
 _GRAPH_FILES = ("checkpoint", "graph.pbtxt")
 _GENERATORS = "rng_state"
-# An earlier release's names → those of `random_state`.
-_NAMES = {"python": "random_rng_state", "numpy": "np_rng_state"}
 
 _logger = logging.getLogger(__name__)
 
@@ -101,7 +96,7 @@ class EstimatorController:
         eval_spec: Any,
         serving_input_receiver_fns: Mapping[str, Callable[[], Any]],
         *,
-        strategy: tf.distribute.Strategy | None = None,
+        strategy: tf.distribute.Strategy,
         code: str | None = None,
     ) -> None:
         """Builds the user's estimator anew for this run; sessions open when they are needed.
@@ -208,7 +203,7 @@ class EstimatorController:
         directory = self._run.checkpoint_dir
         if directory is not None:
             _copy_state(directory, self._model_dir)
-            set_random_state(None, _read_generators(directory))
+            set_random_state(None, read_state(directory, _GENERATORS))
             self._is_saved = True
             for hook in self._hooks:
                 hook.on_checkpoint_load(directory)
@@ -245,21 +240,6 @@ class EstimatorController:
         self._context.set_stop_requested(True)
 
 
-def _read_generators(directory: str) -> dict[str, Any]:
-    pickled = os.path.join(directory, f"{_GENERATORS}.pkl")
-    if not gfile().exists(pickled):
-        state: dict[str, Any] = read_state(directory, _GENERATORS)
-        return state
-    try:
-        saved = unpickled_data(read_whole(pickled))
-    except ValueError as error:
-        raise TrainingError(
-            f"The checkpoint {directory} is not restored: {os.path.basename(pickled)} is not what "
-            f"this package has written, because {error}. Delete the checkpoint to start afresh."
-        ) from error
-    return {name: saved[old] for old, name in _NAMES.items()}
-
-
 def _copy_state(source: str, target: str) -> None:
     """Copies the newest state of a session from one directory to another."""
     newest = os.path.basename(tf.train.latest_checkpoint(source))
@@ -270,7 +250,7 @@ def _copy_state(source: str, target: str) -> None:
 
 
 def _rebuilt(
-    estimator: Any, model_dir: str, run: TrialRun, strategy: tf.distribute.Strategy | None
+    estimator: Any, model_dir: str, run: TrialRun, strategy: tf.distribute.Strategy
 ) -> Any:
     """Returns the user's estimator with a configuration for this trial.
 
@@ -284,7 +264,7 @@ def _rebuilt(
         save_checkpoints_steps=None,
         save_checkpoints_secs=None,
         keep_checkpoint_max=1,
-        train_distribute=strategy,
+        train_distribute=strategy if run.slots_here > 1 else None,
         eval_distribute=None,
     )
     return tf_estimator.Estimator(

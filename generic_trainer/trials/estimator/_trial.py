@@ -1,4 +1,4 @@
-"""`EstimatorTrial`, the base class of users' trials that are estimators."""
+"""`EstimatorTrial`, the base class of users' trials that are estimators, and `estimator.init`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import abc
 from collections.abc import Callable
 from typing import Any
 
+from generic_trainer import estimator as tf_estimator
+from generic_trainer.trials._context import NativeContext
 from generic_trainer.trials._env import EnvContext, HorovodContext
 from generic_trainer.trials._process import code_file, fit_to_devices, seed_generators
+from generic_trainer.trials._scripts.start import Init, Start
 from generic_trainer.trials._trial import Trial, TrialRun
-from generic_trainer.trials.estimator._context import EstimatorTrialContext
+from generic_trainer.trials.estimator._context import EstimatorContext, EstimatorTrialContext
 from generic_trainer.trials.estimator._controller import EstimatorController
 
 ServingInputReceiverFn = Callable[..., Any]
@@ -87,7 +90,7 @@ class EstimatorTrial(Trial, abc.ABC):
             trial.build_train_spec(*arguments),
             trial.build_validation_spec(*arguments),
             trial.build_serving_input_receiver_fns(*arguments),
-            strategy=strategy if run.slots_here > 1 else None,
+            strategy=strategy,
             code=code_file(cls.__module__),
         )
 
@@ -95,3 +98,50 @@ class EstimatorTrial(Trial, abc.ABC):
     def of_context(cls, context: EstimatorTrialContext) -> tuple[Any, tuple[Any, ...]]:
         """Returns the trial, and what its methods take."""
         return cls(context), ()
+
+
+class EstimatorNativeContext(EstimatorContext, NativeContext):
+    """The context of a script, which trains an estimator without a trial class.
+
+    ::
+
+        from generic_trainer.trials.native import estimator
+
+        context = estimator.init(config, local=True, test=True)
+        optimizer = context.wrap_optimizer(make_optimizer(context.get_hparam("learning_rate")))
+        context.train_and_evaluate(make_estimator(optimizer), train_spec, eval_spec)
+
+    Attributes:
+        serving_input_receiver_fns: name → serving input receiver function; empty at first.
+
+    Source: `determined.estimator.EstimatorNativeContext` of Determined 0.12 and 0.13.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Takes a trial; see `TrialContext`."""
+        super().__init__(*args, **kwargs)
+        self.serving_input_receiver_fns: dict[str, Callable[..., Any]] = {}
+        self._train: Callable[..., None] | None = None
+
+    def train_and_evaluate(self, estimator: Any, train_spec: Any, eval_spec: Any) -> None:
+        """Trains as the experiment configuration says; see `EstimatorTrial` for the arguments."""
+        parts = (estimator, train_spec, eval_spec)
+        if self._train is None:
+            tf_estimator.train_and_evaluate(*parts)
+        else:
+            self._train(*parts, self.serving_input_receiver_fns)
+
+    @classmethod
+    def make(cls, run: TrialRun, start: Start, code: str | None) -> EstimatorNativeContext:
+        """Returns the context of a script; see `Init`."""
+        run, strategy = fit_to_devices(run, is_graph=True)
+        context = cls(run)
+
+        def train(*parts: Any) -> None:
+            start(EstimatorController(context, run, *parts, strategy=strategy, code=code))
+
+        context._train = train
+        return context
+
+
+init = Init(EstimatorNativeContext.make)

@@ -11,9 +11,6 @@
     callbacks.{json,npz}                            what callbacks keep
     code/                                           the trial's module
 
-An earlier release pickled the state of generators and callbacks, as Determined did; of these files
-data alone are read, whoever has written them.
-
 With Keras 2 the weights are what ``model.load_weights("determined-keras-model-weights")`` reads.
 Keras 3 reads no such files; there they are a `tf.train.Checkpoint` of the list
 ``[variable.value for variable in model.variables]`` under the name "weights".
@@ -29,9 +26,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer._core.files import gfile, read_whole, write_whole
+from generic_trainer._core.files import read_whole, write_whole
 from generic_trainer._core.keras import is_keras_3
-from generic_trainer._core.values import unpickled_data
 from generic_trainer.errors import TrainingError
 from generic_trainer.training.resume import (
     OwnOfReplicas,
@@ -45,7 +41,6 @@ _WEIGHTS = "determined-keras-model-weights"
 _OPTIMIZERS = "determined-keras-optimizer-weights.h5"
 _REPLICAS = "replicas.npz"
 _GENERATORS, _CALLBACKS = "rng_state", "callbacks"
-_PICKLED = {_GENERATORS: "rng_state.pkl", _CALLBACKS: "determined-callbacks.v1.pkl"}
 
 
 def write_checkpoint(
@@ -141,10 +136,7 @@ def read_callbacks(directory: str, code: Collection[str]) -> Any:
 
 
 def _read_kept(directory: str, name: str, code: Collection[str] = ()) -> Any:
-    pickled = os.path.join(directory, _PICKLED[name])
     try:
-        if gfile().exists(pickled):
-            return unpickled_data(read_whole(pickled), code)
         return read_state(directory, name, code=code)
     except ValueError as error:
         raise TrainingError(

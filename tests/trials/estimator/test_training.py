@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import random
 
 import numpy as np
@@ -233,19 +232,6 @@ def test_building_the_graph_once_more_draws_nothing(open_trial, tmp_path):
 def test_what_cannot_be_resumed_exactly_is_named(open_trial, caplog):
     open_trial(Draws, hparams={"global_batch_size": 1, "stateful": True}).train(1)
     assert "draws other random numbers than it would have in dropped/dropout" in caplog.text
-
-
-def test_checkpoints_of_an_earlier_release_are_resumed_from(open_trial, tmp_path):
-    trial = open_trial()
-    trial.train(1)
-    trial.save(str(tmp_path))
-    for name in ("rng_state.json", "rng_state.npz"):
-        (tmp_path / name).unlink()
-    state = {"python": random.getstate(), "numpy": np.random.get_state()}
-    (tmp_path / "rng_state.pkl").write_bytes(pickle.dumps(state))
-    expected = trial.train(2), random.random(), np.random.random()
-    resumed = open_trial(checkpoint_dir=str(tmp_path), batches_trained=1)
-    assert (resumed.train(2), random.random(), np.random.random()) == expected
 
 
 def test_the_seed_is_there_before_the_users_code(open_trial):
