@@ -48,7 +48,7 @@ def _one_of(*choices: str) -> _Kind:
     return _Kind(f"one of {', '.join(choices)}", lambda value: value in choices, choices)
 
 
-def _number(expected: str, fits: Callable[[Any], bool]) -> _Kind:
+def _number(expected: str, fits: Callable[[Any], bool] = lambda value: True) -> _Kind:
     return _Kind(expected, lambda value: is_number(value) and fits(value))
 
 
@@ -100,101 +100,68 @@ STEPS: Mapping[str, str] = {
 }
 
 FIELDS: Mapping[str, _Kind] = {
-    "batches_per_step": _ABOVE_0,
-    "bind_mounts": _LIST,
-    "checkpoint_policy": _one_of("best", "all", "none"),
-    "checkpoint_storage": _MAPPING,
-    **{f"checkpoint_storage.{name}": _ANY for name in _STORAGE.split()},
-    "checkpoint_storage.save_experiment_best": _COUNT,
-    "checkpoint_storage.save_trial_best": _COUNT,
-    "checkpoint_storage.save_trial_latest": _COUNT,
-    "data": _MAPPING,
-    "data_layer": _MAPPING,
-    "debug": _FLAG,
-    "description": _TEXT,
-    "entrypoint": _TEXT,
-    "environment": _MAPPING,
-    "experiment_config": _ANY,
-    "hyperparameters": _MAPPING,
-    "internal": _ANY,
-    "labels": _ANY,
-    "max_restarts": _COUNT,
-    "min_checkpoint_period": _LENGTH,
-    "min_validation_period": _LENGTH,
-    "name": _TEXT,
-    "optimizations": _MAPPING,
-    "optimizations.aggregation_frequency": _ABOVE_0,
-    "optimizations.auto_tune_tensor_fusion": _FLAG,
-    "optimizations.average_aggregated_gradients": _FLAG,
-    "optimizations.average_training_metrics": _FLAG,
-    "optimizations.gradient_compression": _FLAG,
-    "optimizations.grad_updates_size_file": _TEXT,
-    "optimizations.mixed_precision": _TEXT,
-    "optimizations.tensor_fusion_cycle_time": _COUNT,
-    "optimizations.tensor_fusion_threshold": _COUNT,
-    "perform_initial_validation": _FLAG,
-    "records_per_epoch": _COUNT,
-    "reproducibility": _MAPPING,
-    "reproducibility.experiment_seed": _Kind(
-        "a whole number", lambda value: isinstance(value, int) or whole(value) is not None
-    ),
-    "resources": _MAPPING,
-    "resources.agent_label": _TEXT,
-    "resources.devices": _LIST,
-    "resources.max_slots": _COUNT,
-    "resources.native_parallel": _FLAG,
-    "resources.priority": _COUNT,
-    "resources.ray": _MAPPING,
-    "resources.resource_pool": _TEXT,
-    "resources.shm_size": _ANY,
-    "resources.slots_per_trial": _COUNT,
-    "resources.weight": _number("a number", lambda value: True),
-    "scheduling_unit": _ABOVE_0,
-    "searcher": _MAPPING,
-    "searcher.bracket_rungs": _RUNGS,
-    "searcher.budget": _LENGTH,
-    "searcher.divisor": _number("a number above 1", lambda value: value > 1),
-    "searcher.explore_function": _MAPPING,
-    "searcher.explore_function.perturb_factor": _SHARE,
-    "searcher.explore_function.resample_probability": _SHARE,
-    "searcher.length_per_round": _LENGTH,
-    "searcher.max_concurrent_trials": _COUNT,
-    "searcher.max_length": _LENGTH,
-    "searcher.max_rungs": _ABOVE_0,
-    "searcher.max_steps": _COUNT,
-    "searcher.max_trials": _ABOVE_0,
-    "searcher.metric": _TEXT,
-    "searcher.mode": _one_of("conservative", "standard", "aggressive"),
-    "searcher.name": _one_of(*SEARCHERS),
-    "searcher.num_rounds": _ABOVE_0,
-    "searcher.num_rungs": _ABOVE_0,
-    "searcher.population_size": _ABOVE_0,
-    "searcher.replace_function": _MAPPING,
-    "searcher.replace_function.truncate_fraction": _number(
-        "a number from 0 to 0.5", lambda value: 0 <= value <= 0.5
-    ),
-    "searcher.smaller_is_better": _FLAG,
-    "searcher.source_checkpoint_uuid": _TEXT,
-    "searcher.source_trial_id": _COUNT,
-    "searcher.step_budget": _COUNT,
-    "searcher.steps_per_round": _COUNT,
-    "searcher.target_trial_steps": _COUNT,
-    "searcher.train_stragglers": _FLAG,
-    "security": _ANY,
-    "tensorboard_storage": _ANY,
+    path: kind
+    for kind, paths in {
+        _ANY: f"""
+            experiment_config internal labels security tensorboard_storage resources.shm_size
+            {" ".join(f"checkpoint_storage.{name}" for name in _STORAGE.split())}""",
+        _TEXT: """
+            description entrypoint name resources.agent_label resources.resource_pool
+            optimizations.grad_updates_size_file optimizations.mixed_precision
+            searcher.metric searcher.source_checkpoint_uuid""",
+        _FLAG: """
+            debug perform_initial_validation resources.native_parallel
+            optimizations.auto_tune_tensor_fusion optimizations.average_aggregated_gradients
+            optimizations.average_training_metrics optimizations.gradient_compression
+            searcher.smaller_is_better searcher.train_stragglers""",
+        _COUNT: """
+            max_restarts records_per_epoch checkpoint_storage.save_experiment_best
+            checkpoint_storage.save_trial_best checkpoint_storage.save_trial_latest
+            optimizations.tensor_fusion_cycle_time optimizations.tensor_fusion_threshold
+            resources.max_slots resources.priority resources.slots_per_trial
+            searcher.max_concurrent_trials searcher.max_steps searcher.source_trial_id
+            searcher.step_budget searcher.steps_per_round searcher.target_trial_steps""",
+        _ABOVE_0: """
+            batches_per_step scheduling_unit optimizations.aggregation_frequency
+            searcher.max_rungs searcher.max_trials searcher.num_rounds searcher.num_rungs
+            searcher.population_size""",
+        _MAPPING: """
+            checkpoint_storage data data_layer environment hyperparameters optimizations
+            reproducibility resources resources.ray searcher searcher.explore_function
+            searcher.replace_function""",
+        _LIST: "bind_mounts resources.devices",
+        _RUNGS: "searcher.bracket_rungs",
+        _LENGTH: """
+            min_checkpoint_period min_validation_period
+            searcher.budget searcher.length_per_round searcher.max_length""",
+        _SHARE: """
+            searcher.explore_function.perturb_factor
+            searcher.explore_function.resample_probability""",
+        _one_of("best", "all", "none"): "checkpoint_policy",
+        _one_of("conservative", "standard", "aggressive"): "searcher.mode",
+        _one_of(*SEARCHERS): "searcher.name",
+        _number("a number"): "resources.weight",
+        _number("a number above 1", lambda value: value > 1): "searcher.divisor",
+        _number(
+            "a number from 0 to 0.5", lambda value: 0 <= value <= 0.5
+        ): "searcher.replace_function.truncate_fraction",
+        _Kind(
+            "a whole number", lambda value: isinstance(value, int) or whole(value) is not None
+        ): "reproducibility.experiment_seed",
+    }.items()
+    for path in paths.split()
 }
 
-# What only a cluster can do. A job that a script has started knows those of the second line.
-_UNUSED = (
-    *("bind_mounts", "internal", "labels", "security", "tensorboard_storage"),
-    *("checkpoint_storage", "environment", "resources.ray"),
-    *("optimizations.auto_tune_tensor_fusion", "optimizations.gradient_compression"),
-    *("optimizations.grad_updates_size_file", "optimizations.tensor_fusion_cycle_time"),
-    *("optimizations.tensor_fusion_threshold", "optimizations.average_training_metrics"),
-    *("resources.agent_label", "resources.devices", "resources.max_slots", "resources.priority"),
-    *("resources.resource_pool", "resources.shm_size", "resources.weight"),
-)
+# What only a cluster can do; the first are known to a job that a script has started.
 _OF_A_JOB = ("checkpoint_storage", "environment", "resources.ray")
+_UNUSED = """
+    bind_mounts internal labels security tensorboard_storage
+    optimizations.auto_tune_tensor_fusion optimizations.gradient_compression
+    optimizations.grad_updates_size_file optimizations.tensor_fusion_cycle_time
+    optimizations.tensor_fusion_threshold optimizations.average_training_metrics
+    resources.agent_label resources.devices resources.max_slots resources.priority
+    resources.resource_pool resources.shm_size resources.weight
+"""
 # Of TFX's own `custom_config`, which may be the experiment configuration too.
 _TFX_PREFIX = "ai_platform_"
 
@@ -219,8 +186,9 @@ def log_unused(raw: Mapping[str, Any], *, is_job: bool) -> None:
     searcher = raw.get("searcher") or {}
     name = searcher.get("name", "single")
     used = f"{_COMMON} {' '.join(SEARCHERS[name])}".split()
+    paths = sorted([*_UNUSED.split(), *(() if is_job else _OF_A_JOB)])
     unused = [
-        *(path for path in _UNUSED if _given(raw, path) and not (is_job and path in _OF_A_JOB)),
+        *(path for path in paths if _given(raw, path)),
         *(f"searcher.{field}" for field in searcher if STEPS.get(field, field) not in used),
     ]
     if unused:
