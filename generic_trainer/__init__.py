@@ -59,25 +59,7 @@ __all__ = [
     "vertex",
 ]
 
-_OTHERS = (
-    "cli",
-    "data",
-    "errors",
-    "estimator",
-    "executors",
-    "tracking",
-    "training",
-    "trials",
-    "user_code",
-    "vertex",
-)
-
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {
-        "components": "GenericTrainer components",
-        "launchers": "Distribution launchers",
-        "validation": "ServingContract validation",
-        **{module: module for module in _OTHERS},
-    },
+    {"components": "GenericTrainer", "launchers": "Distribution", "validation": "ServingContract"},
 )

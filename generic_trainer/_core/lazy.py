@@ -14,9 +14,9 @@ def lazy_names(
     """Returns the `__getattr__` and `__dir__` of a package whose names live in other modules.
 
     Args:
-        package: the package's `__name__`.
+        package: the package's `__name__`. What else its `__all__` names are modules of its own.
         homes: module of the package, or absolute name of one elsewhere → the names that it defines,
-            with spaces between them; its own name stands for the module itself.
+            with spaces between them.
     """
     root = package.partition(".")[0]
     home_of = {
@@ -26,9 +26,10 @@ def lazy_names(
     }
 
     def load(name: str) -> Any:
-        if name not in home_of:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(home_of[name])
-        return module if home_of[name] == f"{package}.{name}" else getattr(module, name)
+        if name in home_of:
+            return getattr(importlib.import_module(home_of[name]), name)
+        if name in sys.modules[package].__all__:
+            return importlib.import_module(f"{package}.{name}")
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return load, lambda: sorted({*home_of, *sys.modules[package].__all__})

@@ -50,7 +50,6 @@ __getattr__, __dir__ = lazy_names(
         "_autograph": "keras_2_left_alone",
         "_strategy": "get_strategy checked_on_several_workers",
         "_watch": "watched",
-        "distributed": "distributed",
         "export": "export_model",
         "generic_trainer._core.cluster": "is_chief",
         "resume": "CheckpointManager SavedCheckpoint restore_weights resume_callbacks",

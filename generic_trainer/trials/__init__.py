@@ -94,11 +94,6 @@ __all__ = [
     "util",
 ]
 
-_MODULES = (
-    *("errors", "estimator", "experiment", "experimental", "horovod", "keras", "native"),
-    *("tensorflow", "util"),
-)
-
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
@@ -112,6 +107,5 @@ __getattr__, __dir__ = lazy_names(
         "_scripts.start": "Mode create create_trial_instance",
         "_trial": "Trial get_data_config get_download_data_dir get_experiment_config "
         "get_hyperparameter get_hyperparameters get_trial_seed",
-        **{module: module for module in _MODULES},
     },
 )

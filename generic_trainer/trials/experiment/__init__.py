@@ -16,22 +16,17 @@ As a module file of a pipeline::
     run_fn = run_fn_from_experiment(experiment_fn, HParams(rate=0.1))
 """
 
-from typing import TYPE_CHECKING
-
-from generic_trainer._core.lazy import lazy_names
-
-if TYPE_CHECKING:
-    from generic_trainer.trials.experiment import contrib, learn_runner
-    from generic_trainer.trials.experiment._experiment import Experiment
-    from generic_trainer.trials.experiment._hparams import HParams
-    from generic_trainer.trials.experiment._metrics import MetricSpec
-    from generic_trainer.trials.experiment.contrib import (
-        ExportStrategy,
-        ModeKeys,
-        RunConfig,
-        make_export_strategy,
-    )
-    from generic_trainer.trials.experiment.learn_runner import run_fn_from_experiment
+from generic_trainer.trials.experiment import contrib, learn_runner
+from generic_trainer.trials.experiment._experiment import Experiment
+from generic_trainer.trials.experiment._hparams import HParams
+from generic_trainer.trials.experiment._metrics import MetricSpec
+from generic_trainer.trials.experiment.contrib import (
+    ExportStrategy,
+    ModeKeys,
+    RunConfig,
+    make_export_strategy,
+)
+from generic_trainer.trials.experiment.learn_runner import run_fn_from_experiment
 
 __all__ = [
     "Experiment",
@@ -45,14 +40,3 @@ __all__ = [
     "make_export_strategy",
     "run_fn_from_experiment",
 ]
-
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "_experiment": "Experiment",
-        "_hparams": "HParams",
-        "_metrics": "MetricSpec",
-        "contrib": "contrib ExportStrategy ModeKeys RunConfig make_export_strategy",
-        "learn_runner": "learn_runner run_fn_from_experiment",
-    },
-)

@@ -42,9 +42,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "estimator": "estimator",
         "generic_trainer.trials._scripts.start": "Mode create create_trial_instance init_native "
         "test_one_batch",
-        "keras": "keras",
     },
 )

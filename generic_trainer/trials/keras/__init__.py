@@ -5,25 +5,19 @@ The names are those of `determined.keras`, for Keras 2 and Keras 3::
     from generic_trainer.trials.keras import TFKerasTrial, TFKerasTrialContext, callbacks
 """
 
-from typing import TYPE_CHECKING
-
-from generic_trainer._core.lazy import lazy_names
-
-if TYPE_CHECKING:
-    from generic_trainer.trials.keras import callbacks, data
-    from generic_trainer.trials.keras._arrays import ArrayLikeAdapter, InMemorySequence
-    from generic_trainer.trials.keras._context import (
-        TFKerasContext,
-        TFKerasExperimentalContext,
-        TFKerasTrainConfig,
-        TFKerasTrialContext,
-    )
-    from generic_trainer.trials.keras._data import ArrayLike, InputData, KerasInputData
-    from generic_trainer.trials.keras._hparams_trial import KerasTrial
-    from generic_trainer.trials.keras._native import TFKerasNativeContext, init
-    from generic_trainer.trials.keras._sequence import KerasDataAdapter, SequenceAdapter
-    from generic_trainer.trials.keras._trial import TFKerasTrial
-    from generic_trainer.trials.keras.callbacks import TFKerasTensorBoard
+from generic_trainer.trials.keras import callbacks, data
+from generic_trainer.trials.keras._arrays import ArrayLikeAdapter, InMemorySequence
+from generic_trainer.trials.keras._context import (
+    TFKerasContext,
+    TFKerasExperimentalContext,
+    TFKerasTrainConfig,
+    TFKerasTrialContext,
+)
+from generic_trainer.trials.keras._data import ArrayLike, InputData, KerasInputData
+from generic_trainer.trials.keras._hparams_trial import KerasTrial
+from generic_trainer.trials.keras._sequence import KerasDataAdapter, SequenceAdapter
+from generic_trainer.trials.keras._trial import TFKerasNativeContext, TFKerasTrial, init
+from generic_trainer.trials.keras.callbacks import TFKerasTensorBoard
 
 __all__ = [
     "ArrayLike",
@@ -46,19 +40,5 @@ __all__ = [
     "init",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        # Scripts that Determined shipped import the name with the underscore.
-        "_arrays": "ArrayLikeAdapter InMemorySequence _ArrayLikeAdapter",
-        "_context": "TFKerasContext TFKerasExperimentalContext TFKerasTrainConfig "
-        "TFKerasTrialContext",
-        "_data": "ArrayLike InputData KerasInputData",
-        "_hparams_trial": "KerasTrial",
-        "_native": "TFKerasNativeContext init",
-        "_sequence": "KerasDataAdapter SequenceAdapter",
-        "_trial": "TFKerasTrial",
-        "callbacks": "TFKerasTensorBoard callbacks",
-        "data": "data",
-    },
-)
+# Scripts that Determined shipped import the name with the underscore.
+_ArrayLikeAdapter = ArrayLikeAdapter

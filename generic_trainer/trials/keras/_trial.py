@@ -1,4 +1,4 @@
-"""`TFKerasTrial`, the base class of users' Keras trials, and the seed that all of a trial has."""
+"""`TFKerasTrial`, the base class of users' Keras trials, and `keras.init`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import tensorflow as tf
 from generic_trainer._core.keras import LEGACY_VARIABLE, is_keras_3
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import distributed
+from generic_trainer.trials._context import NativeContext
 from generic_trainer.trials._env import EnvContext, HorovodContext
 from generic_trainer.trials._process import code_file, fit_to_devices
+from generic_trainer.trials._scripts.start import Init, Start
 from generic_trainer.trials._trial import Trial, TrialRun
-from generic_trainer.trials.keras._context import TFKerasTrialContext
+from generic_trainer.trials.keras._context import TFKerasContext, TFKerasTrialContext
 from generic_trainer.trials.keras._controller import TFKerasController
 
 _KERAS_3_REFUSES = (
@@ -101,7 +103,7 @@ class TFKerasTrial(Trial, abc.ABC):
         with contextlib.ExitStack() as stack:
             stack.enter_context(distributed.eager_mode())  # the module may have turned it off
             run, strategy = fit_to_devices(run)
-            seed_keras(run.seed)
+            _seed_keras(run.seed)
             stack.enter_context(strategy.scope())
             context = cls.trial_context_class(EnvContext.of(run), HorovodContext.of(run))
             trial = cls.of_context(context)
@@ -129,7 +131,49 @@ class TFKerasTrial(Trial, abc.ABC):
         self.build_model()
 
 
-def seed_keras(seed: int) -> None:
+class TFKerasNativeContext(TFKerasContext, NativeContext):
+    """The context of a script, which trains a Keras model without a trial class.
+
+    ::
+
+        from generic_trainer.trials.native import keras
+
+        context = keras.init(config, local=True, test=True)
+        model = context.wrap_model(make_model(context.get_hparam("units")))
+        model.compile("adam", "sparse_categorical_crossentropy")
+        model.fit(x_train, y_train, validation_data=(x_test, y_test))
+
+    The wrapped model's `fit` and `fit_generator` train as the experiment configuration says, and
+    return None: `epochs`, `steps_per_epoch` and `batch_size` are not used.
+
+    Source: `determined.keras.TFKerasNativeContext` of Determined 0.12 and 0.13.
+    """
+
+    @classmethod
+    def make(cls, run: TrialRun, start: Start, code: str | None) -> TFKerasNativeContext:
+        """Returns the context of a script; see `Init`."""
+        run, strategy = fit_to_devices(run)
+        _seed_keras(run.seed)
+        context = cls(run)
+        # The script builds its model between here and `fit`.
+        scope = contextlib.ExitStack()
+        if run.slots > 1:
+            scope.enter_context(strategy.scope())
+
+        def train() -> None:
+            scope.close()
+            call = context.train_config
+            parts = (call.training_data, call.validation_data, call.callbacks)
+            start(TFKerasController(context, run, *parts, strategy=strategy, code=code))
+
+        context.on_fit(train)
+        return context
+
+
+init = Init(TFKerasNativeContext.make)
+
+
+def _seed_keras(seed: int) -> None:
     """Sets the random generators of Python, NumPy, TensorFlow and Keras.
 
     Keras 2 is also made to draw from generators that are variables, as Keras 3 always does, so that

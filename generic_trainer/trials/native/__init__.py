@@ -39,11 +39,9 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "estimator": "estimator",
         "generic_trainer.trials": "experimental",
         "generic_trainer.trials._scripts.loading": "StopLoadingImplementation",
         "generic_trainer.trials._scripts.start": "Mode",
         "generic_trainer.trials.errors": "InvalidExperimentException",
-        "keras": "keras",
     },
 )

@@ -38,18 +38,6 @@ class HparamsEstimatorTrial(estimator.EstimatorTrial):
         """Takes the trial's sample of the hyperparameters; a subclass need not call this."""
         self.hparams = hparams
 
-    def build_estimator(self, hparams: dict[str, Any]) -> Any:  # type: ignore[override]
-        """Returns a `tf.estimator.Estimator`, its optimizer given to `wrap_optimizer`."""
-        raise NotImplementedError(f"{type(self).__name__} has no build_estimator")
-
-    def build_train_spec(self, hparams: dict[str, Any]) -> Any:  # type: ignore[override]
-        """Returns a `tf.estimator.TrainSpec`, its Dataset given to `wrap_dataset`."""
-        raise NotImplementedError(f"{type(self).__name__} has no build_train_spec")
-
-    def build_validation_spec(self, hparams: dict[str, Any]) -> Any:  # type: ignore[override]
-        """Returns a `tf.estimator.EvalSpec`."""
-        raise NotImplementedError(f"{type(self).__name__} has no build_validation_spec")
-
     def build_serving_input_receiver_fns(  # type: ignore[override]
         self, hparams: dict[str, Any]
     ) -> dict[str, Callable[..., Any]]:
