@@ -40,38 +40,34 @@ _T = TypeVar("_T")
 # ---- tf ------------------------------------------------------------------------------------------
 
 
-def model_to_estimator(keras_model: Any = None, *args: Any, **options: Any) -> Any:
-    """`tf.keras.estimator.model_to_estimator`: returns an Estimator that trains a compiled model.
+def _model_to_estimator(api: internals.PrivateName) -> Callable[..., Any]:
+    def model_to_estimator(keras_model: Any = None, *args: Any, **options: Any) -> Any:
+        """Returns an Estimator that trains a compiled model of Keras 2.
 
-    Args:
-        keras_model: a compiled functional or sequential model of Keras 2.
-        *args: as of the original, `keras_model_path` first.
-        **options: as of the original.
+        Args:
+            keras_model: functional or sequential.
+            *args: as of the original, `keras_model_path` first.
+            **options: as of the original.
 
-    Raises:
-        ConfigurationError: the model is not one of Keras 2.
-    """
-    _prepare_for(keras_model)
-    api = internals.KERAS_2_API.get()
-    return api.estimator.model_to_estimator(keras_model, *args, **options)
+        Raises:
+            ConfigurationError: the model is not one of Keras 2.
+        """
+        if keras_model is not None and not isinstance(keras_model, tf.keras.Model):
+            kind = type(keras_model)
+            raise ConfigurationError(
+                "model_to_estimator takes a Keras 2 model, but got an object of type "
+                f"{kind.__module__}.{kind.__qualname__}. Build the model with the tf.keras of "
+                "`from generic_trainer.estimator import tf`, which is Keras 2 in every environment."
+            )
+        _prepare()
+        return api.get().estimator.model_to_estimator(keras_model, *args, **options)
+
+    return model_to_estimator
 
 
-def model_to_estimator_v1(keras_model: Any = None, *args: Any, **options: Any) -> Any:
-    """`tf.compat.v1.keras.estimator.model_to_estimator`: the same, with TF 1 checkpoints."""
-    _prepare_for(keras_model)
-    api = internals.KERAS_2_API_V1.get()
-    return api.estimator.model_to_estimator(keras_model, *args, **options)
-
-
-def _prepare_for(model: Any) -> None:
-    if model is not None and not isinstance(model, tf.keras.Model):
-        kind = type(model)
-        raise ConfigurationError(
-            "model_to_estimator takes a Keras 2 model, but got an object of type "
-            f"{kind.__module__}.{kind.__qualname__}. Build the model with the tf.keras of "
-            "`from generic_trainer.estimator import tf`, which is Keras 2 in every environment."
-        )
-    _prepare()
+# `tf.keras.estimator.model_to_estimator`, and that of TensorFlow 1, whose checkpoints it writes.
+model_to_estimator = _model_to_estimator(internals.KERAS_2_API)
+model_to_estimator_v1 = _model_to_estimator(internals.KERAS_2_API_V1)
 
 
 def _keras(name: str = "", api: internals.PrivateName = internals.KERAS_2_API) -> Callable[[], Any]:
@@ -215,11 +211,7 @@ class estimator_training:
 
     @staticmethod
     def init_run_config(config: Any, tf_config: dict[str, Any]) -> None:
-        """Takes the strategies of `RunConfig(experimental_distribute=...)`, then the cluster.
-
-        Raises:
-            ConfigurationError: the strategy shall span several workers.
-        """
+        """Takes the strategies of `RunConfig(experimental_distribute=...)`, then the cluster."""
         experimental = internals.ESTIMATOR_EXPERIMENTAL.of(config)
         if getattr(experimental, "remote_cluster", None):
             raise ConfigurationError(

@@ -151,9 +151,6 @@ class DatasetCache:
             total = count - count % self._run.slots
             passes = self._passes(total, shuffle)
             passes.same_order = skip_shuffle_at_epoch_end
-            if passes.count:
-                trained = self._batches * self._sizes.per_slot
-                passes.epoch, passes.start = divmod(trained, passes.count)
             self._training = passes
             return passes
 

@@ -20,7 +20,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Kind:
+class FieldKind:
     """What values a field takes, in words and as a test."""
 
     expected: str
@@ -44,26 +44,26 @@ def _is_length(value: Any) -> bool:
     return not isinstance(value, str) and whole(value) is not None
 
 
-def _one_of(*choices: str) -> _Kind:
-    return _Kind(f"one of {', '.join(choices)}", lambda value: value in choices, choices)
+def _one_of(*choices: str) -> FieldKind:
+    return FieldKind(f"one of {', '.join(choices)}", lambda value: value in choices, choices)
 
 
-def _number(expected: str, fits: Callable[[Any], bool] = lambda value: True) -> _Kind:
-    return _Kind(expected, lambda value: is_number(value) and fits(value))
+def _number(expected: str, fits: Callable[[Any], bool] = lambda value: True) -> FieldKind:
+    return FieldKind(expected, lambda value: is_number(value) and fits(value))
 
 
-_ANY = _Kind("", lambda value: True)
-_TEXT = _Kind("a text", lambda value: isinstance(value, str))
-_FLAG = _Kind("true or false", lambda value: isinstance(value, bool))
-_COUNT = _Kind("a whole number, 0 or above", lambda value: whole(value) is not None)
-_ABOVE_0 = _Kind("a whole number above 0", lambda value: bool(whole(value)))
-_MAPPING = _Kind("a mapping", lambda value: isinstance(value, Mapping))
-_LIST = _Kind("a list", lambda value: isinstance(value, (list, tuple)))
-_RUNGS = _Kind(
+_ANY = FieldKind("", lambda value: True)
+_TEXT = FieldKind("a text", lambda value: isinstance(value, str))
+_FLAG = FieldKind("true or false", lambda value: isinstance(value, bool))
+_COUNT = FieldKind("a whole number, 0 or above", lambda value: whole(value) is not None)
+_ABOVE_0 = FieldKind("a whole number above 0", lambda value: bool(whole(value)))
+_MAPPING = FieldKind("a mapping", lambda value: isinstance(value, Mapping))
+_LIST = FieldKind("a list", lambda value: isinstance(value, (list, tuple)))
+_RUNGS = FieldKind(
     "a list of whole numbers above 0",
     lambda value: _LIST.fits(value) and all(map(_ABOVE_0.fits, value)),
 )
-_LENGTH = _Kind(
+_LENGTH = FieldKind(
     f"a whole number or one of {', '.join(f'{{{unit!r}: number}}' for unit in UNITS)}", _is_length
 )
 _SHARE = _number("a number from 0 to 1", lambda value: 0 <= value <= 1)
@@ -99,7 +99,7 @@ STEPS: Mapping[str, str] = {
     "steps_per_round": "length_per_round",
 }
 
-FIELDS: Mapping[str, _Kind] = {
+FIELDS: Mapping[str, FieldKind] = {
     path: kind
     for kind, paths in {
         _ANY: f"""
@@ -145,7 +145,7 @@ FIELDS: Mapping[str, _Kind] = {
         _number(
             "a number from 0 to 0.5", lambda value: 0 <= value <= 0.5
         ): "searcher.replace_function.truncate_fraction",
-        _Kind(
+        FieldKind(
             "a whole number", lambda value: isinstance(value, int) or whole(value) is not None
         ): "reproducibility.experiment_seed",
     }.items()
@@ -172,11 +172,7 @@ def check_fields(raw: Mapping[str, Any]) -> list[str]:
 
 
 def checked(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns a configuration as it is.
-
-    Raises:
-        ConfigurationError: with all that is wrong with its fields.
-    """
+    """Returns a configuration as it is, or raises `ConfigurationError` with all that is wrong."""
     raise_problems(ConfigurationError, "The experiment configuration", check_fields(raw))
     return raw
 

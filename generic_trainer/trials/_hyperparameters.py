@@ -21,19 +21,31 @@ from typing import Any
 
 from generic_trainer._core.texts import describe, did_you_mean, is_number
 from generic_trainer.errors import ConfigurationError, raise_problems
+from generic_trainer.trials._fields import FieldKind
 
 Hyperparameter = dict[str, Any]
 
-# Type → the fields that it must have, and those that it may have.
-_FIELDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "const": (("val",), ()),
-    "categorical": (("vals",), ()),
-    "int": (("minval", "maxval"), ("count",)),
-    "double": (("minval", "maxval"), ("count",)),
-    "log": (("minval", "maxval"), ("base", "count")),
-}
 _DEFAULT_BASE = 10
 _MOST_POINTS = 1_000_000  # of a grid search: more are a typing error, and would fill the memory
+
+_NUMBER = FieldKind("a number", is_number)
+_WHOLE = FieldKind("a whole number", lambda value: is_number(value) and value == int(value))
+_POINTS = FieldKind(
+    f"a whole number up to {_MOST_POINTS:,}",
+    lambda value: value is None or (isinstance(value, int) and 0 <= value <= _MOST_POINTS),
+)
+_VALUES = FieldKind(
+    "a list", lambda value: isinstance(value, Sequence) and not isinstance(value, str)
+)
+_OPTIONAL = {"base", "count"}
+# Type → its fields.
+_FIELDS: Mapping[str, Mapping[str, FieldKind]] = {
+    "const": {"val": FieldKind("", lambda value: True)},
+    "categorical": {"vals": _VALUES},
+    "int": {"minval": _WHOLE, "maxval": _WHOLE, "count": _POINTS},
+    "double": {"minval": _NUMBER, "maxval": _NUMBER, "count": _POINTS},
+    "log": {"minval": _NUMBER, "maxval": _NUMBER, "base": _NUMBER, "count": _POINTS},
+}
 
 
 def Constant(value: Any) -> Hyperparameter:
@@ -133,33 +145,17 @@ def _problem(value: Mapping[str, Any]) -> str | None:
     if not isinstance(kind, str) or kind not in _FIELDS:
         near = did_you_mean(kind, _FIELDS)
         return f"type must be one of {', '.join(_FIELDS)}, got {describe(kind)}{near}"
-    required, optional = _FIELDS[kind]
-    fields = value.keys() - {"type"}
-    if not set(required) <= fields <= {*required, *optional}:
-        expected = ", ".join((*required, *optional))
-        return f"a hyperparameter of type {kind} takes {expected}; got {sorted(fields, key=str)}"
+    known, given = _FIELDS[kind], value.keys() - {"type"}
+    if not known.keys() - _OPTIONAL <= given <= known.keys():
+        expected = ", ".join(known)
+        return f"a hyperparameter of type {kind} takes {expected}; got {sorted(given, key=str)}"
+    for field, must_be in known.items():
+        if field in given and not must_be.fits(value[field]):
+            return f"{field} must be {must_be.expected}, got {describe(value[field])}"
     if kind == "categorical":
-        return _problem_of_vals(value["vals"])
-    return _problem_of_range(kind, value) if "minval" in required else None
-
-
-def _problem_of_vals(vals: Any) -> str | None:
-    if not isinstance(vals, Sequence) or isinstance(vals, str):
-        return f"vals must be a list, got {describe(vals)}"
-    return None if vals else "vals must not be empty"
-
-
-def _problem_of_range(kind: str, value: Mapping[str, Any]) -> str | None:
-    for field in ("minval", "maxval", "base"):
-        number = value.get(field, _DEFAULT_BASE)
-        if not is_number(number) or (kind == "int" and number != int(number)):
-            expected = "a whole number" if kind == "int" else "a number"
-            return f"{field} must be {expected}, got {describe(number)}"
-    if not value["minval"] <= value["maxval"]:
+        return None if value["vals"] else "vals must not be empty"
+    if "minval" in known and not value["minval"] <= value["maxval"]:
         return f"minval {value['minval']} is above maxval {value['maxval']}"
-    count = value.get("count")
-    if count is not None and not (isinstance(count, int) and 0 <= count <= _MOST_POINTS):
-        return f"count must be a whole number up to {_MOST_POINTS:,}, got {describe(count)}"
     if kind == "log" and not _has_powers(value):
         return (
             f"base {value.get('base', _DEFAULT_BASE)} to the power of minval or maxval is no number"

@@ -5,32 +5,21 @@ The slots of a trial are the workers of the component; there is no Horovod among
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from generic_trainer.training import distributed
 from generic_trainer.trials._context import DistributedContext
-from generic_trainer.trials._env import HorovodContext
+from generic_trainer.trials._trial import HorovodContext
 
 __all__ = ["HorovodContext", "hvd"]
 
 
-class hvd:
-    """The functions of `horovod.tensorflow` that tell of processes."""
+def _local_rank() -> int:
+    size = distributed.size()
+    return DistributedContext.of_processes(size).get_local_rank() if size > 1 else 0
 
-    @staticmethod
-    def init() -> None:
-        """Does nothing: the launcher has started what is needed."""
 
-    @staticmethod
-    def rank() -> int:
-        """Returns the number of this process, from 0 on."""
-        return distributed.rank()
-
-    @staticmethod
-    def size() -> int:
-        """Returns the number of processes."""
-        return distributed.size()
-
-    @staticmethod
-    def local_rank() -> int:
-        """Returns the number of this process among those on its machine."""
-        size = distributed.size()
-        return DistributedContext.of_processes(size).get_local_rank() if size > 1 else 0
+# Of `horovod.tensorflow`. `init` does nothing: the launcher has started what is needed.
+hvd = SimpleNamespace(
+    init=lambda: None, rank=distributed.rank, size=distributed.size, local_rank=_local_rank
+)

@@ -83,13 +83,6 @@ def test_the_global_seed_changes_nothing(cache):
     assert read(numbers(cache(seed=3), shuffle=True)) == first
 
 
-def test_training_goes_on_at_the_next_record(cache):
-    straight = numbers(cache(size=2), shuffle=True)
-    epochs = read(straight) + read(straight) + read(straight)
-    resumed = numbers(cache(size=2, batches=7), shuffle=True)
-    assert read(resumed) + read(resumed) == epochs[14:]
-
-
 @pytest.mark.parametrize("drop_remainder", [False, True])
 @pytest.mark.parametrize("batches", range(9))
 def test_partial_batches_are_counted(cache, batches, drop_remainder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import logging
 import math
@@ -30,107 +31,92 @@ _STEPS_PER_ITERATION, _ITERATIONS = 1000, 10
 _logger = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(eq=False)
 class Experiment:
-    """Everything needed to train and evaluate an estimator.
+    """Everything needed to train and evaluate an estimator, in the order of the original.
+
+    Attributes:
+        estimator: a `tf.estimator.Estimator`.
+        train_input_fn: returns the training data.
+        eval_input_fn: returns the evaluation data.
+        eval_metrics: name, or (name, prediction's key) → `MetricSpec` or its `metric_fn`: what an
+            evaluation reports beside the estimator's own metrics.
+        train_steps: global step at which training ends; None goes on to the end of the data.
+        eval_steps: batches of an evaluation; None means all.
+        train_monitors: hooks for training.
+        eval_hooks: hooks for evaluation.
+        local_eval_frequency: `min_eval_frequency` of `local_run`, which evaluates at the end only
+            where it is None.
+        eval_delay_secs: seconds that `evaluate` and `continuous_eval` wait at first, for the first
+            checkpoint of another process.
+        continuous_eval_throttle_secs: least number of seconds between two evaluations.
+        min_eval_frequency: least number of global steps between two evaluations in
+            `train_and_evaluate`, which happen when a checkpoint is written; 0 evaluates at the end
+            only; None is 1, or 1000 where checkpoints are remote.
+        delay_workers_by_global_step: whether workers that train asynchronously start one after
+            another by the global step, rather than by time.
+        export_strategies: one or several exporters, such as `estimator.FinalExporter`, or
+            strategies of `make_export_strategy`.
+        train_steps_per_iteration: batches between two evaluations of `continuous_train_and_eval`;
+            by default a tenth of `train_steps`, or 1000.
+        checkpoint_and_export: whether `train_and_evaluate` evaluates and exports each checkpoint,
+            whatever `min_eval_frequency` is.
+        saving_listeners: `CheckpointSaverListener`s of the training.
+        check_interval_secs: least number of seconds between two evaluations in
+            `train_and_evaluate`. (Where the original looked for checkpoints every 5 s, none has to
+            be looked for here.)
+        train_hooks: more hooks for training.
+        sleep: waits for a number of seconds.
+
+    Raises:
+        ConfigurationError: `estimator` is none.
 
     Source: `tf.contrib.learn.Experiment` of TensorFlow 1.15, for `tf.estimator` estimators.
     """
 
-    def __init__(
-        self,
-        estimator: Any,
-        train_input_fn: Callable[[], Any],
-        eval_input_fn: Callable[[], Any],
-        eval_metrics: Mapping[Any, Any] | None = None,
-        train_steps: int | None = None,
-        eval_steps: int | None = 100,
-        train_monitors: Sequence[Any] | None = None,
-        eval_hooks: Sequence[Any] | None = None,
-        local_eval_frequency: int | None = None,
-        eval_delay_secs: float = 120,
-        continuous_eval_throttle_secs: float = 60,
-        min_eval_frequency: int | None = None,
-        delay_workers_by_global_step: bool = False,
-        export_strategies: Any = None,
-        train_steps_per_iteration: int | None = None,
-        checkpoint_and_export: bool = False,
-        saving_listeners: Sequence[Any] | None = None,
-        check_interval_secs: float = 0,
-        *,
-        train_hooks: Sequence[Any] | None = None,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        """Takes what the methods work on, in the order of the original.
+    estimator: Any
+    train_input_fn: Callable[[], Any]
+    eval_input_fn: Callable[[], Any]
+    eval_metrics: Mapping[Any, Any] | None = None
+    train_steps: int | None = None
+    eval_steps: int | None = 100
+    train_monitors: Sequence[Any] | None = None
+    eval_hooks: Sequence[Any] | None = None
+    local_eval_frequency: int | None = None
+    eval_delay_secs: float = 120
+    continuous_eval_throttle_secs: float = 60
+    min_eval_frequency: int | None = None
+    delay_workers_by_global_step: bool = False
+    export_strategies: Any = None
+    train_steps_per_iteration: int | None = None
+    checkpoint_and_export: bool = False
+    saving_listeners: Sequence[Any] | None = None
+    check_interval_secs: float = 0
+    _: dataclasses.KW_ONLY
+    train_hooks: Sequence[Any] | None = None
+    sleep: Callable[[float], None] = time.sleep
 
-        Args:
-            estimator: a `tf.estimator.Estimator`.
-            train_input_fn: returns the training data.
-            eval_input_fn: returns the evaluation data.
-            eval_metrics: name, or (name, prediction's key) → `MetricSpec` or its `metric_fn`: what
-                an evaluation reports beside the estimator's own metrics.
-            train_steps: global step at which training ends; None goes on to the end of the data.
-            eval_steps: batches of an evaluation; None means all.
-            train_monitors: hooks for training.
-            eval_hooks: hooks for evaluation.
-            local_eval_frequency: `min_eval_frequency` of `local_run`, which evaluates at the end
-                only where it is None.
-            eval_delay_secs: seconds that `evaluate` and `continuous_eval` wait at first, for the
-                first checkpoint of another process.
-            continuous_eval_throttle_secs: least number of seconds between two evaluations.
-            min_eval_frequency: least number of global steps between two evaluations in
-                `train_and_evaluate`, which happen when a checkpoint is written; 0 evaluates at the
-                end only; None is 1, or 1000 where checkpoints are remote.
-            delay_workers_by_global_step: whether workers that train asynchronously start one after
-                another by the global step, rather than by time.
-            export_strategies: one or several exporters, such as `estimator.FinalExporter`, or
-                strategies of `make_export_strategy`.
-            train_steps_per_iteration: batches between two evaluations of
-                `continuous_train_and_eval`; by default a tenth of `train_steps`, or 1000.
-            checkpoint_and_export: whether `train_and_evaluate` evaluates and exports each
-                checkpoint, whatever `min_eval_frequency` is.
-            saving_listeners: `CheckpointSaverListener`s of the training.
-            check_interval_secs: least number of seconds between two evaluations in
-                `train_and_evaluate`. (Where the original looked for checkpoints every 5 s, none
-                has to be looked for here.)
-            train_hooks: more hooks for training.
-            sleep: waits for a number of seconds.
-
-        Raises:
-            ConfigurationError: `estimator` is none.
-        """
-        if not isinstance(estimator, tf_estimator.v1.Estimator):
+    def __post_init__(self) -> None:
+        if not isinstance(self.estimator, tf_estimator.v1.Estimator):
             raise ConfigurationError(
-                f"Experiment takes an Estimator of generic_trainer.estimator, but got {estimator!r}"
+                "Experiment takes an Estimator of generic_trainer.estimator, but got "
+                f"{self.estimator!r}"
             )
-        self.estimator = with_metrics(estimator, eval_metrics) if eval_metrics else estimator
-        self.eval_metrics = eval_metrics
-        self.train_steps = train_steps
-        self.eval_steps = eval_steps
-        if min_eval_frequency is None:
-            min_eval_frequency = _REMOTE_EVAL_STEPS if is_remote(estimator.model_dir) else 1
-        self.min_eval_frequency = min_eval_frequency
-        self.reset_export_strategies(export_strategies)
-        self._train_input_fn = train_input_fn
-        self.eval_input_fn = eval_input_fn
-        self._train_hooks = [*(train_monitors or ()), *(train_hooks or ())]
-        self._eval_hooks = list(eval_hooks or ())
-        self._local_eval_frequency = local_eval_frequency
-        self._eval_delay_s = eval_delay_secs
-        self._throttle_s = continuous_eval_throttle_secs
-        self._delays_by_step = delay_workers_by_global_step
-        self._steps_per_iteration = train_steps_per_iteration
-        self._exports_checkpoints = checkpoint_and_export
-        self._saving_listeners = list(saving_listeners or ())
-        self._check_interval_s = check_interval_secs
-        self._sleep = sleep
+        if self.eval_metrics:
+            self.estimator = with_metrics(self.estimator, self.eval_metrics)
+        if self.min_eval_frequency is None:
+            is_slow = is_remote(self.estimator.model_dir)
+            self.min_eval_frequency = _REMOTE_EVAL_STEPS if is_slow else 1
+        self.reset_export_strategies(self.export_strategies)
+        self.train_hooks = [*(self.train_monitors or ()), *(self.train_hooks or ())]
 
     def extend_train_hooks(self, additional_hooks: Sequence[Any]) -> None:
         """Adds hooks for training."""
-        self._train_hooks += additional_hooks
+        self.train_hooks = [*(self.train_hooks or ()), *additional_hooks]
 
     def reset_export_strategies(self, new_export_strategies: Any = None) -> list[Any]:
         """Takes other export strategies, one or several; returns those before."""
-        before: list[Any] = getattr(self, "export_strategies", [])
+        before: list[Any] = self.export_strategies
         is_list = isinstance(new_export_strategies, list)
         several = new_export_strategies if is_list else [new_export_strategies]
         self.export_strategies = [each for each in several if each is not None]
@@ -145,17 +131,17 @@ class Experiment:
         """
         hooks = []
         number = self.estimator.config.task_id or 0
-        if delay_secs is None and self._delays_by_step:
+        if delay_secs is None and self.delay_workers_by_global_step:
             steps = int(_STEPS_OF_DELAY * math.log(number + 1))
             hooks = [tf_estimator.GlobalStepWaiterHook(steps)]
         elif delay_secs is None:
             delay_secs = min(_LONGEST_DELAY_S, _SECONDS_OF_DELAY * number)
-        self._sleep(delay_secs or 0)
+        self.sleep(delay_secs or 0)
         return self._train(hooks, max_steps=self.train_steps)
 
     def evaluate(self, delay_secs: float | None = None, name: str | None = None) -> Metrics:
         """Evaluates the newest checkpoint once, after `delay_secs` seconds; returns its metrics."""
-        self._sleep(self._eval_delay_s if delay_secs is None else delay_secs)
+        self.sleep(self.eval_delay_secs if delay_secs is None else delay_secs)
         return self._evaluate(name=name)
 
     def train_and_evaluate(self) -> tuple[Metrics, list[Any]]:
@@ -164,11 +150,11 @@ class Experiment:
         Returns:
             The last evaluation's metrics, and what each export strategy returned.
         """
-        return self._train_and_evaluate(self.min_eval_frequency)
+        return self._train_and_evaluate(self.min_eval_frequency or 0)
 
     def local_run(self) -> tuple[Metrics, list[Any]]:
         """Trains and evaluates every `local_eval_frequency` steps; see `train_and_evaluate`."""
-        return self._train_and_evaluate(self._local_eval_frequency or 0)
+        return self._train_and_evaluate(self.local_eval_frequency or 0)
 
     def continuous_train_and_eval(
         self, continuous_eval_predicate_fn: Callable[..., bool] | None = None
@@ -184,8 +170,8 @@ class Experiment:
         Returns:
             The last evaluation's metrics, and what each export strategy returned.
         """
-        steps = self._steps_per_iteration or _STEPS_PER_ITERATION
-        if not self._steps_per_iteration and self.train_steps:
+        steps = self.train_steps_per_iteration or _STEPS_PER_ITERATION
+        if not self.train_steps_per_iteration and self.train_steps:
             steps = max(1, self.train_steps // _ITERATIONS)
         go_on = self._predicate(continuous_eval_predicate_fn)
         metrics: Metrics | None = None
@@ -223,8 +209,12 @@ class Experiment:
         Returns:
             The last evaluation's metrics.
         """
-        self._sleep(self._eval_delay_s if delay_secs is None else delay_secs)
-        throttle_s = self._throttle_s if throttle_delay_secs is None else throttle_delay_secs
+        self.sleep(self.eval_delay_secs if delay_secs is None else delay_secs)
+        throttle_s = (
+            self.continuous_eval_throttle_secs
+            if throttle_delay_secs is None
+            else throttle_delay_secs
+        )
         go_on = self._predicate(continuous_eval_predicate_fn)
         metrics: Metrics | None = None
         seen = None
@@ -232,7 +222,7 @@ class Experiment:
             newest = self.estimator.latest_checkpoint()
             if newest is None or (evaluate_checkpoint_only_once and newest == seen):
                 _logger.info("Waiting for a new checkpoint in %s", self.estimator.model_dir)
-                self._sleep(throttle_s)
+                self.sleep(throttle_s)
                 continue
             metrics, seen = self._evaluate(name=name, input_fn=input_fn), newest
             if export:
@@ -249,7 +239,7 @@ class Experiment:
         """Evaluates each new checkpoint on the training data; see `continuous_eval`."""
         return self.continuous_eval(
             delay_secs, throttle_delay_secs, True, continuous_eval_predicate_fn, export,
-            name="continuous_on_train_data", input_fn=self._train_input_fn,
+            name="continuous_on_train_data", input_fn=self.train_input_fn,
         )  # fmt: skip
 
     def run_std_server(self) -> None:
@@ -268,17 +258,17 @@ class Experiment:
 
         def evaluate() -> Metrics:
             metrics = self._evaluate()
-            if self._exports_checkpoints:
+            if self.checkpoint_and_export:
                 exported[:] = self._export(metrics)
             return metrics
 
         listener = _EvaluateOnCheckpoint(
-            evaluate, 1 if self._exports_checkpoints else every_steps, self._check_interval_s
+            evaluate, 1 if self.checkpoint_and_export else every_steps, self.check_interval_secs
         )
         self._train(listeners=[listener], max_steps=self.train_steps)
         step = int(self.estimator.get_variable_value("global_step"))
         metrics = listener.metrics_at(step)
-        if metrics and self._exports_checkpoints:
+        if metrics and self.checkpoint_and_export:
             return metrics, exported
         metrics = metrics or self._evaluate()
         return metrics, self._export(metrics)
@@ -301,9 +291,9 @@ class Experiment:
         self, hooks: Sequence[Any] = (), listeners: Sequence[Any] = (), **length: int | None
     ) -> Any:
         return self.estimator.train(
-            self._train_input_fn,
-            hooks=[*self._train_hooks, *hooks],
-            saving_listeners=[*self._saving_listeners, *listeners],
+            self.train_input_fn,
+            hooks=[*(self.train_hooks or ()), *hooks],
+            saving_listeners=[*(self.saving_listeners or ()), *listeners],
             **length,
         )
 
@@ -316,7 +306,7 @@ class Experiment:
         return self.estimator.evaluate(
             input_fn or self.eval_input_fn,
             steps=self.eval_steps if steps is None else steps,
-            hooks=list(self._eval_hooks),
+            hooks=list(self.eval_hooks or ()),
             name=name,
         )
 

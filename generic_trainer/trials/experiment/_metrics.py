@@ -43,12 +43,7 @@ class MetricSpec:
 
 
 def with_metrics(estimator: Any, metrics: Mapping[Any, Any]) -> Any:
-    """Returns an estimator that reports more metrics.
-
-    Args:
-        estimator: a `tf.estimator.Estimator`.
-        metrics: name, or (name, prediction's key) → `MetricSpec` or its `metric_fn`.
-    """
+    """Returns an estimator that reports more metrics, as `Experiment` takes them."""
 
     def metric_fn(features: Any, labels: Any, predictions: Any) -> dict[str, Any]:
         found = {}

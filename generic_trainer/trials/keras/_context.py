@@ -57,6 +57,7 @@ class TFKerasContext(TrialContext):
         experimental: `cache_train_dataset` and `cache_validation_dataset`.
         fit_options: as `configure_fit` has set them.
         train_config: what the wrapped model's `fit` was called with; not there before.
+        model: the one that was wrapped; None before.
         optimizers: those that were wrapped.
     """
 
@@ -71,12 +72,8 @@ class TFKerasContext(TrialContext):
         self.fit_options = FitOptions()
         self.optimizers: list[Any] = []
         self._train: Callable[[], None] | None = None
-        self._recorded: _RecordedModel | _CompiledModel | None = None
-
-    @property
-    def model(self) -> Any:
-        """The model that was wrapped; None before."""
-        return self._recorded and self._recorded.model
+        self.model: Any = None
+        self._recorded: _RecordedModel | None = None
 
     def wrap_model(self, model: Any) -> Any:
         """Returns the model, whose `compile` and `fit` are now noted instead of carried out.
@@ -88,12 +85,12 @@ class TFKerasContext(TrialContext):
         """
         if not self._managed_training:
             return model
-        self._recorded = _RecordedModel(model, self._fitted)
+        self.model, self._recorded = model, _RecordedModel(model, self._fitted)
         return model
 
     def take_compiled(self, model: Any) -> None:
         """Takes a model as it was compiled, without noting anything."""
-        self._recorded = _CompiledModel(model)
+        self.model, self._recorded = model, None
 
     @property
     def share(self) -> tuple[int, int]:
@@ -133,19 +130,11 @@ class TFKerasContext(TrialContext):
                 drawn for each epoch; a Dataset has a `shuffle` of its own.
             validation_steps: batches of a Dataset that are validated on; None is all.
         """
-        options = {
-            "verbose": verbose,
-            "class_weight": class_weight,
-            "workers": workers,
-            "use_multiprocessing": use_multiprocessing,
-            "max_queue_size": max_queue_size,
-            "shuffle": shuffle,
-            "validation_steps": validation_steps,
-        }
+        given = dict(locals())
         changes = {
-            name: value
-            for name, value in options.items()
-            if value is not (_UNCHANGED if name in _MAY_BE_NONE else None)
+            field.name: given[field.name]
+            for field in dataclasses.fields(FitOptions)
+            if given[field.name] is not (_UNCHANGED if field.name in _MAY_BE_NONE else None)
         }
         self.fit_options = dataclasses.replace(self.fit_options, **changes)
 
@@ -167,9 +156,11 @@ class TFKerasContext(TrialContext):
         Raises:
             CheckFailedError: no model was wrapped, or not compiled, or there is no optimizer.
         """
-        if self._recorded is None:
+        model = self.model
+        if model is None:
             raise CheckFailedError("Please call wrap_model(...).")
-        model = self._recorded.compile_model()
+        if self._recorded is not None:
+            self._recorded.compile_model()
         if not self.optimizers and getattr(model, "optimizer", None) is not None:
             self.optimizers = [model.optimizer]
         if not self.optimizers:
@@ -193,17 +184,6 @@ class TFKerasTrialContext(TFKerasContext):
     """
 
 
-@dataclasses.dataclass(frozen=True)
-class _CompiledModel:
-    """A model that the user's code has compiled itself."""
-
-    model: Any
-
-    def compile_model(self) -> Any:
-        """Returns it as it is."""
-        return self.model
-
-
 class _RecordedModel:
     """A model whose `compile` and `fit` are written down instead of carried out.
 
@@ -212,22 +192,21 @@ class _RecordedModel:
     """
 
     def __init__(self, model: Any, on_fit: Callable[[TFKerasTrainConfig], None]) -> None:
-        self.model = model
+        self._model = model
         self._class = type(model)
         self._compile: inspect.BoundArguments | None = None
         self._on_fit = on_fit
         object.__setattr__(model, "__class__", self._subclass())
 
-    def compile_model(self) -> Any:
-        """Gives the model its class back, compiles it as it was told to, and returns it."""
+    def compile_model(self) -> None:
+        """Gives the model its class back and compiles it as it was told to."""
         if self._compile is None:
             raise CheckFailedError(
                 "Please call model.compile(...). A model must be wrapped first and then compiled."
             )
-        object.__setattr__(self.model, "__class__", self._class)
+        object.__setattr__(self._model, "__class__", self._class)
         _, *args = self._compile.args
-        self.model.compile(*args, **self._compile.kwargs)
-        return self.model
+        self._model.compile(*args, **self._compile.kwargs)
 
     def _subclass(self) -> type[Any]:
         def compile(model: Any, *args: Any, **kwargs: Any) -> None:
