@@ -10,16 +10,7 @@ from generic_trainer.errors import ExportError
 
 
 def copy_newest_export(estimator: Any, exporter: Any, target: str) -> None:
-    """Copies an exporter's newest SavedModel, which stays where it is.
-
-    Args:
-        estimator: the estimator that was exported.
-        exporter: the exporter.
-        target: directory for the SavedModel.
-
-    Raises:
-        ExportError: the exporter has written nothing.
-    """
+    """Copies an exporter's newest SavedModel, which stays where it is, into `target`."""
     folder = os.path.join(estimator.model_dir, "export", exporter.name)
     missing = (
         f"The exporter {exporter.name!r} has written no model: expected one in {folder}. A "
@@ -32,13 +23,8 @@ def copy_newest_export(estimator: Any, exporter: Any, target: str) -> None:
 def copy_newest(folder: str, target: str, missing: str = "") -> None:
     """Copies the newest SavedModel of a folder that has them by the time of the export.
 
-    Args:
-        folder: of the exports.
-        target: directory for the SavedModel.
-        missing: the message where there is none.
-
     Raises:
-        ExportError: there is none.
+        ExportError: there is none; with the message `missing`, if that is given.
     """
     times = times_of_exports(folder)
     if not times:

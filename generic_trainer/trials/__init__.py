@@ -36,7 +36,6 @@ if TYPE_CHECKING:
         NativeContext,
         TrialContext,
     )
-    from generic_trainer.trials._env import EnvContext
     from generic_trainer.trials._hyperparameters import (
         Categorical,
         Constant,
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from generic_trainer.trials._run_fn import run_fn_from_trial
     from generic_trainer.trials._scripts.start import Mode, create, create_trial_instance
     from generic_trainer.trials._trial import (
+        EnvContext,
         Trial,
         get_data_config,
         get_download_data_dir,
@@ -99,13 +99,12 @@ __getattr__, __dir__ = lazy_names(
     {
         "_config": "ExperimentConfig",
         "_context": "DistributedContext NativeContext TrialContext",
-        "_env": "EnvContext",
         "_hyperparameters": "Categorical Constant Double Integer Log",
         "_loop": "TrialController",
         "_pipeline": "Pipeline get_pipeline",
         "_run_fn": "run_fn_from_trial",
         "_scripts.start": "Mode create create_trial_instance",
-        "_trial": "Trial get_data_config get_download_data_dir get_experiment_config "
+        "_trial": "EnvContext Trial get_data_config get_download_data_dir get_experiment_config "
         "get_hyperparameter get_hyperparameters get_trial_seed",
     },
 )

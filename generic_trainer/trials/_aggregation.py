@@ -7,23 +7,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from generic_trainer.trials._env import HorovodContext
+from generic_trainer.trials._trial import HorovodContext
 
 _tf1 = tf.compat.v1
 
 
 def aggregated(optimizer: Any, config: HorovodContext) -> Any:
-    """Has an optimizer make a step of the gradients of several batches.
+    """Returns the same optimizer, which makes a step of the gradients of several batches.
 
-    The global step counts batches all the same. Sums of gradients are variables of the graph, which
-    a checkpoint keeps.
-
-    Args:
-        optimizer: of `tf.compat.v1.train`, or one of Keras 2 for graphs.
-        config: what the configuration says.
-
-    Returns:
-        The same optimizer.
+    It is one of `tf.compat.v1.train`, or of Keras 2 for graphs. The global step counts batches all
+    the same. Sums of gradients are variables of the graph, which a checkpoint keeps.
     """
     if config.aggregation_frequency > 1:
         kind = type(optimizer)

@@ -128,11 +128,7 @@ class Length:
         return cls((whole(count) or 0) * steps, unit)
 
     def to_batches(self, global_batch_size: int, records_per_epoch: int) -> int:
-        """Returns the number of whole batches.
-
-        Raises:
-            ConfigurationError: epochs were given, and nothing says how long an epoch is.
-        """
+        """Returns the number of whole batches."""
         if self.unit == "batches":
             return self.count
         if self.unit == "records":
@@ -201,15 +197,7 @@ class ExperimentSettings:
 def parse_experiment(
     raw: Mapping[str, Any], default_length: Length | None = None
 ) -> ExperimentSettings:
-    """Checks an experiment configuration.
-
-    Args:
-        raw: what the user wrote.
-        default_length: how long a trial trains where that does not say.
-
-    Raises:
-        ConfigurationError: with everything that is wrong.
-    """
+    """Checks an experiment configuration; `default_length` is for one that says no length."""
     problems = check_fields(raw)
     hyperparameters: dict[str, Hyperparameter] = {}
     try:
@@ -282,11 +270,7 @@ def _parse_searcher(raw: Mapping[str, Any], unit: int, default_length: Length | 
 
 
 def read_yaml(text: str, path: str | None = None) -> dict[str, Any]:
-    """Reads an experiment configuration; see `parse_yaml`.
-
-    Raises:
-        ConfigurationError: it is not YAML, or not a mapping.
-    """
+    """Reads an experiment configuration; see `parse_yaml`."""
     try:
         config = parse_yaml(text)
     except ValueError as error:
@@ -302,11 +286,7 @@ def read_yaml(text: str, path: str | None = None) -> dict[str, Any]:
 
 
 def data_layer_dir(layer: Mapping[str, Any]) -> str:
-    """Returns the directory, local or remote, that a section `data_layer` names.
-
-    Raises:
-        ConfigurationError: it names none.
-    """
+    """Returns the directory, local or remote, that a section `data_layer` names."""
     if layer.get("type", "shared_fs") == "shared_fs":
         path = layer.get("host_storage_path") or layer.get("container_storage_path")
         return os.path.abspath(os.path.expanduser(path or DEFAULT_DATA_DIR))
@@ -320,11 +300,7 @@ def data_layer_dir(layer: Mapping[str, Any]) -> str:
 
 
 def checkpoint_storage_dir(config: Mapping[str, Any]) -> str:
-    """Returns the directory, local or remote, that `checkpoint_storage` of a configuration names.
-
-    Raises:
-        InvalidExperimentException: it names none.
-    """
+    """Returns the directory, local or remote, that a section `checkpoint_storage` names."""
     storage = config.get("checkpoint_storage") or {}
     if storage.get("type", "shared_fs") == "shared_fs":
         path = storage.get("host_path", _DEFAULT_CHECKPOINT_DIR)

@@ -13,10 +13,9 @@ from typing import Any, Literal, TypeVar
 from generic_trainer._core.cluster import this_task, training_addresses
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._config import ExperimentConfig
-from generic_trainer.trials._env import EnvContext, HorovodContext
 from generic_trainer.trials._pipeline import Pipeline, get_pipeline, has_pipeline
 from generic_trainer.trials._process import share_of_dataset
-from generic_trainer.trials._trial import TrialRun, sole_trial
+from generic_trainer.trials._trial import EnvContext, HorovodContext, TrialRun, sole_trial
 from generic_trainer.trials.errors import CheckFailedError, InvalidArgumentsError
 
 _GLOBAL_BATCH_SIZE = "global_batch_size"
@@ -74,12 +73,7 @@ class BatchSizes:
     def of(
         cls, hparams: Mapping[str, Any], slots: int, *, native_parallel: bool = False
     ) -> BatchSizes:
-        """Divides the `global_batch_size` by the slots, rounding down.
-
-        Raises:
-            InvalidArgumentsError: there is no `global_batch_size`, or it is below the slots.
-            CheckFailedError: it is no whole number.
-        """
+        """Divides the `global_batch_size` by the slots, rounding down."""
         if _GLOBAL_BATCH_SIZE not in hparams:
             raise InvalidArgumentsError(
                 "Please specify `global_batch_size` under `hyperparameters` in experiment config."

@@ -35,7 +35,7 @@ class _TrialClass:
             return run_fn_of_module(module)
         if not _is_script(ast.parse(inspect.getsource(module) or "")):
             return None
-        from generic_trainer.trials._scripts.module import run_fn_from_script
+        from generic_trainer.trials._scripts.loading import run_fn_from_script
 
         return run_fn_from_script(module)
 

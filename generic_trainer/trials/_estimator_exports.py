@@ -86,9 +86,6 @@ def export_features(
         folder: an empty one, to write to on the way.
         fn_args: the argument of `run_fn`.
         remedy: what to do where that fails.
-
-    Raises:
-        ExportError: a feature is sparse or ragged, or the estimator cannot predict from them.
     """
     try:
         receiver = _receiver_of(estimator, input_fn, fn_args)

@@ -72,10 +72,7 @@ class ExperimentRun:
     ) -> KeptTrial:
         """Opens the checkpoints of a trial, whose locks are kept as long as `locks` are.
 
-        Args:
-            trial: as the search has it.
-            locks: what they are closed with.
-            progress: how far it was known to be; a checkpoint may be of a later step.
+        Its `progress` is how far it was known to be; a checkpoint may be of a later step.
         """
         trial, writes = dataclasses.replace(trial, base_model=self.base_model), is_chief()
         if writes:

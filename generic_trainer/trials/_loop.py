@@ -59,12 +59,9 @@ class TrialSchedule:
         global_batch_size: Callable[[], int],
         length: Length | None = None,
     ) -> None:
-        """Converts lengths; the batch size is asked only where one is not in batches.
+        """Converts lengths, of the configuration or how far the trial goes now.
 
-        Args:
-            settings: of the experiment.
-            global_batch_size: returns what turns records into batches.
-            length: how far the trial goes now; None is to its end.
+        The batch size is asked only where one is not in batches.
         """
 
         def batches(length: Length) -> int:

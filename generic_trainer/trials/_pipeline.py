@@ -143,11 +143,7 @@ def get_pipeline() -> Pipeline:
 
 
 def experiment_config(fn_args: Any, module_file: str | None) -> Mapping[str, Any]:
-    """Returns `custom_config`, or what the YAML file has that it names, relative to the module.
-
-    Raises:
-        ConfigurationError: there is no such file, or it is no YAML.
-    """
+    """Returns `custom_config`, or what the YAML file has that it names, relative to the module."""
     config = dict(fn_args.custom_config or {})
     path = config.get("experiment_config")
     if isinstance(path, Mapping):
@@ -175,11 +171,7 @@ def experiment_config(fn_args: Any, module_file: str | None) -> Mapping[str, Any
 
 
 def tuned_values(fn_args: Any) -> dict[str, Any]:
-    """Returns what a Tuner found: the values of the `keras_tuner.HyperParameters` config.
-
-    Raises:
-        ConfigurationError: it is the config of something else.
-    """
+    """Returns what a Tuner found: the values of the `keras_tuner.HyperParameters` config."""
     config = fn_args.hyperparameters or {}
     values = config.get("values") or {} if isinstance(config, Mapping) else None
     if not isinstance(values, Mapping):

@@ -16,8 +16,7 @@ import tensorflow as tf
 
 from generic_trainer._core.files import gfile
 from generic_trainer.training import distributed, get_strategy
-from generic_trainer.trials._env import HorovodContext
-from generic_trainer.trials._trial import TrialRun
+from generic_trainer.trials._trial import HorovodContext, TrialRun
 from generic_trainer.user_code import imported_files
 
 _logger = logging.getLogger(__name__)
@@ -74,10 +73,8 @@ def fit_to_devices(
 def share_of_dataset(dataset: Any, run: TrialRun, shard: bool) -> Any:
     """Returns the records that this process reads of a Dataset, marked as data of its own.
 
-    Args:
-        dataset: of records or batches; anything else is returned as it is.
-        run: the trial.
-        shard: whether each of n workers takes every n-th; else they all take all.
+    To `shard`, each of n workers takes every n-th; else they all take all. What is no Dataset is
+    returned as it is.
     """
     is_dataset = isinstance(dataset, (tf.data.Dataset, tf.compat.v1.data.Dataset))
     if run.workers == 1 or not is_dataset:

@@ -154,11 +154,7 @@ def _delete_unwanted(finished: list[KeptTrial], settings: ExperimentSettings) ->
 
 
 def _source(settings: ExperimentSettings, fn_args: Any) -> str | None:
-    """Returns the model that trials start from, where the searcher names one of another experiment.
-
-    Raises:
-        ConfigurationError: the component has no base model.
-    """
+    """Returns the model that trials start from, where the searcher names another experiment's."""
     fields = ("source_trial_id", "source_checkpoint_uuid")
     named = [name for name in fields if settings.searcher.options.get(name) is not None]
     base_model: str | None = getattr(fn_args, "base_model", None)

@@ -67,14 +67,10 @@ class ClusterPart:
 
     @classmethod
     def of_this_worker(cls, settings: ExperimentSettings, num_trials: int) -> ClusterPart:
-        """Returns the part that this worker belongs to.
+        """Returns the part that this worker belongs to, where `num_trials` can begin at once.
 
         As many parts train as `max_concurrent_trials` says, and as there are workers and trials
         for. Where that comes to one, and where nothing is said, it is all workers.
-
-        Args:
-            settings: of the experiment.
-            num_trials: how many can begin at once.
         """
         size, rank, slots = distributed.size(), distributed.rank(), max(1, settings.slots)
         said = settings.searcher.options.get("max_concurrent_trials")
@@ -168,11 +164,7 @@ class Office:
     """Where parts get their work: opened by the first worker of each, and run by worker 0."""
 
     def __init__(self, checkpoint_dir: str) -> None:
-        """Makes its directories.
-
-        Args:
-            checkpoint_dir: of the experiment; all workers see it.
-        """
+        """Makes its directories, below what all workers see."""
         self._directory = os.path.join(checkpoint_dir, "side-by-side")
         self._mail, self._results = (
             os.path.join(self._directory, name) for name in ("mail", "results")
@@ -192,11 +184,7 @@ class Office:
         self._closed.set()
 
     def ask(self, done: Work | None) -> list[Work]:
-        """Waits for what to train next, and returns it; nothing when all is done.
-
-        Args:
-            done: what this part has trained; None in the beginning.
-        """
+        """Tells what this part has trained; waits for what to train next, if anything."""
         self._asked += 1
         path, said = f"{self._name}-{self._asked:06d}", to_json(done and vars(done))
         told_s, lives, pause_s = time.monotonic(), self._lives(), self._poll_s

@@ -1,24 +1,31 @@
-"""The trials of a script: loaded one after another on a cluster, or tried on one batch here.
+"""The trials of a script: loaded one after another, or tried on one batch here.
 
-On a cluster the script is run anew for each trial, while that is the current one, up to the line
-that would train and no further: `init` returns the context of the trial; the call that would train
-raises, and takes along what there is to train.
+On a cluster, and as the module file of a pipeline, the script is run anew for each trial, while
+that is the current one, up to the line that would train and no further: `init` returns the context
+of the trial; the call that would train raises, and takes along what there is to train.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import logging
+import runpy
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 from absl import flags
 
+from generic_trainer._core.files import gfile
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.errors import ModuleFileError
+from generic_trainer.training import is_chief
 from generic_trainer.trials._loop import Controller
+from generic_trainer.trials._pipeline import experiment_config, in_pipeline
+from generic_trainer.trials._run_fn import run_fn_from_trial
 from generic_trainer.trials._trial import Trial, TrialRun, sole_trial
 
 _logger = logging.getLogger(__name__)
@@ -42,12 +49,10 @@ class StopLoadingImplementation(BaseException):
 def load(
     main: Callable[[], Any], command: Sequence[str], module: str = "__main__"
 ) -> StopLoadingImplementation | None:
-    """Runs a script up to where it would train; returns None where it does nothing of that kind.
+    """Runs a script, a file with its arguments, up to where it would train.
 
-    Args:
-        main: runs it.
-        command: its file and arguments.
-        module: what has defined flags of the script before, when it was imported.
+    Returns None where it does nothing of that kind. Flags that importing `module` has defined are
+    forgotten first.
     """
     arguments, sys.argv = sys.argv, list(command)
     for flag in list(flags.FLAGS.flags_by_module_dict().get(module, ())):
@@ -139,3 +144,33 @@ def one_batch_config(config: Mapping[str, Any]) -> dict[str, Any]:
         "hyperparameters": dict(local_run(config).hparams),
         "checkpoint_storage": {**(config.get("checkpoint_storage") or {}), **storage},
     }
+
+
+def run_fn_from_script(module: ModuleType) -> Callable[[Any], None]:
+    """Returns the `run_fn` that runs a module as a script.
+
+    1. A script with `init` or `create` is run anew for each trial, up to where it would train. Its
+       configuration is what it passes on, and over that the component's `custom_config`.
+    2. One with `learn_runner.run` is run once: the call trains the Experiment and publishes.
+
+    While the module is imported, what starts an experiment in it does nothing; later it finds the
+    pipeline, and takes from it where to write, hyperparameters, and what else is left out. The
+    `run_fn` raises `ModuleFileError` where nothing is started.
+    """
+    path = module.__file__ or module.__name__
+
+    def main() -> None:
+        runpy.run_module(module.__name__, run_name="__main__", alter_sys=True)
+
+    def run_fn(fn_args: Any) -> None:
+        with in_pipeline(fn_args):
+            stopped = load(main, [path], module.__name__)
+        if stopped is not None:
+            fn_args = copy.copy(fn_args)
+            fn_args.custom_config = {**stopped.config, **experiment_config(fn_args, path)}
+            trial = script_trial(main, [path], module.__name__)
+            run_fn_from_trial(trial)(fn_args)
+        elif is_chief() and not gfile().exists(fn_args.serving_model_dir):
+            raise nothing_trained(path)
+
+    return run_fn

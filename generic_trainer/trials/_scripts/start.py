@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from generic_trainer.trials._env import EnvContext, HorovodContext
 from generic_trainer.trials._loop import Controller
 from generic_trainer.trials._pipeline import has_pipeline
 from generic_trainer.trials._process import code_file, seed_generators
@@ -18,7 +17,14 @@ from generic_trainer.trials._scripts.loading import (
     try_one_batch,
 )
 from generic_trainer.trials._scripts.submit import submit_experiment
-from generic_trainer.trials._trial import Trial, TrialRun, current, current_run
+from generic_trainer.trials._trial import (
+    EnvContext,
+    HorovodContext,
+    Trial,
+    TrialRun,
+    current,
+    current_run,
+)
 from generic_trainer.user_code import is_importing
 
 C = TypeVar("C")

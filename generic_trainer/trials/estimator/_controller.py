@@ -119,7 +119,6 @@ class EstimatorController:
 
     @property
     def stop_requested(self) -> bool:
-        """Whether the user's code has asked to stop."""
         return self._context.get_stop_requested()
 
     def train(self, batches: int) -> dict[str, Any]:
@@ -138,11 +137,7 @@ class EstimatorController:
             return mean_over_slots(self._training.run(batches), self._run)
 
     def validate(self) -> dict[str, Any]:
-        """Returns the metrics of an evaluation, as the estimator calls them.
-
-        Raises:
-            ModuleFileError: the validation data have no batch.
-        """
+        """Returns the metrics of an evaluation, as the estimator calls them."""
         self._write_state()
         spec, batches = self._eval_spec, _Batches()
         hooks = [*(spec.hooks or ()), StopHook(self._note_stop), batches]

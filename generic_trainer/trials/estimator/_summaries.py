@@ -45,12 +45,9 @@ class Summaries:
         _run_before_updates(graph, [tensor.op for tensor in self.fetches])
 
     def average(self, batches: Sequence[Sequence[Any]]) -> dict[str, Any]:
-        """Returns the unweighted mean of each metric over batches, a number or nested lists.
+        """Returns the unweighted mean over batches of what a session yielded for `fetches`.
 
-        A metric whose shape is not the same in all batches has no mean and is left out.
-
-        Args:
-            batches: what a session yielded for `fetches`, for each batch.
+        A metric, a number or nested lists, whose shape is not the same in all batches is left out.
         """
         if not batches:
             return {}

@@ -182,14 +182,8 @@ class Coroutine:
     def resume(self, order: Any = None) -> Any:
         """Lets the function go on to its next pause and returns what that was given.
 
-        The first call starts the function. When the function has ended, None is returned.
-
-        Args:
-            order: what `pause` returns.
-
-        Raises:
-            Exception: what the function raised.
-            RuntimeError: it has ended before.
+        The first call starts the function. When the function has ended, None is returned, or what
+        it raised is raised. Its `pause` returns the `order`.
         """
         if self.ended:
             raise RuntimeError("the function has ended and cannot go on")

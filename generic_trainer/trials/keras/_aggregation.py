@@ -15,7 +15,7 @@ import tensorflow as tf
 from generic_trainer._core import internals
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer.training import distributed
-from generic_trainer.trials._env import HorovodContext
+from generic_trainer.trials._trial import HorovodContext
 
 _OWN_OF_DEVICES = {
     "synchronization": tf.VariableSynchronization.ON_READ,
@@ -47,12 +47,7 @@ class Aggregation:
             object.__setattr__(inner, "__class__", self._subclass(type(inner), inner))
 
     def function(self, model: Any, batch: int) -> Callable[[Any], Any]:
-        """Returns what trains a model on the next batch of an iterator.
-
-        Args:
-            model: compiled.
-            batch: the number of batches before it.
-        """
+        """Returns what trains a compiled model on the next batch, after `batch` others."""
         model.make_train_function()
         self._is_last = (batch + 1) % self._every == 0
         if self._is_last:

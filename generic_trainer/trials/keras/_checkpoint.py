@@ -87,11 +87,7 @@ def write_checkpoint(
 
 
 def read_weights(directory: str, model: Any) -> None:
-    """Restores the variables of a model, which must have been made.
-
-    Raises:
-        TrainingError: they are not those that were saved.
-    """
+    """Restores the variables of a model, which must have been made."""
     path = os.path.join(directory, _WEIGHTS)
     try:
         _tracked(model).read(path).assert_existing_objects_matched().expect_partial()
@@ -105,11 +101,7 @@ def read_weights(directory: str, model: Any) -> None:
 
 
 def read_base_model(directory: str, model: Any) -> None:
-    """Gives a model, whose variables have been made, the weights of a SavedModel.
-
-    Raises:
-        TrainingError: it was not written by `export_model`, or is of another model.
-    """
+    """Gives a model, whose variables have been made, the weights of a SavedModel."""
     base = tf.saved_model.load(directory)
     weights = [np.asarray(weight) for weight in getattr(base, "model_weights", ())]
     saved, actual = [w.shape for w in weights], [tuple(w.shape) for w in model.weights]
@@ -153,11 +145,7 @@ def _tracked(model: Any) -> tf.train.Checkpoint:
 
 
 def read_optimizers(directory: str, optimizers: Sequence[Any], sums: Sequence[Any]) -> None:
-    """Restores the variables of optimizers and sums of gradients; all must have been made.
-
-    Raises:
-        TrainingError: they are not those that were saved.
-    """
+    """Restores the variables of optimizers and sums of gradients; all must have been made."""
     import h5py
 
     with h5py.File(io.BytesIO(read_whole(os.path.join(directory, _OPTIMIZERS))), "r") as file:

@@ -86,16 +86,11 @@ class TFKerasController:
 
     @property
     def stop_requested(self) -> bool:
-        """Whether the user's code has asked to stop."""
         return self._context.get_stop_requested()
 
     @_eagerly
     def train(self, batches: int) -> dict[str, Any]:
-        """Trains on the next batches; returns the metrics as Keras has them after the last.
-
-        Raises:
-            ModuleFileError: the training data have no batch.
-        """
+        """Trains on the next batches; returns the metrics as Keras has them after the last."""
         self._open()
         self._has_failed = True
         if self._iterator is None:
@@ -119,11 +114,7 @@ class TFKerasController:
 
     @_eagerly
     def validate(self) -> dict[str, Any]:
-        """Returns the metrics of one pass over the validation data, `val_` before their names.
-
-        Raises:
-            ModuleFileError: the validation data have no batch.
-        """
+        """Returns the metrics of one pass over the validation data, `val_` before their names."""
         self._open()
         self._has_failed = True
         data = self._validation.validation()
@@ -152,11 +143,7 @@ class TFKerasController:
 
     @_eagerly
     def save(self, directory: str) -> None:
-        """Writes a checkpoint; then the callbacks add what they want to keep.
-
-        Raises:
-            ModuleFileError: a callback keeps what checkpoints cannot hold.
-        """
+        """Writes a checkpoint; then the callbacks add what they want to keep."""
         self._open()
         try:
             write_checkpoint(

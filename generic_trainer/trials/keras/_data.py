@@ -89,9 +89,6 @@ def weighted(dataset: tf.data.Dataset, class_weight: Mapping[int, float]) -> tf.
     Args:
         dataset: batches (x, y) or (x, y, sample_weight), y as numbers [N] or [N, 1], or one-hot.
         class_weight: class, from 0 on → weight.
-
-    Raises:
-        ConfigurationError: a class is left out.
     """
     if sorted(class_weight) != list(range(len(class_weight))):
         raise ConfigurationError(

@@ -106,11 +106,7 @@ class Dispatch:
         return [(type(c).__name__, c.get_state()) for c in self._ours]
 
     def load(self, states: Sequence[tuple[str, Any]]) -> None:
-        """Gives it back to them.
-
-        Raises:
-            CheckFailedError: they are not those that it is from.
-        """
+        """Gives it back to them."""
         expected, actual = [name for name, _ in states], [type(c).__name__ for c in self._ours]
         if expected != actual:
             raise CheckFailedError(

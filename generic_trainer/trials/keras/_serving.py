@@ -48,9 +48,6 @@ def servable(model: Any, x: Any) -> tuple[Any, Any]:
 
     A model whose parts are called by its `train_step` need not have a `call`. What is wanted of
     adversarial networks is their generator.
-
-    Raises:
-        ExportError: the model cannot be called, and has no generator.
     """
     reason: Exception | None = None
     if not _declared(model):

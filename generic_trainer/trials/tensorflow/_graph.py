@@ -15,8 +15,7 @@ from generic_trainer._core import internals
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.training import distributed
 from generic_trainer.trials._aggregation import aggregated
-from generic_trainer.trials._env import HorovodContext
-from generic_trainer.trials._trial import TrialRun
+from generic_trainer.trials._trial import HorovodContext, TrialRun
 
 LOSS = "loss"
 SHARE = ""  # no name of the user's

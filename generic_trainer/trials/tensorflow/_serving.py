@@ -77,15 +77,8 @@ def find_predictions(
     2. If that is nothing, the tensors that meet the label on their way to the outputs.
 
     The label is the second component of a record that is a tuple, or the one called "label" or the
-    like; otherwise, what meets the model's computation last.
-
-    Args:
-        record: what `build_graph` was called with.
-        components: name → tensor [N, ...], maybe sparse, the record's parts.
-        outputs: what `build_graph` returned.
-
-    Raises:
-        ExportError: no tensor qualifies.
+    like; otherwise, what meets the model's computation last. `components` are the record's parts by
+    name: tensors [N, ...], maybe sparse.
     """
     flow = _Flow(components, outputs.values())
     labels = _conventional(record, components) or flow.joined_last()

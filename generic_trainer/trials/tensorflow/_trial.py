@@ -157,15 +157,10 @@ class TensorFlowController:
 
     @property
     def stop_requested(self) -> bool:
-        """Whether the trial has asked to stop."""
         return self._trial.stop_requested
 
     def train(self, batches: int) -> dict[str, Any]:
-        """Trains on the next batches and returns the metrics, averaged over them.
-
-        Raises:
-            ModuleFileError: the training data is empty.
-        """
+        """Trains on the next batches and returns the metrics, averaged over them."""
         handle = self._handles["training"]
         try:
             with distributed.explained_failures():
@@ -178,9 +173,6 @@ class TensorFlowController:
         """Returns the metrics of one pass over the validation data, averaged over its batches.
 
         A pair of `tf.metrics` counts all batches of all workers together.
-
-        Raises:
-            ModuleFileError: the validation data is empty.
         """
         if not self._metrics["validation"]:
             return {}
@@ -208,7 +200,6 @@ class TensorFlowController:
         export(self._session, self._replicas.records[0], self._replicas.outputs[0], fn_args)
 
     def close(self) -> None:
-        """Closes the session."""
         self._session.close()
 
     @functools.cached_property
@@ -228,11 +219,7 @@ class TensorFlowController:
 
 
 def _read_base_model(directory: str, session: tf.compat.v1.Session) -> None:
-    """Gives the variables of a session's graph the values of those of a SavedModel, by name.
-
-    Raises:
-        TrainingError: there are none of the same name and shape.
-    """
+    """Gives the variables of a session's graph the values of those of a SavedModel, by name."""
     with distributed.eager_mode():
         base = tf.saved_model.load(directory)
         parts = [part for name in ("parts", "variables") for part in getattr(base, name, ())]
