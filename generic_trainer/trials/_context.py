@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 from generic_trainer._core.cluster import this_task, training_addresses
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._config import ExperimentConfig
-from generic_trainer.trials._pipeline import Pipeline, get_pipeline, has_pipeline
+from generic_trainer.trials._pipeline import Pipeline, current_pipeline, get_pipeline
 from generic_trainer.trials._process import share_of_dataset
 from generic_trainer.trials._trial import EnvContext, HorovodContext, TrialRun, sole_trial
 from generic_trainer.trials.errors import CheckFailedError, InvalidArgumentsError
@@ -144,7 +144,7 @@ class TrialContext:
         self._stop_requested = self._has_dataset = False
         self.distributed = DistributedContext.of(run)
         # Threads that read data know of no current pipeline.
-        self._pipeline = get_pipeline() if has_pipeline() else None
+        self._pipeline = current_pipeline()
 
     @classmethod
     def from_config(cls: type[C], config: Mapping[str, Any]) -> C:

@@ -122,9 +122,9 @@ def in_pipeline(fn_args: Any) -> Iterator[Pipeline]:
         _current.reset(token)
 
 
-def has_pipeline() -> bool:
-    """Whether `get_pipeline` has something to tell."""
-    return _current.get() is not None
+def current_pipeline() -> Pipeline | None:
+    """Returns what `get_pipeline` does; None where it raises."""
+    return _current.get()
 
 
 def get_pipeline() -> Pipeline:

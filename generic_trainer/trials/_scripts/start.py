@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from generic_trainer.trials._loop import Controller
-from generic_trainer.trials._pipeline import has_pipeline
+from generic_trainer.trials._pipeline import current_pipeline
 from generic_trainer.trials._process import code_file, seed_generators
 from generic_trainer.trials._scripts.loading import (
     StopLoadingImplementation,
@@ -204,7 +204,7 @@ def _begin(
     run = current_run()  # on a cluster, or in a pipeline
     if run is not None:
         return run, _stop_loading
-    if has_pipeline():
+    if current_pipeline() is not None:
         raise StopLoadingImplementation(config=config)
     if is_importing():  # into a pipeline, which runs the script later
         return local_run(config), lambda controller: controller.close()

@@ -19,9 +19,9 @@ As a module file of a pipeline::
 from generic_trainer.trials.experiment import contrib, learn_runner
 from generic_trainer.trials.experiment._experiment import Experiment
 from generic_trainer.trials.experiment._hparams import HParams
-from generic_trainer.trials.experiment._metrics import MetricSpec
 from generic_trainer.trials.experiment.contrib import (
     ExportStrategy,
+    MetricSpec,
     ModeKeys,
     RunConfig,
     make_export_strategy,

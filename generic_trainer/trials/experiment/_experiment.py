@@ -17,7 +17,7 @@ from generic_trainer import estimator as tf_estimator
 from generic_trainer._core.files import is_remote
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import is_chief
-from generic_trainer.trials.experiment._metrics import with_metrics
+from generic_trainer.trials.experiment.contrib import with_metrics
 
 Metrics = dict[str, Any]
 

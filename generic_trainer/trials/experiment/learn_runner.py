@@ -14,8 +14,7 @@ from generic_trainer.training import is_chief
 from generic_trainer.trials._estimator_exports import export_features
 from generic_trainer.trials._pipeline import (
     Pipeline,
-    get_pipeline,
-    has_pipeline,
+    current_pipeline,
     in_pipeline,
     tuned_values,
 )
@@ -67,7 +66,7 @@ def run(
         raise ConfigurationError(
             "learn_runner.run needs one of run_config=RunConfig(model_dir=...) and output_dir"
         )
-    pipeline = get_pipeline() if has_pipeline() else None
+    pipeline = current_pipeline()
     if pipeline is not None and run_config is None:
         output_dir = pipeline.model_run_dir
     elif pipeline is not None:

@@ -120,9 +120,6 @@ class InMemorySequence(ArrayLikeAdapter):
         super().__init__(data, labels, batch_size, sample_weight, drop_leftovers)
 
 
-_ArrayLikeAdapter = ArrayLikeAdapter
-
-
 def _records_of(parts: tuple[Any, ...], subject: str) -> int:
     """Returns N, which must be the same for all arrays."""
     counts = {len(array) for array in tf.nest.flatten(parts)}

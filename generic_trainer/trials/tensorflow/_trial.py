@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import functools
 import os
-import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -20,7 +19,7 @@ from generic_trainer.errors import (
 )
 from generic_trainer.training import distributed
 from generic_trainer.trials._config import ExperimentConfig
-from generic_trainer.trials._process import fit_to_devices
+from generic_trainer.trials._process import code_file, fit_to_devices
 from generic_trainer.trials._trial import Trial, TrialRun, module_function
 from generic_trainer.trials.tensorflow._graph import (
     LOSS,
@@ -245,7 +244,7 @@ def _datasets(trial_class: Any, run: TrialRun) -> tuple[Any, Any]:
         raise ModuleFileError(
             f"Module {name!r}, which has the trial {trial_class.__name__}, must also define "
             f"{_LOADERS}(experiment_config, hparams)",
-            path=getattr(sys.modules.get(name), "__file__", None),
+            path=code_file(name),
         )
     loaded = make(ExperimentConfig.with_defaults(run.config), dict(run.hparams))
     kinds = tf.compat.v1.data.Dataset | tf.data.Dataset
