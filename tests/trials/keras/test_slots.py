@@ -69,43 +69,39 @@ PROGRAM = """
     def losses(trial, count):
         return [trial.train(1)["loss"] for _ in range(count)]
 
-    found, directory = {}, tempfile.mkdtemp()
+    def saved(trial, trained):
+        directory = tempfile.mkdtemp()
+        trial.save(directory)
+        return {"batches_trained": trained, "checkpoint_dir": directory}
+
+    found = {}
     for kind in (Arrays, Datasets):
         one, two = open_trial(kind, 1), open_trial(kind, 2)
-        name = kind.__name__
-        found[name] = {
+        told, checkpoint = losses(two, 3), saved(two, 3)
+        found[kind.__name__] = {
             "one": [*losses(one, 6), one.validate()["val_loss"]],
-            "two": [*losses(two, 6), two.validate()["val_loss"]],
+            "two": [*told, *losses(two, 3), two.validate()["val_loss"]],
             "devices": two._strategy.num_replicas_in_sync,
         }
-    for slots in (1, 2):
-        aggregated = open_trial(Datasets, slots, every=2)
-        found[f"aggregated {slots}"] = losses(aggregated, 3)
-        saved = tempfile.mkdtemp()
-        aggregated.save(saved)  # within a step
-        aggregated = open_trial(
-            Datasets, slots, every=2, batches_trained=3, checkpoint_dir=saved
-        )
-        found[f"aggregated {slots}"] += losses(aggregated, 3)
-    parallel = open_trial(Datasets, 2, parallel=True)
-    found["native parallel"] = [*losses(parallel, 6), parallel.validate()["val_loss"]]
-    first = open_trial(Datasets, 2)
-    found["resumed"] = losses(first, 3)
-    first.save(directory)
-    second = open_trial(Datasets, 2, batches_trained=3, checkpoint_dir=directory)
-    found["resumed"] += [*losses(second, 3), second.validate()["val_loss"]]
-    second.export(make_fn_args(Path(directory)))
-    model = tf.saved_model.load(directory + "/Format-Serving").signatures["serving_default"]
+    second = open_trial(Datasets, 2, **checkpoint)
+    found["resumed"] = [*told, *losses(second, 3), second.validate()["val_loss"]]
+    with tempfile.TemporaryDirectory() as directory:
+        second.export(make_fn_args(Path(directory)))
+        model = tf.saved_model.load(directory + "/Format-Serving").signatures["serving_default"]
     found["served"] = model(inputs=tf.constant([[1.0]]))["outputs"].numpy().tolist()
     found["weight"] = float(second._model.get_weights()[0][0, 0])
+    found["aggregated 1"] = losses(open_trial(Datasets, 1, every=2), 6)
+    aggregated = open_trial(Datasets, 2, every=2)
+    found["aggregated 2"] = losses(aggregated, 3)
+    aggregated = open_trial(Datasets, 2, every=2, **saved(aggregated, 3))  # within a step
+    found["aggregated 2"] += losses(aggregated, 3)
+    parallel = open_trial(Datasets, 2, parallel=True)
+    found["native parallel"] = [*losses(parallel, 6), parallel.validate()["val_loss"]]
+    straight = open_trial(Normalized, 2)
+    losses(straight, 3)
+    resumed = open_trial(Normalized, 2, **saved(straight, 3))
     found["normalized"] = []
-    for restarts in (False, True):
-        trial = open_trial(Normalized, 2)
-        losses(trial, 3)
-        if restarts:
-            normalized = tempfile.mkdtemp()
-            trial.save(normalized)
-            trial = open_trial(Normalized, 2, batches_trained=3, checkpoint_dir=normalized)
+    for trial in (straight, resumed):
         losses(trial, 3)
         found["normalized"].append([each.tolist() for each in trial._model.get_weights()])
     print(json.dumps(found))
