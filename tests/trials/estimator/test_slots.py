@@ -29,12 +29,13 @@ PROGRAM = """
     def losses(trial, count):
         return [trial.train(1)["loss"] for _ in range(count)]
 
-    two, again, directory = open_trial(2), open_trial(2), tempfile.mkdtemp()
-    found = {"two": losses(two, 6), "resumed": losses(again, 3), "validated": two.validate()}
-    again.save(directory)
+    straight, directory = open_trial(2), tempfile.mkdtemp()
+    told = losses(straight, 3)
+    straight.save(directory)
+    found = {"two": [*told, *losses(straight, 3)], "validated": straight.validate()}
     resumed = open_trial(2, batches_trained=3, checkpoint_dir=directory)
-    found["resumed"] += losses(resumed, 3)
-    for trial in (two, again, resumed):
+    found["resumed"] = [*told, *losses(resumed, 3)]
+    for trial in (straight, resumed):
         trial.close()
     print(json.dumps(found))
 """
