@@ -189,7 +189,7 @@ class Draws(OneWeight):
 
 
 def losses_of(open_trial, tmp_path, trial_class, before=4, after=4, **hparams):
-    """Returns those of a straight run, and of one that is saved and restored, with what it draws.
+    """Returns those of a run that goes on after it was saved, and of its copy, with what they draw.
 
     Other code draws from the global generators between two workloads of both.
     """
@@ -203,12 +203,11 @@ def losses_of(open_trial, tmp_path, trial_class, before=4, after=4, **hparams):
 
     hparams = {"hparams": {"global_batch_size": 1, "rate": 0.0005, **hparams}}
     straight = opened()
-    expected = [batch(straight) for _ in range(before + after)]
-    first = opened()
-    found = [batch(first) for _ in range(before)]
-    first.save(str(tmp_path))
-    resumed = opened(batches_trained=before, checkpoint_dir=str(tmp_path))
-    return expected, found + [batch(resumed) for _ in range(after)]
+    found = [batch(straight) for _ in range(before)]
+    straight.save(str(tmp_path))
+    expected = found + [batch(straight) for _ in range(after)]
+    restored = opened(batches_trained=before, checkpoint_dir=str(tmp_path))
+    return expected, found + [batch(restored) for _ in range(after)]
 
 
 def eager_draw():

@@ -47,17 +47,16 @@ def open_trial():
 
 @pytest.fixture
 def resumed(open_trial, tmp_path):
-    """Returns a function: the losses of a straight run, and of one that is saved and restored."""
+    """Returns a function: the losses of a run that goes on after it was saved, and of its copy."""
 
     def both(trial_class, before=7, after=7, **options):
         straight = open_trial(trial_class, **options)
-        expected = [straight.train(1)["loss"] for _ in range(before + after)]
-        first = open_trial(trial_class, **options)
-        found = [first.train(1)["loss"] for _ in range(before)]
-        first.save(str(tmp_path))
-        second = open_trial(
+        losses = [straight.train(1)["loss"] for _ in range(before)]
+        straight.save(str(tmp_path))
+        expected = losses + [straight.train(1)["loss"] for _ in range(after)]
+        restored = open_trial(
             trial_class, **options, batches_trained=before, checkpoint_dir=str(tmp_path)
         )
-        return expected, found + [second.train(1)["loss"] for _ in range(after)]
+        return expected, losses + [restored.train(1)["loss"] for _ in range(after)]
 
     return both

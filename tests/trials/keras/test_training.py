@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.trials.by_hand import X, steps
-from tests.trials.keras.one_weight import OneWeight
+from tests.trials.keras.one_weight import OneWeight, WithMomentum
 
 
 def config(batches=5, size=1, **changes):
@@ -58,11 +58,12 @@ def test_arrays_are_never_shuffled(open_trial):
     assert losses == sorted(losses)
 
 
-def test_validation_in_between_changes_nothing(open_trial):
-    with_validation, without = open_trial(), open_trial()
-    for _ in range(4):
-        with_validation.validate()
-        assert with_validation.train(1) == without.train(1)
+def test_validation_and_checkpoints_in_between_change_nothing(open_trial, tmp_path):
+    interrupted, straight = open_trial(WithMomentum), open_trial(WithMomentum)
+    for number in range(4):
+        interrupted.validate()
+        interrupted.save(str(tmp_path / str(number)))
+        assert interrupted.train(1) == straight.train(1)
 
 
 class Shuffled(OneWeight):
