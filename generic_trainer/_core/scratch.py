@@ -38,7 +38,12 @@ def system_temp_dir() -> str:
 def move_temp_dir(path: str) -> None:
     """Makes a directory the one for temporary files, for this process and those it starts."""
     os.environ["TMPDIR"] = path
-    tempfile.tempdir = None  # it is looked up again
+    look_up_temp_dir()
+
+
+def look_up_temp_dir() -> None:
+    """Has the directory for temporary files found again, after `TMPDIR` has changed."""
+    tempfile.tempdir = None
 
 
 def private_folder(temp_dir: str | None = None) -> str:

@@ -17,7 +17,6 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 import time
 import traceback
 import warnings
@@ -27,6 +26,7 @@ from typing import Any
 
 from generic_trainer._core import internals, machine
 from generic_trainer._core.forkserver import messages
+from generic_trainer._core.scratch import look_up_temp_dir
 
 # prctl(2) on Linux.
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -158,7 +158,7 @@ class _Server:
             internals.PYTHON_ATEXIT_CLEAR.get()()
             os.environ.clear()
             os.environ.update(request["environment"])
-            tempfile.tempdir = None  # it is one of the variables
+            look_up_temp_dir()
             with contextlib.suppress(OSError):  # it may be gone
                 os.chdir(request["cwd"])
             module, _, function = request["target"].partition(":")
