@@ -190,23 +190,29 @@ def _processes_in(folder: Path) -> list[int]:
 
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of all temporary files."""
+    """The folder of all temporary files, where no fork server of another test is used."""
     folder = tmp_path / "scratch"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setattr("generic_trainer._core.forkserver.client._keepers", 0)
+    monkeypatch.setattr("generic_trainer._core.forkserver.client._kept", [])
     return folder
 
 
-def _when_checks_run(scratch: Path, act: Callable[[int], None]) -> threading.Thread:
-    """Calls `act` with the process that others are forked from, when another one stays."""
-    (server,) = _processes_in(scratch)
+def _server_of(checker: Checker) -> int:
+    """Returns the process that those of the checks are forked from."""
+    return checker._server._process.pid
+
+
+def _when_checks_run(scratch: Path, act: Callable[[], None]) -> threading.Thread:
+    """Calls `act` when a process stays in the folder."""
 
     def watch() -> None:
         looks = 0
         while looks < 20:  # some come and go: what stays is in the middle of a check
             time.sleep(0.1)
-            looks = looks + 1 if len(_processes_in(scratch)) > 1 else 0
-        act(server)
+            looks = looks + 1 if _processes_in(scratch) else 0
+        act()
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -227,9 +233,10 @@ def test_a_small_model_may_not_take_all_of_a_large_machine(
 def test_a_process_killed_from_outside_is_replaced(good_model: Path, scratch: Path) -> None:
     with start_checker() as fragile:
         assert fragile.validate(str(good_model)).passed
-        (server,) = _processes_in(scratch)
-        os.killpg(server, 9)
+        os.killpg(_server_of(fragile), 9)
         assert fragile.validate(str(good_model)).passed
+        other = _server_of(fragile)
+    assert not Path(f"/proc/{other}").exists()
     assert not _processes_in(scratch)
     assert not list(scratch.glob("*/*"))
 
@@ -237,7 +244,8 @@ def test_a_process_killed_from_outside_is_replaced(good_model: Path, scratch: Pa
 def test_a_process_killed_amid_a_check_takes_the_check_along(tmp_path: Path, scratch: Path) -> None:
     folder = _without_end(tmp_path / "1")
     with start_checker(timeout_s=15) as fragile:
-        killer = _when_checks_run(scratch, lambda server: os.kill(server, 9))
+        server = _server_of(fragile)
+        killer = _when_checks_run(scratch, lambda: os.kill(server, 9))
         report = fragile.validate(str(folder))
         killer.join()
     assert "the checking process died" in report.failures[0].message
@@ -248,7 +256,7 @@ def test_an_interrupted_validation_leaves_nothing(tmp_path: Path, scratch: Path)
     folder = _without_end(tmp_path / "1")
     handler = signal.signal(signal.SIGUSR1, signal.default_int_handler)
     with start_checker() as fragile:
-        thread = _when_checks_run(scratch, lambda _: os.kill(os.getpid(), signal.SIGUSR1))
+        thread = _when_checks_run(scratch, lambda: os.kill(os.getpid(), signal.SIGUSR1))
         with pytest.raises(KeyboardInterrupt):
             fragile.validate(str(folder))
         signal.signal(signal.SIGUSR1, handler)
