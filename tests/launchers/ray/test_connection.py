@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -55,6 +56,7 @@ class FailingRay:
 
 def state() -> list[Any]:
     """Returns what `ray.init` changes in a process."""
+    gc.collect()  # or files that another test has left open are closed in between
     handler = signal.getsignal(signal.SIGTERM)
     return [handler, sorted(os.listdir("/proc/self/fd")), threading.active_count()]
 
