@@ -156,11 +156,6 @@ TF_AUTOGRAPH_RULES = PrivateAttribute(
     "CONVERSION_RULES",
     "a first step that converts no Keras 2",
 )
-TF_AUTOGRAPH_TRANSPILER = PrivateName(
-    "tensorflow",
-    "tensorflow.python.autograph.pyct.transpiler:PyToPy",
-    "the test of a first step that converts no Keras 2",
-)
 TF_CHECKPOINT_TENSORS = PrivateName(
     "tensorflow",
     "tensorflow.python.checkpoint.save_util:serialize_graph_view",

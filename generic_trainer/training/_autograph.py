@@ -2,7 +2,7 @@
 
 What `fit` does in a step is converted by AutoGraph on the first batch. `keras` is on TensorFlow's
 list of packages that need no conversion; `tf_keras`, as Keras 2 is called since TensorFlow 2.16, is
-not, and converting two hundred of its functions takes ten times as long as all that is needed.
+not before later releases, and converting two hundred functions takes most of half a minute.
 
 What a user writes for Keras is converted all the same where Keras asks for it: layers' `call`,
 losses, metrics. Some things are converted only since Keras around them is (an own `train_step`, a
@@ -37,11 +37,11 @@ _logger = logging.getLogger(__name__)
 @contextlib.contextmanager
 def keras_2_left_alone() -> Iterator[None]:
     """Has `fit`, `evaluate` and `predict` of Keras 2, where it is imported, start sooner."""
+    keras = sys.modules.get(_PACKAGE)
     with contextlib.ExitStack() as stack:
-        if _PACKAGE in sys.modules:
-            model = sys.modules[_PACKAGE].Model
+        if keras and not internals.TF_AUTOGRAPH_CONVERSION.get().is_allowlisted(keras.Model):
             for name in _MADE:
-                stack.enter_context(internals.replaced_method(model, f"make_{name}", _make))
+                stack.enter_context(internals.replaced_method(keras.Model, f"make_{name}", _make))
         yield
 
 
@@ -78,19 +78,25 @@ class _Function:
 @contextlib.contextmanager
 def _rule() -> Iterator[None]:
     """Puts Keras 2 on the list of packages that are not converted."""
-    config, conversion = (
-        internals.TF_AUTOGRAPH_CONFIG.get(),
-        internals.TF_AUTOGRAPH_CONVERSION.get(),
-    )
-    rules = internals.TF_AUTOGRAPH_RULES.of(config)
-    found = internals.TF_AUTOGRAPH_FOUND.of(conversion)
-    internals.TF_AUTOGRAPH_RULES.set(config, (config.DoNotConvert(_PACKAGE), *rules))
-    internals.TF_AUTOGRAPH_FOUND.set(conversion, type(found)())  # what holds for these calls alone
+    config, conversion, own_rules, own_found = _lists()  # once, not in every step
+    rules, found = internals.TF_AUTOGRAPH_RULES, internals.TF_AUTOGRAPH_FOUND
+    before = rules.of(config), found.of(conversion)
+    rules.set(config, own_rules)
+    found.set(conversion, own_found)
     try:
         yield
     finally:
-        internals.TF_AUTOGRAPH_RULES.set(config, rules)
-        internals.TF_AUTOGRAPH_FOUND.set(conversion, found)
+        rules.set(config, before[0])
+        found.set(conversion, before[1])
+
+
+@functools.cache
+def _lists() -> tuple[Any, Any, Any, Any]:
+    """Returns two modules of AutoGraph, and what each has while Keras 2 is left alone."""
+    config = internals.TF_AUTOGRAPH_CONFIG.get()
+    conversion = internals.TF_AUTOGRAPH_CONVERSION.get()
+    rules = (config.DoNotConvert(_PACKAGE), *internals.TF_AUTOGRAPH_RULES.of(config))
+    return config, conversion, rules, type(internals.TF_AUTOGRAPH_FOUND.of(conversion))()
 
 
 def _needs_conversion(model: Any) -> bool:
@@ -114,10 +120,8 @@ def _is_asked_for(kind: type) -> bool:
     mine = [base for base in kind.__mro__ if not _is_of_a_library(base)]
     keras = next(base for base in kind.__mro__ if _is_of_a_library(base))
     replaced = {name for base in mine for name in vars(base) if hasattr(keras, name)}
-    # Every class has names such as `__module__`.
-    return "__call__" not in replaced and all(
-        name in _ASKED_FOR or name.startswith("__") for name in replaced
-    )
+    others = replaced - _ASKED_FOR
+    return all(name.startswith("__") and name != "__call__" for name in others)  # as of any class
 
 
 def _values(thing: Any) -> Iterator[Any]:
