@@ -36,6 +36,13 @@ def imported_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def no_kept_fork_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a test have servers of its own, which end with what has started them."""
+    monkeypatch.setattr("generic_trainer._core.forkserver.client._keepers", 0)
+    monkeypatch.setattr("generic_trainer._core.forkserver.client._kept", [])
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     engines.add_options(parser)
 

@@ -133,7 +133,7 @@ def read_text(path: str) -> str:
 def sha256_of_file(path: str | os.PathLike[str]) -> str:
     """Returns the SHA-256 of a file in hex."""
     digest = hashlib.sha256()
-    with gfile().GFile(os.fspath(path), "rb") as stream:
+    with _opened(os.fspath(path)) as stream:
         while chunk := stream.read(_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()

@@ -8,7 +8,6 @@ run's progress, with what the process uses of the machine. A step pays less than
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import os
 import sys
@@ -204,11 +203,9 @@ def _numbers(logs: Any) -> dict[str, float]:
 
 @contextlib.contextmanager
 def _watched_fits(package: ModuleType, watch: _Watch) -> Iterator[None]:
-    original = package.Model.fit
-    signature = inspect.signature(original)
+    signature = inspect.signature(package.Model.fit)
 
-    @functools.wraps(original)
-    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             bound = signature.bind(self, *args, **kwargs)
         except TypeError:  # says it in its own words
@@ -221,11 +218,8 @@ def _watched_fits(package: ModuleType, watch: _Watch) -> Iterator[None]:
         finally:
             watch.fits -= 1
 
-    package.Model.fit = fit
-    try:
+    with internals.replaced_method(package.Model, "fit", fit):
         yield
-    finally:
-        package.Model.fit = original
 
 
 def _batch_size(arguments: Mapping[str, Any]) -> int | None:

@@ -168,7 +168,6 @@ class Checker:
             with contextlib.suppress(ConnectionError):
                 if self._server.is_alive:
                     return start()
-            self._server.close()
             self._server = self._start_server()
             return start()
         except (ConfigurationError, ConnectionError) as error:

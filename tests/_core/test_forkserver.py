@@ -20,12 +20,7 @@ from generic_trainer.errors import ConfigurationError
 ROOT = Path(__file__).parents[2]
 TARGETS = "tests._core.fork_targets"
 
-
-@pytest.fixture(autouse=True)
-def no_keepers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tests of the same process may keep servers for as long as it lasts."""
-    monkeypatch.setattr("generic_trainer._core.forkserver.client._keepers", 0)
-    monkeypatch.setattr("generic_trainer._core.forkserver.client._kept", [])
+pytestmark = pytest.mark.usefixtures("no_kept_fork_servers")
 
 
 @pytest.fixture

@@ -189,13 +189,11 @@ def _processes_in(folder: Path) -> list[int]:
 
 
 @pytest.fixture
-def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_kept_fork_servers: None) -> Path:
     """The folder of all temporary files, where no fork server of another test is used."""
     folder = tmp_path / "scratch"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    monkeypatch.setattr("generic_trainer._core.forkserver.client._keepers", 0)
-    monkeypatch.setattr("generic_trainer._core.forkserver.client._kept", [])
     return folder
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -41,6 +42,47 @@ _MOST_KEPT = 3  # each holds half a gigabyte
 _READ_BY_IMPORTS = ("GOOGLE", "GRPC", "KERAS", "LD_", "OMP", "PYTHON", "TF_", "XLA")
 
 
+@dataclasses.dataclass(frozen=True)
+class _Imports:
+    """What a fork server imports, and what of its surroundings the imports see."""
+
+    preload: tuple[str, ...]
+    preload_if_there: tuple[str, ...]
+    path: tuple[str, ...]
+    is_isolated: bool
+    variables: dict[str, str]
+
+    @classmethod
+    def of(
+        cls,
+        preload: Sequence[str],
+        preload_if_there: Sequence[str],
+        environment: Mapping[str, str],
+        installed_packages: Sequence[str] | None,
+    ) -> _Imports:
+        """Returns those of a server; see `ForkServer`."""
+        return cls(
+            preload=tuple(preload),
+            preload_if_there=(*preload_if_there, *file_system_modules()),
+            path=tuple(sys.path if installed_packages is None else installed_packages),
+            is_isolated=installed_packages is not None,
+            variables={
+                name: value
+                for name, value in environment.items()
+                if name.startswith(_READ_BY_IMPORTS) and name != TF_CONFIG
+            },
+        )
+
+    def cover(self, others: _Imports) -> bool:
+        """Returns whether a server with these is as good as one with the others."""
+        modules = {*self.preload, *self.preload_if_there}
+        return (
+            modules.issuperset((*others.preload, *others.preload_if_there))
+            and (self.path, self.is_isolated) == (others.path, others.is_isolated)
+            and self.variables == others.variables
+        )
+
+
 class ForkServer:
     """A process that starts children in no time, and kills them when it is closed."""
 
@@ -65,21 +107,17 @@ class ForkServer:
                 for the standard streams of this process.
         """
         environment = dict(os.environ if environment is None else environment)
-        self.preload = tuple(preload)
-        isolated = installed_packages is not None
-        path = list(sys.path if installed_packages is None else installed_packages)
-        preload_if_there = [*preload_if_there, *file_system_modules()]
-        self._imported = {*preload, *preload_if_there}
-        self._imported_with = _seen_by_imports(environment, installed_packages)
-        flags = ["-I"] if isolated else internals.PYTHON_INTERPRETER_FLAGS.get()()
+        imports = _Imports.of(preload, preload_if_there, environment, installed_packages)
+        self.imports = imports
+        flags = ["-I"] if imports.is_isolated else internals.PYTHON_INTERPRETER_FLAGS.get()()
         self._channel, other = socket.socketpair()
         with other:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, *flags, "-c", _BOOT),
-                    *(str(Path(generic_trainer.__file__).parent), json.dumps(path)),
-                    *(json.dumps(not isolated), str(other.fileno())),
-                    json.dumps([list(preload), preload_if_there]),
+                    *(str(Path(generic_trainer.__file__).parent), json.dumps(imports.path)),
+                    *(json.dumps(not imports.is_isolated), str(other.fileno())),
+                    json.dumps([imports.preload, imports.preload_if_there]),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -122,11 +160,9 @@ class ForkServer:
             ConnectionError: the server is gone, and all children with it.
         """
         self.wait_until_ready()
-        request = {
-            **{"name": name, "target": target, "arguments": dict(arguments)},
-            "environment": dict(os.environ if environment is None else environment),
-            "cwd": os.getcwd(),
-        }
+        request: dict[str, Any] = {"name": name, "target": target, "cwd": os.getcwd()}
+        request["arguments"] = dict(arguments)
+        request["environment"] = dict(os.environ if environment is None else environment)
         self._children += 1
         try:
             messages.send(self._channel, request, [stdout, stderr, *descriptors])
@@ -169,30 +205,12 @@ class ForkServer:
         except ConnectionError as error:
             if self._process.wait() < 0:
                 raise
+            modules = ", ".join(self.imports.preload)
             raise ConfigurationError(
-                f"A child process could not import {', '.join(self.preload)} in {sys.executable}; "
+                f"A child process could not import {modules} in {sys.executable}; "
                 "its output says why."
             ) from error
         self._ready = True
-
-    def fits(
-        self,
-        preload: Sequence[str],
-        *,
-        preload_if_there: Sequence[str] = (),
-        environment: Mapping[str, str],
-        installed_packages: Sequence[str] | None = None,
-    ) -> bool:
-        """Returns whether it is as good as a new one: it runs, and has imported the same."""
-        return (
-            self.is_alive
-            and self._imported >= {*preload, *preload_if_there, *file_system_modules()}
-            and self._imported_with == _seen_by_imports(environment, installed_packages)
-        )
-
-    def has_imported_what(self, other: ForkServer) -> bool:
-        """Returns whether it is as good as another one."""
-        return self._imported >= other._imported and self._imported_with == other._imported_with
 
     @property
     def is_alive(self) -> bool:
@@ -241,18 +259,6 @@ class ForkServer:
             raise ConnectionError("the fork server is gone") from error
 
 
-def _seen_by_imports(
-    environment: Mapping[str, str], installed_packages: Sequence[str] | None
-) -> list[Any]:
-    variables = {
-        name: value
-        for name, value in environment.items()
-        if name.startswith(_READ_BY_IMPORTS) and name != TF_CONFIG
-    }
-    path = sys.path if installed_packages is None else installed_packages
-    return [variables, list(path), installed_packages is not None]
-
-
 _kept: list[ForkServer] = []
 _keepers = 0
 
@@ -267,14 +273,17 @@ def fork_server(
     output: IO[bytes] | None = None,
 ) -> Iterator[ForkServer]:
     """Yields a fork server without children: a kept one if one fits; see `ForkServer`."""
-    imports: dict[str, Any] = {
-        "preload_if_there": preload_if_there,
-        "environment": environment,
-        "installed_packages": installed_packages,
-    }
-    server = next((kept for kept in reversed(_kept) if kept.fits(preload, **imports)), None)
+    imports = _Imports.of(preload, preload_if_there, environment, installed_packages)
+    fitting = (each for each in reversed(_kept) if each.is_alive and each.imports.cover(imports))
+    server = next(fitting, None)
     if server is None:
-        server = ForkServer(preload, **imports, output=output)
+        server = ForkServer(
+            preload,
+            preload_if_there=preload_if_there,
+            environment=environment,
+            installed_packages=installed_packages,
+            output=output,
+        )
     else:
         _kept.remove(server)
     try:
@@ -288,9 +297,8 @@ def fork_server(
 
 def _keep(server: ForkServer) -> None:
     """Keeps a server in place of those that have imported no more, and of the oldest."""
-    needless = [kept for kept in _kept if server.has_imported_what(kept)]
-    needless += _kept[: len(_kept) + 1 - _MOST_KEPT] if not needless else []
-    for kept in needless:
+    needless = [kept for kept in _kept if server.imports.cover(kept.imports)]
+    for kept in needless or (_kept[:1] if len(_kept) == _MOST_KEPT else []):
         _kept.remove(kept)
         kept.close()
     _kept.append(server)

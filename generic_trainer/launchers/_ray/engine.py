@@ -42,7 +42,7 @@ def ray_engine(job: Job) -> Iterator[RayEngine]:
 
 
 class RayEngine:
-    """A task on a Ray cluster, which has Ray Train run the job; see `Engine`."""
+    """An actor on a Ray cluster, which has Ray Train run the job; see `Engine`."""
 
     def __init__(self, job: Job, packed: dict[str, Any], ray: Any, shown: ShownOutput) -> None:
         self._tasks = tasks(job.distribution)
