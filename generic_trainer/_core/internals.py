@@ -466,6 +466,12 @@ RAY_NO_RESOURCES = PrivateName(
     "ray.train.v2._internal.exceptions:InsufficientClusterResourcesError",
     "saying which resources a Ray cluster lacks",
 )
+RAY_PLACEMENT_GROUP = PrivateAttribute(
+    "ray",
+    "ray.train.v2._internal.execution.worker_group.worker_group",
+    "placement_group",
+    "giving back what workers of Ray had reserved that were killed",
+)
 RAY_PLACEMENT_GROUP_CLEANER = PrivateName(
     "ray",
     "ray.train.v2._internal.callbacks.placement_group_callback:PlacementGroupCleanerCallback",
@@ -490,4 +496,9 @@ RAY_TRAIN_FUNCTIONS = PrivateName(
     "ray",
     "ray.train.v2._internal.execution.train_fn_utils",
     "a run_fn that calls ray.train.report and the like",
+)
+RAY_WORKER_GROUP = PrivateName(
+    "ray",
+    "ray.train.v2._internal.execution.worker_group.worker_group",
+    "giving back what workers of Ray had reserved that were killed",
 )

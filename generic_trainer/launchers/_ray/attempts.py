@@ -29,7 +29,7 @@ class Attempts:
     def open(self) -> None:
         """Begins the first attempt of a job, whose workers are still to come."""
         with self._changed:
-            self._size, self._room = 0, None
+            self._size = 0
             self._is_running, self._is_over = True, False
             self._new_workers()
             self._new_attempt()
@@ -40,15 +40,10 @@ class Attempts:
             self._is_over = True
             self._changed.notify_all()
 
-    def gather(self, size: int, room: Any = None) -> None:
-        """Notes that there are new workers.
-
-        Args:
-            size: how many.
-            room: the placement group they are in.
-        """
+    def gather(self, size: int) -> None:
+        """Notes that there are new workers, and how many."""
         with self._changed:
-            self._size, self._room = size, room
+            self._size = size
             self._new_workers()
 
     def lost(self, ends: list[_End]) -> None:
@@ -57,10 +52,6 @@ class Attempts:
             self._ends += ends
             self._is_running, self._is_gathered = False, False
             self._changed.notify_all()
-
-    def room(self) -> Any:
-        """Returns the placement group of the workers, if there were any."""
-        return self._room
 
     def group(self) -> int:
         """Returns the number of the workers that there are now."""

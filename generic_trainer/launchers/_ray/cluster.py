@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import socket
 import sys
@@ -28,7 +29,7 @@ from generic_trainer.launchers._job import Job
 from generic_trainer.launchers._local.engine import LocalEngine
 from generic_trainer.launchers._packing import unpack
 from generic_trainer.launchers._ray.attempts import answer, ask
-from generic_trainer.launchers._ray.connection import no_room, scaling
+from generic_trainer.launchers._ray.connection import give_back, no_room, scaling
 from generic_trainer.launchers._ray.output import end_of_output
 from generic_trainer.launchers._supervisor import supervise_task
 from generic_trainer.launchers._worker_end import WorkerEnd, WorkerTraceback
@@ -39,7 +40,9 @@ _NAME_LINE = ":actor_name:{}"
 _reserved: list[socket.socket] = []
 
 
-def train_on_cluster(packed: dict[str, Any], start_timeout_s: float) -> list[dict[str, Any]]:
+def train_on_cluster(
+    packed: dict[str, Any], start_timeout_s: float, room: str
+) -> list[dict[str, Any]]:
     """Has Ray Train run a job; returns how workers ended, as `WorkerEnd.to_dict`, at least one.
 
     It is called in the actor that keeps the `Attempts`, which tell of failures before it returns.
@@ -47,6 +50,7 @@ def train_on_cluster(packed: dict[str, Any], start_timeout_s: float) -> list[dic
     Args:
         packed: the job, as `pack` returned it.
         start_timeout_s: how long, in seconds, the workers may take to be placed.
+        room: the name of the placement group that they are to be in.
     """
     # Ray Train is told these by the environment alone.
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(start_timeout_s)
@@ -55,18 +59,19 @@ def train_on_cluster(packed: dict[str, Any], start_timeout_s: float) -> list[dic
     answer("open")
     with ScratchFolder("ray-train-") as storage:
         try:
-            _trainer(job, packed, storage, start_timeout_s).fit()
+            _trainer(job, packed, storage, start_timeout_s, room).fit()
             end = WorkerEnd(task=tasks(job.distribution)[0].name)
         except train.ControllerError as error:
             end = _end_of_controller(error.controller_failure, job.distribution, start_timeout_s)
         except RayActorError as error:
-            if (room := answer("room")) is not None:
-                ray.util.remove_placement_group(room)  # Ray keeps it until the driver ends
+            give_back(ray, room)
             end = _end(Failure.LOST, "The process that watches the workers was lost.", error)
     return [end.to_dict()]
 
 
-def _trainer(job: Job, packed: dict[str, Any], storage: str, start_timeout_s: float) -> Any:
+def _trainer(
+    job: Job, packed: dict[str, Any], storage: str, start_timeout_s: float, room: str
+) -> Any:
     distribution, director = job.distribution, ray.get_runtime_context().current_actor
     if isinstance(distribution.num_workers, tuple):
         internals.RAY_ELASTIC_POLICY.get()
@@ -80,20 +85,20 @@ def _trainer(job: Job, packed: dict[str, Any], storage: str, start_timeout_s: fl
             storage_path=storage,
             # It replaces workers that are lost, and the supervisor decides whether they train.
             failure_config=train.FailureConfig(max_failures=-1, controller_failure_limit=0),
-            callbacks=[_watch(distribution, director, start_timeout_s)],
+            callbacks=[_watch(distribution, director, start_timeout_s, room)],
         ),
     )
-    if distribution.ray is None or distribution.ray.address is None:
-        _drop_cleaner(trainer)
+    _drop_cleaner(trainer)
     return trainer
 
 
-def _watch(distribution: Distribution, director: Any, timeout_s: float) -> Any:
+def _watch(distribution: Distribution, director: Any, timeout_s: float, room: str) -> Any:
     """Returns what Ray Train's controller calls.
 
     1. It tells which workers are lost.
     2. It fails where there is no room for the fewest workers in time. With a fixed number of them
        Ray Train does so by itself; for one that may change it waits for ever.
+    3. It gives what is reserved a name, by which it is given back should Ray Train be killed.
     """
     base, error = internals.RAY_CONTROLLER_CALLBACK.get(), internals.RAY_STARTUP_TIMEOUT.get()
     all_tasks = tasks(distribution)
@@ -102,6 +107,9 @@ def _watch(distribution: Distribution, director: Any, timeout_s: float) -> Any:
         deadline_s: float | None = None
 
         def after_controller_start(self, train_run_context: Any) -> None:
+            groups = internals.RAY_WORKER_GROUP.get()
+            reserve = internals.RAY_PLACEMENT_GROUP.of(groups)
+            internals.RAY_PLACEMENT_GROUP.set(groups, functools.partial(reserve, name=room))
             self.wait()
 
         def before_controller_execute_resize_decision(self, resize_decision: Any) -> None:
@@ -125,10 +133,10 @@ def _watch(distribution: Distribution, director: Any, timeout_s: float) -> Any:
 
 
 def _drop_cleaner(trainer: Any) -> None:
-    """Does without an actor that makes no sense where Ray ends with the run.
+    """Does without an actor that is to give back what a trainer that is killed has reserved.
 
-    It outlives a trainer that is killed, to give back what that reserved, and asks Ray's dashboard
-    about it: where there is none, it warns once a second.
+    It knows of workers that have started only, and asks Ray's dashboard whether the trainer lives:
+    where there is none, it warns once a second.
     """
     make_callbacks = internals.RAY_DEFAULT_CALLBACKS.of(trainer)
     cleaner = internals.RAY_PLACEMENT_GROUP_CLEANER.get()
@@ -204,8 +212,7 @@ class _ClusterBackend(Backend):
         distribution = Distribution.from_json(backend_config.distribution)
         if isinstance(distribution.num_workers, tuple):
             distribution = distribution.with_workers(len(worker_group))
-        room = worker_group.execute_single(0, ray.util.get_current_placement_group)
-        ray.get(ask(backend_config.director, "gather", len(worker_group), room))
+        ray.get(ask(backend_config.director, "gather", len(worker_group)))
         all_tasks = tasks(distribution)
         if len(all_tasks) == 1:
             worker_group.execute(_set_tf_config, value=None)

@@ -184,6 +184,12 @@ def no_room(
     )
 
 
+def give_back(ray: Any, room: str) -> None:
+    """Frees what is reserved under a name; Ray itself does so when the driver ends, not before."""
+    with contextlib.suppress(ValueError):  # there is nothing
+        ray.util.remove_placement_group(ray.util.get_placement_group(room))
+
+
 def _init(ray: Any, options: RayOptions, arguments: Mapping[str, Any]) -> None:
     try:
         ray.init(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,7 +15,11 @@ from generic_trainer.launchers._job import Job
 from generic_trainer.launchers._options import RayOptions
 from generic_trainer.launchers._packing import pack
 from generic_trainer.launchers._ray.attempts import ask
-from generic_trainer.launchers._ray.connection import connected, placement_timeout_s
+from generic_trainer.launchers._ray.connection import (
+    connected,
+    give_back,
+    placement_timeout_s,
+)
 from generic_trainer.launchers._ray.output import ShownOutput, shown_output
 from generic_trainer.launchers._worker_end import WorkerEnd, root_cause
 
@@ -48,6 +53,7 @@ class RayEngine:
         self._tasks = tasks(job.distribution)
         self._timeout_s = placement_timeout_s(job.distribution.ray or RayOptions())
         self._packed, self._ray, self._shown = packed, ray, shown
+        self._room = f"generic-trainer-{uuid.uuid4().hex}"
         # The actor that directs the training, what it returns when the job is over, and what it
         # tells before.
         self._director: Any = None
@@ -64,7 +70,8 @@ class RayEngine:
             actor = self._ray.remote(num_cpus=0, max_concurrency=calls)(sent_by_value())
             self._director = actor.remote()
         if self._job is None:
-            self._job = self._director.call.remote(_ON_CLUSTER, self._packed, self._timeout_s)
+            arguments = (self._packed, self._timeout_s, self._room)
+            self._job = self._director.call.remote(_ON_CLUSTER, *arguments)
         else:
             self._get(ask(self._director, "begin"))
         self._told = ask(self._director, "wait_for_ends", 0)
@@ -109,6 +116,7 @@ class RayEngine:
         """Stops the job at once."""
         if self._director is not None:
             self._ray.kill(self._director)  # its controller and its workers end with it
+            give_back(self._ray, self._room)
         self._director = self._job = None
 
     def diagnose(self) -> str:

@@ -63,7 +63,12 @@ def test_chief_trains_with_the_workers_and_parameter_servers_it_is_given(run: Ru
     assert jobs.exported(job) == ["Format-Serving"]
 
 
-def test_error_of_one_worker_is_the_error_of_the_run_and_is_not_retried(run: Run) -> None:
+def test_error_of_one_worker_is_the_error_of_the_run_and_is_not_retried(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ray.util import placement_group_table
+
+    monkeypatch.setattr("generic_trainer.launchers._ray.engine._LEAVE_S", 0.0)
     raises = """
     print("an attempt")
     assert training.is_chief(), "only worker 1 has this"
@@ -77,6 +82,8 @@ def test_error_of_one_worker_is_the_error_of_the_run_and_is_not_retried(run: Run
     assert "only worker 1 has this" in str(caught.value)
     assert "trainer.py" in str(caught.value.__cause__)
     assert caught.value.worker == "worker 1"
+    states = {group["state"] for group in placement_group_table().values()}
+    assert states == {"REMOVED"}, "what workers have that do not leave in time is given back"
 
 
 def test_what_is_lost_is_replaced_and_what_is_not_lost_is_used_again(run: Run, told: Told) -> None:
