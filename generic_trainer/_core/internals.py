@@ -178,7 +178,7 @@ TF_DATASET_INPUT = PrivateAttribute(
     "tensorflow",
     "tf.data.Dataset",
     "_input_dataset",
-    "libraries that look for the batch of a dataset, such as TensorFlow Decision Forests",
+    "libraries such as TensorFlow Decision Forests",
 )
 TF_OWNED_ITERATOR = PrivateName(
     "tensorflow",
@@ -306,10 +306,7 @@ KERAS_3_LAYERS = PrivateAttribute(
     "keras", "keras.Model", "_flatten_layers", "resuming with the random state of layers"
 )
 KERAS_3_RESULTS = PrivateAttribute(
-    "keras",
-    "keras.Model",
-    "_get_metrics_result_or_logs",
-    "metrics over the data of all workers",
+    "keras", "keras.Model", "_get_metrics_result_or_logs", "metrics over the data of all workers"
 )
 KERAS_3_SEEDS = PrivateName(
     "keras",
@@ -425,11 +422,7 @@ ESTIMATOR_WARM_START = PrivateAttribute(
 
 # ---- Ray -----------------------------------------------------------------------------------------
 
-RAY_CONFIG = PrivateName(
-    "ray",
-    "ray._raylet:Config",
-    "a Ray of our own that asks for a token",
-)
+RAY_CONFIG = PrivateName("ray", "ray._raylet:Config", "a Ray of our own that asks for a token")
 RAY_CONTROLLER_CALLBACK = PrivateName(
     "ray",
     "ray.train.v2._internal.execution.callback:ControllerCallback",
@@ -467,10 +460,7 @@ RAY_NO_RESOURCES = PrivateName(
     "saying which resources a Ray cluster lacks",
 )
 RAY_PLACEMENT_GROUP = PrivateAttribute(
-    "ray",
-    "ray.train.v2._internal.execution.worker_group.worker_group",
-    "placement_group",
-    "giving back what workers of Ray had reserved that were killed",
+    "ray", "worker_group", "placement_group", "giving back what killed workers had"
 )
 RAY_PLACEMENT_GROUP_CLEANER = PrivateName(
     "ray",
@@ -488,9 +478,7 @@ RAY_STARTUP_TIMEOUT = PrivateName(
     "saying which resources a Ray cluster lacks",
 )
 RAY_TOKEN_LOADER = PrivateName(
-    "ray",
-    "ray._raylet:AuthenticationTokenLoader",
-    "a Ray of our own that asks for a token",
+    "ray", "ray._raylet:AuthenticationTokenLoader", "a Ray of our own that asks for a token"
 )
 RAY_TRAIN_FUNCTIONS = PrivateName(
     "ray",
@@ -500,5 +488,5 @@ RAY_TRAIN_FUNCTIONS = PrivateName(
 RAY_WORKER_GROUP = PrivateName(
     "ray",
     "ray.train.v2._internal.execution.worker_group.worker_group",
-    "giving back what workers of Ray had reserved that were killed",
+    "giving back what killed workers had",
 )

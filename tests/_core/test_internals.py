@@ -97,9 +97,6 @@ OWNERS: dict[str, Callable[[Path], Any]] = {
     "keras.optimizers.legacy.Optimizer": keras_2(lambda keras: keras.optimizers.legacy.SGD()),
     "keras.optimizers.Optimizer": keras_3(lambda keras: keras.optimizers.SGD()),
     "keras.callbacks.MonitorCallback": keras_3(lambda keras: keras.callbacks.EarlyStopping()),
-    "ray.train.v2._internal.execution.worker_group.worker_group": lambda folder: (
-        internals.RAY_WORKER_GROUP.get()
-    ),
     "tf.Operation": in_tf(operation),
     "tf.compat.v1.Session": in_tf(lambda: tf.compat.v1.Session),
     "tf.compat.v1.train.SessionRunContext": in_tf(session_run_context),
@@ -107,6 +104,7 @@ OWNERS: dict[str, Callable[[Path], Any]] = {
     "tf.data.Iterator": in_tf(lambda: iter(tf.data.Dataset.range(1))),
     "tf.random.set_seed": in_tf(seeded_context),
     "tf_keras.Model": keras_2(lambda keras: keras.Sequential()),
+    "worker_group": lambda folder: internals.RAY_WORKER_GROUP.get(),
 }
 
 

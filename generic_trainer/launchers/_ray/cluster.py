@@ -40,38 +40,34 @@ _NAME_LINE = ":actor_name:{}"
 _reserved: list[socket.socket] = []
 
 
-def train_on_cluster(
-    packed: dict[str, Any], start_timeout_s: float, room: str
-) -> list[dict[str, Any]]:
+def train_on_cluster(packed: dict[str, Any], timeout_s: float, room: str) -> list[dict[str, Any]]:
     """Has Ray Train run a job; returns how workers ended, as `WorkerEnd.to_dict`, at least one.
 
     It is called in the actor that keeps the `Attempts`, which tell of failures before it returns.
 
     Args:
         packed: the job, as `pack` returned it.
-        start_timeout_s: how long, in seconds, the workers may take to be placed.
+        timeout_s: how long, in seconds, the workers may take to be placed.
         room: the name of the placement group that they are to be in.
     """
     # Ray Train is told these by the environment alone.
-    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(start_timeout_s)
+    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(timeout_s)
     os.environ["RAY_TRAIN_METRICS_ENABLED"] = "0"
     job = Job.from_json(packed["job"])
     answer("open")
     with ScratchFolder("ray-train-") as storage:
         try:
-            _trainer(job, packed, storage, start_timeout_s, room).fit()
+            _trainer(job, packed, storage, timeout_s, room).fit()
             end = WorkerEnd(task=tasks(job.distribution)[0].name)
         except train.ControllerError as error:
-            end = _end_of_controller(error.controller_failure, job.distribution, start_timeout_s)
+            end = _end_of_controller(error.controller_failure, job.distribution, timeout_s)
         except RayActorError as error:
             give_back(ray, room)
             end = _end(Failure.LOST, "The process that watches the workers was lost.", error)
     return [end.to_dict()]
 
 
-def _trainer(
-    job: Job, packed: dict[str, Any], storage: str, start_timeout_s: float, room: str
-) -> Any:
+def _trainer(job: Job, packed: dict[str, Any], storage: str, timeout_s: float, room: str) -> Any:
     distribution, director = job.distribution, ray.get_runtime_context().current_actor
     if isinstance(distribution.num_workers, tuple):
         internals.RAY_ELASTIC_POLICY.get()
@@ -85,7 +81,7 @@ def _trainer(
             storage_path=storage,
             # It replaces workers that are lost, and the supervisor decides whether they train.
             failure_config=train.FailureConfig(max_failures=-1, controller_failure_limit=0),
-            callbacks=[_watch(distribution, director, start_timeout_s, room)],
+            callbacks=[_watch(distribution, director, timeout_s, room)],
         ),
     )
     _drop_cleaner(trainer)
@@ -167,14 +163,14 @@ def end_of_worker(task: Task, failure: Exception) -> WorkerEnd:
 
 
 def _end_of_controller(
-    failure: Exception, distribution: Distribution, start_timeout_s: float
+    failure: Exception, distribution: Distribution, timeout_s: float
 ) -> WorkerEnd:
     no_place = (internals.RAY_STARTUP_TIMEOUT.get(), internals.RAY_NO_RESOURCES.get())
     if isinstance(failure, no_place):
         return WorkerEnd(
             failure=Failure.USER_CODE,
             error=ConfigurationError.__name__,
-            message=no_room(distribution, ray.cluster_resources(), start_timeout_s),
+            message=no_room(distribution, ray.cluster_resources(), timeout_s),
             traceback=str(failure),
         )
     if isinstance(failure, internals.RAY_STARTUP_FAILED.get()):

@@ -15,11 +15,7 @@ from generic_trainer.launchers._job import Job
 from generic_trainer.launchers._options import RayOptions
 from generic_trainer.launchers._packing import pack
 from generic_trainer.launchers._ray.attempts import ask
-from generic_trainer.launchers._ray.connection import (
-    connected,
-    give_back,
-    placement_timeout_s,
-)
+from generic_trainer.launchers._ray.connection import connected, give_back, placement_timeout_s
 from generic_trainer.launchers._ray.output import ShownOutput, shown_output
 from generic_trainer.launchers._worker_end import WorkerEnd, root_cause
 
