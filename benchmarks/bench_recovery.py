@@ -54,9 +54,9 @@ def run_fn(fn_args):
     attempt(fn_args.model_run_dir, fn_args.train_steps, rank, size, os.getpid())
 """
 )
-# Its child is the process that the one which trains was forked from.
+# Ray names the file that a worker prints to after its process.
 OURS_KILLS_WORKER = OURS.replace(
-    "os.getpid())", 'int(open(f"/proc/{os.getppid()}/stat").read().rpartition(")")[2].split()[1]))'
+    "os.getpid())", 'int(os.readlink("/proc/self/fd/1").rpartition("-")[2].removesuffix(".out")))'
 )
 
 

@@ -10,7 +10,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["end", "fail", "leave_daemons", "say", "start_child_and_wait", "tell_where", "write_to"]
+from generic_trainer._core.forkserver import Lender, fork_server, kept_fork_servers
+
+__all__ = [
+    "borrow_and_wait",
+    "end",
+    "fail",
+    "leave_daemons",
+    "lend",
+    "say",
+    "start_child_and_wait",
+    "tell_where",
+    "write_to",
+]
 
 
 def say(arguments: Mapping[str, Any]) -> int:
@@ -48,9 +60,7 @@ def write_to(arguments: Mapping[str, Any], *descriptors: int) -> int:
 def start_child_and_wait(arguments: Mapping[str, Any]) -> int:
     """Notes its own process and that of a child, and waits for ever."""
     child = subprocess.Popen(["sleep", "600"])
-    part = Path(arguments["path"] + ".part")
-    part.write_text(f"{os.getpid()} {child.pid}")
-    part.rename(arguments["path"])
+    note(arguments["path"], f"{os.getpid()} {child.pid}")
     while True:
         time.sleep(1.0)
 
@@ -62,3 +72,29 @@ def leave_daemons(arguments: Mapping[str, Any]) -> int:
     while not os.path.exists(arguments["path"]) or arguments["waits"]:
         time.sleep(0.02)
     return 0
+
+
+def lend(arguments: Mapping[str, Any]) -> int:
+    """Notes where it lends fork servers, and waits for ever."""
+    note(arguments["path"], Lender().address)
+    while True:
+        time.sleep(1.0)
+
+
+def borrow_and_wait(arguments: Mapping[str, Any]) -> int:
+    """Starts a child of a server that is lent, and waits for ever."""
+    with (
+        kept_fork_servers(lambda: str(arguments["lender"])),
+        fork_server(["json"], environment=os.environ) as server,
+    ):
+        target = f"{__name__}:start_child_and_wait"
+        server.start("child", target, {"path": arguments["path"]}, stdout=1, stderr=2)
+        while True:
+            time.sleep(1.0)
+
+
+def note(path: str, text: str) -> None:
+    """Makes a file, all at once."""
+    part = Path(f"{path}.part")
+    part.write_text(text)
+    part.rename(path)

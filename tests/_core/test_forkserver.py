@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from generic_trainer._core.forkserver import ForkServer, fork_server, kept_fork_servers
+from generic_trainer._core.forkserver import ForkServer, fork_server, kept_fork_servers, messages
 from generic_trainer.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[2]
@@ -186,8 +187,7 @@ def test_preload_that_may_fail_may_fail() -> None:
 
 def test_killed_server_is_gone_and_told_so(server: ForkServer) -> None:
     pid = start(server, "start_child_and_wait", path=os.devnull + "-no-such-folder/pids")
-    parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(parent, signal.SIGKILL)
+    os.kill(parent(pid), signal.SIGKILL)
     with pytest.raises(ConnectionError):
         while True:
             server.next_end(60.0)
@@ -239,8 +239,7 @@ def test_dead_server_and_one_with_children_are_never_used_again(end: str, tmp_pa
         with fork_server(["json"], environment=os.environ) as first:
             pid = start(first, "start_child_and_wait", path=str(tmp_path / "pids"))
             if end == "killed":
-                parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-                os.kill(parent, signal.SIGKILL)
+                os.kill(parent(pid), signal.SIGKILL)
                 assert wait_for(lambda: not first.is_alive)
         with fork_server(["json"], environment=os.environ) as second:
             assert second is not first
@@ -291,6 +290,68 @@ def test_server_is_not_kept_when_nobody_asks_for_it() -> None:
     with fork_server(["json"], environment=os.environ) as server:
         server.wait_until_ready()
     assert not server.is_alive
+
+
+@pytest.fixture
+def lender(server: ForkServer, tmp_path: Path) -> tuple[int, Callable[[], str]]:
+    """A process that lends fork servers, and what returns its address."""
+    pid = start(server, "lend", "lender", path=str(tmp_path / "lender"))
+    assert wait_for((tmp_path / "lender").exists)
+    return pid, (tmp_path / "lender").read_text
+
+
+def test_what_a_lender_has_imported_outlives_who_has_asked_for_it(
+    lender: tuple[int, Callable[[], str]],
+) -> None:
+    pid, find_lender = lender
+    found = []
+    for variable in ("OF_NO_IMPORT", "OF_NO_IMPORT", "TF_SOMETHING"):
+        with (
+            kept_fork_servers(find_lender),
+            fork_server(["json"], environment={**os.environ, variable: "1"}) as borrowed,
+        ):
+            found.append(parent(start(borrowed, "end", code=3)))
+            found.append(parent(found[-1]))
+            assert borrowed.next_end(60.0) == ("child", 3) and borrowed.is_alive
+        assert not borrowed.is_alive
+    first, imported, second, again, _, other = found
+    assert imported == again and first != second, "lent twice, imported once"
+    assert [parent(other), is_running(imported)] == [pid, False], "what nobody needs is closed"
+    assert wait_for(lambda: not any(map(is_running, found[::2])))
+
+
+@pytest.mark.parametrize("killed", ["who asked", "lender"])
+def test_lent_server_ends_with_who_asked_and_with_the_lender(
+    killed: str, server: ForkServer, lender: tuple[int, Callable[[], str]], tmp_path: Path
+) -> None:
+    path = tmp_path / "pids"
+    arguments = {"lender": lender[1](), "path": str(path)}
+    asked = start(server, "borrow_and_wait", **arguments)
+    assert wait_for(path.exists)
+    borrowed = parent(pids(path)[0])
+    server.kill(asked if killed == "who asked" else lender[0])
+    assert wait_for(lambda: not any(map(is_running, [borrowed, *pids(path)])))
+    if killed == "lender":
+        with (
+            kept_fork_servers(lender[1]),
+            fork_server(["json"], environment=os.environ) as own,
+        ):
+            assert parent(parent(start(own, "end", code=0))) == os.getpid(), "imported here"
+
+
+def test_nothing_is_asked_of_another_users_socket_nor_lent_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    channel, other = socket.socketpair()
+    with channel, other:
+        messages.check_user(channel)
+        monkeypatch.setattr(os, "geteuid", lambda: -1)
+        with pytest.raises(ConnectionError, match="of user"):
+            messages.check_user(channel)
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def pids(path: Path) -> list[int]:

@@ -7,9 +7,10 @@ milliseconds. The launchers run their workers in such children, and validation i
 `client` is the end of the process that asks, `server` runs in the other one. They talk over a Unix
 socket in messages of JSON, each after its length, with file descriptors beside them (`messages`).
 When the socket closes, however the process that asked has ended, all children are killed, with all
-that they have started.
+that they have started. What is to outlive that process another one starts, and lends (`lender`).
 """
 
 from generic_trainer._core.forkserver.client import ForkServer, fork_server, kept_fork_servers
+from generic_trainer._core.forkserver.lender import Lender
 
-__all__ = ["ForkServer", "fork_server", "kept_fork_servers"]
+__all__ = ["ForkServer", "Lender", "fork_server", "kept_fork_servers"]

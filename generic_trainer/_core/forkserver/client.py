@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import IO, Any
@@ -20,7 +21,7 @@ from generic_trainer._core import internals
 from generic_trainer._core.cluster import TF_CONFIG
 from generic_trainer._core.files import file_system_modules
 from generic_trainer._core.forkserver import messages
-from generic_trainer.errors import ConfigurationError
+from generic_trainer.errors import ConfigurationError, GenericTrainerError
 
 # Loads this package from its own folder: that folder's parent may hold the user's modules, and is
 # not put on the path for our sake.
@@ -41,9 +42,11 @@ _MOST_KEPT = 3  # each holds half a gigabyte
 # Variables that something reads while it is imported; the others are each child's own.
 _READ_BY_IMPORTS = ("GOOGLE", "GRPC", "KERAS", "LD_", "OMP", "PYTHON", "TF_", "XLA")
 
+_logger = logging.getLogger(__name__)
+
 
 @dataclasses.dataclass(frozen=True)
-class _Imports:
+class Imports:
     """What a fork server imports, and what of its surroundings the imports see."""
 
     preload: tuple[str, ...]
@@ -59,7 +62,7 @@ class _Imports:
         preload_if_there: Sequence[str],
         environment: Mapping[str, str],
         installed_packages: Sequence[str] | None,
-    ) -> _Imports:
+    ) -> Imports:
         """Returns those of a server; see `ForkServer`."""
         return cls(
             preload=tuple(preload),
@@ -73,7 +76,13 @@ class _Imports:
             },
         )
 
-    def cover(self, others: _Imports) -> bool:
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Imports:
+        """Returns them from what JSON has made of their `dataclasses.asdict`."""
+        sequences = {name: tuple(each) for name, each in values.items() if type(each) is list}
+        return cls(**{**values, **sequences})
+
+    def cover(self, others: Imports) -> bool:
         """Returns whether a server with these is as good as one with the others."""
         modules = {*self.preload, *self.preload_if_there}
         return (
@@ -107,25 +116,49 @@ class ForkServer:
                 for the standard streams of this process.
         """
         environment = dict(os.environ if environment is None else environment)
-        imports = _Imports.of(preload, preload_if_there, environment, installed_packages)
-        self.imports = imports
-        flags = ["-I"] if imports.is_isolated else internals.PYTHON_INTERPRETER_FLAGS.get()()
-        self._channel, other = socket.socketpair()
-        with other:
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, *flags, "-c", _BOOT),
-                    *(str(Path(generic_trainer.__file__).parent), json.dumps(imports.path)),
-                    *(json.dumps(not imports.is_isolated), str(other.fileno())),
-                    json.dumps([imports.preload, imports.preload_if_there]),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=environment,
-                pass_fds=[other.fileno()],
-                start_new_session=True,
-            )
+        imports = Imports.of(preload, preload_if_there, environment, installed_packages)
+        self._set_up(imports, *_started(imports, environment, output))
+
+    @classmethod
+    def of(
+        cls, imports: Imports, environment: Mapping[str, str], output: IO[bytes] | None = None
+    ) -> ForkServer:
+        """Starts a process with such imports; see `ForkServer`."""
+        server = cls.__new__(cls)
+        server._set_up(imports, *_started(imports, environment, output))
+        return server
+
+    @classmethod
+    def lent(cls, lender: str, imports: Imports, environment: Mapping[str, str]) -> ForkServer:
+        """Returns one that was forked from a server of another process.
+
+        Args:
+            lender: the address of a `Lender`.
+            imports: what it must have imported.
+            environment: what these imports see.
+
+        Raises:
+            OSError: the lender is gone, or cannot import that.
+            ConfigurationError: it does not answer.
+        """
+        channel = socket.socket(socket.AF_UNIX)
+        server = cls.__new__(cls)
+        server._set_up(imports, channel, None)
+        try:
+            channel.connect(lender)
+            messages.check_user(channel)
+            request = {"imports": dataclasses.asdict(imports), "environment": dict(environment)}
+            messages.send(channel, request)
+            server.wait_until_ready()
+        except BaseException:
+            channel.close()
+            raise
+        return server
+
+    def _set_up(
+        self, imports: Imports, channel: socket.socket, process: subprocess.Popen[bytes] | None
+    ) -> None:
+        self.imports, self._channel, self._process = imports, channel, process
         self._ready = self._gone = False
         self._ended: list[tuple[str, int]] = []
         self._children = 0
@@ -203,7 +236,7 @@ class ForkServer:
         try:
             self._expect("ready")
         except ConnectionError as error:
-            if self._process.wait() < 0:
+            if self._process is None or self._process.wait() < 0:
                 raise
             modules = ", ".join(self.imports.preload)
             raise ConfigurationError(
@@ -215,7 +248,13 @@ class ForkServer:
     @property
     def is_alive(self) -> bool:
         """Whether the process still runs and answers."""
-        return not self._gone and self._process.poll() is None
+        if not self._gone:
+            try:  # the kernel closes the socket of a process that was killed
+                ended = wait([self._channel], 0.0) and not self._channel.recv(1, socket.MSG_PEEK)
+            except OSError:
+                ended = True
+            self._gone = bool(ended)
+        return not self._gone
 
     @property
     def has_children(self) -> bool:
@@ -224,7 +263,15 @@ class ForkServer:
 
     def close(self) -> None:
         """Kills all children, what they have started, and the server."""
+        if self._process is None:
+            with contextlib.suppress(OSError):  # its end is that of its socket
+                self._channel.shutdown(socket.SHUT_WR)
+                while self._next_event(_CLOSE_TIMEOUT_S):
+                    pass
+        self._gone = True
         self._channel.close()
+        if self._process is None:
+            return
         try:
             self._process.wait(_CLOSE_TIMEOUT_S if self._ready else 0.0)
         except subprocess.TimeoutExpired:  # still in its imports, or stopped
@@ -259,8 +306,32 @@ class ForkServer:
             raise ConnectionError("the fork server is gone") from error
 
 
+def _started(
+    imports: Imports, environment: Mapping[str, str], output: IO[bytes] | None
+) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    flags = ["-I"] if imports.is_isolated else internals.PYTHON_INTERPRETER_FLAGS.get()()
+    channel, other = socket.socketpair()
+    with other:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, *flags, "-c", _BOOT),
+                *(str(Path(generic_trainer.__file__).parent), json.dumps(imports.path)),
+                *(json.dumps(not imports.is_isolated), str(other.fileno())),
+                json.dumps([imports.preload, imports.preload_if_there]),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            pass_fds=[other.fileno()],
+            start_new_session=True,
+        )
+    return channel, process
+
+
 _kept: list[ForkServer] = []
 _keepers = 0
+_find_lender: Callable[[], str] | None = None
 
 
 @contextlib.contextmanager
@@ -272,18 +343,12 @@ def fork_server(
     installed_packages: Sequence[str] | None = None,
     output: IO[bytes] | None = None,
 ) -> Iterator[ForkServer]:
-    """Yields a fork server without children: a kept one if one fits; see `ForkServer`."""
-    imports = _Imports.of(preload, preload_if_there, environment, installed_packages)
+    """Yields a fork server without children: a kept or lent one if one fits; see `ForkServer`."""
+    imports = Imports.of(preload, preload_if_there, environment, installed_packages)
     fitting = (each for each in reversed(_kept) if each.is_alive and each.imports.cover(imports))
     server = next(fitting, None)
     if server is None:
-        server = ForkServer(
-            preload,
-            preload_if_there=preload_if_there,
-            environment=environment,
-            installed_packages=installed_packages,
-            output=output,
-        )
+        server = _lent(imports, environment) or ForkServer.of(imports, environment, output)
     else:
         _kept.remove(server)
     try:
@@ -304,14 +369,31 @@ def _keep(server: ForkServer) -> None:
     _kept.append(server)
 
 
+def _lent(imports: Imports, environment: Mapping[str, str]) -> ForkServer | None:
+    if _find_lender is None:
+        return None
+    try:
+        return ForkServer.lent(_find_lender(), imports, environment)
+    except (OSError, GenericTrainerError) as error:
+        _logger.info("Nobody lends what has imported TensorFlow, so it is imported here: %s", error)
+        return None
+
+
 @contextlib.contextmanager
-def kept_fork_servers() -> Iterator[None]:
-    """Lets the runs inside share what the first of them has imported."""
-    global _keepers
+def kept_fork_servers(find_lender: Callable[[], str] | None = None) -> Iterator[None]:
+    """Lets the runs inside share what the first of them has imported.
+
+    Args:
+        find_lender: returns the address of a `Lender`, to be asked before anything is imported,
+            or raises OSError.
+    """
+    global _keepers, _find_lender
     _keepers += 1
+    before, _find_lender = _find_lender, find_lender or _find_lender
     try:
         yield
     finally:
         _keepers -= 1
+        _find_lender = before
         while _kept and not _keepers:
             _kept.pop().close()

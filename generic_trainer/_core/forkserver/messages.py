@@ -11,6 +11,7 @@ from typing import Any
 
 _LENGTH = struct.Struct("!I")
 _MAX_DESCRIPTORS = 8
+_OWNER = struct.Struct("3i")  # process, user and group: unix(7)
 
 
 def send(
@@ -46,6 +47,17 @@ def receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
             os.close(descriptor)
         raise
     return message, list(descriptors)
+
+
+def check_user(channel: socket.socket) -> None:
+    """Checks that the other end belongs to the user of this process.
+
+    Raises:
+        ConnectionError: it does not.
+    """
+    owner = _OWNER.unpack(channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _OWNER.size))[1]
+    if owner != os.geteuid():
+        raise ConnectionError(f"the other end of the fork server's socket is of user {owner}")
 
 
 def _exactly(channel: socket.socket, count: int) -> bytes:

@@ -20,7 +20,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -56,11 +56,15 @@ def main(descriptor: int, preload: Sequence[str], preload_if_there: Sequence[str
                 with contextlib.suppress(ImportError):
                     importlib.import_module(name)
             logging.disable(logging.NOTSET)
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        server = _Server(channel)
-        server.tell(event="ready")
-        server.serve()
+        _serve(channel)
     os._exit(0)  # it holds nothing that Python and TensorFlow would have to take down, for long
+
+
+def serve_as_child(arguments: Mapping[str, Any], descriptor: int) -> int:
+    """Serves requests until a socket closes, in a child of a server, which has imported already."""
+    with socket.socket(fileno=descriptor) as channel:
+        _serve(channel)
+    return 0
 
 
 def die_with_parent(parent: int | None = None) -> None:
@@ -75,6 +79,13 @@ def die_with_parent(parent: int | None = None) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it was faster
         os._exit(1)
+
+
+def _serve(channel: socket.socket) -> None:
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    server = _Server(channel)
+    server.tell(event="ready")
+    server.serve()
 
 
 class _Server:

@@ -30,6 +30,7 @@ from generic_trainer.launchers._local.engine import LocalEngine
 from generic_trainer.launchers._packing import unpack
 from generic_trainer.launchers._ray.attempts import answer, ask
 from generic_trainer.launchers._ray.connection import give_back, no_room, scaling
+from generic_trainer.launchers._ray.keepers import ask_for_lender
 from generic_trainer.launchers._ray.output import end_of_output
 from generic_trainer.launchers._supervisor import supervise_task
 from generic_trainer.launchers._worker_end import WorkerEnd, WorkerTraceback
@@ -238,8 +239,8 @@ def _set_tf_config(value: str | None) -> None:
 def run_on_worker(config: Mapping[str, Any]) -> None:
     """Runs the task whose number is the rank of this worker of Ray Train, attempt after attempt.
 
-    The processes that train are forked from one of this worker's, which has imported TensorFlow in
-    the first attempt.
+    The processes that train are forked from one that has imported TensorFlow in the first attempt,
+    for this worker and those that will replace it on its node.
 
     Args:
         config: `packed`, the job as `pack` returned it; `director`, the actor that keeps the
@@ -249,7 +250,8 @@ def run_on_worker(config: Mapping[str, Any]) -> None:
         WorkerTraceback: it can only go on in a new worker.
     """
     director = config["director"]
-    with ScratchFolder("job-") as directory, kept_fork_servers():
+    find_lender = functools.partial(ask_for_lender, director)
+    with ScratchFolder("job-") as directory, kept_fork_servers(find_lender):
         job, context = unpack(config["packed"], directory), train.get_context()
         if isinstance(job.distribution.num_workers, tuple):
             there = job.distribution.with_workers(context.get_world_size())

@@ -111,7 +111,7 @@ class RayEngine:
     def stop(self) -> None:
         """Stops the job at once."""
         if self._director is not None:
-            self._ray.kill(self._director)  # its controller and its workers end with it
+            self._ray.kill(self._director)  # all that runs for the job ends with it
             give_back(self._ray, self._room)
         self._director = self._job = None
 

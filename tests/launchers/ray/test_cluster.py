@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,12 @@ Told = Callable[[Job, str], dict[str, str]]
 
 # Worker 1 kills its own process, then that of Ray's worker, and then Ray's controller.
 KILLS = """
-    parent = os.getppid()
-    ray_worker = int(open(f"/proc/{parent}/stat").read().rpartition(")")[2].split()[1])
-    print("forked from:", parent, "of", ray_worker)
+    def parent(pid):
+        return int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+
+    # Ray names the file that a worker prints to after its process.
+    ray_worker = int(os.readlink("/proc/self/fd/1").rpartition("-")[2].removesuffix(".out"))
+    print("forked from:", os.getppid(), parent(os.getppid()), "for", ray_worker)
     assert "/tensorflow/" not in open(f"/proc/{ray_worker}/maps").read(), "imported for nothing"
     kills = len(glob.glob(fn_args.model_run_dir + "/kill.*"))
     if kills < 3 and not training.is_chief():
@@ -91,12 +95,20 @@ def test_what_is_lost_is_replaced_and_what_is_not_lost_is_used_again(run: Run, t
     job = run("import glob, os, re, time\n" + source, num_workers=2, max_failures=3)
     log = jobs.log(job)
     assert told(job, "weight:") == {"worker 0": "496.0", "worker 1": "496.0"}
-    found = re.findall(r"^\((.*) pid=(\d+).*\) forked from: (\d+) of (\d+)$", log, re.MULTILINE)
+    found = re.findall(
+        r"^\((.*) pid=(\d+).*\) forked from: (\d+) (\d+) for (\d+)$", log, re.MULTILINE
+    )
     for worker in ("worker 0", "worker 1"):
         first, *others = [each[1:] for each in found if each[0] == worker]
-        assert first[0] == first[2], "Ray shows the lines of its worker's children"
-        assert others[0] == first, "what had imported TensorFlow was used again"
+        assert first[0] == first[3], "Ray shows the lines of its worker's children"
+        assert others[0] == first, "where the worker stayed, so did what trains are forked from"
         assert len({first, *others[1:]}) == 3
+    importers = {int(each[3]) for each in found}
+    assert len(importers) == 2, "on each node one process has imported TensorFlow for all attempts"
+    deadline_s = time.monotonic() + 60
+    while any(map(jobs.is_running, importers)):
+        assert time.monotonic() < deadline_s, "it is left running"
+        time.sleep(0.1)
     for number, reason in (
         (1, "worker 1: .* was ended by SIGKILL from outside"),
         (2, "worker 1: this worker was lost, with its process or its node"),
