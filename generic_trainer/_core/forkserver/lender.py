@@ -9,7 +9,6 @@ import threading
 
 from generic_trainer._core.forkserver import messages
 from generic_trainer._core.forkserver.client import ForkServer, Imports
-from generic_trainer.errors import GenericTrainerError
 
 _SERVE = "generic_trainer._core.forkserver.server:serve_as_child"
 # How long who has called may take to say what it wants.
@@ -48,7 +47,7 @@ class Lender:
         while True:
             channel, _ = self._socket.accept()
             # Who is refused imports by itself, and says what is wrong.
-            with channel, contextlib.suppress(OSError, GenericTrainerError):
+            with channel, contextlib.suppress(Exception):
                 self._lend(channel)
 
     def _lend(self, channel: socket.socket) -> None:

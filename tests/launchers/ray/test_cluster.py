@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import socket
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -115,6 +119,25 @@ def test_what_is_lost_is_replaced_and_what_is_not_lost_is_used_again(run: Run, t
         (3, "The process that watches the workers was lost"),
     ):
         assert re.search(rf"{reason}.*failure {number} of the 3", log)
+
+
+def test_keeper_that_is_lost_is_told_and_another_one_started(ray_nodes: Any) -> None:
+    import ray
+    from ray.exceptions import RayError
+
+    from generic_trainer.launchers._ray.keepers import lender_on
+
+    alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+    (other,) = alive - {ray.get_runtime_context().get_node_id()}
+    lost = lender_on(other)
+    assert lender_on(other) == lost
+    with socket.socket(socket.AF_UNIX) as channel:
+        channel.connect(lost)
+        peer = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    os.kill(struct.unpack("3i", peer)[0], signal.SIGKILL)
+    with pytest.raises(RayError):
+        lender_on(other)
+    assert lender_on(other) != lost
 
 
 RESUMES = """
