@@ -46,12 +46,12 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class Imports:
-    """What a fork server imports, and what of its surroundings the imports see."""
+class Preload:
+    """What a fork server imports, and what of its surroundings the imports see, as plain values."""
 
-    preload: tuple[str, ...]
-    preload_if_there: tuple[str, ...]
-    path: tuple[str, ...]
+    preload: list[str]
+    preload_if_there: list[str]
+    path: list[str]
     is_isolated: bool
     variables: dict[str, str]
 
@@ -62,12 +62,12 @@ class Imports:
         preload_if_there: Sequence[str],
         environment: Mapping[str, str],
         installed_packages: Sequence[str] | None,
-    ) -> Imports:
+    ) -> Preload:
         """Returns those of a server; see `ForkServer`."""
         return cls(
-            preload=tuple(preload),
-            preload_if_there=(*preload_if_there, *file_system_modules()),
-            path=tuple(sys.path if installed_packages is None else installed_packages),
+            preload=list(preload),
+            preload_if_there=[*preload_if_there, *file_system_modules()],
+            path=list(sys.path if installed_packages is None else installed_packages),
             is_isolated=installed_packages is not None,
             variables={
                 name: value
@@ -76,13 +76,7 @@ class Imports:
             },
         )
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Imports:
-        """Returns them from what JSON has made of their `dataclasses.asdict`."""
-        sequences = {name: tuple(each) for name, each in values.items() if type(each) is list}
-        return cls(**{**values, **sequences})
-
-    def cover(self, others: Imports) -> bool:
+    def cover(self, others: Preload) -> bool:
         """Returns whether a server with these is as good as one with the others."""
         modules = {*self.preload, *self.preload_if_there}
         return (
@@ -116,12 +110,12 @@ class ForkServer:
                 for the standard streams of this process.
         """
         environment = dict(os.environ if environment is None else environment)
-        imports = Imports.of(preload, preload_if_there, environment, installed_packages)
+        imports = Preload.of(preload, preload_if_there, environment, installed_packages)
         self._set_up(imports, *_started(imports, environment, output))
 
     @classmethod
     def of(
-        cls, imports: Imports, environment: Mapping[str, str], output: IO[bytes] | None = None
+        cls, imports: Preload, environment: Mapping[str, str], output: IO[bytes] | None = None
     ) -> ForkServer:
         """Starts a process with such imports; see `ForkServer`."""
         server = cls.__new__(cls)
@@ -129,7 +123,7 @@ class ForkServer:
         return server
 
     @classmethod
-    def lent(cls, lender: str, imports: Imports, environment: Mapping[str, str]) -> ForkServer:
+    def lent(cls, lender: str, imports: Preload, environment: Mapping[str, str]) -> ForkServer:
         """Returns one that was forked from a server of another process.
 
         Args:
@@ -156,7 +150,7 @@ class ForkServer:
         return server
 
     def _set_up(
-        self, imports: Imports, channel: socket.socket, process: subprocess.Popen[bytes] | None
+        self, imports: Preload, channel: socket.socket, process: subprocess.Popen[bytes] | None
     ) -> None:
         self.imports, self._channel, self._process = imports, channel, process
         self._ready = self._gone = False
@@ -307,7 +301,7 @@ class ForkServer:
 
 
 def _started(
-    imports: Imports, environment: Mapping[str, str], output: IO[bytes] | None
+    imports: Preload, environment: Mapping[str, str], output: IO[bytes] | None
 ) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     flags = ["-I"] if imports.is_isolated else internals.PYTHON_INTERPRETER_FLAGS.get()()
     channel, other = socket.socketpair()
@@ -344,7 +338,7 @@ def fork_server(
     output: IO[bytes] | None = None,
 ) -> Iterator[ForkServer]:
     """Yields a fork server without children: a kept or lent one if one fits; see `ForkServer`."""
-    imports = Imports.of(preload, preload_if_there, environment, installed_packages)
+    imports = Preload.of(preload, preload_if_there, environment, installed_packages)
     fitting = (each for each in reversed(_kept) if each.is_alive and each.imports.cover(imports))
     server = next(fitting, None)
     if server is None:
@@ -369,7 +363,7 @@ def _keep(server: ForkServer) -> None:
     _kept.append(server)
 
 
-def _lent(imports: Imports, environment: Mapping[str, str]) -> ForkServer | None:
+def _lent(imports: Preload, environment: Mapping[str, str]) -> ForkServer | None:
     if _find_lender is None:
         return None
     try:

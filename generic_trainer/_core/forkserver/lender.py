@@ -8,7 +8,7 @@ import socket
 import threading
 
 from generic_trainer._core.forkserver import messages
-from generic_trainer._core.forkserver.client import ForkServer, Imports
+from generic_trainer._core.forkserver.client import ForkServer, Preload
 
 _SERVE = "generic_trainer._core.forkserver.server:serve_as_child"
 # How long who has called may take to say what it wants.
@@ -56,7 +56,7 @@ class Lender:
         request, _ = messages.receive(channel)
         channel.settimeout(None)
         environment = request["environment"]
-        server = self._server(Imports.from_dict(request["imports"]), environment)
+        server = self._server(Preload(**request["imports"]), environment)
         self._count += 1
         server.start(
             f"server {self._count}",
@@ -68,7 +68,7 @@ class Lender:
             environment=environment,
         )
 
-    def _server(self, imports: Imports, environment: dict[str, str]) -> ForkServer:
+    def _server(self, imports: Preload, environment: dict[str, str]) -> ForkServer:
         for server in self._servers:
             if server.is_alive and server.imports.cover(imports):
                 return server

@@ -1,4 +1,4 @@
-"""What is to outlive Ray's workers on each of their nodes: processes that have imported TensorFlow.
+"""Keepers of what is to outlive Ray's workers on a node: a process that has imported TensorFlow.
 
 Ray Train replaces all of its workers when one is lost. What trains in them is forked from a process
 of a keeper's, so that the new workers import nothing again. The keeper is the director itself on
