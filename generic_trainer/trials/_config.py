@@ -260,6 +260,12 @@ def _parse_searcher(raw: Mapping[str, Any], unit: int, default_length: Length | 
         length = Length.parse(options["max_length"])
     else:
         length = default_length or Length(0)
+    budget = Length.parse(options.get("budget", {length.unit: 0}))
+    if budget.unit != length.unit:
+        raise ConfigurationError(
+            "The experiment configuration: searcher.budget must have the unit of the length of a "
+            f"trial, {length.unit}, got {budget.unit}"
+        )
     return Searcher(
         name=options.get("name", "single"),
         metric=options.get("metric"),
@@ -303,7 +309,7 @@ def checkpoint_storage_dir(config: Mapping[str, Any]) -> str:
     """Returns the directory, local or remote, that a section `checkpoint_storage` names."""
     storage = config.get("checkpoint_storage") or {}
     if storage.get("type", "shared_fs") == "shared_fs":
-        path = storage.get("host_path", _DEFAULT_CHECKPOINT_DIR)
+        path = storage.get("host_path") or _DEFAULT_CHECKPOINT_DIR
         return os.path.join(path, storage.get("storage_path") or "")
     url = _bucket_url(storage, storage.get("prefix"))
     if url is None:

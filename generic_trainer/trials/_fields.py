@@ -44,6 +44,12 @@ def _is_length(value: Any) -> bool:
     return not isinstance(value, str) and whole(value) is not None
 
 
+def _are_variables(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return value.keys() <= {"cpu", "gpu"} and all(map(_are_variables, value.values()))
+    return _LIST.fits(value) and all(isinstance(one, str) and "=" in one for one in value)
+
+
 def _one_of(*choices: str) -> FieldKind:
     return FieldKind(f"one of {', '.join(choices)}", lambda value: value in choices, choices)
 
@@ -57,21 +63,35 @@ _TEXT = FieldKind("a text", lambda value: isinstance(value, str))
 _FLAG = FieldKind("true or false", lambda value: isinstance(value, bool))
 _COUNT = FieldKind("a whole number, 0 or above", lambda value: whole(value) is not None)
 _ABOVE_0 = FieldKind("a whole number above 0", lambda value: bool(whole(value)))
+
+
+def _up_to(most: int) -> FieldKind:  # more is a typing error, which would fill the memory
+    expected = f"a whole number from 1 to {most:,}"
+    return FieldKind(expected, lambda value: 1 <= (whole(value) or 0) <= most)
+
+
+_TRIALS, _RUNGS = _up_to(1_000_000), _up_to(100)
 _MAPPING = FieldKind("a mapping", lambda value: isinstance(value, Mapping))
 _LIST = FieldKind("a list", lambda value: isinstance(value, (list, tuple)))
-_RUNGS = FieldKind(
-    "a list of whole numbers above 0",
-    lambda value: _LIST.fits(value) and all(map(_ABOVE_0.fits, value)),
+_LIST_OF_RUNGS = FieldKind(
+    f"a list with {_RUNGS.expected} each",
+    lambda value: _LIST.fits(value) and all(map(_RUNGS.fits, value)),
 )
 _LENGTH = FieldKind(
     f"a whole number or one of {', '.join(f'{{{unit!r}: number}}' for unit in UNITS)}", _is_length
 )
+_VARIABLES = FieldKind("a list of 'NAME=value', or one each of cpu and gpu", _are_variables)
 _SHARE = _number("a number from 0 to 1", lambda value: 0 <= value <= 1)
 
 # Where checkpoints go.
 _STORAGE = (
     "type host_path storage_path container_path checkpoint_path tensorboard_path propagation "
     "bucket prefix access_key secret_key endpoint_url hdfs_url hdfs_path user"
+)
+# Where cached datasets go.
+_LAYER = (
+    "type host_storage_path container_storage_path bucket bucket_directory_path access_key "
+    "secret_key endpoint_url local_cache_host_path local_cache_container_path"
 )
 # Searcher → the fields that it needs, and those that it may have beside them.
 _COMMON = "name metric smaller_is_better source_trial_id source_checkpoint_uuid"
@@ -102,13 +122,17 @@ STEPS: Mapping[str, str] = {
 FIELDS: Mapping[str, FieldKind] = {
     path: kind
     for kind, paths in {
-        _ANY: f"""
-            experiment_config internal labels security tensorboard_storage resources.shm_size
-            {" ".join(f"checkpoint_storage.{name}" for name in _STORAGE.split())}""",
-        _TEXT: """
+        _ANY: """
+            environment.add_capabilities environment.drop_capabilities
+            environment.force_pull_image environment.image environment.pod_spec environment.ports
+            environment.registry_auth experiment_config internal labels resources.shm_size
+            security tensorboard_storage""",
+        _TEXT: f"""
             description entrypoint name resources.agent_label resources.resource_pool
             optimizations.grad_updates_size_file optimizations.mixed_precision
-            searcher.metric searcher.source_checkpoint_uuid""",
+            searcher.metric searcher.source_checkpoint_uuid
+            {" ".join(f"checkpoint_storage.{name}" for name in _STORAGE.split())}
+            {" ".join(f"data_layer.{name}" for name in _LAYER.split())}""",
         _FLAG: """
             debug perform_initial_validation resources.native_parallel
             optimizations.auto_tune_tensor_fusion optimizations.average_aggregated_gradients
@@ -123,14 +147,16 @@ FIELDS: Mapping[str, FieldKind] = {
             searcher.step_budget searcher.steps_per_round searcher.target_trial_steps""",
         _ABOVE_0: """
             batches_per_step scheduling_unit optimizations.aggregation_frequency
-            searcher.max_rungs searcher.max_trials searcher.num_rounds searcher.num_rungs
-            searcher.population_size""",
+            searcher.num_rounds""",
         _MAPPING: """
             checkpoint_storage data data_layer environment hyperparameters optimizations
             reproducibility resources resources.ray searcher searcher.explore_function
             searcher.replace_function""",
         _LIST: "bind_mounts resources.devices",
-        _RUNGS: "searcher.bracket_rungs",
+        _TRIALS: "searcher.max_trials searcher.population_size",
+        _RUNGS: "searcher.max_rungs searcher.num_rungs",
+        _LIST_OF_RUNGS: "searcher.bracket_rungs",
+        _VARIABLES: "environment.environment_variables",
         _LENGTH: """
             min_checkpoint_period min_validation_period
             searcher.budget searcher.length_per_round searcher.max_length""",
@@ -141,12 +167,15 @@ FIELDS: Mapping[str, FieldKind] = {
         _one_of("conservative", "standard", "aggressive"): "searcher.mode",
         _one_of(*SEARCHERS): "searcher.name",
         _number("a number"): "resources.weight",
-        _number("a number above 1", lambda value: value > 1): "searcher.divisor",
+        _number("a number above 1, up to 1,000", lambda value: 1 < value <= 1000): (
+            "searcher.divisor"
+        ),
         _number(
             "a number from 0 to 0.5", lambda value: 0 <= value <= 0.5
         ): "searcher.replace_function.truncate_fraction",
         FieldKind(
-            "a whole number", lambda value: isinstance(value, int) or whole(value) is not None
+            "a whole number",
+            lambda value: whole(abs(value) if is_number(value) else value) is not None,
         ): "reproducibility.experiment_seed",
     }.items()
     for path in paths.split()
@@ -168,6 +197,8 @@ _TFX_PREFIX = "ai_platform_"
 
 def check_fields(raw: Mapping[str, Any]) -> list[str]:
     """Returns all that is wrong with the fields of a configuration, but for `hyperparameters`."""
+    if not isinstance(raw, Mapping):
+        return [f"it must be a mapping, got {describe(raw)}"]
     return [*_problems(raw, "")]
 
 
@@ -180,7 +211,7 @@ def checked(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 def log_unused(raw: Mapping[str, Any], *, is_job: bool) -> None:
     """Names in the log the fields that have no meaning here, where they are given."""
     searcher = raw.get("searcher") or {}
-    name = searcher.get("name", "single")
+    name = searcher.get("name") or "single"
     used = f"{_COMMON} {' '.join(SEARCHERS[name])}".split()
     paths = sorted([*_UNUSED.split(), *(() if is_job else _OF_A_JOB)])
     unused = [
@@ -200,17 +231,17 @@ def _given(raw: Mapping[str, Any], path: str) -> bool:
 
 
 def _problems(section: Mapping[Any, Any], prefix: str) -> Iterator[str]:
-    known = [path[len(prefix) :] for path in FIELDS if path.startswith(prefix)]
+    paths = [path for path in FIELDS if path.startswith(prefix)]
+    known = [name for path in paths if "." not in (name := path.removeprefix(prefix))]
     for name, value in section.items():
         path = f"{prefix}{name}"
-        kind = FIELDS.get(path)
-        if kind is None or name not in known:
+        if name not in known:
             if not path.startswith(_TFX_PREFIX):
-                near = did_you_mean(name, [field for field in known if "." not in field])
+                near = did_you_mean(name, known)
                 yield f"{path} is no field of it{near}; what is your own belongs under data"
         elif value is None:  # as left out
             continue
-        elif not kind.fits(value):
+        elif not (kind := FIELDS[path]).fits(value):
             near = did_you_mean(value, kind.choices)
             yield f"{path} must be {kind.expected}, got {describe(value)}{near}"
         elif isinstance(value, Mapping) and any(one.startswith(f"{path}.") for one in FIELDS):

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+from generic_trainer.trials._fields import checked
 from generic_trainer.trials._loop import Controller
 from generic_trainer.trials._pipeline import current_pipeline
 from generic_trainer.trials._process import code_file, seed_generators
@@ -172,7 +173,8 @@ def create_trial_instance(
         config: the experiment configuration.
         hparams: hyperparameters, in place of those drawn from the configuration's.
     """
-    run = local_run({**(config or {}), **({"hyperparameters": hparams} if hparams else {})})
+    config = checked({} if config is None else config)
+    run = local_run({**config, **({"hyperparameters": hparams} if hparams else {})})
     run = dataclasses.replace(run, checkpoint_dir=checkpoint_dir)
     seed_generators(run.seed)
     context_class = getattr(trial_def, "trial_context_class", None)
@@ -201,6 +203,7 @@ def _begin(
         words = (value for value in (context_dir, command) if value and not _is_text(value))
         context_dir, command, master_url = folder, next(words, None), url
         test = False
+    config = checked({} if config is None else config)
     run = current_run()  # on a cluster, or in a pipeline
     if run is not None:
         return run, _stop_loading
@@ -217,7 +220,7 @@ def _begin(
         )
     if is_local:
         return local_run(config), try_one_batch
-    return submit_experiment(config or {}, test, context_dir, command, master_url)
+    return submit_experiment(config, test, context_dir, command, master_url)
 
 
 def _is_text(value: Any) -> bool:

@@ -58,7 +58,10 @@ def submit_experiment(
     config = one_batch_config(config) if test else config
     name = f"experiment-{uuid.uuid4().hex[:12]}"
     directory = os.path.join(checkpoint_storage_dir(config), name)
+    options = (config.get("resources") or {}).get("ray") or {}
     listed = (config.get("environment") or {}).get("environment_variables") or []
+    if isinstance(listed, Mapping):  # those of each kind of machine
+        listed = listed.get("gpu" if options.get("entrypoint_num_gpus") else "cpu") or []
     variables = dict(variable.split("=", 1) for variable in listed)
     variables[task.EXPERIMENT] = json.dumps({"config": config, "directory": directory})
     with ScratchFolder("context-") as scratch:
@@ -69,7 +72,7 @@ def submit_experiment(
             submission_id=name,
             runtime_env={"working_dir": scratch, "env_vars": variables},
             metadata={"description": str(config.get("description", ""))},
-            **((config.get("resources") or {}).get("ray") or {}),
+            **options,
         )
     _logger.info("Submitted %s; results go to %s", name, directory)
     return name
