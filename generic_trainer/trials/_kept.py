@@ -216,22 +216,30 @@ def _reporting(trial: TrialRun) -> Iterator[Callable[[int, str, Mapping[str, Any
     if trial.log_dir is None:
         yield lambda batches, kind, metrics: None
         return
-    with contextlib.ExitStack() as stack:
+    with distributed.eager_mode():  # code of TensorFlow 1 turns it off
         writers = {
-            kind: stack.enter_context(
-                contextlib.closing(tf.summary.create_file_writer(f"{trial.log_dir}/{kind}"))
-            )
+            kind: tf.summary.create_file_writer(f"{trial.log_dir}/{kind}")
             for kind in ("training", "validation")
         }
 
-        def report(batches: int, kind: str, metrics: Mapping[str, Any]) -> None:
-            scalars = {n: float(v) for n, v in metrics.items() if isinstance(v, numbers.Real)}
-            shown = ", ".join(f"{name} {value:.6g}" for name, value in scalars.items())
-            _logger.info("Trial %d, batch %d, %s: %s", trial.trial_id, batches, kind, shown)
-            with writers[kind].as_default(step=batches):
-                for name, value in scalars.items():
-                    with np.errstate(over="ignore"):  # a loss that explodes is infinite there
-                        tf.summary.scalar(name, np.float32(value))
+    def report(batches: int, kind: str, metrics: Mapping[str, Any]) -> None:
+        scalars = {n: float(v) for n, v in metrics.items() if isinstance(v, numbers.Real)}
+        shown = ", ".join(f"{name} {value:.6g}" for name, value in scalars.items())
+        _logger.info("Trial %d, batch %d, %s: %s", trial.trial_id, batches, kind, shown)
+        # Keras' own TensorBoard says for all that is written when it is to be written.
+        with (
+            distributed.eager_mode(),
+            tf.summary.record_if(True),
+            writers[kind].as_default(step=batches),
+            np.errstate(over="ignore"),  # a loss that explodes is infinite there
+        ):
+            for name, value in scalars.items():
+                tf.summary.scalar(name, np.float32(value))
             writers[kind].flush()
 
+    try:
         yield report
+    finally:
+        with distributed.eager_mode():
+            for writer in writers.values():
+                writer.close()

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from sklearn.datasets import load_iris
 
+from generic_trainer._core.event_files import last_scalars
 from generic_trainer.trials.experimental import create_trial_instance
 from generic_trainer.trials.experimental import test_one_batch as try_one_batch
 from tests.trials.keras.written_for_determined import sums
@@ -136,7 +137,8 @@ def eager_again(monkeypatch):
         monkeypatch.setattr(owner, name, getattr(owner, name))
 
 
-def test_sums(run_yaml, eager_again):
+def test_sums(run_yaml, eager_again, tmp_path):
+    tf.compat.v1.disable_eager_execution()  # as modules do, beside the class
     [trial] = run_yaml(
         sums.SumsTrial,
         """
@@ -147,6 +149,10 @@ def test_sums(run_yaml, eager_again):
     )
     assert trial["best"] < 1e-3
     assert len(sums.seen) == 40
+    # Whether the module runs eagerly, and how often Keras writes, does not matter to them.
+    found = last_scalars(str(tmp_path / "run" / "trials" / "1"))
+    assert found["validation/val_loss"] == pytest.approx(trial["best"], rel=1e-3)
+    assert "training/loss" in found
 
 
 def test_a_trial_that_is_made_by_hand_has_its_own_context(tmp_path, eager_again):

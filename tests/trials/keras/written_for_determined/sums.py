@@ -47,7 +47,8 @@ class SumsTrial(keras.TFKerasTrial):
             tf.keras.callbacks.LambdaCallback(
                 on_batch_end=lambda batch, logs: seen.append(logs["loss"]),
                 on_train_begin=lambda logs: seen.clear(),
-            )
+            ),
+            keras.TFKerasTensorBoard(update_freq=1000, profile_batch=0),
         ]
 
     def build_training_data_loader(self):
