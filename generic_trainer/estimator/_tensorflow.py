@@ -286,7 +286,9 @@ class _Loader(SourceFileLoader):
         estimator = getattr(module, "Estimator", None)
         for attribute in (internals.ESTIMATOR_CALL_INPUT_FN, internals.ESTIMATOR_CALL_MODEL_FN):
             if attribute.name in vars(estimator or object):
-                method = _shapes_of_first_api()(attribute.of(estimator))
+                from generic_trainer.training import keras_2_unconverted
+
+                method = _shapes_of_first_api()(keras_2_unconverted()(attribute.of(estimator)))
                 setattr(estimator, attribute.name, method)
 
     def get_code(self, fullname: str) -> CodeType:

@@ -46,8 +46,8 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "_steps": "steps_for",
-        # Three are for launchers, which call `run_fn` within them.
-        "_autograph": "keras_2_left_alone",
+        # Three are for launchers, which call `run_fn` within them, and one for estimators.
+        "_autograph": "keras_2_left_alone keras_2_unconverted",
         "_strategy": "get_strategy checked_on_several_workers",
         "_watch": "watched",
         "export": "export_model",

@@ -62,7 +62,7 @@ class _Function:
     def __call__(self, *args: Any) -> Any:
         if self._is_left_alone:
             try:
-                with _rule():
+                with keras_2_unconverted():
                     return self._function(*args)
             except tf.errors.OperatorNotAllowedInGraphError as error:
                 _logger.info("Keras 2 is converted after all: %s", error)
@@ -76,8 +76,8 @@ class _Function:
 
 
 @contextlib.contextmanager
-def _rule() -> Iterator[None]:
-    """Puts Keras 2 on the list of packages that are not converted."""
+def keras_2_unconverted() -> Iterator[None]:
+    """Has AutoGraph convert nothing of Keras 2, whatever calls it."""
     config, conversion, own_rules, own_found = _lists()  # once, not in every step
     rules, found = internals.TF_AUTOGRAPH_RULES, internals.TF_AUTOGRAPH_FOUND
     before = rules.of(config), found.of(conversion)

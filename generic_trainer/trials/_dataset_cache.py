@@ -192,7 +192,7 @@ class DatasetCache:
         if passes is None or not passes.count:
             return
         first = tf.nest.flatten(dataset.element_spec)[0]
-        drops = first.shape.rank and first.shape[0] is not None
+        drops = first.shape.rank and tf.compat.dimension_value(first.shape[0]) is not None
         per_epoch = passes.count // size if drops else -(-passes.count // size)
         epoch, batch = divmod(self._batches, max(1, per_epoch))
         passes.epoch, passes.start = epoch, batch * size

@@ -106,7 +106,8 @@ def _receiver_of(estimator: Any, input_fn: Callable[..., Any], fn_args: Any) -> 
     is_lone = not isinstance(features, Mapping)
     named = {_LONE: features} if is_lone else features
     specs = {name: _spec(name, tensor) for name, tensor in named.items()}
-    have_shapes = all(spec.shape.rank and None not in spec.shape[1:] for spec in specs.values())
+    shapes = [spec.shape for spec in specs.values()]
+    have_shapes = all(shape.rank and None not in shape.as_list()[1:] for shape in shapes)
     if not is_lone and have_shapes and are_features(specs, fn_args):
         return lambda: _parsing(specs)
     return lambda: _tensors(specs, is_lone=is_lone)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow
+from tensorflow.python.autograph.pyct import transpiler
 
 from generic_trainer import estimator
 from generic_trainer.errors import ConfigurationError
@@ -132,6 +133,20 @@ def test_premade(kind: str, train: Train) -> None:
 
 def test_a_premade_classifier_learns(train: Train) -> None:
     assert train(estimator.LinearClassifier(columns()))["accuracy"] == 1.0
+
+
+def test_autograph_converts_nothing_of_keras_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    converted: list[str] = []
+    transform = transpiler.PyToPy.transform_function
+
+    def noted(self: Any, function: Any, context: Any) -> Any:
+        converted.append(getattr(function, "__module__", ""))
+        return transform(self, function, context)
+
+    monkeypatch.setattr(transpiler.PyToPy, "transform_function", noted)
+    estimator.DNNClassifier([4], columns()).train(input_fn, steps=1)
+    assert converted
+    assert not [module for module in converted if module.startswith("tf_keras")]
 
 
 def test_added_metrics(train: Train) -> None:

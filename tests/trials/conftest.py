@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ IMPORTS = {
     "from tensorflow.contrib.learn import": "from generic_trainer.trials.experiment import",
     "from tensorflow.contrib.training import": "from generic_trainer.trials.experiment import",
     "from tensorflow.contrib import": "from generic_trainer.trials.experiment.contrib import",
+    "import tensorflow.contrib.": "import generic_trainer.trials.experiment.contrib.",
     "import tensorflow as tf": "from generic_trainer.estimator import tf1 as tf",
     "import determined as det": "import generic_trainer.trials as det",
     "from determined": "from generic_trainer.trials",
@@ -37,6 +38,21 @@ def run_experiment(tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
         return json.loads((tmp_path / "run" / "trials.json").read_text())
 
     return run
+
+
+@pytest.fixture
+def eager_again(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Turns on again what code of TensorFlow 1 turns off for the process."""
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    local = context.context()._thread_local_data
+    for owner, name in ((context, "default_execution_mode"), (local, "is_eager")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    yield
+    tf.compat.v1.enable_v2_tensorshape()
+    tf.compat.v1.enable_resource_variables()
+    tf.compat.v1.enable_control_flow_v2()
 
 
 def make_fn_args(directory: Path, **fields: Any) -> Any:

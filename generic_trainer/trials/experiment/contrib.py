@@ -7,6 +7,7 @@
     tf.contrib.layers.optimize_loss(loss, tf.contrib.framework.get_global_step(), 0.1, "Adam")
 
     from generic_trainer.trials.experiment.contrib import slim   # of: from tensorflow.contrib
+    import generic_trainer.trials.experiment.contrib.slim as slim
 
 1. `learn` has `Experiment` and what goes with it, for estimators of `tf.estimator`: those of
    `tf.contrib.learn` itself are gone, and its names of premade ones mean `tf.estimator`'s.
@@ -22,6 +23,7 @@ import functools
 import importlib
 import inspect
 import os
+import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -46,7 +48,11 @@ _PARTS = {
     "metrics": ("tf_slim.metrics",),
     "rnn": ("tf1.nn.rnn_cell", "tf1.nn"),
     "slim": ("tf_slim",),
-    "training": ("generic_trainer.trials.experiment", "tf_slim.training"),
+    "training": (
+        "generic_trainer.trials.experiment",
+        "tf_slim.training.training",
+        "tf_slim.training.evaluation",
+    ),
 }
 
 
@@ -260,6 +266,7 @@ def _source(name: str) -> Any:
 
 
 _parts = {name: _Part(f"{__name__}.{name}") for name in _PARTS}
+sys.modules.update((part.__name__, part) for part in _parts.values())  # for `import ….contrib.slim`
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -32,7 +32,7 @@ class Aggregation:
         self._factor = 1 / self._every if config.average_aggregated_gradients else 1.0
         self._is_last = True  # whether the batch that is trained on, or traced, ends a step
         self._sums: dict[int, tf.Variable] = {}  # by the identity of what is trained
-        self._adding: Callable[[Any], Any] | None = None
+        self._functions: dict[bool, Callable[[Any], Any]] = {}  # by whether they end a step
 
     @property
     def sums(self) -> list[tf.Variable]:
@@ -48,15 +48,14 @@ class Aggregation:
 
     def function(self, model: Any, batch: int) -> Callable[[Any], Any]:
         """Returns what trains a compiled model on the next batch, after `batch` others."""
-        model.make_train_function()
         self._is_last = (batch + 1) % self._every == 0
-        if self._is_last:
-            return model.train_function  # type: ignore[no-any-return]
-        if self._adding is None:
-            applying, model.train_function = model.train_function, None
-            model.make_train_function()
-            self._adding, model.train_function = model.train_function, applying
-        return self._adding
+        if model.train_function is None:  # also where it was compiled once more
+            self._functions.clear()
+        if self._is_last not in self._functions:
+            model.train_function = None  # or this would be what is returned
+            made = model.make_train_function()
+            self._functions[self._is_last] = made or model.train_function  # Keras 3 returns nothing
+        return self._functions[self._is_last]
 
     def _subclass(self, kind: type[Any], optimizer: Any) -> type[Any]:
         @distributed.averaging
@@ -83,7 +82,7 @@ class Aggregation:
         is_reduced = isinstance(tf.distribute.get_strategy(), distributed.DataParallelStrategy)
         options = {} if is_reduced else _OWN_OF_DEVICES
         with tf.init_scope():  # a checkpoint has all variables, also before the first step
-            _build(optimizer, [variable for _, variable in pairs])
+            build_optimizer(optimizer, [variable for _, variable in pairs])
             for _, variable in pairs:
                 if id(variable) not in self._sums:
                     self._sums[id(variable)] = tf.Variable(
@@ -100,7 +99,8 @@ class Aggregation:
         return steps
 
 
-def _build(optimizer: Any, variables: list[Any]) -> None:
+def build_optimizer(optimizer: Any, variables: list[Any]) -> None:
+    """Makes the variables of an optimizer, where they are not there yet."""
     if not hasattr(optimizer, "build"):
         internals.KERAS_2_LEGACY_BUILD.of(optimizer)(variables)
     elif not (is_keras_3(optimizer) and optimizer.built):

@@ -12,10 +12,10 @@ from generic_trainer._core import internals
 from generic_trainer._core.cluster import is_chief
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer.errors import ModuleFileError
-from generic_trainer.training import distributed
+from generic_trainer.training import distributed, keras_2_left_alone
 from generic_trainer.trials._process import mean_over_slots, write_code
 from generic_trainer.trials._trial import TrialRun
-from generic_trainer.trials.keras._aggregation import Aggregation
+from generic_trainer.trials.keras._aggregation import Aggregation, build_optimizer
 from generic_trainer.trials.keras._checkpoint import (
     read_base_model,
     read_callbacks,
@@ -37,11 +37,14 @@ _TRAINING, _VALIDATION = "build_training_data_loader", "build_validation_data_lo
 
 
 def _eagerly(method: F) -> F:
-    """Has a method run eagerly, also where code of TensorFlow 1 has turned that off."""
+    """Has a method run eagerly, also where code of TensorFlow 1 has turned that off.
+
+    A trial need not be in a `run_fn`, where Keras 2 is left alone already.
+    """
 
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with distributed.eager_mode():
+        with distributed.eager_mode(), keras_2_left_alone():
             return method(*args, **kwargs)
 
     return cast(F, call)
@@ -145,6 +148,9 @@ class TFKerasController:
     def save(self, directory: str) -> None:
         """Writes a checkpoint; then the callbacks add what they want to keep."""
         self._open()
+        if not self._batches and getattr(self._model, "optimizer", None) is not None:
+            with self._strategy.scope():
+                build_optimizer(self._model.optimizer, self._model.trainable_variables)
         try:
             write_checkpoint(
                 directory,
@@ -240,8 +246,7 @@ class TFKerasController:
         model = self._model
         if tf.distribute.get_strategy() is not model.distribute_strategy:
             model.evaluate(data, steps=1, verbose=0)  # makes what Keras 3 cannot in a replica
-        model.make_train_function()
-        model.train_function(iter(data))
+        self._aggregation.function(model, -1)(iter(data))
 
     def _read(self, data: tf.data.Dataset) -> Any:
         weights = self._context.fit_options.class_weight

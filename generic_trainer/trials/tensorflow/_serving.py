@@ -114,7 +114,7 @@ class _Flow:
     """What each tensor upstream of some results is computed from: components and variables."""
 
     def __init__(self, components: Mapping[str, tf.Tensor], results: Iterable[tf.Tensor]) -> None:
-        self._rows = {name: tensor.shape[0] for name, tensor in components.items()}
+        self._rows = {name: _rows_of(tensor) for name, tensor in components.items()}
         self._components = {
             part.ref(): frozenset({name}) for name, t in components.items() for part in _parts(t)
         }
@@ -140,7 +140,7 @@ class _Flow:
             and bool(names)
             and not names & labels
             and bool(tensor.shape.rank)
-            and tensor.shape[0] in {self._rows[name] for name in names}
+            and _rows_of(tensor) in {self._rows[name] for name in names}
         )
 
     def joined_last(self) -> set[str]:
@@ -162,6 +162,11 @@ class _Flow:
         ]
         inputs = {tensor.ref(): tensor for operation in reached for tensor in operation.inputs}
         return [tensor for tensor in inputs.values() if self.serves(tensor, labels)]
+
+
+def _rows_of(tensor: Any) -> int | None:
+    # Where behaviour of TensorFlow 2 is turned off, dimensions are no numbers.
+    return tf.compat.dimension_value(tensor.shape[0])  # type: ignore[no-any-return]
 
 
 def _upstream(results: Iterable[tf.Tensor], stop: set[Any]) -> Iterator[tf.Operation]:
@@ -234,7 +239,7 @@ class _OfFeatures(tf.Module):
         return {
             # Sparse features of an Example are of rank 2.
             name: tf.TensorSpec(
-                [None, *(spec.shape[1:] if spec.shape.rank else [None])], spec.dtype
+                [None, *(spec.shape.as_list()[1:] if spec.shape.rank else [None])], spec.dtype
             )
             for name, spec in self._specs.items()
         }
@@ -244,7 +249,7 @@ class _OfFeatures(tf.Module):
         for name, spec in self._specs.items():
             feature = tf.cast(features[name], spec.dtype)
             if not isinstance(spec, tf.SparseTensorSpec):
-                feature = tf.reshape(feature, [-1, *spec.shape[1:]])
+                feature = tf.reshape(feature, [-1, *spec.shape.as_list()[1:]])
             elif isinstance(feature, tf.Tensor):
                 feature = tf.sparse.from_dense(feature)
             fed[name] = feature

@@ -196,7 +196,8 @@ class TensorFlowController:
 
     def export(self, fn_args: Any) -> None:
         """Writes a SavedModel of what does not depend on the labels."""
-        export(self._session, self._replicas.records[0], self._replicas.outputs[0], fn_args)
+        with distributed.eager_mode():  # code of TensorFlow 1 turns it off
+            export(self._session, self._replicas.records[0], self._replicas.outputs[0], fn_args)
 
     def close(self) -> None:
         self._session.close()

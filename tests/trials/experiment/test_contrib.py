@@ -50,6 +50,14 @@ def test_names_of_contrib(name, meant):
     assert getattr(getattr(tf1.contrib, part), name) is meant
 
 
+def test_names_of_slim():
+    pytest.importorskip("tf_slim", reason="tf.contrib.training is tf_slim's")
+    from tf_slim.training.training import create_train_op
+
+    assert tf1.contrib.training.create_train_op is create_train_op
+    assert callable(tf1.contrib.training.evaluate_repeatedly)
+
+
 def test_names_that_contrib_has_not(monkeypatch):
     with pytest.raises(AttributeError, match=r"no tf.contrib.learn.Experimentt"):
         _ = tf1.contrib.learn.Experimentt

@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 
 from generic_trainer._core.keras import is_keras_3
+from generic_trainer.trials._trial import HorovodContext
+from generic_trainer.trials.keras._aggregation import Aggregation
 from tests.trials.by_hand import steps
 from tests.trials.keras.one_weight import OneWeight
 
@@ -81,3 +83,14 @@ def test_a_restored_trial_goes_on_within_a_step(resumed, before):
 
     expected, found = resumed(Trial, before=before, config=every(3))
     assert found == expected
+
+
+def test_what_makes_a_function_may_return_another():
+    class Model:
+        train_function = None
+
+        def make_train_function(self):
+            self.train_function = "what Keras 2 has made"
+            return "the same, which leaves Keras 2 alone"
+
+    assert Aggregation(HorovodContext()).function(Model(), 0) == Model().make_train_function()

@@ -127,16 +127,6 @@ def test_blots(run_yaml, tmp_path):
     assert blots.shape == (3, 64)  # of the generator, from noise
 
 
-@pytest.fixture
-def eager_again(monkeypatch):
-    """Turns eager execution on again, which the trial turns off for the process."""
-    from tensorflow.python.eager import context
-
-    local = context.context()._thread_local_data
-    for owner, name in ((context, "default_execution_mode"), (local, "is_eager")):
-        monkeypatch.setattr(owner, name, getattr(owner, name))
-
-
 def test_sums(run_yaml, eager_again, tmp_path):
     tf.compat.v1.disable_eager_execution()  # as modules do, beside the class
     [trial] = run_yaml(

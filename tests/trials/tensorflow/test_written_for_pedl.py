@@ -37,7 +37,7 @@ def test_digits_count_over_a_validation_and_stop(run_experiment):
     assert trial["best"] > 0.85
 
 
-def test_a_line(tmp_path):
+def test_a_line(tmp_path, eager_again):
     hparams = {"batch_size": 4, "rate": 0.5}
     settings = {**config("loss", 50), "data": {"count": 8}, "hyperparameters": hparams}
     file = Path(__file__).with_name("written_for_pedl") / "line.py"

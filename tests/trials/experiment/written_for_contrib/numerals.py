@@ -5,6 +5,7 @@ import tempfile
 
 import numpy as np
 import tensorflow as tf
+import tensorflow.contrib.layers as layers
 from sklearn.datasets import load_digits
 from tensorflow.contrib import slim
 from tensorflow.contrib.learn import Experiment, ModeKeys, RunConfig, learn_runner
@@ -74,7 +75,7 @@ def network(images, classes, is_training):
         tf.variable_scope("numerals"),
         slim.arg_scope(
             [slim.conv2d, slim.fully_connected],
-            weights_initializer=tf.contrib.layers.xavier_initializer(),
+            weights_initializer=layers.xavier_initializer(),
             weights_regularizer=slim.l2_regularizer(1e-5),
         ),
     ):

@@ -6,6 +6,8 @@ from pedl.frameworks.tensorflow import TensorFlowTrial
 from pedl.trial import get_trial_seed
 from pedl.util import get_experiment_config, get_hyperparameters
 
+tf.disable_v2_behavior()
+
 
 def make_data_loaders(experiment_config, hparams):
     assert experiment_config["data"] == get_experiment_config()["data"]
@@ -18,6 +20,7 @@ def make_data_loaders(experiment_config, hparams):
 class LineTrial(TensorFlowTrial):
     def build_graph(self, record, is_training):
         x, y = record
+        assert x.shape[1].value == 1
         slope = tf.get_variable("slope", [1, 1], initializer=tf.zeros_initializer())
         return {"loss": tf.reduce_mean(tf.square(x @ slope - y)), "slope": tf.reduce_sum(slope)}
 
