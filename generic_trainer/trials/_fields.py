@@ -54,8 +54,8 @@ def _one_of(*choices: str) -> FieldKind:
     return FieldKind(f"one of {', '.join(choices)}", lambda value: value in choices, choices)
 
 
-def _number(expected: str, fits: Callable[[Any], bool] = lambda value: True) -> FieldKind:
-    return FieldKind(expected, lambda value: is_number(value) and fits(value))
+def _number(range_: str, fits: Callable[[Any], bool]) -> FieldKind:
+    return FieldKind(f"a number {range_}", lambda value: is_number(value) and fits(value))
 
 
 _ANY = FieldKind("", lambda value: True)
@@ -81,18 +81,15 @@ _LENGTH = FieldKind(
     f"a whole number or one of {', '.join(f'{{{unit!r}: number}}' for unit in UNITS)}", _is_length
 )
 _VARIABLES = FieldKind("a list of 'NAME=value', or one each of cpu and gpu", _are_variables)
-_SHARE = _number("a number from 0 to 1", lambda value: 0 <= value <= 1)
+_SHARE = _number("from 0 to 1", lambda value: 0 <= value <= 1)
 
-# Where checkpoints go.
-_STORAGE = (
-    "type host_path storage_path container_path checkpoint_path tensorboard_path propagation "
-    "bucket prefix access_key secret_key endpoint_url hdfs_url hdfs_path user"
-)
-# Where cached datasets go.
-_LAYER = (
-    "type host_storage_path container_storage_path bucket bucket_directory_path access_key "
-    "secret_key endpoint_url local_cache_host_path local_cache_container_path"
-)
+# Where checkpoints, and cached datasets, go.
+_PLACES = {
+    "checkpoint_storage": "type host_path storage_path container_path checkpoint_path prefix user "
+    "tensorboard_path propagation bucket access_key secret_key endpoint_url hdfs_url hdfs_path",
+    "data_layer": "type host_storage_path container_storage_path bucket bucket_directory_path "
+    "access_key secret_key endpoint_url local_cache_host_path local_cache_container_path",
+}
 # Searcher → the fields that it needs, and those that it may have beside them.
 _COMMON = "name metric smaller_is_better source_trial_id source_checkpoint_uuid"
 _HALVING = "divisor max_concurrent_trials"
@@ -131,8 +128,8 @@ FIELDS: Mapping[str, FieldKind] = {
             description entrypoint name resources.agent_label resources.resource_pool
             optimizations.grad_updates_size_file optimizations.mixed_precision
             searcher.metric searcher.source_checkpoint_uuid
-            {" ".join(f"checkpoint_storage.{name}" for name in _STORAGE.split())}
-            {" ".join(f"data_layer.{name}" for name in _LAYER.split())}""",
+            {" ".join(f"{place}.{one}" for place, ones in _PLACES.items() for one in ones.split())}
+            """,
         _FLAG: """
             debug perform_initial_validation resources.native_parallel
             optimizations.auto_tune_tensor_fusion optimizations.average_aggregated_gradients
@@ -166,13 +163,11 @@ FIELDS: Mapping[str, FieldKind] = {
         _one_of("best", "all", "none"): "checkpoint_policy",
         _one_of("conservative", "standard", "aggressive"): "searcher.mode",
         _one_of(*SEARCHERS): "searcher.name",
-        _number("a number"): "resources.weight",
-        _number("a number above 1, up to 1,000", lambda value: 1 < value <= 1000): (
-            "searcher.divisor"
+        FieldKind("a number", is_number): "resources.weight",
+        _number("above 1, to 1,000", lambda value: 1 < value <= 1000): "searcher.divisor",
+        _number("from 0 to 0.5", lambda value: 0 <= value <= 0.5): (
+            "searcher.replace_function.truncate_fraction"
         ),
-        _number(
-            "a number from 0 to 0.5", lambda value: 0 <= value <= 0.5
-        ): "searcher.replace_function.truncate_fraction",
         FieldKind(
             "a whole number",
             lambda value: whole(abs(value) if is_number(value) else value) is not None,

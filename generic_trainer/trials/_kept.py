@@ -237,9 +237,4 @@ def _reporting(trial: TrialRun) -> Iterator[Callable[[int, str, Mapping[str, Any
                 tf.summary.scalar(name, np.float32(value))
             writers[kind].flush()
 
-    try:
-        yield report
-    finally:
-        with distributed.eager_mode():
-            for writer in writers.values():
-                writer.close()
+    yield report

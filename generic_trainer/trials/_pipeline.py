@@ -184,11 +184,8 @@ def tuned_values(fn_args: Any) -> dict[str, Any]:
 
 def are_features(names: Iterable[str], fn_args: Any) -> bool:
     """Whether the pipeline's schema, or Transform's, has features of all these names."""
-    if getattr(fn_args, "transform_graph_path", None):
-        return set(names) <= _transformed(fn_args).transformed_feature_spec().keys()
-    if not getattr(fn_args, "schema_path", None):
-        return False
-    return set(names) <= {feature.name for feature in read_schema(fn_args.schema_path).feature}
+    schema = Pipeline(fn_args).schema
+    return schema is not None and set(names) <= {feature.name for feature in schema.feature}
 
 
 def _transformed(fn_args: Any) -> Any:

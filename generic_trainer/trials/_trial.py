@@ -190,6 +190,38 @@ class Trial:
         return size
 
 
+class HparamsTrial(Trial):
+    """What trials of PEDL have in common: they are made of hyperparameters, and have no context."""
+
+    def __init__(self, hparams: dict[str, Any]) -> None:
+        """Takes the trial's sample of the hyperparameters; a subclass need not call this."""
+        self.hparams = hparams
+
+    @classmethod
+    def open_controller(cls, run: TrialRun) -> Any:
+        """Builds the trial, with the `global_batch_size` that contexts need: its `batch_size`."""
+        size = run.hparams.get("batch_size", 1)
+        run = dataclasses.replace(run, hparams={"global_batch_size": size, **run.hparams})
+        return super().open_controller(run)
+
+    @classmethod
+    def load_data(cls, run: TrialRun) -> Any:
+        """Returns what `make_data_loaders` of the class's module returns.
+
+        Raises:
+            ModuleFileError: there is none.
+        """
+        make = module_function(cls, "make_data_loaders")
+        if make is None:
+            name = cls.__module__
+            raise ModuleFileError(
+                f"Module {name!r}, which has the trial {cls.__name__}, must also define "
+                "make_data_loaders(experiment_config, hparams)",
+                path=getattr(sys.modules.get(name), "__file__", None),
+            )
+        return make(ExperimentConfig.with_defaults(run.config), dict(run.hparams))
+
+
 def trial_classes(module: ModuleType) -> list[type[Any]]:
     """Returns the trial classes that an imported module defines."""
     return [
@@ -317,12 +349,6 @@ def downloaded(trial_class: type[Trial], run: TrialRun) -> TrialRun:
         return run
     config = ExperimentConfig.with_defaults(run.config)
     return dataclasses.replace(run, download_dir=download(config, dict(run.hparams)))
-
-
-def with_batch_size(run: TrialRun) -> TrialRun:
-    """Returns a trial of PEDL with the `global_batch_size` that contexts need: its `batch_size`."""
-    size = run.hparams.get("batch_size", 1)
-    return dataclasses.replace(run, hparams={"global_batch_size": size, **run.hparams})
 
 
 def module_function(trial_class: type[Any], name: str) -> Callable[..., Any] | None:

@@ -75,7 +75,10 @@ WRONG = [
     ({"resources": "two"}, "resources must be a mapping, got 'two'"),
     ({"reproducibility": {"experiment_seed": "x"}}, "experiment_seed must be a whole number, got"),
     ({"reproducibility": {"experiment_seed": float("inf")}}, "must be a whole number, got inf"),
-    ({"searcher": {"max_trials": "x"}}, "searcher.max_trials must be a whole number above 0"),
+    (
+        {"searcher": {"max_trials": "x"}},
+        "searcher.max_trials must be a whole number from 1 to 1,000,",
+    ),
     (
         {"searcher": {"max_concurrent_trials": -1}},
         "trials must be a whole number, 0 or above",
@@ -94,6 +97,24 @@ WRONG = [
     ({"searcher": {"name": "grid"}}, "searcher.metric is needed: the validation metric"),
     ({"searcher": {"name": "pbt", "metric": "a"}}, "searcher.num_rounds is needed: the searcher"),
     ({}, "searcher.max_length is needed: such as {'batches': 1000}"),
+    ({"searcher.metric": "loss"}, "searcher.metric is no field of it"),
+    ({"reproducibility": {"experiment_seed": True}}, "must be a whole number, got True"),
+    ({"searcher": {"max_rungs": 10**9}}, "searcher.max_rungs must be a whole number from 1 to 100"),
+    ({"searcher": {"bracket_rungs": [1, 0]}}, "a list with a whole number from 1 to 100 each, got"),
+    ({"data_layer": {"typ": "s3"}}, "data_layer.typ is no field of it (did you mean 'type'?)"),
+    (
+        {"data_layer": {"host_storage_path": 5}},
+        "data_layer.host_storage_path must be a text, got 5",
+    ),
+    (
+        {"checkpoint_storage": {"type": ["s3"]}},
+        "checkpoint_storage.type must be a text, got ['s3']",
+    ),
+    ({"environment": {"environment_variables": {"A": "1"}}}, "must be a list of 'NAME=value', or"),
+    (
+        {"searcher": {"name": "adaptive", "metric": "a", "max_steps": 3, "budget": {"epochs": 9}}},
+        "searcher.budget must have the unit of the length of a trial, batches, got epochs",
+    ),
 ]
 
 
@@ -109,7 +130,7 @@ def test_all_problems_are_told_at_once():
     config["searcher"] = {"name": "random", "max_trials": "y", "x": 1}
     with pytest.raises(ConfigurationError) as caught:
         parse_experiment(config)
-    assert len(caught.value.problems) == 13
+    assert len(caught.value.problems) == 17
 
 
 def test_numbers_may_be_written_as_texts_and_as_floats():

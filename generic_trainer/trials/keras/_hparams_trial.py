@@ -8,16 +8,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from generic_trainer.errors import ModuleFileError
-from generic_trainer.trials._trial import TrialRun, module_function, with_batch_size
+from generic_trainer.trials._trial import HparamsTrial
 from generic_trainer.trials.keras._context import TFKerasTrialContext
-from generic_trainer.trials.keras._controller import TFKerasController
 from generic_trainer.trials.keras._trial import TFKerasTrial
 
-_LOADERS = "make_data_loaders"
 
-
-class KerasTrial(TFKerasTrial):
+class KerasTrial(HparamsTrial, TFKerasTrial):
     """A compiled Keras model, and a function of its module that returns the data.
 
     ::
@@ -38,10 +34,6 @@ class KerasTrial(TFKerasTrial):
     """
 
     _data: Sequence[Any]
-
-    def __init__(self, hparams: dict[str, Any]) -> None:
-        """Takes the trial's sample of the hyperparameters; a subclass need not call this."""
-        self.hparams = hparams
 
     @abc.abstractmethod
     def build_model(self, hparams: dict[str, Any]) -> Any:  # type: ignore[override]
@@ -68,21 +60,10 @@ class KerasTrial(TFKerasTrial):
         return self._data[1]
 
     @classmethod
-    def open_controller(cls, run: TrialRun) -> TFKerasController:
-        """Builds the trial; its checkpoint is restored when it is needed."""
-        return super().open_controller(with_batch_size(run))
-
-    @classmethod
     def of_context(cls, context: TFKerasTrialContext) -> Any:
         """Returns the trial, its data loaded."""
-        make = module_function(cls, _LOADERS)
-        if make is None:
-            raise ModuleFileError(
-                f"The module of {cls.__name__} must also define {_LOADERS}(experiment_config, "
-                "hparams), which returns the training and the validation data"
-            )
+        loaded = cls.load_data(context.env.run)
         trial = cls(context.get_hparams())
-        loaded = make(context.get_experiment_config(), context.get_hparams())
         trial._data = [
             context.wrap_dataset(data) if isinstance(data, tf.data.Dataset) else data
             for data in loaded

@@ -8,14 +8,14 @@ from typing import Any
 
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials import estimator
-from generic_trainer.trials._trial import TrialRun, with_batch_size
+from generic_trainer.trials._trial import HparamsTrial
 
 _context: contextvars.ContextVar[estimator.EstimatorTrialContext] = contextvars.ContextVar(
     "estimator_trial_context"
 )
 
 
-class HparamsEstimatorTrial(estimator.EstimatorTrial):
+class HparamsEstimatorTrial(HparamsTrial, estimator.EstimatorTrial):
     """A `tf.estimator.Estimator` with its data.
 
     ::
@@ -34,20 +34,11 @@ class HparamsEstimatorTrial(estimator.EstimatorTrial):
     Source: the documentation of PEDL's EstimatorTrial.
     """
 
-    def __init__(self, hparams: dict[str, Any]) -> None:
-        """Takes the trial's sample of the hyperparameters; a subclass need not call this."""
-        self.hparams = hparams
-
     def build_serving_input_receiver_fns(  # type: ignore[override]
         self, hparams: dict[str, Any]
     ) -> dict[str, Callable[..., Any]]:
         """Returns name → serving input receiver function."""
         return {}
-
-    @classmethod
-    def open_controller(cls, run: TrialRun) -> Any:
-        """Builds the trial; its sessions open when they are needed."""
-        return super().open_controller(with_batch_size(run))
 
     @classmethod
     def of_context(cls, context: estimator.EstimatorTrialContext) -> tuple[Any, tuple[Any, ...]]:

@@ -18,9 +18,8 @@ from generic_trainer.errors import (
     raise_problems,
 )
 from generic_trainer.training import distributed
-from generic_trainer.trials._config import ExperimentConfig
-from generic_trainer.trials._process import code_file, fit_to_devices
-from generic_trainer.trials._trial import Trial, TrialRun, module_function
+from generic_trainer.trials._process import fit_to_devices
+from generic_trainer.trials._trial import HparamsTrial, TrialRun
 from generic_trainer.trials.tensorflow._graph import (
     LOSS,
     SHARE,
@@ -35,7 +34,7 @@ _CHECKPOINT = "model.ckpt"
 _LOADERS = "make_data_loaders"
 
 
-class TensorFlowTrial(Trial, abc.ABC):
+class TensorFlowTrial(HparamsTrial, abc.ABC):
     """A model as a TF1 graph.
 
     The module of a subclass also defines ``make_data_loaders(experiment_config, hparams)``, which
@@ -47,10 +46,6 @@ class TensorFlowTrial(Trial, abc.ABC):
 
     Source: the documentation of PEDL's TensorFlowTrial.
     """
-
-    def __init__(self, hparams: dict[str, Any]) -> None:
-        """Takes the trial's sample of the hyperparameters; a subclass need not call this."""
-        self.hparams = hparams
 
     @abc.abstractmethod
     def build_graph(self, record: Any, is_training: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -238,16 +233,8 @@ def _read_base_model(directory: str, session: tf.compat.v1.Session) -> None:
         variable.load(values[variable.name], session)
 
 
-def _datasets(trial_class: Any, run: TrialRun) -> tuple[Any, Any]:
-    make = module_function(trial_class, _LOADERS)
-    if make is None:
-        name = trial_class.__module__
-        raise ModuleFileError(
-            f"Module {name!r}, which has the trial {trial_class.__name__}, must also define "
-            f"{_LOADERS}(experiment_config, hparams)",
-            path=code_file(name),
-        )
-    loaded = make(ExperimentConfig.with_defaults(run.config), dict(run.hparams))
+def _datasets(trial_class: type[TensorFlowTrial], run: TrialRun) -> tuple[Any, Any]:
+    loaded = trial_class.load_data(run)
     kinds = tf.compat.v1.data.Dataset | tf.data.Dataset
     is_pair = isinstance(loaded, (tuple, list)) and len(loaded) == 2
     if not (is_pair and all(isinstance(data, kinds) for data in loaded)):

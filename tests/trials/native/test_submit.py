@@ -108,7 +108,7 @@ def test_create_goes_on_after_submitting(ray_head, code):
 
 def test_what_a_configuration_says_to_ray(ray_head, code):
     config = {
-        "environment": {"environment_variables": ["A=1", "B=x=y"]},
+        "environment": {"environment_variables": {"cpu": [], "gpu": ["A=1", "B=x=y"]}},
         "resources": {"ray": {"entrypoint_num_gpus": 1}},
         "checkpoint_storage": {"type": "gcs", "bucket": "models", "prefix": "mnist/"},
         "hyperparameters": {"rate": Log(-4, -1, base=10), "kind": Categorical(["a", "b"])},
@@ -168,6 +168,19 @@ def test_a_test_on_the_cluster_is_one_batch(ray_head, code):
 def test_what_cannot_be_submitted(options, message):
     with pytest.raises(InvalidExperimentException, match=message):
         estimator.init(CONFIG, **options)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("const.yaml", "it must be a mapping, got 'const.yaml' of type str"),
+        ({"resources": "x"}, "resources must be a mapping"),
+        ({"environment": {"environment_variables": ["A"]}}, "environment_variables must be a list"),
+    ],
+)
+def test_a_configuration_of_the_wrong_kind_is_not_sent(code, config, message):
+    with pytest.raises(ConfigurationError, match=message):
+        estimator.init(config, context_dir=str(code), command=["script.py"])
 
 
 def test_a_notebook_has_to_name_its_script(monkeypatch, tmp_path):
