@@ -125,12 +125,15 @@ class BlockShuffle:
 def _shuffled(
     places: tf.Tensor, sizes: tf.Tensor | int, seed: tf.Tensor, tweak: tf.Tensor
 ) -> tf.Tensor:
-    """Permutes each of `places` within range(size), by a permutation that `tweak` chooses."""
-    keys = tf.broadcast_to(seed, tf.stack([tf.size(places), 2]))
-    tweaked = tf.concat([keys, tf.expand_dims(tf.cast(tweak, tf.int32), 1)], axis=1)
+    """Permutes each of `places` within range(size), by a permutation that `tweak` chooses.
+
+    `tweak` grows by one at most from place to place.
+    """
+    # Below 65,536 places eight bits of each word of a key count, so all three must differ.
+    keys = tf.cast(_draws(tweak[0], tweak[-1], 3, seed), tf.int32)
     largest = tf.broadcast_to(tf.cast(sizes, tf.int64) - 1, tf.shape(places))
     return tf.raw_ops.RandomIndexShuffle(
-        index=places, seed=tweaked, max_index=largest, rounds=_ROUNDS
+        index=places, seed=tf.gather(keys, tweak - tweak[0]), max_index=largest, rounds=_ROUNDS
     )
 
 
@@ -138,13 +141,19 @@ def _permutations(
     size: int, first_epoch: tf.Tensor, last_epoch: tf.Tensor, seed: tf.Tensor
 ) -> tf.Tensor:
     """Returns a permutation of range(size) for each epoch, int64 [epochs, size]."""
-    keys = tf.raw_ops.RandomIndexShuffle(  # distinct numbers for distinct numbers
-        index=tf.range(first_epoch * size, (last_epoch + 1) * size),
+    draws = _draws(first_epoch, last_epoch, size, seed)
+    return tf.cast(tf.argsort(draws, axis=1), tf.int64)
+
+
+def _draws(first: tf.Tensor, last: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
+    """Returns random numbers for each number from the first to the last, int64 [numbers, size]."""
+    draws = tf.raw_ops.RandomIndexShuffle(  # distinct numbers for distinct numbers
+        index=tf.range(first * size, (last + 1) * size),
         seed=tf.concat([seed, [0]], axis=0),
         max_index=tf.constant(_LARGEST, tf.int64),
         rounds=_ROUNDS,
     )
-    return tf.cast(tf.argsort(tf.reshape(keys, [-1, size]), axis=1), tf.int64)
+    return tf.reshape(draws, [-1, size])
 
 
 def choose_order(columns: Columns, options: Any, memory_bytes: int) -> Order:

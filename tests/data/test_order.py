@@ -51,6 +51,13 @@ def test_an_order_does_not_depend_on_where_it_is_cut(order: Order) -> None:
     np.testing.assert_array_equal(np.concatenate(pieces), whole)
 
 
+@pytest.mark.parametrize("order", [FullShuffle(20_000), BlockShuffle(300, 300, 1 << 16)], ids=repr)
+def test_hundreds_of_epochs_have_orders_of_their_own(order: Order) -> None:
+    number = order.num_rows  # type: ignore[attr-defined]
+    starts = [rows(order, epoch * number, epoch * number + 30).tobytes() for epoch in range(300)]
+    assert len(set(starts)) == 300
+
+
 def test_a_full_shuffle_is_as_random_as_numpys() -> None:
     number = 50_000
     drawn = rows(FullShuffle(number), 0, number)
