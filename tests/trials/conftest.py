@@ -50,9 +50,8 @@ def eager_again(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for owner, name in ((context, "default_execution_mode"), (local, "is_eager")):
         monkeypatch.setattr(owner, name, getattr(owner, name))
     yield
-    tf.compat.v1.enable_v2_tensorshape()
-    tf.compat.v1.enable_resource_variables()
-    tf.compat.v1.enable_control_flow_v2()
+    monkeypatch.undo()
+    tf.compat.v1.enable_v2_behavior()
 
 
 def make_fn_args(directory: Path, **fields: Any) -> Any:
