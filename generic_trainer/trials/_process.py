@@ -7,7 +7,6 @@ import functools
 import logging
 import os
 import random
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -96,11 +95,6 @@ def mean_over_slots(metrics: Mapping[str, Any], run: TrialRun) -> dict[str, Any]
         for name in metrics
         if all(each.get(name) is not None for each in of_all)
     }
-
-
-def code_file(module: str) -> str | None:
-    """Returns the file of a module; None if it has none, in a notebook say."""
-    return getattr(sys.modules.get(module), "__file__", None)
 
 
 def write_code(file: str | None, directory: str) -> None:

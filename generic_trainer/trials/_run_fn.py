@@ -24,10 +24,9 @@ from generic_trainer.trials._pipeline import (
     in_pipeline,
     tuned_values,
 )
-from generic_trainer.trials._process import code_file
 from generic_trainer.trials._search import Queue, make_search
 from generic_trainer.trials._side_by_side import ClusterPart, train_side_by_side
-from generic_trainer.trials._trial import Trial, chosen_class, current
+from generic_trainer.trials._trial import Trial, chosen_class, code_file, current
 
 _logger = logging.getLogger(__name__)
 

@@ -190,6 +190,10 @@ class Trial:
         return size
 
 
+# The function of a module of PEDL that returns the data.
+LOADERS = "make_data_loaders"
+
+
 class HparamsTrial(Trial):
     """What trials of PEDL have in common: they are made of hyperparameters, and have no context."""
 
@@ -211,13 +215,13 @@ class HparamsTrial(Trial):
         Raises:
             ModuleFileError: there is none.
         """
-        make = module_function(cls, "make_data_loaders")
+        make = module_function(cls, LOADERS)
         if make is None:
             name = cls.__module__
             raise ModuleFileError(
                 f"Module {name!r}, which has the trial {cls.__name__}, must also define "
-                "make_data_loaders(experiment_config, hparams)",
-                path=getattr(sys.modules.get(name), "__file__", None),
+                f"{LOADERS}(experiment_config, hparams)",
+                path=code_file(name),
             )
         return make(ExperimentConfig.with_defaults(run.config), dict(run.hparams))
 
@@ -349,6 +353,11 @@ def downloaded(trial_class: type[Trial], run: TrialRun) -> TrialRun:
         return run
     config = ExperimentConfig.with_defaults(run.config)
     return dataclasses.replace(run, download_dir=download(config, dict(run.hparams)))
+
+
+def code_file(module: str) -> str | None:
+    """Returns the file of a module; None if it has none, in a notebook say."""
+    return getattr(sys.modules.get(module), "__file__", None)
 
 
 def module_function(trial_class: type[Any], name: str) -> Callable[..., Any] | None:

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from generic_trainer.trials._fields import checked
 from generic_trainer.trials._loop import Controller
 from generic_trainer.trials._pipeline import current_pipeline
-from generic_trainer.trials._process import code_file, seed_generators
+from generic_trainer.trials._process import seed_generators
 from generic_trainer.trials._scripts.loading import (
     StopLoadingImplementation,
     local_run,
@@ -23,6 +23,7 @@ from generic_trainer.trials._trial import (
     HorovodContext,
     Trial,
     TrialRun,
+    code_file,
     current,
     current_run,
 )

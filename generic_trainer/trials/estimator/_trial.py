@@ -8,9 +8,9 @@ from typing import Any
 
 from generic_trainer import estimator as tf_estimator
 from generic_trainer.trials._context import NativeContext
-from generic_trainer.trials._process import code_file, fit_to_devices, seed_generators
+from generic_trainer.trials._process import fit_to_devices, seed_generators
 from generic_trainer.trials._scripts.start import Init, Start
-from generic_trainer.trials._trial import EnvContext, HorovodContext, Trial, TrialRun
+from generic_trainer.trials._trial import EnvContext, HorovodContext, Trial, TrialRun, code_file
 from generic_trainer.trials.estimator._context import EstimatorContext, EstimatorTrialContext
 from generic_trainer.trials.estimator._controller import EstimatorController
 

@@ -13,9 +13,9 @@ from generic_trainer._core.keras import LEGACY_VARIABLE, is_keras_3
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import distributed
 from generic_trainer.trials._context import NativeContext
-from generic_trainer.trials._process import code_file, fit_to_devices
+from generic_trainer.trials._process import fit_to_devices
 from generic_trainer.trials._scripts.start import Init, Start
-from generic_trainer.trials._trial import EnvContext, HorovodContext, Trial, TrialRun
+from generic_trainer.trials._trial import EnvContext, HorovodContext, Trial, TrialRun, code_file
 from generic_trainer.trials.keras._context import TFKerasContext, TFKerasTrialContext
 from generic_trainer.trials.keras._controller import TFKerasController
 

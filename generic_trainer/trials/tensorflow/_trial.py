@@ -19,7 +19,7 @@ from generic_trainer.errors import (
 )
 from generic_trainer.training import distributed
 from generic_trainer.trials._process import fit_to_devices
-from generic_trainer.trials._trial import HparamsTrial, TrialRun
+from generic_trainer.trials._trial import LOADERS, HparamsTrial, TrialRun
 from generic_trainer.trials.tensorflow._graph import (
     LOSS,
     SHARE,
@@ -31,7 +31,6 @@ from generic_trainer.trials.tensorflow._graph import (
 from generic_trainer.trials.tensorflow._serving import export
 
 _CHECKPOINT = "model.ckpt"
-_LOADERS = "make_data_loaders"
 
 
 class TensorFlowTrial(HparamsTrial, abc.ABC):
@@ -161,7 +160,7 @@ class TensorFlowController:
                 steps = (self._train_step(handle, True) for _ in range(batches))
                 return _average(metrics for step in steps for metrics in step)
         except tf.errors.OutOfRangeError as error:  # of a Dataset that repeats for ever
-            raise ModuleFileError(f"{_LOADERS}: the training Dataset has no batch") from error
+            raise ModuleFileError(f"{LOADERS}: the training Dataset has no batch") from error
 
     def validate(self) -> dict[str, Any]:
         """Returns the metrics of one pass over the validation data, averaged over its batches.
@@ -174,7 +173,7 @@ class TensorFlowController:
         handle = self._handles["validation"]
         metrics = _average(_until_end(lambda: self._validation_step(handle, False)[0]))
         if not metrics:
-            raise ModuleFileError(f"{_LOADERS}: the validation Dataset has no batch")
+            raise ModuleFileError(f"{LOADERS}: the validation Dataset has no batch")
         outputs = self._replicas.outputs[0]
         pairs = {name: outputs[name][0] for name in metrics if isinstance(outputs[name], tuple)}
         if pairs and distributed.size() > 1:
@@ -239,13 +238,13 @@ def _datasets(trial_class: type[TensorFlowTrial], run: TrialRun) -> tuple[Any, A
     is_pair = isinstance(loaded, (tuple, list)) and len(loaded) == 2
     if not (is_pair and all(isinstance(data, kinds) for data in loaded)):
         raise ModuleFileError(
-            f"{_LOADERS} must return two tf.data.Datasets, the training and the validation data, "
+            f"{LOADERS} must return two tf.data.Datasets, the training and the validation data, "
             f"but got {loaded!r}"
         )
     training, validation = loaded
     if not _compatible(training.element_spec, validation.element_spec):
         raise ModuleFileError(
-            f"{_LOADERS} must return Datasets of the same structure, shapes and types. Training: "
+            f"{LOADERS} must return Datasets of the same structure, shapes and types. Training: "
             f"{training.element_spec}; validation: {validation.element_spec}"
         )
     return training, validation
