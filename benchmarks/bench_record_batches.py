@@ -1,6 +1,6 @@
 """Record batches per second of TFX's factory and of GenericTrainer's, in examples.
 
-    python -m benchmarks.bench_record_batches [--rows 100000] [--batch 256] [--repeats 3]
+    python -m benchmarks.bench_record_batches [--rows 200000] [--batch 256] [--repeats 3]
 
 Both take turns in this process; the columns are 16, half of them numbers and half strings. `first`
 decodes the files, `later` is another reading in the same process, shuffled or in order, and `again`
@@ -31,7 +31,7 @@ from generic_trainer.data import make_record_batch_factory
 def main() -> None:
     """Prints one table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=3)
     _figures.add_json_option(parser)

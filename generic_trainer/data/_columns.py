@@ -166,7 +166,7 @@ def _join_strings(rows: Rows, separator: bytes) -> Packed:
     places = tf.stack([starts, tf.size(values, tf.int64) + tf.cumsum(ones, exclusive=True)], axis=1)
     numbers = tf.stack([lengths, ones], axis=1)
     order = ranges(tf.reshape(places, [-1]), tf.reshape(numbers, [-1]))
-    pieces = gather(tf.concat([values, gather(_FILLERS, missing)], axis=0), order)
+    pieces = gather(tf.concat([values, gather(tf.constant(_FILLERS), missing)], axis=0), order)
     text = tf.strings.reduce_join(pieces, separator=separator) + separator
     arrays = tf.io.decode_raw(text, _WORD), (row_bytes + missing + len(separator)) // _WORD.size
     spoiled = tf.not_equal(tf.size(_cut(text, separator)), tf.size(pieces) + 1)
@@ -189,6 +189,9 @@ def _split_strings(words: tf.Tensor, counts: tf.Tensor, separator: bytes) -> tf.
 
 def gather(values: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
     """Returns the values at these places of the first dimension."""
+    if values.shape.rank == 1:  # `Gather` copies value by value there, for twice the time or more
+        indices = tf.raw_ops.ExpandDims(input=indices, axis=tf.constant(-1))
+        return tf.raw_ops.GatherNd(params=values, indices=indices)
     return tf.raw_ops.Gather(params=values, indices=indices)
 
 

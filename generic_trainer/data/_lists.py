@@ -56,24 +56,23 @@ class ListPart:
 
     def pack(self, parsed: Mapping[str, Any]) -> tuple[tf.Tensor, Rows]:
         lists = [parsed[key] for key in self.keys]
-        splits = tf.stack([each.row_splits for each in lists])
-        lengths = tf.cast(splits[:, 1:] - splits[:, :-1], _LENGTH)
-        starts = tf.cumsum(tf.reshape(lengths, [-1]), exclusive=True)
-        by_row = tf.transpose(tf.reshape(starts, tf.shape(lengths)))
-        lengths = tf.transpose(lengths)
-        order = ranges(tf.reshape(by_row, [-1]), tf.reshape(lengths, [-1]))
+        splits = tf.cast(tf.stack([each.row_splits for each in lists]), _LENGTH)
+        starts = splits[:, :-1]
+        lengths = tf.transpose(splits[:, 1:] - starts)
+        starts += tf.cumsum(splits[:, -1:], exclusive=True)  # of each feature, one behind another
+        order = ranges(tf.reshape(tf.transpose(starts), [-1]), tf.reshape(lengths, [-1]))
         values = gather(tf.concat([each.flat_values for each in lists], axis=0), order)
         return lengths, Rows(values, tf.cast(tf.reduce_sum(lengths, axis=1), tf.int64))
 
     def take(self, arrays: Arrays, rows: tf.Tensor) -> Features:
         first, second = self.columns
         flat_rows = tf.reshape(rows, [-1])
-        lengths = tf.cast(first.take(arrays[0], flat_rows), tf.int64)
-        source, starts = second.source(arrays[1], flat_rows, tf.reduce_sum(lengths, axis=1))
-        starts = tf.expand_dims(starts, 1) + tf.cumsum(lengths, axis=1, exclusive=True)
-        lengths = tf.transpose(lengths)  # from here on feature by feature, row by row
+        # Feature by feature, row by row.
+        lengths = tf.cast(tf.transpose(first.take(arrays[0], flat_rows)), tf.int64)
+        source, starts = second.source(arrays[1], flat_rows, tf.reduce_sum(lengths, axis=0))
+        starts += tf.cumsum(lengths, exclusive=True)
         cells = tf.reshape(lengths, [-1])
-        indices = ranges(tf.reshape(tf.transpose(starts), [-1]), cells)
+        indices = ranges(tf.reshape(starts, [-1]), cells)
         values = second.read(arrays[1], source, indices)
         batches, size = tf.unstack(tf.shape(rows, tf.int64))
         if self.splits_dtype is None:

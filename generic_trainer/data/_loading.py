@@ -88,8 +88,8 @@ def load_columns(
 
 
 def _load(files: Sequence[RecordFile], parser: Parser, options: Any, plan: ReadPlan) -> Columns:
-    block_rows = parser.rows_at_once(_block_rows(plan.expected.record_bytes))
-    records = _records(files, block_rows, options.reader_num_threads)
+    block_rows = parser.rows_at_once(rows_of_block(plan.expected.record_bytes))
+    records = record_blocks(files, block_rows, options.reader_num_threads)
     # The tuner of `tf.data` starts with one thread: a short pass is over before it has more.
     threads = parser.threads(block_rows, _threads(options.parser_num_threads))
     coded: AbstractSet[str] = plan.expected.coded
@@ -128,12 +128,15 @@ def _load(files: Sequence[RecordFile], parser: Parser, options: Any, plan: ReadP
             raise
 
 
-def _block_rows(record_bytes: int) -> int:
+def rows_of_block(record_bytes: int) -> int:
+    """Returns how many records of about this length to read at a time."""
     least, most = _BLOCK_ROWS
     return min(most, max(least, _BLOCK_BYTES // max(1, record_bytes)))
 
 
-def _records(files: Sequence[RecordFile], block_rows: int, num_threads: int) -> tf.data.Dataset:
+def record_blocks(
+    files: Sequence[RecordFile], block_rows: int, num_threads: int = tf.data.AUTOTUNE
+) -> tf.data.Dataset:
     """Returns a dataset of (file number, serialized records [n]), each block from one file."""
 
     @traced

@@ -8,10 +8,12 @@ the order is that in which TFX reads several files.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import tensorflow as tf
 
 from generic_trainer.data._columns import ArraySpec
@@ -26,7 +28,6 @@ _LARGEST = (1 << 62) - 1
 _BLOCK_BYTES = 1 << 20
 _MOST_BLOCKS = 1 << 14
 _LEAST_WINDOW_ROWS = 1 << 16
-_ORDER_BATCH = 1 << 16
 
 
 class Order(Protocol):
@@ -163,7 +164,8 @@ def choose_order(columns: Columns, options: Any, memory_bytes: int) -> Order:
     """
     num_rows = columns.num_rows
     if not options.shuffle:
-        return StoredOrder(num_rows, _unshuffled_rows(columns, options.reader_num_threads))
+        rows = unshuffled_rows(columns.runs, columns.num_files, options.reader_num_threads)
+        return StoredOrder(num_rows) if rows is None else StoredOrder(num_rows, _stored(rows))
     if columns.store.in_memory:
         return FullShuffle(num_rows)
     row_bytes = columns.row_bytes
@@ -172,35 +174,72 @@ def choose_order(columns: Columns, options: Any, memory_bytes: int) -> Order:
     return BlockShuffle(num_rows, block_rows, window_rows=1 << (fitting.bit_length() - 1))
 
 
-def _unshuffled_rows(columns: Columns, num_threads: int) -> tuple[tf.Tensor, ...]:
-    """Returns the rows, int64 [rows], in TFX's order; () when they are stored in it.
+def _stored(rows: np.ndarray) -> tuple[tf.Tensor, ...]:
+    store = eagerly(lambda: Store([ArraySpec(tf.int64)]))  # its own tensor is of no graph
+    store.append([rows])
+    return tuple(store.tensors())
+
+
+def unshuffled_rows(
+    runs: Sequence[tuple[int, int]], num_files: int, num_threads: int = tf.data.AUTOTUNE
+) -> np.ndarray | None:
+    """Returns the rows, int64 [rows], in TFX's order; None when they are stored in it.
 
     TFX interleaves files record by record, as many at a time as `tf.data` chooses for the machine.
-    The same transformation is applied to row numbers here, so that its choice need not be known.
+
+    Args:
+        runs: see `Columns`.
+        num_files: how many files there are.
+        num_threads: what TFX's reader is asked for.
     """
-    if columns.num_files == 1:
-        return ()
-    return tuple(eagerly(lambda: _write_order(columns, num_threads)).tensors())
-
-
-def _write_order(columns: Columns, num_threads: int) -> Store:
-    starts: list[list[int]] = [[] for _ in range(columns.num_files)]
-    sizes: list[list[int]] = [[] for _ in range(columns.num_files)]
+    if num_files == 1:
+        return None
+    rows_of_files: list[list[np.ndarray]] = [[np.empty(0, np.int64)] for _ in range(num_files)]
     start = 0
-    for file, rows in columns.runs:
-        starts[file].append(start)
-        sizes[file].append(rows)
+    for file, rows in runs:
+        rows_of_files[file].append(np.arange(start, start + rows))
         start += rows
-    runs_by_file = tf.ragged.constant(starts, tf.int64), tf.ragged.constant(sizes, tf.int64)
-    order = tf.data.Dataset.from_tensor_slices(runs_by_file).interleave(
-        traced(_rows_of_file), num_parallel_calls=num_threads, deterministic=True
+    cycle_length = eagerly(lambda: _cycle_length(num_files, num_threads))
+    return interleaved([np.concatenate(rows) for rows in rows_of_files], cycle_length)
+
+
+def _cycle_length(num_files: int, num_threads: int) -> int:
+    """Returns how many of some files TFX reads at a time: `tf.data` is asked with their numbers."""
+    twice = traced(lambda number: tf.data.Dataset.from_tensors(number).repeat(2))
+    numbers = tf.data.Dataset.range(num_files).interleave(
+        twice, num_parallel_calls=num_threads, deterministic=True
     )
-    store = Store([ArraySpec(tf.int64)])
-    for rows in as_it_stands(order.batch(_ORDER_BATCH)).as_numpy_iterator():
-        store.append([rows])
-    return store
+    met: set[int] = set()
+    for number in map(int, as_it_stands(numbers).as_numpy_iterator()):
+        if number in met:
+            break
+        met.add(number)
+    return len(met)
 
 
-def _rows_of_file(starts: tf.Tensor, sizes: tf.Tensor) -> tf.data.Dataset:
-    runs = tf.data.Dataset.from_tensor_slices((starts, sizes))
-    return runs.flat_map(traced(lambda start, size: tf.data.Dataset.range(start, start + size)))
+def interleaved(sources: Sequence[np.ndarray], cycle_length: int) -> np.ndarray:
+    """Returns the values of arrays [n] in the order of `tf.data.Dataset.interleave`.
+
+    That takes eighteen microseconds a value where it runs in parallel.
+
+    Args:
+        sources: the arrays.
+        cycle_length: how many of them are open at a time.
+    """
+    pieces: list[np.ndarray] = []
+    waiting = deque(sources)
+    opened: list[np.ndarray | None] = [None] * cycle_length
+    while waiting or any(values is not None for values in opened):
+        # One value of each; a place whose array has ended is empty until its next turn.
+        for place, values in enumerate(opened):
+            if values is None and waiting:
+                values = waiting.popleft()
+            if values is not None:
+                pieces.append(values[:1])
+                opened[place] = values[1:] if len(values) else None
+        filled = [values for values in opened if values is not None]
+        if filled and (len(filled) == cycle_length or not waiting):
+            least = min(map(len, filled))
+            pieces.append(np.stack([values[:least] for values in filled], axis=1).ravel())
+            opened = [None if values is None else values[least:] for values in opened]
+    return np.concatenate(pieces)

@@ -97,7 +97,7 @@ def estimate(files: Sequence[RecordFile], parser: Parser) -> Estimate:
     """
     filled = [file for file in files if file.size]
     chosen = filled[:: max(1, len(filled) // _SAMPLE_FILES)][:_SAMPLE_FILES]
-    samples = [_first_records(file, parser.rows_at_once(_SAMPLE_RECORDS)) for file in chosen]
+    samples = [first_records(file, parser.rows_at_once(_SAMPLE_RECORDS)) for file in chosen]
     records = tf.concat([tf.zeros([0], tf.string), *samples], axis=0)
     number = len(records)
     if not number:
@@ -112,7 +112,8 @@ def estimate(files: Sequence[RecordFile], parser: Parser) -> Estimate:
     return Estimate(num_examples, int(record_bytes), int(num_examples * row_bytes), coded)
 
 
-def _first_records(file: RecordFile, count: int) -> tf.Tensor:
+def first_records(file: RecordFile, count: int) -> tf.Tensor:
+    """Returns up to `count` serialized records, string [n]."""
     batches = record_dataset(file.path, file.compression).take(count)
     return next(iter(as_it_stands(batches.batch(count))), tf.zeros([0], tf.string))
 

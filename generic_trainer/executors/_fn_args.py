@@ -71,15 +71,17 @@ def _copy(mapping: Any) -> dict[str, Any] | None:
 
 def _data_accessor(examples_format: ExamplesFormat, seed: int | None) -> fn_args_utils.DataAccessor:
     examples = [_like_original(examples_format)]
+    payload_format = examples_utils.get_payload_format_string(examples[0])
     return fn_args_utils.DataAccessor(
         tf_dataset_factory=make_dataset_factory(
             tfxio_utils.get_tf_dataset_factory_from_artifact(examples, _TELEMETRY),
-            payload_format=examples_utils.get_payload_format_string(examples[0]),
+            payload_format=payload_format,
             data_view_uri=examples_format.data_view_uri,
             seed=seed,
         ),
         record_batch_factory=make_record_batch_factory(
-            tfxio_utils.get_record_batch_factory_from_artifact(examples, _TELEMETRY)
+            tfxio_utils.get_record_batch_factory_from_artifact(examples, _TELEMETRY),
+            payload_format=payload_format,
         ),
         data_view_decode_fn=tfxio_utils.get_data_view_decode_fn_from_artifact(examples, _TELEMETRY),
     )

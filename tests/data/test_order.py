@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from generic_trainer.data._order import BlockShuffle, FullShuffle, Order
+from generic_trainer.data._order import (
+    BlockShuffle,
+    FullShuffle,
+    Order,
+    interleaved,
+    unshuffled_rows,
+)
 
 SEED = tf.constant([3, 4])
 
@@ -77,3 +83,31 @@ def test_a_block_shuffle_takes_its_windows_from_everywhere() -> None:
         assert window.max() > 90_000
         assert len(np.unique(window // 100)) <= 84  # few blocks are open at a time
         assert (np.abs(np.diff(window)) < 100).mean() < 0.1  # and they are mixed
+
+
+@pytest.mark.parametrize("parallel", [1, tf.data.AUTOTUNE])
+@pytest.mark.parametrize("cycle_length", [1, 2, 3, 5, 20])
+def test_interleaved_is_the_order_of_tf_data(cycle_length: int, parallel: int) -> None:
+    rng = np.random.default_rng(cycle_length)
+    for number in (1, 2, 3, 7, 12):
+        sizes = rng.integers(0, 6, number) * rng.integers(0, 9, number)
+        starts = np.cumsum(sizes) - sizes
+        expected = tf.data.Dataset.from_tensor_slices((starts, starts + sizes)).interleave(
+            tf.data.Dataset.range, cycle_length, num_parallel_calls=parallel, deterministic=True
+        )
+        sources = [
+            np.arange(start, start + size) for start, size in zip(starts, sizes, strict=True)
+        ]
+        assert interleaved(sources, cycle_length).tolist() == list(expected.as_numpy_iterator())
+
+
+@pytest.mark.parametrize("threads", [1, 2, tf.data.AUTOTUNE])
+def test_files_are_read_as_many_at_a_time_as_tf_data_reads(threads: int) -> None:
+    sizes = [3, 0, 5, 1, 4, 2, 2, 6]
+    firsts = np.cumsum(sizes) - sizes
+    expected = tf.data.Dataset.from_tensor_slices((firsts, firsts + sizes)).interleave(
+        tf.data.Dataset.range, num_parallel_calls=threads, deterministic=True
+    )
+    order = unshuffled_rows(list(enumerate(sizes)), len(sizes), threads)
+    assert order is not None
+    assert order.tolist() == list(expected.as_numpy_iterator())

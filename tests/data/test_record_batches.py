@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import tensorflow as tf
 from tfx_bsl.tfxio import tf_example_record
 from tfx_bsl.tfxio.dataset_options import RecordBatchesOptions
 
-from generic_trainer.data import MEMORY_VARIABLE, make_record_batch_factory
+from generic_trainer.data import MEMORY_VARIABLE, _arrow, _record_batches, make_record_batch_factory
 from generic_trainer.data._cache_folder import DIRECTORY_VARIABLE
-from tests.data.reading import numbered, schema_of, write_files
+from generic_trainer.errors import DataError
+from tests.data.reading import example, feature_of, numbered, schema_of, write_files
 
 IN_ORDER = RecordBatchesOptions(batch_size=32, num_epochs=1, shuffle=False)
 SHUFFLED = RecordBatchesOptions(batch_size=32, num_epochs=2, shuffle_seed=3)
@@ -26,6 +28,19 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache."""
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "cache"))
     return tmp_path / "cache"
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many files were decoded, each time that some were."""
+    calls: list[int] = []
+
+    def decode_files(files: Sequence[Any], schema: Any, room: int) -> Any:
+        calls.append(len(files))
+        return _arrow.decode_files(files, schema, room)
+
+    monkeypatch.setattr(_record_batches, "decode_files", decode_files)
+    return calls
 
 
 class Tfx:
@@ -61,14 +76,76 @@ def ids(batches: Iterator[pa.RecordBatch]) -> list[int]:
         IN_ORDER._replace(batch_size=1000),
     ],
 )
-def test_batches_are_those_of_tfx(taxis: str, options: RecordBatchesOptions) -> None:
+def test_batches_are_those_of_tfx(
+    taxis: str, options: RecordBatchesOptions, decoded: list[int]
+) -> None:
     expected = list(Tfx()([taxis], options, schema_of()))
     tfx = Tfx()
     for _ in range(2):  # decoded, and cached
-        batches = list(factory(tfx)([taxis], options, schema_of()))
-        assert [batch.num_rows for batch in batches] == [batch.num_rows for batch in expected]
-        assert all(map(pa.RecordBatch.equals, batches, expected))
-    assert len(tfx.calls) == 1
+        assert_same(factory(tfx)([taxis], options, schema_of()), expected)
+    assert decoded and not decoded[1:] and not tfx.calls
+
+
+def records_of(missing: bool, empty: bool) -> list[bytes]:
+    """Returns records in which features are there, missing, without a type, and empty lists."""
+    whole = {"id": 7, "price": [0.0, 2.5], "city": "", "tags": ["a", ""], "clicks": [10, 0]}
+    some = [example(**whole), example(**{**whole, "id": -1, "tags": ["\xff" * 30]})] * 9
+    if missing:
+        some += [example(**{key: whole[key] for key in keys}) for keys in (["id"], ["tags"], [])]
+        some += [example(**{**whole, "clicks": []}), b""]
+    if empty:
+        none = tf.train.Feature(int64_list=tf.train.Int64List())
+        features = tf.train.Features(feature={"clicks": none, "id": feature_of(4)})
+        some.append(tf.train.Example(features=features).SerializeToString())
+    return some
+
+
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("empty", [False, True])
+@pytest.mark.parametrize("times", [1, 300])  # which makes several blocks of records
+def test_what_is_missing_is_null_and_what_is_empty_is_not(
+    tmp_path: Path, missing: bool, empty: bool, times: int
+) -> None:
+    records = records_of(missing, empty) * times
+    pattern = write_files(tmp_path / "data", [records, records[::-1], records[:1]])
+    expected = list(Tfx()([pattern], IN_ORDER, schema_of()))
+    tfx = Tfx()
+    assert_same(factory(tfx)([pattern], IN_ORDER, schema_of()), expected)
+    assert not tfx.calls
+
+
+def test_records_that_are_mostly_open_are_decoded_by_tfx_bsl_alone(tmp_path: Path) -> None:
+    records = records_of(False, True)[-1:] * 40 + records_of(True, True)
+    pattern = write_files(tmp_path / "data", [records])
+    expected = list(Tfx()([pattern], IN_ORDER, schema_of()))
+    assert_same(factory(Tfx())([pattern], IN_ORDER, schema_of()), expected)
+
+
+def test_a_record_that_tfx_cannot_decode_fails_as_with_tfx(tmp_path: Path) -> None:
+    for name, record in {"type": example(id="seven"), "garbage": b"\x01garbage"}.items():
+        pattern = write_files(tmp_path / name, [[*numbered(0, 20), record]])
+        with pytest.raises(Exception) as theirs:
+            list(Tfx()([pattern], IN_ORDER, schema_of()))
+        with pytest.raises(type(theirs.value)) as ours:
+            list(factory(Tfx())([pattern], IN_ORDER, schema_of()))
+        assert str(ours.value) == str(theirs.value)
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    pattern = write_files(tmp_path, [numbered(0, 20), numbered(20, 40)])
+    file = tmp_path / "data-00001.gz"
+    file.write_bytes(file.read_bytes()[:-40])
+    with pytest.raises(DataError, match=file.name):
+        list(factory(Tfx())([pattern], IN_ORDER, schema_of()))
+
+
+def assert_same(batches: Iterator[pa.RecordBatch], expected: Sequence[pa.RecordBatch]) -> None:
+    ours = list(batches)
+    assert [batch.num_rows for batch in ours] == [batch.num_rows for batch in expected]
+    for batch, other in zip(ours, expected, strict=True):
+        batch.validate(full=True)
+        assert batch.schema == other.schema
+        assert batch.equals(other)
 
 
 def test_shuffled_every_epoch_has_every_row_in_an_order_of_its_own(taxis: str) -> None:
@@ -85,18 +162,18 @@ def test_endless_batches_are_all_full(taxis: str) -> None:
     assert [next(endless).num_rows for _ in range(30)] == [32] * 30
 
 
-def test_other_files_are_decoded_anew(tmp_path: Path) -> None:
-    tfx, folder = Tfx(), tmp_path / "data"
+def test_other_files_are_decoded_anew(tmp_path: Path, decoded: list[int]) -> None:
+    folder = tmp_path / "data"
     folder.mkdir()
-    read = factory(tfx)
+    read = factory(Tfx())
     pattern = write_files(folder, [numbered(0, 20)])
     assert ids(read([pattern], IN_ORDER, schema_of())) == list(range(20))
     write_files(folder, [numbered(20, 50)])
     assert ids(read([pattern], IN_ORDER, schema_of())) == list(range(20, 50))
-    assert len(tfx.calls) == 2
+    assert len(decoded) == 2
 
 
-def test_what_is_damaged_is_never_read(taxis: str, cache: Path) -> None:
+def test_what_is_damaged_is_never_read(taxis: str, cache: Path, decoded: list[int]) -> None:
     tfx = Tfx()
     numbers = ids(factory(tfx)([taxis], IN_ORDER, schema_of()))
     (file,) = cache.rglob("*.arrow")
@@ -105,7 +182,7 @@ def test_what_is_damaged_is_never_read(taxis: str, cache: Path) -> None:
     content.tofile(file)
     assert ids(factory(tfx)([taxis], IN_ORDER, schema_of())) == numbers
     assert ids(factory(tfx)([taxis], IN_ORDER, schema_of())) == numbers
-    assert len(tfx.calls) == 2  # the damage is mended
+    assert len(decoded) == 2  # the damage is mended
 
 
 def test_what_does_not_fit_is_left_to_tfx(
@@ -127,11 +204,15 @@ def test_without_a_schema_it_is_tfx(taxis: str) -> None:
     assert tfx.calls == [IN_ORDER]
 
 
+def test_other_payloads_are_those_of_tfx() -> None:
+    tfx = Tfx()
+    assert make_record_batch_factory(tfx, payload_format="FORMAT_PROTO") is tfx
+
+
 def test_without_a_cache_it_is_decoded_once_in_a_process(
-    taxis: str, monkeypatch: pytest.MonkeyPatch
+    taxis: str, monkeypatch: pytest.MonkeyPatch, decoded: list[int]
 ) -> None:
     monkeypatch.setenv(DIRECTORY_VARIABLE, "off")
-    tfx = Tfx()
-    read = factory(tfx)
+    read = factory(Tfx())
     assert ids(read([taxis], IN_ORDER, schema_of())) == ids(read([taxis], IN_ORDER, schema_of()))
-    assert len(tfx.calls) == 1
+    assert len(decoded) == 1
