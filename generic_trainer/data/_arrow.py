@@ -24,7 +24,7 @@ from generic_trainer._core.records import RecordFile
 from generic_trainer.data._columns import gather
 from generic_trainer.data._counting import check_whole, remember_counts, size_of_records
 from generic_trainer.data._graph import as_it_stands, traced
-from generic_trainer.data._loading import record_blocks, rows_of_block
+from generic_trainer.data._loading import record_blocks
 from generic_trainer.data._order import unshuffled_rows
 from generic_trainer.data._plan import first_records
 
@@ -39,6 +39,8 @@ _EMPTY_MESSAGE = r"(?s)\C*[\x0a\x12\x1a]\x00\C*"
 # Where more records than this have to go through tfx_bsl, all do: parsing them first costs more.
 _MOST_AGAIN = 0.5
 _SAMPLE_RECORDS = 100
+# Making the arrays of a block takes as long for one row as for hundreds.
+_BLOCK_ROWS, _BLOCK_BYTES = 4096, 16 << 20
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ def _blocks(
     def parse(file: tf.Tensor, records: tf.Tensor) -> Any:
         return file, size_of_records(records), decoder.parse(records)
 
-    block_rows = rows_of_block(sum(map(len, sample.numpy())) // max(1, len(sample)))
+    record_bytes = sum(map(len, sample.numpy())) // max(1, len(sample))
+    block_rows = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // max(1, record_bytes)))
     threads = len(available_cpus())
     parsed = record_blocks(files, block_rows).map(
         parse, num_parallel_calls=threads, deterministic=True
@@ -149,8 +152,7 @@ class ExampleDecoder:
         self._groups: dict[tf.DType, list[str]] = {}
         for field in self._decoder.ArrowSchema():
             self._groups.setdefault(_DTYPES[field.type.value_type], []).append(field.name)
-        again = self._again(sample, self._features(sample))
-        self._parses = len(again) <= _MOST_AGAIN * len(sample)
+        self._parses = bool(self._groups) and self._pays(sample)
 
     @property
     def _decoder(self) -> Any:
@@ -164,15 +166,13 @@ class ExampleDecoder:
         """Parses records, string [n], into what `batch` takes."""
         if not self._parses:
             return tf.range(tf.size(records, tf.int64)), records, ()
-        features = self._features(records)
-        again = self._again(records, features)
-        groups = []
+        values, splits = self._lists(records)
+        again = self._again(records, tf.stack(splits))
+        groups, start = [], 0
         for dtype, names in self._groups.items():
-            lists = [features[name] for name in names]
-            values, lengths = tf.concat([each.flat_values for each in lists], axis=0), ()
-            if dtype == tf.string:
-                values, lengths = tf.strings.reduce_join(values), tf.strings.length(values)
-            groups.append(_Parsed(tf.stack([each.row_splits for each in lists]), values, lengths))
+            own = slice(start, start + len(names))
+            start = own.stop
+            groups.append(_parsed(dtype, tf.concat(values[own], axis=0), tf.stack(splits[own])))
         return again, gather(records, again), tuple(groups)
 
     def batch(self, parsed: Any) -> pa.RecordBatch:
@@ -192,23 +192,41 @@ class ExampleDecoder:
         both = pa.Table.from_batches([whole, self._decoder.DecodeBatch(records)])
         return _as_one(both).take(pa.array(order))
 
-    def _features(self, records: tf.Tensor) -> dict[str, Any]:
-        lists = {
-            name: tf.io.RaggedFeature(dtype, row_splits_dtype=tf.int64)
-            for dtype, names in self._groups.items()
-            for name in names
-        }
-        return tf.io.parse_example(records, lists) if lists else {}
+    def _pays(self, sample: tf.Tensor) -> bool:
+        _, splits = self._lists(sample)
+        return len(self._again(sample, tf.stack(splits))) <= _MOST_AGAIN * len(sample)
 
-    def _again(self, records: tf.Tensor, features: Mapping[str, Any]) -> tf.Tensor:
+    def _lists(self, records: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Returns the values of each feature, and where the list of each row starts in them."""
+        types = [dtype for dtype, names in self._groups.items() for _ in names]
+        # Ragged tensors of them would take 2 ms each to make.
+        parsed = tf.raw_ops.ParseExampleV2(
+            serialized=records,
+            names=tf.constant([], tf.string),
+            sparse_keys=tf.constant([], tf.string),
+            dense_keys=tf.constant([], tf.string),
+            ragged_keys=[name for names in self._groups.values() for name in names],
+            dense_defaults=[],
+            num_sparse=0,
+            sparse_types=[],
+            ragged_value_types=types,
+            ragged_split_types=[tf.int64] * len(types),
+            dense_shapes=[],
+        )
+        return parsed.ragged_values, parsed.ragged_row_splits
+
+    def _again(self, records: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
         """Returns the places of the records that tfx_bsl has to decode, int64 [n]."""
-        if not features:
-            return tf.range(tf.size(records, tf.int64))
-        splits = tf.stack([each.row_splits for each in features.values()])
         with_empty = tf.reduce_any(tf.equal(splits[:, 1:], splits[:, :-1]), axis=0)
         places = tf.reshape(tf.where(with_empty), [-1])
         is_open = tf.strings.regex_full_match(gather(records, places), _EMPTY_MESSAGE)
         return tf.boolean_mask(places, is_open)
+
+
+def _parsed(dtype: tf.DType, values: tf.Tensor, splits: tf.Tensor) -> _Parsed:
+    if dtype == tf.string:
+        return _Parsed(splits, tf.strings.reduce_join(values), tf.strings.length(values))
+    return _Parsed(splits, values, ())
 
 
 def _arrays(group: _Parsed) -> Iterator[pa.Array]:

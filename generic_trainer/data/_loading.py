@@ -88,7 +88,7 @@ def load_columns(
 
 
 def _load(files: Sequence[RecordFile], parser: Parser, options: Any, plan: ReadPlan) -> Columns:
-    block_rows = parser.rows_at_once(rows_of_block(plan.expected.record_bytes))
+    block_rows = parser.rows_at_once(_block_rows(plan.expected.record_bytes))
     records = record_blocks(files, block_rows, options.reader_num_threads)
     # The tuner of `tf.data` starts with one thread: a short pass is over before it has more.
     threads = parser.threads(block_rows, _threads(options.parser_num_threads))
@@ -128,8 +128,7 @@ def _load(files: Sequence[RecordFile], parser: Parser, options: Any, plan: ReadP
             raise
 
 
-def rows_of_block(record_bytes: int) -> int:
-    """Returns how many records of about this length to read at a time."""
+def _block_rows(record_bytes: int) -> int:
     least, most = _BLOCK_ROWS
     return min(most, max(least, _BLOCK_BYTES // max(1, record_bytes)))
 
