@@ -10,7 +10,7 @@
 A line is one data set and one batch size. Of `--kinds`, `half` are numbers and strings, `mixed` a
 third each of numbers, strings and sparse lists; `distinct` are strings that never repeat. Readers
 take turns in one process, so that all of them meet the same neighbours on the machine, and every
-number is a median over `--repeats`. Shuffling is on.
+number is a median over `--repeats`. Shuffling is on, or off with `--unshuffled`.
 
 `stream` is one pass of the streaming reader. `first` is the first epoch from columns, with all that
 it takes: opening, reading, parsing. `memory` and `disk` are later epochs of the two column paths,
@@ -120,7 +120,9 @@ class _Case:
         self._arguments = arguments
         sample = arguments.sample * 16 // max(16, len(schema.feature))
         self._sample_batches = max(1, min(rows, sample) // batch)
-        self._options = TensorFlowDatasetOptions(batch_size=batch, num_epochs=None)
+        self._options = TensorFlowDatasetOptions(
+            batch_size=batch, num_epochs=None, shuffle=not arguments.unshuffled
+        )
         self._clock = time.process_time if arguments.clock == "cpu" else time.perf_counter
         self._iterate = _fetch if arguments.consume == "python" else _count
 
@@ -360,6 +362,7 @@ def _arguments() -> argparse.Namespace:
         "--sample", type=int, default=200_000, help="examples of a later epoch, of 16 features"
     )
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--unshuffled", action="store_true", help="rows in TFX's order")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--consume", choices=("graph", "python"), default="graph")
     parser.add_argument(
