@@ -249,6 +249,6 @@ def _arrays(group: _Parsed) -> Iterator[pa.Array]:
         start += splits[-1]
 
 
-def _bits(values: Sequence[bool] | np.ndarray) -> pa.Buffer | None:
+def _bits(values: np.ndarray) -> pa.Buffer | None:
     """Returns Arrow's bitmap of what is not null; None: nothing is."""
     return None if np.all(values) else pa.py_buffer(np.packbits(values, bitorder="little"))
