@@ -22,9 +22,9 @@ import tensorflow as tf
 from generic_trainer._core.machine import available_cpus
 from generic_trainer._core.records import RecordFile
 from generic_trainer.data._columns import gather
-from generic_trainer.data._counting import check_whole, remember_counts, size_of_records
+from generic_trainer.data._counting import check_whole, remember_counts
 from generic_trainer.data._graph import as_it_stands, traced
-from generic_trainer.data._loading import record_blocks
+from generic_trainer.data._loading import files_at_once, record_blocks, runs_of, sized
 from generic_trainer.data._order import unshuffled_rows
 from generic_trainer.data._plan import first_records
 
@@ -75,13 +75,13 @@ def decode_files(files: Sequence[RecordFile], schema: Any, room: int) -> Decoded
     runs: list[tuple[int, int]] = []
     sizes = np.zeros([len(files), 2], np.int64)
     taken = 0
-    for file, size, batch in _blocks(files, schema):
+    for numbers, of_files, batch in _blocks(files, schema):
         taken += batch.nbytes
         if 2 * taken > room:  # they are copied into one
             return None
         batches.append(batch)
-        runs.append((file, batch.num_rows))
-        sizes[file] += size
+        runs.extend(runs_of(numbers, of_files))
+        np.add.at(sizes, numbers, of_files)
     check_whole(files, sizes[:, 1])
     remember_counts(files, sizes[:, 0])
     return DecodedRows(_as_one(pa.Table.from_batches(batches)), runs, len(files)) if runs else None
@@ -89,30 +89,33 @@ def decode_files(files: Sequence[RecordFile], schema: Any, room: int) -> Decoded
 
 def _blocks(
     files: Sequence[RecordFile], schema: Any
-) -> Iterator[tuple[int, np.ndarray, pa.RecordBatch]]:
-    """Yields (file number, `size_of_records`, their rows) of one block of records after another."""
+) -> Iterator[tuple[np.ndarray, np.ndarray, pa.RecordBatch]]:
+    """Yields (file numbers, their sizes, rows) of some records after another; see `sized`."""
     sample = first_records(max(files, key=lambda file: file.size), _SAMPLE_RECORDS)
     decoder = ExampleDecoder(schema, sample)
 
     @traced
-    def parse(file: tf.Tensor, records: tf.Tensor) -> Any:
-        return file, size_of_records(records), decoder.parse(records)
+    def parse(numbers: tf.Tensor, blocks: Any) -> Any:
+        numbers, sizes, records = sized(numbers, blocks)
+        return numbers, sizes, decoder.parse(records)
 
     record_bytes = sum(map(len, sample.numpy())) // max(1, len(sample))
     block_rows = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // max(1, record_bytes)))
     threads = len(available_cpus())
-    parsed = record_blocks(files, block_rows).map(
+    parsed = record_blocks(files, block_rows, files_at_once(files)).map(
         parse, num_parallel_calls=threads, deterministic=True
     )
-    waiting: deque[tuple[int, np.ndarray, Future[pa.RecordBatch]]] = deque()
+    waiting: deque[tuple[np.ndarray, np.ndarray, Future[pa.RecordBatch]]] = deque()
     with ThreadPoolExecutor(threads) as pool:
-        for number, length, block in as_it_stands(parsed.prefetch(2)).as_numpy_iterator():
-            waiting.append((int(number), length, pool.submit(decoder.batch, block)))
+        for block_numbers, block_sizes, block in as_it_stands(
+            parsed.prefetch(2)
+        ).as_numpy_iterator():
+            waiting.append((block_numbers, block_sizes, pool.submit(decoder.batch, block)))
             if len(waiting) > threads:
-                file, size, batch = waiting.popleft()
-                yield file, size, batch.result()
-        for file, size, batch in waiting:
-            yield file, size, batch.result()
+                numbers, sizes, batch = waiting.popleft()
+                yield numbers, sizes, batch.result()
+        for numbers, sizes, batch in waiting:
+            yield numbers, sizes, batch.result()
 
 
 def _as_one(table: pa.Table) -> pa.RecordBatch:

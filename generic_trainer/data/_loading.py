@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from generic_trainer._core.machine import available_cpus
-from generic_trainer._core.records import READ_ERRORS, RecordFile, record_dataset
+from generic_trainer._core.records import FRAME_BYTES, READ_ERRORS, RecordFile, record_dataset
 from generic_trainer.data._columns import SEPARATORS
 from generic_trainer.data._counting import check_whole, remember_counts, size_of_records
 from generic_trainer.data._diagnosis import read_error
@@ -33,6 +33,8 @@ _logger = logging.getLogger(__name__)
 _FILES_AT_A_TIME = 16
 _BLOCK_BYTES = 1 << 20
 _BLOCK_ROWS = (16, 4096)
+# A block costs a millisecond in Python, whatever is in it; to put blocks together, some thirty.
+_FEW_FILES = 32
 _VOCABULARY_SHARE = 8  # of the memory budget, also where columns are on disk
 _PROGRESS_INTERVAL_S = 10.0
 
@@ -88,8 +90,10 @@ def load_columns(
 
 
 def _load(files: Sequence[RecordFile], parser: Parser, options: Any, plan: ReadPlan) -> Columns:
-    block_rows = parser.rows_at_once(_block_rows(plan.expected.record_bytes))
-    records = record_blocks(files, block_rows, options.reader_num_threads)
+    wanted_rows = _block_rows(plan.expected.record_bytes)
+    block_rows = parser.rows_at_once(wanted_rows)
+    at_once = files_at_once(files) if block_rows == wanted_rows else 1
+    records = record_blocks(files, block_rows, at_once, options.reader_num_threads)
     # The tuner of `tf.data` starts with one thread: a short pass is over before it has more.
     threads = parser.threads(block_rows, _threads(options.parser_num_threads))
     coded: AbstractSet[str] = plan.expected.coded
@@ -102,13 +106,13 @@ def _load(files: Sequence[RecordFile], parser: Parser, options: Any, plan: ReadP
         sizes = np.zeros([len(files), 2], np.int64)
         progress = ReadingProgress(plan.expected.num_examples)
         try:
-            for file, size, arrays, spoiled in _blocks(records, parser, layout, threads):
+            for numbers, of_files, arrays, spoiled in _blocks(records, parser, layout, threads):
                 if spoiled:
                     raise _SeparatorInData
                 store.append(arrays)
-                columns.runs.append((int(file), int(size[0])))
-                sizes[file] += size
-                progress.update(int(size[0]))
+                columns.runs.extend(runs_of(numbers, of_files))
+                np.add.at(sizes, numbers, of_files)
+                progress.update(int(of_files[:, 0].sum()))
                 _keep_room(store, plan)
             check_whole(files, sizes[:, 1])
             remember_counts(files, sizes[:, 0])
@@ -133,10 +137,28 @@ def _block_rows(record_bytes: int) -> int:
     return min(most, max(least, _BLOCK_BYTES // max(1, record_bytes)))
 
 
+def files_at_once(files: Sequence[RecordFile]) -> int:
+    """Returns how many of these files to take records of together: where many are small, many."""
+    if len(files) <= _FEW_FILES:
+        return 1
+    mean_bytes = sum(file.size for file in files) // len(files)
+    return min(len(files), max(1, _BLOCK_BYTES // max(1, mean_bytes)))
+
+
 def record_blocks(
-    files: Sequence[RecordFile], block_rows: int, num_threads: int = tf.data.AUTOTUNE
+    files: Sequence[RecordFile],
+    block_rows: int,
+    at_once: int = 1,
+    num_threads: int = tf.data.AUTOTUNE,
 ) -> tf.data.Dataset:
-    """Returns a dataset of (file number, serialized records [n]), each block from one file."""
+    """Returns a dataset of what `sized` takes: file numbers, and their serialized records.
+
+    Args:
+        files: the files.
+        block_rows: records of one file that are read together, at most.
+        at_once: how many such blocks are put together.
+        num_threads: how many files are read at a time; -1 leaves it to the machine.
+    """
 
     @traced
     def blocks_of_file(number: tf.Tensor, path: tf.Tensor, compression: tf.Tensor) -> Any:
@@ -150,22 +172,44 @@ def record_blocks(
             [file.compression for file in files],
         )
     )
-    return numbered.interleave(
+    blocks = numbered.interleave(
         blocks_of_file,
         cycle_length=min(_FILES_AT_A_TIME, len(files)),
         num_parallel_calls=min(_threads(num_threads), _FILES_AT_A_TIME, len(files)),
         deterministic=True,
     )
+    return blocks if at_once == 1 else blocks.ragged_batch(at_once)
+
+
+def sized(numbers: tf.Tensor, records: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns an element of `record_blocks`, whether of one file or of several.
+
+    Returns:
+        File numbers, int64 [blocks]; `size_of_records` of each, int64 [blocks, 2]; the serialized
+        records of all, string [n].
+    """
+    if not isinstance(records, tf.RaggedTensor):
+        return tf.expand_dims(numbers, 0), tf.expand_dims(size_of_records(records), 0), records
+    flat = records.flat_values
+    lengths = tf.cast(tf.strings.length(flat), tf.int64) + FRAME_BYTES
+    num_bytes = tf.math.segment_sum(lengths, records.value_rowids())
+    return numbers, tf.stack([records.row_lengths(), num_bytes], axis=1), flat
+
+
+def runs_of(numbers: np.ndarray, sizes: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yields the runs (see `Columns`) of file numbers [blocks] and their sizes [blocks, 2]."""
+    return zip(numbers.tolist(), sizes[:, 0].tolist(), strict=True)
 
 
 def _blocks(
     records: tf.data.Dataset, parser: Parser, layout: Layout, threads: int
 ) -> Iterator[Any]:
-    """Yields (file number, `size_of_records`, arrays, whether they hold the separator)."""
+    """Yields (file numbers, their sizes, arrays, whether they hold the separator)."""
 
     @traced
-    def pack(file: tf.Tensor, serialized: tf.Tensor) -> Any:
-        return file, size_of_records(serialized), *layout.pack(parser.parse_lists(serialized))
+    def pack(numbers: tf.Tensor, blocks: Any) -> Any:
+        numbers, sizes, serialized = sized(numbers, blocks)
+        return numbers, sizes, *layout.pack(parser.parse_lists(serialized))
 
     packed = records.map(pack, num_parallel_calls=threads, deterministic=True)
     yield from as_it_stands(packed.prefetch(2)).as_numpy_iterator()

@@ -18,7 +18,15 @@ from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
 from generic_trainer import data
 from generic_trainer.data import make_dataset_factory
 from generic_trainer.errors import ConfigurationError
-from tests.data.reading import ids, numbered, schema_of, tfx_dataset, write, write_files
+from tests.data.reading import (
+    assert_same_elements,
+    ids,
+    numbered,
+    schema_of,
+    tfx_dataset,
+    write,
+    write_files,
+)
 
 PATHS = ("memory", "disk", "stream")
 COLUMNS = ("memory", "disk")
@@ -95,6 +103,13 @@ def test_columns_are_freed_with_their_dataset(
         read()
     gc.collect()
     assert len(stored()) == before
+
+
+@pytest.mark.parametrize("path", COLUMNS)
+def test_many_small_files_are_read_in_the_order_of_tfx(path: str, many_files: str) -> None:
+    unshuffled = options(shuffle=False)
+    ours = make_dataset_factory(path=path)(many_files, unshuffled, schema_of())
+    assert_same_elements(list(ours), list(tfx_dataset(many_files, unshuffled, schema_of())))
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -22,7 +22,7 @@ OPTIONS = TensorFlowDatasetOptions(batch_size=4, num_epochs=1)
 GOOD: dict[str, Any] = {"id": 1, "price": [1.0, 2.0], "city": "Oslo"}
 
 
-def read(pattern: str, path: str = "memory") -> None:
+def read(pattern: str | list[str], path: str = "memory") -> None:
     for _ in make_dataset_factory(path=path)(pattern, OPTIONS, schema_of()):
         pass
 
@@ -139,14 +139,16 @@ def test_a_truncated_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["memory", "disk"])
-def test_a_file_that_is_cut_off_between_two_records(path: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("others", [0, 40])  # many small files are read together
+def test_a_file_that_is_cut_off_between_two_records(path: str, others: int, tmp_path: Path) -> None:
+    write_files(tmp_path / "others", [numbered(0, 3)] * others)
     content = Path(write(tmp_path / "data", numbered(0, 20))).read_bytes()
     (tmp_path / "data").unlink()
     compressor = zlib.compressobj(wbits=31)
     file = tmp_path / "data.gz"
     file.write_bytes(compressor.compress(content) + compressor.flush(zlib.Z_FULL_FLUSH))
     with pytest.raises(DataError, match=r"data.gz: cannot be read to the end"):
-        read(str(file), path)
+        read([str(tmp_path / "others" / "*")] * bool(others) + [str(file)], path)
     with pytest.raises(DataError, match=r"data.gz: cannot be read to the end"):
         count_examples(str(file))
 

@@ -86,6 +86,11 @@ def test_batches_are_those_of_tfx(
     assert decoded and not decoded[1:] and not tfx.calls
 
 
+def test_many_small_files_are_read_in_the_order_of_tfx(many_files: str) -> None:
+    expected = list(Tfx()([many_files], IN_ORDER, schema_of()))
+    assert_same(factory(Tfx())([many_files], IN_ORDER, schema_of()), expected)
+
+
 def records_of(missing: bool, empty: bool) -> list[bytes]:
     """Returns records in which features are there, missing, without a type, and empty lists."""
     whole = {"id": 7, "price": [0.0, 2.5], "city": "", "tags": ["a", ""], "clicks": [10, 0]}
