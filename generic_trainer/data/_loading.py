@@ -35,6 +35,7 @@ _BLOCK_BYTES = 1 << 20
 _BLOCK_ROWS = (16, 4096)
 # A block costs a millisecond in Python, whatever is in it; to put blocks together, some thirty.
 _FEW_FILES = 32
+_MOST_FILES = 256
 _VOCABULARY_SHARE = 8  # of the memory budget, also where columns are on disk
 _PROGRESS_INTERVAL_S = 10.0
 
@@ -90,12 +91,11 @@ def load_columns(
 
 
 def _load(files: Sequence[RecordFile], parser: Parser, options: Any, plan: ReadPlan) -> Columns:
-    wanted_rows = _block_rows(plan.expected.record_bytes)
-    block_rows = parser.rows_at_once(wanted_rows)
-    at_once = files_at_once(files) if block_rows == wanted_rows else 1
+    block_rows = parser.rows_at_once(_block_rows(plan.expected.record_bytes))
+    at_once = parser.rows_at_once(block_rows * files_at_once(files)) // block_rows
     records = record_blocks(files, block_rows, at_once, options.reader_num_threads)
     # The tuner of `tf.data` starts with one thread: a short pass is over before it has more.
-    threads = parser.threads(block_rows, _threads(options.parser_num_threads))
+    threads = parser.threads(block_rows * at_once, _threads(options.parser_num_threads))
     coded: AbstractSet[str] = plan.expected.coded
     separators = list(SEPARATORS)
     while True:
@@ -142,7 +142,7 @@ def files_at_once(files: Sequence[RecordFile]) -> int:
     if len(files) <= _FEW_FILES:
         return 1
     mean_bytes = sum(file.size for file in files) // len(files)
-    return min(len(files), max(1, _BLOCK_BYTES // max(1, mean_bytes)))
+    return min(_MOST_FILES, max(1, _BLOCK_BYTES // max(1, mean_bytes)))
 
 
 def record_blocks(
