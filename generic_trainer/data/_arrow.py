@@ -8,6 +8,7 @@ open go to tfx_bsl's decoder.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,9 +23,8 @@ import tensorflow as tf
 from generic_trainer._core.machine import available_cpus
 from generic_trainer._core.records import RecordFile
 from generic_trainer.data._columns import gather
-from generic_trainer.data._counting import check_whole, remember_counts
 from generic_trainer.data._graph import as_it_stands, traced
-from generic_trainer.data._loading import files_at_once, record_blocks, runs_of, sized
+from generic_trainer.data._loading import FilesRead, files_at_once, record_blocks, sized
 from generic_trainer.data._order import unshuffled_rows
 from generic_trainer.data._plan import first_records
 
@@ -57,8 +57,9 @@ class DecodedRows:
     runs: Sequence[tuple[int, int]]
     num_files: int
 
+    @functools.cached_property
     def in_order(self) -> np.ndarray:
-        """Returns the numbers of the rows, int64 [rows], in the order in which TFX reads them."""
+        """The numbers of the rows, int64 [rows], in the order in which TFX reads them."""
         order = unshuffled_rows(self.runs, self.num_files)
         return np.arange(self.batch.num_rows) if order is None else order
 
@@ -72,19 +73,18 @@ def decode_files(files: Sequence[RecordFile], schema: Any, room: int) -> Decoded
         RuntimeError: tfx_bsl cannot decode a record, or by this schema.
     """
     batches: list[pa.RecordBatch] = []
-    runs: list[tuple[int, int]] = []
-    sizes = np.zeros([len(files), 2], np.int64)
+    read = FilesRead(files)
     taken = 0
-    for numbers, of_files, batch in _blocks(files, schema):
+    for numbers, sizes, batch in _blocks(files, schema):
         taken += batch.nbytes
         if 2 * taken > room:  # they are copied into one
             return None
         batches.append(batch)
-        runs.extend(runs_of(numbers, of_files))
-        np.add.at(sizes, numbers, of_files)
-    check_whole(files, sizes[:, 1])
-    remember_counts(files, sizes[:, 0])
-    return DecodedRows(_as_one(pa.Table.from_batches(batches)), runs, len(files)) if runs else None
+        read.add(numbers, sizes)
+    read.finish()
+    if not batches:
+        return None
+    return DecodedRows(_as_one(pa.Table.from_batches(batches)), read.runs, len(files))
 
 
 def _blocks(
@@ -107,10 +107,8 @@ def _blocks(
     )
     waiting: deque[tuple[np.ndarray, np.ndarray, Future[pa.RecordBatch]]] = deque()
     with ThreadPoolExecutor(threads) as pool:
-        for block_numbers, block_sizes, block in as_it_stands(
-            parsed.prefetch(2)
-        ).as_numpy_iterator():
-            waiting.append((block_numbers, block_sizes, pool.submit(decoder.batch, block)))
+        for *known, block in as_it_stands(parsed.prefetch(2)).as_numpy_iterator():
+            waiting.append((*known, pool.submit(decoder.batch, block)))
             if len(waiting) > threads:
                 numbers, sizes, batch = waiting.popleft()
                 yield numbers, sizes, batch.result()
@@ -153,7 +151,8 @@ class ExampleDecoder:
         self._schema = schema.SerializeToString()
         self._of_thread = threading.local()
         self._groups: dict[tf.DType, list[str]] = {}
-        for field in self._decoder.ArrowSchema():
+        self._arrow_schema = self._decoder.ArrowSchema()
+        for field in self._arrow_schema:
             self._groups.setdefault(_DTYPES[field.type.value_type], []).append(field.name)
         self._parses = bool(self._groups) and self._pays(sample)
 
@@ -170,12 +169,12 @@ class ExampleDecoder:
         if not self._parses:
             return tf.range(tf.size(records, tf.int64)), records, ()
         values, splits = self._lists(records)
-        again = self._again(records, tf.stack(splits))
+        again = self._again(records, splits)
         groups, start = [], 0
         for dtype, names in self._groups.items():
             own = slice(start, start + len(names))
             start = own.stop
-            groups.append(_parsed(dtype, tf.concat(values[own], axis=0), tf.stack(splits[own])))
+            groups.append(_parsed(dtype, tf.concat(values[own], axis=0), splits[own]))
         return again, gather(records, again), tuple(groups)
 
     def batch(self, parsed: Any) -> pa.RecordBatch:
@@ -186,8 +185,8 @@ class ExampleDecoder:
         arrays: dict[str, pa.Array] = {}
         for names, group in zip(self._groups.values(), groups, strict=True):
             arrays.update(zip(names, _arrays(group), strict=True))
-        schema = self._decoder.ArrowSchema()
-        whole = pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
+        columns = [arrays[name] for name in self._arrow_schema.names]
+        whole = pa.RecordBatch.from_arrays(columns, schema=self._arrow_schema)
         if not len(again):
             return whole
         order = np.arange(whole.num_rows)
@@ -197,10 +196,10 @@ class ExampleDecoder:
 
     def _pays(self, sample: tf.Tensor) -> bool:
         _, splits = self._lists(sample)
-        return len(self._again(sample, tf.stack(splits))) <= _MOST_AGAIN * len(sample)
+        return len(self._again(sample, splits)) <= _MOST_AGAIN * len(sample)
 
-    def _lists(self, records: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """Returns the values of each feature, and where the list of each row starts in them."""
+    def _lists(self, records: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """Returns the values of each feature, and the `splits` of all; see `_Parsed`."""
         types = [dtype for dtype, names in self._groups.items() for _ in names]
         # Ragged tensors of them would take 2 ms each to make.
         parsed = tf.raw_ops.ParseExampleV2(
@@ -216,7 +215,7 @@ class ExampleDecoder:
             ragged_split_types=[tf.int64] * len(types),
             dense_shapes=[],
         )
-        return parsed.ragged_values, parsed.ragged_row_splits
+        return parsed.ragged_values, tf.stack(parsed.ragged_row_splits)
 
     def _again(self, records: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
         """Returns the places of the records that tfx_bsl has to decode, int64 [n]."""

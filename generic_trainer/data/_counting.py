@@ -83,9 +83,12 @@ class SplitCounts(Mapping[str, int]):
 @traced
 def size_of_records(records: tf.Tensor) -> tf.Tensor:
     """Returns the number of serialized records [n], and their length with frames, int64 [2]."""
-    rows = tf.size(records, tf.int64)
-    lengths = tf.cast(tf.strings.length(records), tf.int64)
-    return tf.stack([rows, tf.reduce_sum(lengths) + rows * FRAME_BYTES])
+    return tf.stack([tf.size(records, tf.int64), tf.reduce_sum(lengths_with_frames(records))])
+
+
+def lengths_with_frames(records: tf.Tensor) -> tf.Tensor:
+    """Returns what each of the serialized records [n] takes in a file, int64 [n]."""
+    return tf.cast(tf.strings.length(records), tf.int64) + FRAME_BYTES
 
 
 def check_whole(files: Sequence[RecordFile], read_bytes: Iterable[int]) -> None:

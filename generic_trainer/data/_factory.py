@@ -21,7 +21,7 @@ from generic_trainer.data._diagnosis import read_error, watch
 from generic_trainer.data._graph import eagerly
 from generic_trainer.data._loading import Columns, NoRoom, load_columns
 from generic_trainer.data._order import choose_order
-from generic_trainer.data._parser import Parser
+from generic_trainer.data._parser import TF_EXAMPLE, Parser
 from generic_trainer.data._plan import (
     Estimate,
     ReadPath,
@@ -38,10 +38,9 @@ _logger = logging.getLogger(__name__)
 
 DatasetFactory = Callable[[Sequence[str], Any, Any], tf.data.Dataset]
 MakeParser = Callable[[Any, str | None], Parser]
-_TF_EXAMPLE = "FORMAT_TF_EXAMPLE"
 # Payload format → what makes a parser of a schema and a label.
 _PARSERS: Mapping[str, MakeParser] = {
-    _TF_EXAMPLE: Parser.from_schema,
+    TF_EXAMPLE: Parser.from_schema,
     "FORMAT_TF_SEQUENCE_EXAMPLE": SequenceParser.from_schema,
 }
 # Workers must agree on the order before they can shard it.
@@ -52,7 +51,7 @@ _CHOSEN = "that path was chosen"
 def make_dataset_factory(
     fallback: DatasetFactory | None = None,
     *,
-    payload_format: str = _TF_EXAMPLE,
+    payload_format: str = TF_EXAMPLE,
     data_view_uri: str | None = None,
     memory_budget_bytes: int | None = None,
     cache_dir: str | None = None,

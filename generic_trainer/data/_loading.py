@@ -17,9 +17,14 @@ import numpy as np
 import tensorflow as tf
 
 from generic_trainer._core.machine import available_cpus
-from generic_trainer._core.records import FRAME_BYTES, READ_ERRORS, RecordFile, record_dataset
+from generic_trainer._core.records import READ_ERRORS, RecordFile, record_dataset
 from generic_trainer.data._columns import SEPARATORS
-from generic_trainer.data._counting import check_whole, remember_counts, size_of_records
+from generic_trainer.data._counting import (
+    check_whole,
+    lengths_with_frames,
+    remember_counts,
+    size_of_records,
+)
 from generic_trainer.data._diagnosis import read_error
 from generic_trainer.data._graph import as_it_stands, traced
 from generic_trainer.data._layout import Layout, make_layout
@@ -102,20 +107,18 @@ def _load(files: Sequence[RecordFile], parser: Parser, options: Any, plan: ReadP
         layout = make_layout(parser, separators[0], coded)
         directory = None if plan.path == "memory" else plan.budget.directory
         store = Store(layout.arrays, directory, plan.budget.memory_bytes // _VOCABULARY_SHARE)
-        columns = Columns(layout, store, len(files), separators[0], coded)
-        sizes = np.zeros([len(files), 2], np.int64)
+        read = FilesRead(files)
+        columns = Columns(layout, store, len(files), separators[0], coded, read.runs)
         progress = ReadingProgress(plan.expected.num_examples)
         try:
-            for numbers, of_files, arrays, spoiled in _blocks(records, parser, layout, threads):
+            for numbers, sizes, arrays, spoiled in _blocks(records, parser, layout, threads):
                 if spoiled:
                     raise _SeparatorInData
                 store.append(arrays)
-                columns.runs.extend(runs_of(numbers, of_files))
-                np.add.at(sizes, numbers, of_files)
-                progress.update(int(of_files[:, 0].sum()))
+                read.add(numbers, sizes)
+                progress.update(int(sizes[:, 0].sum()))
                 _keep_room(store, plan)
-            check_whole(files, sizes[:, 1])
-            remember_counts(files, sizes[:, 0])
+            read.finish()
             store.vocabulary.freeze()
             return columns
         except VocabularyOutgrown:
@@ -191,14 +194,31 @@ def sized(numbers: tf.Tensor, records: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Te
     if not isinstance(records, tf.RaggedTensor):
         return tf.expand_dims(numbers, 0), tf.expand_dims(size_of_records(records), 0), records
     flat = records.flat_values
-    lengths = tf.cast(tf.strings.length(flat), tf.int64) + FRAME_BYTES
-    num_bytes = tf.math.segment_sum(lengths, records.value_rowids())
+    num_bytes = tf.math.segment_sum(lengths_with_frames(flat), records.value_rowids())
     return numbers, tf.stack([records.row_lengths(), num_bytes], axis=1), flat
 
 
-def runs_of(numbers: np.ndarray, sizes: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yields the runs (see `Columns`) of file numbers [blocks] and their sizes [blocks, 2]."""
-    return zip(numbers.tolist(), sizes[:, 0].tolist(), strict=True)
+class FilesRead:
+    """What has been read of some files.
+
+    Attributes:
+        runs: see `Columns`.
+    """
+
+    def __init__(self, files: Sequence[RecordFile]) -> None:
+        self._files = files
+        self._sizes = np.zeros([len(files), 2], np.int64)
+        self.runs: list[tuple[int, int]] = []
+
+    def add(self, numbers: np.ndarray, sizes: np.ndarray) -> None:
+        """Notes file numbers, and their sizes, which `sized` has returned."""
+        self.runs.extend(zip(numbers.tolist(), sizes[:, 0].tolist(), strict=True))
+        np.add.at(self._sizes, numbers, sizes)
+
+    def finish(self) -> None:
+        """Remembers the counts; raises `DataError` where a file is cut off."""
+        check_whole(self._files, self._sizes[:, 1])
+        remember_counts(self._files, self._sizes[:, 0])
 
 
 def _blocks(

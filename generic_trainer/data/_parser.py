@@ -17,6 +17,9 @@ from generic_trainer._core.records import RecordFile
 from generic_trainer.data._graph import traced
 from generic_trainer.errors import ConfigurationError, DataError
 
+# Name in `tfx.proto.example_gen_pb2.PayloadFormat`.
+TF_EXAMPLE = "FORMAT_TF_EXAMPLE"
+
 _PARSED_BYTES = 1 << 30
 _MOST_DEFAULTS = 1 << 26
 # Times what is parsed at once: parsed, put together, and waiting to be taken.

@@ -27,6 +27,7 @@ from generic_trainer.data._cache import checksums
 from generic_trainer.data._cache_folder import CacheFolder, Entry
 from generic_trainer.data._counting import count_examples
 from generic_trainer.data._graph import eagerly
+from generic_trainer.data._parser import TF_EXAMPLE
 from generic_trainer.errors import GenericTrainerError
 
 _logger = logging.getLogger(__name__)
@@ -36,14 +37,13 @@ RecordBatchFactory = Callable[[Sequence[str], Any, Any], Iterator[pa.RecordBatch
 # Another one for whatever changes the rows, their order or their form in the file.
 _VERSION = 2
 _DIGITS = 32
-_TF_EXAMPLE = "FORMAT_TF_EXAMPLE"
 _FILE = "batches.arrow"
 # What damaged files, full disks and directories of others can raise; `pa.ArrowInvalid` is one.
 _ERRORS = (OSError, ValueError, KeyError, TypeError, pa.ArrowException, GenericTrainerError)
 
 
 def make_record_batch_factory(
-    fallback: RecordBatchFactory, *, payload_format: str = _TF_EXAMPLE
+    fallback: RecordBatchFactory, *, payload_format: str = TF_EXAMPLE
 ) -> RecordBatchFactory:
     """Returns a `record_batch_factory(file_pattern, options, schema)` for `fn_args.data_accessor`.
 
@@ -59,7 +59,7 @@ def make_record_batch_factory(
 
     The factory itself raises `DataError` for files that are missing or cannot be read.
     """
-    if payload_format != _TF_EXAMPLE:
+    if payload_format != TF_EXAMPLE:
         return fallback
     held: dict[str, DecodedRows] = {}
 
@@ -98,7 +98,7 @@ def _key(files: Sequence[RecordFile], schema: Any) -> str:
 def _batches(rows: DecodedRows, options: Any) -> Iterator[pa.RecordBatch]:
     """Yields batches as the options ask for them; like TFX's, one may be of two epochs."""
     rng, size = np.random.default_rng(options.shuffle_seed), options.batch_size
-    in_order = np.empty(0, np.int64) if options.shuffle else rows.in_order()
+    in_order = np.empty(0, np.int64) if options.shuffle else rows.in_order
     left = np.empty(0, np.int64)
     for _ in itertools.count() if options.num_epochs is None else range(options.num_epochs):
         every = rng.permutation(rows.batch.num_rows) if options.shuffle else in_order
