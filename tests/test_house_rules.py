@@ -233,8 +233,8 @@ def test_rooms_are_few_and_full() -> None:
         if module.num_lines < 40 and module.path.name not in ("__init__.py", "__main__.py")
     ]
     # Raised with what the house can do; a rise that brings nothing new is a fault.
-    assert len(MODULES) <= 294
-    assert sum(module.num_lines for module in MODULES) <= 49_100
+    assert len(MODULES) <= 298
+    assert sum(module.num_lines for module in MODULES) <= 49_400
     assert 100 <= statistics.median(sizes) <= 185
     assert sizes[int(0.9 * len(sizes))] <= 350
     assert sizes[-1] <= 500

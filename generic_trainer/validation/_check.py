@@ -22,7 +22,7 @@ import dataclasses
 import inspect
 import time
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Literal
 
 from generic_trainer._core.texts import reason_of
@@ -174,6 +174,10 @@ class Check:
         """What to write to have the check warn, or not run."""
         skip = f'`ServingContract(severities={{"{self.name}": "skip"}})` leaves it out'
         return f"{skip}; " + ("it warns at most." if self.is_advisory else '`"warn"` has it warn.')
+
+    def blocked_by(self, done: Mapping[str, str]) -> list[str]:
+        """Returns which of its needs did not pass; `done`: check → its outcome."""
+        return [name for name in self.needs if done.get(name) in ("fail", "blocked")]
 
     def run(self, model: ModelUnderTest) -> Result:
         """Runs the check; an exception that escapes it is a failure, never an error here."""

@@ -2,38 +2,45 @@
 
 Every model gets a process of its own, forked from one that has imported TensorFlow. It runs one
 check after the other and reports each. When it dies, or does not answer, that is the fault of the
-check that ran; another process goes on with those that are left.
+check that ran; another process goes on with those that are left. Where there are processors and
+memory to spare, a second one works ahead for some of them: see `_ahead`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.util
 import json
+import math
 import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import IO, Any
 
 from generic_trainer._core.cluster import TF_CONFIG
-from generic_trainer._core.files import absolute
 from generic_trainer._core.forkserver import ForkServer, fork_server
+from generic_trainer._core.machine import available_cpus, free_memory_bytes
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.validation._check import Result, printable
-from generic_trainer.validation._contract import SOURCES, ServingContract
+from generic_trainer.validation._check import printable
+from generic_trainer.validation._contract import ServingContract
+from generic_trainer.validation._partial_report import PartialReport
 from generic_trainer.validation._report import ValidationReport
 
 _RUNNER = "generic_trainer.validation._runner"
+_AHEAD_RUNNER = "generic_trainer.validation._ahead_runner"
+_FIRST_TO_RUN_THE_MODEL = "loads"
+# Beside the model, which a process may take many times the size of.
+_ROOM_FOR_TWO_BYTES = 4 << 30
+_ROOM_TIMES_ITS_SIZE = 32
+_CHECKS, _AHEAD = "checks", "ahead"  # the processes
 _KILL_TIMEOUT_S = 30.0
 _ADVISORY_TIMEOUT_S = 6.0  # beyond `probe_s`, after which no call begins
 _LAST_WORDS_BYTES = 2000
-_NO_CONTRACT = ServingContract(signatures=())
 _DROPPED_VARIABLES = (TF_CONFIG, "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP")
 
 
@@ -118,7 +125,7 @@ class Checker:
     def validate(self, model_dir: str, contract: ServingContract | None = None) -> ValidationReport:
         """Checks one model; see `validate_saved_model`."""
         started = time.perf_counter()
-        partial = _PartialReport(str(model_dir), contract or _NO_CONTRACT)
+        partial = PartialReport(str(model_dir), contract or ServingContract(signatures=()))
         with ScratchFolder("model-", self._folder.path) as scratch:
             request = partial.request(scratch, self._memory_limit_mb)
             request["model_dir"] = _as_directory(request["model_dir"], Path(scratch, "file"))
@@ -131,36 +138,69 @@ class Checker:
         partial.facts["seconds"] = round(time.perf_counter() - started, 3)
         return partial.report()
 
-    def _attempt(self, partial: _PartialReport, request: dict[str, Any]) -> None:
+    def _attempt(self, partial: PartialReport, request: dict[str, Any]) -> None:
         """Lets one process take the checks that are still to do."""
         partial.checking, partial.is_advisory = None, False
-        reader, writer = os.pipe()
-        with (
-            open(reader, "rb", buffering=0) as events,
-            open(writer, "wb", buffering=0) as sent,
-            open(self._log, "ab") as log,
-        ):
+        with contextlib.ExitStack() as files:
+            log = files.enter_context(open(self._log, "ab"))
+            events, sent = _pipe(files)
+            told, tells = _pipe(files)
             log_start = log.tell()
-            pid = self._start_child(request, log.fileno(), sent.fileno())
+            children = [self._start_child(request, log, sent, told)]
             sent.close()
-            answered = self._listen(partial, events)
-        if partial.complete or not answered:
+            if partial.done:  # who waits at the other end must not do so for ever
+                tells.close()
+
+            def work_ahead() -> None:
+                with contextlib.suppress(ConnectionError), tells:
+                    if self._has_room_for_two(partial):
+                        children.append(self._start_ahead(request, tells))
+
+            answered = self._listen(partial, events, work_ahead)
+        for pid in children if partial.complete or not answered else children[1:]:
             self._server.kill(pid)
-        reason = self._end(answered, self._limit_s(partial))
+        reason = self._end(len(children), answered, self._limit_s(partial))
         if not partial.complete:
             partial.fail(reason, self._last_words(log_start))
 
-    def _start_child(self, request: dict[str, Any], log: int, events: int) -> int:
+    def _has_room_for_two(self, partial: PartialReport) -> bool:
+        """Whether a second process takes nothing that the first one needs, or that is limited."""
+        room = _ROOM_FOR_TWO_BYTES + _ROOM_TIMES_ITS_SIZE * partial.facts.get(
+            "size_bytes", math.inf
+        )
+        return (
+            len(available_cpus()) > 1
+            and room < free_memory_bytes()
+            and self._memory_limit_mb is None
+            and partial.contract.max_latency_ms is None
+            and not partial.is_remote
+        )
+
+    def _start_ahead(self, request: dict[str, Any], tells: IO[bytes]) -> int:
+        with open(os.devnull, "wb") as nowhere:
+            return self._server.start(
+                _AHEAD,
+                f"{_AHEAD_RUNNER}:run",
+                request,
+                stdout=nowhere.fileno(),
+                stderr=nowhere.fileno(),
+                descriptors=[tells.fileno()],
+                environment=_environment(self._scratch),
+            )
+
+    def _start_child(
+        self, request: dict[str, Any], log: IO[bytes], sent: IO[bytes], told: IO[bytes]
+    ) -> int:
         """Returns the number of the process, which another server starts if this one was killed."""
 
         def start() -> int:
             return self._server.start(
-                "checks",
+                _CHECKS,
                 f"{_RUNNER}:run",
                 request,
-                stdout=log,
-                stderr=log,
-                descriptors=[events],
+                stdout=log.fileno(),
+                stderr=log.fileno(),
+                descriptors=[sent.fileno(), told.fileno()],
                 environment=_environment(self._scratch),
             )
 
@@ -176,8 +216,13 @@ class Checker:
                 f"{sys.executable} can import. Its last words:\n{self._last_words(0)}"
             ) from error
 
-    def _listen(self, partial: _PartialReport, events: IO[bytes]) -> bool:
-        """Takes the events of a process; returns False when it is silent for too long."""
+    def _listen(
+        self, partial: PartialReport, events: IO[bytes], work_ahead: Callable[[], None]
+    ) -> bool:
+        """Takes the events of a process; returns False when it is silent for too long.
+
+        Calls `work_ahead` when the static checks are through.
+        """
         unread = b""
         while not partial.complete:
             if not wait([events.fileno()], self._limit_s(partial)):
@@ -187,26 +232,31 @@ class Checker:
                 return True
             *lines, unread = (unread + part).split(b"\n")
             for line in lines:
-                partial.take(json.loads(line))
+                event = json.loads(line)
+                partial.take(event)
+                if event["event"] == "start" and event["check"] == _FIRST_TO_RUN_THE_MODEL:
+                    work_ahead()
         return True
 
-    def _limit_s(self, partial: _PartialReport) -> float:
+    def _limit_s(self, partial: PartialReport) -> float:
         """Returns the seconds that the check that runs now may take."""
         if not partial.is_advisory:
             return self._timeout_s
         return min(self._timeout_s, partial.contract.probe_s + _ADVISORY_TIMEOUT_S)
 
-    def _end(self, answered: bool, limit_s: float) -> str:
-        """Waits until the process has ended; returns what happened to it."""
+    def _end(self, children: int, answered: bool, limit_s: float) -> str:
+        """Waits until all processes have ended; returns what happened to the one that checks."""
+        codes: dict[str, int] = {}
         try:
-            ended = self._server.next_end(_KILL_TIMEOUT_S)
+            while len(codes) < children and (ended := self._server.next_end(_KILL_TIMEOUT_S)):
+                codes.update([ended])
         except ConnectionError:
             return "the checking process died"
-        if ended is None:
+        if len(codes) < children:
             self._server.close()
-        if ended is None or not answered:
+        if not answered or _CHECKS not in codes:
             return f"no answer within {limit_s:g} s; the process was killed"
-        _, code = ended
+        code = codes[_CHECKS]
         if code >= 0:
             return f"the process ended with exit code {code}"
         return f"the process was killed by {signal.Signals(-code).name}"
@@ -216,7 +266,7 @@ class Checker:
         with open(self._log, "ab") as log:
             return self._running.enter_context(
                 fork_server(
-                    ("tensorflow", _RUNNER),
+                    ("tensorflow", _RUNNER, _AHEAD_RUNNER),
                     preload_if_there=self._preload,
                     environment=_environment(self._scratch),
                     installed_packages=_installed_packages(),
@@ -231,92 +281,13 @@ class Checker:
             return printable(log.read().decode(errors="replace").strip(), keep="\n\t")
 
 
-@dataclasses.dataclass
-class _PartialReport:
-    """What is known of one model so far, across the processes that a report may take.
-
-    Attributes:
-        done: check → its outcome, for the process that goes on after one that died.
-        checking: the check that runs now.
-        is_advisory: whether its worst is a warning.
-        complete: whether no check is left.
-    """
-
-    model_dir: str
-    contract: ServingContract
-    results: list[Result] = dataclasses.field(default_factory=list)
-    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
-    done: dict[str, str] = dataclasses.field(default_factory=dict)
-    checking: str | None = None
-    is_advisory: bool = False
-    complete: bool = False
-
-    def request(self, scratch: str, memory_limit_mb: float | None) -> dict[str, Any]:
-        """Returns the request to `_runner`, whose `done` grows with this object's."""
-        return {
-            "model_dir": absolute(self.model_dir),
-            "contract": _portable(self.contract, Path(scratch)).to_json(),
-            "scratch": scratch,
-            "memory_limit_mb": memory_limit_mb,
-            "done": self.done,
-        }
-
-    def take(self, event: dict[str, Any]) -> None:
-        """Notes an event of `_runner`."""
-        self.facts.update(event.get("facts", {}))
-        if event["event"] == "start":
-            self.checking, self.is_advisory = event["check"], event["advisory"]
-        elif event["event"] == "result":
-            result = Result(**event["result"])
-            self.done[result.name] = event["outcome"]
-            self.results.append(result)
-        self.complete = event["event"] == "complete"
-
-    def fail(self, reason: str, last_words: str) -> None:
-        """Charges the death of the process to the check that was running.
-
-        Raises:
-            ConfigurationError: it died before any check.
-        """
-        name = self.checking
-        if name is None or name in self.done:
-            raise ConfigurationError(
-                f"the checks on {self.model_dir} could not run: {reason}\n{last_words}"
-            )
-        self.done[name] = "warn" if self.is_advisory else "fail"
-        self.results.append(
-            Result(
-                name,
-                "warn" if self.is_advisory else "fail",
-                f"{reason}. Last words: {last_words[-600:] or 'none'}",
-                "the model takes down the process that loads it; a consumer would go down with it",
-            )
-        )
-
-    def report(self) -> ValidationReport:
-        """Returns the report, with the severities that the contract asks for."""
-        severities = self.contract.severities
-        results = (
-            dataclasses.replace(result, status=severities.get(result.name, result.status))
-            if result.status in ("fail", "warn")
-            else result
-            for result in self.results
-        )
-        return ValidationReport(self.model_dir, tuple(results), self.facts)
-
-
-def _portable(contract: ServingContract, scratch: Path) -> ServingContract:
-    """Makes paths absolute, as the process works elsewhere, and puts protos into files."""
-    changes: dict[str, Any] = {}
-    for name in SOURCES:
-        value = getattr(contract, name)
-        if hasattr(value, "SerializeToString"):
-            file = scratch / f"{name}.pbtxt"
-            file.write_text(str(value), encoding="utf-8")
-            changes[name] = str(file)
-        elif isinstance(value, (str, os.PathLike)):
-            changes[name] = absolute(os.fspath(value))
-    return dataclasses.replace(contract, **changes)
+def _pipe(files: contextlib.ExitStack) -> tuple[IO[bytes], IO[bytes]]:
+    """Returns both ends of a pipe, which are closed with the stack at the latest."""
+    reader, writer = os.pipe()
+    return (
+        files.enter_context(open(reader, "rb", buffering=0)),
+        files.enter_context(open(writer, "wb", buffering=0)),
+    )
 
 
 def _as_directory(model: str, folder: Path) -> str:

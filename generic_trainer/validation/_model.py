@@ -17,6 +17,7 @@ from generic_trainer._core.texts import reason_of
 from generic_trainer._core.tfx_names import TRANSFORMED_SCHEMA
 from generic_trainer.errors import DataError
 from generic_trainer.validation._access import Assets
+from generic_trainer.validation._ahead import Ahead
 from generic_trainer.validation._contract import ServingContract
 from generic_trainer.validation._formats.contents import Contents
 from generic_trainer.validation._formats.detected import Artifact, find_artifacts
@@ -42,7 +43,12 @@ class ModelUnderTest:
         contract: what is required.
         exported_to: the directory as the caller knows it.
         unreadable: inputs of the contract that could not be fetched, and why.
+
+    Attributes:
+        ahead: what another process finds out.
     """
+
+    ahead: Ahead = Ahead()
 
     def __init__(
         self,
@@ -58,6 +64,13 @@ class ModelUnderTest:
         self.facts: dict[str, Any] = {}
         self.scores: dict[str, Scores] = {}
         self.memory_before_mb: float | None = None
+
+    def found_ahead(self, check: str) -> Any:
+        """Returns what another process has found out for a check; see `Ahead.found_for`."""
+        found = self.ahead.found_for(check)
+        if found is not None:
+            self.facts.setdefault("found_ahead", []).append(check)
+        return found
 
     @functools.cached_property
     def files(self) -> list[Path]:

@@ -7,66 +7,35 @@ each check, `result` with its verdict, and `complete` in the end.
 from __future__ import annotations
 
 import dataclasses
-import gc
 import json
 import os
-import sys
 import time
-import uuid
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-import generic_trainer
 from generic_trainer._core import machine
+from generic_trainer.validation._ahead import Ahead
 from generic_trainer.validation._check import Check, Result
 from generic_trainer.validation._checks import all_checks, checks_for
 from generic_trainer.validation._checks.predictions import scores
-from generic_trainer.validation._contract import ServingContract
-from generic_trainer.validation._inputs import directories_of, fetch
-from generic_trainer.validation._isolation import move
+from generic_trainer.validation._confined import confined_model
 from generic_trainer.validation._model import ModelUnderTest
-from generic_trainer.validation._sandbox import confine
-
-# Of all processes this one is the kernel's first choice when memory runs out.
-_OOM_SCORE = 1000
-# Without a limit of the caller's. What takes a large machine's memory would take minutes to do so.
-_MOST_MEMORY_MB = 32 << 10
-_MOST_TIMES_ITS_SIZE = 8
 
 
-def run(request: Mapping[str, Any], events: int) -> int:
+def run(request: Mapping[str, Any], events: int, ahead: int) -> int:
     """Runs every check that is not done yet.
 
     Args:
-        request: `model_dir`, the exported directory; `contract`, `ServingContract.to_json()`;
-            `scratch`, a directory for this process; `memory_limit_mb`, MiB that the checks may
-            allocate, None for what is free; and `done`, of a process that died: check → its
+        request: what `confined_model` takes, and `done`, of a process that died: check → its
             outcome, a status or `"blocked"` by a check that it needs.
         events: descriptor of the pipe that the events are written to.
+        ahead: descriptor that `Ahead` reads from.
 
     Returns:
         The exit code.
     """
-    import tensorflow as tf
-
-    gc.freeze()  # or each collection looks at all that TensorFlow's import has made
-    contract = ServingContract.from_json(request["contract"])
-    machine.be_first_to_be_killed(_OOM_SCORE)
-    folder = Path(request["scratch"], uuid.uuid4().hex)
-    target, work = folder / "moved", folder / "work"
-    work.mkdir(parents=True)
-    contract, unreadable = fetch(request["model_dir"], contract, target, folder)
-    machine.limit_memory(_memory_limit_mb(request["memory_limit_mb"], request["model_dir"], target))
-    hidden = move(request["model_dir"], target)
-    os.chdir(work)
-    contract = _follow(contract, Path(request["model_dir"]), target)
-    readable = [request["scratch"], *_libraries(), *directories_of(contract), *_linked(target)]
-    unprotected = confine(work=work, readable=readable, has_namespace=hidden)
-    model = ModelUnderTest(target, contract, request["model_dir"], unreadable)
-    model.facts.update(original_hidden=hidden, tensorflow_version=tf.__version__)
-    if unprotected:
-        model.facts["unprotected"] = unprotected
+    model = confined_model(request)
+    model.ahead = Ahead(ahead)
     _send(events, event="begin", facts=model.facts)
     done = dict(request["done"])
     if done.get(scores.name) in ("pass", "warn"):
@@ -79,21 +48,11 @@ def run(request: Mapping[str, Any], events: int) -> int:
             verdict = {"result": dataclasses.asdict(result), "outcome": outcome}
             _send(events, event="result", **verdict, facts=model.facts)
     peak_mb = machine.peak_memory_mb()
-    costs = {"cpu_seconds": round(time.process_time(), 3)}
+    costs = {"cpu_seconds": round(time.process_time() + model.ahead.cpu_seconds, 3)}
     if peak_mb is not None:
         costs["peak_memory_mb"] = round(peak_mb, 1)
     _send(events, event="complete", facts=costs)
     return 0
-
-
-def _memory_limit_mb(asked_mb: float | None, *places: str | Path) -> float:
-    """Returns the MiB that the checks of a model may allocate, which lies in one of some places."""
-    if asked_mb is not None:
-        return asked_mb
-    files = (path for place in places for path in Path(place).rglob("*") if path.is_file())
-    size_mb = sum(path.stat().st_size for path in files) / machine.MIB
-    most_mb = _MOST_MEMORY_MB + _MOST_TIMES_ITS_SIZE * size_mb
-    return min(machine.free_memory_bytes() / machine.MIB, most_mb)
 
 
 def _send(descriptor: int, **event: Any) -> None:
@@ -102,36 +61,11 @@ def _send(descriptor: int, **event: Any) -> None:
         line = line[os.write(descriptor, line) :]
 
 
-def _libraries() -> Iterator[str]:
-    """Yields where Python and its packages lie; this package may lie outside its path."""
-    yield from (sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, *sys.path)
-    yield str(Path(generic_trainer.__file__).parent)
-    yield from os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
-
-
-def _linked(folder: Path) -> Iterator[str]:
-    """Yields what the links in a directory lead to: the original, or files that it shares."""
-    for parent, folders, files in os.walk(folder):
-        paths = (os.path.join(parent, name) for name in (*folders, *files))
-        yield from (os.path.realpath(path) for path in paths if os.path.islink(path))
-
-
-def _follow(contract: ServingContract, original: Path, target: Path) -> ServingContract:
-    """Lets a base or source model that is the model itself, or lies inside it, move along."""
-    moved: dict[str, Any] = {}
-    for name in ("base_model", "source_model"):
-        path = getattr(contract, name)
-        if path is not None and Path(path).is_relative_to(original):
-            moved[name] = str(target / Path(path).relative_to(original))
-    return dataclasses.replace(contract, **moved)
-
-
 def _run_one(check: Check, model: ModelUnderTest, done: dict[str, str]) -> tuple[Result, str]:
     """Returns the result, and the outcome on which other checks depend."""
     if model.contract.severities.get(check.name) == "skip":
         return Result(check.name, "skip", "switched off by the contract"), "skip"
-    failed = [name for name in check.needs if done.get(name) in ("fail", "blocked")]
-    if failed:
+    if failed := check.blocked_by(done):
         return Result(check.name, "skip", _why_not(failed[0], done)), "blocked"
     result = check.run(model)
     return result, result.status
@@ -139,9 +73,9 @@ def _run_one(check: Check, model: ModelUnderTest, done: dict[str, str]) -> tuple
 
 def _why_not(need: str, done: Mapping[str, str]) -> str:
     """Says which check did not pass, so that another one that needs it was not run."""
-    needs = {check.name: check.needs for check in all_checks()}
+    checks = {check.name: check for check in all_checks()}
     while done[need] == "blocked":
-        need = next(name for name in needs[need] if done.get(name) in ("fail", "blocked"))
+        need = checks[need].blocked_by(done)[0]
     if need == "file_ops":
         return "not run, because the model would reach files or the network: see 'file_ops'"
     return f"not possible, because {need!r} did not pass"

@@ -1,9 +1,10 @@
-"""Calls of a loaded model's signatures, and the comparison of what they return."""
+"""Calls of a model's signatures, as an object and in a session; comparison of what they return."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -113,6 +114,34 @@ def call(signature: Any, inputs: Mapping[str, np.ndarray]) -> Outputs:
         for name, value in inputs.items()
     }
     return {name: _dense(value) for name, value in signature(**tensors).items()}
+
+
+@contextlib.contextmanager
+def session_of(directory: str) -> Iterator[Any]:
+    """Yields a graph session with a model, as BulkInferrer, TF Serving and C++ servers load it.
+
+    Raises:
+        Exception: what a consumer would end with.
+    """
+    import tensorflow as tf
+
+    softly = tf.compat.v1.ConfigProto(allow_soft_placement=True)  # as TF Serving does
+    # It takes longer than it saves in the one call, and the object has been called with it.
+    softly.graph_options.rewrite_options.disable_meta_optimizer = True
+    with tf.Graph().as_default(), tf.compat.v1.Session(config=softly) as running:
+        tf.compat.v1.saved_model.load(running, ["serve"], directory)
+        yield running
+
+
+def run_signature(running: Any, signature: Any, feed: Feed) -> Outputs:
+    """Returns the dense outputs that a session gives for a `SignatureDef`."""
+    fetched = {
+        key: info.name
+        for key, info in signature.outputs.items()
+        if info.WhichOneof("encoding") == "name" and info.name
+    }
+    fed = {signature.inputs[key].name: value for key, value in feed.inputs.items()}
+    return {key: np.asarray(value) for key, value in running.run(fetched, fed).items()}
 
 
 def is_float(array: np.ndarray) -> bool:

@@ -19,7 +19,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 
 from generic_trainer._core import machine
 from generic_trainer.validation import Checker, ServingContract, ValidationReport, start_checker
-from generic_trainer.validation._runner import _memory_limit_mb
+from generic_trainer.validation._confined import _memory_limit_mb
 from tests.validation import broken_rows, models
 
 

@@ -188,15 +188,14 @@ def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
 
     Example: an AUC of scores that are no probabilities; a metric that is NaN.
     """
-    if model.eval_config is None or not model.records:
-        yield skip("needs an eval config and examples in the contract")
+    if reason := why_not_rehearsed(model):
+        yield skip(reason)
         return
-    if model.contract.examples_transformed:
-        yield skip("the examples at hand are transformed ones; name raw ones in the contract")
-        return
-    model.release()
     try:
-        metrics = evaluate(model)
+        metrics = model.found_ahead(eval_rehearsal.name)
+        if metrics is None:
+            model.release()
+            metrics = evaluate(model)
     except Exception as error:
         yield fail(
             f"the Evaluator would fail: {_reason(error)}",
@@ -213,6 +212,15 @@ def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
             )
     yield from _beyond_one(model)
     yield note(", ".join(f"{name} = {value:.4g}" for name, value in sorted(metrics.items())))
+
+
+def why_not_rehearsed(model: ModelUnderTest) -> str | None:
+    """Returns why nothing is evaluated, None where something is."""
+    if model.eval_config is None or not model.records:
+        return "needs an eval config and examples in the contract"
+    if model.contract.examples_transformed:
+        return "the examples at hand are transformed ones; name raw ones in the contract"
+    return None
 
 
 def _beyond_one(model: ModelUnderTest) -> Iterator[Finding]:

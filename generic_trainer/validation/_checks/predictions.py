@@ -45,13 +45,9 @@ def scores(model: ModelUnderTest) -> Iterator[Finding]:
     """
     import tensorflow as tf
 
-    for name, signature in model.signatures.items():
-        if name not in model.serving_signatures and assigns(model.meta_graph.graph_def, signature):
-            yield note(f"signature {name!r} changes the model's variables: not called")
-            continue
-        feed = feed_for(model, signature)
-        if feed is None:
-            yield note(f"signature {name!r} takes no dense tensors: not called")
+    for name, feed in feeds_of(model):
+        if isinstance(feed, str):
+            yield note(f"signature {name!r} {feed}: not called")
             continue
         loaded = model.loaded.signatures[name]
         try:
@@ -77,6 +73,15 @@ def scores(model: ModelUnderTest) -> Iterator[Finding]:
                 model.scores[name] = score(loaded, feed.part(alone))
                 yield note(f"signature {name!r} scored {len(alone)} rows of {feed.source}")
             yield _judge_error(served, len(alone) == feed.rows, feed, message)
+
+
+def feeds_of(model: ModelUnderTest) -> Iterator[tuple[str, Feed | str]]:
+    """Yields each signature with the rows that it is called with, or with why it is not."""
+    for name, signature in model.signatures.items():
+        if name not in model.serving_signatures and assigns(model.meta_graph.graph_def, signature):
+            yield name, "changes the model's variables"
+        else:
+            yield name, feed_for(model, signature) or "takes no dense tensors"
 
 
 def _judge_error(served: bool, works_alone: bool, feed: Feed, message: str) -> Finding:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import numpy as np
 from generic_trainer._core.machine import resident_memory_mb
 from generic_trainer._core.texts import reason_of
 from generic_trainer.errors import DataError
+from generic_trainer.validation._ahead import decode_outputs
 from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
 from generic_trainer.validation._model import ModelUnderTest
-from generic_trainer.validation._scoring import Scores, call, difference
+from generic_trainer.validation._scoring import call, difference, run_signature, session_of
 from generic_trainer.validation._signatures import describe_info, nodes_of, shape_of
 
 _WARMUP_FILE = Path("assets.extra/tf_serving_warmup_requests")
@@ -273,18 +275,16 @@ def session(model: ModelUnderTest) -> Iterator[Finding]:
     Example: `tf.saved_model.save` on a Keras 3 model, whose variables the checkpoint does not
     track.
     """
-    import tensorflow as tf
-
-    softly = tf.compat.v1.ConfigProto(allow_soft_placement=True)  # as TF Serving does
-    # It takes longer than it saves in the one call, and the object has been called with it.
-    softly.graph_options.rewrite_options.disable_meta_optimizer = True
-    with (
-        model.for_session() as directory,
-        tf.Graph().as_default(),
-        tf.compat.v1.Session(config=softly) as running,
-    ):
+    found = model.found_ahead(session.name)
+    outputs = None if found is None else decode_outputs(found, model.scores)
+    if outputs is not None:
+        for name in model.scores:
+            yield from _compare_with_session(model, name, outputs[name])
+        return
+    with contextlib.ExitStack() as stack:
+        directory = stack.enter_context(model.for_session())
         try:
-            tf.compat.v1.saved_model.load(running, ["serve"], directory)
+            running = stack.enter_context(session_of(directory))
         except Exception as error:
             yield fail(
                 f"a tf.compat.v1.Session cannot load the model: {reason_of(error)}",
@@ -292,26 +292,23 @@ def session(model: ModelUnderTest) -> Iterator[Finding]:
             )
             return
         for name, scores in model.scores.items():
-            yield from _compare_with_session(model, running, name, scores)
+            try:
+                given = run_signature(running, model.signatures[name], scores.feed)
+            except Exception as error:
+                yield _judge(model, name)(*_why_session_fails(model, running, name, error))
+                continue
+            yield from _compare_with_session(model, name, given)
+
+
+def _judge(model: ModelUnderTest, signature: str) -> Callable[[str, str], Finding]:
+    return fail if signature in model.serving_signatures else warn
 
 
 def _compare_with_session(
-    model: ModelUnderTest, running: Any, name: str, scores: Scores
+    model: ModelUnderTest, name: str, outputs: Mapping[str, np.ndarray]
 ) -> Iterator[Finding]:
-    signature = model.signatures[name]
-    judge = fail if name in model.serving_signatures else warn
-    dense = {
-        key: info.name
-        for key, info in signature.outputs.items()
-        if info.WhichOneof("encoding") == "name" and info.name
-    }
-    feed = {signature.inputs[key].name: value for key, value in scores.feed.inputs.items()}
-    try:
-        values = running.run(dense, feed)
-    except Exception as error:
-        yield judge(*_why_session_fails(model, running, name, error))
-        return
-    for key, value in sorted(values.items()):
+    signature, scores = model.signatures[name], model.scores[name]
+    for key, value in sorted(outputs.items()):
         declared = shape_of(signature.outputs[key])
         if declared is not None and not _is_shape(np.shape(value), declared):
             yield warn(
@@ -323,9 +320,9 @@ def _compare_with_session(
             )
         if key not in scores.batch:
             continue  # signature_tensors says so
-        changed, certain = difference(np.asarray(value), scores.batch[key])
+        changed, certain = difference(value, scores.batch[key])
         if changed and certain and not scores.varies(key)[0]:
-            yield judge(
+            yield _judge(model, name)(
                 f"signature {name!r}, output {key!r}: a session gives {changed} from Python",
                 "the two loaders restored different values: export again with "
                 "generic_trainer.training.export_model",
