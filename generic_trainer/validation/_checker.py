@@ -165,12 +165,10 @@ class Checker:
 
     def _has_room_for_two(self, partial: PartialReport) -> bool:
         """Whether a second process takes nothing that the first one needs, or that is limited."""
-        room = _ROOM_FOR_TWO_BYTES + _ROOM_TIMES_ITS_SIZE * partial.facts.get(
-            "size_bytes", math.inf
-        )
+        size_bytes = partial.facts.get("size_bytes", math.inf)
         return (
             len(available_cpus()) > 1
-            and room < free_memory_bytes()
+            and _ROOM_FOR_TWO_BYTES + _ROOM_TIMES_ITS_SIZE * size_bytes < free_memory_bytes()
             and self._memory_limit_mb is None
             and partial.contract.max_latency_ms is None
             and not partial.is_remote

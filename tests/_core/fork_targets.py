@@ -45,6 +45,12 @@ def end(arguments: Mapping[str, Any]) -> int:
     return code
 
 
+def stay(arguments: Mapping[str, Any]) -> int:
+    """Waits for ever."""
+    while True:
+        time.sleep(1.0)
+
+
 def fail(arguments: Mapping[str, Any]) -> int:
     """Fails."""
     raise ValueError(arguments["message"])

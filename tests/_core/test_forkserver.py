@@ -310,9 +310,11 @@ def test_what_a_lender_has_imported_outlives_who_has_asked_for_it(
             kept_fork_servers(find_lender),
             fork_server(["json"], environment={**os.environ, variable: "1"}) as borrowed,
         ):
-            found.append(parent(start(borrowed, "end", code=3)))
+            child = start(borrowed, "stay")
+            found.append(parent(child))
             found.append(parent(found[-1]))
-            assert borrowed.next_end(60.0) == ("child", 3) and borrowed.is_alive
+            borrowed.kill(child)
+            assert borrowed.next_end(60.0) == ("child", -signal.SIGKILL) and borrowed.is_alive
         assert not borrowed.is_alive
     first, imported, second, again, _, other = found
     assert imported == again and first != second, "lent twice, imported once"
@@ -336,7 +338,7 @@ def test_lent_server_ends_with_who_asked_and_with_the_lender(
             kept_fork_servers(lender[1]),
             fork_server(["json"], environment=os.environ) as own,
         ):
-            assert parent(parent(start(own, "end", code=0))) == os.getpid(), "imported here"
+            assert parent(parent(start(own, "stay"))) == os.getpid(), "imported here"
 
 
 def test_nothing_is_asked_of_another_users_socket_nor_lent_to_it(
