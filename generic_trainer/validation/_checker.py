@@ -2,8 +2,9 @@
 
 Every model gets a process of its own, forked from one that has imported TensorFlow. It runs one
 check after the other and reports each. When it dies, or does not answer, that is the fault of the
-check that ran; another process goes on with those that are left. Where there are processors and
-memory to spare, a second one works ahead for some of them: see `_ahead`.
+check that ran; another process goes on with those that are left. Of a model that takes long to
+load, where there are processors and memory to spare, a second one works ahead for some of them: see
+`_ahead`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from generic_trainer.validation._report import ValidationReport
 _RUNNER = "generic_trainer.validation._runner"
 _AHEAD_RUNNER = "generic_trainer.validation._ahead_runner"
 _FIRST_TO_RUN_THE_MODEL = "loads"
+# It takes TensorFlow a second to build a graph of a megabyte.
+_GRAPH_FILE, _SMALL_GRAPH_BYTES = "saved_model.pb", 1 << 19
 # Beside the model, which a process may take many times the size of.
 _ROOM_FOR_TWO_BYTES = 4 << 30
 _ROOM_TIMES_ITS_SIZE = 32
@@ -153,7 +156,7 @@ class Checker:
 
             def work_ahead() -> None:
                 with contextlib.suppress(ConnectionError), tells:
-                    if self._has_room_for_two(partial):
+                    if self._may_work_ahead(partial):
                         children.append(self._start_ahead(request, tells))
 
             answered = self._listen(partial, events, work_ahead)
@@ -163,11 +166,14 @@ class Checker:
         if not partial.complete:
             partial.fail(reason, self._last_words(log_start))
 
-    def _has_room_for_two(self, partial: PartialReport) -> bool:
-        """Whether a second process takes nothing that the first one needs, or that is limited."""
+    def _may_work_ahead(self, partial: PartialReport) -> bool:
+        """Whether a second process saves time, and takes nothing that is needed or limited."""
         size_bytes = partial.facts.get("size_bytes", math.inf)
+        graph = Path(partial.model_dir, _GRAPH_FILE)
+        is_large = graph.is_file() and graph.stat().st_size > _SMALL_GRAPH_BYTES
         return (
-            len(available_cpus()) > 1
+            (is_large or partial.contract.eval_config is not None)
+            and len(available_cpus()) > 1
             and _ROOM_FOR_TWO_BYTES + _ROOM_TIMES_ITS_SIZE * size_bytes < free_memory_bytes()
             and self._memory_limit_mb is None
             and partial.contract.max_latency_ms is None

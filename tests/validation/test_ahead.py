@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from generic_trainer._core.machine import available_cpus
-from generic_trainer.validation import Checker, ServingContract, start_checker
+from generic_trainer.validation import Checker, start_checker
 from generic_trainer.validation import _ahead_runner as ahead_runner
 from generic_trainer.validation._ahead import Ahead, decode_outputs, encode_outputs, tell
 from generic_trainer.validation._scoring import Feed, Scores
@@ -40,9 +40,28 @@ def test_tells_what_the_checks_would_find(checker: Checker, good_model: Path) ->
 
 @two_processors
 def test_time_is_measured_without_it(checker: Checker, good_model: Path) -> None:
-    report = checker.validate(str(good_model), ServingContract(max_latency_ms=10_000))
+    timed = dataclasses.replace(contract(GOOD_CONFIG), max_latency_ms=10_000)
+    report = checker.validate(str(good_model), timed)
     assert report.passed
     assert "found_ahead" not in report.facts
+
+
+@two_processors
+def test_a_large_graph_is_loaded_twice_at_once_and_a_small_one_is_not(
+    checker: Checker, good_model: Path, tmp_path: Path
+) -> None:
+    assert "found_ahead" not in checker.validate(str(good_model)).facts
+
+    class Grown(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None, 1], tf.float32, "x")])
+        def serve(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {"y": x + tf.reduce_sum(tf.constant(np.random.rand(200_000), tf.float32))}
+
+    module = Grown()
+    tf.saved_model.save(module, str(tmp_path / "1"), {"serving_default": module.serve})
+    report = checker.validate(str(tmp_path / "1"))
+    assert report.passed, report.summary()
+    assert report.facts["found_ahead"] == ["session"]
 
 
 @two_processors
