@@ -63,7 +63,14 @@ def tell(descriptor: int, check: str, find: Callable[[], Any]) -> None:
         file.write_text(json.dumps(find()), encoding="utf-8")
         event["file"] = str(file)
     event["cpu_seconds"] = time.process_time()
-    os.write(descriptor, json.dumps(event).encode() + b"\n")
+    send(descriptor, **event)
+
+
+def send(descriptor: int, **event: Any) -> None:
+    """Writes an event as one line of JSON."""
+    line = (json.dumps(event) + "\n").encode()
+    while line:
+        line = line[os.write(descriptor, line) :]
 
 
 def encode_outputs(feed: Feed, outputs: Outputs) -> dict[str, Any]:

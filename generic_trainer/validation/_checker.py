@@ -10,6 +10,7 @@ load, where there are processors and memory to spare, a second one works ahead f
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import json
 import math
@@ -182,32 +183,13 @@ class Checker:
 
     def _start_ahead(self, request: dict[str, Any], tells: IO[bytes]) -> int:
         with open(os.devnull, "wb") as nowhere:
-            return self._server.start(
-                _AHEAD,
-                f"{_AHEAD_RUNNER}:run",
-                request,
-                stdout=nowhere.fileno(),
-                stderr=nowhere.fileno(),
-                descriptors=[tells.fileno()],
-                environment=_environment(self._scratch),
-            )
+            return self._fork(_AHEAD, _AHEAD_RUNNER, request, nowhere, [tells])
 
     def _start_child(
         self, request: dict[str, Any], log: IO[bytes], sent: IO[bytes], told: IO[bytes]
     ) -> int:
         """Returns the number of the process, which another server starts if this one was killed."""
-
-        def start() -> int:
-            return self._server.start(
-                _CHECKS,
-                f"{_RUNNER}:run",
-                request,
-                stdout=log.fileno(),
-                stderr=log.fileno(),
-                descriptors=[sent.fileno(), told.fileno()],
-                environment=_environment(self._scratch),
-            )
-
+        start = functools.partial(self._fork, _CHECKS, _RUNNER, request, log, [sent, told])
         try:
             with contextlib.suppress(ConnectionError):
                 if self._server.is_alive:
@@ -219,6 +201,24 @@ class Checker:
                 "the process that checks models did not start; it needs a TensorFlow that "
                 f"{sys.executable} can import. Its last words:\n{self._last_words(0)}"
             ) from error
+
+    def _fork(
+        self,
+        name: str,
+        runner: str,
+        request: dict[str, Any],
+        output: IO[bytes],
+        pipes: Sequence[IO[bytes]],
+    ) -> int:
+        return self._server.start(
+            name,
+            f"{runner}:run",
+            request,
+            stdout=output.fileno(),
+            stderr=output.fileno(),
+            descriptors=[pipe.fileno() for pipe in pipes],
+            environment=_environment(self._scratch),
+        )
 
     def _listen(
         self, partial: PartialReport, events: IO[bytes], work_ahead: Callable[[], None]

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from generic_trainer._core.files import is_remote
 from generic_trainer._core.protos import parse_proto
 from generic_trainer._core.texts import (
     describe,
@@ -424,3 +425,9 @@ def _wrong_severities(severities: Any) -> Iterator[str]:
 def _is_path(value: Any) -> bool:
     # No file system has a name with a zero in it; what asks for one raises whatever it likes.
     return isinstance(value, (str, os.PathLike)) and "\0" not in os.fspath(value)
+
+
+def remote_sources(contract: ServingContract) -> dict[str, str]:
+    """Returns name → where it lies, of the contract's inputs on other machines."""
+    sources = {name: getattr(contract, name) for name in SOURCES}
+    return {n: each for n, each in sources.items() if isinstance(each, str) and is_remote(each)}

@@ -19,7 +19,7 @@ from typing import Any
 from generic_trainer._core.files import copy_tree, gfile, is_remote
 from generic_trainer._core.protos import load_statistics
 from generic_trainer._core.records import read_records
-from generic_trainer.validation._contract import SOURCES, ServingContract
+from generic_trainer.validation._contract import SOURCES, ServingContract, remote_sources
 from generic_trainer.validation._model import EVAL_ROWS, MAX_EXAMPLES_BYTES
 
 _PATTERNS = ("examples", "statistics")
@@ -42,8 +42,7 @@ def fetch(
     Raises:
         OSError: the model could not be fetched; standard error says why.
     """
-    remote = {name: getattr(contract, name) for name in SOURCES}
-    remote = {name: v for name, v in remote.items() if isinstance(v, str) and is_remote(v)}
+    remote = remote_sources(contract)
     if not remote and not is_remote(model_dir):
         return contract, {}
     told = folder / "fetched.json"

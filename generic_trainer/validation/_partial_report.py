@@ -10,7 +10,7 @@ from typing import Any
 from generic_trainer._core.files import absolute, is_remote
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.validation._check import Result
-from generic_trainer.validation._contract import SOURCES, ServingContract
+from generic_trainer.validation._contract import SOURCES, ServingContract, remote_sources
 from generic_trainer.validation._report import ValidationReport
 
 
@@ -37,8 +37,7 @@ class PartialReport:
     @property
     def is_remote(self) -> bool:
         """Whether something must be fetched for a process that looks at the model."""
-        sources = [getattr(self.contract, name) for name in SOURCES]
-        return any(isinstance(each, str) and is_remote(each) for each in (self.model_dir, *sources))
+        return is_remote(self.model_dir) or bool(remote_sources(self.contract))
 
     def request(self, scratch: str, memory_limit_mb: float | None) -> dict[str, Any]:
         """Returns the request to `_runner`, whose `done` grows with this object's."""

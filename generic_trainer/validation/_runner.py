@@ -7,14 +7,12 @@ each check, `result` with its verdict, and `complete` in the end.
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from generic_trainer._core import machine
-from generic_trainer.validation._ahead import Ahead
+from generic_trainer.validation._ahead import Ahead, send
 from generic_trainer.validation._check import Check, Result
 from generic_trainer.validation._checks import all_checks, checks_for
 from generic_trainer.validation._checks.predictions import scores
@@ -36,29 +34,23 @@ def run(request: Mapping[str, Any], events: int, ahead: int) -> int:
     """
     model = confined_model(request)
     model.ahead = Ahead(ahead)
-    _send(events, event="begin", facts=model.facts)
+    send(events, event="begin", facts=model.facts)
     done = dict(request["done"])
     if done.get(scores.name) in ("pass", "warn"):
         scores.run(model)  # for the checks that are left; its result has been told
     for check in checks_for(model, done):
         if check.name not in done:
-            _send(events, event="start", check=check.name, advisory=check.is_advisory)
+            send(events, event="start", check=check.name, advisory=check.is_advisory)
             result, outcome = _run_one(check, model, done)
             done[check.name] = outcome
             verdict = {"result": dataclasses.asdict(result), "outcome": outcome}
-            _send(events, event="result", **verdict, facts=model.facts)
+            send(events, event="result", **verdict, facts=model.facts)
     peak_mb = machine.peak_memory_mb()
     costs = {"cpu_seconds": round(time.process_time() + model.ahead.cpu_seconds, 3)}
     if peak_mb is not None:
         costs["peak_memory_mb"] = round(peak_mb, 1)
-    _send(events, event="complete", facts=costs)
+    send(events, event="complete", facts=costs)
     return 0
-
-
-def _send(descriptor: int, **event: Any) -> None:
-    line = (json.dumps(event) + "\n").encode()
-    while line:
-        line = line[os.write(descriptor, line) :]
 
 
 def _run_one(check: Check, model: ModelUnderTest, done: dict[str, str]) -> tuple[Result, str]:

@@ -67,8 +67,7 @@ def start_child_and_wait(arguments: Mapping[str, Any]) -> int:
     """Notes its own process and that of a child, and waits for ever."""
     child = subprocess.Popen(["sleep", "600"])
     note(arguments["path"], f"{os.getpid()} {child.pid}")
-    while True:
-        time.sleep(1.0)
+    return stay({})
 
 
 def leave_daemons(arguments: Mapping[str, Any]) -> int:
@@ -83,8 +82,7 @@ def leave_daemons(arguments: Mapping[str, Any]) -> int:
 def lend(arguments: Mapping[str, Any]) -> int:
     """Notes where it lends fork servers, and waits for ever."""
     note(arguments["path"], Lender().address)
-    while True:
-        time.sleep(1.0)
+    return stay({})
 
 
 def borrow_and_wait(arguments: Mapping[str, Any]) -> int:
@@ -95,8 +93,7 @@ def borrow_and_wait(arguments: Mapping[str, Any]) -> int:
     ):
         target = f"{__name__}:start_child_and_wait"
         server.start("child", target, {"path": arguments["path"]}, stdout=1, stderr=2)
-        while True:
-            time.sleep(1.0)
+        return stay({})
 
 
 def note(path: str, text: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from generic_trainer.validation import Checker, start_checker
 from generic_trainer.validation import _ahead_runner as ahead_runner
 from generic_trainer.validation._ahead import Ahead, decode_outputs, encode_outputs, tell
 from generic_trainer.validation._scoring import Feed, Scores
+from tests.validation import models
 from tests.validation.broken_evaluations import GOOD_CONFIG, contract
 
 two_processors = pytest.mark.skipif(len(available_cpus()) < 2, reason="needs two processors")
@@ -52,14 +52,12 @@ def test_a_large_graph_is_loaded_twice_at_once_and_a_small_one_is_not(
 ) -> None:
     assert "found_ahead" not in checker.validate(str(good_model)).facts
 
-    class Grown(tf.Module):
-        @tf.function(input_signature=[tf.TensorSpec([None, 1], tf.float32, "x")])
-        def serve(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
-            return {"y": x + tf.reduce_sum(tf.constant(np.random.rand(200_000), tf.float32))}
-
-    module = Grown()
-    tf.saved_model.save(module, str(tmp_path / "1"), {"serving_default": module.serve})
-    report = checker.validate(str(tmp_path / "1"))
+    numbers = np.random.rand(200_000)
+    module = models.serving(
+        lambda x: {"y": x + tf.reduce_sum(tf.constant(numbers, tf.float32))},
+        tf.TensorSpec([None, 1], tf.float32, "x"),
+    )
+    report = checker.validate(str(models.save(module, tmp_path / "1")))
     assert report.passed, report.summary()
     assert report.facts["found_ahead"] == ["session"]
 
@@ -83,7 +81,7 @@ def test_a_process_that_dies_is_not_missed(
     def start_and_kill(self: Checker, *arguments: Any) -> int:
         pid = start(self, *arguments)
         time.sleep(seconds)
-        os.kill(pid, signal.SIGKILL)
+        self._server.kill(pid)  # it may have ended by then
         return pid
 
     monkeypatch.setattr(Checker, "_start_ahead", start_and_kill)
