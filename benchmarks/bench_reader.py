@@ -69,6 +69,7 @@ _KINDS = {
     "numeric": ("numeric",),
     "string": ("string",),
     "sparse": ("sparse",),
+    "ragged": ("ragged",),
     "half": ("numeric", "string"),
     "mixed": ("numeric", "string", "sparse"),
     "distinct": ("distinct",),
@@ -290,9 +291,12 @@ def _schema(features: int, kinds: tuple[str, ...]) -> schema_pb2.Schema:
     for number in range(features):
         kind = kinds[number % len(kinds)]
         numeric_type = 3 if number // len(kinds) % 2 else 2  # float and int by turns
-        value_type = {"numeric": numeric_type, "sparse": 2}.get(kind, 1)
+        value_type = {"numeric": numeric_type, "sparse": 2, "ragged": 2}.get(kind, 1)
         feature = schema.feature.add(name=f"{kind}_{number:03d}", type=value_type)
-        if kind != "sparse":
+        if kind == "ragged":
+            ragged = schema.tensor_representation_group[""].tensor_representation[feature.name]
+            ragged.ragged_tensor.feature_path.step.append(feature.name)
+        elif kind != "sparse":
             feature.presence.min_fraction = 1
             feature.shape.SetInParent()
     return schema
@@ -321,7 +325,7 @@ def _record(schema: schema_pb2.Schema, random: np.random.Generator) -> bytes:
     example = tf.train.Example()
     for feature in schema.feature:
         target = example.features.feature[feature.name]
-        if feature.name.startswith("sparse"):
+        if feature.name.startswith(("sparse", "ragged")):
             target.int64_list.value.extend(random.integers(0, 1000, random.integers(0, 4)))
         elif feature.name.startswith("distinct"):
             target.bytes_list.value.append(b"value-%d" % random.integers(1 << 60))

@@ -1,20 +1,16 @@
-"""Findings of one process for checks that another one is still to come to.
+"""Findings of a second process for the check `session`, which loads the model once more.
 
-Two checks load the model once more, each in its own way: `session` and `eval_rehearsal`. A second
-process does so (`_ahead_runner`) while the one that checks loads the model and calls it, and hands
-over what it has found in files. What goes wrong there it keeps to itself: a check that is told
-nothing does the work in its own process, and meets the trouble there.
+It loads it (`_ahead_runner`) while the process that checks loads the model and calls it, and hands
+over what it has found through a pipe. What goes wrong there it keeps to itself: the check that is
+told nothing does the work in its own process, and meets the trouble there.
 """
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,47 +19,32 @@ from generic_trainer.validation._scoring import Feed, Outputs, Scores
 
 
 class Ahead:
-    """The end that is told, check by check in the order in which they run.
+    """The end that is told.
 
     Args:
-        told: descriptor that `tell` has written to; None where nobody does.
+        told: descriptor of a pipe for one line of `send`: what was `found`, and the `cpu_seconds`
+            that it took; None where nobody works ahead.
 
     Attributes:
-        cpu_seconds: processor time of the other end, when it was last heard of.
+        cpu_seconds: processor time of the other end.
     """
 
     def __init__(self, told: int | None = None) -> None:
         self.cpu_seconds = 0.0
-        self._lines: Iterator[str] = iter(())
-        if told is not None:
-            self._lines = open(told, encoding="utf-8")  # noqa: SIM115 - as long as the process
+        self._told = told
 
-    def found_for(self, check: str) -> Any:
-        """Returns what was found for a check, None for nothing; waits for who is still at it."""
-        for line in self._lines:
-            event = json.loads(line)
-            self.cpu_seconds = event["cpu_seconds"]
-            if event["check"] == check:
-                file = event["file"]
-                return file and json.loads(Path(file).read_text(encoding="utf-8"))
-        return None
-
-
-def tell(descriptor: int, check: str, find: Callable[[], Any]) -> None:
-    """Writes what a function finds into a file of the working directory, and says where.
-
-    Args:
-        descriptor: where it is said.
-        check: whom it is for.
-        find: returns what JSON can hold; what it raises is swallowed.
-    """
-    event: dict[str, Any] = {"check": check, "file": None}
-    with contextlib.suppress(Exception):  # the check will come upon it
-        file = Path.cwd() / f"{check}.json"
-        file.write_text(json.dumps(find()), encoding="utf-8")
-        event["file"] = str(file)
-    event["cpu_seconds"] = time.process_time()
-    send(descriptor, **event)
+    def found(self) -> Any:
+        """Returns what was found, None for nothing; waits for who is still at it."""
+        told, self._told = self._told, None
+        if told is None:
+            return None
+        with open(told, encoding="utf-8") as lines:
+            line = lines.readline()
+        if not line.endswith("\n"):  # nobody is left to end it
+            return None
+        event = json.loads(line)
+        self.cpu_seconds = event["cpu_seconds"]
+        return event["found"]
 
 
 def send(descriptor: int, **event: Any) -> None:

@@ -1,24 +1,22 @@
-"""The process that finds out ahead what two checks are about; see `_ahead`."""
+"""The process that runs a model in a session while another one loads and calls it; see `_ahead`."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from generic_trainer.validation._ahead import encode_outputs, tell
-from generic_trainer.validation._check import Check
-from generic_trainer.validation._checks.evaluator import eval_rehearsal, why_not_rehearsed
+from generic_trainer.validation._ahead import encode_outputs, send
 from generic_trainer.validation._checks.predictions import feeds_of
 from generic_trainer.validation._checks.serving import loads, session
 from generic_trainer.validation._confined import confined_model
-from generic_trainer.validation._evaluation import evaluate
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._scoring import Feed, run_signature, session_of
 
 
 def run(request: Mapping[str, Any], told: int) -> int:
-    """Does for each of the checks what takes long of it, unless the check will not be made.
+    """Calls each signature in a session, unless the model must not be run or nobody wants to know.
 
     Args:
         request: what `confined_model` takes, and `done`: check → its outcome, so far.
@@ -27,21 +25,18 @@ def run(request: Mapping[str, Any], told: int) -> int:
     Returns:
         The exit code.
     """
-    if loads.blocked_by(request["done"]):  # the model must not be run
+    if loads.blocked_by(request["done"]) or session.blocked_by(request["done"]):
         return 0
     model = confined_model(request)
+    if model.contract.severities.get(session.name) == "skip":
+        return 0
     model.op_libraries  # noqa: B018 - imports on first use
-    work: dict[Check, Callable[[], Any]] = {session: lambda: dict(_session_outputs(model))}
-    if why_not_rehearsed(model) is None:
-        work[eval_rehearsal] = lambda: evaluate(model)
-    for check, find in work.items():
-        is_off = model.contract.severities.get(check.name) == "skip"
-        if not is_off and not check.blocked_by(request["done"]):
-            tell(told, check.name, find)
+    with contextlib.suppress(Exception):  # the check will come upon it
+        send(told, found=dict(_outputs(model)), cpu_seconds=time.process_time())
     return 0
 
 
-def _session_outputs(model: ModelUnderTest) -> Iterator[tuple[str, Any]]:
+def _outputs(model: ModelUnderTest) -> Iterator[tuple[str, Any]]:
     feeds = {name: feed for name, feed in feeds_of(model) if isinstance(feed, Feed)}
     with session_of(str(model.directory)) as running:
         for name, feed in feeds.items():

@@ -3,8 +3,7 @@
 Every model gets a process of its own, forked from one that has imported TensorFlow. It runs one
 check after the other and reports each. When it dies, or does not answer, that is the fault of the
 check that ran; another process goes on with those that are left. Of a model that takes long to
-load, where there are processors and memory to spare, a second one works ahead for some of them: see
-`_ahead`.
+load, where there are processors and memory to spare, a second one works ahead: see `_ahead`.
 """
 
 from __future__ import annotations
@@ -171,9 +170,9 @@ class Checker:
         """Whether a second process saves time, and takes nothing that is needed or limited."""
         size_bytes = partial.facts.get("size_bytes", math.inf)
         graph = Path(partial.model_dir, _GRAPH_FILE)
-        is_large = graph.is_file() and graph.stat().st_size > _SMALL_GRAPH_BYTES
         return (
-            (is_large or partial.contract.eval_config is not None)
+            graph.is_file()
+            and graph.stat().st_size > _SMALL_GRAPH_BYTES
             and len(available_cpus()) > 1
             and _ROOM_FOR_TWO_BYTES + _ROOM_TIMES_ITS_SIZE * size_bytes < free_memory_bytes()
             and self._memory_limit_mb is None

@@ -44,7 +44,7 @@ CHECK_NAMES = (
     "output_per_row", "outputs_finite", "outputs_vary", "deterministic", "row_independence",
     "golden", "without_label", "warmup", "latency", "memory", "eval_rows", "without_optional",
     "schema_rows", "observed_rows", "batch_sizes", "unforeseen_rows", "state_growth",
-    "format_scores", "parity", "session", "base_model", "eval_rehearsal",
+    "format_scores", "parity", "eval_rehearsal", "session", "base_model",
 )  # fmt: skip
 _TENSOR = re.compile(r"\w+(\[((None|-?\d{1,18})(,(None|-?\d{1,18}))*,?)?\])?")
 _TUPLES = (

@@ -6,6 +6,8 @@ that Beam's runner needs for them; where that raises, Beam's runner has the last
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import os
 from collections.abc import Collection, Iterable, Iterator
@@ -53,9 +55,39 @@ def in_process(model: ModelUnderTest, config: Any) -> list[Any]:
     from generic_trainer.validation._in_process_beam import InProcessPipeline
 
     pipeline = InProcessPipeline()
-    # AutoGraph would rewrite the metrics of Keras 2, which takes longer than everything else.
-    tf.autograph.experimental.do_not_convert(_build)(pipeline, model, config, os.devnull)
+    with _loaded_once():
+        models = _models(model, config)
+        for each in models:
+            _lend_loaded(each, model)
+        # AutoGraph would rewrite the metrics of Keras 2, which takes longer than everything else.
+        build = tf.autograph.experimental.do_not_convert(_build)
+        build(pipeline, model, config, models, os.devnull)
     return pipeline.written
+
+
+@contextlib.contextmanager
+def _loaded_once() -> Iterator[None]:
+    """TFMA loads a model of Keras 2 to learn that it is one, and then again."""
+    import tensorflow as tf
+
+    keras_models = tf.keras.models
+    load_model = keras_models.load_model
+    keras_models.load_model = functools.cache(load_model)
+    try:
+        yield
+    finally:
+        keras_models.load_model = load_model
+
+
+def _lend_loaded(shared: Any, model: ModelUnderTest) -> None:
+    """Has an `EvalSharedModel` take the model that is loaded, where TFMA would load it likewise."""
+    import tensorflow_model_analysis as tfma
+
+    if shared.model_type == tfma.TF_GENERIC and shared.model_path == str(model.directory):
+        loader = shared.model_loader
+        construct, loader.construct_fn = loader.construct_fn, lambda: model.loaded
+        loader.load()  # from now on the process has one, and constructs no other
+        loader.construct_fn = construct  # which TFMA can serialize
 
 
 def with_beam(model: ModelUnderTest, config: Any) -> list[Any]:
@@ -66,17 +98,15 @@ def with_beam(model: ModelUnderTest, config: Any) -> list[Any]:
     options = beam.options.pipeline_options.PipelineOptions(["--direct_running_mode=in_memory"])
     with ScratchFolder("evaluation-") as folder:
         with beam.Pipeline(runner="DirectRunner", options=options) as pipeline:
-            _build(pipeline, model, config, folder)
+            _build(pipeline, model, config, _models(model, config), folder)
         return list(tfma.load_metrics(folder))
 
 
-def _build(pipeline: Any, model: ModelUnderTest, config: Any, output_dir: str) -> None:
-    import apache_beam as beam
+def _models(model: ModelUnderTest, config: Any) -> list[Any]:
+    """Returns an `EvalSharedModel` for each of the config's models."""
     import tensorflow_model_analysis as tfma
-    from tensorflow_model_analysis import constants
-    from tfx_bsl.tfxio import tensor_adapter, tf_example_record
 
-    models = [
+    return [
         tfma.default_eval_shared_model(
             eval_saved_model_path=(
                 model.contract.base_model if spec.is_baseline else str(model.directory)
@@ -86,6 +116,16 @@ def _build(pipeline: Any, model: ModelUnderTest, config: Any, output_dir: str) -
         )
         for spec in config.model_specs
     ]
+
+
+def _build(
+    pipeline: Any, model: ModelUnderTest, config: Any, models: list[Any], output_dir: str
+) -> None:
+    import apache_beam as beam
+    import tensorflow_model_analysis as tfma
+    from tensorflow_model_analysis import constants
+    from tfx_bsl.tfxio import tensor_adapter, tf_example_record
+
     io = tf_example_record.TFExampleBeamRecord(
         physical_format="inmem",
         telemetry_descriptors=["GenericTrainer"],

@@ -65,13 +65,6 @@ class ModelUnderTest:
         self.scores: dict[str, Scores] = {}
         self.memory_before_mb: float | None = None
 
-    def found_ahead(self, check: str) -> Any:
-        """Returns what another process has found out for a check; see `Ahead.found_for`."""
-        found = self.ahead.found_for(check)
-        if found is not None:
-            self.facts.setdefault("found_ahead", []).append(check)
-        return found
-
     @functools.cached_property
     def files(self) -> list[Path]:
         """Every file of the model, sorted, relative to `directory`."""

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 from tensorflow_model_analysis.proto import config_pb2
@@ -96,6 +97,41 @@ def test_evaluates_the_same_without_beams_runner(good_model: Path) -> None:
     assert len(alone) == len(with_beam) == 5  # all, two slices, and two compared with all
     assert sorted(map(str, alone)) == sorted(map(str, with_beam))
     assert {type(each).__name__ for each in written} >= {"PlotsForSlice", "ValidationResult"}
+
+
+def test_what_is_loaded_is_not_loaded_again(
+    good_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = contract(GOOD_CONFIG)
+    model = ModelUnderTest(good_model, wanted, str(good_model))
+    config = config_util.update_eval_config_with_defaults(model.eval_config)
+    expected = _evaluation.in_process(model, config)
+
+    def load_again(*arguments: object, **options: object) -> None:
+        raise AssertionError("loaded again")
+
+    monkeypatch.setattr(tf.compat.v1.saved_model, "load_v2", load_again)
+    assert list(map(str, _evaluation.in_process(model, config))) == list(map(str, expected))
+
+
+def test_a_model_of_keras_2_is_loaded_once(
+    good_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads: list[str] = []
+
+    def load_model(path: str) -> tf.keras.Model:
+        loads.append(path)
+        model = tf.keras.Sequential([tf.keras.Input([1]), tf.keras.layers.Dense(1)])
+        model.signatures = tf.saved_model.load(path).signatures
+        return model
+
+    monkeypatch.setattr(tf.keras.models, "load_model", load_model)
+    wanted = contract(GOOD_CONFIG)
+    model = ModelUnderTest(good_model, wanted, str(good_model))
+    config = config_util.update_eval_config_with_defaults(model.eval_config)
+    assert _evaluation.in_process(model, config)
+    assert loads == [str(good_model)]
+    assert tf.keras.models.load_model is load_model
 
 
 def test_a_config_can_be_a_file(checker: Checker, good_model: Path, tmp_path: Path) -> None:

@@ -97,9 +97,9 @@ _DYNAMIC: tuple[Check, ...] = (
     state.state_growth,
     parity.format_scores,
     parity.parity,
+    evaluator.eval_rehearsal,
     serving.session,
     baseline.base_model,
-    evaluator.eval_rehearsal,
 )
 
 

@@ -192,10 +192,7 @@ def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
         yield skip(reason)
         return
     try:
-        metrics = model.found_ahead(eval_rehearsal.name)
-        if metrics is None:
-            model.release()
-            metrics = evaluate(model)
+        metrics = evaluate(model)
     except Exception as error:
         yield fail(
             f"the Evaluator would fail: {_reason(error)}",

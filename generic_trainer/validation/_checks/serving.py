@@ -275,9 +275,10 @@ def session(model: ModelUnderTest) -> Iterator[Finding]:
     Example: `tf.saved_model.save` on a Keras 3 model, whose variables the checkpoint does not
     track.
     """
-    found = model.found_ahead(session.name)
+    found = model.ahead.found()
     outputs = None if found is None else decode_outputs(found, model.scores)
     if outputs is not None:
+        model.facts["found_ahead"] = [session.name]
         for name in model.scores:
             yield from _compare_with_session(model, name, outputs[name])
         return
