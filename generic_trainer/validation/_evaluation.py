@@ -11,6 +11,7 @@ import functools
 import logging
 import os
 from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from generic_trainer._core.scratch import ScratchFolder
@@ -18,6 +19,7 @@ from generic_trainer._core.texts import reason_of
 from generic_trainer.validation._model import ModelUnderTest
 
 EXAMPLES = 20  # of which one is a batch of its own
+_OF_KERAS_2 = Path("keras_metadata.pb")
 
 _logger = logging.getLogger(__name__)
 
@@ -54,6 +56,8 @@ def in_process(model: ModelUnderTest, config: Any) -> list[Any]:
 
     from generic_trainer.validation._in_process_beam import InProcessPipeline
 
+    if _OF_KERAS_2 in model.files:  # TFMA's own is another one: not both in memory
+        model.release()
     pipeline = InProcessPipeline()
     with _loaded_once():
         models = _models(model, config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from generic_trainer._core import internals
 from generic_trainer.validation._access import reaches_out
@@ -360,22 +361,23 @@ def compiled_functions(model: ModelUnderTest) -> Iterator[Finding]:
     Example: `tf.function(jit_compile=True)` behind a signature; a model that JAX has lowered for
     TPUs alone.
     """
-    compiled = [
-        function.signature.name
-        for function in model.meta_graph.graph_def.library.function
-        if function.attr["_XlaMustCompile"].b
-    ]
-    compiled += [node.where for node in model.nodes if node.proto.attr["_XlaMustCompile"].b]
+    functions = model.meta_graph.graph_def.library.function
+    compiled = [each.signature.name for each in functions if _must_be_compiled(each)]
+    compiled += [node.where for node in model.nodes if _must_be_compiled(node.proto)]
     if compiled:
         yield warn(
             f"must be compiled with XLA: {', '.join(compiled[:5])}",
             "export a function without jit_compile=True (in Keras: compile(jit_compile=False))",
         )
-    for node in model.nodes:
+    for node in (node for node in model.nodes if node.op == "XlaCallModule"):
         platforms = [name.decode() for name in node.proto.attr["platforms"].list.s]
-        if node.op == "XlaCallModule" and platforms and "CPU" not in platforms:
+        if platforms and "CPU" not in platforms:
             yield warn(
                 f"{node.where} was lowered by JAX for {', '.join(platforms)} alone: no CPU runs it",
                 "jax2tf.convert(..., native_serialization_platforms=('cpu', ...)), or see that "
                 "every consumer has such a device",
             )
+
+
+def _must_be_compiled(proto: Any) -> bool:
+    return "_XlaMustCompile" in proto.attr and bool(proto.attr["_XlaMustCompile"].b)
