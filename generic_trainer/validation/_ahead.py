@@ -1,8 +1,8 @@
 """Findings of a second process for the check `session`, which loads the model once more.
 
-It loads it (`_ahead_runner`) while the process that checks loads the model and calls it, and hands
-over what it has found through a pipe. What goes wrong there it keeps to itself: the check that is
-told nothing does the work in its own process, and meets the trouble there.
+It loads it (`_ahead_runner`) while the first one loads and calls it, and hands its findings over by
+a pipe. What goes wrong there it keeps to itself: the check then does the work in its own process,
+and meets the trouble there.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ class Ahead:
     """The end that is told.
 
     Args:
-        told: descriptor of a pipe for one line of `send`: what was `found`, and the `cpu_seconds`
-            that it took; None where nobody works ahead.
+        told: descriptor of a pipe for one line of `send`; None where nobody works ahead.
 
     Attributes:
         cpu_seconds: processor time of the other end.

@@ -19,7 +19,6 @@ from generic_trainer._core.texts import reason_of
 from generic_trainer.validation._model import ModelUnderTest
 
 EXAMPLES = 20  # of which one is a batch of its own
-_OF_KERAS_2 = Path("keras_metadata.pb")
 
 _logger = logging.getLogger(__name__)
 
@@ -56,7 +55,7 @@ def in_process(model: ModelUnderTest, config: Any) -> list[Any]:
 
     from generic_trainer.validation._in_process_beam import InProcessPipeline
 
-    if _OF_KERAS_2 in model.files:  # TFMA's own is another one: not both in memory
+    if Path("keras_metadata.pb") in model.files:  # which TFMA has Keras 2 load: not both in memory
         model.release()
     pipeline = InProcessPipeline()
     with _loaded_once():
@@ -74,13 +73,12 @@ def _loaded_once() -> Iterator[None]:
     """TFMA loads a model of Keras 2 to learn that it is one, and then again."""
     import tensorflow as tf
 
-    keras_models = tf.keras.models
-    load_model = keras_models.load_model
-    keras_models.load_model = functools.cache(load_model)
+    models, load_model = tf.keras.models, tf.keras.models.load_model
+    models.load_model = functools.cache(load_model)
     try:
         yield
     finally:
-        keras_models.load_model = load_model
+        models.load_model = load_model
 
 
 def _lend_loaded(shared: Any, model: ModelUnderTest) -> None:
