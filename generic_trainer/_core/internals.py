@@ -92,7 +92,10 @@ class PrivateAttribute:
 
 @contextlib.contextmanager
 def replaced_method(owner: Any, name: str, around: Callable[..., Any]) -> Iterator[None]:
-    """Has a function be called in place of a method of a class, with the method before `self`."""
+    """Has a function be called in place of a method of a class, or a function of a module.
+
+    What it replaces is the first argument, before `self`.
+    """
     original = getattr(owner, name)
 
     @functools.wraps(original)

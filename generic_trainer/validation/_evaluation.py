@@ -6,7 +6,6 @@ that Beam's runner needs for them; where that raises, Beam's runner has the last
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import os
@@ -14,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from generic_trainer._core import internals
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._core.texts import reason_of
 from generic_trainer.validation._model import ModelUnderTest
@@ -52,33 +52,27 @@ def evaluate(model: ModelUnderTest) -> dict[str, float]:
 def in_process(model: ModelUnderTest, config: Any) -> list[Any]:
     """Returns all protos that the Evaluator would write, without a runner of Beam's."""
     import tensorflow as tf
+    from apache_beam.utils.shared import Shared
 
     from generic_trainer.validation._in_process_beam import InProcessPipeline
 
     if Path("keras_metadata.pb") in model.files:  # which TFMA has Keras 2 load: not both in memory
         model.release()
     pipeline = InProcessPipeline()
-    with _loaded_once():
+    keras_models = tf.keras.models
+    # TFMA has Keras load a model of Keras 2 to learn that it is one, and then again.
+    load_once = functools.cache(keras_models.load_model)
+    with internals.replaced_method(
+        keras_models, "load_model", lambda _, *args, **kwargs: load_once(*args, **kwargs)
+    ):
         models = _models(model, config)
         for each in models:
             _lend_loaded(each, model)
         # AutoGraph would rewrite the metrics of Keras 2, which takes longer than everything else.
         build = tf.autograph.experimental.do_not_convert(_build)
         build(pipeline, model, config, models, os.devnull)
+    Shared().acquire(InProcessPipeline)  # Beam keeps what was acquired last, and that was the model
     return pipeline.written
-
-
-@contextlib.contextmanager
-def _loaded_once() -> Iterator[None]:
-    """TFMA loads a model of Keras 2 to learn that it is one, and then again."""
-    import tensorflow as tf
-
-    models, load_model = tf.keras.models, tf.keras.models.load_model
-    models.load_model = functools.cache(load_model)
-    try:
-        yield
-    finally:
-        models.load_model = load_model
 
 
 def _lend_loaded(shared: Any, model: ModelUnderTest) -> None:

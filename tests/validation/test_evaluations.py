@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,16 @@ def test_what_is_loaded_is_not_loaded_again(
 
     monkeypatch.setattr(tf.compat.v1.saved_model, "load_v2", load_again)
     assert list(map(str, _evaluation.in_process(model, config))) == list(map(str, expected))
+
+
+def test_what_was_lent_is_freed_with_the_model(good_model: Path) -> None:
+    model = ModelUnderTest(good_model, contract(GOOD_CONFIG), str(good_model))
+    config = config_util.update_eval_config_with_defaults(model.eval_config)
+    assert _evaluation.in_process(model, config)
+    loaded = weakref.ref(model.loaded)
+    assert loaded() is not None
+    model.release()
+    assert loaded() is None
 
 
 def test_a_model_of_keras_2_is_loaded_once(
