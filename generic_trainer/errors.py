@@ -5,24 +5,22 @@
     GenericTrainerError
     ├── ConfigurationError (ValueError)      wrong arguments to a component, a contract or a command
     ├── ModuleFileError                      the user's module cannot be bundled, imported or called
-    ├── DataError                            an input cannot be read, or is not what it claims to be
+    ├── DataError                            an input cannot be read, or has the wrong content
     ├── TrainingError                        the user's run_fn raised
     │   ├── WorkerDiskError                  a worker found a disk full
     │   ├── WorkerHangError                  a worker did nothing for too long
     │   ├── WorkerLostError                  a worker died or was preempted; the run may be retried
     │   └── WorkerMemoryError                a worker ran out of memory
-    └── ExportError                          run_fn ended well, its export cannot be published
+    └── ExportError                          run_fn returned, but its export cannot be published
         └── ModelValidationError             the export was checked and failed
 
-A message says what was expected, what was found, where, and what to do about it. What code needs to
-know is in fields, which are None where nothing is known, and which an error keeps on its way from
-one process to another::
+A message states the expected value, the actual value, the place and the remedy. Fields hold details
+for code; they are None if unknown, and survive pickling to another process::
 
     except ModelValidationError as error:
         for failure in error.report.failures: ...
 
-Whatever can be checked together is checked together: one error lists all the problems (see
-`raise_problems`).
+Independent checks run together: one error lists all their problems (see `raise_problems`).
 """
 
 from __future__ import annotations
@@ -50,8 +48,8 @@ class GenericTrainerError(Exception):
     """Base class: catches everything that this package raises on purpose.
 
     Attributes:
-        fields: the names of the attributes that say more than the message does.
-        problems: the single sentences of a message that lists several.
+        fields: the names of attributes with further details.
+        problems: the sentences of a message that lists several.
     """
 
     fields: ClassVar[tuple[str, ...]] = ("problems",)
@@ -62,10 +60,10 @@ class GenericTrainerError(Exception):
 
         Args:
             message: see the module.
-            **details: values of `fields`; those that are left out, or None, are not known.
+            **details: values of `fields`; None, or a missing one, means unknown.
 
         Raises:
-            TypeError: a detail is no field of this class.
+            TypeError: this class does not have such a field.
         """
         super().__init__(message)
         for name, value in details.items():
@@ -75,9 +73,9 @@ class GenericTrainerError(Exception):
                 setattr(self, name, value)
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows: the message, which has the lines of the user's code, and no frames.
+        """IPython's display: the message, with lines of the user's code, but without frames.
 
-        Those of this package, of TFX and of unpacked copies tell a user nothing.
+        Frames of this package, of TFX and of unpacked copies do not help a user.
         """
         return [f"{type(self).__name__}: {self}"]
 
@@ -99,10 +97,10 @@ def _rebuild(
 class ConfigurationError(GenericTrainerError, ValueError):
     """Arguments are wrong or contradict each other.
 
-    Also a `ValueError`, because that is what `tfx.components.Trainer` raises for its arguments.
+    Also a `ValueError`, because `tfx.components.Trainer` raises one for its arguments.
 
     Attributes:
-        path: the file that they come from.
+        path: their file.
     """
 
     fields = (*GenericTrainerError.fields, "path")
@@ -143,7 +141,7 @@ class TrainingError(GenericTrainerError):
     Attributes:
         worker: the name of the worker that failed first, such as `"worker 1"`.
         signal: the name of the signal that ended it, such as `"SIGSEGV"`.
-        exit_code: what its process ended with.
+        exit_code: the exit code of its process.
     """
 
     fields = (*GenericTrainerError.fields, "exit_code", "signal", "worker")
@@ -153,7 +151,7 @@ class TrainingError(GenericTrainerError):
 
 
 class WorkerDiskError(TrainingError):
-    """A worker could not write because a disk, or somebody's share of it, is full."""
+    """A worker could not write because a disk, or a quota, is full."""
 
 
 class WorkerHangError(TrainingError):
@@ -165,11 +163,11 @@ class WorkerLostError(TrainingError):
 
 
 class WorkerMemoryError(TrainingError):
-    """A worker ran out of memory, or took more than it was given."""
+    """A worker ran out of memory, or exceeded its limit."""
 
 
 class ExportError(GenericTrainerError):
-    """`run_fn` returned, but what it exported cannot be published.
+    """`run_fn` returned, but its export cannot be published.
 
     Attributes:
         path: the export.
@@ -180,7 +178,7 @@ class ExportError(GenericTrainerError):
 
 
 class ModelValidationError(ExportError):
-    """The exported model failed the checks that stand before publishing.
+    """The exported model failed the checks before publication.
 
     Attributes:
         report: the outcome of all checks, a `validation.ValidationReport`.
@@ -193,11 +191,11 @@ class ModelValidationError(ExportError):
 def raise_problems(
     error: type[GenericTrainerError], subject: str, problems: Sequence[str], **details: Any
 ) -> None:
-    """Raises one `error` that lists all `problems`; does nothing when there are none.
+    """Raises one `error` that lists all `problems`; does nothing if there are none.
 
     Args:
         error: the class to raise.
-        subject: what the problems belong to, the start of the message.
+        subject: the start of the message, such as "wrong options".
         problems: one sentence each.
         **details: fields of the error.
     """

@@ -1,6 +1,6 @@
-"""Tasks of a training cluster, and the place of this process among them, as `TF_CONFIG` says.
+"""Tasks of a training cluster, and the task of this process, from `TF_CONFIG`.
 
-`TF_CONFIG` is parsed and written here and nowhere else.
+Only this module parses and writes `TF_CONFIG`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _EVALUATOR = "evaluator"
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One process of a cluster, in TensorFlow's words.
+    """One process of a cluster, in TensorFlow's terms.
 
     Attributes:
         type: `"chief"`, `"master"` (its name before TF 2.0), `"worker"`, `"ps"` or `"evaluator"`.
@@ -66,7 +66,7 @@ def is_chief() -> bool:
 
 
 def is_in_a_cluster() -> bool:
-    """Returns whether there are other tasks, which this process could miss."""
+    """Returns whether there are other tasks."""
     return sum(map(len, cluster_addresses().values())) > 1
 
 
@@ -87,7 +87,7 @@ def training_addresses() -> dict[Task, str]:
     This process alone is `worker 0`, of no address.
 
     Raises:
-        ConfigurationError: this process is none of them, or two of them have the same address.
+        ConfigurationError: this process is not among them, or two of them have the same address.
     """
     if not is_one_of_several():
         return {Task("worker", 0): ""}
@@ -107,9 +107,9 @@ def training_addresses() -> dict[Task, str]:
 
 @contextlib.contextmanager
 def part_of_cluster(ranks: Sequence[int]) -> Iterator[None]:
-    """Makes some of the tasks that train, this one among them, a cluster of their own.
+    """Forms a separate cluster of some of the training tasks, which include this one.
 
-    The first of them is its chief; one alone is in none. Nothing may have been connected before.
+    The first of them is its chief; one task alone is in no cluster. No task may be connected yet.
     """
     before, addresses = os.environ[TF_CONFIG], [*training_addresses().items()]
     part = [addresses[rank] for rank in ranks]
@@ -126,7 +126,7 @@ def part_of_cluster(ranks: Sequence[int]) -> Iterator[None]:
 
 
 def has_parameter_servers() -> bool:
-    """Returns whether the cluster has parameter servers, which its chief sends work to."""
+    """Returns whether the cluster has parameter servers, to which its chief sends work."""
     return bool(cluster_addresses().get("ps"))
 
 
@@ -199,7 +199,7 @@ def make_tf_config(task: Task, addresses: Mapping[Task, str]) -> str:
     """Returns the `TF_CONFIG` of one task.
 
     Args:
-        task: the process that it is for.
+        task: the process.
         addresses: "host:port" of every task, in the order of their indices.
     """
     cluster: dict[str, list[str]] = {}
@@ -209,7 +209,7 @@ def make_tf_config(task: Task, addresses: Mapping[Task, str]) -> str:
 
 
 def answers(address: str, timeout_s: float = 1.0) -> bool:
-    """Returns whether something listens at "host:port"."""
+    """Returns whether a server listens at "host:port"."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout_s):
@@ -219,11 +219,11 @@ def answers(address: str, timeout_s: float = 1.0) -> bool:
 
 
 def reserve_port() -> socket.socket:
-    """Returns a socket on a free port, which no other program is given until it is closed.
+    """Returns a socket that reserves a free port until it is closed.
 
-    It is bound and does not listen. TensorFlow's server can bind to the same port because it asks
-    for `SO_REUSEPORT` as well, where `TF_GRPC_REUSE_PORT` is set. As that server binds to all
-    addresses of the machine, so does this: a port that somebody uses on one of them is not free.
+    It is bound and does not listen. TensorFlow's server can bind to the same port because it sets
+    `SO_REUSEPORT` too, given `TF_GRPC_REUSE_PORT`. Like that server, the socket binds to all
+    addresses of the machine: a port that is in use on one of them is not free.
     """
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

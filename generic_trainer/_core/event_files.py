@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import os
 import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
-
-from generic_trainer.errors import DataError
 
 _logger = logging.getLogger(__name__)
 
@@ -20,13 +17,13 @@ _HEAD, _CHECKSUM_BYTES = struct.Struct("<QI"), 4
 
 
 class Scalar(NamedTuple):
-    """A value that was written for TensorBoard.
+    """A value of an event file.
 
     Attributes:
-        name: "run/tag", as `last_scalars` has it.
-        value: of any kind of number.
-        step: at which it was written.
-        time_s: when, in seconds since the epoch.
+        name: "run/tag", as `scalars_by_step` has it.
+        value: a number, which may be infinite or NaN.
+        step: the step of the value.
+        time_s: the time of writing, in seconds since the epoch.
     """
 
     name: str
@@ -36,24 +33,48 @@ class Scalar(NamedTuple):
 
 
 class ScalarReader:
-    """Reads scalars while they are written: each time those that are new."""
+    """Reads scalars while they are written; each call returns the new ones.
+
+    It reads the summaries of TF1 (`simple_value`) and of TF2 (a tensor of the plugin `scalars`).
+
+    Attributes:
+        curves: "run/tag" → step → value, of all scalars so far; of several values of a step the
+            last one written.
+        errors: path → the error that ended the last look at a file that is damaged or gone. The
+            records before the damage count.
+    """
 
     def __init__(self, log_dir: str) -> None:
-        """Reads nothing yet.
+        """Creates the reader.
 
         Args:
-            log_dir: directory tree with `events.out.tfevents.*` files, which may come later.
+            log_dir: directory tree for `events.out.tfevents.*` files, which may be created later.
         """
         self._log_dir = log_dir
         self._files: dict[str, tuple[int, dict[str, str]]] = {}  # → bytes read, plugin of each tag
+        self.curves: dict[str, dict[float, float]] = {}
+        self.errors: dict[str, Exception] = {}
 
     def read(self) -> list[Scalar]:
-        """Returns what was written since the last call; a record that is not whole comes later."""
-        return [scalar for path in _event_files(self._log_dir) for scalar in self._new_in(path)]
+        """Returns the scalars since the last call, of each file up to its first partial record."""
+        import tensorflow as tf
+        from google.protobuf.message import DecodeError
+
+        scalars: list[Scalar] = []
+        for path in _event_files(self._log_dir):
+            try:
+                for scalar in self._new_in(path):
+                    scalars.append(scalar)  # at once: those before an error count
+                    self.curves.setdefault(scalar.name, {})[scalar.step] = scalar.value
+            except (OSError, tf.errors.OpError, DecodeError) as error:
+                self.errors[path] = error
+        return scalars
 
     def _new_in(self, path: str) -> Iterator[Scalar]:
         import tensorflow as tf
 
+        run = os.path.relpath(os.path.dirname(path), self._log_dir)
+        # A tag's plugin is written with its first value only.
         offset, plugins = self._files.get(path, (0, {}))
         size = tf.io.gfile.stat(path).length
         with tf.io.gfile.GFile(path, "rb") as file:
@@ -63,47 +84,39 @@ class ScalarReader:
                 end = offset + _HEAD.size + length + _CHECKSUM_BYTES
                 if end > size:
                     break
+                self._files[path] = offset, plugins = end, plugins
                 event = tf.compat.v1.Event.FromString(file.read(length))
-                offset = end
-                for tag, value in _of_event(event, plugins):
-                    yield Scalar(
-                        _name(path, tag, self._log_dir), value, event.step, event.wall_time
-                    )
-        self._files[path] = offset, plugins
+                for value in event.summary.value:
+                    plugin = plugins.setdefault(value.tag, value.metadata.plugin_data.plugin_name)
+                    number = _number(value, plugin)
+                    if number is not None:
+                        name = value.tag if run == "." else f"{run}/{value.tag}"
+                        yield Scalar(name, number, event.step, event.wall_time)
 
 
 def last_scalars(log_dir: str) -> dict[str, float]:
-    """Returns the last value of each scalar that was written for TensorBoard.
+    """Returns the last value of each scalar in event files; see `scalars_by_step`."""
+    return {name: points[-1][1] for name, points in scalars_by_step(log_dir).items()}
 
-    Reads the summaries of TF1 (`simple_value`) and of TF2 (a tensor of the plugin `scalars`). A
-    file that ends in the middle of a record, or is damaged, counts up to there.
+
+def scalars_by_step(log_dir: str) -> dict[str, list[tuple[float, float]]]:
+    """Returns all values of the scalars in event files.
+
+    A file that is incomplete or damaged counts up to there.
 
     Args:
         log_dir: directory tree with `events.out.tfevents.*` files.
 
     Returns:
-        "run/tag" → value, where run is the file's directory relative to `log_dir`; "tag" alone for
-        files that lie in `log_dir` itself.
-    """
-    return {name: points[-1][1] for name, points in scalars_by_step(log_dir).items()}
-
-
-def scalars_by_step(log_dir: str) -> dict[str, list[tuple[float, float]]]:
-    """Returns all values of the scalars that were written for TensorBoard, as `last_scalars` does.
-
-    Returns:
         "run/tag" → (step, value), sorted by step; of several values of a step the last one written.
+        The run is the file's directory relative to `log_dir`; files in `log_dir` itself have "tag"
+        alone.
     """
-    found: dict[str, dict[int, float]] = {}
-    for path in _event_files(log_dir):
-        for step, tag, value in _scalars(path):
-            found.setdefault(_name(path, tag, log_dir), {})[step] = value
-    return {name: sorted(values.items()) for name, values in sorted(found.items())}
-
-
-def _name(path: str, tag: str, log_dir: str) -> str:
-    run = os.path.relpath(os.path.dirname(path), log_dir)
-    return tag if run == "." else f"{run}/{tag}"
+    reader = ScalarReader(log_dir)
+    reader.read()
+    for path, error in reader.errors.items():
+        _logger.warning("%s cannot be read to its end; its first records count: %s", path, error)
+    return {name: sorted(values.items()) for name, values in sorted(reader.curves.items())}
 
 
 def _event_files(log_dir: str) -> list[str]:
@@ -117,36 +130,7 @@ def _event_files(log_dir: str) -> list[str]:
     )
 
 
-def _scalars(path: str) -> Iterator[tuple[int, str, float]]:
-    import tensorflow as tf
-    from google.protobuf.message import DecodeError
-
-    from generic_trainer._core.records import READ_ERRORS, check_lengths, look_at
-
-    plugins: dict[str, str] = {}  # a tag's plugin is written with its first value only
-    whole: int | None = None  # records before one that must not be read
-    try:
-        check_lengths(look_at(path))
-    except DataError as error:
-        whole = error.record
-        _logger.warning("%s What comes before it counts.", error)
-    try:
-        for event in itertools.islice(tf.compat.v1.train.summary_iterator(path), whole):
-            for tag, value in _of_event(event, plugins):
-                yield event.step, tag, value
-    except (*READ_ERRORS, DecodeError):
-        _logger.warning("%s ends in the middle of a record; what comes before it counts.", path)
-
-
-def _of_event(event: Any, plugins: dict[str, str]) -> Iterator[tuple[str, float]]:
-    for value in event.summary.value:
-        plugin = plugins.setdefault(value.tag, value.metadata.plugin_data.plugin_name)
-        scalar = _scalar(value, plugin)
-        if scalar is not None:
-            yield value.tag, scalar
-
-
-def _scalar(value: Any, plugin: str) -> float | None:
+def _number(value: Any, plugin: str) -> float | None:
     import tensorflow as tf
 
     if value.WhichOneof("value") == "simple_value":
@@ -157,5 +141,5 @@ def _scalar(value: Any, plugin: str) -> float | None:
         return None
     try:
         return float(tf.make_ndarray(value.tensor).item())
-    except (TypeError, ValueError):  # no number, or not what its dtype says
+    except (TypeError, ValueError):  # not a number, or its bytes do not match its dtype
         return None

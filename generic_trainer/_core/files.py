@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import io
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -12,11 +15,16 @@ from typing import Any
 
 from generic_trainer.errors import GenericTrainerError
 
-# What makes a directory a model; on a file system without a directory rename it goes last.
+# The file that makes a directory a model; without renames of directories it is moved last.
 _SAVED_MODEL_FILE = "saved_model.pb"
 _CHUNK_BYTES = 1 << 20
 _SMALL_BYTES = 4 << 20
 _END_BYTES = 64 << 10
+_OBJECT_STORES = ("gs://", "s3://", "az://")
+# File systems with lasting inodes, whose change times no program can set.
+_KEEP_CHANGE_TIMES = re.compile(
+    "apfs|bcachefs|btrfs|ceph|ext[234]|f2fs|gpfs|lustre|nfs4?|overlay|tmpfs|xfs|zfs"
+)
 
 
 def is_remote(path: str) -> bool:
@@ -30,11 +38,11 @@ def absolute(path: str) -> str:
 
 
 def publish_tree(source: str, target: str) -> None:
-    """Moves a directory so that its readers see either nothing or all of it.
+    """Moves a directory so that readers see either nothing or all of it.
 
     1. On a local file system this is one `rename(2)`; both must be on the same file system.
     2. An object store has no rename of directories: the files go one by one, `saved_model.pb` last.
-    3. What an earlier attempt left at `target` is replaced.
+    3. Leftovers of an earlier attempt at `target` are replaced.
     """
     delete_tree(target)
     if not is_remote(target):
@@ -45,7 +53,7 @@ def publish_tree(source: str, target: str) -> None:
 
 
 def delete_tree(directory: str) -> None:
-    """Deletes a directory, if it is there: in an object store it goes with its last file."""
+    """Deletes a directory if it exists: in an object store it disappears with its last file."""
     if gfile().exists(directory):
         gfile().rmtree(directory)
 
@@ -55,8 +63,8 @@ def copy_tree(source: str, target: str, *, last: str = _SAVED_MODEL_FILE) -> Non
 
     Args:
         source: the directory.
-        target: made where it is missing; files of the same names are replaced.
-        last: name of the file that makes the copy complete for its readers.
+        target: created if missing; files of the same names are replaced.
+        last: name of the file that makes the copy complete for readers.
     """
     files = gfile()
     files.makedirs(target)
@@ -71,7 +79,7 @@ def files_below(directory: str, *, last: str | None = None) -> list[str]:
 
     Args:
         directory: local or remote.
-        last: a file name whose files come after all others.
+        last: a file name; files with this name are listed last.
     """
     root = directory.rstrip("/")
     paths = [
@@ -83,10 +91,10 @@ def files_below(directory: str, *, last: str | None = None) -> list[str]:
 
 
 def write_whole(path: str, content: str | bytes) -> None:
-    """Writes a file that is there whole or, after a crash, not at all.
+    """Writes a file so that it is complete or, after a crash, missing.
 
-    An object store shows a file when it is closed; elsewhere it is written beside its place and
-    renamed. Of several processes that write the same path at once, the last one wins.
+    An object store shows a file when it is closed; on local disks a temporary file is renamed. If
+    several processes write the same path at once, the last one wins.
     """
     data = content.encode() if isinstance(content, str) else content
     if is_remote(path):
@@ -120,7 +128,7 @@ def read_text(path: str) -> str:
 
     Raises:
         OSError: it cannot be read.
-        UnicodeDecodeError: it is no text.
+        UnicodeDecodeError: it is not text.
     """
     try:
         return read_whole(path).decode()
@@ -132,32 +140,68 @@ def read_text(path: str) -> str:
 
 def sha256_of_file(path: str | os.PathLike[str]) -> str:
     """Returns the SHA-256 of a file in hex."""
-    digest = hashlib.sha256()
     with _opened(os.fspath(path)) as stream:
-        while chunk := stream.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return _sha256(stream)
 
 
 def fingerprint_of_file(path: str) -> list[Any]:
-    """Returns values that are others when the content is: of files up to 4 MiB a hash of all of it.
+    """Returns values that change whenever the content of a file does.
 
-    Of larger ones: length, a hash of both ends, and the time of the last change.
+    Up to 4 MiB the content itself is hashed. A larger file is not read whole if its file system
+    records changes in a way that no program can undo; its fingerprint is then its length, a hash of
+    both ends, the time of the last modification, and
+
+    1. on a local disk or NFS, the inode and the change time (ctime): a program can set the time of
+       the modification, `cp -p` and `tar` do, but not the change time;
+    2. in an object store, the path: the store itself sets the time when an object is written.
+
+    Any other large file is read whole, such as one of a FUSE mount, whose inodes are new with every
+    mount, or of HDFS, where programs set times.
     """
-    stat = gfile().stat(path)
     with _opened(path) as file:
-        if stat.length <= _SMALL_BYTES:
-            return [stat.length, hashlib.sha256(file.read()).hexdigest()]
+        length, *state = _state(path, file)
+        if length <= _SMALL_BYTES or not state:
+            return [length, _sha256(file)]
         start = file.read(_END_BYTES)
-        file.seek(stat.length - _END_BYTES)
+        file.seek(length - _END_BYTES)
         ends = hashlib.sha256(start + file.read(_END_BYTES)).hexdigest()
-    return [stat.length, ends, stat.mtime_nsec]
+    return [length, ends, *state]
+
+
+def _state(path: str, file: Any) -> list[Any]:
+    """Returns a file's length, and records of changes by its file system, if there are any."""
+    if isinstance(file, io.IOBase):
+        stat = os.fstat(file.fileno())
+        if stat.st_size <= _SMALL_BYTES or not _keeps_change_times(os.path.dirname(path)):
+            return [stat.st_size]
+        return [stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_ctime_ns]
+    remote = gfile().stat(path)
+    is_stored_once = path.startswith(_OBJECT_STORES)
+    return [remote.length, remote.mtime_nsec, path] if is_stored_once else [remote.length]
+
+
+@functools.lru_cache(maxsize=1024)
+def _keeps_change_times(directory: str) -> bool:
+    import psutil
+
+    kinds = {mount.mountpoint: mount.fstype for mount in psutil.disk_partitions(all=True)}
+    directory = os.path.realpath(directory)
+    while directory not in kinds and directory != os.path.dirname(directory):
+        directory = os.path.dirname(directory)
+    return bool(_KEEP_CHANGE_TIMES.fullmatch(kinds.get(directory, "")))
+
+
+def _sha256(stream: Any) -> str:
+    digest = hashlib.sha256()
+    while chunk := stream.read(_CHUNK_BYTES):
+        digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _opened(path: str) -> Any:
-    """Returns a file to read from; TensorFlow's, which is many times slower, where it must be."""
+    """Opens a file for reading; with TensorFlow, which is many times slower, only if necessary."""
     if not is_remote(path):
-        with contextlib.suppress(OSError):  # TensorFlow says what it is, as for remote files
+        with contextlib.suppress(OSError):  # TensorFlow then raises the error, as for remote files
             return open(path, "rb")
     return gfile().GFile(path, "rb")
 
@@ -174,11 +218,11 @@ def move_aside(directory: str, target: str) -> None:
 
 
 def follow_links(directory: str) -> None:
-    """Replaces links that lead out of a directory by copies of what they lead to.
+    """Replaces links that lead out of a directory by copies of their targets.
 
-    Such as those of Hugging Face's snapshots, whose files are links to `../../blobs`: a directory
-    that is moved, or copied by somebody who copies links, has none of its files otherwise. Links
-    to nothing stay, and so do relative ones within the directory. Remote directories have none.
+    Files of Hugging Face's snapshots, for example, are links to `../../blobs`, which break if the
+    directory is moved, or copied with its links. Broken links and relative links within the
+    directory are kept. Remote directories have no links.
     """
     if is_remote(directory):
         return
@@ -193,24 +237,15 @@ def follow_links(directory: str) -> None:
 
 
 def _leads_out(link: str, root: str) -> bool:
-    """Whether what a link leads to does not move along with a directory."""
+    """Whether the target of a link does not move along with a directory."""
     real = os.path.realpath(link)
     if not os.path.exists(real) or f"{root}{os.sep}".startswith(f"{real}{os.sep}"):
-        return False  # to nothing; or to all of the directory, which has no end
+        return False  # broken, or a loop
     return os.path.isabs(os.readlink(link)) or not real.startswith(f"{root}{os.sep}")
 
 
-def move_into(path: str, directory: str) -> None:
-    """Moves a file or a tree into a directory of the same file system, where its name is new."""
-    target = os.path.join(directory, os.path.basename(path))
-    if is_remote(path) and gfile().isdir(path):
-        _move_files(path, target)
-    else:
-        gfile().rename(path, target, overwrite=True)
-
-
 def _move_files(source: str, target: str, *, last: str | None = None) -> None:
-    """Moves a tree one file after another, which every file system can do."""
+    """Moves a tree file by file, which every file system supports."""
     files = gfile()
     for name in files_below(source, last=last):
         destination = os.path.join(target, name)
@@ -220,11 +255,11 @@ def _move_files(source: str, target: str, *, last: str | None = None) -> None:
 
 @contextlib.contextmanager
 def file_errors_as(error_class: type[GenericTrainerError], subject: str) -> Iterator[None]:
-    """Raises what a file system does not do as an error of this package.
+    """Converts errors of a file system into an error of this package.
 
     Args:
         error_class: the class to raise instead of `OSError` and the errors of TensorFlow.
-        subject: what failed, the start of the message.
+        subject: the failed operation, which starts the message.
 
     Raises:
         GenericTrainerError: of that class; the file system's error is its cause.
@@ -246,7 +281,7 @@ def file_errors_as(error_class: type[GenericTrainerError], subject: str) -> Iter
 
 
 def file_system_modules() -> tuple[str, ...]:
-    """Returns the modules with file systems that this process has and children will need."""
+    """Returns the imported modules with file systems, which children will need."""
     return tuple(name for name in ("tensorflow_io",) if name in sys.modules)
 
 

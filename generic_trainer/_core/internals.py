@@ -1,13 +1,14 @@
-"""Private names of other libraries: the only module that may use them.
+"""Private names of other libraries: the only module that may name them.
 
-Each is listed here with what it is needed for. What a new release of a library has renamed is told
-as that, with library, version and name, instead of as an AttributeError from somewhere inside; and
-`tests/_core/test_internals.py` looks up every one of them on both stacks.
+`_TABLE` lists every private name that the package reads, calls, sets or overrides, one a line, with
+the feature that breaks without it. If a release has renamed one, users get an error with library,
+version and name instead of an AttributeError from deep inside; `tests/_core/test_internals.py`
+looks up every row on both stacks, and reports rows without a use.
 
 ::
 
-    context = internals.TF_EAGER_CONTEXT.get()          # a module's attribute
-    dataset = internals.TF_ITERATOR_DATASET.of(iterator)  # an object's attribute
+    context = internals.TF_EAGER_CONTEXT.get()()          # a name of a module
+    dataset = internals.TF_ITERATOR_DATASET.of(iterator)  # an attribute of an object
 """
 
 from __future__ import annotations
@@ -18,28 +19,115 @@ import functools
 import importlib
 import importlib.metadata
 import platform
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from generic_trainer.errors import ConfigurationError
 
+# Key, path and purpose. A path is `package.module`, `package.module:name` or, for an attribute of
+# objects, `package.module:Class.name`. Rows without a key ("-") are names that classes of ours
+# override: the library calls them.
+_TABLE = """
+PYTHON_ATEXIT_CLEAR          atexit:_clear                            children that do not run the exit functions of their parent
+PYTHON_ATEXIT_RUN            atexit:_run_exitfuncs                    children that run the exit functions of user code
+PYTHON_INTERPRETER_FLAGS     subprocess:_args_from_interpreter_flags  children with the same -W and -X options
+
+TF_ADD_CONTROL_INPUTS        tensorflow:Operation._add_control_inputs                                summaries that precede a step
+TF_AUTOGRAPH_CONFIG          tensorflow.python.autograph.core.config                                 a first step that does not convert Keras 2
+TF_AUTOGRAPH_CONVERSION      tensorflow.python.autograph.impl.conversion                             a first step that does not convert Keras 2
+TF_AUTOGRAPH_FOUND           tensorflow.python.autograph.impl.conversion:_ALLOWLIST_CACHE            a first step that does not convert Keras 2
+TF_AUTOGRAPH_RULES           tensorflow.python.autograph.core.config:CONVERSION_RULES                a first step that does not convert Keras 2
+TF_CONTROL_FLOW_CONTEXT      tensorflow:Operation._get_control_flow_context                          summaries that precede a step
+TF_CREATE_FINGERPRINT        tensorflow.python.saved_model.pywrap_saved_model:fingerprinting.CreateFingerprintDef  comparing a SavedModel with its fingerprint
+TF_DATASET_INPUT             tensorflow:data.Dataset._input_dataset                                  libraries such as TensorFlow Decision Forests
+TF_EAGER_CONTEXT             tensorflow.python.eager.context:context                                 workers that stop after the same step, and random state to resume from
+TF_FIND_OP                   tensorflow.python.framework.op_def_registry:get                         finding ops of a SavedModel that TensorFlow does not have
+TF_GLOBAL_GENERATOR          tensorflow.python.ops.stateful_random_ops:global_generator              resuming with the random state of the previous run
+TF_ITERATOR_DATASET          tensorflow:data.Iterator._dataset                                       resuming in the middle of shuffled data
+TF_ITERATOR_RESOURCE         tensorflow:data.Iterator._iterator_resource                                    resuming in the middle of shuffled data
+TF_KERNELS_OF_OP             tensorflow.python.framework.kernels:get_registered_kernels_for_op       finding ops of a model that only run on an accelerator
+TF_OP_SEEDS                  tensorflow.python.eager.context:Context._rng                            resuming with the random state of the previous run
+TF_OWNED_ITERATOR            tensorflow.python.data.ops.iterator_ops:OwnedIterator                   progress of training loops without fit
+TF_PARSE_SAVED_MODEL         tensorflow.python.saved_model.loader_impl:parse_saved_model             reading a SavedModel without loading it
+TF_SESSION_STOP_REQUESTED    tensorflow:compat.v1.train.SessionRunContext._stop_requested            a session that stays open when a hook wants to stop
+TF_WRITE_FINGERPRINT         tensorflow.python.saved_model.fingerprinting_utils:write_fingerprint    the fingerprint of an export without devices
+-                            tensorflow:compat.v1.distribute.StrategyExtended._batch_reduce_to  training.get_strategy()
+-                            tensorflow:compat.v1.distribute.StrategyExtended._broadcast_to  training.get_strategy()
+-                            tensorflow:compat.v1.distribute.StrategyExtended._call_for_each_replica  training.get_strategy()
+-                            tensorflow:compat.v1.distribute.StrategyExtended._create_variable  training.get_strategy()
+-                            tensorflow:compat.v1.distribute.StrategyExtended._distribute_datasets_from_function  training.get_strategy()
+-                            tensorflow:compat.v1.distribute.StrategyExtended._experimental_distribute_dataset  training.get_strategy()
+-                            tensorflow:compat.v1.distribute.StrategyExtended._experimental_distribute_values_from_function  training.get_strategy()
+-                            tensorflow:compat.v1.distribute.StrategyExtended._gather_to_implementation  training.get_strategy()
+-                            tensorflow.python.distribute.distribute_lib:_DefaultDistributionExtended._get_local_replica_id  training.get_strategy()
+-                            tensorflow:compat.v1.distribute.StrategyExtended._in_multi_worker_mode  training.get_strategy()
+-                            tensorflow:compat.v1.distribute.StrategyExtended._local_results  training.get_strategy()
+-                            tensorflow:compat.v1.distribute.StrategyExtended._num_replicas_in_sync  training.get_strategy()
+-                            tensorflow:compat.v1.distribute.StrategyExtended._reduce_to  training.get_strategy()
+-                            tensorflow:compat.v1.distribute.StrategyExtended._update  training.get_strategy()
+-                            tensorflow:compat.v1.distribute.StrategyExtended._update_non_slot  training.get_strategy()
+-                            tensorflow:compat.v1.distribute.StrategyExtended._validate_colocate_with_variable  training.get_strategy()
+
+KERAS_2_AGGREGATE            tf_keras:optimizers.legacy.Optimizer._aggregate_gradients   estimators on several workers
+KERAS_2_API                  tf_keras.api._v2.keras                                      the tf.keras of estimators
+KERAS_2_API_V1               tf_keras.api._v1.keras                                      the tf.compat.v1.keras of estimators
+KERAS_2_LAYERS               tf_keras:Model._flatten_layers                              a first step that does not convert Keras 2
+KERAS_2_LEGACY_BUILD         tf_keras:optimizers.legacy.Optimizer._create_all_weights    checkpoints of Keras trials before their first batch
+KERAS_2_SEEDS                tf_keras.src.backend:_SEED_GENERATOR                        resuming with the random state of the previous run
+KERAS_2_TAKES_TENSOR_LOGS    tf_keras:callbacks.Callback._supports_tf_logs               callbacks that each get the logs they can read
+-                            tf_keras:callbacks.Callback._chief_worker_only              resuming on every worker
+-                            tf_keras:callbacks.Callback._implements_predict_batch_hooks  resuming without a call for each batch
+-                            tf_keras:callbacks.Callback._implements_test_batch_hooks    resuming without a call for each batch
+-                            tf_keras:callbacks.Callback._implements_train_batch_hooks   resuming without a call for each batch
+
+KERAS_3_BUILD                keras:Model._maybe_symbolic_build                           building models on several workers without consuming a batch
+KERAS_3_GLOBAL_ATTRIBUTE     keras.src.backend.common.global_state:get_global_attribute  resuming with the random state of the previous run
+KERAS_3_LOOKUP_LAYER         keras:layers.TextVectorization._lookup_layer                comparing vocabularies of layers between workers
+KERAS_3_RESULTS              keras:Model._get_metrics_result_or_logs                     metrics over the data of all workers
+KERAS_3_SEEDS                keras.src.random.seed_generator:global_seed_generator       resuming with the random state of the previous run
+KERAS_3_SET_MONITOR_OP       keras:callbacks.EarlyStopping._set_monitor_op               callbacks that keep the best value of the run they resume
+KERAS_TENSORBOARD_BATCH      keras:callbacks.TensorBoard._global_train_batch             curves that continue after a restart
+
+TFX_BSL_PARSER_CONFIG        tfx_bsl.tfxio.tf_example_record:TFExampleRecord._GetTfExampleParserConfig  parsing examples as TFX's reader does
+-                            tfx.dsl.components.base.base_component:BaseComponent._resolve_pip_dependencies  components whose dependencies are wheels
+
+ESTIMATOR_CALL_INPUT_FN      tensorflow_estimator.python.estimator.estimator:Estimator._call_input_fn          estimators on several workers
+ESTIMATOR_CALL_MODEL_FN      tensorflow_estimator.python.estimator.estimator:Estimator._call_model_fn          estimators on several workers
+ESTIMATOR_CONFIG             tensorflow_estimator.python.estimator.estimator:Estimator._config                 estimators on several workers
+ESTIMATOR_EVALUATE_RUN       tensorflow_estimator.python.estimator.estimator:Estimator._evaluate_run           estimators on several workers
+ESTIMATOR_EVAL_STRATEGY      tensorflow_estimator.python.estimator.run_config:RunConfig._eval_distribute       distribution strategies
+ESTIMATOR_EXPERIMENTAL       tensorflow_estimator.python.estimator.run_config:RunConfig._experimental_distribute  distribution strategies
+ESTIMATOR_FEATURES_AND_LABELS  tensorflow_estimator.python.estimator.estimator:Estimator._get_features_and_labels_from_input_fn  a model that is served with the features of its validation data
+ESTIMATOR_INIT_CLUSTER       tensorflow_estimator.python.estimator.run_config:RunConfig._init_distributed_setting_from_environment_var  estimators in a cluster
+ESTIMATOR_INIT_SESSION_CONFIG  tensorflow_estimator.python.estimator.run_config:RunConfig._maybe_overwrite_session_config_for_distributed_training  estimators in a cluster
+ESTIMATOR_IS_CHIEF           tensorflow_estimator.python.estimator.run_config:RunConfig._is_chief              estimators on several workers
+ESTIMATOR_MODEL_FN           tensorflow_estimator.python.estimator.estimator:Estimator._model_fn               a user's estimator in a trial
+ESTIMATOR_TASK_TYPE          tensorflow_estimator.python.estimator.run_config:RunConfig._task_type             estimators on several workers
+ESTIMATOR_TRAIN_STRATEGY     tensorflow_estimator.python.estimator.run_config:RunConfig._train_distribute      distribution strategies
+ESTIMATOR_WARM_START         tensorflow_estimator.python.estimator.estimator:Estimator._warm_start_settings    a user's estimator in a trial
+"""
+
 
 @dataclasses.dataclass(frozen=True)
 class PrivateName:
-    """A module, class or function that a library does not promise to keep.
+    """A module, name or attribute that a library does not promise to keep.
 
     Attributes:
-        library: the distribution that has it.
-        path: `"package.module"` or `"package.module:name.name"`.
-        purpose: what breaks without it.
+        path: `package.module`, `package.module:name` or `package.module:Class.name`.
+        purpose: the feature that breaks without it.
     """
 
-    library: str
     path: str
     purpose: str
 
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition(":")[2].rpartition(".")[2]
+
     def get(self) -> Any:
-        """Returns what the name stands for.
+        """Returns the module, or the value of the name.
 
         Raises:
             ConfigurationError: the installed release has no such name.
@@ -50,24 +138,7 @@ class PrivateName:
                 getattr, filter(None, names.split(".")), importlib.import_module(module)
             )
         except (ImportError, AttributeError) as error:
-            raise _missing(self.library, self.path, self.purpose) from error
-
-
-@dataclasses.dataclass(frozen=True)
-class PrivateAttribute:
-    """An attribute of a library's objects that the library does not promise to keep.
-
-    Attributes:
-        library: the distribution that has the class.
-        owner: the class, for messages, such as `"keras.Model"`.
-        name: of the attribute.
-        purpose: what breaks without it.
-    """
-
-    library: str
-    owner: str
-    name: str
-    purpose: str
+            raise self._missing() from error
 
     def of(self, thing: Any) -> Any:
         """Returns the attribute of an object.
@@ -78,7 +149,7 @@ class PrivateAttribute:
         try:
             return getattr(thing, self.name)
         except AttributeError as error:
-            raise _missing(self.library, f"{self.owner}.{self.name}", self.purpose) from error
+            raise self._missing() from error
 
     def set(self, thing: Any, value: Any) -> None:
         """Sets the attribute of an object that has it.
@@ -89,12 +160,47 @@ class PrivateAttribute:
         self.of(thing)
         setattr(thing, self.name, value)
 
+    @property
+    def library(self) -> str:
+        """The distribution to which the name belongs."""
+        package = self.path.partition(":")[0].partition(".")[0]
+        return "python" if package in sys.stdlib_module_names else package.replace("_", "-")
+
+    def _missing(self) -> ConfigurationError:
+        version = platform.python_version() if self.library == "python" else "(not installed)"
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            version = importlib.metadata.version(self.library)
+        path = self.path.replace(":", ".")
+        return ConfigurationError(
+            f"{self.library} {version} has no {path}, which GenericTrainer needs for "
+            f"{self.purpose}. Install a release that GenericTrainer supports (`generic-trainer "
+            "doctor` lists them), or report it."
+        )
+
+
+@functools.cache
+def rows() -> list[tuple[str, PrivateName]]:
+    """Returns the rows of the table, with their keys."""
+    table = (line.split(None, 2) for line in _TABLE.splitlines() if line)
+    return [(key, PrivateName(path, purpose)) for key, path, purpose in table]
+
+
+def __getattr__(key: str) -> PrivateName:
+    """Returns the name with a key of the table."""
+    for known, name in rows():
+        if known == key:
+            return name
+    raise AttributeError(f"module {__name__!r} has no attribute {key!r}")
+
 
 @contextlib.contextmanager
 def replaced_method(owner: Any, name: str, around: Callable[..., Any]) -> Iterator[None]:
-    """Has a function be called in place of a method of a class, or a function of a module.
+    """Replaces a method of a class, or a function of a module, within the context.
 
-    What it replaces is the first argument, before `self`.
+    Args:
+        owner: the class or module.
+        name: the method's name.
+        around: is called with the original, and the arguments of the call.
     """
     original = getattr(owner, name)
 
@@ -107,389 +213,3 @@ def replaced_method(owner: Any, name: str, around: Callable[..., Any]) -> Iterat
         yield
     finally:
         setattr(owner, name, original)
-
-
-def _missing(library: str, name: str, purpose: str) -> ConfigurationError:
-    version = platform.python_version() if library == "python" else "(not installed)"
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        version = importlib.metadata.version(library)
-    return ConfigurationError(
-        f"{library} {version} has no {name}, which GenericTrainer needs for {purpose}. Install a "
-        "release that GenericTrainer supports (`generic-trainer doctor` lists them), or report it."
-    )
-
-
-# ---- Python --------------------------------------------------------------------------------------
-
-PYTHON_ATEXIT_CLEAR = PrivateName(
-    "python", "atexit:_clear", "children that do not run their parent's exit functions"
-)
-PYTHON_ATEXIT_RUN = PrivateName(
-    "python", "atexit:_run_exitfuncs", "children that run the exit functions of user code"
-)
-PYTHON_INTERPRETER_FLAGS = PrivateName(
-    "python", "subprocess:_args_from_interpreter_flags", "children with the same -W and -X options"
-)
-PYTHON_UNPICKLER = PrivateName(
-    "python", "pickle:_Unpickler", "looking into pickles without importing what they name"
-)
-
-# ---- TensorFlow ----------------------------------------------------------------------------------
-
-TF_ADD_CONTROL_INPUTS = PrivateAttribute(
-    "tensorflow", "tf.Operation", "_add_control_inputs", "summaries that come before a step"
-)
-TF_AUTOGRAPH_CONFIG = PrivateName(
-    "tensorflow", "tensorflow.python.autograph.core.config", "a first step that converts no Keras 2"
-)
-TF_AUTOGRAPH_CONVERSION = PrivateName(
-    "tensorflow",
-    "tensorflow.python.autograph.impl.conversion",
-    "a first step that converts no Keras 2",
-)
-TF_AUTOGRAPH_FOUND = PrivateAttribute(
-    "tensorflow",
-    "autograph.impl.conversion",
-    "_ALLOWLIST_CACHE",
-    "a first step that converts no Keras 2",
-)
-TF_AUTOGRAPH_RULES = PrivateAttribute(
-    "tensorflow",
-    "autograph.core.config",
-    "CONVERSION_RULES",
-    "a first step that converts no Keras 2",
-)
-TF_CHECKPOINT_TENSORS = PrivateName(
-    "tensorflow",
-    "tensorflow.python.checkpoint.save_util:serialize_graph_view",
-    "checkpoints beside training",
-)
-TF_CHECKPOINT_VIEW = PrivateName(
-    "tensorflow",
-    "tensorflow.python.checkpoint.graph_view:ObjectGraphView",
-    "checkpoints beside training",
-)
-TF_CONTROL_FLOW_CONTEXT = PrivateAttribute(
-    "tensorflow", "tf.Operation", "_get_control_flow_context", "summaries that come before a step"
-)
-TF_CREATE_FINGERPRINT = PrivateName(
-    "tensorflow",
-    "tensorflow.python.saved_model.pywrap_saved_model:fingerprinting.CreateFingerprintDef",
-    "comparing a SavedModel with its fingerprint",
-)
-TF_DATASET_INPUT = PrivateAttribute(
-    "tensorflow",
-    "tf.data.Dataset",
-    "_input_dataset",
-    "libraries such as TensorFlow Decision Forests",
-)
-TF_OWNED_ITERATOR = PrivateName(
-    "tensorflow",
-    "tensorflow.python.data.ops.iterator_ops:OwnedIterator",
-    "seeing how loops of one's own get on",
-)
-TF_EAGER_CONTEXT = PrivateName(
-    "tensorflow",
-    "tensorflow.python.eager.context:context",
-    "workers that agree on the step after which all of them stop, and random state to resume from",
-)
-TF_FIND_OP = PrivateName(
-    "tensorflow",
-    "tensorflow.python.framework.op_def_registry:get",
-    "finding the ops of a SavedModel that TensorFlow does not have",
-)
-TF_KERNELS_OF_OP = PrivateName(
-    "tensorflow",
-    "tensorflow.python.framework.kernels:get_registered_kernels_for_op",
-    "saying which ops of a model run on an accelerator alone",
-)
-TF_GLOBAL_GENERATOR = PrivateName(
-    "tensorflow",
-    "tensorflow.python.ops.stateful_random_ops:global_generator",
-    "resuming with the random state of the run before, without making a generator",
-)
-TF_ITERATOR_DATASET = PrivateAttribute(
-    "tensorflow", "tf.data.Iterator", "_dataset", "resuming in the middle of shuffled data"
-)
-TF_ITERATOR_STATE = PrivateAttribute(
-    "tensorflow", "tf.data.Iterator", "_serialize_to_tensors", "checkpoints beside training"
-)
-TF_IO_OPS = PrivateName(
-    "tensorflow",
-    "tensorflow.python.ops.io_ops",
-    "loading a model with variables that have been read already",
-)
-TF_LITE_MODEL = PrivateName(
-    "tensorflow",
-    "tensorflow.lite.python.schema_py_generated:ModelT",
-    "reading a TFLite model before its interpreter, which a damaged one crashes",
-)
-TF_OP_SEEDS = PrivateAttribute(
-    "tensorflow", "tf.random.set_seed", "_rng", "resuming with the random state of the run before"
-)
-TF_PARSE_SAVED_MODEL = PrivateName(
-    "tensorflow",
-    "tensorflow.python.saved_model.loader_impl:parse_saved_model",
-    "reading a SavedModel without loading it",
-)
-TF_SESSION_MAKE_CALLABLE = PrivateAttribute(
-    "tensorflow",
-    "tf.compat.v1.Session",
-    "_make_callable_from_options",
-    "steps of a TensorFlowTrial that cost half of what Session.run costs",
-)
-TF_SESSION_STOP_REQUESTED = PrivateAttribute(
-    "tensorflow",
-    "tf.compat.v1.train.SessionRunContext",
-    "_stop_requested",
-    "a session that stays open when a hook wants to stop",
-)
-TF_WRITE_FINGERPRINT = PrivateName(
-    "tensorflow",
-    "tensorflow.python.saved_model.fingerprinting_utils:write_fingerprint",
-    "the fingerprint of an export whose devices were cleared",
-)
-
-# ---- Keras 2 and 3 -------------------------------------------------------------------------------
-
-KERAS_2_AGGREGATE = PrivateAttribute(
-    "tf_keras",
-    "keras.optimizers.legacy.Optimizer",
-    "_aggregate_gradients",
-    "estimators on several workers",
-)
-KERAS_2_API = PrivateName("tf_keras", "tf_keras.api._v2.keras", "the tf.keras of estimators")
-KERAS_2_API_V1 = PrivateName(
-    "tf_keras", "tf_keras.api._v1.keras", "the tf.compat.v1.keras of estimators"
-)
-KERAS_2_LAYERS = PrivateAttribute(
-    "tf_keras", "Model", "_flatten_layers", "resuming with the random state of layers"
-)
-KERAS_2_LAYER_RANDOMNESS = PrivateAttribute(
-    "tf_keras", "BaseRandomLayer", "_random_generator", "checkpoints that keep Dropout's state"
-)
-KERAS_2_LEGACY_BUILD = PrivateAttribute(
-    "tf_keras",
-    "keras.optimizers.legacy.Optimizer",
-    "_create_all_weights",
-    "Keras trials whose steps are of several batches",
-)
-KERAS_2_RANDOM_GENERATOR = PrivateAttribute(
-    "tf_keras", "RandomGenerator", "_generator", "checkpoints that keep Dropout's state"
-)
-KERAS_2_SEEDS = PrivateName(
-    "tf_keras",
-    "tf_keras.src.backend:_SEED_GENERATOR",
-    "resuming with the random state of the run before",
-)
-KERAS_2_TAKES_TENSOR_LOGS = PrivateAttribute(
-    "tf_keras", "Callback", "_supports_tf_logs", "callbacks that each get the logs they can read"
-)
-KERAS_2_TRAINING_STATE = PrivateAttribute(
-    "tf_keras", "tf_keras.Model", "_training_state", "a fit that starts at an epoch of its own"
-)
-KERAS_2_TRAIN_COUNTER = PrivateAttribute(
-    "tf_keras", "tf_keras.Model", "_train_counter", "the number of steps in a checkpoint"
-)
-KERAS_3_BUILD = PrivateAttribute(
-    "keras",
-    "keras.Model",
-    "_maybe_symbolic_build",
-    "models on several workers that are built without a batch, which would be shuffled away",
-)
-KERAS_3_GLOBAL_ATTRIBUTE = PrivateName(
-    "keras",
-    "keras.src.backend.common.global_state:get_global_attribute",
-    "resuming with the random state of the run before",
-)
-KERAS_3_INITIAL_EPOCH = PrivateAttribute(
-    "keras", "keras.Model", "_initial_epoch", "a fit that starts at an epoch of its own"
-)
-KERAS_3_LAYERS = PrivateAttribute(
-    "keras", "keras.Model", "_flatten_layers", "resuming with the random state of layers"
-)
-KERAS_3_RESULTS = PrivateAttribute(
-    "keras", "keras.Model", "_get_metrics_result_or_logs", "metrics over the data of all workers"
-)
-KERAS_3_SEEDS = PrivateName(
-    "keras",
-    "keras.src.random.seed_generator:global_seed_generator",
-    "resuming with the random state of the run before",
-)
-KERAS_3_SET_MONITOR_OP = PrivateAttribute(
-    "keras",
-    "keras.callbacks.MonitorCallback",
-    "_set_monitor_op",
-    "callbacks that keep the best value of the run that they resume",
-)
-KERAS_3_TRAINED = PrivateAttribute(
-    "keras",
-    "keras.optimizers.Optimizer",
-    "_trainable_variables",
-    "Keras trials whose steps are of several batches",
-)
-KERAS_TENSORBOARD_BATCH = PrivateAttribute(
-    "keras", "TensorBoard", "_global_train_batch", "curves that go on after a restart"
-)
-
-# ---- Beam ----------------------------------------------------------------------------------------
-
-BEAM_FANOUT = PrivateName(
-    "apache-beam",
-    "apache_beam.transforms.core:_CombinePerKeyWithHotKeyFanout",
-    "evaluating a model on a few examples without a runner",
-)
-BEAM_FANOUT_COMBINE_FN = PrivateAttribute(
-    "apache-beam",
-    "CombinePerKey.with_hot_key_fanout",
-    "_combine_fn",
-    "evaluating a model on a few examples without a runner",
-)
-BEAM_NAMED_TRANSFORM = PrivateName(
-    "apache-beam",
-    "apache_beam.transforms.ptransform:_NamedPTransform",
-    "evaluating a model on a few examples without a runner",
-)
-
-# ---- TFX -----------------------------------------------------------------------------------------
-
-TFX_BSL_PARSER_CONFIG = PrivateAttribute(
-    "tfx-bsl",
-    "TFExampleRecord",
-    "_GetTfExampleParserConfig",
-    "parsing examples as TFX's reader does",
-)
-
-TFX_BSL_SEQUENCE_PARSER_CONFIG = PrivateName(
-    "tfx-bsl",
-    "tfx_bsl.tfxio.tensor_representation_util:CreateTfSequenceExampleParserConfig",
-    "parsing sequence examples as TFX's reader does",
-)
-
-# ---- tensorflow-estimator ------------------------------------------------------------------------
-
-ESTIMATOR_CALL_INPUT_FN = PrivateAttribute(
-    "tensorflow-estimator", "Estimator", "_call_input_fn", "estimators on several workers"
-)
-ESTIMATOR_CALL_MODEL_FN = PrivateAttribute(
-    "tensorflow-estimator", "Estimator", "_call_model_fn", "estimators on several workers"
-)
-ESTIMATOR_CONFIG = PrivateAttribute(
-    "tensorflow-estimator", "Estimator", "_config", "estimators on several workers"
-)
-ESTIMATOR_EVALUATE_RUN = PrivateAttribute(
-    "tensorflow-estimator", "Estimator", "_evaluate_run", "estimators on several workers"
-)
-ESTIMATOR_EVAL_STRATEGY = PrivateAttribute(
-    "tensorflow-estimator", "RunConfig", "_eval_distribute", "distribution strategies"
-)
-ESTIMATOR_EXPERIMENTAL = PrivateAttribute(
-    "tensorflow-estimator", "RunConfig", "_experimental_distribute", "distribution strategies"
-)
-ESTIMATOR_FEATURES_AND_LABELS = PrivateAttribute(
-    "tensorflow-estimator",
-    "Estimator",
-    "_get_features_and_labels_from_input_fn",
-    "a model that is served with the features of its validation data",
-)
-ESTIMATOR_INIT_CLUSTER = PrivateAttribute(
-    "tensorflow-estimator",
-    "RunConfig",
-    "_init_distributed_setting_from_environment_var",
-    "estimators in a cluster",
-)
-ESTIMATOR_INIT_SESSION_CONFIG = PrivateAttribute(
-    "tensorflow-estimator",
-    "RunConfig",
-    "_maybe_overwrite_session_config_for_distributed_training",
-    "estimators in a cluster",
-)
-ESTIMATOR_IS_CHIEF = PrivateAttribute(
-    "tensorflow-estimator", "RunConfig", "_is_chief", "estimators on several workers"
-)
-ESTIMATOR_MODEL_FN = PrivateAttribute(
-    "tensorflow-estimator", "Estimator", "_model_fn", "the user's estimator in a trial of its own"
-)
-ESTIMATOR_TASK_TYPE = PrivateAttribute(
-    "tensorflow-estimator", "RunConfig", "_task_type", "estimators on several workers"
-)
-ESTIMATOR_TRAIN_STRATEGY = PrivateAttribute(
-    "tensorflow-estimator", "RunConfig", "_train_distribute", "distribution strategies"
-)
-ESTIMATOR_WARM_START = PrivateAttribute(
-    "tensorflow-estimator",
-    "Estimator",
-    "_warm_start_settings",
-    "the user's estimator in a trial of its own",
-)
-
-# ---- Ray -----------------------------------------------------------------------------------------
-
-RAY_CONFIG = PrivateName("ray", "ray._raylet:Config", "a Ray of our own that asks for a token")
-RAY_CONTROLLER_CALLBACK = PrivateName(
-    "ray",
-    "ray.train.v2._internal.execution.callback:ControllerCallback",
-    "an end to the wait for a number of workers that may change",
-)
-RAY_DATA_PARALLEL_TRAINER = PrivateName(
-    "ray",
-    "ray.train.v2.api.data_parallel_trainer:DataParallelTrainer",
-    "workers of Ray Train that do not import Ray's own TensorFlow backend",
-)
-RAY_DEFAULT_CALLBACKS = PrivateAttribute(
-    "ray",
-    "DataParallelTrainer",
-    "_create_default_callbacks",
-    "training without Ray's placement group cleaner, which needs a dashboard",
-)
-RAY_ELASTIC_POLICY = PrivateName(
-    "ray",
-    "ray.train.v2._internal.execution.scaling_policy:ElasticScalingPolicy",
-    "a number of workers that may change",
-)
-RAY_HEALTH_CHECK_FAILED = PrivateName(
-    "ray",
-    "ray.train.v2._internal.exceptions:WorkerHealthCheckFailedError",
-    "telling lost workers of Ray from failed ones",
-)
-RAY_HEALTH_CHECK_TIMEOUT = PrivateName(
-    "ray",
-    "ray.train.v2._internal.exceptions:WorkerHealthCheckTimeoutError",
-    "telling lost workers of Ray from failed ones",
-)
-RAY_NO_RESOURCES = PrivateName(
-    "ray",
-    "ray.train.v2._internal.exceptions:InsufficientClusterResourcesError",
-    "saying which resources a Ray cluster lacks",
-)
-RAY_PLACEMENT_GROUP = PrivateAttribute(
-    "ray", "worker_group", "placement_group", "giving back what killed workers had"
-)
-RAY_PLACEMENT_GROUP_CLEANER = PrivateName(
-    "ray",
-    "ray.train.v2._internal.callbacks.placement_group_callback:PlacementGroupCleanerCallback",
-    "training without Ray's placement group cleaner, which needs a dashboard",
-)
-RAY_STARTUP_FAILED = PrivateName(
-    "ray",
-    "ray.train.v2._internal.exceptions:WorkerGroupStartupFailedError",
-    "telling workers of Ray that were lost at their start from failed ones",
-)
-RAY_STARTUP_TIMEOUT = PrivateName(
-    "ray",
-    "ray.train.v2._internal.exceptions:WorkerGroupStartupTimeoutError",
-    "saying which resources a Ray cluster lacks",
-)
-RAY_TOKEN_LOADER = PrivateName(
-    "ray", "ray._raylet:AuthenticationTokenLoader", "a Ray of our own that asks for a token"
-)
-RAY_TRAIN_FUNCTIONS = PrivateName(
-    "ray",
-    "ray.train.v2._internal.execution.train_fn_utils",
-    "a run_fn that calls ray.train.report and the like",
-)
-RAY_WORKER_GROUP = PrivateName(
-    "ray",
-    "ray.train.v2._internal.execution.worker_group.worker_group",
-    "giving back what killed workers had",
-)

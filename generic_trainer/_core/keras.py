@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -16,8 +14,8 @@ _PACKAGES = ("keras", "tf_keras")
 def keras_module() -> ModuleType:
     """Returns the package behind `tf.keras`: `keras`, or `tf_keras`, which is Keras 2.
 
-    `tf.keras` is lazy, tells no version of Keras 2, and is what it was when it was first used,
-    whatever the environment says since.
+    `tf.keras` is lazy and has no version under Keras 2. Its first use decides which package it is;
+    later changes of the environment have no effect.
     """
     import tensorflow as tf
 
@@ -25,11 +23,11 @@ def keras_module() -> ModuleType:
 
 
 def same_keras() -> dict[str, str]:
-    """Returns the environment variable with which another process gets the `tf.keras` of this one.
+    """Returns the environment variable that gives another process the `tf.keras` of this one.
 
-    This process's own says too little: importing tensorflow_transform sets it to 1, long after
-    `tf.keras` has become Keras 3. Empty where no TensorFlow is imported, or it finds no Keras: then
-    the environment alone decides, there as here.
+    The value in this process may be wrong: importing tensorflow_transform sets it to 1, long after
+    `tf.keras` has become Keras 3. Empty if TensorFlow is not imported, or finds no Keras: then the
+    environment decides, in both processes.
     """
     if "tensorflow" not in sys.modules:
         return {}
@@ -40,7 +38,7 @@ def same_keras() -> dict[str, str]:
 
 
 def keras_3_package() -> ModuleType | None:
-    """Returns the package `keras` where it is Keras 3, and leaves open what `tf.keras` will be."""
+    """Returns the package `keras` if it is Keras 3, without deciding what `tf.keras` will be."""
     try:
         import keras
     except ImportError:
@@ -64,31 +62,3 @@ def is_keras_3(thing: Any = None) -> bool:
     packages = (kind.__module__.partition(".")[0] for kind in type(thing).__mro__)
     package = next((name for name in packages if name in _PACKAGES), None)
     return package is not None and keras_version(sys.modules[package]).startswith("3.")
-
-
-@contextlib.contextmanager
-def one_more_callback(
-    keras: ModuleType | Any, arguments: dict[str, Any], callback: Any
-) -> Iterator[None]:
-    """Has a call of `fit` call one more callback, before those that it is given.
-
-    Args:
-        keras: the package of the model's Keras.
-        arguments: of `fit`, by name; `self` is the model.
-        callback: of that Keras.
-    """
-    import tensorflow as tf
-
-    given = arguments.get("callbacks")
-    if not isinstance(given, keras.callbacks.CallbackList):
-        arguments["callbacks"] = [callback, *([] if given is None else tf.nest.flatten(given))]
-        yield
-        return
-    # `fit` passes neither the model nor its parameters on to those in such a list.
-    callback.set_model(arguments["self"])
-    callback.set_params(getattr(given, "params", None) or {})
-    given.callbacks.insert(0, callback)
-    try:
-        yield
-    finally:
-        given.callbacks.remove(callback)

@@ -14,7 +14,7 @@ def lazy_names(
     """Returns the `__getattr__` and `__dir__` of a package whose names live in other modules.
 
     Args:
-        package: the package's `__name__`. What else its `__all__` names are modules of its own.
+        package: the package's `__name__`. Other names of its `__all__` are modules in it.
         homes: module of the package, or absolute name of one elsewhere → the names that it defines,
             with spaces between them.
     """

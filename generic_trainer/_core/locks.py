@@ -1,8 +1,9 @@
-"""Locks: one thread at a time in this process, one process at a time in a directory.
+"""Locks between threads of this process, and between processes that share a directory.
 
-Those between processes are `flock(2)`, which the kernel releases with the last process that has the
-file open, however that ended: there is no stale lock to detect. A child that was forked has it open
-as well, one that another program was started in has not.
+Locks between processes are `flock(2)`. The kernel releases one when the last process that has the
+file open exits or is killed, so there are no stale locks. A forked child keeps the file open; a
+program started with `exec` does not. The library `filelock` would not do: it closes the file in a
+forked child, and overwrites the signature of a dead holder before it can be read.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from generic_trainer.errors import ConfigurationError
 
 _LOCK_FILE = ".lock"
 _POLL_S = 0.2
-# What flock(2) says of file systems that do not have it.
+# Errors of flock(2) on file systems without locks.
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @contextlib.contextmanager
 def held(lock: Any, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Holds a lock of this process; the thread that has it already may take it again.
+    """Holds a lock of this process, reentrantly.
 
     Args:
         lock: a `threading.RLock`.
-        on_wait: called when another thread has it, before the wait.
+        on_wait: called before waiting for another thread.
     """
     if not lock.acquire(blocking=False):
         on_wait()
@@ -44,56 +45,36 @@ def held(lock: Any, on_wait: Callable[[], None]) -> Iterator[None]:
         lock.release()
 
 
-class DirectoryLock:
-    """An advisory lock on a local directory, held until it is released or the process is gone.
+def lock_directory(directory: str, *, wait_s: float = 0.0) -> IO[str]:
+    """Locks a local directory, and returns the file whose `close` or the process's end releases it.
 
-    Who holds it is written into the file, for the message that the second one gets.
+    The file names its holder, for the error that a second process gets.
+
+    Args:
+        directory: a local directory; created if missing, as after the end of another run.
+        wait_s: how long to wait for another holder, in seconds.
+
+    Raises:
+        ConfigurationError: another process, or another lock in this one, still holds it.
+        OSError: the file system has no locks, for example; see `NO_LOCKS`.
     """
-
-    def __init__(
-        self,
-        directory: str,
-        *,
-        wait_s: float = 0.0,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        """Takes the lock.
-
-        Args:
-            directory: a local directory; made where it is missing, as after another run's end.
-            wait_s: how long to wait, in seconds, while another holds it.
-            clock: tells the time in seconds.
-            sleep: waits for a number of seconds.
-
-        Raises:
-            ConfigurationError: another process, or another lock in this one, still holds it.
-        """
-        path = os.path.join(directory, _LOCK_FILE)
-        deadline = clock() + wait_s
-        file = _locked_in(directory)
-        while file is None and clock() < deadline:
-            sleep(_POLL_S)
-            file = _locked_in(directory)
-        if file is None:
+    deadline_s = time.monotonic() + wait_s
+    while (file := _locked_in(directory)) is None:
+        if time.monotonic() >= deadline_s:
+            holder = _holder(os.path.join(directory, _LOCK_FILE))
             raise ConfigurationError(
-                f"Another run writes into {directory}: {_holder(path)}. Expected to be the only "
+                f"Another run writes into {directory}: {holder}. Expected to be the only "
                 f"one (waited {wait_s:g} s). Let it finish or stop it; a run with other inputs, "
                 "code or hyperparameters has a directory of its own."
             )
-        self._file: IO[str] | None = file
-        sign(file)
-
-    def release(self) -> None:
-        """Gives the lock back; doing so twice is no error."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        time.sleep(_POLL_S)
+    sign(file)
+    return file
 
 
 @contextlib.contextmanager
 def locks_held(root: str) -> Iterator[bool]:
-    """Holds all `DirectoryLock`s in a directory tree; yields whether no other process has one."""
+    """Holds the locks of all directories in a tree; yields False if another process has one."""
     with contextlib.ExitStack() as files:
         alone = True
         for folder, _, names in os.walk(root):
@@ -101,13 +82,13 @@ def locks_held(root: str) -> Iterator[bool]:
                 path = os.path.join(folder, _LOCK_FILE)
                 if (file := locked_file(path)) is not None:
                     files.callback(file.close)
-                else:  # what this process has left open does not count
+                else:  # locks of this process do not count
                     alone = alone and _signed(path).get("pid") == os.getpid()
         yield alone
 
 
 def _locked_in(directory: str) -> IO[str] | None:
-    """Returns the lock of a directory, which a run that has ended may be deleting just now."""
+    """Returns the lock of a directory, which another run may be deleting at this moment."""
     with contextlib.suppress(FileNotFoundError):
         os.makedirs(directory, exist_ok=True)
         return locked_file(os.path.join(directory, _LOCK_FILE))
@@ -115,9 +96,9 @@ def _locked_in(directory: str) -> IO[str] | None:
 
 
 def locked_file(path: str) -> IO[str] | None:
-    """Returns a file, locked and made where it is missing; None while another has the lock.
+    """Returns a locked file, created if missing; None if another process has the lock.
 
-    Closing it gives the lock back.
+    Closing it releases the lock.
 
     Raises:
         OSError: it cannot be opened, or its file system has no locks.
@@ -132,16 +113,16 @@ def locked_file(path: str) -> IO[str] | None:
     except BaseException:
         file.close()
         raise
-    # Another has it; or it was deleted between the two calls, and is the lock of nothing.
+    # Another process has the lock, or has deleted the file between the two calls.
     file.close()
     return None
 
 
 def locked_file_of_the_dead(path: str) -> IO[str] | None:
-    """Returns a file that was locked by a process which is gone, locked by this one.
+    """Locks the file of a process that has exited, and returns it.
 
-    None where that process lives, and where nothing can tell: file systems that several machines
-    share may keep locks to each machine, so that another's are believed to be held.
+    None if that process is alive or that is unknown: on shared file systems locks may only hold
+    within each machine, so locks of other machines count as held.
     """
     try:
         file = locked_file(path)
@@ -159,7 +140,7 @@ def locked_file_of_the_dead(path: str) -> IO[str] | None:
 
 
 def sign(file: IO[str]) -> None:
-    """Writes into a locked file who has locked it.
+    """Writes process and machine of the holder into a locked file.
 
     Raises:
         OSError: the disk is full, for example.
@@ -170,7 +151,7 @@ def sign(file: IO[str]) -> None:
 
 
 def living_holder(path: str) -> str | None:
-    """Returns the process that has signed a lock; None unless it is known to live."""
+    """Returns the process that has signed a lock; None unless it is known to be alive."""
     signature, here = _signed(path), _signature()
     if not signature or any(signature.get(name) != here.get(name) for name in ("host", "boot")):
         return None
@@ -181,11 +162,11 @@ def living_holder(path: str) -> str | None:
 
 
 def _open(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)  # less what the user's mask takes away
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)  # less the umask
 
 
 def _signature() -> dict[str, Any]:
-    """Returns process and machine; containers of one machine differ in their names for it."""
+    """Returns process and machine; containers of one machine have the same boot id."""
     signature: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid()}
     with contextlib.suppress(OSError):
         signature["boot"] = _BOOT_ID.read_text(encoding="ascii").strip()
@@ -200,14 +181,14 @@ def _holder(path: str) -> str:
 
 
 def _signed(path: str) -> dict[str, Any]:
-    """Returns the signature in a file; nothing where there is none."""
+    """Returns the signature in a file; empty if there is none."""
     with contextlib.suppress(OSError):
         return _parsed(Path(path).read_text(encoding="utf-8"))
     return {}
 
 
 def _parsed(signature: str) -> dict[str, Any]:
-    """Returns a signature; nothing of one that was not written to its end."""
+    """Returns a signature; empty if it is incomplete."""
     try:
         holder = json.loads(signature)
     except ValueError:

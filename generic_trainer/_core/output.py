@@ -1,10 +1,10 @@
 """Output of `run_fn`: shown live, each line at its level, and kept in a file.
 
-The file descriptors 1 and 2 are led into files while training runs, from which a small process
-copies (`output_copier`). That catches what Python cannot see (`tf.print`, TensorFlow's C++ log,
-child processes), makes nobody wait who writes, and ends with the run, whatever `run_fn` has left
-running: that writes on into a file. It is a process because a thread would be gone with the last
-line before a crash, and could not show anything while C++ code holds the GIL.
+While training runs, the file descriptors 1 and 2 are files, from which a small process copies
+(`output_copier`). This also catches output that bypasses Python (`tf.print`, TensorFlow's C++ log,
+child processes), never blocks a writer, and ends with the run: processes that `run_fn` leaves
+behind write on into a file. The copier is a process because a thread would lose the last line
+before a crash, and could not show anything while C++ code holds the GIL.
 """
 
 from __future__ import annotations
@@ -28,14 +28,19 @@ from generic_trainer._core.scratch import ScratchFolder
 # These loggers attach handlers of their own that write everything to stderr.
 _LOGGERS_WITH_HANDLERS = ("", "absl", "tensorflow")
 _FORMAT = "%(levelname).1s %(asctime)s %(name)s: %(message)s"
+# Libraries whose progress messages no user of a trainer can act on; their warnings are shown.
+_QUIET = tuple(
+    f"/site-packages/{name}/"
+    for name in ("apache_beam", "tensorflow_model_analysis", "tensorflow_transform", "tfx_bsl")
+)
 _STDERR_NAMES = ("<stderr>", "stderr")  # Python's own, a notebook's
 _STANDARD = (1, 2)
-# How long the copying process may take for the next piece, before it counts as stuck.
+# If the copying process has not copied anything for so long, it counts as stuck.
 _STUCK_S = 5.0
 
 _logger = logging.getLogger(__name__)
 
-# The file descriptors belong to the process, so one thread at a time has its output kept.
+# The file descriptors belong to the process, so `kept_output` serves one thread at a time.
 _process_lock = threading.RLock()
 
 
@@ -43,19 +48,20 @@ _process_lock = threading.RLock()
 def kept_output(path: str) -> Iterator[None]:
     """Keeps all output of this process and its children in a file, and still shows it.
 
-    1. Log records below WARNING go to stdout and the rest to stderr: where a container's stderr is
-       shown as errors, progress is not.
-    2. INFO is shown unless the program has chosen a level other than Python's default.
-    3. A remote file is written at the end, from a local copy.
+    1. Log records below WARNING go to stdout and the rest to stderr, so that systems that show a
+       container's stderr as errors do not show progress as errors.
+    2. INFO is shown unless the program has chosen a level other than Python's default, or it comes
+       from one of the libraries in `_QUIET`.
+    3. A remote file is written at the end, from a local copy. If that fails, it is only logged.
     4. A second thread waits until the first has left.
-    5. Who opens /dev/stdout anew, as `> /dev/stdout` in a shell does, empties a file: what others
-       have written in the last moment before may be lost. `>&1` and `>> /dev/stdout` do not.
+    5. A program that opens /dev/stdout again, as `> /dev/stdout` in a shell does, empties a file:
+       output of the last moment before may be lost. `>&1` and `>> /dev/stdout` do not.
 
     Args:
-        path: the file; what it holds already is kept.
+        path: the file; output is appended to its content.
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(held(_process_lock, lambda: _tell_of_waiting(path)))
+        stack.enter_context(held(_process_lock, lambda: _log_wait(path)))
         local = stack.enter_context(_local_file(path))
         stack.enter_context(_copied_descriptors(local))
         for name in ("stdout", "stderr"):
@@ -69,13 +75,13 @@ def kept_output(path: str) -> Iterator[None]:
 def shown_output() -> Iterator[None]:
     """Shows each line at once and each log record on the stream of its level.
 
-    For a process whose output another one keeps.
+    For processes whose output is kept by another process.
     """
     with _line_buffered("stdout"), _line_buffered("stderr"), _levels_apart():
         yield
 
 
-def _tell_of_waiting(path: str) -> None:
+def _log_wait(path: str) -> None:
     _logger.warning("The run that logs to %s waits for the run of another thread.", path)
 
 
@@ -92,12 +98,15 @@ def _local_file(path: str) -> Iterator[str]:
         try:
             yield local
         finally:
-            tf.io.gfile.copy(local, path, overwrite=True)
+            try:
+                tf.io.gfile.copy(local, path, overwrite=True)
+            except Exception as error:  # its type depends on the file system
+                _logger.warning("The log of the run could not be copied to %s: %s", path, error)
 
 
 @contextlib.contextmanager
 def _copied_descriptors(path: str) -> Iterator[None]:
-    """Shows what is written to the descriptors 1 and 2, and keeps it in a local file."""
+    """Shows output to the descriptors 1 and 2, and keeps it in a local file."""
     with contextlib.ExitStack() as stack:
         kept = stack.enter_context(open(path, "ab", buffering=0)).fileno()
         files = [stack.enter_context(_file_without_name()) for _ in _STANDARD]
@@ -108,10 +117,8 @@ def _copied_descriptors(path: str) -> Iterator[None]:
             stack.callback(os.close, descriptor)
         with open(read_end, "rb") as orders:
             copier = subprocess.Popen(
-                [
-                    *(sys.executable, "-I", "-S", output_copier.__file__, str(os.getpid())),
-                    *map(str, [kept, *sources]),
-                ],
+                [sys.executable, "-I", "-S", output_copier.__file__]
+                + [str(number) for number in (os.getpid(), kept, *sources)],
                 stdin=orders,
                 pass_fds=[kept, *sources],
                 start_new_session=True,  # Ctrl-C is for the training, whose last words count
@@ -132,7 +139,7 @@ def _copied_descriptors(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _file_without_name() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """Yields the two ends of a file that is gone when nobody has it open any more."""
+    """Yields two open files of one deleted file: for writing, and for reading."""
     with contextlib.ExitStack() as stack:
         with ScratchFolder("output-") as folder:
             path = os.path.join(folder, "output")
@@ -144,9 +151,9 @@ def _file_without_name() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
 def _finish(
     copier: subprocess.Popen[bytes], kept: int, sources: Sequence[int], shown: Sequence[int]
 ) -> None:
-    """Waits for the copier; where somebody has killed it, or it cannot go on, does the rest."""
+    """Waits for the copier; copies the rest itself if the copier was killed or is stuck."""
     before: list[int] = []
-    is_stuck = False  # somebody has stopped it, or does not read what it shows
+    is_stuck = False  # it was stopped, or the reader of its output does not read
     while copier.returncode is None:
         now = [Stream(source, kept=kept, shown=None).position for source in sources]
         if is_stuck := now == before:
@@ -167,7 +174,7 @@ def _flush() -> None:
 
 @contextlib.contextmanager
 def _line_buffered(name: str) -> Iterator[None]:
-    """Shows each line when it is printed, also where no terminal is, as in a container."""
+    """Flushes a stream after each line, also without a terminal, as in a container."""
     stream = getattr(sys, name)
     if not isinstance(stream, io.TextIOWrapper) or stream.line_buffering:
         yield
@@ -181,7 +188,7 @@ def _line_buffered(name: str) -> Iterator[None]:
 
 
 class _Tee(io.TextIOBase):
-    """A text stream that shows what is written to it and keeps it in a file."""
+    """A text stream that writes to another stream and to a file."""
 
     def __init__(self, shown: TextIO, kept: TextIO) -> None:
         self._shown = shown
@@ -196,7 +203,7 @@ class _Tee(io.TextIOBase):
         self._shown.flush()
 
     def close(self) -> None:
-        """Closes neither stream: both are others', and Python calls this on what it collects."""
+        """Leaves both streams open: other objects own them, and Python calls this on collection."""
 
     def __getattr__(self, name: str) -> Any:  # `isatty`, `encoding`, a notebook's own extras
         return getattr(self._shown, name)
@@ -204,7 +211,7 @@ class _Tee(io.TextIOBase):
 
 @contextlib.contextmanager
 def _teed_stream(name: str, path: str) -> Iterator[None]:
-    """Keeps what a stream shows that is not the file descriptor of its name, as in a notebook."""
+    """Keeps output of a stream that does not write to its file descriptor, as in a notebook."""
     stream = getattr(sys, name)
     if stream is None or _descriptor(stream) == {"stdout": 1, "stderr": 2}[name]:
         yield
@@ -262,7 +269,12 @@ def _writes_to_stderr(handler: logging.Handler) -> bool:
 
 def _stream_handlers() -> list[logging.Handler]:
     progress = logging.StreamHandler(sys.stdout)
-    progress.addFilter(lambda record: record.levelno < logging.WARNING)
+    progress.addFilter(
+        lambda record: (
+            record.levelno < logging.WARNING
+            and not any(folder in record.pathname for folder in _QUIET)
+        )
+    )
     problems = logging.StreamHandler(sys.stderr)
     problems.setLevel(logging.WARNING)
     for handler in (progress, problems):
@@ -272,5 +284,5 @@ def _stream_handlers() -> list[logging.Handler]:
 
 
 def _is_open(stream: Any) -> Callable[[logging.LogRecord], bool]:
-    """Lets nothing pass that is for a stream which `run_fn` has closed."""
+    """Returns a filter that drops records if `run_fn` has closed the stream."""
     return lambda record: not getattr(stream, "closed", False)

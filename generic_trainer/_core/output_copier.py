@@ -1,12 +1,12 @@
-"""Program that copies what a process writes: to where it is shown, and into a file.
+"""A program that copies the output of its parent process to the terminal and into a file.
 
     python output_copier.py PARENT KEPT SOURCE SOURCE
 
-`output.kept_output` starts it, with descriptors that it opened, and leads its own descriptors 1 and
-2 into the two sources, which are files without a name. A file never makes its writer wait, and is
-there when the writer is gone: this process copies the last words before a crash. It ends when it is
-told to by a byte on its standard input, or when its parent is gone; whoever else may still write
-into the files. It imports the standard library alone, to be there at once.
+`output.kept_output` starts it with open descriptors. The two sources are unnamed files, which
+replace standard output and error of the parent. Unlike a pipe, a file never blocks its writer and
+survives a crash of it, so the last output before the crash is copied as well. The program exits
+after a byte on its standard input, or when its parent has exited, even if other processes still
+write into the files. It only imports the standard library, so that it starts quickly.
 """
 
 from __future__ import annotations
@@ -21,49 +21,48 @@ import time
 from collections.abc import Sequence
 
 _CHUNK_BYTES = 1 << 18
-# The space of what was copied is given back in pieces of this size.
+# The disk space of copied output is released in pieces of this size.
 _RELEASED_BYTES = 1 << 20
-# The time between two looks: short while something is written, longer when nothing is.
+# The pause between two copies: short during output, longer without.
 _LEAST_S, _MOST_S = 0.01, 0.05
-# The children of a parent that was killed may live on for a moment, and its daemons for ever.
+# After the parent was killed, its children may write for a moment longer, so copying continues; but
+# its daemons may write forever, so it ends after this number of copies.
 _LAST_LOOKS = 50
 # fallocate(2): FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE.
 _PUNCH_HOLE = 0x01 | 0x02
 
 
 class Stream:
-    """One of the streams on its way; how far it was kept is the position of its source.
+    """One output stream; the file position of its source is the number of bytes copied so far.
 
-    Two processes that share the descriptor thereby know of each other how far they are.
+    The position belongs to the open file, so processes that share the descriptor share it.
     """
 
     def __init__(self, source: int, *, kept: int, shown: int | None) -> None:
-        """Notes the descriptors.
+        """Stores the descriptors.
 
         Args:
-            source: the file that is written to, opened once more for reading and writing.
-            kept: the file to keep everything in, opened for appending.
-            shown: where to show it; None to show nothing.
+            source: a descriptor of the file with the output, for reading and writing.
+            kept: a descriptor of the file that keeps all output, for appending.
+            shown: the descriptor on which the output is shown; None to show nothing.
         """
         self._source, self._kept, self._shown = source, kept, shown
         self._released = 0
-        # A terminal may have a line below the cursor, which this is going to be written over.
-        self._erase = b"\x1b[J" if shown is not None and os.isatty(shown) else b""
 
     @property
     def position(self) -> int:
-        """The number of bytes that were kept."""
+        """The number of bytes that were copied into the file."""
         return os.lseek(self._source, 0, os.SEEK_CUR)
 
     def copy(self, *, by_line: bool = False) -> bool:
-        """Copies what is there by now; returns whether anything was copied.
+        """Copies new output, and returns whether there was any.
 
         Args:
-            by_line: leave the beginning of a line to the next call, unless it is all there is:
-                the other stream would be kept in the middle of what somebody is about to write.
+            by_line: leave an incomplete last line to the next call, so that output of the other
+                stream is not inserted into it. It is copied if it is the only new output.
         """
         start, end = self.position, os.fstat(self._source).st_size
-        if end < start:  # a shell has opened /dev/stdout anew, which empties a file
+        if end < start:  # a shell has reopened /dev/stdout, which truncates the file
             start = self._released = os.lseek(self._source, 0, os.SEEK_SET)
         position = start
         while position < end:
@@ -76,12 +75,12 @@ class Stream:
             _write(self._kept, part)
             position = os.lseek(self._source, position + len(part), os.SEEK_SET)
             if self._shown is not None:
-                _write(self._shown, self._erase + part)
+                _write(self._shown, part)
             self._release(position)
         return position > start
 
     def _release(self, position: int) -> None:
-        """Gives back the disk space of what was copied, where the file system can do that."""
+        """Releases the disk space of copied output, if the file system supports that."""
         length = position - self._released
         if length < _RELEASED_BYTES:
             return
@@ -92,14 +91,14 @@ class Stream:
 
 
 def main(parent: int, kept: int, sources: Sequence[int]) -> None:
-    """Copies until it is told to end, or the parent is gone.
+    """Copies until a byte arrives on standard input, or the parent has exited.
 
     Args:
-        parent: the process that has started this one.
+        parent: the process id of the parent.
         kept: see `Stream`.
-        sources: of what is shown on the descriptors 1 and 2 of this process.
+        sources: see `Stream`; shown on the descriptors 1 and 2 of this process.
     """
-    # Whoever tells all processes of a machine to end wants to see what they say to that.
+    # If all processes of a machine get SIGTERM, their last output must still be copied.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     streams = [
         Stream(source, kept=kept, shown=shown)
@@ -110,24 +109,24 @@ def main(parent: int, kept: int, sources: Sequence[int]) -> None:
         return True in [stream.copy(by_line=by_line) for stream in streams]
 
     pause_s = _LEAST_S
-    told: bytes | None = None  # nothing at all when the parent is gone
-    while told is None and os.getppid() == parent:
+    order: bytes | None = None  # empty if the parent has exited
+    while order is None and os.getppid() == parent:
         pause_s = _LEAST_S if copy(by_line=True) else min(2 * pause_s, _MOST_S)
         if select.select([0], [], [], pause_s)[0]:
-            told = os.read(0, 1)
-    looks = 1 if told else _LAST_LOOKS
+            order = os.read(0, 1)
+    looks = 1 if order else _LAST_LOOKS
     while looks and copy(by_line=False):
         looks -= 1
         time.sleep(_LEAST_S)
 
 
 def _write(descriptor: int, data: bytes) -> None:
-    """Writes all of it, or nothing more where that is impossible: a full disk, a closed pipe."""
+    """Writes all data, or drops the rest on errors such as a full disk or a closed pipe."""
     with contextlib.suppress(OSError):
         while data:
             try:
                 data = data[os.write(descriptor, data) :]
-            except BlockingIOError:  # others have made a terminal or a pipe so
+            except BlockingIOError:  # another process has made a terminal or pipe non-blocking
                 select.select([], [descriptor], [])
 
 

@@ -1,9 +1,8 @@
-"""Progress of a run: lines of JSON in its ModelRun, written while it trains and read again.
+"""Progress of a run: lines of JSON in its ModelRun, written while it trains.
 
-Every process that knows something of a run writes its own file, `progress-<who>.jsonl`, a line for
-each thing that happens; whoever wants to know how the run is reads them all. Nobody waits for
-anybody, and a line that cannot be written is left out: no run fails because it cannot tell how it
-is.
+Every process of a run writes a separate file, `progress-<process>.jsonl`, with a line for each
+event; readers merge all of them. No process waits for another, and failing to write progress never
+fails a run.
 
 ::
 
@@ -31,11 +30,11 @@ from generic_trainer._core.files import gfile, is_remote, write_whole
 from generic_trainer._core.texts import is_number
 
 _PREFIX, _SUFFIX = "progress-", ".jsonl"
-# An object store takes no line more: there, the whole file is written anew, as rarely as this.
+# An object store cannot append a line: the whole file is written again, at most this often.
 _REMOTE_EVERY_S = 10.0
-# Two looks at the steps that are closer than this tell no speed.
+# Samples closer together than this are too noisy to compute a speed from.
 _LEAST_S = 0.5
-_LATEST = 10  # speeds that the time left is reckoned from
+_LATEST = 10  # speeds from which the time left is estimated
 
 Points = list[tuple[float, float]]
 
@@ -44,11 +43,11 @@ class ProgressLog:
     """One process's file of lines; any thread may write."""
 
     def __init__(self, run_dir: str, name: str) -> None:
-        """Makes the file with the first line.
+        """Writes nothing yet: the first line creates the file.
 
         Args:
-            run_dir: of the ModelRun artifact; empty to write nothing.
-            name: of the file, between its prefix and suffix.
+            run_dir: the ModelRun artifact; empty to write nothing.
+            name: the name of the file, between its prefix and suffix.
         """
         self._path = os.path.join(run_dir, f"{_PREFIX}{name}{_SUFFIX}") if run_dir else ""
         self._lock = threading.Lock()
@@ -56,7 +55,7 @@ class ProgressLog:
         self._written_s = -math.inf
 
     def write(self, **fields: Any) -> None:
-        """Writes a line; what cannot be written is left out."""
+        """Writes a line; errors are ignored."""
         if not self._path:
             return
         line = json.dumps({"at": round(time.time(), 3), **fields}, default=str).encode() + b"\n"
@@ -69,7 +68,7 @@ class ProgressLog:
                 file.write(line)
 
     def close(self) -> None:
-        """Writes what an object store has not got yet."""
+        """Writes the lines that an object store does not have yet."""
         with contextlib.suppress(Exception), self._lock:
             if self._lines:
                 write_whole(self._path, b"".join(self._lines))
@@ -89,7 +88,7 @@ _logs: list[ProgressLog] = []  # of this process: the last one is written to
 
 @contextlib.contextmanager
 def recording(run_dir: str, name: str) -> Iterator[ProgressLog]:
-    """Has `note` of this process write into a file of a run; see `ProgressLog`."""
+    """Makes `note` of this process write into a file of a run; see `ProgressLog`."""
     log = ProgressLog(run_dir, name)
     _logs.append(log)
     try:
@@ -100,29 +99,29 @@ def recording(run_dir: str, name: str) -> Iterator[ProgressLog]:
 
 
 def note(**fields: Any) -> None:
-    """Writes a line about the run that this process is at, if it is at any; never raises."""
+    """Writes a line about the current run of this process, if there is one; never raises."""
     for log in _logs[-1:]:
         log.write(**fields)
 
 
 @dataclasses.dataclass
 class Progress:
-    """How a run is, or was at its end.
+    """State of a run, or its last state.
 
     Attributes:
-        phase: `"preparing"`, `"packing"`, `"training"`, `"checks"`, `"publishing"`, or
-            `"published"` and `"failed"` at the end; empty where nothing is known yet.
-        error: why it failed.
-        step: that is done; `steps` of all, `epoch` and `epochs` as far as that is known.
+        phase: `"preparing"`, `"packing"`, `"training"`, `"validating"`, `"checks"`, `"publishing"`,
+            `"published"` and `"failed"` at the end; empty if unknown.
+        error: the error with which it failed.
+        step: the last finished step; `steps` of all, `epoch` and `epochs` if known.
         curves: name of a loss or metric → (step, value).
-        batch_size: examples of a step; None where nobody has said.
+        batch_size: examples of a step; None if unknown.
         steps_per_s, examples_per_s: points of (seconds since the start, value); `cpu` and `gpu`,
             shares from 0 to 1 of all processors and of the busiest GPU; `memory_mb` of the chief.
-        tasks: name of a task of the cluster → `"running"`, `"done"` or what it failed of.
-        restarts: why the workers were started again, once for each time.
-        checkpoints: the steps that were saved.
-        data: what the reader has said of the data.
-        bound: what limits the speed: `"input"`, `"compute"`, `"overhead"`; empty: not known.
+        tasks: name of a task of the cluster → `"running"`, `"done"` or its error.
+        restarts: the reason of each restart of the workers.
+        checkpoints: the saved steps.
+        data: messages of the reader about the data.
+        bound: the limit of the speed: `"input"`, `"compute"`, `"overhead"`; empty if unknown.
         started_s, changed_s: the times of the first and the last line, seconds since the epoch.
     """
 
@@ -149,31 +148,33 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """How long the run took until the last that is known of it."""
+        """The seconds from the first to the last line."""
         return self.changed_s - self.started_s
 
     @property
     def left_s(self) -> float | None:
-        """How much longer training may take, by its speed so far; None where that is not known."""
-        if self.phase != "training" or not self.steps or not self.steps_per_s:
+        """The estimated rest of the training, by its speed so far; None if unknown."""
+        if self.phase not in ("training", "validating") or not self.steps or not self.steps_per_s:
             return None
         speeds = [speed for _, speed in self.steps_per_s[-_LATEST:]]
         return max(0.0, self.steps - self.step) / (sum(speeds) / len(speeds))
 
 
 class ProgressReader:
-    """Reads what is new in the files of a run, and keeps together what they have said so far."""
+    """Reads new lines of the files of a run, and merges them into a `Progress`."""
 
     def __init__(self, run_dir: str) -> None:
         self._folder = run_dir
         self._read: dict[str, int] = {}
         self._progress = Progress()
-        self._marks: dict[str, tuple[float, float]] = {}  # when a count was last looked at, and it
+        self._marks: dict[
+            str, tuple[float, float]
+        ] = {}  # time and value of the last sample of a count
 
     def look(self) -> Progress:
-        """Returns how the run is, an object that changes with the next look.
+        """Returns the state of the run, an object that changes with the next call.
 
-        Lines that are damaged, or by another release, are left out.
+        Damaged lines, and those of other releases, are left out.
         """
         lines: list[dict[str, Any]] = []
         for name in self._names():
@@ -185,7 +186,7 @@ class ProgressReader:
         return self._progress
 
     def _add_speed(self, line: dict[str, Any]) -> None:
-        """Notes how fast steps went, or the batches of a loop whose steps nobody counts."""
+        """Adds the speed of steps, or of batches in loops whose steps are not counted."""
         progress = self._progress
         for count in ("step", "batches"):
             if not is_number(line.get(count)):
@@ -210,7 +211,7 @@ class ProgressReader:
         with gfile().GFile(os.path.join(self._folder, name), "rb") as file:
             file.seek(start)
             text: bytes = file.read()
-        text = text[: text.rfind(b"\n") + 1]  # a line that is half written comes later
+        text = text[: text.rfind(b"\n") + 1]  # an incomplete line is read by a later call
         self._read[name] = start + len(text)
         for each in text.splitlines():
             with contextlib.suppress(ValueError, RecursionError):
@@ -228,7 +229,7 @@ def _add(progress: Progress, line: dict[str, Any]) -> None:
         if name in line:
             setattr(progress, name, str(line[name]))
     if progress.batch_size is None and "reader_batch_size" in line:
-        line["batch_size"] = line["reader_batch_size"]  # the first is the one to train on
+        line["batch_size"] = line["reader_batch_size"]  # the first dataset is the one for training
     for name in ("step", "steps", "epoch", "epochs", "batch_size"):
         if is_number(line.get(name)):
             setattr(progress, name, int(line[name]))
@@ -237,7 +238,7 @@ def _add(progress: Progress, line: dict[str, Any]) -> None:
             getattr(progress, name).append((since_s, float(line[name])))
     for name, value in line.get("metrics", {}).items():
         points = progress.curves.setdefault(str(name), [])
-        # What a restart does once more takes the place of what was lost.
+        # Steps repeated after a restart replace the lost ones.
         while points and points[-1][0] >= progress.step:
             points.pop()
         points.append((progress.step, float(value)))
@@ -249,18 +250,3 @@ def _add(progress: Progress, line: dict[str, Any]) -> None:
         progress.checkpoints.append(int(line["checkpoint"]))
     if "read" in line:
         progress.data.append(str(line["read"]))
-
-
-def metrics_by_step(run_dir: str) -> dict[str, Points]:
-    """Returns the losses and metrics of a run by step, while it trains and when it has ended.
-
-    Args:
-        run_dir: of the ModelRun artifact.
-
-    Returns:
-        Name → (step, value), of the event files ("run/tag", see `event_files.scalars_by_step`) and
-        of what was seen of `fit` ("loss", "val_loss", ...), where no event file has that name.
-    """
-    from generic_trainer._core.event_files import scalars_by_step
-
-    return {**ProgressReader(run_dir).look().curves, **scalars_by_step(run_dir)}

@@ -1,4 +1,4 @@
-"""Protos that people and tools write into files."""
+"""Protos in files that people and tools write."""
 
 from __future__ import annotations
 
@@ -14,54 +14,48 @@ from generic_trainer.errors import DataError
 _PATHS = (str, os.PathLike)
 
 
-def read_schema(path: str) -> Any:
-    """Returns the `tensorflow_metadata` Schema in a file; see `read_proto`."""
-    from tensorflow_metadata.proto.v0 import schema_pb2
-
-    return read_proto(path, schema_pb2.Schema, "schema")
-
-
-def read_eval_config(path: str) -> Any:
-    """Returns the `tfma.EvalConfig` in a file; see `read_proto`."""
-    from tensorflow_model_analysis.proto import config_pb2
-
-    return read_proto(path, config_pb2.EvalConfig, "eval config")
-
-
 def require_eval_config(path: str) -> None:
-    """Tells of a file that holds no `tfma.EvalConfig`, without TFMA, whose import takes seconds.
+    """Checks a file with a `tfma.EvalConfig`, without importing TFMA, which takes seconds.
 
     Raises:
         DataError: the file cannot be read.
     """
     package = importlib.util.find_spec("tensorflow_model_analysis")
-    if package is None or package.origin is None:  # which is told where it is needed
+    if package is None or package.origin is None:  # an error elsewhere reports that
         return
     file = Path(package.origin).parent / "proto" / "config_pb2.py"
     spec = importlib.util.spec_from_file_location("_eval_config_pb2", file)
     if spec is not None and spec.loader is not None and file.exists():
-        importlib.import_module("google.protobuf.wrappers_pb2")  # which it takes for granted
+        importlib.import_module("google.protobuf.wrappers_pb2")  # it expects this to be imported
         config_pb2 = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(config_pb2)
         read_proto(path, config_pb2.EvalConfig, "eval config")
 
 
 def load_schema(source: Any) -> Any:
-    """Returns the `Schema` of a path, or the proto itself; None for None.
+    """Returns the `tensorflow_metadata` Schema of a path, or the proto itself; None for None.
 
     Raises:
         DataError: the file cannot be read.
     """
-    return read_schema(os.fspath(source)) if isinstance(source, _PATHS) else source
+    if not isinstance(source, _PATHS):
+        return source
+    from tensorflow_metadata.proto.v0 import schema_pb2
+
+    return read_proto(os.fspath(source), schema_pb2.Schema, "schema")
 
 
 def load_eval_config(source: Any) -> Any:
-    """Returns the `EvalConfig` of a path, or the proto itself; None for None.
+    """Returns the `tfma.EvalConfig` of a path, or the proto itself; None for None.
 
     Raises:
         DataError: the file cannot be read.
     """
-    return read_eval_config(os.fspath(source)) if isinstance(source, _PATHS) else source
+    if not isinstance(source, _PATHS):
+        return source
+    from tensorflow_model_analysis.proto import config_pb2
+
+    return read_proto(os.fspath(source), config_pb2.EvalConfig, "eval config")
 
 
 def load_statistics(source: Any) -> Any:
@@ -75,7 +69,7 @@ def load_statistics(source: Any) -> Any:
         The proto, with the data sets of all of the files.
 
     Raises:
-        DataError: there is no file, or one cannot be read.
+        DataError: no file matches, or one cannot be read.
     """
     if not isinstance(source, _PATHS):
         return source
@@ -115,10 +109,10 @@ def read_proto(path: str, message: Any, subject: str) -> Any:
     Args:
         path: the file, local or remote.
         message: the class of the proto.
-        subject: what it is to the user, for the error.
+        subject: the name of the file's kind in the error.
 
     Raises:
-        DataError: the file cannot be read, or holds something else.
+        DataError: the file cannot be read as that proto.
     """
     try:
         return parse_proto(read_text(path), message)
@@ -134,7 +128,7 @@ def parse_proto(text: str, message: Any) -> Any:
     """Returns a proto in text format, or as JSON if it begins with a brace.
 
     Raises:
-        ValueError: the text is none of a message of this class.
+        ValueError: the text is not a message of this class.
     """
     from google.protobuf import json_format, text_format
 
@@ -143,7 +137,7 @@ def parse_proto(text: str, message: Any) -> Any:
         return parse(text, message())
     except (json_format.ParseError, text_format.ParseError) as error:
         raise ValueError(f"it is no {message.DESCRIPTOR.full_name}: {error}") from error
-    except Exception as error:  # both parsers let through what they stumble over in bad text
+    except Exception as error:  # both parsers raise other errors too for bad text
         raise ValueError(
             f"it is no {message.DESCRIPTOR.full_name} ({type(error).__name__}: {error})"
         ) from error

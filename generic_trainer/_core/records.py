@@ -1,10 +1,10 @@
-"""TFRecord files: those behind a list of patterns, and their records."""
+"""TFRecord files: the files that match patterns, and their records."""
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import math
-import mmap
+import os
 import re
 import struct
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ import tensorflow as tf
 from generic_trainer._core.files import is_remote
 from generic_trainer.errors import DataError
 
-# What TensorFlow raises for bad input; for records that are not text, it fails while it says so.
+# Errors of TensorFlow for bad input; if records are not text, formatting its message fails.
 READ_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
 
-# What is around a record: its length, the checksum of that, and the checksum of the record.
+# Bytes around a record: its length, the checksum of that, and the checksum of the record.
 FRAME_BYTES = 8 + 4 + 4
 
-# Looking at a file on an object store is one round trip; they overlap.
+# A look at a file on an object store is one round trip, so several run in parallel.
 _PARALLEL_LOOKS = 16
 _READ_BUFFER_BYTES = 1 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -35,24 +35,24 @@ class RecordFile:
     Attributes:
         path: local path or URI.
         size: length in bytes.
-        modified_ns: time of the last change, in nanoseconds since the epoch.
-        compression: what `tf.data.TFRecordDataset` calls it: "", "GZIP" or "SNAPPY".
+        changed: the time of the last modification in nanoseconds; of a local file its inode and
+            change time too, because programs can set the time of the modification.
+        compression: as in `tf.data.TFRecordDataset`: "", "GZIP" or "SNAPPY".
     """
 
     path: str
     size: int
-    modified_ns: int
+    changed: tuple[int, ...]
     compression: str
 
 
 def match_files(file_pattern: str | Sequence[str]) -> tuple[RecordFile, ...]:
     """Returns the files that match any pattern, in the order in which TFX reads them unshuffled.
 
-    A file that matches two patterns is there twice, as it is with TFX.
+    A file that matches two patterns is listed twice, as TFX does.
 
     Raises:
-        DataError: no pattern matches a file, a file cannot be opened, or a record is longer than
-            its file.
+        DataError: no pattern matches a file, or a file cannot be opened.
     """
     patterns = [file_pattern] if isinstance(file_pattern, str) else list(file_pattern)
     try:
@@ -64,63 +64,10 @@ def match_files(file_pattern: str | Sequence[str]) -> tuple[RecordFile, ...]:
                 path=_only(patterns),
             )
         with ThreadPoolExecutor(_PARALLEL_LOOKS) as pool:
-            files = tuple(pool.map(look_at, paths))
+            return tuple(pool.map(look_at, paths))
     except READ_ERRORS as error:
         message = f"Cannot read {_listed(patterns)}: {reason(error)}"
         raise DataError(message, path=_only(patterns)) from error
-    for file in files:
-        check_lengths(file)
-    return files
-
-
-@functools.lru_cache(maxsize=4096)
-def check_lengths(file: RecordFile, most: int | None = None) -> None:
-    """Raises `DataError` where a record says that it is longer than its whole file.
-
-    TensorFlow asks for the memory first, and does not outlive that there is none. Only the frames
-    are looked at, 0.2 µs each, of files that are local and not compressed: others would have to be
-    fetched, or unpacked, twice, and what is packed is read piece by piece anyway.
-
-    Args:
-        file: what to look at; a file that has not changed is looked at once.
-        most: how many records are going to be read; None for all.
-    """
-    if file.compression or is_remote(file.path) or file.size < FRAME_BYTES:
-        return
-    try:
-        number, length = _last_frame(file, most)
-    except (OSError, ValueError) as error:  # it is gone, or empty by now
-        raise DataError(f"{file.path} cannot be read: {error}", path=file.path) from error
-    if length <= file.size:
-        return
-    try:
-        for _ in record_dataset(file.path, file.compression).take(number):
-            pass
-    except READ_ERRORS:  # an earlier record is damaged: reading ends there, and says so
-        return
-    raise DataError(
-        f"{file.path}: cannot be read at record {number} (counted from 0). Expected a TFRecord "
-        f"file, found: a record of {length:,} bytes in a file of {file.size:,}. Write the file "
-        "again, or take it out of the split.",
-        path=file.path,
-        record=number,
-    )
-
-
-def _last_frame(file: RecordFile, most: int | None) -> tuple[int, int]:
-    """Returns number and length of the record with which the frames end, or leave the file."""
-    unpack = struct.Struct("<Q").unpack_from
-    position, number, length = 0, -1, 0
-    with (
-        open(file.path, "rb") as opened,
-        mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content,
-    ):
-        end = len(content) - FRAME_BYTES
-        while position <= end and number + 1 != most:
-            (length,) = unpack(content, position)
-            position += length + FRAME_BYTES
-            number += 1
-    return number, length
 
 
 def read_records(
@@ -130,11 +77,11 @@ def read_records(
 
     Args:
         source: a TFRecord glob, whose files may be compressed, or the examples themselves.
-        count: how many are wanted; they come from as many files as that takes.
-        most_bytes: where reading ends before there are so many; the first is always read.
+        count: the wanted number, from as many files as needed.
+        most_bytes: reading stops after so many bytes; the first record is always read.
 
     Raises:
-        DataError: nothing matches, or a file is no TFRecord.
+        DataError: no file matches, or one is not a TFRecord file.
     """
     if not isinstance(source, str):
         return list(source[:count])
@@ -158,16 +105,16 @@ def copy_records(source: str, folder: str, count: int, most_bytes: float = math.
     """Writes the first records of TFRecord files into one with the name of the first of them.
 
     Args:
-        source: a glob, whose files may be compressed; the copy is so too, as its name says.
-        folder: where to; it is made.
-        count: how many records.
+        source: a glob, whose files may be compressed; the copy is compressed if its name ends so.
+        folder: the target; it is created.
+        count: the number of records.
         most_bytes: see `read_records`.
 
     Returns:
         The path of the copy.
 
     Raises:
-        DataError: nothing matches, or a file is no TFRecord.
+        DataError: no file matches, or one is not a TFRecord file.
     """
     records = read_records(source, count, most_bytes)
     first = min(path for path in tf.io.gfile.glob(source) if not tf.io.gfile.isdir(path))
@@ -180,7 +127,7 @@ def copy_records(source: str, folder: str, count: int, most_bytes: float = math.
 
 
 def reason(error: BaseException) -> str:
-    """Returns what one of `READ_ERRORS` says, without the names of TensorFlow's nodes."""
+    """Returns the message of one of `READ_ERRORS`, without the names of TensorFlow's nodes."""
     if not isinstance(error, tf.errors.OpError):
         return "bytes that are not text"
     first_line = str(error.message).split("\n")[0]
@@ -189,8 +136,8 @@ def reason(error: BaseException) -> str:
 
 def record_dataset(path: tf.Tensor | str, compression: tf.Tensor | str) -> tf.data.Dataset:
     """Returns the serialized records of one file."""
-    # `tf.data.TFRecordDataset` maps a function over names, also where there is one: tracing it
-    # takes longer than opening the file, and every record passes through it.
+    # `tf.data.TFRecordDataset` maps a function over names, even of a single file: tracing it takes
+    # longer than opening the file, and every record passes through it.
     records = tf.raw_ops.TFRecordDataset(
         filenames=path, compression_type=compression, buffer_size=_READ_BUFFER_BYTES
     )
@@ -200,7 +147,6 @@ def record_dataset(path: tf.Tensor | str, compression: tf.Tensor | str) -> tf.da
 def _first_records(path: str, count: int, most_bytes: float) -> list[bytes]:
     try:
         file = look_at(path, whatever_its_name=True)
-        check_lengths(file, count)
         records: list[bytes] = []
         for record in record_dataset(path, file.compression).take(count):
             records.append(bytes(record.numpy()))
@@ -213,11 +159,16 @@ def _first_records(path: str, count: int, most_bytes: float) -> list[bytes]:
 
 
 def look_at(path: str, whatever_its_name: bool = False) -> RecordFile:
-    """Returns what can be told of a file without reading it; raises one of `READ_ERRORS`."""
+    """Returns size, times and compression of a file; raises one of `READ_ERRORS`."""
     stat = tf.io.gfile.stat(path)
+    changed: tuple[int, ...] = (stat.mtime_nsec,)
+    if not is_remote(path):
+        with contextlib.suppress(OSError):  # TensorFlow reports a file that is gone meanwhile
+            local = os.stat(path)
+            changed += (local.st_ino, local.st_ctime_ns)
     is_gzip = path.endswith(".gz") and not whatever_its_name
     compression = "GZIP" if is_gzip else _sniff(path, stat.length)
-    return RecordFile(path, stat.length, stat.mtime_nsec, compression)
+    return RecordFile(path, stat.length, changed, compression)
 
 
 def _sniff(path: str, size: int) -> str:

@@ -1,8 +1,8 @@
-"""Temporary folders: private, below one folder per user, and gone after the process that made them.
+"""Temporary folders: private, below one folder per user, and deleted with their process.
 
-A folder is in use as long as a lock beside it is held, by that process or by one that was forked
-from it while the folder was there. Who makes a folder deletes those whose locks nobody holds: what
-killed processes left is gone with the next one.
+A folder is in use as long as a lock beside it is held, by its process or by a fork of it. Creating
+a folder also removes any whose lock is free, so leftovers of killed processes are cleaned up by the
+next one.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def system_temp_dir() -> str:
 
 
 def move_temp_dir(path: str) -> None:
-    """Makes a directory the one for temporary files, for this process and those it starts."""
+    """Sets the directory for temporary files of this process and its children."""
     os.environ["TMPDIR"] = path
     look_up_temp_dir()
 
 
 def look_up_temp_dir() -> None:
-    """Has the directory for temporary files found again, after `TMPDIR` has changed."""
+    """Looks up the directory for temporary files again, after `TMPDIR` has changed."""
     tempfile.tempdir = None
 
 
@@ -50,10 +50,10 @@ def private_folder(temp_dir: str | None = None) -> str:
     """Returns the folder for all temporary folders of this user, which no other user may enter.
 
     Args:
-        temp_dir: where it lies; None for the system's, which `TMPDIR` names.
+        temp_dir: the directory above it; None for the system's, which `TMPDIR` names.
 
     Raises:
-        ConfigurationError: it cannot be made, or something else has its name.
+        ConfigurationError: it cannot be created, or its name is taken.
     """
     try:
         path = os.path.join(temp_dir or tempfile.gettempdir(), f"generic-trainer-{os.geteuid()}")
@@ -76,30 +76,30 @@ def private_folder(temp_dir: str | None = None) -> str:
 
 
 class ScratchFolder:
-    """A temporary folder, empty at first, that is deleted when it is closed.
+    """A temporary folder that is deleted when it is closed.
 
     ::
 
         with ScratchFolder("run-") as path: ...
 
-    1. Who forgets to close it has it deleted when this object is gone, or the process ends.
-    2. A process that was killed leaves it to the next one that makes a folder in the same place.
-    3. A child that was forked does not delete it, and keeps it from being swept.
+    1. If never closed, it is deleted when the object is collected or the process exits.
+    2. If the process is killed, it is deleted when another folder is created in the same place.
+    3. A forked child does not delete it, and keeps others from deleting it.
 
     Attributes:
         path: the folder.
     """
 
     def __init__(self, prefix: str, inside: str | None = None) -> None:
-        """Makes the folder.
+        """Creates the folder.
 
         Args:
             prefix: the beginning of its name.
-            inside: an existing local directory in which nothing else has names that begin so; None
+            inside: an existing local directory in which only such folders have this prefix; None
                 for `private_folder()`.
 
         Raises:
-            ConfigurationError: it cannot be made.
+            ConfigurationError: it cannot be created.
         """
         start, inside = ("", private_folder()) if inside is None else (prefix, inside)
         try:
@@ -117,31 +117,33 @@ class ScratchFolder:
         self.close()
 
     def close(self) -> None:
-        """Deletes the folder; doing so twice is no error."""
+        """Deletes the folder; a second call does nothing."""
         self._closing()
 
 
 def unnamed_file(directory: str) -> int:
-    """Returns the descriptor of a new file without a name, which is gone when nobody has it open.
+    """Returns the descriptor of a new file without a name, which the last close deletes.
 
     Raises:
-        ConfigurationError: it cannot be made.
+        ConfigurationError: it cannot be created.
     """
-    # Not every file system can make one that never had a name.
-    with ScratchFolder("unnamed-", directory) as folder, tempfile.TemporaryFile(dir=folder) as file:
-        return os.dup(file.fileno())
+    try:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            return os.dup(file.fileno())
+    except OSError as error:
+        raise _cannot_be_made(error) from error
 
 
 @contextlib.contextmanager
 def claimed(path: str) -> Iterator[None]:
-    """Keeps other runs, and who sweeps, out of a folder that lies elsewhere: by a lock beside it.
+    """Protects a folder from other runs and from `sweep`, by a lock beside it.
 
     Args:
-        path: the folder, which may be made and deleted meanwhile; where the folder above it is
-            missing or has no locks, nobody sweeps.
+        path: the folder, which may be created and deleted meanwhile. Without a directory above it,
+            or without locks there, it is not protected, but not swept either.
 
     Raises:
-        ConfigurationError: another run, which lives, has claimed it.
+        ConfigurationError: another run, which is alive, has claimed it.
     """
     lock = None
     try:
@@ -157,7 +159,7 @@ def claimed(path: str) -> Iterator[None]:
 
 
 def _claim(path: str) -> IO[str] | None:
-    """Returns the lock of a folder; None where what a dead run has started keeps it."""
+    """Returns the lock of a folder; None if only leftover processes of a dead run hold it."""
     for _ in range(_CLAIM_POLLS):
         if (lock := locked_file(path + LOCK_SUFFIX)) is not None:
             with contextlib.suppress(OSError):
@@ -168,18 +170,18 @@ def _claim(path: str) -> IO[str] | None:
                 f"Another run writes into {path}: {holder}. Expected to be the only one. Let it "
                 "finish or stop it, and run again."
             )
-        time.sleep(_CLAIM_POLL_S)  # who sweeps has it for a moment, and does not sign
+        time.sleep(_CLAIM_POLL_S)  # `sweep` holds it for a moment, without a signature
     return None
 
 
 def sweep(paths: Iterable[str]) -> list[str]:
-    """Deletes folders whose processes are gone, and their locks.
+    """Deletes folders whose processes have exited, and their locks.
 
     Args:
         paths: the folders, which need not exist.
 
     Returns:
-        Those that were deleted.
+        The deleted folders.
     """
     swept = []
     for path in paths:
@@ -197,7 +199,7 @@ def _new_folder(prefix: str, inside: str) -> tuple[str, IO[str] | None]:
         try:
             lock = locked_file(path + LOCK_SUFFIX)
         except OSError as error:
-            if error.errno in NO_LOCKS:  # nobody gets one, and so nobody sweeps
+            if error.errno in NO_LOCKS:  # without locks, `sweep` deletes nothing
                 return path, None
             os.rmdir(path)
             raise
@@ -205,7 +207,7 @@ def _new_folder(prefix: str, inside: str) -> tuple[str, IO[str] | None]:
             with contextlib.suppress(OSError):
                 sign(lock)
             return path, lock
-        # Who sweeps has seen it between the two calls, and deletes it.
+        # `sweep` of another process has deleted it between the two calls.
         if lock is not None:
             _delete(path, lock)
 
@@ -216,7 +218,7 @@ def _close(path: str, lock: IO[str] | None, pid: int) -> None:
 
 
 def _delete(path: str, lock: IO[str] | None) -> None:
-    """Deletes a folder and its lock, which stays where the folder does."""
+    """Deletes a folder and then its lock; if the folder cannot be deleted, the lock stays."""
     shutil.rmtree(path, ignore_errors=True)
     if os.path.lexists(path):
         for folder, _, _ in os.walk(path):  # some may have been made read-only

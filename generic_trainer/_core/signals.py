@@ -1,4 +1,4 @@
-"""SIGTERM, noted instead of obeyed, so that there is time to save."""
+"""SIGTERM, recorded instead of obeyed, so that there is time to save."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ import signal
 import threading
 from typing import Any
 
-PREEMPTED_EXIT_CODE = 128 + signal.SIGTERM  # what a shell and Kubernetes call it
+PREEMPTED_EXIT_CODE = 128 + signal.SIGTERM  # as shells and Kubernetes report it
 
 _logger = logging.getLogger(__name__)
 
 
 class SigtermNotice:
-    """Notes SIGTERM from its making to its closing; the attribute `received` tells.
+    """Records SIGTERM in the attribute `received` until it is closed.
 
-    With a grace period somebody has to ask in time (and save, and end): if nobody closes the notice
-    within it (a step that hangs, a long evaluation, a loop that has ended in an error), the process
-    exits with code 143 as if it had not waited. Outside the main thread, where Python permits no
+    With a grace period, the training loop has to check `received`, save and close the notice in
+    time. If it does not (a step hangs, an evaluation takes long, the loop has failed), the process
+    exits with code 143, as without the notice. Outside the main thread, where Python permits no
     signal handlers, SIGTERM keeps its effect.
 
     Attributes:
-        received: whether SIGTERM has come.
+        received: whether SIGTERM has arrived.
     """
 
     def __init__(self, grace_s: float | None = None) -> None:
         """Starts to listen.
 
         Args:
-            grace_s: seconds after which the process exits all the same; None waits for ever.
+            grace_s: seconds until the process exits anyway; None waits for ever.
         """
         self.received = False
         self._grace_s = grace_s
@@ -45,7 +45,7 @@ class SigtermNotice:
         self.close()
 
     def close(self) -> None:
-        """Gives SIGTERM the effect back that it had; doing so twice is no error."""
+        """Restores the previous effect of SIGTERM; a second call does nothing."""
         if self._timer is not None:
             self._timer.cancel()
         if self._listens:
@@ -54,7 +54,7 @@ class SigtermNotice:
                 signal.signal(signal.SIGTERM, self._handler_before())
 
     def _handler_before(self) -> Any:
-        """Returns the handler to go back to: not that of a notice which was closed meanwhile."""
+        """Returns the handler to restore, skipping notices that were closed meanwhile."""
         handler = self._before
         while isinstance(owner := getattr(handler, "__self__", None), SigtermNotice):
             if owner._listens:

@@ -1,8 +1,8 @@
-"""Texts: JSON and YAML that people write, read within limits; values and errors, shown in a line.
+"""JSON and YAML that people write, read within limits; values and errors shown in one line.
 
-A text of a few hundred bytes can stand for gigabytes (YAML aliases of aliases), for a structure
-deeper than Python's stack, or for two values under one key. All of it is refused while it is read,
-so that nobody who is given the value meets it later.
+A text of a few hundred bytes can expand to gigabytes (YAML aliases of aliases), to a structure
+deeper than Python's stack, or have two values under one key. Reading it raises an error then, so
+that later code does not have to check.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-# Far more than anybody writes by hand, and what PyYAML reads in some seconds.
+# Far more than people write by hand; PyYAML reads it in some seconds.
 _MAX_YAML_CHARACTERS = 4 << 20
 _MAX_YAML_VALUES = 100_000
 _MAX_DEPTH = 64
-# YAML 1.2 has floats without a point, 1e-4, which PyYAML, a reader of 1.1, takes for texts.
+# YAML 1.2 has floats without a point, 1e-4, which PyYAML, a reader of 1.1, takes for strings.
 _FLOAT_1_2 = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$")
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 _MERGE = "tag:yaml.org,2002:merge"
 _SHOWN_CHARACTERS = 60
-# What TensorFlow puts around the message of an error, and before it.
+# Lines that TensorFlow puts around the message of an error.
 _WRAPPING = ("Graph execution error", "Detected at node", "Original stack", 'File "', "<", "Node:")
 _NODE = re.compile(r"^\{\{.*?\}\} ")
 
@@ -34,8 +34,8 @@ def parse_json(text: str) -> Any:
     """Returns the value of a JSON text.
 
     Raises:
-        ValueError: it is no JSON, has a key twice, is nested too deep, or holds half a character;
-            the message says where.
+        ValueError: it is not JSON, has a key twice, is nested too deeply, or contains half a
+            character; the message names the position.
     """
     try:
         value = json.loads(text, object_pairs_hook=_object)
@@ -49,7 +49,7 @@ def parse_json_object(text: str) -> dict[str, Any] | None:
     """Returns the object that a JSON text holds; None for `null`.
 
     Raises:
-        ValueError: it holds something else, or is none of what `parse_json` reads.
+        ValueError: it holds something else, or `parse_json` cannot read it.
     """
     values = parse_json(text)
     if values is not None and not isinstance(values, dict):
@@ -58,24 +58,29 @@ def parse_json_object(text: str) -> dict[str, Any] | None:
 
 
 def parse_yaml(text: str) -> Any:
-    """Returns the value of a YAML text, with floats as YAML 1.2 has them, and dates as texts.
+    """Returns the value of a YAML text, with floats as in YAML 1.2, and dates as strings.
 
-    Aliases (`*name`) stand for what they repeat, as long as all of it together stays small.
+    Aliases (`*name`) are expanded, as long as the whole value stays small.
 
     Raises:
-        ValueError: it is no YAML, has a key twice, repeats itself without end, or is larger or
-            deeper than anybody writes by hand; the message says where.
+        ValueError: it is not YAML, has a key twice, contains itself, or is larger or deeper than
+            people write by hand; the message names the position.
     """
-    import yaml
-
     if len(text) > _MAX_YAML_CHARACTERS:
         raise ValueError(
             f"it has {len(text):,} characters; expected at most {_MAX_YAML_CHARACTERS:,}"
         )
+    loader = _yaml_loader()(text)
     try:
-        value = yaml.load(text, _yaml_loader())
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _number_of_values(node, {})
+        value = loader.construct_document(node)
+    except RecursionError:
+        raise ValueError(f"it is nested deeper than {_MAX_DEPTH} levels") from None
+    except Exception as error:  # any class, for `!!bool x` and `!!timestamp x`
+        raise ValueError(f"{type(error).__name__}: {error}") from error
     _check_values(value)
     return value
 
@@ -87,7 +92,7 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 
 
 def shown(value: object) -> str:
-    """Returns the `repr` of a value for a message, cut short where it is long."""
+    """Returns the `repr` of a value for a message, cut if it is long."""
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 3]}..."
 
@@ -98,7 +103,7 @@ def describe(value: object) -> str:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a number that a float can hold; booleans, NaN and infinity are none."""
+    """Whether a value is a number that a float can hold; not a boolean, NaN or infinity."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return False
     try:
@@ -116,7 +121,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_values(value: Any) -> None:
-    """Raises `ValueError` for what is nested too deep, and for texts that no file could hold."""
+    """Raises `ValueError` for values that are nested too deeply or contain half a character."""
     level = [value]
     for _ in range(_MAX_DEPTH):
         parts: list[Any] = []
@@ -139,57 +144,7 @@ def _yaml_loader() -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """PyYAML's safe loader, with limits."""
-
-        def __init__(self, stream: Any) -> None:
-            super().__init__(stream)
-            self._depth = 0
-            # Of each node that is complete, by its identity: values with all aliases written out.
-            self._sizes: dict[int, int] = {}
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            mark = self.peek_event().start_mark
-            is_alias = self.check_event(yaml.AliasEvent)
-            self._depth += 1
-            if self._depth > _MAX_DEPTH:
-                raise _refused(f"it is nested deeper than {_MAX_DEPTH} levels", mark)
-            node = super().compose_node(parent, index)
-            self._depth -= 1
-            if not is_alias:
-                self._sizes[id(node)] = 1 + sum(self._sizes[id(part)] for part in _parts(node))
-            elif id(node) not in self._sizes:
-                raise _refused("an alias stands inside of what it repeats", mark)
-            if max(self._sizes[id(node)], len(self._sizes)) > _MAX_YAML_VALUES:
-                raise _refused(f"it comes to more than {_MAX_YAML_VALUES:,} values", mark)
-            return node
-
-        def compose_mapping_node(self, anchor: Any) -> Any:
-            node = super().compose_mapping_node(anchor)
-            seen = set()
-            for key, _ in node.value:
-                if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
-                    if (key.tag, key.value) in seen:
-                        raise _refused(f"the key {key.value!r} is there twice", key.start_mark)
-                    seen.add((key.tag, key.value))
-            return node
-
-        def construct_object(self, node: Any, deep: bool = False) -> Any:
-            try:
-                return super().construct_object(node, deep)
-            except yaml.YAMLError:
-                raise
-            except Exception as error:  # `!!int x`, `!!timestamp x`: whatever PyYAML stumbles over
-                problem = f"{shown(node.value)} is no {node.tag}"
-                raise _refused(problem, node.start_mark) from error
-
-    def _refused(problem: str, mark: Any) -> Exception:
-        error: Exception = yaml.composer.ComposerError(None, None, problem, mark)
-        return error
-
-    def _parts(node: Any) -> Iterable[Any]:
-        if isinstance(node, yaml.MappingNode):
-            return (part for pair in node.value for part in pair)
-        return node.value if isinstance(node, yaml.SequenceNode) else ()
+        """PyYAML's safe loader, with the floats of YAML 1.2 and without dates."""
 
     Loader.yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
@@ -199,8 +154,37 @@ def _yaml_loader() -> Any:
     return Loader
 
 
+def _number_of_values(node: Any, counted: dict[int, int], level: int = 0) -> int:
+    """Returns the number of values of a YAML node with all aliases expanded.
+
+    Args:
+        node: the node, in which an alias is the node that it repeats.
+        counted: identity of each counted node → its number.
+        level: the number of nodes around it; an alias inside of what it repeats has no end.
+
+    Raises:
+        ValueError: they are too many or nested too deeply, or a mapping has a key twice.
+    """
+    import yaml
+
+    if level > _MAX_DEPTH:
+        raise ValueError(f"it is nested deeper than {_MAX_DEPTH} levels{node.start_mark}")
+    if id(node) not in counted:
+        parts = [] if isinstance(node, yaml.ScalarNode) else node.value
+        if isinstance(node, yaml.MappingNode):
+            keys = [key for key, _ in parts if isinstance(key, yaml.ScalarNode)]
+            seen = Counter((key.tag, key.value) for key in keys if key.tag != _MERGE)
+            if twice := [key for key in keys if seen[key.tag, key.value] > 1]:
+                raise ValueError(f"the key {twice[1].value!r} is there twice{twice[1].start_mark}")
+            parts = [part for pair in parts for part in pair]
+        counted[id(node)] = 1 + sum(_number_of_values(part, counted, level + 1) for part in parts)
+    if counted[id(node)] > _MAX_YAML_VALUES:
+        raise ValueError(f"it has more than {_MAX_YAML_VALUES:,} values{node.start_mark}")
+    return counted[id(node)]
+
+
 def reason_of(error: Exception) -> str:
-    """Returns what an error is and says, in a line, without the stack and nodes of TensorFlow."""
+    """Returns type and message of an error in one line, without TensorFlow's stack and nodes."""
     lines = (_NODE.sub("", line.strip()) for line in str(error).splitlines())
     own = [line for line in lines if line and not line.startswith(_WRAPPING)]
     return f"{type(error).__name__}: {own[0][:500]}" if own else type(error).__name__

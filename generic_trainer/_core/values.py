@@ -1,8 +1,8 @@
-"""Python values as JSON, whole, and digests of them that are the same in every process.
+"""Lossless JSON of Python values, and digests that are equal in every process.
 
-JSON alone makes lists of tuples and texts of numbers that are keys, and has no sets and no bytes.
-What it cannot hold goes below a tag; a mapping that has the tag as a key of its own goes below one
-too, so that nothing which came from outside is ever taken for ours.
+JSON converts tuples to lists and numeric keys to strings, and cannot represent sets or bytes. Such
+values are stored with a tag. A mapping that has the tag as a key is stored with a tag as well, so
+that it is not mistaken for a tagged value.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from typing import Any
 
 _TAG = "__type__"
 _PLAIN = (type(None), bool, int, float, str)
-# How Python shows an object that has no better text.
+# How Python shows an object without a `__str__`.
 _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
-# What pickles of plain data, arrays and random generators name; calling it does nothing else.
+# Module → names in pickles of plain data, arrays and random generators. Calling them has no side
+# effects.
 _OF_DATA = {
     "_codecs": {"encode"},
     "builtins": {"bytearray", "complex", "frozenset", "range", "set", "slice"},
@@ -44,49 +45,48 @@ _SEQUENCES = {"tuple": tuple, "set": set, "frozenset": frozenset}
 
 
 def to_json(value: Any) -> str:
-    """Returns a value as JSON that `from_json` makes an equal value of, of the same types.
+    """Returns JSON from which `from_json` restores an equal value of the same types.
 
-    Exact for None, booleans, numbers, texts, bytes, lists, tuples, sets and dicts of these with
-    any keys. What is none of these (a proto, an array, an object) is pickled inside.
+    None, booleans, numbers, strings, bytes, lists, tuples, sets and dicts of these with any keys
+    are stored exactly. Other values (a proto, an array, an object) are embedded as pickles.
     """
     return json.dumps(_tagged(value))
 
 
 def from_json(text: str, *, is_ours: bool) -> Any:
-    """Returns the value that `to_json` was given.
+    """Restores a value from a result of `to_json`.
 
     Args:
-        text: what it returned.
-        is_ours: whether nobody else can have written it. Only then is anything unpickled, which
-            can run any code.
+        text: a string that `to_json` returned.
+        is_ours: whether only this package can have written the string. Pickles can run any code,
+            so they are only loaded in that case.
 
     Raises:
-        ValueError: it is no such text, or has something pickled inside and may be another's.
+        ValueError: the string is malformed, or contains a pickle and `is_ours` is false.
     """
     return _untagged(json.loads(text), is_ours)
 
 
 def unpickled_data(content: bytes, code: Collection[str] = ()) -> Any:
-    """Returns what was pickled, without running what a pickle by somebody else may ask for.
+    """Loads a pickle of data safely: it cannot call arbitrary functions.
 
     Args:
-        content: a pickle of numbers, texts, arrays, random generators and containers of them.
-        code: modules, already imported, whose classes it may have objects of.
+        content: a pickle of numbers, strings, arrays, random generators and containers of them.
+        code: names of modules; objects of the classes that they define are accepted as well.
 
     Raises:
-        ValueError: it names anything else, or is no pickle.
+        ValueError: the pickle contains another class or function, or is malformed.
     """
     try:
         return _DataUnpickler(content, code).load()
-    except (
-        *(ArithmeticError, AttributeError, EOFError, ImportError, LookupError),
-        *(pickle.PickleError, RecursionError, TypeError),
-    ) as error:
-        raise ValueError(f"it is no pickle of data: {error}") from error
+    except ValueError:
+        raise
+    except Exception as error:  # pickle may raise any exception, according to its documentation
+        raise ValueError(f"it is not a pickle of data: {error}") from error
 
 
 class _DataUnpickler(pickle.Unpickler):
-    """Finds classes that are data, and those that are defined in some modules."""
+    """An unpickler that only accepts names of data, and classes that the given modules define."""
 
     def __init__(self, content: bytes, code: Collection[str]) -> None:
         super().__init__(io.BytesIO(content))
@@ -97,20 +97,21 @@ class _DataUnpickler(pickle.Unpickler):
             return super().find_class(module, name)
         if module in self._code:
             found = super().find_class(module, name)
-            if isinstance(found, type) and found.__module__ == module:  # and not imported there
+            if isinstance(found, type) and found.__module__ == module:
                 return found
         raise ValueError(f"it holds {module}.{name}, which is no data and may do anything")
 
 
 def digest(value: Any, digits: int = 16) -> str:
-    """Returns the start of a SHA-256 over a value, in hex, the same in every process.
+    """Returns the start of the SHA-256 of a value, in hex, which is equal in every process.
 
-    It is that of the value as JSON. What JSON does not know counts by its `str`, sets whatever
-    their order, and what would show its address there by its class and its attributes.
+    It is computed from the value's JSON. Values that JSON cannot represent are replaced: sets with
+    their sorted digests, objects whose `str` contains their address with their class and
+    attributes, and others with their `str`.
     """
     try:
         text = json.dumps(value, sort_keys=True, default=_canonical)
-    except TypeError:  # keys that have no order, or are no texts
+    except TypeError:  # the keys have no order, or are not strings
         text = json.dumps(_with_text_keys(value), sort_keys=True, default=_canonical)
     return hashlib.sha256(text.encode()).hexdigest()[:digits]
 
@@ -148,7 +149,7 @@ def _untagged(value: Any, is_ours: bool) -> Any:
     if kind == "bytes":
         return base64.b64decode(held)
     if not is_ours:
-        raise ValueError("an object is pickled inside a text that somebody else may have written")
+        raise ValueError("an object is pickled in it, but it may come from an untrusted source")
     return pickle.loads(base64.b64decode(held))
 
 
@@ -163,7 +164,7 @@ def _canonical(value: Any) -> Any:
     name = f"{type(value).__module__}.{type(value).__qualname__}"
     try:
         return {name: digest(value.__reduce_ex__(2)[1:3])}
-    except TypeError:  # a lock, a file: nothing to tell it from others of its class
+    except TypeError:  # a lock or a file; only its class is part of the digest
         return name
 
 

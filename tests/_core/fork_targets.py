@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import os
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from generic_trainer._core.forkserver import Lender, fork_server, kept_fork_servers
-
 __all__ = [
-    "borrow_and_wait",
     "end",
     "fail",
     "leave_daemons",
-    "lend",
     "say",
     "start_child_and_wait",
-    "tell_where",
     "write_to",
 ]
 
@@ -28,12 +22,6 @@ __all__ = [
 def say(arguments: Mapping[str, Any]) -> int:
     """Writes the length of a text, and its process group."""
     print(len(arguments["text"]), os.getpgid(0) == os.getpid(), flush=True)
-    return 0
-
-
-def tell_where(arguments: Mapping[str, Any]) -> int:
-    """Writes its working directory and the folder of its temporary files."""
-    print(os.getcwd(), tempfile.gettempdir(), flush=True)
     return 0
 
 
@@ -77,23 +65,6 @@ def leave_daemons(arguments: Mapping[str, Any]) -> int:
     while not os.path.exists(arguments["path"]) or arguments["waits"]:
         time.sleep(0.02)
     return 0
-
-
-def lend(arguments: Mapping[str, Any]) -> int:
-    """Notes where it lends fork servers, and waits for ever."""
-    note(arguments["path"], Lender().address)
-    return stay({})
-
-
-def borrow_and_wait(arguments: Mapping[str, Any]) -> int:
-    """Starts a child of a server that is lent, and waits for ever."""
-    with (
-        kept_fork_servers(lambda: str(arguments["lender"])),
-        fork_server(["json"], environment=os.environ) as server,
-    ):
-        target = f"{__name__}:start_child_and_wait"
-        server.start("child", target, {"path": arguments["path"]}, stdout=1, stderr=2)
-        return stay({})
 
 
 def note(path: str, text: str) -> None:

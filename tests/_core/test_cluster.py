@@ -15,16 +15,10 @@ from generic_trainer.training import is_chief
     ("config", "expected"),
     [
         (None, True),
-        ({}, True),
-        ({"cluster": {}}, True),
         ({"cluster": {"worker": []}}, True),
         ({"task": {"type": "worker", "index": 3}}, True),
         ({"cluster": {"chief": ["a"]}, "task": {"type": "chief", "index": 0}}, True),
         ({"cluster": {"master": ["a"]}, "task": {"type": "master", "index": 0}}, True),
-        (
-            {"cluster": {"chief": ["a"], "worker": ["b"]}, "task": {"type": "worker", "index": 0}},
-            False,
-        ),
         (
             {"cluster": {"master": ["a"], "worker": ["b"]}, "task": {"type": "worker", "index": 0}},
             False,
@@ -50,15 +44,10 @@ def test_is_chief(config: Any, expected: bool, monkeypatch: pytest.MonkeyPatch) 
         ("{", "must be JSON, but got '{'"),
         ("[]", "must be a JSON object"),
         ('{"cluster": {"worker": ["a"]}}', 'must also name this process as "task"'),
-        ('{"cluster": {"worker": "a:1"}}', 'expected "cluster" to be a JSON object of lists'),
         ('{"cluster": {"worker": [1]}}', 'expected "cluster" to be a JSON object of lists'),
         (
             '{"cluster": {"worker": ["a", "b"]}, "task": {"type": "worker", "index": 2}}',
             "is worker 2, but the tasks of its cluster are worker 0, worker 1",
-        ),
-        (
-            '{"cluster": {"worker": ["a"]}, "task": {"type": "worker", "index": -1}}',
-            "is worker -1, but",
         ),
         (
             '{"cluster": {"worker": ["a"]}, "task": {"type": "chief", "index": 0}}',

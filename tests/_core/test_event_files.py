@@ -1,4 +1,4 @@
-"""Scalars in event files, while they are written."""
+"""Tests of `generic_trainer._core.event_files`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from generic_trainer._core.event_files import ScalarReader
+from generic_trainer._core.event_files import ScalarReader, last_scalars
 
 
-def test_reads_what_is_new_and_whole(tmp_path: Path) -> None:
+def test_reads_new_and_complete_records(tmp_path: Path) -> None:
     with tf.summary.create_file_writer(str(tmp_path / "written")).as_default():
         for step in (1, 2, 3):
             tf.summary.scalar("loss", 1 / step, step=step)
@@ -32,3 +32,10 @@ def test_reads_what_is_new_and_whole(tmp_path: Path) -> None:
     ]
     assert [len(part) for part in read] == [0, 1, 1, 1]
     assert reader.read() == []
+
+
+def test_a_file_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:
+    (tmp_path / "events.out.tfevents.0.gone").symlink_to(tmp_path / "gone")
+    with tf.summary.create_file_writer(str(tmp_path)).as_default():
+        tf.summary.scalar("loss", 0.5, step=1)
+    assert last_scalars(str(tmp_path)) == {"loss": 0.5}

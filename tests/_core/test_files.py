@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import uuid
@@ -51,12 +50,6 @@ def test_a_file_is_written_whole(folder: str) -> None:
     assert tree(folder) == {"a": "text", "b": "bytes"}
 
 
-def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
-    for text in ("first", "second"):
-        files.write_whole(str(tmp_path / "a"), text)
-    assert tree(str(tmp_path)) == {"a": "second"}
-
-
 def test_a_tree_is_copied_and_listed(folder: str) -> None:
     write_tree(f"{folder}/source")
     files.copy_tree(f"{folder}/source", f"{folder}/target")
@@ -79,20 +72,6 @@ def test_a_directory_is_emptied_into_another(folder: str) -> None:
     files.move_aside(f"{folder}/source", f"{folder}/target")
     assert tree(f"{folder}/target") == TREE
     assert tree(f"{folder}/source") == {}
-
-
-def test_digest_of_a_file_is_that_of_its_content(folder: str) -> None:
-    tf.io.gfile.makedirs(folder)
-    content = os.urandom(3 << 20)
-    files.write_whole(f"{folder}/a", content)
-    assert files.sha256_of_file(f"{folder}/a") == hashlib.sha256(content).hexdigest()
-
-
-def test_a_directory_is_deleted_if_it_is_there(folder: str) -> None:
-    write_tree(folder + "/model")
-    for _ in range(2):
-        files.delete_tree(folder + "/model")
-        assert not tf.io.gfile.exists(folder + "/model")
 
 
 @pytest.mark.parametrize(
@@ -135,3 +114,41 @@ def test_links_that_lead_out_of_a_directory_are_followed(tmp_path: Path) -> None
     assert (model / "saved_model.pb").read_text() == "graph"
     assert (model / "assets" / "words").read_text() == "a b"
     assert (model / "absolute").read_text() == "own"
+
+
+def large(path: Path, middle: int, time_ns: int = 10**18) -> list[object]:
+    """Writes a file of which only the middle differs, and returns its fingerprint."""
+    path.parent.mkdir(exist_ok=True)
+    content = bytearray(5 << 20)
+    content[len(content) // 2] = middle
+    path.write_bytes(content)
+    os.utime(path, ns=(time_ns, time_ns))
+    return files.fingerprint_of_file(str(path))
+
+
+@pytest.mark.parametrize("keeps_change_times", [True, False])
+def test_large_files_of_the_same_length_ends_and_time_have_different_fingerprints(
+    keeps_change_times: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not keeps_change_times:  # a FUSE mount, for example
+        monkeypatch.setattr(files, "_keeps_change_times", lambda _: False)
+    first = large(tmp_path / "a" / "data", 1)
+    assert files.fingerprint_of_file(str(tmp_path / "a" / "data")) == first
+    (tmp_path / "a").rename(tmp_path / "moved")
+    assert files.fingerprint_of_file(str(tmp_path / "moved" / "data")) == first
+    other = large(tmp_path / "b" / "data", 2)
+    changed = large(tmp_path / "moved" / "data", 3)
+    assert len({repr(each) for each in (first, other, changed)}) == 3
+    copy = large(tmp_path / "c" / "data", 1)
+    assert (copy == first) != keeps_change_times  # the whole content is compared, or none of it
+
+
+def test_a_large_remote_file_is_read_whole_unless_an_object_store_dates_it() -> None:
+    def fingerprint(middle: bytes) -> list[object]:
+        path = "ram://fingerprints/data"
+        files.delete_tree("ram://fingerprints")
+        tf.io.gfile.makedirs("ram://fingerprints")
+        files.write_whole(path, b"0" * (3 << 20) + middle + b"0" * (3 << 20))
+        return files.fingerprint_of_file(path)
+
+    assert fingerprint(b"1") == fingerprint(b"1") != fingerprint(b"2")

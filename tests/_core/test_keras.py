@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from generic_trainer._core.keras import (
     is_keras_3,
-    keras_version,
     same_keras,
 )
 
@@ -31,15 +30,6 @@ def test_objects_tell_which_keras_they_are_of(package: str, is_3: bool) -> None:
         keras.callbacks.EarlyStopping(),
     ]
     assert [is_keras_3(each) for each in objects] == [is_3] * len(objects)
-
-
-def test_what_is_not_of_keras_is_not_of_keras_3() -> None:
-    assert not is_keras_3(tf.Module())
-    assert not is_keras_3(3)
-
-
-def test_without_an_object_it_is_that_of_tensorflow() -> None:
-    assert is_keras_3() == is_keras_3(tf.keras.layers.Dense(1)) == keras_version().startswith("3.")
 
 
 def test_other_processes_are_told_what_tf_keras_is_and_not_what_the_environment_says(

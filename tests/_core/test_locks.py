@@ -10,49 +10,58 @@ from pathlib import Path
 
 import pytest
 
-from generic_trainer._core.locks import DirectoryLock, held, locks_held
+from generic_trainer._core import locks
+from generic_trainer._core.locks import held, lock_directory, locks_held
 from generic_trainer.errors import ConfigurationError
 
 
-def test_waiting_for_the_lock_ends_when_it_is_released(tmp_path: Path) -> None:
-    first = DirectoryLock(str(tmp_path))
-    second = DirectoryLock(
-        str(tmp_path), wait_s=60, clock=lambda: 0.0, sleep=lambda _: first.release()
-    )
-    second.release()
+class Clock:
+    """Stands in for the module `time`."""
+
+    now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.meanwhile()
+
+    def meanwhile(self) -> None:
+        """Does something while another waits; a test sets it."""
 
 
-def test_waiting_for_the_lock_ends_in_time(tmp_path: Path) -> None:
-    first = DirectoryLock(str(tmp_path))
-    now = [0.0]
-
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
-
-    with pytest.raises(ConfigurationError, match="waited 5 s"):
-        DirectoryLock(str(tmp_path), wait_s=5, clock=lambda: now[0], sleep=sleep)
-    assert now[0] == pytest.approx(5, abs=0.3)
-    first.release()
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(locks, "time", clock)
+    return clock
 
 
-def test_a_released_lock_is_free_and_may_be_released_again(tmp_path: Path) -> None:
-    first = DirectoryLock(str(tmp_path))
-    first.release()
-    first.release()
-    DirectoryLock(str(tmp_path)).release()
-
-
-def test_a_directory_that_goes_while_it_is_waited_for_is_made_again(tmp_path: Path) -> None:
+def test_a_directory_that_goes_while_it_is_waited_for_is_made_again(
+    tmp_path: Path, clock: Clock
+) -> None:
     directory = tmp_path / "checkpoints"
-    first = DirectoryLock(str(directory))
+    first = lock_directory(str(directory))
 
-    def publish(_: float) -> None:
+    def publish() -> None:
         shutil.rmtree(directory)
-        first.release()
+        first.close()
 
-    second = DirectoryLock(str(directory), wait_s=60, clock=lambda: 0.0, sleep=publish)
+    clock.meanwhile = publish
+    second = lock_directory(str(directory), wait_s=60)
     assert (directory / ".lock").exists()
-    second.release()
+    second.close()
+
+
+def test_waiting_for_the_lock_ends_in_time(tmp_path: Path, clock: Clock) -> None:
+    first = lock_directory(str(tmp_path))
+    with pytest.raises(ConfigurationError, match="waited 5 s"):
+        lock_directory(str(tmp_path), wait_s=5)
+    assert clock.now_s == pytest.approx(5, abs=0.3)
+    first.close()
+    first.close()
+    lock_directory(str(tmp_path)).close()
 
 
 HOLD = """
@@ -66,13 +75,13 @@ with open(sys.argv[1], "w") as file:
 
 def test_a_tree_is_free_unless_another_process_has_a_lock_in_it(tmp_path: Path) -> None:
     (tmp_path / "fit").mkdir()
-    DirectoryLock(str(tmp_path / "fit")).release()
-    own = DirectoryLock(str(tmp_path))
+    lock_directory(str(tmp_path / "fit")).close()
+    own = lock_directory(str(tmp_path))
     with locks_held(str(tmp_path)) as alone:
         assert alone
         with pytest.raises(ConfigurationError, match="Another run writes into"):
-            DirectoryLock(str(tmp_path / "fit"))
-    own.release()
+            lock_directory(str(tmp_path / "fit"))
+    own.close()
     command = [sys.executable, "-I", "-c", HOLD, str(tmp_path / "fit" / ".lock")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None and other.stdout.readline() == b"held\n"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 
+import psutil
 import pytest
 
 from generic_trainer._core import machine
@@ -21,11 +22,6 @@ def run(script: str) -> str:
         [sys.executable, "-c", source], check=True, capture_output=True, text=True
     )
     return done.stdout.strip()
-
-
-def test_free_memory_is_less_than_all_of_it() -> None:
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert 0 < machine.free_memory_bytes() < total
 
 
 @LINUX_ONLY
@@ -64,11 +60,6 @@ def test_an_allocation_beyond_the_limit_fails() -> None:
     assert run(script) == "no more"
 
 
-def test_processors_are_those_that_this_process_may_use() -> None:
-    cpus = machine.available_cpus()
-    assert cpus == sorted(set(cpus)) and 1 <= len(cpus) <= (os.cpu_count() or 1)
-
-
 @LINUX_ONLY
 def test_usage_of_a_group_counts_its_children() -> None:
     source = (
@@ -84,22 +75,10 @@ def test_usage_of_a_group_counts_its_children() -> None:
         assert usage.cpu_s >= 0 and usage.main_thread_s > 0
         assert usage.moved_bytes > (usage.main_thread_bytes or 0) > 0
         (other,) = machine.children(child.pid)
-        assert machine.command_line(other).endswith("time.sleep(60)")
+        assert psutil.Process(other).cmdline()[-1].endswith("time.sleep(60)")
     finally:
         for pid in (*machine.children(child.pid), child.pid):
             os.kill(pid, 9)
         child.wait()
     empty = machine.group_usage(child.pid)
     assert empty is not None and empty.resident_mb == 0
-
-
-def test_gpus_are_those_that_are_visible(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,1")
-    assert machine.visible_gpus() == ["GPU-a", "1"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    assert machine.visible_gpus() == []
-
-
-@LINUX_ONLY
-def test_kills_for_want_of_memory_are_counted() -> None:
-    assert machine.oom_kills() >= 0

@@ -25,7 +25,7 @@ def test_examples_are_read_whatever_their_file_is_called(
     assert read_records(str(tmp_path / "*"), 2) == [b"0", b"1"]
 
 
-@pytest.mark.parametrize("damage", [frame(1 << 40), b"\xff" * 40, frame(3) + b"abc", b""])
+@pytest.mark.parametrize("damage", [b"\xff" * 40, frame(3) + b"abc", frame(3) + b"\xff" * 7, b""])
 def test_a_damaged_event_file_counts_up_to_the_damage(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "events.out.tfevents.1"
     with tf.io.TFRecordWriter(str(path)) as writer:

@@ -1,8 +1,7 @@
-"""Temporary folders: private, deleted when their process is gone, and never while it is there."""
+"""Tests of `generic_trainer._core.scratch`: folders live exactly as long as their processes."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import stat
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import wait
@@ -96,16 +94,15 @@ def test_folder_is_private_empty_and_gone_when_it_is_closed(temp_dir: Path) -> N
     finally:
         os.umask(before)
     assert entries() == []
+    os.chmod(private_folder(), 0o777)
     folder = ScratchFolder("run-")
+    assert mode(private_folder()) == 0o700
     folder.close()
     folder.close()
+    with pytest.raises(ConfigurationError, match=r"cannot be made: .*set TMPDIR"):
+        ScratchFolder("run-", str(temp_dir / "missing"))
     ScratchFolder("forgotten-")
     assert entries() == []
-
-
-def test_folder_that_others_might_have_entered_is_closed_to_them(temp_dir: Path) -> None:
-    os.chmod(private_folder(), 0o777)
-    assert mode(private_folder()) == 0o700
 
 
 @pytest.mark.parametrize("kind", ["link", "file", "stranger"])
@@ -126,16 +123,6 @@ def test_what_is_not_ours_is_not_used(
     with pytest.raises(ConfigurationError, match=r"must be a directory of user .*TMPDIR"):
         ScratchFolder("run-")
     assert os.listdir(target) == []
-
-
-def test_no_room_and_no_directory_are_wrong_configuration(
-    temp_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(ConfigurationError, match=r"cannot be made: .*set TMPDIR"):
-        ScratchFolder("run-", str(temp_dir / "missing"))
-    monkeypatch.setattr(tempfile, "tempdir", str(temp_dir / "missing"))
-    with pytest.raises(ConfigurationError, match=r"cannot be made: .*set TMPDIR"):
-        ScratchFolder("run-")
 
 
 def test_killed_processes_leave_their_folders_to_the_next_one(start: Start) -> None:
@@ -163,132 +150,62 @@ def test_killed_processes_leave_their_folders_to_the_next_one(start: Start) -> N
     assert not any(map(os.path.exists, paths))
 
 
-def test_processes_killed_at_any_moment_leave_no_more_than_the_last_one(start: Start) -> None:
-    for moment in range(20):
-        owner = start(
-            """
-            print("starts", flush=True)
-            while True:
-                with ScratchFolder("run-") as path, ScratchFolder("code-") as other:
-                    open(os.path.join(path, "file"), "w").close()
-            """
-        )
-        line_of(owner)
+def test_processes_that_come_go_and_are_killed_at_once_respect_each_other(start: Start) -> None:
+    source = """
+    print("starts", flush=True)
+    for _ in range(int({rounds})):
+        with ScratchFolder("run-") as path, ScratchFolder("code-") as other:
+            open(os.path.join(path, "file"), "w").close()
+            os.listdir(other)
+            os.unlink(os.path.join(path, "file"))
+    print("done", flush=True)
+    """
+    finishing = [start(source.format(rounds=200)) for _ in range(2)]
+    for moment in range(10):
+        killed = start(source.format(rounds=1e9))
+        line_of(killed)
         time.sleep(0.0013 * moment)
-        owner.kill()
-        owner.wait()
-        assert len(entries()) <= 4  # two folders and their locks
+        killed.kill()
+        killed.wait()
+    assert [(line_of(owner), line_of(owner)) for owner in finishing] == [("starts", "done")] * 2
     ScratchFolder("next-").close()
     assert entries() == []
 
 
-def test_living_and_stopped_processes_keep_theirs(start: Start) -> None:
-    owner = start('folder = ScratchFolder("run-"); print(folder.path, flush=True); time.sleep(600)')
-    path = line_of(owner)
-    owner.send_signal(signal.SIGSTOP)
-    with ScratchFolder("other-"):
-        assert os.path.isdir(path)
-    assert sweep([path]) == []
-    owner.kill()
-    owner.wait()
-    assert sweep([path]) == [path]
-    assert entries() == []
-
-
-def test_folder_stays_while_a_forked_child_of_its_process_lives(start: Start) -> None:
+def test_folder_stays_while_a_forked_child_of_its_process_lives(
+    start: Start, tmp_path: Path
+) -> None:
+    staging = str(tmp_path / "staging")
     owner = start(
-        """
+        f"""
         folder = ScratchFolder("run-")
-        child = os.fork()
-        if child:
-            print(folder.path, child, flush=True)
-        time.sleep(600)
+        if not (first := os.fork()):
+            folder.close()
+            sys.exit()
+        os.waitpid(first, 0)
+        with claimed({staging!r}):
+            if child := os.fork():
+                print(folder.path, child, flush=True)
+            time.sleep(600)
         """
     )
     path, child = line_of(owner).split()
+    assert os.path.isdir(path)  # a child that exits deletes nothing
+    told = rf"writes into {staging}: process {owner.pid} on "
+    with pytest.raises(ConfigurationError, match=told), claimed(staging):
+        pytest.fail("two have claimed it")
+    owner.send_signal(signal.SIGSTOP)
+    assert sweep([path]) == []
     owner.kill()
     owner.wait()
     assert sweep([path]) == []
+    with claimed(staging):  # leftovers of a dead run stop no other run
+        assert sweep([staging]) == []
     descriptor = os.pidfd_open(int(child))
     os.kill(int(child), signal.SIGKILL)
-    assert wait([descriptor], 60.0)  # it is nobody's child here
+    assert wait([descriptor], 60.0)  # it is not a child of this process
     os.close(descriptor)
     assert sweep([path]) == [path]
-
-
-def test_folder_is_claimed_by_one_process_at_a_time(start: Start, tmp_path: Path) -> None:
-    path = str(tmp_path / "staging")
-    owner = start(
-        f"""
-        with claimed({path!r}):
-            print(os.getpid(), flush=True)
-            time.sleep(600)
-        """
-    )
-    pid = line_of(owner)
-    told = rf"writes into {path}: process {pid} on "
-    with pytest.raises(ConfigurationError, match=told), claimed(path):
-        pytest.fail("two have claimed it")
-    owner.kill()
-    owner.wait()
-    with claimed(path):
-        assert sweep([path]) == []
-    assert os.listdir(tmp_path) == ["tmp"]
-
-
-def test_what_a_dead_run_has_started_keeps_its_claim_but_stops_nobody(
-    start: Start, tmp_path: Path
-) -> None:
-    path = str(tmp_path / "staging")
-    owner = start(
-        f"""
-        with claimed({path!r}):
-            if child := os.fork():
-                print(child, flush=True)
-            time.sleep(600)
-        """
-    )
-    child = int(line_of(owner))
-    owner.kill()
-    owner.wait()
-    try:
-        with claimed(path):
-            assert sweep([path]) == []
-    finally:
-        os.kill(child, signal.SIGKILL)
-
-
-def test_claim_waits_for_who_sweeps(start: Start, tmp_path: Path) -> None:
-    path = str(tmp_path / "staging")
-    sweeper = start(
-        f"""
-        from generic_trainer._core.locks import locked_file
-        lock = locked_file({path + ".lock"!r})
-        print(flush=True)
-        time.sleep(600)
-        """
-    )
-    line_of(sweeper)
-    threading.Timer(0.2, sweeper.kill).start()
-    with claimed(path):
-        assert json.loads(Path(path + ".lock").read_text())["pid"] == os.getpid()
-
-
-def test_forked_child_that_ends_deletes_nothing(start: Start) -> None:
-    owner = start(
-        """
-        folder = ScratchFolder("run-")
-        child = os.fork()
-        if not child:
-            folder.close()
-            sys.exit()
-        os.waitpid(child, 0)
-        print(os.path.isdir(folder.path), flush=True)
-        """
-    )
-    assert line_of(owner) == "True"
-    assert owner.wait() == 0
-    assert entries() == []
 
 
 def test_fork_server_its_children_and_other_programs_hold_no_lock() -> None:
@@ -312,25 +229,6 @@ def test_fork_server_its_children_and_other_programs_hold_no_lock() -> None:
             assert not any(lock in opened_by(pid) for pid in (parent, child, program))
         finally:
             server.close()
-
-
-def test_processes_that_come_and_go_at_once_take_nobodys_folder(start: Start) -> None:
-    owners = [
-        start(
-            """
-            for _ in range(200):
-                with ScratchFolder("run-") as path:
-                    open(os.path.join(path, "file"), "w").close()
-                    with ScratchFolder("code-") as other:
-                        os.listdir(other)
-                    os.unlink(os.path.join(path, "file"))
-            print("all there", flush=True)
-            """
-        )
-        for _ in range(4)
-    ]
-    assert [line_of(owner) for owner in owners] == ["all there"] * 4
-    assert entries() == []
 
 
 def test_lock_of_another_machine_is_believed() -> None:
@@ -359,20 +257,7 @@ def test_file_system_without_locks_is_not_swept(monkeypatch: pytest.MonkeyPatch)
     assert entries() == []
 
 
-def test_folder_inside_another_sweeps_what_is_called_alike(tmp_path: Path) -> None:
-    for name in ("part-old", "users-own"):
-        (tmp_path / name).mkdir()
-    with ScratchFolder("part-", str(tmp_path)) as path:
-        assert Path(path).parent == tmp_path
-    assert sorted(os.listdir(tmp_path)) == ["tmp", "users-own"]
-
-
-@pytest.mark.parametrize("knows_unnamed_files", [True, False])
-def test_unnamed_file_is_in_no_folder(
-    knows_unnamed_files: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not knows_unnamed_files:
-        monkeypatch.setattr(tempfile, "_O_TMPFILE_WORKS", False)
+def test_unnamed_file_is_in_no_folder(tmp_path: Path) -> None:
     file = unnamed_file(str(tmp_path))
     try:
         assert os.listdir(tmp_path) == ["tmp"]

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
@@ -32,15 +31,6 @@ def test_it_is_noted_while_the_notice_is_open() -> None:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_the_innermost_notice_gets_it() -> None:
-    with SigtermNotice() as outer:
-        with SigtermNotice() as inner:
-            terminate()
-        assert (outer.received, inner.received) == (False, True)
-        terminate()
-        assert outer.received
-
-
 def test_saving_in_time_cancels_the_exit() -> None:
     with SigtermNotice(grace_s=0.2) as notice:
         terminate()
@@ -60,20 +50,6 @@ with SigtermNotice(grace_s=0.2):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == PREEMPTED_EXIT_CODE == 143
     assert "No step ended within 0.2 s after SIGTERM" in done.stderr
-
-
-def test_elsewhere_than_in_the_main_thread_it_keeps_its_effect() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    during = []
-
-    def listen() -> None:
-        with SigtermNotice():
-            during.append(signal.getsignal(signal.SIGTERM))
-
-    thread = threading.Thread(target=listen)
-    thread.start()
-    thread.join()
-    assert during == [before]
 
 
 def test_notices_that_are_closed_out_of_order_leave_no_handler_behind() -> None:

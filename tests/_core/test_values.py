@@ -48,24 +48,12 @@ def same(left: Any, right: Any) -> bool:
     "value",
     [
         None,
-        True,
-        1,
-        1.0,
-        math.inf,
-        "text",
-        b"\x00\xff",
-        [1, (2, [3])],
-        (),
-        (1, (2,)),
-        {1, 2},
-        frozenset({"a"}),
+        [True, 1, 1.0, math.inf, "text", b"\x00\xff", (), (2, [3])],
+        [{1, 2}, frozenset({"a"})],
         {"a": {1: "one", (1, 2): "pair", None: 0, 2.5: [1]}},
         {True: 1, "True": 2},
-        {"__type__": "dict", "value": [1]},
         {"__type__": "pickle", "value": "gA=="},
-        {"__pickled__": "gA=="},
         {"nested": {"__type__": {"__type__": None}}},
-        Layer(3),
         [Color.RED, {"layer": Layer(1)}],
     ],
     ids=repr,
@@ -101,13 +89,6 @@ def test_what_others_may_have_written_is_not_unpickled() -> None:
     assert same(from_json(to_json(plain), is_ours=False), plain)
 
 
-def test_proto_is_what_it_was() -> None:
-    from google.protobuf import struct_pb2
-
-    value = {"proto": struct_pb2.Value(string_value="a")}
-    assert from_json(to_json(value), is_ours=True) == value
-
-
 VALUES = """[
     {"a": 1, "b": [1, 2]},
     {"set": {"x", "y", "z", "w"}, 1: "int key", (1, 2): None},
@@ -141,44 +122,25 @@ print(*(digest(value) for value in {VALUES}))
     assert len(set(digests.pop().split())) == 4
 
 
-def test_digest_tells_values_apart() -> None:
-    values = [{}, {"a": 1}, {"a": "1"}, {"a": [1]}, {"a": {1}}, {"a": 1, "b": None}]
-    assert len({digest(value) for value in values}) == len(values)
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        {"units": 8, "rate": 1e-3, "names": ["a", "ü"], "on": True, "none": None},
-        {1: "a", 2: {"b": [1.0, math.inf]}},
-        {"b": (1, 2), "a": {}},
-    ],
-)
-def test_plain_values_keep_the_digest_that_checkpoints_are_found_by(value: Any) -> None:
+def test_plain_values_keep_the_digest_that_checkpoints_are_found_by() -> None:
+    value = {"units": 8, "rate": 1e-3, "names": ["a", "ü"], "on": (True, math.inf), "none": None}
     text = json.dumps(value, sort_keys=True)
     assert digest(value) == hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-@pytest.mark.parametrize("protocol", [3, 4, 5])
+@pytest.mark.parametrize("protocol", [3, 5])
 def test_data_are_read_from_pickles(protocol: int) -> None:
     arrays = {"a": np.arange(3.0), "b": np.float32(2), "c": np.array(["x", "yz"])}
     generators = [random.Random(1), np.random.RandomState(2), np.random.default_rng(3)]
     value = (None, {1, 2}, b"x", arrays, generators, random.getstate(), np.random.get_state())
     read = unpickled_data(pickle.dumps(value, protocol))
     assert read[:3] == value[:3] and read[5] == value[5]
+    assert unpickled_data(pickle.dumps(Layer(3)), {__name__}) == Layer(3)
     for name, array in arrays.items():
         np.testing.assert_array_equal(read[3][name], array)
     assert [each.random() for each in read[4][::2]] == [each.random() for each in generators[::2]]
     assert read[4][1].random_sample() == generators[1].random_sample()
     np.testing.assert_array_equal(read[6][1], value[6][1])
-
-
-def test_classes_of_the_code_that_is_named_are_read_from_pickles() -> None:
-    content = pickle.dumps(Layer(3))
-    assert unpickled_data(content, {__name__}) == Layer(3)
-    with pytest.raises(ValueError, match=r"test_values\.Layer, which is no data"):
-        unpickled_data(content)
 
 
 class Calls:

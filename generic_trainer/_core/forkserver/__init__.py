@@ -1,16 +1,15 @@
-"""Processes forked from one that has imported TensorFlow already.
+"""Processes forked from a server process that has imported TensorFlow already.
 
-Importing TensorFlow and TFX takes seconds and starts nothing that a fork would miss. A server
-process does it once and nothing else; a child of it is as good as a new process and there in
-milliseconds. The launchers run their workers in such children, and validation its checks.
+Importing TensorFlow and TFX takes seconds, but sets up nothing that a fork would lose: the threads
+that it starts are idle. The server does nothing but these imports, so its children behave like new
+processes, and start in milliseconds. The launchers run their workers in such children, and
+validation runs its checks.
 
-`client` is the end of the process that asks, `server` runs in the other one. They talk over a Unix
-socket in messages of JSON, each after its length, with file descriptors beside them (`messages`).
-When the socket closes, however the process that asked has ended, all children are killed, with all
-that they have started. What is to outlive that process another one starts, and lends (`lender`).
+`client` is used in the requesting process; `server` runs in the server process. They exchange JSON
+messages and file descriptors over a Unix socket. When the socket closes, even after a crash of the
+requesting process, all children are killed with their descendants.
 """
 
-from generic_trainer._core.forkserver.client import ForkServer, fork_server, kept_fork_servers
-from generic_trainer._core.forkserver.lender import Lender
+from generic_trainer._core.forkserver.client import ForkServer
 
-__all__ = ["ForkServer", "Lender", "fork_server", "kept_fork_servers"]
+__all__ = ["ForkServer"]

@@ -1,10 +1,11 @@
-"""The process that children are forked from: it imports once, forks, and reports who has ended.
+"""The server process: it imports once, forks children on request, and reports their exits.
 
-It tells the client `ready` after its imports, `started` with the process id of each child, and
-`ended` with its exit code, -N after signal N.
+It sends three events: `ready` after its imports, `started` with the process id of a child, and
+`ended` with the exit code of a child (-N after signal N).
 
-What a child has started ends with it: at once what is in its process group, and with the last child
-what has left that (`setsid`, daemons); orphans are adopted by this process, which kills them.
+It kills descendants of children: members of a child's process group when the child exits, and
+others (after `setsid`, such as daemons) when the last child exits. It can kill the latter because
+it adopts orphans.
 """
 
 from __future__ import annotations
@@ -12,27 +13,27 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib
+import json
 import logging
 import os
 import signal
-import socket
 import sys
 import time
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
-from multiprocessing.connection import wait
+from collections.abc import Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import recv_handle
 from typing import Any
 
 from generic_trainer._core import internals, machine
-from generic_trainer._core.forkserver import messages
 from generic_trainer._core.scratch import look_up_temp_dir
 
 # prctl(2) on Linux.
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-# The kernel shall rather kill a child than the process that can report it.
+# If memory runs out, the kernel must kill a child, and not this process, which reports the loss.
 _OOM_SCORE = 500
-# How long a killed process may take to be gone: the kernel may have to wait for a file system.
+# How long a killed process may take to disappear: the kernel may have to wait for a file system.
 _KILL_TIMEOUT_S = 5.0
 _POLL_S = 0.01
 
@@ -41,67 +42,56 @@ def main(descriptor: int, preload: Sequence[str], preload_if_there: Sequence[str
     """Serves requests until the socket closes.
 
     Args:
-        descriptor: the socket.
+        descriptor: the file descriptor of the socket.
         preload: modules to import.
-        preload_if_there: modules whose import may fail.
+        preload_if_there: modules to import if they are installed.
     """
-    with socket.socket(fileno=descriptor) as channel:
-        with warnings.catch_warnings():
-            # The process that started this one has shown them already.
-            warnings.simplefilter("ignore")
-            logging.disable(logging.WARNING)
-            for name in preload:
+    with warnings.catch_warnings():
+        # The client's own imports have shown these warnings already.
+        warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
+        for name in preload:
+            importlib.import_module(name)
+        for name in preload_if_there:
+            with contextlib.suppress(ImportError):
                 importlib.import_module(name)
-            for name in preload_if_there:
-                with contextlib.suppress(ImportError):
-                    importlib.import_module(name)
-            logging.disable(logging.NOTSET)
-        _serve(channel)
-    os._exit(0)  # it holds nothing that Python and TensorFlow would have to take down, for long
-
-
-def serve_as_child(arguments: Mapping[str, Any], descriptor: int) -> int:
-    """Serves requests until a socket closes, in a child of a server, which has imported already."""
-    with socket.socket(fileno=descriptor) as channel:
-        _serve(channel)
-    return 0
+        logging.disable(logging.NOTSET)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    server = _Server(Connection(descriptor))
+    server.tell(event="ready")
+    server.serve()
+    os._exit(0)  # skips the shutdown of Python and TensorFlow, which is slow and unnecessary
 
 
 def die_with_parent(parent: int | None = None) -> None:
-    """Has the kernel kill this process when its parent ends.
+    """Makes the kernel kill this process when its parent exits.
 
-    Gaining capabilities, as in a new user namespace, undoes that; call it again afterwards.
+    The kernel cancels that if the process gains capabilities, as in a new user namespace; call this
+    again afterwards.
 
     Args:
-        parent: its process, where that may have ended already; None for the parent of now.
+        parent: the parent's process id, if it may have exited already; None for the current one.
     """
     parent = os.getppid() if parent is None else parent
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it was faster
+    if os.getppid() != parent:  # the parent exited before the request
         os._exit(1)
 
 
-def _serve(channel: socket.socket) -> None:
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    server = _Server(channel)
-    server.tell(event="ready")
-    server.serve()
-
-
 class _Server:
-    def __init__(self, channel: socket.socket) -> None:
+    def __init__(self, channel: Connection) -> None:
         self._channel = channel
         self._children: dict[int, str] = {}
-        # An end of a child must wake the wait() in serve().
+        # SIGCHLD writes into this pipe, so that the exit of a child ends the wait() in serve().
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started us
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the requesting process handles Ctrl-C
         signal.set_wakeup_fd(self._wake)
 
     def tell(self, **event: Any) -> None:
         with contextlib.suppress(OSError):
-            messages.send(self._channel, event)
+            self._channel.send_bytes(json.dumps(event).encode())
 
     def serve(self) -> None:
         try:
@@ -112,8 +102,10 @@ class _Server:
                     self._reap()
                 if self._channel in readable:
                     try:
-                        request, descriptors = messages.receive(self._channel)
-                    except (ConnectionError, OSError):
+                        request = json.loads(self._channel.recv_bytes())
+                        received = range(request["descriptors"])
+                        descriptors = [recv_handle(self._channel) for _ in received]
+                    except (EOFError, OSError):  # the client has closed the socket, or was killed
                         return
                     self._fork(request, descriptors)
         finally:
@@ -122,28 +114,30 @@ class _Server:
             _kill_all_children()
 
     def _reap(self) -> None:
-        """Reports the children that have ended, after killing what they left behind."""
+        """Reports the children that have exited, after killing their descendants."""
         with contextlib.suppress(ChildProcessError):
             while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 name = self._children.pop(ended.si_pid, None)
-                if name is not None:  # else it was started by a child that is gone
-                    # Its number cannot be another's before it is waited for.
+                if name is not None:  # otherwise it is a descendant of a child
+                    # Before waitpid, after which the id may belong to another process.
                     _kill_group(ended.si_pid)
                 _, status = os.waitpid(ended.si_pid, 0)
                 if name is not None:
-                    if not self._children:  # whose orphans they are is known only now
+                    # The child that started an orphan is unknown, so orphans live until the last
+                    # child has exited.
+                    if not self._children:
                         _kill_all_children()
                     self.tell(event="ended", name=name, code=os.waitstatus_to_exitcode(status))
 
     def _fork(self, request: dict[str, Any], descriptors: Sequence[int]) -> None:
         own_pid = os.getpid()
         with warnings.catch_warnings():
-            # Of the threads that importing started: they are idle, and hold no locks.
+            # Python warns of threads. Those that the imports have started are idle, without locks.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
             self._become_child(request, descriptors, own_pid)
-        # Here as well as there: who is told of the child may kill its group at once.
+        # Both processes create the group, because the client may kill it immediately.
         _lead_group(pid)
         for descriptor in descriptors:
             os.close(descriptor)
@@ -170,7 +164,7 @@ class _Server:
             os.environ.clear()
             os.environ.update(request["environment"])
             look_up_temp_dir()
-            with contextlib.suppress(OSError):  # it may be gone
+            with contextlib.suppress(OSError):  # the directory may not exist
                 os.chdir(request["cwd"])
             module, _, function = request["target"].partition(":")
             run = getattr(importlib.import_module(module), function)
@@ -178,7 +172,7 @@ class _Server:
         except BaseException:
             traceback.print_exc()
         finally:
-            internals.PYTHON_ATEXIT_RUN.get()()  # what the child has registered
+            internals.PYTHON_ATEXIT_RUN.get()()  # functions that the child has registered
             for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(Exception):
                     stream.flush()
@@ -186,20 +180,21 @@ class _Server:
 
 
 def _prctl(option: int, argument: int) -> None:
-    with contextlib.suppress(AttributeError):  # not on Linux: the closed socket has to do
+    # Only on Linux; elsewhere, the closed socket ends the process.
+    with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).prctl(option, argument)
 
 
 def _lead_group(pid: int) -> None:
-    """Gives a child a process group of its own; it may have it already, or be gone."""
+    """Creates a process group for a child, unless it has one or has exited."""
     with contextlib.suppress(OSError):
         os.setpgid(pid, pid)
 
 
 def _kill_all_children() -> None:
-    """Kills all children of this process, and theirs, which it adopts when they are orphans."""
+    """Kills all children of this process, and their descendants, which become its children."""
     end_s = time.monotonic() + _KILL_TIMEOUT_S
-    others: set[int] = set()  # programs of another user, such as sudo
+    others: set[int] = set()  # processes of another user, such as sudo, cannot be killed
     while (pids := set(machine.children(os.getpid())) - others) and time.monotonic() < end_s:
         for pid in pids:
             try:
