@@ -1,21 +1,22 @@
-"""The room that columns may take, in memory and on disk.
-
-It can be asked for without TensorFlow.
-"""
+"""The room that columns may take, in memory and on disk; importable without TensorFlow."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from typing import Literal, cast, get_args
 
 from generic_trainer._core.machine import free_disk_bytes, free_memory_bytes
 from generic_trainer._core.scratch import private_folder
 from generic_trainer.errors import ConfigurationError
 
-# An environment variable, because it belongs to the machine: the same pipeline runs on others. An
-# argument of the component or an entry of `custom_config` would be an execution property, so that
-# another budget would run the step anew, and `custom_config` is the user's own.
+ReadPath = Literal["memory", "disk", "stream"]
+
+# Environment variables, because they belong to the machine, and the same pipeline runs on others.
+# An argument of the component would be an execution property, so another budget would run the step
+# anew, and `custom_config` belongs to the user.
 MEMORY_VARIABLE = "GENERIC_TRAINER_READER_MEMORY_MB"
+PATH_VARIABLE = "GENERIC_TRAINER_READER_PATH"
 
 _SHARE_OF_FREE_MEMORY = 4
 _MB = 10**6
@@ -23,10 +24,10 @@ _DISK_RESERVE_BYTES = 1 << 30
 
 
 def default_budget_bytes() -> int:
-    """Returns what the environment allows, else a quarter of what is free, in bytes.
+    """Returns the budget in the environment, else a quarter of the free memory, in bytes.
 
     Raises:
-        ConfigurationError: the environment variable is no whole number of megabytes.
+        ConfigurationError: the environment variable is not a whole number of megabytes.
     """
     text = os.environ.get(MEMORY_VARIABLE, "").strip()
     if not text:
@@ -38,13 +39,30 @@ def default_budget_bytes() -> int:
     return int(text) * _MB
 
 
+def checked_path(path: str) -> ReadPath | None:
+    """Returns the path that a caller, else the environment, has chosen; None for "auto".
+
+    Raises:
+        ConfigurationError: there is no such path.
+    """
+    given = os.environ.get(PATH_VARIABLE, "").strip()
+    name, chosen = ("path", path) if path != "auto" else (PATH_VARIABLE, given or "auto")
+    if chosen == "auto":
+        return None
+    if chosen not in get_args(ReadPath):
+        raise ConfigurationError(
+            f"{name}: expected 'auto', 'memory', 'disk' or 'stream', found {chosen!r}"
+        )
+    return cast(ReadPath, chosen)
+
+
 @dataclass(frozen=True)
 class ReaderBudget:
-    """What columns may take.
+    """The room for columns.
 
     Attributes:
-        memory_bytes: in memory.
-        directory: where they go on disk.
+        memory_bytes: room in memory.
+        directory: directory for columns on disk.
     """
 
     memory_bytes: int
@@ -52,10 +70,10 @@ class ReaderBudget:
 
     @classmethod
     def of(cls, memory_bytes: int | None, cache_dir: str | None) -> ReaderBudget:
-        """Returns what a caller allows, with the defaults for what is None; makes `cache_dir`.
+        """Returns the budget of a caller, with defaults for arguments that are None.
 
         Raises:
-            ConfigurationError: the environment's default is no number.
+            ConfigurationError: the default in the environment is not a number.
         """
         if memory_bytes is None:
             memory_bytes = default_budget_bytes()
@@ -64,16 +82,16 @@ class ReaderBudget:
         return cls(max(0, memory_bytes), cache_dir or private_folder())
 
     def without(self, taken_bytes: int) -> ReaderBudget:
-        """Returns what is left when so much memory is taken."""
+        """Returns the rest of the budget after so much memory is taken."""
         return replace(self, memory_bytes=max(0, self.memory_bytes - taken_bytes))
 
     def disk_bytes(self) -> int:
-        """Returns what may be written now, with a reserve left for others."""
+        """Returns the bytes that may be written now, less a reserve for other programs."""
         return max(0, free_disk_bytes(self.directory) - _DISK_RESERVE_BYTES)
 
 
 def size_text(num_bytes: int) -> str:
-    """Returns a size for people, such as "1.5 GB"."""
+    """Returns a readable size, such as "1.5 GB"."""
     for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if num_bytes >= factor:
             return f"{num_bytes / factor:.1f} {unit}"

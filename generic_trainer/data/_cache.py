@@ -1,14 +1,14 @@
-"""The column cache: what one process has parsed is mapped by those that read the same files later.
+"""The column cache: processes map columns that an earlier process has parsed of the same files.
 
-A folder of the user has a folder for each set of files and what is parsed of them. Its name is a
-hash of the files' contents (of large ones: length, both ends, time of the last change), of the
-features and of the layout's version. In it lie the arrays of the columns as they are mapped, the
-vocabulary, and `columns.json`, which says how they belong together and has a checksum of every
-block. Folders appear by one rename, whole, and vanish by one: who has opened the files of one keeps
-them.
+The cache of a user is a folder with a subfolder for each set of files and features. The name of the
+subfolder is a hash of the files' fingerprints, of the features and of the version of the layout. It
+contains the arrays of the columns as they are mapped, the vocabulary, and `columns.json`, which
+describes how they belong together and has a checksum of every block. A subfolder appears and
+disappears by a single rename, so it is always complete; a process that has opened its files can
+read them after that.
 
-Nothing here may cost anybody a run: what cannot be read is parsed, what cannot be written is not
-cached.
+A failure of the cache never fails a run: unreadable columns are parsed again, and columns that
+cannot be written are not cached.
 """
 
 from __future__ import annotations
@@ -42,26 +42,24 @@ from generic_trainer.errors import DataError, GenericTrainerError
 
 _logger = logging.getLogger(__name__)
 
-# Another one for whatever changes the rows, their order or their form in the files.
+# To be increased by any change of the rows, of their order or of their form in the files.
 _VERSION = 2
 _DIGITS = 32
 _BLOCK_BYTES = 4 << 20
 _PARALLEL_LOOKS = 16
 _VOCABULARY = "vocabulary"
-# What reading files that others may have damaged, or are deleting, can raise.
+# Errors of reading files that are damaged, or that another process is deleting.
 _ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, DataError)
 
 
 @dataclasses.dataclass(frozen=True)
 class CachedColumns:
-    """Columns in the cache that are known by what describes them only.
+    """A description of columns in the cache, which are not opened yet.
 
     Attributes:
         num_rows: examples in them.
         num_bytes: size of the arrays.
-        expected_bytes: the size that was expected when they were parsed. Workers of a cluster
-            choose their path, and with it the order of rows, by the same number, whoever has
-            parsed.
+        expected_bytes: see `Columns`.
     """
 
     num_rows: int
@@ -74,34 +72,35 @@ class CachedColumns:
     def open(
         self, files: Sequence[RecordFile], parser: Parser, *, in_memory: bool
     ) -> Columns | None:
-        """Returns the columns; None, and they are deleted, where a block of them is damaged."""
+        """Returns the columns. Deletes them and returns None if a block is damaged."""
         facts = self._facts
         try:
             paths = [str(self._folder / name) for name in facts["arrays"]]
             sums = [*facts["arrays"].items(), (_VOCABULARY, facts["vocabulary"])]
             for name, expected in sums:
-                if checksums(self._folder / name) != expected:
-                    raise DataError(f"{self._folder / name} is not what was written")
+                if _checksums(self._folder / name) != expected:
+                    raise DataError(f"the content of {self._folder / name} has changed")
             separator, coded = bytes.fromhex(facts["separator"]), frozenset(facts["coded"])
             layout = make_layout(parser, separator, coded)
             strings = _read_strings(self._folder / _VOCABULARY)
             store = Store.of_files(layout.arrays, paths, strings, in_memory=in_memory)
             runs = [(int(file), int(rows)) for file, rows in facts["runs"]]
         except FileNotFoundError:
-            return None  # another process has made room for its own
+            return None  # another process has deleted them to make room
         except _ERRORS as error:
-            _logger.warning("Cached columns are damaged, and the examples parsed anew: %s", error)
+            _logger.warning("Cached columns are damaged; parsing the examples again: %s", error)
             self._cache.delete(self._folder)
             return None
         counts = np.zeros(len(files), np.int64)
         for file, rows in runs:
             counts[file] += rows
         remember_counts(files, counts)
-        return Columns(layout, store, len(files), separator, coded, runs)
+        expected = self.expected_bytes
+        return Columns(layout, store, len(files), separator, coded, runs, expected)
 
 
 def columns_key(files: Sequence[RecordFile], parser: Parser) -> str:
-    """Returns what distinguishes columns in the cache: files by content, not by where they lie.
+    """Returns the name of columns in the cache: a hash of the files' contents and the features.
 
     Raises:
         tf.errors.OpError: a file cannot be read.
@@ -113,7 +112,7 @@ def columns_key(files: Sequence[RecordFile], parser: Parser) -> str:
 
 
 def find_columns(folder: CacheFolder, key: str) -> CachedColumns | None:
-    """Returns what the cache has under a key; None where it has nothing."""
+    """Returns the columns in the cache with this key, or None."""
     found = folder.path / key
     try:
         if (facts := folder.facts(found)) is None:
@@ -131,17 +130,15 @@ def keep_columns(
     files: Sequence[RecordFile],
     parser: Parser,
     columns: Columns,
-    expected_bytes: int,
 ) -> None:
-    """Copies columns into the cache; says in the log why where it cannot be done.
+    """Copies columns into the cache; logs the reason if that fails.
 
     Args:
         folder: the cache.
-        key: what `columns_key` returned before the files were read.
-        files: the files that were read.
-        parser: what made the columns of them.
-        columns: what is kept.
-        expected_bytes: see `CachedColumns`.
+        key: the `columns_key` from before the files were read.
+        files: the files of the columns.
+        parser: the parser of the columns.
+        columns: the columns.
     """
     target, size = folder.path / key, columns.store.num_bytes
     try:
@@ -153,11 +150,11 @@ def keep_columns(
         with folder.unfinished() as scratch:
             source = Path(scratch) / "columns"
             source.mkdir()
-            _write(source, files, columns, expected_bytes)
+            _write(source, files, columns)
             if columns_key(files, parser) != key:
                 _logger.info("The columns are not cached: files have changed meanwhile")
                 return
-            if target.exists() and not find_columns(folder, key):  # what it says is damaged
+            if target.exists() and not find_columns(folder, key):  # its description is damaged
                 folder.delete(target)
             with contextlib.suppress(OSError):
                 source.rename(target)
@@ -165,9 +162,7 @@ def keep_columns(
         _logger.info("The columns are not cached: %s", error)
 
 
-def _write(
-    folder: Path, files: Sequence[RecordFile], columns: Columns, expected_bytes: int
-) -> None:
+def _write(folder: Path, files: Sequence[RecordFile], columns: Columns) -> None:
     names = [f"{number}.array" for number in range(len(columns.layout.arrays))]
     columns.store.copy_to([str(folder / name) for name in names])
     _write_strings(folder / _VOCABULARY, columns.store.vocabulary.strings())
@@ -178,15 +173,15 @@ def _write(
             "separator": columns.separator.hex(),
             "coded": sorted(columns.coded),
             "runs": columns.runs,
-            "expected_bytes": expected_bytes,
-            "arrays": {name: checksums(folder / name) for name in names},
-            "vocabulary": checksums(folder / _VOCABULARY),
+            "expected_bytes": columns.expected_bytes,
+            "arrays": {name: _checksums(folder / name) for name in names},
+            "vocabulary": _checksums(folder / _VOCABULARY),
         },
     )
     entry.write(folder)
 
 
-def checksums(path: Path) -> list[int]:
+def _checksums(path: Path) -> list[int]:
     """Returns the length of a file and a checksum of each of its blocks."""
     size = path.stat().st_size
     with path.open("rb") as file, ThreadPoolExecutor(len(available_cpus())) as pool:

@@ -1,7 +1,4 @@
-"""The folder of the column cache: where it lies, what it holds, what goes when it is full.
-
-It can be asked without TensorFlow.
-"""
+"""The folder of the column cache, its entries, and their eviction; works without TensorFlow."""
 
 from __future__ import annotations
 
@@ -33,12 +30,12 @@ _FACTS = "columns.json"
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """What the cache says of one set of files.
+    """The description of the columns of one set of files.
 
     Attributes:
-        files: the paths that were read.
-        num_rows: examples in them.
-        facts: what it takes to map the columns.
+        files: paths of the files.
+        num_rows: number of examples.
+        facts: everything that is needed to map the columns.
     """
 
     files: Sequence[str]
@@ -46,13 +43,13 @@ class Entry:
     facts: dict[str, Any]
 
     def write(self, folder: Path) -> None:
-        """Writes what is said into the folder of the columns, below a checksum of it."""
+        """Writes the description into the folder of the columns, after a checksum of it."""
         text = json.dumps(dataclasses.asdict(self))
         (folder / _FACTS).write_text(f"{_checksum(text)}\n{text}", encoding="utf-8")
 
     @classmethod
     def read(cls, folder: Path) -> Entry | None:
-        """Returns what is said in a folder; None where it cannot be read or is damaged."""
+        """Returns the description in a folder, or None if it is unreadable or damaged."""
         try:
             checksum, _, text = (folder / _FACTS).read_text(encoding="utf-8").partition("\n")
             return cls(**json.loads(text)) if checksum == _checksum(text) else None
@@ -62,12 +59,12 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class EntryInfo:
-    """An entry as it is listed.
+    """An entry of the cache in a listing.
 
     Attributes:
-        folder: where it lies.
-        num_bytes: what it takes on the disk.
-        used_s: when it was used last, in seconds since the epoch.
+        folder: path of the entry.
+        num_bytes: room on the disk.
+        used_s: time of the last use, in seconds since the epoch.
     """
 
     folder: Path
@@ -75,17 +72,17 @@ class EntryInfo:
     used_s: float
 
     def entry(self) -> Entry | None:
-        """Returns what it says; None where it is damaged."""
+        """Returns the description, or None if it is damaged."""
         return Entry.read(self.folder)
 
 
 @dataclasses.dataclass(frozen=True)
 class CacheFolder:
-    """A folder for cached columns, of this user alone.
+    """A folder for cached columns, which belongs to this user alone.
 
     Attributes:
-        path: where it lies.
-        limit_bytes: what it may take.
+        path: path of the folder.
+        limit_bytes: room that it may take on the disk.
     """
 
     path: Path
@@ -93,10 +90,10 @@ class CacheFolder:
 
     @classmethod
     def of_environment(cls) -> CacheFolder | None:
-        """Returns the folder of this user; None where caching is off.
+        """Returns the folder of this user, or None if caching is off.
 
         Raises:
-            ConfigurationError: the limit in the environment is no number.
+            ConfigurationError: the limit in the environment is not a number.
         """
         given = os.environ.get(DIRECTORY_VARIABLE, "").strip()
         if given == OFF:
@@ -112,7 +109,7 @@ class CacheFolder:
         return cls(path, int(text or _DEFAULT_LIMIT_MB) * _MB)
 
     def entries(self) -> list[EntryInfo]:
-        """Returns what is cached, what was used last first."""
+        """Returns all entries, the last used one first."""
         found = []
         with contextlib.suppress(OSError), os.scandir(self.path) as listed:
             for each in listed:
@@ -123,9 +120,9 @@ class CacheFolder:
         return sorted(found, key=lambda each: each.used_s, reverse=True)
 
     def facts(self, folder: Path) -> dict[str, Any] | None:
-        """Returns what it takes to map the columns in a folder, and notes that they are used.
+        """Returns the facts that map the columns in a folder, and marks the columns as used.
 
-        None where there are none, or where they are another user's, who is not trusted.
+        Returns None if there are no columns, or if they belong to another user, who is not trusted.
         """
         try:
             if folder.lstat().st_uid != os.geteuid():
@@ -137,13 +134,13 @@ class CacheFolder:
         return entry.facts if entry else None
 
     def make_room(self, num_bytes: int) -> bool:
-        """Makes the folder, and room in it by deleting what was not used for longest.
+        """Creates the folder, and deletes the entries that were not used for longest.
 
         Returns:
-            Whether there is room now.
+            Whether there is room for so many bytes now.
 
         Raises:
-            OSError: the folder cannot be made.
+            OSError: the folder cannot be created.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.mkdir(mode=0o700, exist_ok=True)
@@ -160,15 +157,15 @@ class CacheFolder:
         return taken + num_bytes <= limit
 
     def unfinished(self) -> ScratchFolder:
-        """Returns a folder for what is being written or deleted.
+        """Returns a folder for an entry that is being written or deleted.
 
         Raises:
-            ConfigurationError: it cannot be made.
+            ConfigurationError: it cannot be created.
         """
         return ScratchFolder(".unfinished-", str(self.path))
 
     def delete(self, folder: Path) -> None:
-        """Deletes one entry; who has opened its files keeps them."""
+        """Deletes one entry; processes that have opened its files can still read them."""
         with (
             contextlib.suppress(OSError, ConfigurationError),
             self.unfinished() as unfinished,
@@ -176,7 +173,7 @@ class CacheFolder:
             folder.rename(Path(unfinished, folder.name))
 
     def clear(self) -> int:
-        """Deletes all entries and returns how many bytes they took."""
+        """Deletes all entries and returns the number of bytes that they took."""
         entries = self.entries()
         for each in entries:
             self.delete(each.folder)

@@ -31,9 +31,9 @@ Features = dict[str, tf.Tensor]
 
 
 class Rows(NamedTuple):
-    """Values one row after another, and how many each row has, int64 [rows].
+    """The values of all rows, one row after another, and the number of each, int64 [rows].
 
-    A `tf.RaggedTensor` says the same, with many more ops: tracing them takes longer than reading
+    A `tf.RaggedTensor` holds the same with many more ops: tracing them takes longer than reading
     some ten thousand records.
     """
 
@@ -42,7 +42,7 @@ class Rows(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """The arrays of a column, and whether they are not what was packed, bool; None: never."""
+    """The arrays of a column, and whether they differ from the values, bool; None: never."""
 
     arrays: tuple[Block, ...]
     spoiled: tf.Tensor | None = None
@@ -54,8 +54,8 @@ class ArraySpec:
 
     Attributes:
         dtype: type of its values; never string.
-        width: values in a row; None: a flat array whose rows are cut by the array behind it.
-        cumulative: the parser gives lengths [rows], stored are offsets [rows + 1] from 0 on.
+        width: values in a row; None: a flat array, with offsets in the next array.
+        cumulative: the parser returns lengths [rows], and offsets [rows + 1] from 0 on are stored.
     """
 
     dtype: tf.DType
@@ -83,7 +83,7 @@ class Fixed:
         return gather(arrays[0], rows)
 
     def decode(self, arrays: Sequence[tf.Tensor], values: tf.Tensor) -> tf.Tensor:
-        """Returns what some of the values that `take` returned stand for."""
+        """Returns the strings of codes that `take` returned; other values as they are."""
         return gather(arrays[-1], values) if self.dtype == tf.string else values
 
 
@@ -92,8 +92,8 @@ class Varying:
     """Any number of values in each row: a flat array and the offsets of the rows in it.
 
     Attributes:
-        separator: what ends strings that are stored as words; None: they are stored as codes, or
-            the values are no strings.
+        separator: the bytes that end strings that are stored as words; None: strings are stored as
+            codes, or the values are not strings.
     """
 
     dtype: tf.DType
@@ -105,16 +105,16 @@ class Varying:
         return values, ArraySpec(tf.int64, cumulative=True)
 
     def pack(self, rows: Rows) -> Packed:
-        """Returns the arrays of some rows; spoiled are strings that hold the separator."""
+        """Returns the arrays of some rows; they are spoiled if a string contains the separator."""
         if self.separator is not None:
             return _join_strings(rows, self.separator)
         values, lengths = rows
         return Packed((_looked_up(values) if self.dtype == tf.string else values, lengths))
 
     def take(self, arrays: Sequence[tf.Tensor], rows: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-        """Returns the values of the rows with these numbers, one after another.
+        """Returns the values of the rows with these numbers, one row after another.
 
-        `counts` says how many there are in each row, int [len(rows)].
+        `counts` is the number of values of each row, int [len(rows)].
         """
         counts = tf.cast(counts, tf.int64)
         source, starts = self.source(arrays, rows, counts)
@@ -125,7 +125,7 @@ class Varying:
     def source(
         self, arrays: Sequence[tf.Tensor], rows: tf.Tensor, counts: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns what `read` reads from, and where in it each row starts, int64 [len(rows)]."""
+        """Returns the source for `read`, and the start of each row in it, int64 [len(rows)]."""
         flat, ends, *_ = arrays
         starts = gather(ends, rows)
         if self.separator is None:
@@ -134,7 +134,7 @@ class Varying:
         return _split_strings(words, counts, self.separator), tf.cumsum(counts, exclusive=True)
 
     def read(self, arrays: Sequence[tf.Tensor], source: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
-        """Returns the values at some indices of what `source` returned."""
+        """Returns the values at some indices of the source that `source` returned."""
         values = gather(source, indices)
         coded = self.dtype == tf.string and self.separator is None
         return gather(arrays[-1], values) if coded else values
@@ -161,7 +161,7 @@ def _join_strings(rows: Rows, separator: bytes) -> Packed:
     offsets = splits_of(sizes)
     row_bytes = gather(offsets, ends) - gather(offsets, starts)
     missing = -(row_bytes + len(separator)) % _WORD.size
-    # Behind the strings of each row goes its filler, which is one of those behind all strings.
+    # The filler of each row follows its strings. All fillers follow all strings in the source.
     ones = tf.ones_like(lengths)
     places = tf.stack([starts, tf.size(values, tf.int64) + tf.cumsum(ones, exclusive=True)], axis=1)
     numbers = tf.stack([lengths, ones], axis=1)
@@ -174,7 +174,7 @@ def _join_strings(rows: Rows, separator: bytes) -> Packed:
 
 
 def _split_strings(words: tf.Tensor, counts: tf.Tensor, separator: bytes) -> tf.Tensor:
-    """Returns the strings of some rows, one after another; `counts`: how many each row has."""
+    """Returns the strings of some rows, one after another; `counts`: the number of each row."""
     # The content is the last field of a TensorProto.
     proto = tf.io.serialize_tensor(words)
     size = tf.size(words) * _WORD.size
@@ -183,8 +183,8 @@ def _split_strings(words: tf.Tensor, counts: tf.Tensor, separator: bytes) -> tf.
     return gather(strings, ranges(starts, counts))
 
 
-# Tracing is most of what reading a small data set costs, and of that the constants that TensorFlow
-# makes of every axis, begin and end: the functions below have few.
+# Tracing takes most of the time of reading a small data set, and of tracing, the constants that
+# TensorFlow makes of every axis, begin and end. So the functions below have few of these.
 
 
 def gather(values: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
@@ -196,7 +196,7 @@ def gather(values: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
 
 
 def splits_of(lengths: tf.Tensor) -> tf.Tensor:
-    """Returns where rows of these lengths, int64 [rows], start, and where the last one ends."""
+    """Returns the starts of rows of these lengths, int64 [rows], and the end of the last one."""
     axis = tf.constant(0)
     ends = tf.raw_ops.Cumsum(x=lengths, axis=axis)
     return tf.raw_ops.ConcatV2(values=[tf.constant([0], tf.int64), ends], axis=axis)
@@ -212,7 +212,7 @@ def lengths_of(splits: tf.Tensor) -> tf.Tensor:
 
 
 def ranges(starts: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-    """Returns start, start + 1 ... for each start, `length` many, one after another."""
+    """Returns start, start + 1, ..., `length` numbers for each start, one after another."""
     return tf.raw_ops.RaggedRange(
         starts=starts, limits=starts + lengths, deltas=tf.constant(1, starts.dtype)
     ).rt_dense_values

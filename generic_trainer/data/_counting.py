@@ -1,7 +1,7 @@
-"""Counts of what was read: the examples of files, and their bytes, which tell cut-off files.
+"""Counts of the examples of files, and of their bytes, by which truncated files are found.
 
-A gzip file that is cut off between two records reads as a shorter file without an error. Its last
-four bytes tell: they are the length of what it holds (RFC 1952, section 2.3.1, ISIZE).
+A gzip file that is truncated between two records reads as a shorter file without an error. But the
+last four bytes of a complete file are the length of its content (RFC 1952, section 2.3.1, ISIZE).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _counts: dict[RecordFile, int] = {}
 def count_examples(file_patterns: str | Sequence[str]) -> int:
     """Returns the number of records in all files that match any pattern.
 
-    A file is read once: what the reader has read, or an earlier call has counted, is known until
-    the file changes.
+    A file is read once. The count of a file that the reader has read, or an earlier call has
+    counted, is known until the file changes.
 
     Args:
         file_patterns: glob patterns, such as `fn_args.train_files`.
@@ -53,14 +53,14 @@ def count_examples(file_patterns: str | Sequence[str]) -> int:
 
 
 def remember_counts(files: Sequence[RecordFile], counts: Iterable[int]) -> None:
-    """Notes what reading has shown."""
+    """Stores the numbers of examples that reading files has found."""
     _counts.update(zip(files, map(int, counts), strict=True))
 
 
 class SplitCounts(Mapping[str, int]):
-    """Split name → number of examples; a split's files are read at the first look at it.
+    """Split name → number of examples. The files of a split are read when its number is needed.
 
-    What the reader has read already is known and not read again.
+    Files that the reader has read already are not read again.
     """
 
     def __init__(self, split_patterns: Mapping[str, Sequence[str]]) -> None:
@@ -87,14 +87,14 @@ def size_of_records(records: tf.Tensor) -> tf.Tensor:
 
 
 def lengths_with_frames(records: tf.Tensor) -> tf.Tensor:
-    """Returns what each of the serialized records [n] takes in a file, int64 [n]."""
+    """Returns the bytes that each of the serialized records [n] takes in a file, int64 [n]."""
     return tf.cast(tf.strings.length(records), tf.int64) + FRAME_BYTES
 
 
 def check_whole(files: Sequence[RecordFile], read_bytes: Iterable[int]) -> None:
-    """Raises `DataError` where gzip files, read to this length, end before their streams do.
+    """Raises `DataError` if gzip files, read to this length, end before their streams do.
 
-    The message names all of them, `path` the first.
+    The message names all of them, `path` is the first one.
     """
     cut_off = [
         file.path
@@ -129,7 +129,7 @@ def _is_cut_off(file: RecordFile, read_bytes: int) -> bool:
         end = stream.read(_ISIZE_BYTES)
         if end == struct.pack("<I", read_bytes % 2**32):
             return False
-        # Other lengths are right where several gzip streams make one file: look at all of it.
+        # The length differs if a file consists of several gzip streams: decompress all of it.
         stream.seek(0)
         return not _ends_with_its_stream(stream)
 

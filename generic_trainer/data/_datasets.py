@@ -1,8 +1,8 @@
 """Datasets as TFX's options ask for them: from columns, or streamed from the files.
 
 From columns: rows in some order, gathered for many batches at once, and cut apart. Streamed: TFX's
-own graph, read and parsed in parallel; as with TFX, a gzip file that is cut off exactly between two
-records then reads as a shorter one, while loading into columns counts the bytes (`_counting`).
+own graph, read and parsed in parallel. As with TFX, a gzip file that is truncated exactly between
+two records then reads as a shorter one, while loading into columns counts the bytes (`_counting`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import tensorflow as tf
 from generic_trainer._core import internals
 from generic_trainer._core.records import RecordFile, record_dataset
 from generic_trainer.data._graph import traced
-from generic_trainer.data._loading import Columns
+from generic_trainer.data._loading import FILES_AT_A_TIME, Columns
 from generic_trainer.data._order import Order
 from generic_trainer.data._parser import Parser
 
-# Rows that one call gathers: enough to make the cost of the ops small, little enough for the cache.
+# Rows that one call gathers: enough to amortize the ops, few enough for the CPU's cache.
 _CHUNK_ROWS = 1 << 12
 _CHUNK_BYTES = 4 << 20
 _ENDLESS = 1 << 62
@@ -28,7 +28,8 @@ _ENDLESS = 1 << 62
 # single records costs more than parsing them.
 _STREAM_BLOCK_ROWS = 64
 
-# Dataset → the one that it was made of by way of a variant tensor, which keeps no functions alive.
+# Dataset → the dataset behind it. A variant tensor connects the two, which does not keep the
+# functions of the latter alive.
 _made_of: weakref.WeakKeyDictionary[tf.data.Dataset, tf.data.Dataset] = weakref.WeakKeyDictionary()
 
 
@@ -38,8 +39,8 @@ def column_dataset(
     """Returns the dataset that `options` ask for; see `make_dataset_factory`."""
     batches = _batches(columns, options)
 
-    # Order and rows in one function: each further one takes as long to trace as some ten thousand
-    # examples to gather.
+    # Order and rows in one function: tracing another one would take as long as gathering some ten
+    # thousand examples.
     @traced
     def gather(stored: Any, seed: tf.Tensor, number: tf.Tensor) -> Any:
         arrays, vocabulary, of_order = stored
@@ -65,7 +66,7 @@ def column_dataset(
         deterministic=not options.sloppy_ordering,
     )
     dataset = _cut(gathered, parser.element_spec(batches.size))
-    setattr(dataset, internals.TF_DATASET_INPUT.name, _told(columns.num_rows, options))
+    setattr(dataset, internals.TF_DATASET_INPUT.name, _with_steps_of_tfx(columns.num_rows, options))
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(batches.number))
     if tf.executing_eagerly():  # a graph keeps its functions itself
         _made_of[dataset] = gathered
@@ -86,10 +87,10 @@ def _cut(gathered: tf.data.Dataset, element_spec: Any) -> tf.data.Dataset:
     return tf.data.experimental.from_variant(encoded, element_spec)
 
 
-def _told(num_rows: int, options: Any) -> tf.data.Dataset:
-    """Returns a dataset of the steps that TFX's own reader has, for those who look for them.
+def _with_steps_of_tfx(num_rows: int, options: Any) -> tf.data.Dataset:
+    """Returns a dataset with the transformations of TFX's own reader, for code that inspects them.
 
-    TensorFlow Decision Forests does: it refuses one that is not batched, is shuffled or repeated.
+    TensorFlow Decision Forests refuses a dataset that is not batched, or is shuffled or repeated.
     """
     rows = tf.data.Dataset.range(num_rows)
     rows = rows.shuffle(1) if options.shuffle else rows
@@ -98,17 +99,29 @@ def _told(num_rows: int, options: Any) -> tf.data.Dataset:
 
 
 def stream_dataset(
-    files: Sequence[RecordFile], parser: Parser, options: Any, seed: int | None
+    files: Sequence[RecordFile],
+    parser: Parser,
+    options: Any,
+    seed: int | None,
+    *,
+    in_cluster: bool,
 ) -> tf.data.Dataset:
-    """Returns the dataset that `options` ask for, shuffled within a buffer as TFX does."""
+    """Returns the dataset that `options` ask for, shuffled within a buffer as TFX does.
+
+    In a cluster, `tf.data` shards the files if there is one for each worker, else the batches: then
+    the order must not depend on the number of processors, as it otherwise does.
+    """
+    at_once = min(FILES_AT_A_TIME, len(files)) if in_cluster else None
     record_files = tf.data.Dataset.from_tensor_slices(
         ([file.path for file in files], [file.compression for file in files])
     )
     if options.shuffle:
-        blocks = _interleaved(record_files.shuffle(len(files), seed), _blocks_of_file, options)
+        blocks = _interleaved(
+            record_files.shuffle(len(files), seed), _blocks_of_file, options, at_once
+        )
         dataset = blocks.unbatch().shuffle(options.shuffle_buffer_size, seed)
     else:
-        dataset = _interleaved(record_files, record_dataset, options)
+        dataset = _interleaved(record_files, record_dataset, options, at_once)
     if options.num_epochs != 1:
         dataset = dataset.repeat(options.num_epochs)
     drops_rest = options.drop_final_batch or options.num_epochs is None
@@ -177,10 +190,14 @@ def _seeds(options: Any, seed: int | None) -> tf.data.Dataset:
 
 
 def _interleaved(
-    files: tf.data.Dataset, read: Callable[..., tf.data.Dataset], options: Any
+    files: tf.data.Dataset,
+    read: Callable[..., tf.data.Dataset],
+    options: Any,
+    at_once: int | None,
 ) -> tf.data.Dataset:
     return files.interleave(
         traced(read),
+        cycle_length=at_once,
         num_parallel_calls=options.reader_num_threads,
         deterministic=not options.sloppy_ordering,
     )

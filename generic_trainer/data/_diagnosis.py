@@ -20,12 +20,12 @@ _KINDS = {tf.float32: "float_list", tf.int64: "int64_list", tf.string: "bytes_li
 
 _Watched = list[tuple[Sequence[RecordFile], Parser]]
 
-# What the streaming datasets of a `with` block read: their errors surface inside the user's code.
+# The files of streaming datasets in a `with` block, whose errors surface inside the user's code.
 _watched: contextvars.ContextVar[_Watched | None] = contextvars.ContextVar("watched", default=None)
 
 
 def watch(files: Sequence[RecordFile], parser: Parser) -> None:
-    """Remembers what a dataset reads, for the `explain_read_errors` around it."""
+    """Registers the files of a dataset with the `explain_read_errors` around it."""
     watched = _watched.get()
     if watched is not None:
         watched.append((files, parser))
@@ -45,9 +45,9 @@ class explain_read_errors(contextlib.ContextDecorator):
         DataError: a file that a dataset made in the block reads is at fault.
     """
 
-    # No generator: its frame and the error that is thrown into it would hold each other, and the
-    # iterator with them, until garbage is collected. To destroy one that has been idle for long,
-    # TensorFlow takes up to minutes.
+    # A class, because the frame of a generator and the error that is thrown into it would hold each
+    # other, and the iterator with them, until garbage is collected. To destroy an iterator that has
+    # been idle for long, TensorFlow takes up to minutes.
     def __init__(self) -> None:
         self._entered: list[tuple[_Watched, contextvars.Token[_Watched | None]]] = []
 
@@ -77,14 +77,14 @@ def _explained(error: BaseException | None, watched: _Watched) -> DataError | No
 
 
 def read_error(files: Sequence[RecordFile], parser: Parser, error: Exception) -> DataError:
-    """Returns the `DataError` that says which file, record and feature an error comes from."""
+    """Returns a `DataError` with the file, record and feature that an error comes from."""
     return diagnose(files, parser) or DataError(
         f"Cannot read {len(files)} TFRecord file(s), such as {files[0].path}: {reason(error)}"
     )
 
 
 def diagnose(files: Sequence[RecordFile], parser: Parser) -> DataError | None:
-    """Reads files until one shows what is wrong; returns None when all are fine."""
+    """Reads files up to the first error, and returns it; None if there is no error."""
 
     errors = (_error_of(file, parser) for file in files)
     return eagerly(lambda: next(filter(None, errors), None))
@@ -144,17 +144,17 @@ def _bad_record(file: RecordFile, parser: Parser, first: int, records: tf.Tensor
 
 
 def _problems_of(parser: Parser, record: bytes, error: BaseException) -> dict[str | None, str]:
-    """Returns feature → what is wrong with it, with None where it is not that of a feature."""
+    """Returns feature → its problem; the feature is None if the whole record is at fault."""
     try:
-        values = parser.values_of(record)
+        values = tf.train.Example.FromString(record).features.feature
     except Exception:
-        kind = parser.record_type
-        return {None: f"expected a serialized {kind}, found {len(record)} bytes that are none"}
+        return {
+            None: f"expected a serialized tf.Example, found {len(record)} bytes of another kind"
+        }
     problems: dict[str | None, str] = {}
-    for key, steps in values.items():
-        found = filter(None, (_problem_with(parser.features[key], step) for step in steps))
-        if problem := next(found, None):
-            name = parser.column(key)
+    for key, feature in parser.features.items():
+        name = parser.column(key)
+        if problem := _problem_with(feature, values.get(name)):
             problems[name] = f"feature {name!r}: {problem}"
     return problems or {None: reason(error)}
 

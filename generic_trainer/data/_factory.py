@@ -5,54 +5,51 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
 
 import tensorflow as tf
 
 from generic_trainer._core.cluster import is_one_of_several
 from generic_trainer._core.progress import note
 from generic_trainer._core.records import READ_ERRORS, RecordFile, match_files
-from generic_trainer.data._budget import ReaderBudget
+from generic_trainer.data._budget import PATH_VARIABLE, ReaderBudget, ReadPath, checked_path
 from generic_trainer.data._cache import columns_key, find_columns, keep_columns
 from generic_trainer.data._cache_folder import CacheFolder
 from generic_trainer.data._datasets import column_dataset, stream_dataset
 from generic_trainer.data._diagnosis import read_error, watch
 from generic_trainer.data._graph import eagerly
-from generic_trainer.data._loading import Columns, NoRoom, load_columns
+from generic_trainer.data._loading import Columns, load_columns
 from generic_trainer.data._order import choose_order
 from generic_trainer.data._parser import TF_EXAMPLE, Parser
 from generic_trainer.data._plan import (
     Estimate,
-    ReadPath,
+    NoColumns,
+    NoRoom,
     ReadPlan,
     choose_path,
     estimate,
     reason_to_stream,
 )
-from generic_trainer.data._sequences import SequenceParser
-from generic_trainer.data._views import NOT_BY_ROW, ViewParser
-from generic_trainer.errors import ConfigurationError, DataError
+from generic_trainer.errors import ConfigurationError
 
 _logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 DatasetFactory = Callable[[Sequence[str], Any, Any], tf.data.Dataset]
-MakeParser = Callable[[Any, str | None], Parser]
-# Payload format → what makes a parser of a schema and a label.
-_PARSERS: Mapping[str, MakeParser] = {
-    TF_EXAMPLE: Parser.from_schema,
-    "FORMAT_TF_SEQUENCE_EXAMPLE": SequenceParser.from_schema,
-}
-# Workers must agree on the order before they can shard it.
 _CLUSTER_SEED = 0
 _CHOSEN = "that path was chosen"
+_NO_ROOM_IN_CLUSTER = (
+    "This worker has no room for the columns of the examples: {}. Expected room in memory or on "
+    "disk, because all workers of a cluster must read in the same order. Make room, or set "
+    f"{PATH_VARIABLE}=stream in the environment of all workers."
+)
 
 
 def make_dataset_factory(
     fallback: DatasetFactory | None = None,
     *,
     payload_format: str = TF_EXAMPLE,
-    data_view_uri: str | None = None,
     memory_budget_bytes: int | None = None,
     cache_dir: str | None = None,
     seed: int | None = None,
@@ -64,72 +61,51 @@ def make_dataset_factory(
        tensors by the schema's tensor representations, label, last batch, epochs.
     2. Every field of `TensorFlowDatasetOptions` counts, also `parser_num_threads`,
        `sloppy_ordering` and `prefetch_buffer_size`, which tfx_bsl ignores. `shuffle_buffer_size`
-       is a lower bound: columns in memory are shuffled as a whole.
-    3. Unshuffled, the order is that of TFX. Shuffled, it is another one than TFX's; with a seed it
-       is the same in every run, and a different one in every epoch.
-    4. Examples are read when the dataset is made, and once: a second dataset of the same files and
+       is a lower bound: up to about 0.5 GB, columns are shuffled as a whole.
+    3. Unshuffled, the order is that of TFX, except in a cluster. Shuffled, it is another one than
+       TFX's; with a seed it is the same in every run, and a different one in every epoch.
+    4. Examples are read once, when the dataset is made: a second dataset of the same files and
        schema, from the same factory, shares their columns. They are freed with the factory and its
        datasets. A copy on the local disk serves later processes: see GENERIC_TRAINER_CACHE_DIR in
        docs/operations.md.
-    5. The workers of a cluster agree on the order without a seed being set, so that automatic
-       sharding (by data: the columns have no files left to shard) gives each its share. Parameter
-       server strategies do not shard: each worker goes through everything, as with TFX's reader.
+    5. The workers of a cluster have the same order, even if no seed is set and their memory, disks
+       and processors differ, so that automatic sharding (by data, as columns have no files) gives
+       each worker its share. `sloppy_ordering` has no effect in a cluster. Parameter server
+       strategies do not shard: each worker reads all examples, as with TFX's reader.
 
     Args:
-        fallback: TFX's own factory, for payload formats that have no columns, and for data views
-            in graphs of TensorFlow 1.
+        fallback: TFX's own factory, for payload formats other than tf.Examples.
         payload_format: name in `tfx.proto.example_gen_pb2.PayloadFormat`.
-        data_view_uri: the data view that decodes records of the payload format FORMAT_PROTO.
-        memory_budget_bytes: what all columns of this factory may take in memory; None: the
-            megabytes that GENERIC_TRAINER_READER_MEMORY_MB says in the environment, else a quarter
-            of what is free when the first dataset is made.
-        cache_dir: directory on a local disk for columns beyond the budget; None: the one for
-            temporary files. Its files have no names, and vanish with the process.
-        seed: what shuffles where the options have no `shuffle_seed`; None: a random one.
-        path: "auto" chooses by size; any other value is taken as it is.
+        memory_budget_bytes: memory for all columns of this factory; None: the megabytes in the
+            environment variable GENERIC_TRAINER_READER_MEMORY_MB, else a quarter of the memory that
+            is free when the first dataset is made.
+        cache_dir: directory on a local disk for columns beyond the budget; None: the directory for
+            temporary files. Its files have no names, and disappear with the process.
+        seed: seed of shuffles if the options have no `shuffle_seed`; None: a random one.
+        path: "memory", "disk" or "stream"; "auto": the path in GENERIC_TRAINER_READER_PATH, else
+            one chosen by size. Memory and disk give the same order of rows.
 
     Raises:
         ConfigurationError: a payload format that needs a fallback and has none, or an unknown path.
 
-    The factory itself raises `ConfigurationError` for a budget in the environment that is no
-    number and for a schema that tfx_bsl cannot use, and `DataError` for files that are missing,
-    unreadable or not what the schema says, and for shapes that no memory could hold. A streaming
-    dataset meets bad records only while it is iterated: see `explain_read_errors`.
+    The factory itself raises `ConfigurationError` for a budget in the environment that is not a
+    number, for a schema that tfx_bsl cannot use, and on a worker of a cluster that has no room for
+    columns of data that other workers may have room for. It raises `DataError` for files that are
+    missing, unreadable or in conflict with the schema, and for shapes that no memory could hold. A
+    streaming dataset meets bad records only while it is iterated: see `explain_read_errors`.
     """
-    if path not in ("auto", "memory", "disk", "stream"):
-        raise ConfigurationError(
-            f"path: expected 'auto', 'memory', 'disk' or 'stream', found {path!r}"
-        )
-    make_parser = _of_view(data_view_uri) if data_view_uri else _PARSERS.get(payload_format)
-    if make_parser is None:
-        return _announced(fallback, payload_format)
-    reader = _Reader(
-        make_parser,
-        lambda: ReaderBudget.of(memory_budget_bytes, cache_dir),
-        seed,
-        None if path == "auto" else path,
-    )
-    if not data_view_uri or fallback is None:
-        return reader
-    others = _announced(fallback, payload_format)
-    # What is loaded eagerly cannot be called in a graph that somebody builds.
-    return lambda *arguments: (reader if tf.executing_eagerly() else others)(*arguments)
-
-
-def _of_view(uri: str) -> MakeParser:
-    load = functools.cache(lambda: ViewParser.from_uri(uri))
-    return lambda schema, label_key: load().with_label(label_key)
-
-
-def _announced(fallback: DatasetFactory | None, payload_format: str) -> DatasetFactory:
+    chosen = checked_path(path)
+    if payload_format == TF_EXAMPLE:
+        budget = functools.cache(lambda: ReaderBudget.of(memory_budget_bytes, cache_dir))
+        return _Reader(budget, seed, chosen)
     if fallback is None:
         raise ConfigurationError(
-            f"payload_format: expected {' or '.join(_PARSERS)} where neither a data view nor a "
-            f"fallback is given, found {payload_format}. Pass TFX's factory as fallback."
+            f"payload_format: expected {TF_EXAMPLE} unless a fallback is given, found "
+            f"{payload_format}. Pass TFX's factory as fallback."
         )
 
     def factory(file_pattern: Sequence[str], options: Any, schema: Any) -> tf.data.Dataset:
-        _logger.info("Reading %s through TFX's own reader: it is not sped up", payload_format)
+        _logger.info("Reading %s through TFX's own reader, at its speed", payload_format)
         return fallback(file_pattern, options, schema)
 
     return factory
@@ -140,57 +116,49 @@ class _Reader:
 
     def __init__(
         self,
-        make_parser: MakeParser,
         make_budget: Callable[[], ReaderBudget],
         seed: int | None,
         path: ReadPath | None,
     ) -> None:
-        self._make_parser = make_parser
-        # When the first dataset is made:
-        self._make_budget = functools.cache(make_budget)
+        # Both are asked for when the first dataset is made, not before.
+        self._make_budget = make_budget
         self._cache_folder = functools.cache(CacheFolder.of_environment)
         self._seed = seed
         self._path = path
-        # By the files and by what is parsed of them.
+        # By files and by the key of the parser.
         self._columns: dict[tuple[tuple[RecordFile, ...], str], Columns] = {}
 
     def __call__(
         self, file_pattern: str | Sequence[str], options: Any, schema: Any
     ) -> tf.data.Dataset:
-        parser = self._make_parser(schema, options.label_key)
-        options = parser.options(options)
+        parser = Parser.from_schema(schema, options.label_key)
         parser.check_room(options.batch_size)
         files = match_files(file_pattern)
-        seed = self._seed_of(options)
+        seed = self._seed if options.shuffle_seed is None else int(options.shuffle_seed)
+        in_cluster = is_one_of_several()
+        if in_cluster:  # `tf.data` shards by the order of rows, so all workers must have the same
+            seed = _CLUSTER_SEED if seed is None else seed
+            options = options._replace(sloppy_ordering=False)
         columns: Columns | None = None
         reason = _CHOSEN if self._path == "stream" else reason_to_stream()
         if reason is None:
             try:
                 columns = self._columns_of(files, parser, options)
-            except NoRoom as error:
+            except NoColumns as error:
+                if in_cluster and isinstance(error, NoRoom):
+                    raise ConfigurationError(_NO_ROOM_IN_CLUSTER.format(error)) from error
                 reason = str(error)
-            except DataError as error:
-                if error.path or not isinstance(parser, ViewParser):
-                    raise
-                reason = f"{NOT_BY_ROW}: {error}"
         size = options.batch_size
         if columns is not None and columns.num_rows:
             place = "memory" if columns.store.in_memory else "disk"
             what = f"{columns.num_rows:,} examples of {_place_of(files)}, from {place}"
             note(read=f"{what}, in batches of {size}", reader_batch_size=size)
-            order = choose_order(columns, options, self._room().memory_bytes)
+            order = choose_order(columns, options, in_cluster=in_cluster)
             return column_dataset(columns, parser, order, options, seed)
         _logger.info("Streaming %s: %s", _files_text(files), reason or "they are empty")
         note(read=f"{_place_of(files)}, streamed in batches of {size}", reader_batch_size=size)
         watch(files, parser)
-        return stream_dataset(files, parser, options, seed)
-
-    def _seed_of(self, options: Any) -> int | None:
-        if options.shuffle_seed is not None:
-            return int(options.shuffle_seed)
-        if self._seed is None and is_one_of_several():
-            return _CLUSTER_SEED
-        return self._seed
+        return stream_dataset(files, parser, options, seed, in_cluster=in_cluster)
 
     def _columns_of(self, files: tuple[RecordFile, ...], parser: Parser, options: Any) -> Columns:
         key = (files, parser.key())
@@ -201,63 +169,61 @@ class _Reader:
     def _read(self, files: tuple[RecordFile, ...], parser: Parser, options: Any) -> Columns:
         """Maps columns that are cached, or parses the files and caches the columns."""
         folder = self._cache_folder()
-        key = self._key(files, parser) if folder else ""
+        explained = functools.partial(_explained, files, parser)
+        key = explained(lambda: columns_key(files, parser)) if folder else ""
         if folder and (found := find_columns(folder, key)):
             plan = self._plan(Estimate(found.num_rows, 0, found.expected_bytes), options)
             fits = found.num_bytes <= plan.budget.memory_bytes
-            if plan.path == "stream" or (plan.path == "memory" and plan.one_pass and not fits):
+            if plan.path == "stream":
+                raise NoColumns(plan.reason)
+            if plan.path == "memory" and not (fits or plan.may_spill):
                 raise NoRoom(plan.reason)
             if columns := found.open(files, parser, in_memory=plan.path == "memory" and fits):
                 _announce(files, columns, f"{plan.reason}; parsed by an earlier run")
                 return columns
-        if reason := eagerly(lambda: parser.reason_to_stream(files)):
-            raise NoRoom(reason)
-        plan = self._plan(self._estimate(files, parser), options)
+        plan = self._plan(explained(lambda: estimate(files, parser)), options)
         if plan.path == "stream":
-            raise NoRoom(plan.reason)
-        columns = eagerly(lambda: load_columns(files, parser, options, plan))
+            raise NoColumns(plan.reason)
+        columns = explained(lambda: load_columns(files, parser, options, plan))
         _announce(files, columns, plan.reason)
         if folder and columns.num_rows:
-            keep_columns(folder, key, files, parser, columns, plan.expected.column_bytes)
+            keep_columns(folder, key, files, parser, columns)
         return columns
 
-    def _key(self, files: Sequence[RecordFile], parser: Parser) -> str:
-        try:
-            return columns_key(files, parser)
-        except READ_ERRORS as error:
-            raise read_error(files, parser, error) from error
-
-    def _estimate(self, files: Sequence[RecordFile], parser: Parser) -> Estimate:
-        try:
-            return eagerly(lambda: estimate(files, parser))
-        except READ_ERRORS as error:
-            raise read_error(files, parser, error) from error
-
     def _plan(self, expected: Estimate, options: Any) -> ReadPlan:
-        budget, one_pass = self._room(), options.num_epochs == 1
+        budget, in_cluster = self._room(), is_one_of_several()
+        one_pass = options.num_epochs == 1
         if self._path is not None:
-            return ReadPlan(self._path, _CHOSEN, expected, budget, one_pass)
-        path, reason = choose_path(expected.column_bytes, budget, one_pass)
-        return ReadPlan(path, reason, expected, budget, one_pass)
+            path, reason = self._path, _CHOSEN
+        else:
+            path, reason = choose_path(
+                expected.column_bytes, budget, one_pass=one_pass, in_cluster=in_cluster
+            )
+        return ReadPlan(path, reason, expected, budget, may_spill=in_cluster or not one_pass)
 
     def _room(self) -> ReaderBudget:
-        """Returns what the columns so far have left of the budget."""
+        """Returns the rest of the budget, less the columns of this reader so far."""
         taken = sum(each.store.memory_bytes for each in self._columns.values())
         return self._make_budget().without(taken)
+
+
+def _explained(files: Sequence[RecordFile], parser: Parser, read: Callable[[], T]) -> T:
+    """Calls a function that reads; a failure becomes a `DataError` about the record at fault."""
+    try:
+        return eagerly(read)
+    except READ_ERRORS as error:
+        raise read_error(files, parser, error) from error
 
 
 def _announce(files: Sequence[RecordFile], columns: Columns, reason: str) -> None:
     in_memory = columns.store.in_memory
     _logger.info(
-        "Reading %s examples (%s) from %s: %.1f MB of columns; %s; %s",
+        "Reading %s examples (%s) from %s: %.1f MB of columns; %s",
         f"{columns.num_rows:,}",
         _files_text(files),
         "memory" if in_memory else "disk",
         columns.store.num_bytes / 1e6,
         reason,
-        "every epoch is a full shuffle"
-        if in_memory
-        else "shuffled by block and within windows of blocks",
     )
 
 

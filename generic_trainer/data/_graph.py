@@ -1,4 +1,4 @@
-"""Functions and datasets of TensorFlow: how they are traced, and run beside a graph being built."""
+"""Tracing of TensorFlow functions, and running them while a graph is being built."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ traced = tf.autograph.experimental.do_not_convert
 
 
 def eagerly(function: Callable[[], T]) -> T:
-    """Calls a function that runs now, also where a graph is being built.
+    """Calls a function eagerly, even while a graph is being built.
 
-    Which graph is built belongs to the thread; a new thread has none.
+    The graph that is being built belongs to a thread; a new thread has none.
     """
     if tf.executing_eagerly():
         return function()
@@ -30,7 +30,7 @@ def as_it_stands(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns a dataset that `tf.data` neither rewrites nor tunes.
 
     For passes that set their own threads and buffers. Rewriting takes longer than a short pass, and
-    whoever drops an iterator that is tuned waits for the tuner, for up to half a second.
+    deleting an iterator that is tuned waits for the tuner, for up to half a second.
     """
     options = tf.data.Options()
     options.autotune.enabled = False

@@ -1,4 +1,4 @@
-"""The layout of a schema's features in columns, and the way there and back.
+"""The layout of a schema's features in columns; packing features into columns, and back.
 
 A layout has parts: features of one kind and type share a column, because a batch then costs a few
 gathers and not one per feature. Dense features are here; `_lists` has those with any number of
@@ -85,7 +85,7 @@ class Layout:
 
         Args:
             arrays: as they are stored.
-            vocabulary: what codes stand for, string [codes].
+            vocabulary: the strings of the codes, string [codes].
             rows: int64 [batches, batch size].
         """
         features: Features = {}
@@ -107,8 +107,8 @@ def make_layout(parser: Parser, separator: bytes, coded: AbstractSet[str]) -> La
     lists: dict[tuple[tf.DType, tf.DType | None, bytes | None], list[str]] = {}
     nested: list[Part] = []
     ragged = parser.ragged_specs()
-    # Sorted: the order of a map in a proto is another one in every process, and the arrays of
-    # columns in the cache are told apart by theirs.
+    # Sorted, because the order of a map in a proto differs between processes, while the arrays of
+    # columns in the cache are identified by their order.
     for key, feature in sorted(parser.features.items()):
         ending = None if key in coded else separator
         kind = feature.dtype, ending if feature.dtype == tf.string else None

@@ -1,13 +1,20 @@
 """Features with any number of values per example: lists, sparse and ragged tensors.
 
-Their parts of a layout (see `_layout`) hold how many values a row has, what is known of their order
-within it, and the values.
+Their parts of a layout (see `_layout`) store the number of values of each row, their structure
+within the row (indices, or lengths of inner lists), and the values themselves.
 
-Taken out again, they are in the form in which composite tensors travel through a dataset, for many
-batches at once. Between two transformations `tf.data` holds a ragged tensor as one variant and a
-sparse one as three (indices, values, shape), and turns them there and back in every function. One
-op that makes the variants of many batches takes the place of several ops for each batch and
-feature.
+The methods `take` gather many batches at once, and return them in the encoding that `tf.data` uses
+between two transformations: a ragged tensor is one variant scalar, a sparse tensor is a vector of
+three variants (indices, values, shape). A function of a dataset that returns a `tf.SparseTensor`
+encodes it by several ops, for each batch and feature. The raw ops at the end of this file encode
+all batches of all features of one type by one op; `_datasets._cut` then only has to split a tensor
+of variants, which copies pointers.
+
+Three words recur. A *cell* is the list of one feature in one row. *Lengths* are the numbers of
+values of cells; *splits* are their cumulative sums from 0 on, so that cell c has the values from
+splits[c] to splits[c + 1]. Cells are ordered "feature by feature" (all rows of the first feature
+first, as TensorFlow wants them) or "row by row" (all features of the first row first, as they are
+stored: the values of a row are side by side, and gathering a row touches one place).
 """
 
 from __future__ import annotations
@@ -51,23 +58,34 @@ class ListPart:
 
     @property
     def columns(self) -> tuple[Fixed, Varying]:
-        """The lengths of all lists, and the values: row by row, feature by feature."""
+        """The lengths of all cells, [rows, features], and the values, row by row."""
         return Fixed(_LENGTH, len(self.keys)), Varying(self.dtype, self.separator)
 
     def pack(self, parsed: Mapping[str, Any]) -> tuple[tf.Tensor, Rows]:
+        """Transposes the cells: they are parsed feature by feature, and stored row by row.
+
+        `starts[feature, row]` is the start of a cell among the values of all features. Starts and
+        lengths, transposed, are those of the cells in the order of storage; `ranges` turns them
+        into the index of every value, and one gather moves all values.
+        """
         lists = [parsed[key] for key in self.keys]
         splits = tf.cast(tf.stack([each.row_splits for each in lists]), _LENGTH)
         starts = splits[:, :-1]
         lengths = tf.transpose(splits[:, 1:] - starts)
-        starts += tf.cumsum(splits[:, -1:], exclusive=True)  # of each feature, one behind another
+        # The splits of each feature count from 0; its values follow those of the features before.
+        starts += tf.cumsum(splits[:, -1:], exclusive=True)
         order = ranges(tf.reshape(tf.transpose(starts), [-1]), tf.reshape(lengths, [-1]))
         values = gather(tf.concat([each.flat_values for each in lists], axis=0), order)
         return lengths, Rows(values, tf.cast(tf.reduce_sum(lengths, axis=1), tf.int64))
 
     def take(self, arrays: Arrays, rows: tf.Tensor) -> Features:
+        """Transposes the cells of the rows back, from row by row to feature by feature.
+
+        Within a row, a cell starts where the cells of the features before it end: a cumulative sum
+        over the features gives the starts of all cells from those of the rows.
+        """
         first, second = self.columns
         flat_rows = tf.reshape(rows, [-1])
-        # Feature by feature, row by row.
         lengths = tf.cast(tf.transpose(first.take(arrays[0], flat_rows)), tf.int64)
         source, starts = second.source(arrays[1], flat_rows, tf.reduce_sum(lengths, axis=0))
         starts += tf.cumsum(lengths, exclusive=True)
@@ -86,10 +104,12 @@ class ListPart:
         longest = tf.reduce_max(lengths, axis=1)
         shapes = tf.stack([tf.fill(tf.shape(longest), size), longest], axis=1)
         encoded = _encode_sparse(_sparse_indices(cells, size), values, shapes)
+        # The encoded tensors are feature by feature too, each with all its batches.
         by_feature = tf.reshape(encoded, tf.stack([len(self.keys), batches, 3]))
         return dict(zip(self.keys, tf.unstack(by_feature), strict=True))
 
     def _ragged(self, values: tf.Tensor, lengths: tf.Tensor, batch_size: tf.Tensor) -> Features:
+        # The op for ragged tensors returns a single tensor's batches, so it is called per feature.
         sizes = tf.reduce_sum(lengths, axis=1)
         splits = tf.pad(tf.cumsum(tf.cast(lengths, self.splits_dtype), axis=1), [[0, 0], [1, 0]])
         return {
@@ -124,6 +144,7 @@ class SparsePart:
 
     def pack(self, parsed: Mapping[str, Any]) -> tuple[Any, ...]:
         sparse = parsed[self.key]
+        # The parser has merged the rows into one tensor, sorted by row: count the values of each.
         lengths = lengths_of(row_splits(sparse.indices[:, 0], sparse.dense_shape[0]))
         indices = tf.reshape(sparse.indices[:, 1:], [-1])
         return (
@@ -139,6 +160,7 @@ class SparsePart:
         lengths = tf.cast(counts.take(arrays[0], flat_rows)[:, 0], tf.int64)
         rank = len(self.shape)
         inner = tf.reshape(indices.take(arrays[1], flat_rows, lengths * rank), [-1, rank])
+        # Batch and row of a value follow from the lengths; its indices within the row are stored.
         outer = _sparse_indices(lengths, size)[:, :2]
         encoded = _encode_sparse(
             tf.concat([outer, inner], axis=1),
@@ -150,7 +172,12 @@ class SparsePart:
 
 @dataclass(frozen=True)
 class RaggedPart:
-    """The `Part` of one `tf.io.RaggedFeature` with partitions.
+    """The `Part` of one `tf.io.RaggedFeature` with partitions: lists of lists, to any depth.
+
+    A ragged tensor has splits for each level: those of the outermost say which lists belong to a
+    row, the next ones which lists belong to those, and the last ones which values. Stored are, for
+    each row, the number of its lists at the first level, then the lengths of its lists level by
+    level, then its values.
 
     Attributes:
         spec: the `tf.RaggedTensorSpec` that parsing yields.
@@ -169,7 +196,8 @@ class RaggedPart:
 
     def pack(self, parsed: Mapping[str, Any]) -> list[Any]:
         feature = parsed[self.key]
-        # Where each row starts among the values of a level, the outermost first.
+        # `rows`: where each row of the batch starts among the lists of the current level. Level by
+        # level it is followed through the splits: rows of lists → rows of their lists → of values.
         rows, *inner = (tf.cast(each, tf.int64) for each in feature.nested_row_splits)
         counts = lengths_of(rows)
         packed: list[Any] = [tf.cast(tf.expand_dims(counts, 1), _LENGTH)]
@@ -184,6 +212,7 @@ class RaggedPart:
         outer, *inner, last = self.columns
         flat_rows = tf.reshape(rows, [-1])
         counts = tf.cast(tf.reshape(outer.take(arrays[0], flat_rows), [-1]), tf.int64)
+        # The same walk, with splits that are cumulative sums of the lengths that were gathered.
         starts = splits_of(counts)
         nested = [starts]
         for column, stored in zip(inner, arrays[1:-1], strict=True):
@@ -206,7 +235,10 @@ class RaggedPart:
 
 
 def row_splits(rows: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-    """Returns where each of `number` rows starts, and the end, by the row of each value, sorted."""
+    """Returns the splits of `number` rows, from the row of each value, ascending.
+
+    `LowerBound` is a binary search: row r starts at the first value whose row is r or larger.
+    """
     starts = tf.raw_ops.LowerBound(
         sorted_inputs=tf.expand_dims(rows, 0),
         values=tf.expand_dims(tf.range(number + 1), 0),
@@ -216,9 +248,11 @@ def row_splits(rows: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
 
 
 def _sparse_indices(lengths: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """Returns where the values of lists of these lengths, int64 [tensors * size], are.
+    """Returns the indices of all values of cells with these lengths, int64 [tensors * size].
 
-    The indices are int64 [values, 3], tensor, row and place, one list after another.
+    The indices are int64 [values, 3]: tensor, row of the tensor, and place in the cell. As a ragged
+    tensor with two levels (tensors of rows of values) the cells have exactly these indices, and an
+    op of TensorFlow computes them.
     """
     splits = splits_of(lengths)
     tensors = tf.range(0, tf.size(lengths, tf.int64) + 1, size)
@@ -230,7 +264,11 @@ def _sparse_indices(lengths: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
 def _encode_ragged(
     values: tf.Tensor, splits: Sequence[tf.Tensor], batch_size: tf.Tensor
 ) -> tf.Tensor:
-    """Returns the ragged tensors of batches, variant [batches]; `splits` are those of all rows."""
+    """Returns the ragged tensors of batches, variant [batches].
+
+    `splits` are those of all rows together. An outer level that has `batch_size` rows in each list
+    makes a ragged tensor of batches, and the op with `batched_input` returns a variant for each.
+    """
     rows = tf.size(splits[0], splits[0].dtype) - 1
     outer = tf.range(0, rows + 1, tf.cast(batch_size, rows.dtype))
     return tf.raw_ops.RaggedTensorToVariant(
@@ -245,11 +283,14 @@ def _encode_sparse(indices: tf.Tensor, values: tf.Tensor, shapes: tf.Tensor) -> 
     """
     own_shape = tf.shape(shapes, tf.int64)
     most = tf.concat([own_shape[:1], tf.reduce_max(shapes, axis=0)], axis=0)
+    # All tensors are the slices of one sparse tensor along its first dimension, and the op encodes
+    # each slice as three variants. It gives all slices the same shape, though, that of the largest.
     serialized = _serialize(indices, values, most)
-    # Its shapes are all the same one. No op makes a variant of each row of a matrix, except as the
-    # values of sparse tensors.
+    # So the third variant is replaced. A variant with the vector `shapes[t]` is needed for each t,
+    # and no op makes one for each row of a matrix, except the same one: as the *values* of the
+    # slices of a sparse tensor that has every cell of the matrix.
     own = _serialize(
-        tf.where(tf.ones_like(shapes, tf.bool)),  # of each of its cells
+        tf.where(tf.ones_like(shapes, tf.bool)),  # the indices of every cell of the matrix
         tf.reshape(shapes, [-1]),
         own_shape,
     )

@@ -1,7 +1,6 @@
 """Loading of TFRecord files into columns: once, in parallel, in an order that all workers share.
 
-Where the columns become larger than the plan for them expected, they move from memory to disk, or
-are given up.
+Columns that become larger than expected move from memory to disk, or are abandoned.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from generic_trainer._core.machine import available_cpus
-from generic_trainer._core.records import READ_ERRORS, RecordFile, record_dataset
+from generic_trainer._core.records import RecordFile, record_dataset
 from generic_trainer.data._columns import SEPARATORS
 from generic_trainer.data._counting import (
     check_whole,
@@ -25,28 +24,23 @@ from generic_trainer.data._counting import (
     remember_counts,
     size_of_records,
 )
-from generic_trainer.data._diagnosis import read_error
 from generic_trainer.data._graph import as_it_stands, traced
 from generic_trainer.data._layout import Layout, make_layout
 from generic_trainer.data._parser import Parser
-from generic_trainer.data._plan import ReadPlan
+from generic_trainer.data._plan import NoColumns, NoRoom, ReadPlan
 from generic_trainer.data._store import Store, VocabularyOutgrown
 
 _logger = logging.getLogger(__name__)
 
-# A fixed number, so that the order does not depend on the number of cores.
-_FILES_AT_A_TIME = 16
+# A fixed number, so that no order depends on the number of processors.
+FILES_AT_A_TIME = 16
 _BLOCK_BYTES = 1 << 20
 _BLOCK_ROWS = (16, 4096)
-# A block costs a millisecond in Python, whatever is in it; to put blocks together, some thirty.
+# A block costs a millisecond in Python, whatever its size; joining blocks costs some thirty.
 _FEW_FILES = 32
 _MOST_FILES = 256
 _VOCABULARY_SHARE = 8  # of the memory budget, also where columns are on disk
 _PROGRESS_INTERVAL_S = 10.0
-
-
-class NoRoom(Exception):
-    """Columns cannot be kept; the message says why."""
 
 
 class _SeparatorInData(Exception):
@@ -55,12 +49,14 @@ class _SeparatorInData(Exception):
 
 @dataclass
 class Columns:
-    """Columns of some files, and where the examples of each file are among their rows.
+    """Columns of some files, and the places of each file's examples among their rows.
 
     Attributes:
-        separator: what the layout was made with, see `make_layout`.
-        coded: likewise.
-        runs: (file number, rows) of neighbouring rows from one file, in stored order.
+        separator: argument of `make_layout`.
+        coded: argument of `make_layout`.
+        runs: (file number, rows) of neighbouring rows from one file, in the order of storage.
+        expected_bytes: the size that was expected before reading. It follows from the files alone,
+            while their actual size also depends on the memory that a vocabulary may take.
     """
 
     layout: Layout
@@ -69,6 +65,7 @@ class Columns:
     separator: bytes = SEPARATORS[0]
     coded: AbstractSet[str] = frozenset()
     runs: list[tuple[int, int]] = field(default_factory=list)
+    expected_bytes: int = 0
 
     @property
     def num_rows(self) -> int:
@@ -86,19 +83,14 @@ def load_columns(
     """Reads files into memory or onto disk, as planned unless they are larger than expected.
 
     Raises:
-        DataError: a file or record is at fault.
-        NoRoom: the columns are too large after all, or hold strings that cannot be stored.
+        DataError: a file is cut off.
+        tf.errors.OpError: a file cannot be read, or a record cannot be parsed.
+        NoRoom: the columns are too large after all.
+        NoColumns: they hold strings that cannot be stored.
     """
-    try:
-        return _load(files, parser, options, plan)
-    except READ_ERRORS as error:
-        raise read_error(files, parser, error) from error
-
-
-def _load(files: Sequence[RecordFile], parser: Parser, options: Any, plan: ReadPlan) -> Columns:
     block_rows = parser.rows_at_once(_block_rows(plan.expected.record_bytes))
-    at_once = parser.rows_at_once(block_rows * files_at_once(files)) // block_rows
-    records = record_blocks(files, block_rows, at_once, options.reader_num_threads)
+    at_once = parser.rows_at_once(block_rows * _files_at_once(files)) // block_rows
+    records = _record_blocks(files, block_rows, at_once, options.reader_num_threads)
     # The tuner of `tf.data` starts with one thread: a short pass is over before it has more.
     threads = parser.threads(block_rows * at_once, _threads(options.parser_num_threads))
     coded: AbstractSet[str] = plan.expected.coded
@@ -107,18 +99,21 @@ def _load(files: Sequence[RecordFile], parser: Parser, options: Any, plan: ReadP
         layout = make_layout(parser, separators[0], coded)
         directory = None if plan.path == "memory" else plan.budget.directory
         store = Store(layout.arrays, directory, plan.budget.memory_bytes // _VOCABULARY_SHARE)
-        read = FilesRead(files)
-        columns = Columns(layout, store, len(files), separators[0], coded, read.runs)
+        sizes_of_files = np.zeros([len(files), 2], np.int64)
+        columns = Columns(layout, store, len(files), separators[0], coded)
+        columns.expected_bytes = plan.expected.column_bytes
         progress = ReadingProgress(plan.expected.num_examples)
         try:
             for numbers, sizes, arrays, spoiled in _blocks(records, parser, layout, threads):
                 if spoiled:
                     raise _SeparatorInData
                 store.append(arrays)
-                read.add(numbers, sizes)
+                columns.runs.extend(zip(numbers.tolist(), sizes[:, 0].tolist(), strict=True))
+                np.add.at(sizes_of_files, numbers, sizes)
                 progress.update(int(sizes[:, 0].sum()))
                 _keep_room(store, plan)
-            read.finish()
+            check_whole(files, sizes_of_files[:, 1])
+            remember_counts(files, sizes_of_files[:, 0])
             store.vocabulary.freeze()
             return columns
         except VocabularyOutgrown:
@@ -128,7 +123,7 @@ def _load(files: Sequence[RecordFile], parser: Parser, options: Any, plan: ReadP
         except _SeparatorInData as error:
             store.close()
             if not separators[1:]:
-                raise NoRoom("strings hold every separator that could end them") from error
+                raise NoColumns("strings hold every separator that could end them") from error
             separators.pop(0)
         except BaseException:
             store.close()
@@ -140,27 +135,24 @@ def _block_rows(record_bytes: int) -> int:
     return min(most, max(least, _BLOCK_BYTES // max(1, record_bytes)))
 
 
-def files_at_once(files: Sequence[RecordFile]) -> int:
-    """Returns how many of these files to take records of together: where many are small, many."""
+def _files_at_once(files: Sequence[RecordFile]) -> int:
+    """Returns from how many files to join blocks: 1, or more if there are many small files."""
     if len(files) <= _FEW_FILES:
         return 1
     mean_bytes = sum(file.size for file in files) // len(files)
     return min(_MOST_FILES, max(1, _BLOCK_BYTES // max(1, mean_bytes)))
 
 
-def record_blocks(
-    files: Sequence[RecordFile],
-    block_rows: int,
-    at_once: int = 1,
-    num_threads: int = tf.data.AUTOTUNE,
+def _record_blocks(
+    files: Sequence[RecordFile], block_rows: int, at_once: int, num_threads: int
 ) -> tf.data.Dataset:
-    """Returns a dataset of what `sized` takes: file numbers, and their serialized records.
+    """Returns a dataset of file numbers and their serialized records; see `_sized`.
 
     Args:
         files: the files.
-        block_rows: records of one file that are read together, at most.
-        at_once: how many such blocks are put together.
-        num_threads: how many files are read at a time; -1 leaves it to the machine.
+        block_rows: maximal number of records in a block, which are of one file.
+        at_once: how many blocks are joined to one element.
+        num_threads: how many files are read in parallel; -1: as many as there are processors.
     """
 
     @traced
@@ -177,15 +169,15 @@ def record_blocks(
     )
     blocks = numbered.interleave(
         blocks_of_file,
-        cycle_length=min(_FILES_AT_A_TIME, len(files)),
-        num_parallel_calls=min(_threads(num_threads), _FILES_AT_A_TIME, len(files)),
+        cycle_length=min(FILES_AT_A_TIME, len(files)),
+        num_parallel_calls=min(_threads(num_threads), FILES_AT_A_TIME, len(files)),
         deterministic=True,
     )
     return blocks if at_once == 1 else blocks.ragged_batch(at_once)
 
 
-def sized(numbers: tf.Tensor, records: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns an element of `record_blocks`, whether of one file or of several.
+def _sized(numbers: tf.Tensor, records: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns the same form of an element of `_record_blocks` of one file or of several.
 
     Returns:
         File numbers, int64 [blocks]; `size_of_records` of each, int64 [blocks, 2]; the serialized
@@ -198,29 +190,6 @@ def sized(numbers: tf.Tensor, records: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Te
     return numbers, tf.stack([records.row_lengths(), num_bytes], axis=1), flat
 
 
-class FilesRead:
-    """What has been read of some files.
-
-    Attributes:
-        runs: see `Columns`.
-    """
-
-    def __init__(self, files: Sequence[RecordFile]) -> None:
-        self._files = files
-        self._sizes = np.zeros([len(files), 2], np.int64)
-        self.runs: list[tuple[int, int]] = []
-
-    def add(self, numbers: np.ndarray, sizes: np.ndarray) -> None:
-        """Notes file numbers, and their sizes, which `sized` has returned."""
-        self.runs.extend(zip(numbers.tolist(), sizes[:, 0].tolist(), strict=True))
-        np.add.at(self._sizes, numbers, sizes)
-
-    def finish(self) -> None:
-        """Remembers the counts; raises `DataError` where a file is cut off."""
-        check_whole(self._files, self._sizes[:, 1])
-        remember_counts(self._files, self._sizes[:, 0])
-
-
 def _blocks(
     records: tf.data.Dataset, parser: Parser, layout: Layout, threads: int
 ) -> Iterator[Any]:
@@ -228,7 +197,7 @@ def _blocks(
 
     @traced
     def pack(numbers: tf.Tensor, blocks: Any) -> Any:
-        numbers, sizes, serialized = sized(numbers, blocks)
+        numbers, sizes, serialized = _sized(numbers, blocks)
         return numbers, sizes, *layout.pack(parser.parse_lists(serialized))
 
     packed = records.map(pack, num_parallel_calls=threads, deterministic=True)
@@ -240,13 +209,13 @@ def _threads(number: int) -> int:
 
 
 def _keep_room(store: Store, plan: ReadPlan) -> None:
-    """Moves columns to disk that outgrow the memory budget; raises `NoRoom` where that is full."""
+    """Moves columns to disk that outgrow the memory budget; raises `NoRoom` if the disk is full."""
     budget = plan.budget
     if not store.in_memory:
         if not budget.disk_bytes():
             raise NoRoom(f"disk is short in {budget.directory}")
     elif store.num_bytes > budget.memory_bytes:
-        if plan.one_pass:
+        if not plan.may_spill:
             raise NoRoom("the columns outgrow the memory budget, and one pass is asked for")
         if store.num_bytes > budget.disk_bytes():
             raise NoRoom(f"memory is short, and disk in {budget.directory}")
@@ -255,7 +224,7 @@ def _keep_room(store: Store, plan: ReadPlan) -> None:
 
 
 class ReadingProgress:
-    """Logs how far a long first pass over about `expected` examples is, every ten seconds."""
+    """Logs the progress of a long first pass over about `expected` examples every ten seconds."""
 
     def __init__(self, expected: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._expected = max(1, expected)
@@ -264,7 +233,7 @@ class ReadingProgress:
         self._read = 0
 
     def update(self, more: int) -> None:
-        """Notes that so many more examples have been read."""
+        """Adds to the number of examples that have been read."""
         self._read += more
         now = self._clock()
         if now - self._last < _PROGRESS_INTERVAL_S:
@@ -273,6 +242,6 @@ class ReadingProgress:
         rate = self._read / (now - self._start)
         left = max(0.0, (self._expected - self._read) / rate)
         _logger.info(
-            "Reading examples: %s of about %s, %s per second, about %.0f s to go",
-            f"{self._read:,}", f"{self._expected:,}", f"{rate:,.0f}", left,
-        )  # fmt: skip
+            f"Reading examples: {self._read:,} of about {self._expected:,}, {rate:,.0f} per "
+            f"second, about {left:.0f} s to go"
+        )

@@ -1,9 +1,25 @@
 """Orders in which rows are read: functions from positions in the stream to rows, without state.
 
-Position p of the stream is row number p modulo the number of rows, in epoch p divided by it. Each
-epoch is permuted by a keyed bijection (`RandomIndexShuffle`, a block cipher on the row number with
-cycle walking), so that an order costs no memory, starts at once, and resumes anywhere. Unshuffled,
-the order is that in which TFX reads several files.
+A dataset is an endless stream of epochs. With n rows, position p of the stream is place p % n of
+epoch p // n, and an order maps it to a row. The usual shuffle keeps a buffer of rows and draws from
+it; it has a state, has to fill the buffer first, and cannot jump to a position. Here a shuffle is a
+formula instead.
+
+The formula is the op `RandomIndexShuffle(index, key, max_index)`: a bijection of the numbers from 0
+to `max_index`, chosen by the key. Inside, it is a small block cipher. A cipher permutes the numbers
+of so many bits by mixing their halves with the key, round after round; every round can be undone,
+so no two numbers meet. The numbers from 0 to `max_index` are rarely a power of two, so the op
+encrypts again whenever the result is too large ("cycle walking"): the walk ends, because it would
+otherwise come back to its start, which is small enough. So
+
+1. an epoch with key k reads row cipher(k, place) at each place: every row once, in random order;
+2. no permutation is stored: 20 million rows cost as much memory as 20;
+3. the first batch is there at once, and so is any later one: a resumed run computes the same rows
+   from a position, and the batches of an epoch can be computed in parallel, in any order;
+4. keys are random numbers for (seed, epoch), drawn by the same op from the seed (`_draws`), so that
+   every epoch has another permutation, and all workers with the same seed have the same ones.
+
+Unshuffled, the order is that in which TFX reads several files.
 """
 
 from __future__ import annotations
@@ -18,16 +34,20 @@ import tensorflow as tf
 
 from generic_trainer.data._columns import ArraySpec
 from generic_trainer.data._graph import as_it_stands, eagerly, traced
-from generic_trainer.data._loading import Columns
+from generic_trainer.data._loading import FILES_AT_A_TIME, Columns
 from generic_trainer.data._store import Store
 
 _ROUNDS = 8  # of the cipher; its default of 4 is the least that it permits
-# The cipher works on 16 bits at least: below this number of rows it walks too many cycles.
+# The cipher works on 16 bits at least. For n rows it encrypts 65536 / n times on average until the
+# result is a row, so for fewer rows than this, sorting random numbers is faster.
 _FEW_ROWS = 1 << 14
 _LARGEST = (1 << 62) - 1
 _BLOCK_BYTES = 1 << 20
 _MOST_BLOCKS = 1 << 14
 _LEAST_WINDOW_ROWS = 1 << 16
+# A window is up to twice as large, as its rows are a power of two. This much of the columns has to
+# be in memory, or in the page cache, to be shuffled fast.
+_WINDOW_BYTES = 1 << 29
 
 
 class Order(Protocol):
@@ -35,7 +55,7 @@ class Order(Protocol):
 
     @property
     def arrays(self) -> tuple[tf.Tensor, ...]:
-        """What `rows` needs at hand; a function must not capture it."""
+        """Tensors that `rows` takes; passed as arguments, as captured ones would be copied."""
 
     def rows(self, arrays: Sequence[tf.Tensor], positions: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         """Returns the rows, int64 [n], at ascending positions, int64 [n].
@@ -52,7 +72,7 @@ class StoredOrder:
     """The same order in every epoch.
 
     Attributes:
-        arrays: the rows in order, int64 [rows]; empty: as they are stored.
+        arrays: the rows in order, int64 [rows]; empty if that is the order of their storage.
     """
 
     num_rows: int
@@ -72,6 +92,7 @@ class FullShuffle:
 
     def rows(self, arrays: Sequence[tf.Tensor], positions: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         epochs = positions // self.num_rows
+        # Positions ascend, so the first and the last one give the range of epochs.
         if self.num_rows >= _FEW_ROWS:
             return _shuffled(positions % self.num_rows, self.num_rows, seed, epochs)
         permuted = _permutations(self.num_rows, epochs[0], epochs[-1], seed)
@@ -83,11 +104,27 @@ class FullShuffle:
 class BlockShuffle:
     """Blocks of neighbours in random order, and rows in random order within windows of blocks.
 
-    A window is what must be in memory at a time. Each epoch draws both orders anew.
+    A full shuffle of more rows than memory holds would read a page of the disk for each row. So an
+    epoch is shuffled on two levels, each drawn anew:
+
+    1. The blocks, some MiB of rows that are stored side by side, get a random order. Laid out in
+       that order they are the shelf from which the epoch reads.
+    2. The shelf is cut into windows, and within each window the places are permuted.
+
+    Position → place in its window, permuted (`_mix_windows`) → block on the shelf, and so row
+    (`_place`). While the epoch reads a window, only the blocks of that window are touched; they
+    come from everywhere in the data.
+
+    ::
+
+        rows       |  A  |  B  |  C  |  D  |  E  |F|      blocks; the last one is short
+        shelf      |  D  |  B  |F|  A  |  E  |  C  |      their order in this epoch
+        windows    |~~~~~~~~~~~~~|~~~~~~~~~~~~~|~~~|      rows are mixed within each
 
     Attributes:
-        block_rows: rows that lie side by side on disk and are read together.
-        window_rows: rows that are mixed; a power of two, and at least 65,536 to be fast.
+        block_rows: rows of a block.
+        window_rows: rows of a window; a power of two, for which the cipher walks the least, and at
+            least 65,536, the least that it works on.
     """
 
     num_rows: int
@@ -102,6 +139,7 @@ class BlockShuffle:
         return self._place(mixed, epochs - epochs[0], orders)
 
     def _mix_windows(self, places: tf.Tensor, seed: tf.Tensor, epochs: tf.Tensor) -> tf.Tensor:
+        """Permutes places of an epoch within their windows; the last window may be smaller."""
         windows = places // self.window_rows
         start = windows * self.window_rows
         size = tf.minimum(self.num_rows - start, self.window_rows)
@@ -109,8 +147,17 @@ class BlockShuffle:
         return start + _shuffled(places - start, size, seed, epochs * number + windows)
 
     def _place(self, places: tf.Tensor, epochs: tf.Tensor, orders: tf.Tensor) -> tf.Tensor:
-        # The last block may be short: what lies behind it in the epoch's order is moved by what it
-        # lacks.
+        """Returns the rows at places of the shelf.
+
+        If all blocks had the same length, place p would be in block p // block_rows of the shelf.
+        The last block of the data may be short by `missing` rows, and it may be anywhere on the
+        shelf. Places behind it are therefore shifted by `missing`, as if it were complete.
+
+        Args:
+            places: int64 [n], within the epoch.
+            epochs: int64 [n], the row of `orders` for each place.
+            orders: the blocks on the shelf of each epoch, int64 [epochs, blocks].
+        """
         missing = self._num_blocks * self.block_rows - self.num_rows
         short = tf.argmax(tf.cast(tf.equal(orders, self._num_blocks - 1), tf.int32), axis=1)
         behind = tf.gather((short + 1) * self.block_rows - missing, epochs) <= places
@@ -128,9 +175,11 @@ def _shuffled(
 ) -> tf.Tensor:
     """Permutes each of `places` within range(size), by a permutation that `tweak` chooses.
 
-    `tweak` grows by one at most from place to place.
+    `tweak`, the number of the epoch or of the window in all epochs, grows by one at most from place
+    to place, so the keys between the first and the last one are all that is needed.
     """
-    # Below 65,536 places eight bits of each word of a key count, so all three must differ.
+    # A key is three words. Below 65,536 places the cipher uses eight bits of each, so keys that
+    # differed in one word only would soon repeat: all three words are random.
     keys = tf.cast(_draws(tweak[0], tweak[-1], 3, seed), tf.int32)
     largest = tf.broadcast_to(tf.cast(sizes, tf.int64) - 1, tf.shape(places))
     return tf.raw_ops.RandomIndexShuffle(
@@ -147,8 +196,12 @@ def _permutations(
 
 
 def _draws(first: tf.Tensor, last: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
-    """Returns random numbers for each number from the first to the last, int64 [numbers, size]."""
-    draws = tf.raw_ops.RandomIndexShuffle(  # distinct numbers for distinct numbers
+    """Returns random numbers for each number from the first to the last, int64 [numbers, size].
+
+    The cipher over a huge range serves as a random number generator with random access: it
+    encrypts a counter. The numbers are distinct, so sorting them gives a permutation without ties.
+    """
+    draws = tf.raw_ops.RandomIndexShuffle(
         index=tf.range(first * size, (last + 1) * size),
         seed=tf.concat([seed, [0]], axis=0),
         max_index=tf.constant(_LARGEST, tf.int64),
@@ -157,21 +210,25 @@ def _draws(first: tf.Tensor, last: tf.Tensor, size: int, seed: tf.Tensor) -> tf.
     return tf.reshape(draws, [-1, size])
 
 
-def choose_order(columns: Columns, options: Any, memory_bytes: int) -> Order:
+def choose_order(columns: Columns, options: Any, *, in_cluster: bool) -> Order:
     """Returns the order that a dataset's `options` ask for.
 
-    Where the columns are on disk, the window of a shuffle may take `memory_bytes`.
+    It follows from the files and the options alone. Free memory, whether columns are in memory or
+    on disk, and the number of processors have no part in it: the workers of a cluster shard the
+    rows by their positions, and a run that resumes continues at a position.
     """
     num_rows = columns.num_rows
     if not options.shuffle:
-        rows = unshuffled_rows(columns.runs, columns.num_files, options.reader_num_threads)
+        cycle_length = FILES_AT_A_TIME if in_cluster else None
+        threads = options.reader_num_threads
+        rows = unshuffled_rows(columns.runs, columns.num_files, threads, cycle_length)
         return StoredOrder(num_rows) if rows is None else StoredOrder(num_rows, _stored(rows))
-    if columns.store.in_memory:
+    row_bytes = max(1, columns.expected_bytes // num_rows)
+    window_rows = max(_LEAST_WINDOW_ROWS, options.shuffle_buffer_size, _WINDOW_BYTES // row_bytes)
+    if num_rows <= window_rows:
         return FullShuffle(num_rows)
-    row_bytes = columns.row_bytes
     block_rows = max(_BLOCK_BYTES // row_bytes, -(-num_rows // _MOST_BLOCKS), 1)
-    fitting = max(_LEAST_WINDOW_ROWS, memory_bytes // row_bytes)
-    return BlockShuffle(num_rows, block_rows, window_rows=1 << (fitting.bit_length() - 1))
+    return BlockShuffle(num_rows, block_rows, 1 << (window_rows - 1).bit_length())
 
 
 def _stored(rows: np.ndarray) -> tuple[tf.Tensor, ...]:
@@ -181,16 +238,19 @@ def _stored(rows: np.ndarray) -> tuple[tf.Tensor, ...]:
 
 
 def unshuffled_rows(
-    runs: Sequence[tuple[int, int]], num_files: int, num_threads: int = tf.data.AUTOTUNE
+    runs: Sequence[tuple[int, int]],
+    num_files: int,
+    num_threads: int = tf.data.AUTOTUNE,
+    cycle_length: int | None = None,
 ) -> np.ndarray | None:
     """Returns the rows, int64 [rows], in TFX's order; None when they are stored in it.
-
-    TFX interleaves files record by record, as many at a time as `tf.data` chooses for the machine.
 
     Args:
         runs: see `Columns`.
         num_files: how many files there are.
-        num_threads: what TFX's reader is asked for.
+        num_threads: the number that TFX's reader is asked for.
+        cycle_length: how many files are interleaved, record by record; None: as many as `tf.data`
+            chooses for the processors of this machine, as TFX leaves it to `tf.data`.
     """
     if num_files == 1:
         return None
@@ -199,12 +259,17 @@ def unshuffled_rows(
     for file, rows in runs:
         rows_of_files[file].append(np.arange(start, start + rows))
         start += rows
-    cycle_length = eagerly(lambda: _cycle_length(num_files, num_threads))
+    if cycle_length is None:
+        cycle_length = eagerly(lambda: _cycle_length(num_files, num_threads))
     return interleaved([np.concatenate(rows) for rows in rows_of_files], cycle_length)
 
 
 def _cycle_length(num_files: int, num_threads: int) -> int:
-    """Returns how many of some files TFX reads at a time: `tf.data` is asked with their numbers."""
+    """Returns how many of some files TFX interleaves.
+
+    `tf.data` chooses that by rules of its release. So it interleaves the numbers of the files here,
+    each twice: the first number that appears again ends the first round.
+    """
     twice = traced(lambda number: tf.data.Dataset.from_tensors(number).repeat(2))
     numbers = tf.data.Dataset.range(num_files).interleave(
         twice, num_parallel_calls=num_threads, deterministic=True
@@ -220,7 +285,14 @@ def _cycle_length(num_files: int, num_threads: int) -> int:
 def interleaved(sources: Sequence[np.ndarray], cycle_length: int) -> np.ndarray:
     """Returns the values of arrays [n] in the order of `tf.data.Dataset.interleave`.
 
-    That takes eighteen microseconds a value where it runs in parallel.
+    `tf.data` itself would take 18 µs for each value. It keeps `cycle_length` slots, each with an
+    open array, and takes one value of each slot in turn. If the array of a slot has ended, the slot
+    is skipped in this turn and gets the next array in the following one.
+
+    Between two ends the turns are regular, so this function does them with NumPy: it takes one turn
+    value by value, in which slots are refilled. Then, if every slot is filled or no array waits,
+    nothing changes until the shortest open array ends: so many turns are a matrix with a column for
+    each slot, read row by row.
 
     Args:
         sources: the arrays.
@@ -230,7 +302,7 @@ def interleaved(sources: Sequence[np.ndarray], cycle_length: int) -> np.ndarray:
     waiting = deque(sources)
     opened: list[np.ndarray | None] = [None] * cycle_length
     while waiting or any(values is not None for values in opened):
-        # One value of each; a place whose array has ended is empty until its next turn.
+        # One turn. An array that is found empty leaves its slot empty until the next turn.
         for place, values in enumerate(opened):
             if values is None and waiting:
                 values = waiting.popleft()
@@ -238,6 +310,7 @@ def interleaved(sources: Sequence[np.ndarray], cycle_length: int) -> np.ndarray:
                 pieces.append(values[:1])
                 opened[place] = values[1:] if len(values) else None
         filled = [values for values in opened if values is not None]
+        # The turns until the shortest of the open arrays has no value left.
         if filled and (len(filled) == cycle_length or not waiting):
             least = min(map(len, filled))
             pieces.append(np.stack([values[:least] for values in filled], axis=1).ravel())

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import tensorflow as tf
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from generic_trainer._core import internals
 from generic_trainer._core.machine import available_cpus, free_memory_bytes
-from generic_trainer._core.records import RecordFile
 from generic_trainer.data._graph import traced
 from generic_trainer.errors import ConfigurationError, DataError
 
@@ -22,13 +20,13 @@ TF_EXAMPLE = "FORMAT_TF_EXAMPLE"
 
 _PARSED_BYTES = 1 << 30
 _MOST_DEFAULTS = 1 << 26
-# Times what is parsed at once: parsed, put together, and waiting to be taken.
+# A batch may be in memory so many times: parsed, put together, and waiting to be taken.
 _ROOM_FOR = 3
 
 
 @dataclass(frozen=True)
 class Parser:
-    """Turns batches of serialized tf.Examples into what TFX's reader delivers.
+    """Turns batches of serialized tf.Examples into the elements of TFX's reader.
 
     Attributes:
         features: tf.Example feature → its `tf.io` parsing configuration.
@@ -39,7 +37,6 @@ class Parser:
     features: Mapping[str, Any]
     tensor_names: Mapping[str, str]
     label_key: str | None
-    record_type: ClassVar[str] = "tf.Example"
 
     @classmethod
     def from_schema(cls, schema: schema_pb2.Schema | None, label_key: str | None) -> Parser:
@@ -53,32 +50,28 @@ class Parser:
         from tfx_bsl.tfxio import tf_example_record
 
         if schema is not None:
-            check_defaults(schema)
+            _check_defaults(schema)
         try:
             record = tf_example_record.TFExampleRecord(
                 file_pattern="unused", schema=schema, telemetry_descriptors=["GenericTrainer"]
             )
             features, tensor_names = internals.TFX_BSL_PARSER_CONFIG.of(record)()
             known = record.TensorRepresentations().keys()
-        except Exception as error:  # whatever it stumbles over: a KeyError, a TypeError of protobuf
+        except Exception as error:  # a KeyError, a TypeError of protobuf, ...
             raise ConfigurationError(
                 f"tfx_bsl cannot read examples by the schema: {error}"
             ) from error
-        check_label(label_key, known)
+        if label_key is not None and label_key not in known:
+            raise ConfigurationError(
+                f"The `label_key` provided ({label_key}) must be one of the following tensor "
+                f"names: {sorted(known)}."
+            )
         return cls(features, tensor_names, label_key)
 
-    def options(self, options: Any) -> Any:
-        """Returns the options of a dataset that TFX's reader does not ignore as they are asked."""
-        return options
-
-    def reason_to_stream(self, files: Sequence[RecordFile]) -> str | None:
-        """Returns why these records cannot be read into columns; None: they can."""
-        return None
-
     def check_room(self, rows: int) -> None:
-        """Raises `DataError` where so many examples cannot be in memory at once.
+        """Raises `DataError` if so many examples cannot be in memory at once.
 
-        TensorFlow makes room for what the schema says, and does not outlive that there is none.
+        TensorFlow allocates memory for the shapes in the schema, and crashes if that fails.
         """
         dense = self._dense_bytes()
         free = free_memory_bytes()
@@ -93,9 +86,9 @@ class Parser:
             )
 
     def rows_at_once(self, most: int) -> int:
-        """Returns how many examples to parse together, at most so many, at least one.
+        """Returns how many examples to parse together, at least one and at most `most`.
 
-        It does not depend on the machine, as the order of examples must not.
+        The number does not depend on the machine, as the order of examples must not.
         """
         return max(1, min(most, _PARSED_BYTES // max(1, sum(self._dense_bytes().values()))))
 
@@ -111,7 +104,7 @@ class Parser:
         return wanted if fitting >= _ROOM_FOR * most else max(1, fitting // _ROOM_FOR)
 
     def _dense_bytes(self) -> dict[str, int]:
-        # TensorFlow multiplies sizes from first to last: a 0 at the end is no help to it.
+        # TensorFlow multiplies sizes from first to last, so a 0 at the end prevents no overflow.
         return {
             key: math.prod(max(1, size) for size in feature.shape) * feature.dtype.size
             for key, feature in self.features.items()
@@ -125,7 +118,11 @@ class Parser:
 
     def parse_lists(self, serialized: tf.Tensor) -> dict[str, Any]:
         """Parses as `parse` does, with ragged tensors for `VarLenFeature`s: they cost less."""
-        parsed: dict[str, Any] = tf.io.parse_example(serialized, as_lists(self.features))
+        features = {
+            key: tf.io.RaggedFeature(each.dtype) if isinstance(each, tf.io.VarLenFeature) else each
+            for key, each in self.features.items()
+        }
+        parsed: dict[str, Any] = tf.io.parse_example(serialized, features)
         return parsed
 
     def dataset(
@@ -148,9 +145,11 @@ class Parser:
                 specs[key] = tf.SparseTensorSpec([batch_size, None], feature.dtype)
             else:
                 others[key] = feature
-        if others:  # no rule that could be written here: what TFX's graph says
+        if others:  # there is no simple rule: ask the graph that TFX has
             parse = tf.data.experimental.parse_example_dataset(others)
-            specs |= _an_empty_record(batch_size).apply(parse).element_spec
+            records = tf.data.Dataset.from_tensor_slices([b""])
+            batches = records.batch(batch_size or 1, drop_remainder=batch_size is not None)
+            specs |= batches.apply(parse).element_spec
         return self.element({key: specs[key] for key in self.features})
 
     def element(self, parsed: Mapping[str, Any]) -> Any:
@@ -161,70 +160,27 @@ class Parser:
         label = tensors.pop(self.label_key)
         return tensors, label
 
-    def nested(self) -> AbstractSet[str]:
-        """Returns the features that are more than a list of values: ragged tensors of them."""
-        return {key for key, each in self.features.items() if getattr(each, "partitions", None)}
-
     def ragged_specs(self) -> dict[str, Any]:
-        """Returns the `tf.RaggedTensorSpec` of each `nested` feature."""
-        if not (nested := sorted(self.nested())):
+        """Returns the `tf.RaggedTensorSpec` of each feature that is a ragged tensor of lists."""
+        nested = [key for key, each in self.features.items() if getattr(each, "partitions", None)]
+        if not nested:
             return {}
         parse = tf.function(self.parse, autograph=False)
         function = parse.get_concrete_function(tf.TensorSpec([None], tf.string))
         outputs = function.structured_outputs
         return {key: tf.RaggedTensorSpec.from_value(outputs[key]) for key in nested}
 
-    def values_of(self, record: bytes) -> dict[str, list[tf.train.Feature | None]]:
-        """Returns feature → what a serialized record has of it: one item for each step of it."""
-        values = tf.train.Example.FromString(record).features.feature
-        return {key: [values.get(self.column(key))] for key in self.features}
-
     def column(self, key: str) -> str:
-        """Returns the name that a feature's values have in the records."""
+        """Returns the name of a feature's values in the records."""
         return getattr(self.features[key], "value_key", None) or key
 
     def key(self) -> str:
-        """Returns what distinguishes the parsed columns of two parsers."""
+        """Returns a string that differs if the parsed columns of two parsers do."""
         return repr(sorted(self.features.items()))
 
 
-class MappedParser(Parser):
-    """A parser of other records than tf.Examples: datasets are mapped by its own `parse`."""
-
-    def dataset(
-        self, serialized: tf.data.Dataset, num_threads: int, deterministic: bool
-    ) -> tf.data.Dataset:
-        parse = traced(lambda records: self.element(self.parse(records)))
-        return serialized.map(parse, num_parallel_calls=num_threads, deterministic=deterministic)
-
-    def element_spec(self, batch_size: int | None) -> Any:
-        return self.dataset(_an_empty_record(batch_size), 1, True).element_spec
-
-
-def _an_empty_record(batch_size: int | None) -> tf.data.Dataset:
-    records = tf.data.Dataset.from_tensor_slices([b""])
-    return records.batch(batch_size or 1, drop_remainder=batch_size is not None)
-
-
-def check_label(label_key: str | None, known: Iterable[str]) -> None:
-    """Raises `ConfigurationError` for a label that is none of the known tensors."""
-    if label_key is not None and label_key not in known:
-        raise ConfigurationError(
-            f"The `label_key` provided ({label_key}) must be one of the following tensor "
-            f"names: {sorted(known)}."
-        )
-
-
-def as_lists(features: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns parsing configurations with ragged tensors for `VarLenFeature`s."""
-    return {
-        key: tf.io.RaggedFeature(each.dtype) if isinstance(each, tf.io.VarLenFeature) else each
-        for key, each in features.items()
-    }
-
-
-def check_defaults(schema: schema_pb2.Schema) -> None:
-    """Raises `DataError` for a shape whose default values alone, a Python list, fill the memory."""
+def _check_defaults(schema: schema_pb2.Schema) -> None:
+    """Raises `DataError` if the default values of a shape, a Python list, would fill the memory."""
     for group in schema.tensor_representation_group.values():
         for name, tensor in group.tensor_representation.items():
             sizes = [dim.size for dim in tensor.dense_tensor.shape.dim]

@@ -1,34 +1,44 @@
-"""The plan for reading some files: what to expect of them, and so where their columns go."""
+"""The plan for reading some files: an estimate of their columns, and the path for them."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import tensorflow as tf
 
 from generic_trainer._core.cluster import has_parameter_servers
 from generic_trainer._core.records import FRAME_BYTES, RecordFile, record_dataset
-from generic_trainer.data._budget import ReaderBudget, size_text
+from generic_trainer.data._budget import ReaderBudget, ReadPath, size_text
 from generic_trainer.data._columns import SEPARATORS
 from generic_trainer.data._graph import as_it_stands
 from generic_trainer.data._layout import Layout, make_layout
 from generic_trainer.data._parser import Parser
 
-ReadPath = Literal["memory", "disk", "stream"]
-
+# In a cluster, larger columns are streamed: every worker must have room for smaller ones, in memory
+# or on disk.
+_MOST_CLUSTER_BYTES = 4 * 10**9
 _SAMPLE_FILES = 3
 _SAMPLE_RECORDS = 1000
-# A code saves time also where most strings of a sample are new: few of a million rows then are.
+# Dictionary encoding pays off even if most sampled strings are distinct: over a million rows few
+# are new.
 _MOST_DISTINCT = 0.9
 _HEAD_BYTES = 1 << 17
 _SNAPPY_RATIO = 2.0
 
 
+class NoColumns(Exception):
+    """Examples cannot be kept in columns; the message gives the reason."""
+
+
+class NoRoom(NoColumns):
+    """This machine has no room for columns, while another one might have."""
+
+
 def reason_to_stream() -> str | None:
-    """Returns why columns of this process cannot serve the dataset; None: they can."""
+    """Returns why columns of this process cannot serve the dataset, or None if they can."""
     if tf.inside_function():
         return "the dataset is built inside a tf.function, which may run in another process"
     if has_parameter_servers():
@@ -41,13 +51,13 @@ def reason_to_stream() -> str | None:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What reading some files will give.
+    """An estimate of the content of some files.
 
     Attributes:
-        num_examples: about how many examples there are.
-        record_bytes: about how long a serialized record is.
-        column_bytes: about how large the columns of all examples are.
-        coded: the features whose strings repeat so that a vocabulary is worth it.
+        num_examples: approximate number of examples.
+        record_bytes: approximate length of a serialized record.
+        column_bytes: approximate size of the columns of all examples.
+        coded: features whose strings repeat often enough for a vocabulary.
     """
 
     num_examples: int
@@ -61,43 +71,58 @@ class ReadPlan:
     """A path for the columns of some files.
 
     Attributes:
-        path: where the examples come from.
-        reason: why, in words for the log.
-        expected: the estimate that the path was chosen by.
-        budget: what there is room for.
-        one_pass: whether moving to disk is not worth it.
+        path: source of the examples.
+        reason: reason for the path, in words for the log.
+        expected: the estimate by which the path was chosen.
+        budget: room for the columns.
+        may_spill: whether columns that outgrow the memory move to disk. For one pass that is not
+            worth it, except in a cluster, whose workers must not stream by their memory.
     """
 
     path: ReadPath
     reason: str
     expected: Estimate
     budget: ReaderBudget
-    one_pass: bool
+    may_spill: bool
 
 
-def choose_path(num_bytes: int, budget: ReaderBudget, one_pass: bool) -> tuple[ReadPath, str]:
-    """Returns the path for columns of this size, and the reason."""
+def choose_path(
+    num_bytes: int, budget: ReaderBudget, *, one_pass: bool, in_cluster: bool
+) -> tuple[ReadPath, str]:
+    """Returns the path for columns of this size, and the reason.
+
+    Memory and disk give the same order of rows, streaming gives another one. So the workers of a
+    cluster, whose memory and disks may differ, stream by the size of the data alone.
+
+    Raises:
+        NoRoom: this worker of a cluster has no room for columns that others may have room for.
+    """
     size = f"about {size_text(num_bytes)} of columns"
+    if in_cluster and num_bytes > _MOST_CLUSTER_BYTES:
+        return "stream", f"{size} are more than {size_text(_MOST_CLUSTER_BYTES)} on each worker"
     if num_bytes <= budget.memory_bytes:
         return "memory", f"{size} within the budget of {size_text(budget.memory_bytes)}"
     larger = f"{size} are more than the memory budget of {size_text(budget.memory_bytes)}"
-    if one_pass:
+    if one_pass and not in_cluster:
         return "stream", f"{larger}, and one pass is asked for"
     free = budget.disk_bytes()
     if num_bytes <= free:
         return "disk", larger
-    return "stream", f"{larger} and than the {size_text(free)} that are free in {budget.directory}"
+    short = f"{larger} and than the {size_text(free)} that are free in {budget.directory}"
+    if in_cluster:
+        raise NoRoom(short)
+    return "stream", short
 
 
 def estimate(files: Sequence[RecordFile], parser: Parser) -> Estimate:
-    """Looks at the first records of a few files, spread evenly.
+    """Returns an estimate from the first records of a few files, spread evenly.
 
     Raises:
         tf.errors.OpError: one of them cannot be read or parsed.
     """
     filled = [file for file in files if file.size]
     chosen = filled[:: max(1, len(filled) // _SAMPLE_FILES)][:_SAMPLE_FILES]
-    samples = [first_records(file, parser.rows_at_once(_SAMPLE_RECORDS)) for file in chosen]
+    samples = [_first_records(file, parser.rows_at_once(_SAMPLE_RECORDS)) for file in chosen]
     records = tf.concat([tf.zeros([0], tf.string), *samples], axis=0)
     number = len(records)
     if not number:
@@ -112,14 +137,14 @@ def estimate(files: Sequence[RecordFile], parser: Parser) -> Estimate:
     return Estimate(num_examples, int(record_bytes), int(num_examples * row_bytes), coded)
 
 
-def first_records(file: RecordFile, count: int) -> tf.Tensor:
+def _first_records(file: RecordFile, count: int) -> tf.Tensor:
     """Returns up to `count` serialized records, string [n]."""
     batches = record_dataset(file.path, file.compression).take(count)
     return next(iter(as_it_stands(batches.batch(count))), tf.zeros([0], tf.string))
 
 
 def _inflation(file: RecordFile) -> float:
-    """Returns how many bytes of records one byte of the file stands for."""
+    """Returns the ratio of the bytes of records to the bytes of the file."""
     if not file.compression:
         return 1.0
     if file.compression != "GZIP":
@@ -131,7 +156,7 @@ def _inflation(file: RecordFile) -> float:
 
 
 def _repeats(values: Any) -> bool:
-    """Returns whether the values of a feature are strings of which many are the same."""
+    """Returns whether the values of a feature are strings that repeat."""
     if values.dtype != tf.string:
         return False
     if isinstance(values, tf.SparseTensor):

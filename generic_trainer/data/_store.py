@@ -1,9 +1,9 @@
 """Storage of columns: arrays that grow in memory or on disk, and become tensors at the end.
 
 An array is an unnamed file: a `memfd` in memory, an unlinked file on disk. Either way it grows
-without a second copy, the kernel frees it when its last user is gone, a killed process included,
-and it is mapped as a tensor that no graph ever contains, however large. Of strings that repeat the
-arrays have codes; the distinct ones are in a vocabulary.
+without a second copy, the kernel frees it with its last user, even if the process is killed, and it
+is mapped as a tensor that is never copied into a graph, however large. Strings that repeat are
+stored as codes, and the distinct strings in a vocabulary.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from generic_trainer._core.scratch import private_folder, unnamed_file
 from generic_trainer.data._columns import CODE, ArraySpec
 from generic_trainer.data._graph import eagerly
 
-# What a string takes beside its bytes while it is looked up: the object and its place in a `dict`
-# that has just grown. As a tensor it takes a sixth of that.
+# Memory of a string in addition to its bytes while it is looked up: the object and its entry in a
+# `dict` that has just grown. In a tensor it takes a sixth of that.
 _ENTRY_BYTES = 160
 
 # Graphs open the files of these whenever they run.
@@ -31,11 +31,11 @@ _read_by: weakref.WeakKeyDictionary[tf.Graph, list[Store]] = weakref.WeakKeyDict
 
 
 class Store:
-    """The arrays of a dataset; they are freed with the last object or tensor that shows them.
+    """The arrays of a dataset; they are freed with the last object or tensor that uses them.
 
     Attributes:
-        in_memory: whether the arrays are, or else on disk.
-        vocabulary: the strings that codes in them stand for; always in memory.
+        in_memory: whether the arrays are in memory, otherwise on disk.
+        vocabulary: the strings of the codes in the arrays; always in memory.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Store:
         directory: str | None = None,
         vocabulary_limit_bytes: int = 0,
     ) -> None:
-        """Opens one empty file for each array, in memory where there is no directory."""
+        """Opens one empty file for each array, in memory if the directory is None."""
         _allow_open_files(len(specs))
         self.vocabulary = Vocabulary(vocabulary_limit_bytes)
         self.in_memory = directory is None
@@ -59,7 +59,7 @@ class Store:
         *,
         in_memory: bool,
     ) -> Store:
-        """Returns the store of arrays that `copies` wrote, which may be deleted meanwhile.
+        """Returns the store of arrays that `copy_to` wrote; the files may be deleted after that.
 
         Args:
             specs: the arrays.
@@ -87,7 +87,7 @@ class Store:
     def _set(self, arrays: list[_Array]) -> None:
         self._arrays = arrays
         self._closing = weakref.finalize(self, _close, arrays)
-        self._closing.atexit = False  # threads may still read; the kernel frees what is left
+        self._closing.atexit = False  # threads may still read; the kernel closes the files
         self._mapped: list[tf.Tensor] | None = None
 
     @property
@@ -97,7 +97,7 @@ class Store:
 
     @property
     def memory_bytes(self) -> int:
-        """What of it is in memory."""
+        """The part of `num_bytes` that is in memory."""
         return self.num_bytes if self.in_memory else self.vocabulary.num_bytes
 
     def append(self, blocks: Sequence[Any]) -> None:
@@ -119,7 +119,7 @@ class Store:
             array.move(directory)
 
     def copy_to(self, files: Sequence[str]) -> None:
-        """Writes each array into a file of its own, for `of_files`.
+        """Writes each array into a separate file, for `of_files`.
 
         Raises:
             OSError: the disk is full, for example.
@@ -129,7 +129,7 @@ class Store:
                 array.copy_to(target.fileno())
 
     def close(self) -> None:
-        """Frees the arrays, except where tensors still show them."""
+        """Frees the arrays, except those that tensors still use."""
         self._closing()
 
     def tensors(self) -> list[tf.Tensor]:
@@ -153,7 +153,7 @@ class _Array:
 
     @classmethod
     def of_file(cls, spec: ArraySpec, path: str) -> _Array:
-        # Writable, because TensorFlow wants memory that is. Nobody writes.
+        # Writable, because TensorFlow requires writable memory; it is never written to.
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         return cls(spec, file, os.fstat(file).st_size)
 
@@ -177,10 +177,10 @@ class _Array:
         self.file = target
 
     def tensor(self) -> tf.Tensor:
-        """Returns an eager tensor that shows the file."""
+        """Returns an eager tensor that maps the file."""
         if not self.num_bytes:
             return tf.zeros(self._shape, self._spec.dtype)
-        # TensorFlow refuses what NumPy says must not be written to. Nobody writes.
+        # TensorFlow refuses read-only arrays; this one is never written to.
         pages = mmap.mmap(self.file, self.num_bytes)
         values = np.frombuffer(pages, self._spec.dtype.as_numpy_dtype).reshape(self._shape)
         return tf.experimental.dlpack.from_dlpack(values.__dlpack__())
@@ -188,7 +188,7 @@ class _Array:
     def constant(self) -> tf.Tensor:
         """Returns a tensor of the current graph, which opens the file when it runs.
 
-        Not for eager execution, which keeps the value of each name for ever.
+        Not for eager execution, which caches the value of each name forever.
         """
         if not self.num_bytes:
             return tf.zeros(self._shape, self._spec.dtype)
@@ -215,7 +215,7 @@ def _close(arrays: Sequence[_Array]) -> None:
 
 
 def _open(directory: str | None) -> int:
-    """Returns the descriptor of a new file without a name; None: in memory."""
+    """Returns the descriptor of a new file without a name, in memory if the directory is None."""
     if directory is None and hasattr(os, "memfd_create"):
         return os.memfd_create("generic_trainer_column", os.MFD_CLOEXEC)
     return unnamed_file(directory or private_folder())
@@ -230,7 +230,7 @@ def _allow_open_files(number: int) -> None:
 
 
 class VocabularyOutgrown(Exception):
-    """There are more distinct strings than a vocabulary is worth."""
+    """There are too many distinct strings for a vocabulary."""
 
 
 class Vocabulary:
@@ -260,7 +260,7 @@ class Vocabulary:
         return codes
 
     def freeze(self, strings: Sequence[bytes] | None = None) -> None:
-        """Makes the tensor of all strings: those that were looked up, or other ones."""
+        """Makes the tensor of all strings: those that were looked up, or those given."""
         strings = list(self._codes) if strings is None else strings
         self._codes = _Codes()
         self._strings = eagerly(lambda: tf.constant(strings, tf.string))

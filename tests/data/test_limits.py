@@ -5,23 +5,16 @@ from __future__ import annotations
 import ctypes
 import gc
 import logging
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tensorflow as tf
-from tensorflow.python.data.experimental.ops import distribute
 from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
 
-from generic_trainer.data import count_examples, make_dataset_factory
-from generic_trainer.data._datasets import column_dataset
-from generic_trainer.data._layout import make_layout
-from generic_trainer.data._loading import Columns, ReadingProgress
-from generic_trainer.data._order import FullShuffle
+from generic_trainer.data import _counting, count_examples, make_dataset_factory
+from generic_trainer.data._loading import ReadingProgress
 from generic_trainer.data._parser import Parser
-from generic_trainer.data._store import Store
 from tests.data.reading import example, ids, numbered, schema_of, write, write_files
 
 
@@ -61,35 +54,7 @@ def test_one_pass_over_columns_that_outgrow_the_budget_streams(
     assert sorted(ids(dataset)) == list(range(3000))
 
 
-def test_columns_larger_than_a_graph_may_be() -> None:
-    rows = 700_000_000  # 2.8 GB of zeros that no page of memory holds
-    file = os.memfd_create("zeros")
-    os.ftruncate(file, rows * 4)
-    zeros = tf.raw_ops.ImmutableConst(
-        dtype=tf.float32, shape=[rows, 1], memory_region_name=f"/dev/fd/{file}"
-    )
-    os.close(file)
-
-    class Zeros(Store):
-        num_bytes = rows * 4
-
-        def tensors(self) -> list[tf.Tensor]:
-            return [zeros]
-
-    parser = Parser({"x": tf.io.FixedLenFeature([], tf.float32)}, {"x": "x"}, None)
-    layout = make_layout(parser, b"\xff", frozenset())
-    columns = Columns(layout, Zeros(layout.arrays), num_files=1, runs=[(0, rows)])
-    dataset = column_dataset(columns, parser, FullShuffle(rows), options(), seed=1)
-    for made in (
-        dataset,
-        dataset.map(lambda batch: batch["x"] + 1),
-        distribute._AutoShardDataset(dataset, 2, 1, 2),
-        tf.distribute.MirroredStrategy(["CPU:0"]).experimental_distribute_dataset(dataset),
-    ):
-        assert next(iter(made)) is not None
-
-
-@pytest.mark.parametrize("path", ["memory", "disk", "stream"])
+@pytest.mark.parametrize("path", ["memory", "stream"])
 def test_strings_that_hold_the_separator(path: str, tmp_path: Path) -> None:
     cities = [b"\xff", b"\xff\xff", b"a\xffb", b"", "Zürich".encode()]
     records = [
@@ -133,7 +98,7 @@ def own_bytes() -> int:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_columns_are_not_copied_to_be_iterated(tmp_path: Path) -> None:
-    width, rows = 50_000, 1_500  # 300 MB
+    width, rows = 50_000, 500  # 100 MB
     pattern = write(tmp_path / "data", [example(x=[0.5] * width)] * rows)
     schema = schema_of(
         f'feature {{ name: "x" type: FLOAT presence {{ min_fraction: 1.0 }} '
@@ -146,21 +111,13 @@ def test_columns_are_not_copied_to_be_iterated(tmp_path: Path) -> None:
     assert own_bytes() - before < width * rows * 4 / 2
 
 
-def test_examples_are_counted_while_they_are_read(tmp_path: Path) -> None:
+def test_examples_are_counted_while_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pattern = write_files(tmp_path, [numbered(0, 40), numbered(40, 45)])
     make_dataset_factory()(pattern, options(), schema_of())
-    for file in tmp_path.iterdir():  # the same size and time, no longer readable
-        stat = file.stat()
-        file.write_bytes(b"\0" * stat.st_size)
-        os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    monkeypatch.delattr(_counting, "_count")
     assert count_examples(pattern) == 45
-
-
-def test_a_changed_file_is_counted_again(tmp_path: Path) -> None:
-    path = write(tmp_path / "data", numbered(0, 10))
-    assert count_examples(path) == 10
-    write(path, numbered(0, 25))
-    assert count_examples(path) == 25
 
 
 def test_a_long_first_pass_tells_how_far_it_is(caplog: pytest.LogCaptureFixture) -> None:

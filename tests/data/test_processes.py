@@ -61,6 +61,7 @@ def ids_from(child: subprocess.Popen[str]) -> dict[str, list[int]]:
     return read
 
 
+@pytest.mark.slow
 def test_two_workers_of_a_multi_worker_strategy(taxis: str) -> None:
     hosts = cluster(worker=2)
     with process(hosts, "worker", 0, taxis) as first, process(hosts, "worker", 1, taxis) as second:

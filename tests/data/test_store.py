@@ -9,8 +9,6 @@ import pytest
 import tensorflow as tf
 
 from generic_trainer.data._columns import SEPARATORS, ArraySpec, Rows, Varying
-from generic_trainer.data._layout import make_layout
-from generic_trainer.data._parser import Parser
 from generic_trainer.data._store import Store
 
 
@@ -42,12 +40,6 @@ def test_a_tensor_outlives_its_store() -> None:
     assert set(tensor.numpy()) == {7}
 
 
-def test_closing_twice_is_no_error() -> None:
-    store = stored(7, None)
-    store.close()
-    store.close()
-
-
 @pytest.mark.parametrize("separator", SEPARATORS)
 def test_strings_that_hold_the_separator_are_told_and_others_come_back(separator: bytes) -> None:
     column = Varying(tf.string, separator)
@@ -60,19 +52,3 @@ def test_strings_that_hold_the_separator_are_told_and_others_come_back(separator
     taken = column.take(store.tensors(), tf.constant([4, 1, 2], tf.int64), tf.constant([2, 3, 0]))
     assert taken.numpy().tolist() == [*strings[4:], *strings[:3]]
     assert column.pack(Rows(tf.constant([*strings[:5], b"-" + separator]), numbers)).spoiled
-
-
-def test_more_lists_are_more_tensors_of_the_same_ops() -> None:
-    """Tracing ops for each feature took longer than reading 100,000 examples."""
-
-    def ops(number: int) -> int:
-        features = {f"f{each}": tf.io.VarLenFeature(tf.int64) for each in range(number)}
-        parser = Parser(features, {key: key for key in features}, None)
-        layout = make_layout(parser, SEPARATORS[0], frozenset())
-        with tf.Graph().as_default() as graph:
-            parsed = parser.parse_lists(tf.constant([b""]))
-            before = len(graph.get_operations())
-            layout.pack(parsed)
-            return len(graph.get_operations()) - before
-
-    assert ops(9) == ops(3)
