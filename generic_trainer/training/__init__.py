@@ -20,7 +20,6 @@ from generic_trainer._core.lazy import lazy_names
 if TYPE_CHECKING:
     from generic_trainer._core.cluster import is_chief
     from generic_trainer.training import distributed
-    from generic_trainer.training._steps import steps_for
     from generic_trainer.training._strategy import get_strategy
     from generic_trainer.training.export import export_model
     from generic_trainer.training.resume import (
@@ -39,13 +38,11 @@ __all__ = [
     "is_chief",
     "restore_weights",
     "resume_callbacks",
-    "steps_for",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_steps": "steps_for",
         # Three are for launchers, which call `run_fn` within them, and one for estimators.
         "_autograph": "keras_2_left_alone keras_2_unconverted",
         "_strategy": "get_strategy checked_on_several_workers",

@@ -1,12 +1,13 @@
-"""AutoGraph leaves the code of Keras 2 itself alone, as it does that of Keras 3.
+"""A faster start of Keras 2's `fit`: AutoGraph skips Keras's own code, as it does with Keras 3.
 
-What `fit` does in a step is converted by AutoGraph on the first batch. `keras` is on TensorFlow's
-list of packages that need no conversion; `tf_keras`, as Keras 2 is called since TensorFlow 2.16, is
-not before later releases, and converting two hundred functions takes most of half a minute.
+On the first batch, AutoGraph converts all code of a training step. TensorFlow lists `keras` among
+the packages that need no conversion. It lists `tf_keras`, the name of Keras 2 since TensorFlow
+2.16, only in later releases; before these, converting its two hundred functions takes most of half
+a minute.
 
-What a user writes for Keras is converted all the same where Keras asks for it: layers' `call`,
-losses, metrics. Some things are converted only since Keras around them is (an own `train_step`, a
-schedule, an activation): a model that has any of these is traced as TensorFlow does.
+User code is still converted if Keras requests that: `call` of layers, losses, metrics. Other user
+code is only converted because the Keras code around it is (a custom `train_step`, a schedule, an
+activation). A model with such code is traced without this optimization.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _PACKAGE = "tf_keras"
 _MADE = ("train_function", "test_function", "predict_function")
 # Packages that need no conversion.
 _LIBRARIES = ("builtins", "functools", "numpy", "tensorflow", "tensorflow_transform", _PACKAGE)
-# Methods of Keras that a class may have of its own: AutoGraph is told of `call`, and the others see
-# no tensor of the graph.
+# Methods of Keras that a class may override: Keras requests the conversion of `call`, and the
+# others do not receive tensors of the graph.
 _ASKED_FOR = frozenset({"build", "call", "compute_output_shape", "from_config", "get_config"})
 
 _logger = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ _logger = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def keras_2_left_alone() -> Iterator[None]:
-    """Has `fit`, `evaluate` and `predict` of Keras 2, where it is imported, start sooner."""
+    """Makes `fit`, `evaluate` and `predict` of Keras 2 start faster, if it is imported."""
     keras = sys.modules.get(_PACKAGE)
     with contextlib.ExitStack() as stack:
         if keras and not internals.TF_AUTOGRAPH_CONVERSION.get().is_allowlisted(keras.Model):
@@ -53,7 +54,10 @@ def _make(make: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> An
 
 
 class _Function:
-    """A `tf.function` of Keras 2 during whose calls AutoGraph leaves Keras 2 alone."""
+    """A `tf.function` of Keras 2 that runs with the code of Keras 2 unconverted.
+
+    If tracing fails because of that, it is traced again with conversion.
+    """
 
     def __init__(self, function: Any, make: Callable[[], Any]) -> None:
         self._function, self._make = function, make
@@ -65,7 +69,7 @@ class _Function:
                 with keras_2_unconverted():
                     return self._function(*args)
             except tf.errors.OperatorNotAllowedInGraphError as error:
-                _logger.info("Keras 2 is converted after all: %s", error)
+                _logger.info("Tracing again, with AutoGraph for the code of Keras 2: %s", error)
                 self._is_left_alone, self._function = False, self._make()
         return self._function(*args)
 
@@ -77,8 +81,8 @@ class _Function:
 
 @contextlib.contextmanager
 def keras_2_unconverted() -> Iterator[None]:
-    """Has AutoGraph convert nothing of Keras 2, whatever calls it."""
-    config, conversion, own_rules, own_found = _lists()  # once, not in every step
+    """Prevents AutoGraph from converting the code of Keras 2 within the context."""
+    config, conversion, own_rules, own_found = _lists()  # cached, because each step needs them
     rules, found = internals.TF_AUTOGRAPH_RULES, internals.TF_AUTOGRAPH_FOUND
     before = rules.of(config), found.of(conversion)
     rules.set(config, own_rules)
@@ -92,7 +96,7 @@ def keras_2_unconverted() -> Iterator[None]:
 
 @functools.cache
 def _lists() -> tuple[Any, Any, Any, Any]:
-    """Returns two modules of AutoGraph, and what each has while Keras 2 is left alone."""
+    """Returns two modules of AutoGraph, with the rules and the cache that exclude Keras 2."""
     config = internals.TF_AUTOGRAPH_CONFIG.get()
     conversion = internals.TF_AUTOGRAPH_CONVERSION.get()
     rules = (config.DoNotConvert(_PACKAGE), *internals.TF_AUTOGRAPH_RULES.of(config))
@@ -100,9 +104,9 @@ def _lists() -> tuple[Any, Any, Any, Any]:
 
 
 def _needs_conversion(model: Any) -> bool:
-    """Returns whether Keras 2 may call what a user wrote without telling AutoGraph."""
+    """Returns whether Keras 2 may call user code without requesting its conversion."""
     keras = sys.modules[_PACKAGE]
-    # AutoGraph is told of these, or they are looked at by themselves.
+    # Keras requests the conversion of these, or `layers` includes them.
     known = (keras.layers.Layer, keras.losses.Loss, keras.metrics.Metric)
     layers = list(internals.KERAS_2_LAYERS.of(model)())
     if any(not _is_asked_for(type(layer)) for layer in layers):
@@ -116,18 +120,20 @@ def _needs_conversion(model: Any) -> bool:
 
 
 def _is_asked_for(kind: type) -> bool:
-    """Returns whether all methods of Keras that a layer's class replaces are asked for by it."""
+    """Returns whether Keras requests the conversion of all methods that a layer overrides."""
     mine = [base for base in kind.__mro__ if not _is_of_a_library(base)]
     keras = next(base for base in kind.__mro__ if _is_of_a_library(base))
     replaced = {name for base in mine for name in vars(base) if hasattr(keras, name)}
     others = replaced - _ASKED_FOR
-    return all(name.startswith("__") and name != "__call__" for name in others)  # as of any class
+    # Any class has special methods such as `__init__`.
+    return all(name.startswith("__") and name != "__call__" for name in others)
 
 
 def _values(thing: Any) -> Iterator[Any]:
-    """Yields an object's attributes, those of partial functions, and what their lists hold."""
+    """Yields an object's attributes, items of containers, and parts of partial functions."""
     for name, value in vars(thing).items() if hasattr(thing, "__dict__") else ():
-        if name in (*_MADE, "loss"):  # functions that are traced, and one AutoGraph is told of
+        # The traced functions themselves, and `loss`, whose conversion Keras requests.
+        if name in (*_MADE, "loss"):
             continue
         held = value.values() if isinstance(value, dict) else value
         for item in held if isinstance(value, (list, tuple, dict)) else (value,):

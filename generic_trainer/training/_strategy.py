@@ -1,25 +1,20 @@
-"""The `tf.distribute` strategy of this process, and what several workers cannot do with others."""
+"""The `tf.distribute` strategy of this process, and checks for strategies that cannot work."""
 
 from __future__ import annotations
 
 import contextlib
-import inspect
 import logging
-import sys
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 
 from generic_trainer._core import internals
 from generic_trainer._core.cluster import has_parameter_servers, is_one_of_several, this_task
-from generic_trainer._core.keras import (
-    is_keras_3,
-    keras_3_package,
-    keras_version,
-    one_more_callback,
-)
+from generic_trainer._core.keras import is_keras_3, keras_version
 from generic_trainer.errors import ConfigurationError
+from generic_trainer.training._hooks import hooked_fits
 from generic_trainer.training.distributed import agreeing_callback, make_strategy, runtime
 from generic_trainer.user_code import loaded_modules
 
@@ -38,27 +33,27 @@ def get_strategy() -> tf.distribute.Strategy:
             model.compile(...)
 
     1. A cluster with parameter servers: `ParameterServerStrategy`, in the chief.
-    2. A cluster of several workers: `MultiWorkerMirroredStrategy` where `tf.keras` is Keras 2, or
-       the user's code has imported `tf_keras`. Keras 3 cannot be trained with that one; for it, a
-       strategy that does the same: each worker trains on its rows of each batch, on one device,
-       gradients are averaged, and all end with the same variables and metrics. All workers give
-       `fit` the same batches in the same order.
-    3. Else, with two GPUs or more: `MirroredStrategy`.
-    4. Else the default strategy, which does nothing.
+    2. A cluster of several workers: `MultiWorkerMirroredStrategy` if `tf.keras` is Keras 2 or the
+       user's code has imported `tf_keras`. It cannot train Keras 3, which gets an equivalent
+       strategy: each worker trains on its rows of each batch, on one device, gradients are
+       averaged, and all workers end with the same variables and metrics. All workers must pass the
+       same batches to `fit` in the same order.
+    3. Two GPUs or more without a cluster: `MirroredStrategy`.
+    4. Otherwise the default strategy, which does nothing.
 
-    The cluster is read from `TF_CONFIG`. GPUs are told to take memory as they need it. Call this
-    before anything else of TensorFlow: the connection of workers must be the first.
+    The cluster is read from `TF_CONFIG`. GPU memory is allocated as needed, not all at once. Call
+    this before any other use of TensorFlow, because workers must be connected first.
 
     Raises:
-        ConfigurationError: `TF_CONFIG` cannot be understood, this process is a server and trains
-            nothing, or TensorFlow has been used before it was connected with the other workers.
+        ConfigurationError: `TF_CONFIG` is malformed, this process is a server and does not train,
+            or TensorFlow was used before it was connected with the other workers.
     """
     gpus = tf.config.list_physical_devices("GPU")
-    for gpu in gpus:  # other processes, such as the next step of a pipeline, use it as well
+    for gpu in gpus:  # other processes, such as the next step of a pipeline, may use the same GPU
         try:
             tf.config.experimental.set_memory_growth(gpu, True)
-        except RuntimeError as error:  # TensorFlow has started to use it
-            _logger.warning("%s takes all of its memory: %s", gpu.name, error)
+        except RuntimeError as error:  # TensorFlow already uses the GPU
+            _logger.warning("TensorFlow allocates all memory of %s: %s", gpu.name, error)
     if has_parameter_servers():
         return _parameter_servers()
     if is_one_of_several():
@@ -71,60 +66,52 @@ def get_strategy() -> tf.distribute.Strategy:
 
 @contextlib.contextmanager
 def checked_on_several_workers() -> Iterator[None]:
-    """Has what several workers cannot do together fail in all of them, with what to do.
+    """Raises errors, within the context, for uses of several workers that cannot work.
 
-    1. `fit` of Keras 3 refuses a model that was built in a `MultiWorkerMirroredStrategy`. Whether a
-       module uses Keras 3 is known no sooner: a loop of one's own trains well with that strategy,
-       and `tf_keras` is Keras 2 whatever `tf.keras` is.
-    2. `fit` of Keras 2 begins there once all workers have the same model and as many batches.
-    3. A strategy for the devices of one machine, with which each worker trains by itself, is told,
-       and refused where workers are connected already.
-    4. Who waits for a worker whose `run_fn` has ended does not wait for ever.
+    1. `fit` of Keras 3 rejects a model that was built in a `MultiWorkerMirroredStrategy`. It cannot
+       be checked earlier: custom loops train with that strategy, and so do models of `tf_keras`,
+       which is Keras 2 even if `tf.keras` is Keras 3.
+    2. `fit` of Keras 2 in that strategy first compares models and numbers of batches between the
+       workers.
+    3. A strategy for the devices of one machine, with which each worker would train a separate
+       model, is logged. It is rejected if workers are connected already.
+    4. Workers that wait for one whose `run_fn` has ended fail instead of waiting forever.
     """
     with contextlib.ExitStack() as stack:
-        keras_3 = keras_3_package() if is_keras_3() else None
-        if keras_3 is not None:
-            stack.enter_context(internals.replaced_method(keras_3.Model, "fit", _refuse_keras_3))
-        if "tf_keras" in sys.modules:  # that is what the module has imported, or `tf.keras` is
-            stack.enter_context(
-                internals.replaced_method(sys.modules["tf_keras"].Model, "fit", _agree_first)
-            )
+        stack.enter_context(hooked_fits(_checked_fit))
         for kind in _OF_ONE_MACHINE:
             stack.enter_context(internals.replaced_method(kind, "__init__", _alone))
         yield
         connected = _connected()
         if connected is not None:
-            with contextlib.suppress(tf.errors.OpError):  # the others have ended before
+            with contextlib.suppress(tf.errors.OpError):  # the other workers have ended already
                 connected.leave()
 
 
-def _refuse_keras_3(fit: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    if _is_in_tensorflows_own(model):
-        raise _refusal(keras_version(keras_3_package()))
-    return fit(model, *args, **kwargs)
-
-
-def _agree_first(fit: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    if not _is_in_tensorflows_own(model):
-        return fit(model, *args, **kwargs)
-    bound = inspect.signature(fit).bind(model, *args, **kwargs)
-    keras = sys.modules["tf_keras"]
-    with one_more_callback(keras, bound.arguments, agreeing_callback(keras, runtime())):
-        return fit(*bound.args, **bound.kwargs)
+@contextlib.contextmanager
+def _checked_fit(keras: ModuleType, arguments: dict[str, Any]) -> Iterator[Any]:
+    strategy = getattr(arguments["self"], "distribute_strategy", None)
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        yield None
+        return
+    if keras.__name__ == "keras":
+        raise _refusal(keras_version(keras))
+    yield agreeing_callback(keras, runtime())
 
 
 def _alone(make: Callable[..., None], strategy: Any, *args: Any, **kwargs: Any) -> None:
-    """Makes a strategy for the devices of one machine, where that can work.
+    """Creates a strategy for the devices of one machine, unless that would crash.
 
-    A trial may have one worker to itself, whose cluster is none then. Once workers are connected,
-    TensorFlow ends the process with a segmentation fault.
+    It is right for a trial that runs on a single worker, which then has no cluster. Among several
+    workers it only gets a warning, but once they are connected, creating it ends the process with a
+    segmentation fault.
     """
     if is_one_of_several():
         told = (
             f"tf.distribute.{type(strategy).__name__} is for the devices of one machine, and this "
             "is one of several workers: each would train a model of its own. Write strategy = "
-            "training.get_strategy(), from generic_trainer import training, in its place, or train "
-            "on one worker."
+            "training.get_strategy(), from generic_trainer import training, instead, or train on "
+            "one worker."
         )
         if _connected() is not None:
             raise ConfigurationError(told)
@@ -133,17 +120,15 @@ def _alone(make: Callable[..., None], strategy: Any, *args: Any, **kwargs: Any) 
 
 
 def _connected() -> Any:
-    """Returns the runtime of this process if it is connected; asking for it would connect it."""
+    """Returns the runtime of this process, or None if it is not connected yet.
+
+    `runtime()` itself would connect it.
+    """
     return runtime() if runtime.cache_info().currsize else None
 
 
-def _is_in_tensorflows_own(model: Any) -> bool:
-    strategy = getattr(model, "distribute_strategy", None)
-    return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-
-
 def _users_code_has(package: str) -> bool:
-    """Returns whether a module of the user's has a package, or something of it, among its names."""
+    """Returns whether a module of the user has imported a package, or a name from it."""
     return any(
         str(getattr(value, "__module__", None) or getattr(value, "__name__", "")).split(".")[0]
         == package
@@ -156,7 +141,7 @@ def _parameter_servers() -> tf.distribute.Strategy:
     task = this_task()
     if task.type not in ("chief", "master"):
         raise ConfigurationError(
-            f"TF_CONFIG names parameter servers and says that this process is {task.type} "
+            f"TF_CONFIG lists parameter servers, and this process is {task.type} "
             f"{task.index}. Expected the chief: it alone calls run_fn and sends the others their "
             "work. Start them with tf.distribute.Server, or let GenericTrainer's launchers do it."
         )
@@ -166,8 +151,8 @@ def _parameter_servers() -> tf.distribute.Strategy:
 
 def _refusal(version: str) -> ConfigurationError:
     return ConfigurationError(
-        f"Keras {version} cannot train under MultiWorkerMirroredStrategy: inside its fit that "
-        "fails. Write strategy = training.get_strategy(), from generic_trainer import training, "
-        "where run_fn makes tf.distribute.MultiWorkerMirroredStrategy(); that trains Keras 3 on "
-        "several workers."
+        f"Keras {version} cannot train under MultiWorkerMirroredStrategy: its fit would fail. "
+        "Write strategy = training.get_strategy(), from generic_trainer import training, instead "
+        "of tf.distribute.MultiWorkerMirroredStrategy() in run_fn; that trains Keras 3 on several "
+        "workers."
     )

@@ -1,16 +1,16 @@
-"""Watch over a training whose `run_fn` does not know of it.
+"""Progress monitoring that needs no cooperation from `run_fn`.
 
-`fit` of Keras 2 and Keras 3 gets one more callback, and iterators in loops of one's own count what
-they hand out. Both note in passing how far they are; once a second a thread writes that into the
-run's progress, with what the process uses of the machine. A step pays less than a microsecond.
+`fit` of Keras 2 and Keras 3 gets an additional callback; in custom loops, the iterators of datasets
+count their batches. Both store their position in memory. Once a second a thread writes it into the
+run's progress, with the CPU, GPU and memory usage of the process. That costs less than a
+microsecond a step.
 """
 
 from __future__ import annotations
 
 import contextlib
-import inspect
+import functools
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +20,6 @@ from typing import Any
 import tensorflow as tf
 
 from generic_trainer._core import internals
-from generic_trainer._core.keras import one_more_callback
 from generic_trainer._core.machine import (
     IDLE_MAIN_SHARE,
     IDLE_SHARE,
@@ -30,46 +29,48 @@ from generic_trainer._core.machine import (
 )
 from generic_trainer._core.progress import ProgressLog, recording
 from generic_trainer.errors import ConfigurationError
+from generic_trainer.training._hooks import hooked_fits
 
 _EVERY_S = 1.0
-# Of a long run there are fewer lines: each comes after this share of the time so far.
+# Long runs write fewer lines: the interval grows to this share of the time so far.
 _SHARE = 1e-3
-_EPOCHS_PER_LINE = 0.1  # an epoch is worth a line of its own after this share of the interval
+_EPOCHS_PER_LINE = 0.1  # the end of an epoch writes a line after this share of the interval
 _GPU_EVERY_S = 10.0
-_ARRAYS_BATCH_SIZE = 32  # of Keras, where nobody says
+_ARRAYS_BATCH_SIZE = 32  # Keras's default for arrays
 _BUSY, _WAITING = 0.8, 0.3
+_LIBRARIES = ("generic_trainer", "keras", "tf_keras")
 
 
 @contextlib.contextmanager
 def watched(run_dir: str) -> Iterator[None]:
-    """Writes the progress of what is trained inside, by this process, into `progress-chief.jsonl`.
+    """Writes the progress of training within the context into `progress-chief.jsonl`.
 
     Args:
-        run_dir: of the ModelRun artifact; empty to watch nothing, as in workers but the chief.
+        run_dir: the directory of the ModelRun artifact; empty to disable monitoring, as in all
+            workers except the chief.
     """
     if not run_dir:
         yield
         return
     with contextlib.ExitStack() as stack:
         watch = _Watch(stack.enter_context(recording(run_dir, "chief")))
-        for name in ("keras", "tf_keras"):
-            if name in sys.modules:  # that is what the module has imported, or `tf.keras` is
-                with contextlib.suppress(AttributeError):  # a Keras that is nobody's
-                    stack.enter_context(_watched_fits(sys.modules[name], watch))
-        with contextlib.suppress(ConfigurationError):  # a release that has no such iterators
+        stack.enter_context(hooked_fits(functools.partial(_watched_fit, watch)))
+        with contextlib.suppress(ConfigurationError):  # this TensorFlow has no such iterators
             stack.enter_context(_watched_iterators(watch))
         stack.enter_context(watch.sampled())
         yield
 
 
 class _Watch:
-    """How far the training is; the thread that trains writes, another one looks now and then.
+    """The position of the training, stored by the training thread and written by another thread.
 
     Attributes:
-        fits: how many calls of `fit` are under way; `has_fitted`: whether there was any.
-        batches: handed out by iterators to loops of one's own, where there was none.
-        wait_s: how long these have waited for them.
-        is_due: whether the next step is to note its metrics as well.
+        fits: the number of calls of `fit` in progress.
+        has_fitted: whether there was any call of `fit`.
+        batches: the number of batches that iterators returned to custom loops; not counted after a
+            call of `fit`.
+        wait_s: the seconds that these loops waited for them.
+        is_due: whether the next step must store its position and metrics.
     """
 
     def __init__(self, log: ProgressLog) -> None:
@@ -77,7 +78,7 @@ class _Watch:
         self._start_s, self._epoch_s = time.monotonic(), -_EVERY_S
         self._gpu_s, self._gpus = -_GPU_EVERY_S, list[tuple[float, float]]()
         self._pending: dict[str, Any] = {}
-        self._clock: int | None = None  # of the processor time of the thread that trains
+        self._clock: int | None = None  # the CPU time of the training thread
         self._lock, self._over = threading.Lock(), threading.Event()
         self.fits = self.batches = 0
         self.has_fitted = False
@@ -99,13 +100,18 @@ class _Watch:
             self._flush()
 
     def step_ends(self, line: Mapping[str, Any], logs: Any) -> None:
-        """Notes how far a `fit` is, with its metrics."""
+        """Stores the position of a `fit`, with its metrics."""
         self.is_due = False
         with self._lock:
-            self._pending = {**line, "metrics": _numbers(logs)}
+            self._pending = {**self._pending, **line, "metrics": _numbers(logs)}
+
+    def phase_begins(self, phase: str) -> None:
+        """Stores the phase, which is written if it lasts until the next sample."""
+        with self._lock:
+            self._pending = {**self._pending, "phase": phase}
 
     def epoch_ends(self, line: Mapping[str, Any], logs: Any) -> None:
-        """Writes the metrics of an epoch, unless epochs are too short for that."""
+        """Stores the metrics of an epoch and writes them, unless the last such line is recent."""
         self.step_ends(line, logs)
         now_s = time.monotonic()
         if now_s - self._epoch_s > _EPOCHS_PER_LINE * self._interval_s:
@@ -118,15 +124,16 @@ class _Watch:
 
     def _sample(self) -> None:
         while not self._over.wait(self._interval_s):
-            with contextlib.suppress(Exception):  # nothing of this is worth a run
+            with contextlib.suppress(Exception):  # failing to write progress must not fail the run
                 if self._pending or self._works():
                     self._flush(**self._machine())
                 self.is_due = True
 
     def _works(self) -> bool:
-        """Returns whether the process has computed since it was looked at.
+        """Returns whether the process has computed since the last sample.
 
-        One that hangs is known by that it reads and writes nothing, so neither may this thread.
+        A process without input and output is considered to hang. So if it is idle, this thread must
+        not write either.
         """
         wall_s, cpu_s, main_s, _ = (b - a for a, b in zip(self._mark, self._used(), strict=True))
         return cpu_s > IDLE_SHARE * wall_s or main_s > IDLE_MAIN_SHARE * wall_s
@@ -167,19 +174,20 @@ class _Watch:
 def bound_of(
     cpu: float, main_thread: float, gpu: float | None, wait: float | None, *, is_alone: bool = True
 ) -> str:
-    """Returns what limits the speed of a training: `"input"`, `"compute"`, `"overhead"` or nothing.
+    """Returns the bottleneck of a training: `"input"`, `"compute"`, `"overhead"` or `""`.
 
-    A loop of one's own tells how long it waits for data. Of `fit`, whose steps fetch their data
-    inside TensorFlow, what is busy tells as much: a GPU that works, or all processors where there
-    is none, compute; a main thread that works alone prepares steps that are too small.
+    For custom loops, the time of waiting for data is measured. Steps of `fit` fetch their data
+    inside TensorFlow, so the bottleneck is derived from usage: `"compute"` if the GPU is busy, or
+    all CPUs without a GPU; `"overhead"` if only the main thread is busy, because it prepares steps
+    that are too small; `"input"` if all of them are idle.
 
     Args:
-        cpu: share of all processors that the process has used, from 0 to 1.
-        main_thread: that of one processor that its main thread has used.
-        gpu: that of the busiest GPU; None where there is none.
-        wait: share of the time that a loop has waited for its iterator; None where nobody knows.
-        is_alone: whether the machine has processors to spare. Else who does little may have to wait
-            for others, and nothing can be told.
+        cpu: the share of all CPUs that the process has used, from 0 to 1.
+        main_thread: the share of one CPU that its main thread has used.
+        gpu: the usage of the busiest GPU; None without a GPU.
+        wait: the share of the time that a loop has waited for its iterator; None if unknown.
+        is_alone: whether the machine has idle CPUs. If not, the process may be idle because it
+            waits for a CPU, and the bottleneck is unknown.
     """
     if wait is not None:
         return "input" if wait > _WAITING else "compute"
@@ -193,7 +201,7 @@ def bound_of(
 def _numbers(logs: Any) -> dict[str, float]:
     found = {}
     for name, value in dict(logs or {}).items():
-        with contextlib.suppress(TypeError, ValueError):  # a metric that is no number
+        with contextlib.suppress(TypeError, ValueError):  # a metric that is not a number
             found[str(name)] = float(value)
     return found
 
@@ -202,28 +210,44 @@ def _numbers(logs: Any) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def _watched_fits(package: ModuleType, watch: _Watch) -> Iterator[None]:
-    signature = inspect.signature(package.Model.fit)
+def _watched_fit(watch: _Watch, keras: ModuleType, arguments: dict[str, Any]) -> Iterator[Any]:
+    _refuse_endless(arguments)
+    watch.fits, watch.has_fitted = watch.fits + 1, True
+    try:
+        yield _fit_callback(keras, watch, _batch_size(arguments))
+    finally:
+        watch.fits -= 1
 
-    def fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            bound = signature.bind(self, *args, **kwargs)
-        except TypeError:  # says it in its own words
-            return original(self, *args, **kwargs)
-        callback = _fit_callback(package, watch, _batch_size(bound.arguments))
-        watch.fits, watch.has_fitted = watch.fits + 1, True
-        try:
-            with one_more_callback(package, bound.arguments, callback):
-                return original(*bound.args, **bound.kwargs)
-        finally:
-            watch.fits -= 1
 
-    with internals.replaced_method(package.Model, "fit", fit):
-        yield
+def _refuse_endless(arguments: Mapping[str, Any]) -> None:
+    """Raises an error for a `fit` that would never end.
+
+    Keras 2 rejects such datasets itself. An endless training dataset is accepted if a callback of
+    the user's own class could stop the training.
+
+    Raises:
+        ConfigurationError: a dataset repeats forever, and no number of steps limits it.
+    """
+    callbacks = arguments.get("callbacks") or ()
+    callbacks = callbacks if isinstance(callbacks, (list, tuple)) else (callbacks,)
+    may_stop = any(type(each).__module__.split(".")[0] not in _LIBRARIES for each in callbacks)
+    for data, steps in (("x", "steps_per_epoch"), ("validation_data", "validation_steps")):
+        dataset = arguments.get(data)
+        if (
+            isinstance(dataset, tf.data.Dataset)
+            and arguments.get(steps) is None
+            and not (data == "x" and may_stop)
+            and int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
+        ):
+            raise ConfigurationError(
+                f"fit would never end: the dataset {data} repeats forever, and {steps} is not "
+                f"given. Pass {steps} (the component's numbers are fn_args.train_steps and "
+                "fn_args.eval_steps), or read with TensorFlowDatasetOptions(num_epochs=1)."
+            )
 
 
 def _batch_size(arguments: Mapping[str, Any]) -> int | None:
-    """Returns the examples of a step; None where the dataset leaves that open."""
+    """Returns the number of examples in a step; None if the dataset's shapes do not define it."""
     x = arguments.get("x")
     if isinstance(x, tf.data.Dataset):
         shapes = [getattr(each, "shape", None) for each in tf.nest.flatten(x.element_spec)]
@@ -236,9 +260,9 @@ def _batch_size(arguments: Mapping[str, Any]) -> int | None:
 
 def _fit_callback(package: ModuleType, watch: _Watch, batch_size: int | None) -> Any:
     class Progress(package.callbacks.Callback):  # type: ignore[name-defined,misc]
-        """Notes how far `fit` is."""
+        """Stores the position of `fit`."""
 
-        # It has no need of the logs of each step as numbers, for which Keras would wait.
+        # Without these, Keras would wait for the logs of each step, to pass them as numbers.
         _supports_tf_logs = True
         async_safe = True
 
@@ -246,7 +270,7 @@ def _fit_callback(package: ModuleType, watch: _Watch, batch_size: int | None) ->
             self._epoch, self._done = 0, 0
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            if not self._done:  # a fit that goes on where another one has ended
+            if not self._done:  # a `fit` with `initial_epoch` continues an earlier one
                 self._done = epoch * (self.params.get("steps") or 0)
             self._epoch, self._first = epoch, self._done
 
@@ -255,8 +279,14 @@ def _fit_callback(package: ModuleType, watch: _Watch, batch_size: int | None) ->
             if watch.is_due:
                 watch.step_ends(self._line(), logs)
 
+        def on_test_begin(self, logs: Any = None) -> None:
+            watch.phase_begins("validating")
+
+        def on_test_end(self, logs: Any = None) -> None:
+            watch.phase_begins("training")
+
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            if self._done == self._first:  # a user's CallbackList may call it for epochs only
+            if self._done == self._first:  # a user's CallbackList may only call epoch methods
                 self._done += self.params.get("steps") or 0
             watch.epoch_ends(self._line(), logs)
 
@@ -270,12 +300,13 @@ def _fit_callback(package: ModuleType, watch: _Watch, batch_size: int | None) ->
     return Progress()
 
 
-# ---- loops of one's own --------------------------------------------------------------------------
+# ---- custom loops --------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def _watched_iterators(watch: _Watch) -> Iterator[None]:
-    # Made with nobody's dataset: TensorFlow would start, before workers are connected.
+    # The class comes from its module. Creating an iterator to get it would initialize TensorFlow,
+    # and workers could no longer be connected.
     kind = internals.TF_OWNED_ITERATOR.get()
     original: Callable[[Any], Any] = kind.__next__
     now = time.perf_counter

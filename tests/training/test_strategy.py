@@ -17,7 +17,7 @@ from generic_trainer.training import (
     distributed,
     get_strategy,
 )
-from generic_trainer.training.distributed import _runtime
+from generic_trainer.training.distributed import _agreement, _runtime
 
 
 def cluster(monkeypatch: pytest.MonkeyPatch, task: str, **tasks: int) -> None:
@@ -88,6 +88,16 @@ def test_alone_each_function_returns_what_it_is_given(monkeypatch: pytest.Monkey
     assert distributed.gather("all") == ["all"]
     assert not distributed.agree_to_stop(False)
     distributed.barrier()
+
+
+def test_models_of_keras_2_are_compared_before_they_have_weights() -> None:
+    keras = pytest.importorskip("tf_keras")
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    described = _agreement._described(model, {"epochs": 2})
+    assert (described["optimizer"], described["epochs"]) == ("SGD", 2)
+    model.build((None, 1))
+    assert "float32 (1, 1)" in _agreement._described(model, {})["weight 0"]
 
 
 def test_a_server_trains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

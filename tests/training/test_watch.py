@@ -12,6 +12,7 @@ import tensorflow as tf
 import tf_keras
 
 from generic_trainer._core.progress import Progress, ProgressReader
+from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import watched
 from generic_trainer.training._watch import bound_of
 
@@ -63,6 +64,52 @@ def test_list_of_callbacks_that_knows_no_parameters_is_fit_with(
     with watched(str(tmp_path)):
         model.fit(tf.ones([2, 2]), tf.ones([2, 1]), callbacks=given, verbose=0)
     assert len(model.history.history["loss"]) == 1
+
+
+@pytest.mark.parametrize("package", [keras, tf_keras], ids=["keras", "tf_keras"])
+@pytest.mark.parametrize("endless", ["x", "validation_data"])
+def test_a_fit_without_an_end_is_refused_before_its_first_step(
+    tmp_path: Path, package: Any, endless: str
+) -> None:
+    model = package.Sequential([package.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    data = tf.data.Dataset.from_tensors((tf.ones([2, 2]), tf.ones([2, 1])))
+    arguments = {"x": data, "validation_data": data, endless: data.repeat()}
+    steps = {"x": "steps_per_epoch", "validation_data": "validation_steps"}[endless]
+    with watched(str(tmp_path)):
+        with pytest.raises(ConfigurationError, match=f"{endless} repeats .*Pass {steps}"):
+            model.fit(**arguments, verbose=0)
+        model.fit(**arguments, **{steps: 1}, verbose=0)
+
+
+def test_a_callback_may_end_a_fit_on_endless_data(tmp_path: Path) -> None:
+    class Stops(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.model.stop_training = True
+
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    data = tf.data.Dataset.from_tensors((tf.ones([2, 2]), tf.ones([2, 1]))).repeat()
+    with watched(str(tmp_path)):
+        model.fit(data, callbacks=[Stops()], verbose=0)
+
+
+def test_a_long_validation_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("generic_trainer.training._watch._EVERY_S", 0.05)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse", run_eagerly=True)
+    data = tf.data.Dataset.from_tensors((tf.ones([2, 2]), tf.ones([2, 1])))
+    slow = data.repeat(20).map(lambda x, y: (tf.py_function(wait, [x], tf.float32), y))
+    with watched(str(tmp_path)):
+        model.fit(data, validation_data=slow, verbose=0)
+    text = (tmp_path / "progress-chief.jsonl").read_text()
+    assert '"phase": "validating"' in text
+    assert progress_of(tmp_path).phase == "training"
+
+
+def wait(x: tf.Tensor) -> tf.Tensor:
+    time.sleep(0.02)
+    return tf.ensure_shape(x, [2, 2])
 
 
 def test_fit_says_itself_what_is_wrong_with_its_arguments(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""Sums, averages of gradients, agreement: what workers that train one model do together.
+"""Sums, gradient averages and agreement between workers that train one model together.
 
-For loops of one's own; `training.get_strategy()` does it for Keras's `fit`::
+For custom training loops; for Keras's `fit`, `training.get_strategy()` does the same::
 
     from generic_trainer.training import distributed
 
@@ -10,8 +10,8 @@ For loops of one's own; `training.get_strategy()` does it for Keras's `fit`::
         gradients = distributed.average_gradients(tape).gradient(loss, variables)
         optimizer.apply_gradients(zip(gradients, variables))
 
-The workers are those of `TF_CONFIG`, each with one device. Without it, or with one worker, every
-function returns what it was given.
+The workers are those of `TF_CONFIG`, each with one device. Without `TF_CONFIG`, or with a single
+worker, every function returns its argument unchanged.
 """
 
 from typing import TYPE_CHECKING
@@ -42,9 +42,9 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "_collectives": "all_reduce average_gradients broadcast gather",
-        # Besides what is public, what the rest of `training`, trials and estimators need.
+        # Internal names, for the rest of `training`, for trials and for estimators.
         "_agreement": "agreeing_callback",
-        "_keras": "averaging collect_metrics keep_metrics_in_worker_0 make_strategy",
+        "_keras": "collect_metrics keep_metrics_in_worker_0 make_strategy",
         "_runtime": "agree_to_stop barrier eager_mode explained_failures rank runtime size",
         "_graphs": "any_wants averaging_optimizers start_session_alike sum_in_session",
         "_shares": ("at_least_a_row is_own number_of_rows share_of share_of_rows without_length"),

@@ -1,7 +1,7 @@
-"""Agreement of workers on what `fit` is to train on all of them, in either Keras.
+"""Comparison of the workers' models and numbers of batches before `fit`, in Keras 2 and Keras 3.
 
-Without it, TensorFlow's collectives meet tensors of another type or wait for ones that never come;
-and rows of an embedding stand for another word in each worker.
+Without it, TensorFlow's collectives would receive tensors of different types or wait forever for
+missing ones, and one row of an embedding could mean a different word in each worker.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from generic_trainer._core import internals
 from generic_trainer.training.distributed._runtime import Runtime
 from generic_trainer.training.distributed._strategy import different_models
 
@@ -20,24 +21,24 @@ _AT = "at the start of fit"
 
 
 def agree_to_fit(connected: Runtime, model: Any, params: Mapping[str, Any] | None) -> None:
-    """Raises an error in all workers unless they are to train the same.
+    """Raises an error in all workers unless they train the same model on as many batches.
 
     Args:
-        connected: what connects them.
-        model: of Keras 2 or Keras 3.
-        params: of a callback, once `fit` has begun.
+        connected: the connection with the other workers.
+        model: a model of Keras 2 or Keras 3.
+        params: the `params` of a callback, once `fit` has begun.
 
     Raises:
-        ConfigurationError: they are not.
+        ConfigurationError: models, numbers of batches or numbers of epochs differ.
     """
     connected.agree(_AT, _described(model, params or {}), different_models)
 
 
 def agreeing_callback(keras: ModuleType, connected: Runtime) -> Any:
-    """Returns a callback of a Keras that has the workers agree when `fit` begins."""
+    """Returns a callback of the given Keras that calls `agree_to_fit` when `fit` begins."""
 
     class Agreement(keras.callbacks.Callback):  # type: ignore[name-defined, misc]
-        """Has all workers train the same model on as many batches."""
+        """Stops all workers unless they train the same model on as many batches."""
 
         def on_train_begin(self, logs: Any = None) -> None:
             agree_to_fit(connected, self.model, self.params)
@@ -46,23 +47,25 @@ def agreeing_callback(keras: ModuleType, connected: Runtime) -> Any:
 
 
 def layers_of(model: Any) -> list[Any]:
-    """Returns the layers of a model, and those that are within others."""
+    """Returns the layers of a model, including layers nested inside other layers."""
+    lookup = internals.KERAS_3_LOOKUP_LAYER.name
     found: dict[int, Any] = {}
     waiting = list(getattr(model, "layers", ()))
     while waiting:
         layer = waiting.pop(0)
         if id(layer) not in found:
             found[id(layer)] = layer
-            inner = [*getattr(layer, "layers", ()), getattr(layer, "_lookup_layer", None)]
+            inner = [*getattr(layer, "layers", ()), getattr(layer, lookup, None)]
             waiting += [each for each in inner if each is not None]
     return list(found.values())
 
 
 def _described(model: Any, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what has to be the same in all workers."""
+    """Returns the properties of a training that must be equal in all workers."""
+    made = model.weights if model.built else []  # Keras 2 makes them in the first step, or raises
     weights = {
         f"weight {number}": f"{_path(each)} {_dtype(each)} {tuple(each.shape)}"
-        for number, each in enumerate(model.weights)
+        for number, each in enumerate(made)
     }
     return {
         **weights,
@@ -87,7 +90,7 @@ def _dtype(weight: Any) -> str:
 
 
 def _vocabularies(model: Any) -> Iterator[tuple[str, str]]:
-    """Yields how many entries each lookup layer has, and a digest of them."""
+    """Yields the name of each lookup layer, with the number of its entries and their digest."""
     for number, layer in enumerate(layers_of(model)):
         table = getattr(layer, "lookup_table", None)
         if table is None or not hasattr(table, "export"):

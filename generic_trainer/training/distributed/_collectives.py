@@ -1,9 +1,9 @@
-"""Tensors that all workers compute together: sums, averages of gradients, what one of them has.
+"""Collective operations on tensors: sums, averages of gradients, broadcasts and gathers.
 
-Each function is called by all workers at the same place with tensors of the same types and shapes,
-eagerly, within a `tf.function` or in a graph of TensorFlow 1. CPUs pass them on in a ring; where
-each worker has a GPU of its own, numbers of floating point go by NCCL. A process on its own gets
-back what it gave.
+All workers must call each function at the same point of the program, with tensors of the same types
+and shapes: eagerly, within a `tf.function`, or in a graph of TensorFlow 1. CPUs exchange the
+tensors in a ring; if each worker has a separate GPU, NCCL exchanges floating-point tensors. In a
+process without other workers, each function returns its argument.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,10 +29,11 @@ from generic_trainer.training.distributed._ops import (
 from generic_trainer.training.distributed._runtime import Runtime, eager_mode, runtime
 from generic_trainer.user_code import loaded_modules
 
-# Tensors are put together up to this size: a ring of many small ones waits most of the time, and
-# to put large ones together costs a copy and gains nothing.
-_BUCKET_BYTES = 16 << 20
-# Lengths that are sent together differ from call to call; they are rounded up to few.
+# Smaller tensors are concatenated. A ring spends most of its time waiting if it sends many small
+# tensors one by one; concatenating large ones costs a copy without making the ring faster.
+_LARGE_BYTES = 4 << 20
+# TensorFlow needs another collective for each length, so lengths are rounded up to one of a few.
+# Below this length, the steps between those do not get smaller.
 _SMALLEST_LENGTH = 16
 
 _agreed: set[str] = set()
@@ -47,11 +48,12 @@ def all_reduce(values: Any) -> Any:
         loss, correct, rows = distributed.all_reduce([loss * rows, correct, rows])
 
     Args:
-        values: tensors, arrays and numbers of the same types and shapes on all workers, of any
-            structure; `tf.IndexedSlices` may have another number of rows on each. None stays None.
+        values: a structure of tensors, arrays and numbers, with the same types and shapes on all
+            workers. Only `tf.IndexedSlices` may have a different number of rows on each. None stays
+            None.
 
     Returns:
-        The same structure; of `tf.IndexedSlices`, the rows of all workers.
+        The same structure, with `tf.IndexedSlices` that have the rows of all workers.
 
     Raises:
         ConfigurationError: another worker has other types or shapes.
@@ -75,14 +77,15 @@ def average_gradients(gradients: Any, *, rows: Any = None) -> Any:
         tape = distributed.average_gradients(tape, rows=tf.shape(x)[0])
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
 
-    1. With the number of rows, each worker counts as much as it has: the result is the gradient of
-       the mean over all rows, also where the shares of a batch differ. Without, all count the same.
-    2. A worker without rows counts nothing, whatever its gradients are.
+    1. With `rows`, each worker is weighted by its number of rows, so the result is the gradient of
+       the mean over all rows, even if the workers' shares of a batch differ in size. Without
+       `rows`, all workers have the same weight.
+    2. A worker with 0 rows has no influence, even if its gradients are NaN.
 
     Args:
-        gradients: a list of tensors, `tf.IndexedSlices` and None; or a `tf.GradientTape`, for one
-            whose `gradient(target, sources)` returns such averages.
-        rows: integer [], of the batch that this worker's loss is the mean of.
+        gradients: a list of tensors, `tf.IndexedSlices` and None; or a `tf.GradientTape`. For a
+            tape, the result is a tape whose `gradient(target, sources)` returns such averages.
+        rows: integer [], the number of rows over which this worker's loss is a mean.
 
     Raises:
         ConfigurationError: another worker has gradients of other types or shapes.
@@ -90,44 +93,44 @@ def average_gradients(gradients: Any, *, rows: Any = None) -> Any:
     if isinstance(gradients, tf.GradientTape):
         return _AveragingTape(gradients, rows)
     values = list(gradients)
-    return weighted_means(values, 1 if rows is None else rows, [1.0] * len(values))
+    return weighted_means(values, 1 if rows is None else rows)
 
 
 class _AveragingTape:
-    """A tape whose gradients are averages."""
+    """A gradient tape that averages its gradients over all workers."""
 
     def __init__(self, tape: tf.GradientTape, rows: Any) -> None:
         self._tape, self._rows = tape, rows
 
     def gradient(self, target: Any, sources: Any, **options: Any) -> Any:
-        """Returns what the tape's own method returns, averaged."""
+        """Returns the gradients of the tape, averaged over all workers."""
         gradients = self._tape.gradient(target, sources, **options)
         flat = tf.nest.flatten(gradients, expand_composites=False)
         averages = average_gradients(flat, rows=self._rows)
         return tf.nest.pack_sequence_as(gradients, averages, expand_composites=False)
 
 
-def weighted_means(values: Sequence[Any], weight: Any, factors: Sequence[float]) -> list[Any]:
-    """Returns the means over all workers of tensors and `tf.IndexedSlices`, times a factor each.
+def weighted_means(values: Sequence[Any], weight: Any) -> list[Any]:
+    """Returns the weighted means over all workers of tensors and `tf.IndexedSlices`.
 
     Args:
-        values: floating point; None stays None.
-        weight: number [], how much this worker counts.
-        factors: of the values.
+        values: floating-point tensors; None stays None.
+        weight: number [], the weight of this worker.
     """
     connected = runtime()
     if connected is None:
         return list(values)
-    return _sums(connected, values, tf.cast(weight, tf.float32), factors)
+    return _sums(connected, values, tf.cast(weight, tf.float32))
 
 
 @tf.autograph.experimental.do_not_convert
 def broadcast(values: Any, root: int = 0) -> Any:
-    """Returns what one worker has: the tensors of a structure, in all workers.
+    """Returns, in all workers, the tensors that one worker passes.
 
     Args:
-        values: see `all_reduce`, without `tf.IndexedSlices`.
-        root: the rank of that worker.
+        values: see `all_reduce`, but without `tf.IndexedSlices`. The other workers pass tensors of
+            the same types and shapes, whose values are ignored.
+        root: the rank of the worker whose tensors are returned.
 
     Raises:
         ConfigurationError: another worker has other types or shapes.
@@ -144,7 +147,10 @@ def broadcast(values: Any, root: int = 0) -> Any:
 
 
 def gather_rows(value: Any, axis: int = 0) -> tf.Tensor:
-    """Returns the tensors of all workers one after another, along an axis that they differ in."""
+    """Returns the tensors of all workers, concatenated by rank along an axis.
+
+    Only the lengths of that axis may differ between workers.
+    """
     connected = runtime()
     tensor = tf.convert_to_tensor(value)
     if connected is None:
@@ -156,15 +162,17 @@ def gather_rows(value: Any, axis: int = 0) -> tf.Tensor:
 
 
 def gather(value: Any) -> list[Any]:
-    """Returns what each worker has, by rank; at once, also where a graph is being built.
+    """Returns the values that all workers pass, by rank.
+
+    It runs immediately, even while a graph is being built.
 
     Args:
-        value: numbers, texts, bytes, arrays, containers of them, and objects of classes of the
-            user's own modules, of whatever size; it may differ from worker to worker. Tensors
-            arrive as arrays.
+        value: numbers, strings, bytes, arrays, containers of them, and objects of classes in the
+            user's own modules. Type and size may differ between workers. Tensors arrive as arrays.
 
     Raises:
-        ConfigurationError: it has something else, which nobody should take from another process.
+        ConfigurationError: the value contains an object of another class. Unpickling such objects
+            from another process is unsafe.
     """
     connected = runtime()
     if connected is None:
@@ -174,7 +182,7 @@ def gather(value: Any) -> list[Any]:
     length = -(-len(content) // 4)
     padded = np.zeros(4 * length, np.uint8)
     padded[: len(content)] = content
-    with eager_mode():  # code of TensorFlow 1 turns it off
+    with eager_mode():  # code for TensorFlow 1 may have disabled it
         rows, lengths = _gathered(connected, [tf.constant(padded.view(np.int32))])
         ends = np.cumsum(lengths[0].numpy())
         parts = np.split(rows[0].numpy(), ends[:-1])
@@ -187,15 +195,15 @@ class _Pickler(pickle.Pickler):
 
 
 def _pickled(value: Any, code: Collection[str]) -> bytes:
-    """Returns what other workers read as data, without running anything that it names."""
+    """Returns a pickle that other workers can load with `unpickled_data`, without running code."""
     buffer = io.BytesIO()
     try:
         _Pickler(buffer).dump(value)
         unpickled_data(buffer.getvalue(), code)
     except (AttributeError, TypeError, ValueError, pickle.PicklingError) as error:
         raise ConfigurationError(
-            "training.distributed.gather, or a metric of several slots: expected numbers, texts, "
-            "arrays, containers of them, and objects of classes of your own modules, found "
+            "training.distributed.gather, or a metric of several slots: expected numbers, strings, "
+            "arrays, containers of them, and objects of classes in your own modules, found "
             f"{describe(value)}: {error}."
         ) from error
     return buffer.getvalue()
@@ -204,45 +212,45 @@ def _pickled(value: Any, code: Collection[str]) -> bytes:
 # ---- sums ----------------------------------------------------------------------------------------
 
 
-def _sums(
-    connected: Runtime, values: Sequence[Any], weight: Any = None, factors: Sequence[float] = ()
-) -> list[Any]:
-    """Returns the sums of dense and sparse tensors over all workers, or their weighted means."""
+def _sums(connected: Runtime, values: Sequence[Any], weight: Any = None) -> list[Any]:
+    """Returns the sums of dense and sparse tensors over all workers, or their weighted means.
+
+    All workers must start the same collectives in the same order: the dense tensors bucket by
+    bucket, then the rows of the sparse ones.
+    """
     _check_agreement(connected, values)
     results: list[Any] = list(values)
-    dense = [i for i, each in enumerate(values) if tf.is_tensor(each) and not _is_sparse(each)]
-    sparse = [i for i, each in enumerate(values) if _is_sparse(each)]
     total = None
-    for bucket in _buckets([(i, values[i]) for i in dense]):
+    for bucket in _buckets(values):
         tensors = [values[i] for i in bucket]
         if weight is None:
             reduced = _all_reduced(connected, tensors)
         else:
-            reduced, total = _means(connected, tensors, weight, [factors[i] for i in bucket])
+            reduced, total = _means(connected, tensors, weight)
         for i, each in zip(bucket, reduced, strict=True):
             results[i] = tf.cast(each, values[i].dtype)
+    sparse = [i for i, each in enumerate(values) if _is_sparse(each)]
     if sparse:
-        scales = [None] * len(sparse)
+        scale = None
         if weight is not None:
             if total is None:
                 (total,) = _all_reduced(connected, [weight])
-            share = tf.math.divide_no_nan(weight, tf.cast(total, tf.float32))
-            scales = [share * factors[i] for i in sparse]
-        gathered = _gathered_slices(connected, [values[i] for i in sparse], scales)
+            scale = tf.math.divide_no_nan(weight, tf.cast(total, tf.float32))
+        gathered = _gathered_slices(connected, [values[i] for i in sparse], scale)
         for i, each in zip(sparse, gathered, strict=True):
             results[i] = each
     return results
 
 
 def _means(
-    connected: Runtime, tensors: Sequence[tf.Tensor], weight: tf.Tensor, factors: Sequence[float]
+    connected: Runtime, tensors: Sequence[tf.Tensor], weight: tf.Tensor
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Returns weighted means of tensors that are sent as one type, and the sum of all weights."""
+    """Returns weighted means of tensors that are sent as one type, and the sum of all weights.
+
+    The weight travels in the same collective as the tensors, so the mean costs no second one.
+    """
     own = tf.cast(weight, sent_type(tensors[0]))
-    scaled = [
-        tf.math.multiply_no_nan(tf.cast(each, own.dtype), own * factor)
-        for each, factor in zip(tensors, factors, strict=True)
-    ]
+    scaled = [tf.math.multiply_no_nan(tf.cast(each, own.dtype), own) for each in tensors]
     *totals, whole = _all_reduced(connected, [*scaled, own])
     return [tf.math.divide_no_nan(each, whole) for each in totals], whole
 
@@ -251,23 +259,15 @@ def _is_sparse(value: Any) -> bool:
     return isinstance(value, tf.IndexedSlices)
 
 
-def _buckets(values: Iterable[tuple[int, tf.Tensor]]) -> Iterator[list[int]]:
-    """Yields the numbers of tensors that are sent together: of one type, and not too large."""
-    of_type: dict[tf.DType, list[tuple[int, int]]] = {}
-    for number, tensor in values:
-        sent_as = sent_type(tensor)
-        num_bytes = (tensor.shape.num_elements() or 1) * sent_as.size
-        of_type.setdefault(sent_as, []).append((number, num_bytes))
-    for members in of_type.values():
-        bucket: list[int] = []
-        filled = 0
-        for number, num_bytes in members:
-            if bucket and filled + num_bytes > _BUCKET_BYTES:
-                yield bucket
-                bucket, filled = [], 0
-            bucket.append(number)
-            filled += num_bytes
-        yield bucket
+def _buckets(values: Sequence[Any]) -> list[list[int]]:
+    """Returns the numbers of dense tensors to send together: small ones that are of one type."""
+    buckets: dict[tuple[tf.DType, int | None], list[int]] = {}
+    for number, value in enumerate(values):
+        if tf.is_tensor(value) and not _is_sparse(value):
+            sent_as = sent_type(value)
+            is_large = (value.shape.num_elements() or 1) * sent_as.size > _LARGE_BYTES
+            buckets.setdefault((sent_as, number if is_large else None), []).append(number)
+    return [*buckets.values()]
 
 
 def _all_reduced(connected: Runtime, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -286,16 +286,16 @@ def _all_reduced(connected: Runtime, tensors: Sequence[tf.Tensor]) -> list[tf.Te
     ]
 
 
-# ---- rows, of which each worker has another number -----------------------------------------------
+# ---- rows, whose number differs between workers --------------------------------------------------
 
 
 def _gathered_slices(
-    connected: Runtime, slices: Sequence[tf.IndexedSlices], scales: Sequence[Any]
+    connected: Runtime, slices: Sequence[tf.IndexedSlices], scale: tf.Tensor | None
 ) -> list[tf.IndexedSlices]:
-    """Returns the rows of all workers, each times the scale that it has in its own worker."""
+    """Returns the rows of all workers, after each worker has multiplied its rows by its scale."""
     values = [
         each.values if scale is None else each.values * tf.cast(scale, each.values.dtype)
-        for each, scale in zip(slices, scales, strict=True)
+        for each in slices
     ]
     indices = [tf.cast(each.indices, tf.int64) for each in slices]
     rows, _ = _gathered(connected, [*values, *indices])
@@ -310,7 +310,12 @@ def _gathered_slices(
 def _gathered(
     connected: Runtime, tensors: Sequence[tf.Tensor]
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """Returns the rows of all workers one after another, and the number of each, by rank."""
+    """Returns the rows of all workers, and the number of rows by rank, for each tensor.
+
+    TensorFlow's gather needs equal lengths. So the workers first exchange their numbers of rows,
+    then each pads its rows to the greatest number (rounded up), and the padding is removed from the
+    result.
+    """
     own = tf.stack([tf.shape(each)[0] for each in tensors])
     place = tf.one_hot(connected.rank, connected.size, dtype=tf.int32)
     lengths = reduced_sum(connected, own[:, tf.newaxis] * place)  # [tensors, workers]
@@ -319,7 +324,7 @@ def _gathered(
         longest = _rounded(tf.reduce_max(lengths[i]))
         sent = tf.cast(tensor, sent_type(tensor))
         padding = [[0, longest - own[i]], *([[0, 0]] * (len(tensor.shape) - 1))]
-        with uncompiled():  # its shapes are known when it runs
+        with uncompiled():  # XLA needs static shapes, and these are only known at run time
             gathered = gathered_rows(connected, tf.pad(sent, padding), longest)
             is_row = tf.reshape(tf.sequence_mask(lengths[i], longest), [-1])
             rows.append(tf.cast(tf.boolean_mask(gathered, is_row), tensor.dtype))
@@ -327,8 +332,8 @@ def _gathered(
 
 
 def _rounded(length: tf.Tensor) -> tf.Tensor:
-    """Returns the next of a few lengths, at most a quarter longer."""
-    with tf.device("CPU:0"):  # a GPU would compile a kernel for each of these
+    """Rounds a length up, by less than a quarter, or to a multiple of 4 if it is short."""
+    with tf.device("CPU:0"):  # a GPU would compile a kernel for each of these operations
         exponent = tf.math.log(tf.cast(tf.maximum(length, _SMALLEST_LENGTH), tf.float64))
         exponent = tf.cast(tf.floor(exponent / tf.math.log(tf.constant(2.0, tf.float64))), tf.int32)
         unit = tf.bitwise.left_shift(1, exponent - 2)
@@ -336,9 +341,9 @@ def _rounded(length: tf.Tensor) -> tf.Tensor:
 
 
 def _check_agreement(connected: Runtime, values: Sequence[Any]) -> None:
-    """Compares types and shapes with those of the other workers, when they are new here.
+    """Compares types and shapes with those of the other workers, once for each combination.
 
-    Collectives of different shapes would wait for one another.
+    Without it, collectives of different shapes would wait for one another forever.
     """
     kinds = [_kind(each) for each in values]
     text = json.dumps(kinds)

@@ -1,7 +1,8 @@
-"""Models that are graphs of TensorFlow 1, as estimators build them: trained by several workers.
+"""Training of TensorFlow 1 graphs, as estimators build them, on several workers.
 
-Each worker has a session of its own, which knows of no other. Their optimizers are told to average
-the gradients that they compute, and what sessions hold is made alike from outside.
+Each worker has a separate session without a connection to the others. Patched optimizers average
+the gradients within the graph. Between two calls of a session, functions of this module copy or sum
+the values of its variables over all workers.
 """
 
 from __future__ import annotations
@@ -32,21 +33,23 @@ _ASSIGNS = ("Assign", "ResourceScatter", "Scatter")
 
 @contextlib.contextmanager
 def averaging_optimizers(rows: Any = None) -> Iterator[Callable[[Any], tf.Operation]]:
-    """Has optimizers average gradients over all workers, where they compute or apply them.
+    """Makes optimizers average gradients over all workers within the context.
 
     ::
 
         with averaging_optimizers(tf.shape(x)[0]) as completed:
             step = completed(optimizer.minimize(loss))
 
-    1. Those of `tf.compat.v1.train` average what `compute_gradients` returns, so before anybody
-       clips it. Gradients that come from elsewhere they average when they apply them.
-    2. Those of Keras 2 for such graphs average before they clip.
-    3. `completed` returns a step that also averages what else it changes of the model, such as the
-       moving statistics of batch normalization.
+    1. Optimizers of `tf.compat.v1.train` average the result of `compute_gradients`, that is, before
+       the caller can clip it. If gradients were computed elsewhere, `apply_gradients` averages
+       them.
+    2. Keras 2's optimizers for such graphs average before they clip.
+    3. `completed` returns a training step that also averages the other variables that the step
+       changes, such as the moving statistics of batch normalization.
 
     Args:
-        rows: integer [], of the batch that the loss is the mean of; None: all workers count alike.
+        rows: integer [], the number of rows over which the loss is a mean; None to give all workers
+            the same weight.
 
     `completed` raises:
         ConfigurationError: no gradients were averaged.
@@ -57,7 +60,7 @@ def averaging_optimizers(rows: Any = None) -> Iterator[Callable[[Any], tf.Operat
 
     def means(pairs: Any) -> list[tuple[Any, Any]]:
         pairs = list(pairs)
-        if not has_collectives(graph):  # there are no variables of optimizers yet
+        if not has_collectives(graph):  # optimizers have not created their variables yet
             state.extend(_tf1.global_variables())
         gradients = average_gradients([gradient for gradient, _ in pairs], rows=rows)
         return [(gradient, pair[1]) for gradient, pair in zip(gradients, pairs, strict=True)]
@@ -69,9 +72,9 @@ def averaging_optimizers(rows: Any = None) -> Iterator[Callable[[Any], tf.Operat
     def apply(original: Any, optimizer: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         if id(optimizer) not in averaged:
             _logger.warning(
-                "%s is given gradients that it has not computed: they are averaged over all "
-                "workers as they are now, perhaps clipped. Compute them with its "
-                "compute_gradients, or average them by training.distributed.average_gradients.",
+                "%s received gradients that it did not compute. They are averaged over all "
+                "workers now, perhaps after clipping. Compute them with its compute_gradients, or "
+                "average them with training.distributed.average_gradients before clipping.",
                 type(optimizer).__name__,
             )
             grads_and_vars = means(grads_and_vars)
@@ -83,8 +86,8 @@ def averaging_optimizers(rows: Any = None) -> Iterator[Callable[[Any], tf.Operat
     def completed(step: Any) -> tf.Operation:
         if not has_collectives(graph):
             raise ConfigurationError(
-                "The model is to be trained by several workers, and its training step averages no "
-                "gradients: they come from no optimizer of TensorFlow. Average them by "
+                "The training step does not average gradients over the workers, because they do "
+                "not come from an optimizer of TensorFlow. Average them with "
                 "training.distributed.average_gradients before they are applied."
             )
         step = getattr(step, "op", step)
@@ -117,7 +120,7 @@ def _with_averaged_statistics(step: tf.Operation, state: Sequence[Any], rows: An
 
 
 def _is_assigned(variable: Any) -> bool:
-    """Returns whether anything but its initializer changes a variable."""
+    """Returns whether an operation other than its initializer changes a variable."""
     tensor = getattr(variable, "handle", None)
     tensor = variable.op.outputs[0] if tensor is None else tensor
     initializer = variable.initializer
@@ -131,7 +134,7 @@ def _is_assigned(variable: Any) -> bool:
 
 
 def start_session_alike(session: Any) -> None:
-    """Gives the variables of a session's graph the values that they have in worker 0.
+    """Sets the variables of a session's graph to their values in worker 0.
 
     Raises:
         ConfigurationError: another worker has other variables.
@@ -150,13 +153,17 @@ def start_session_alike(session: Any) -> None:
 
 
 def sum_in_session(session: Any, variables: Sequence[Any]) -> None:
-    """Sets variables of a session, in any order, to the sums of what they are in all workers."""
+    """Sets variables of a session to the sums of their values over all workers."""
+    # By name, because collectives need the same order on all workers.
     ordered = sorted(filter(_is_number, variables), key=lambda variable: variable.op.name)
     _set(session, ordered, all_reduce)
 
 
 def any_wants(wants: bool) -> bool:
-    """Returns whether any worker does; it costs less than `agree_to_stop`, after each step say."""
+    """Returns whether `wants` is true in any worker.
+
+    It costs less than `agree_to_stop`, so it can be called after each step.
+    """
     with eager_mode():
         return bool(all_reduce(int(wants)))
 

@@ -1,9 +1,9 @@
-"""Models of Keras 3 in a `DataParallelStrategy`: what `fit` and `evaluate` do besides.
+"""Adaptation of Keras 3 to training on several workers, and the strategy for its models.
 
-Keras asks the strategy that a model was made in for its share of the data and to run a step. What
-it does not ask for is done here, in methods of its classes that look at the model's strategy first:
-gradients are averaged before they are clipped, metrics are summed up over all workers, and all of
-them start from the same variables.
+Keras calls a model's strategy to distribute the data and to run a step, which is not enough for
+several workers. Wrappers around methods of Keras's classes add the rest: gradients are averaged
+before they are clipped, metrics are summed over all workers, and all workers start from the same
+variables. Models of other strategies are not affected.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from typing import Any
 import tensorflow as tf
 
 from generic_trainer._core import internals
-from generic_trainer._core.keras import keras_3_package, one_more_callback
+from generic_trainer._core.keras import keras_3_package
 from generic_trainer.errors import ConfigurationError
+from generic_trainer.training._hooks import one_more_callback
 from generic_trainer.training.distributed._agreement import agree_to_fit, layers_of
 from generic_trainer.training.distributed._collectives import (
     all_reduce,
@@ -55,8 +56,9 @@ def make_strategy() -> DataParallelStrategy:
     if connected is None or keras is None:
         raise ConfigurationError("expected several workers, as TF_CONFIG lists them, and Keras 3")
     _extend(keras)
-    # A shuffle without a seed of its own is the same in all workers: else their shares of it would
-    # have some rows twice, and others never.
+    # Each worker takes its share of the same batches, so shuffles must be equal in all workers.
+    # Otherwise some rows would be used twice and others never. The seed of worker 0 becomes the
+    # global seed, unless the user has set one.
     (seed, *_) = connected.exchange("at its start", int.from_bytes(os.urandom(4), "big"))
     if getattr(internals.TF_EAGER_CONTEXT.get()(), internals.TF_OP_SEEDS.name, None) is None:
         tf.random.set_seed(seed)
@@ -64,10 +66,10 @@ def make_strategy() -> DataParallelStrategy:
 
 
 class _Strategy(DataParallelStrategy):
-    """A strategy that knows the steps of Keras's models.
+    """A strategy that recognizes the steps of Keras models, and weights them by rows.
 
     Attributes:
-        step: the step of a model that is being run, or traced.
+        step: the step of a model that is being run or traced; None outside of one.
     """
 
     def __init__(self, connected: Runtime, keras: ModuleType) -> None:
@@ -95,7 +97,7 @@ class _Step:
     """A step of a model on this worker's rows of a batch.
 
     Attributes:
-        rows: their number.
+        rows: the number of these rows.
     """
 
     def __init__(self, model: Any, rows: Any) -> None:
@@ -107,19 +109,17 @@ class _Step:
             if variable.dtype.is_floating and not was_made_trainable(variable)
         ]
 
-    def means(self, gradients: list[Any], size: int) -> list[Any]:
+    def means(self, gradients: list[Any]) -> list[Any]:
         """Returns the gradients of the mean loss over the rows of all workers.
 
-        By the way, statistics such as those of BatchNormalization are set to what they would be if
-        each worker's changes to them counted as much as it has rows.
+        It also sets statistics, such as those of BatchNormalization, to their old values plus the
+        mean of the workers' changes, weighted by rows in the same way.
 
         Args:
-            gradients: of this worker's loss, which Keras has divided by the number of workers.
-            size: that number.
+            gradients: the gradients of the mean loss over this worker's rows.
         """
         changes = [variable - before for variable, before in self._statistics]
-        factors = [float(size)] * len(gradients) + [1.0] * len(changes)
-        means = weighted_means([*gradients, *changes], self.rows, factors)
+        means = weighted_means([*gradients, *changes], self.rows)
         for (variable, before), change in zip(
             self._statistics, means[len(gradients) :], strict=True
         ):
@@ -128,7 +128,10 @@ class _Step:
 
 
 def _compiled(model: Any) -> contextlib.AbstractContextManager[None]:
-    """Has XLA compile what it can of a step that is traced, but for sums over workers."""
+    """Makes XLA compile the operations of a traced step, except sums over workers.
+
+    Keras's own `jit_compile` would include them; see `uncompiled`.
+    """
     if not model.jit_compile:
         return contextlib.nullcontext()
     scope: contextlib.AbstractContextManager[None] = tf.xla.experimental.jit_scope()
@@ -137,7 +140,7 @@ def _compiled(model: Any) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def _metrics_of_rows(model: Any, rows: Any) -> Iterator[None]:
-    """Has a step on no rows leave the metrics as they were."""
+    """Restores the metrics after a step without rows, which ran on a row of zeros instead."""
     if isinstance(rows, int) and rows:
         yield
         return
@@ -157,9 +160,10 @@ def _metrics_of_rows(model: Any, rows: Any) -> Iterator[None]:
 
 
 def collect_metrics(model: Any) -> None:
-    """Gives worker 0 what the metrics of all workers have counted, and the others none of it.
+    """Sets the metrics of worker 0 to the sums over all workers, and those of the others to zero.
 
-    For a checkpoint: it holds the state of worker 0.
+    A checkpoint stores the state of worker 0 only, so this is called before each one. The sums over
+    all workers remain correct.
     """
     if isinstance(model.distribute_strategy, _Strategy):
         variables = _metrics_variables(model)
@@ -168,7 +172,10 @@ def collect_metrics(model: Any) -> None:
 
 
 def keep_metrics_in_worker_0(model: Any) -> None:
-    """Has the other workers forget what a checkpoint's metrics have counted."""
+    """Sets the metrics of all workers except worker 0 to zero, after a checkpoint was restored.
+
+    The checkpoint contains sums over all workers; keeping them in each would count them repeatedly.
+    """
     if isinstance(model.distribute_strategy, _Strategy):
         _keep_in_worker_0(model, [each.read_value() for each in _metrics_variables(model)])
 
@@ -185,9 +192,9 @@ def _metrics_variables(model: Any) -> list[tf.Variable]:
 
 
 def _mean_logs(connected: Runtime, logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the mean over all workers of each number in logs, which all give at the same place.
+    """Returns logs in which each number is the mean over all workers.
 
-    So all callbacks decide alike.
+    Callbacks such as EarlyStopping read the logs, so all workers take the same decisions.
     """
     numbers = {name: float(value) for name, value in logs.items() if _is_scalar(value)}
     of_all = connected.exchange("at the end of an epoch", numbers)
@@ -206,7 +213,7 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _extend(keras: ModuleType) -> None:
-    """Has methods of Keras's classes look at the strategy first."""
+    """Replaces methods of Keras's classes with wrappers that act on models of `_Strategy`."""
     for owner, name, around in (
         (keras.Model, "fit", _fit),
         (keras.Model, "evaluate", _evaluate),
@@ -218,20 +225,16 @@ def _extend(keras: ModuleType) -> None:
         (keras.optimizers.Optimizer, "apply", _apply),
         (keras.optimizers.LossScaleOptimizer, "apply", _apply),
         (keras.metrics.Metric, "add_variable", _add_variable),
+        (keras.losses.Loss, "__call__", _loss),
     ):
         setattr(owner, name, _around(getattr(owner, name), around))
-
-
-def averaging(apply: Callable[..., Any]) -> Callable[..., Any]:
-    """Has the `apply` of a class that derives from an optimizer be given means over all workers."""
-    return _around(apply, _apply)
 
 
 def _around(original: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     @tf.autograph.experimental.do_not_convert
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # A model has the strategy that it was made in; other things that of their caller.
+        # A model has the strategy in which it was created; for other objects, the current one.
         strategy = getattr(self, "distribute_strategy", None) or tf.distribute.get_strategy()
         if not isinstance(strategy, _Strategy):
             return original(self, *args, **kwargs)
@@ -258,7 +261,7 @@ def _evaluate(strategy: _Strategy, original: Any, bound: inspect.BoundArguments)
     data = bound.arguments.get("x")
     if not (isinstance(data, tf.data.Dataset) and is_own(data)):
         return original(bound)
-    with strategy.whole_batches():  # all of what this worker has
+    with strategy.whole_batches():  # the dataset has only this worker's data already
         return original(bound)
 
 
@@ -268,7 +271,8 @@ def _predict(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) 
 
 
 def _make_function(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
-    model = bound.args[0]  # whose steps `run` has compiled
+    # `_Strategy.run` enables XLA for the step, and leaves out the collectives.
+    model = bound.args[0]
     asked, model.jit_compile = model.jit_compile, False
     try:
         return original(bound)
@@ -277,14 +281,16 @@ def _make_function(strategy: _Strategy, original: Any, bound: inspect.BoundArgum
 
 
 def _build(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
-    # From the shapes of the dataset. Keras takes a batch, and then later epochs are shuffled anew.
+    # Built from the shapes of the dataset. Keras would read a batch, which advances the random
+    # state of the shuffle: later epochs would then have another order.
     bound.arguments["iterator"] = None
     bound.arguments["data_batch"] = strategy.element_spec
     return original(bound)
 
 
 def _results(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
-    # First of all: a worker that has no data any more waits here, where the others look.
+    # This exchange must come before any collective: workers with more batches notice a worker that
+    # waits in an exchange, but not one that waits in a collective.
     bound.arguments["logs"] = _mean_logs(strategy.connected, bound.arguments["logs"])
     variables = _metrics_variables(bound.args[0])
     own = [variable.read_value() for variable in variables]
@@ -299,21 +305,32 @@ def _results(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) 
 
 def _apply(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
     in_step = tf.distribute.get_replica_context() is not None
-    if not in_step or strategy.gradients_are_averaged:  # by the optimizer around this one
+    # If set, the optimizer that wraps this one has averaged the gradients.
+    if not in_step or strategy.gradients_are_averaged:
         return original(bound)
     gradients = list(bound.arguments["grads"])
-    # A loop of one's own scales its loss by the global batch size; see tf.distribute.
+    # A custom loop divides its loss by the global batch size, as tf.distribute requires, so its
+    # gradients are summed. The step of a model has a mean loss, so its gradients are averaged.
     bound.arguments["grads"] = (
-        all_reduce(gradients)
-        if strategy.step is None
-        else strategy.step.means(gradients, strategy.connected.size)
+        all_reduce(gradients) if strategy.step is None else strategy.step.means(gradients)
     )
     with strategy.averaged_gradients():
         return original(bound)
 
 
+def _loss(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
+    loss = original(bound)
+    if strategy.step is None or strategy.is_whole or bound.args[0].reduction != "sum":
+        return loss
+    # The loss of a worker is a sum over its rows, but gradients are averaged, weighted by rows.
+    # Scaled by all rows / own rows, the weighted mean of the losses is their sum over the workers.
+    rows = tf.cast(strategy.step.rows, tf.float32)
+    return loss * tf.cast(all_reduce(rows) / tf.maximum(rows, 1.0), loss.dtype)
+
+
 def _add_variable(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
-    bound.arguments["aggregation"] = "none"  # each worker counts its own
+    # Each worker counts its own rows; sums over workers are only computed for logs and checkpoints.
+    bound.arguments["aggregation"] = "none"
     return original(bound)
 
 
@@ -322,11 +339,12 @@ def _add_variable(strategy: _Strategy, original: Any, bound: inspect.BoundArgume
 
 def _start_callback(keras: Any, connected: Runtime) -> Any:
     class Start(keras.callbacks.Callback):  # type: ignore[name-defined, misc]
-        """Has all workers train the same model, from the same variables."""
+        """Makes all workers train the same model from the same values of its variables."""
 
         def on_train_begin(self, logs: Any = None) -> None:
             agree_to_fit(connected, self.model, self.params)
-            _start_from_worker_0(self.model)  # which may have loaded others
+            # Each worker may have initialized or loaded other values.
+            _start_from_worker_0(self.model)
 
         def on_train_end(self, logs: Any = None) -> None:
             connected.exchange("at the end of fit", None)
@@ -343,4 +361,4 @@ def _start_from_worker_0(model: Any) -> None:
         variable.assign(value)
     for layer in layers_of(model):
         if hasattr(layer, "adapt_mean") and layer.built:
-            layer.finalize_state()  # it computes with what it has made of them
+            layer.finalize_state()  # a Normalization layer computes with values derived from these

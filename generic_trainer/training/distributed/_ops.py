@@ -1,6 +1,8 @@
-"""Single collectives of TensorFlow: which workers mean the same one, and in which order they come.
+"""Single collective operations of TensorFlow: their keys, their devices and their order.
 
-What is built of them is in `_collectives`.
+A collective completes only if all workers start it with the same keys. If two workers start two
+collectives in different orders, each may wait for the other forever, so the order is fixed in each
+graph. `_collectives` builds sums, means and gathers from them.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ import tensorflow as tf
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training.distributed._runtime import Runtime
 
-# TensorFlow's strategies count their groups from 1. A group has devices of one kind.
+# The keys must differ from those of TensorFlow's strategies, which count from 1. All devices of a
+# group must be of one kind, so there is a group for each.
 _GROUP_KEYS = {"CPU": 1 << 20, "GPU": (1 << 20) + 1}
-# Types that are sent as others. Halves would lose digits in a sum; the rest has no collective.
+# Type → the type that it is sent as. 16-bit floats would lose digits in a sum; TensorFlow has no
+# collectives for the other types.
 _SENT_AS = {
     tf.float16: tf.float32,
     tf.bfloat16: tf.float32,
@@ -33,12 +37,17 @@ _SENT_AS = {
 _PROCESSOR = "/device:CPU:0"
 _SENT = (tf.float32, tf.float64, tf.int32, tf.int64)
 
-# Graph → how many collectives it has, and the last one.
+# Graph → the number of its collectives, and the last of them.
 _traced: weakref.WeakKeyDictionary[Any, tuple[int, Any]] = weakref.WeakKeyDictionary()
 
 
 def reduced_sum(connected: Runtime, tensor: tf.Tensor) -> tf.Tensor:
-    """Returns the sum over all workers of a tensor of a type that `sent_type` returns."""
+    """Returns the sum of a tensor over all workers.
+
+    Args:
+        connected: the connection with the other workers.
+        tensor: of a type that `sent_type` returns, and the same shape on all workers.
+    """
     if _is_for_a_session():
         called = functools.partial(reduced_sum, connected)
         return tf.ensure_shape(_called_in_session(called, [tensor]), tensor.shape)
@@ -48,10 +57,10 @@ def reduced_sum(connected: Runtime, tensor: tf.Tensor) -> tf.Tensor:
 
 
 def gathered_rows(connected: Runtime, tensor: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
-    """Returns the rows of all workers one after another.
+    """Returns the rows of all workers, concatenated by rank.
 
     Args:
-        connected: the workers.
+        connected: the connection with the other workers.
         tensor: [length, ...], of a type that `sent_type` returns.
         length: integer [], the same on all workers.
     """
@@ -73,19 +82,20 @@ def _collective(
     length: tf.Tensor | None = None,
     **attributes: str,
 ) -> tf.Tensor:
-    """Makes a collective that follows the one made before it in the same graph.
+    """Creates a collective that runs after the previous one of the same graph.
 
-    The number by which workers know that they mean the same one comes from what it does and how
-    many came before: a function that is traced once more gets the same ones again.
+    TensorFlow matches the collectives of different workers by their instance key. It is a hash of
+    the description of the collective and its position in the graph, so all workers compute the same
+    keys without communication, and a function that is traced again gets the same keys again.
 
     Args:
-        connected: the workers.
-        tensor: what this one sends.
-        what: what it does.
-        op: the collective.
-        length: integer [], where it differs from call to call: TensorFlow wants another number for
-            each shape.
-        attributes: of the op.
+        connected: the connection with the other workers.
+        tensor: the tensor that this worker sends.
+        what: a description of the operation, equal on all workers.
+        op: the TensorFlow operation.
+        length: integer [], the number of rows if it differs from call to call. It changes the key,
+            because TensorFlow needs a different one for each shape.
+        attributes: further attributes of `op`.
     """
 
     def make(place: str) -> tf.Tensor:
@@ -107,7 +117,9 @@ def _collective(
             return make("eagerly")
     graph = tf.compat.v1.get_default_graph()
     number, last = _traced.get(graph, (0, None))
-    # It has not begun before there is something to send: the data may have come to their end.
+    # Counted only once its input exists: computing the input may end with OutOfRange, if the data
+    # are exhausted, and then this collective never starts. The control dependency on the previous
+    # collective keeps the order in the graph.
     with uncompiled():
         with tf.control_dependencies([tensor] if last is None else [tensor, last]):
             begun = connected.entered.assign_add(1, read_value=False)
@@ -118,15 +130,16 @@ def _collective(
 
 
 def _sends_from(connected: Runtime, kind: tf.DType) -> str:
-    """Returns the device whose memory a collective sends from, of the same kind on all workers.
+    """Returns the device from whose memory a collective sends; its kind is equal on all workers.
 
-    NCCL takes one worker for each GPU, and TensorFlow's collectives on GPUs take no int32.
+    NCCL does not support two workers on one GPU, and TensorFlow's collectives on GPUs do not
+    support int32. In both cases, the tensor is sent from the CPU.
     """
     return connected.device if connected.has_own_gpu and kind.is_floating else _PROCESSOR
 
 
 def uncompiled() -> contextlib.AbstractContextManager[None]:
-    """Has XLA leave out what is made here, within a step that it compiles around that."""
+    """Excludes operations that are created within the context from compilation by XLA."""
     if tf.executing_eagerly():
         return contextlib.nullcontext()
     scope: contextlib.AbstractContextManager[None]
@@ -140,13 +153,14 @@ def _is_for_a_session() -> bool:
 
 
 def _called_in_session(function: Callable[..., tf.Tensor], arguments: list[tf.Tensor]) -> tf.Tensor:
-    """Returns what a function returns that a session calls, in the order of all such calls.
+    """Adds an eager call of a function to a graph for a session, after all earlier such calls.
 
-    A session knows of no other process; what it calls in Python runs eagerly, and does.
+    A session is not connected with other processes, but the eager runtime of this process is. So
+    the session calls back into Python, where the function runs the collective eagerly.
     """
     graph = tf.compat.v1.get_default_graph()
     number, last = _traced.get(graph, (0, None))
-    # On a GPU, such a call of a session fails.
+    # Such a call fails if a session places it on a GPU.
     with tf.control_dependencies([] if last is None else [last]), tf.device(_PROCESSOR):
         result = tf.py_function(function, arguments, arguments[0].dtype)
     _traced[graph] = (number + 1, result.op)
@@ -154,15 +168,15 @@ def _called_in_session(function: Callable[..., tf.Tensor], arguments: list[tf.Te
 
 
 def has_collectives(graph: tf.Graph) -> bool:
-    """Returns whether a graph has anything that all workers compute together."""
+    """Returns whether a graph contains collectives."""
     return graph in _traced
 
 
 def sent_type(tensor: tf.Tensor) -> tf.DType:
-    """Returns the type that a tensor is sent as.
+    """Returns the type to which a tensor is converted before it is sent.
 
     Raises:
-        ConfigurationError: it holds no numbers.
+        ConfigurationError: the tensor is not numeric.
     """
     sent_as = _SENT_AS.get(tensor.dtype, tensor.dtype)
     if sent_as not in _SENT:

@@ -1,7 +1,7 @@
-"""The processes that train together: who they are, and what they tell one another beside tensors.
+"""Connection of the worker processes: ranks, agreement on plain values, detection of deadlocks.
 
-TensorFlow starts the connections between them, the collectives and the coordination service, when a
-`MultiWorkerMirroredStrategy` is made: that is all that one is made for here.
+Creating a `MultiWorkerMirroredStrategy` makes TensorFlow start the collectives and the coordination
+service, a store of keys and values that all workers share. It is only created for that here.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ from generic_trainer.errors import ConfigurationError
 _logger = logging.getLogger(__name__)
 
 _PREFIX = "generic_trainer/distributed"
-# The service keeps a note of each request until the end, so there are few, and they are long.
+# The service keeps a record of each request until the end of the training, so requests wait long
+# for their answer instead of being repeated.
 _REQUEST_MS = 30_000
-# Workers seldom come to the same place at once; one that waits for longer says where it is.
+# Workers seldom arrive at the same time. One that has waited this long publishes where it waits.
 _PATIENCE_MS = 1_000
 _POLL_S = 0.2
-# How long workers may take to start before it is said which of them are missed.
+# How long workers may take to start before the missing ones are logged.
 _ABSENT_S = 30.0
 _OVER: dict[str, Any] = {}
 _END = "at the end of run_fn"
@@ -46,24 +47,24 @@ eager_mode = tf.__internal__.eager_context.eager_mode
 
 
 class Runtime:
-    """What connects this process with the others; one for each process.
+    """The connection of this process with the other workers; one object for each process.
 
     Attributes:
-        strategy: the `MultiWorkerMirroredStrategy` that connects them.
-        tasks: the processes that train, by rank.
-        rank: the number of this one.
-        size: how many they are.
-        device: what this process trains on: its first GPU, else its processor.
-        has_own_gpu: whether each worker trains on a GPU that no other one uses.
-        entered: how many collectives this process has begun; int64 [].
-        failure: why the collectives were aborted; None if they were not.
+        strategy: the `MultiWorkerMirroredStrategy` that connects the workers.
+        tasks: the tasks that train, by rank.
+        rank: the number of this worker.
+        size: the number of workers.
+        device: the device on which this process trains: its first GPU, else its CPU.
+        has_own_gpu: whether each worker trains on a GPU that no other worker uses.
+        entered: the number of collectives that this process has started; int64 [].
+        failure: the reason why the collectives were aborted; None if they were not.
     """
 
     def __init__(self, addresses: Mapping[Task, str]) -> None:
         self.tasks = tuple(addresses)
         self.rank, self.size = self.tasks.index(this_task()), len(self.tasks)
         self.failure: str | None = None
-        self._exchanges = 0  # that have ended
+        self._exchanges = 0  # the number of completed exchanges
         try:
             with _absent_workers_named(addresses):
                 self.strategy = tf.distribute.MultiWorkerMirroredStrategy()
@@ -82,24 +83,27 @@ class Runtime:
         self.has_own_gpu = self._all_have_own_gpus()
 
     def exchange(self, place: str, value: Any) -> list[Any]:
-        """Gives all workers what each of them has, by rank.
+        """Returns, in all workers, the values that each of them passes, by rank.
+
+        It needs no collective: each worker stores its value in the coordination service and reads
+        those of the others. It waits until all workers have called it.
 
         Args:
-            place: where in the training this is, for messages: "at the end of an epoch".
-            value: anything that JSON can hold.
+            place: the point of the training, for messages, such as "at the end of an epoch".
+            value: a value that JSON can represent.
 
         Raises:
-            ConfigurationError: the workers have come to different places.
+            ConfigurationError: the workers called it at different places.
         """
         number = self._exchanges
         entered = self._begun()
-        self._set(f"{number}/{self.rank}", {"place": place, "value": value})
+        self.publish(f"{number}/{self.rank}", {"place": place, "value": value})
         entries = [
             self._wait_for(number, rank, {"place": place, "rank": self.rank, "entered": entered})
             for rank in range(self.size)
         ]
         self._exchanges += 1
-        self._set(f"{number}/waiting", _OVER)  # so that who watches goes on to the next
+        self.publish(f"{number}/waiting", _OVER)  # ends the watch of this exchange in all workers
         for entry in entries:
             if "failure" in entry:
                 raise ConfigurationError(entry["failure"])
@@ -112,25 +116,29 @@ class Runtime:
         return [entry["value"] for entry in entries]
 
     def agree(self, place: str, value: Any, describe: Callable[[str], str]) -> None:
-        """Raises an error in all workers unless all of them have the same.
+        """Raises an error in all workers unless all of them pass equal values.
 
         Args:
             place: see `exchange`.
-            value: anything that JSON can hold.
-            describe: from the list of what differs to the text of the error.
+            value: a value that JSON can represent. Of dicts, only differing fields are reported.
+            describe: returns the error message for a list of the differences.
 
         Raises:
-            ConfigurationError: they have not.
+            ConfigurationError: the values differ.
         """
         values = self.exchange(place, value)
         if any(each != values[0] for each in values):
             raise ConfigurationError(describe(self._listed(list(map(_text, _differing(values))))))
 
     def leave(self) -> None:
-        """Has who still waits for this worker, or will, fail: it does no more of the training."""
+        """Makes workers fail that wait for this one, now or later, because it has finished.
+
+        It takes the place of this worker in the next exchange, and publishes that this worker will
+        not start further collectives.
+        """
         note = {"place": _END, "rank": self.rank, "entered": self._begun()}
-        self._set(f"{self._exchanges}/{self.rank}", {"place": _END, "value": None})
-        self._set(f"{self._exchanges}/waiting", note)
+        self.publish(f"{self._exchanges}/{self.rank}", {"place": _END, "value": None})
+        self.publish(f"{self._exchanges}/waiting", note)
 
     def _all_have_own_gpus(self) -> bool:
         gpus = self.exchange("about to start", _gpu_of(self.device))
@@ -140,15 +148,15 @@ class Runtime:
             return False
         if len({*gpus}) < self.size:
             _logger.warning(
-                "Workers share a GPU: %s. What they send one another goes through their processors "
-                "then, which is slower; gpus_per_worker=1 gives each its own, as does another "
+                "Workers share a GPU: %s. They exchange tensors through their CPUs, which is "
+                "slower. Give each its own GPU with gpus_per_worker=1, or with a different "
                 "CUDA_VISIBLE_DEVICES for each.",
                 self._listed(gpus),
             )
         return len({*gpus}) == self.size
 
     def _begun(self) -> int:
-        with eager_mode():  # also where a graph is being built
+        with eager_mode():  # a graph may be under construction
             return int(self.entered)
 
     def _listed(self, values: Sequence[str]) -> str:
@@ -156,24 +164,28 @@ class Runtime:
         return "; ".join(f"{task.name} {value}" for task, value in pairs)
 
     def _wait_for(self, number: int, rank: int, note: dict[str, Any]) -> dict[str, Any]:
-        """Returns the entry of a worker in an exchange, however long it takes."""
-        entry = self._get(f"{number}/{rank}", _PATIENCE_MS)
+        """Waits without a limit for the entry of a worker in an exchange, and returns it.
+
+        After `_PATIENCE_MS` it publishes where this worker waits; see `_watch`.
+        """
+        entry = self.published(f"{number}/{rank}", _PATIENCE_MS)
         while entry is None:
-            self._set(f"{number}/waiting", note)
-            entry = self._get(f"{number}/{rank}", _REQUEST_MS)
+            self.publish(f"{number}/waiting", note)
+            entry = self.published(f"{number}/{rank}")
         return entry
 
     def _watch(self) -> None:
-        """Aborts the collectives if one can never end, as another worker is in an exchange.
+        """Aborts the collectives if one can never complete, as another worker is in an exchange.
 
-        A worker that waits in an exchange has ended all the collectives that it has begun. Where
-        this one has begun another, each of the two waits for the other.
+        A worker that waits in an exchange has completed all the collectives that it has started,
+        and publishes their number. If this worker has started more of them, the two are in a
+        deadlock: one waits in the exchange, the other in a collective.
         """
         number = 0
-        # An error tells that the cluster is gone, and with it the training.
+        # After an error the cluster no longer exists, and the training has ended as well.
         with contextlib.suppress(tf.errors.OpError):
             while self.failure is None:
-                note = self._get(f"{number}/waiting", _REQUEST_MS)
+                note = self.published(f"{number}/waiting")
                 while note and self._exchanges <= number and self.failure is None:
                     if self._begun() > note["entered"]:
                         self._fail(number, note)
@@ -182,21 +194,26 @@ class Runtime:
 
     def _fail(self, number: int, note: dict[str, Any]) -> None:
         self.failure = (
-            f"{self.tasks[note['rank']].name} is {note['place']}, where it waits for the others, "
-            f"and {self.tasks[self.rank].name} has begun one step more. Expected as many batches "
+            f"{self.tasks[note['rank']].name} is {note['place']} and waits for the others, but "
+            f"{self.tasks[self.rank].name} has begun one step more. Expected as many batches "
             "on all workers: give all of them the same dataset, of which each trains its share."
         )
         _logger.error("%s", self.failure)
-        self._set(f"{number}/{self.rank}", {"failure": self.failure})
+        self.publish(f"{number}/{self.rank}", {"failure": self.failure})
         self._service.abort_collective_ops(tf.errors.FAILED_PRECONDITION, self.failure)
 
-    def _set(self, name: str, value: Any) -> None:
-        # Another worker's note says as much.
+    def publish(self, name: str, value: Any) -> None:
+        """Publishes a value for all workers, unless another worker was faster.
+
+        Args:
+            name: of the value.
+            value: a value that JSON can represent.
+        """
         with contextlib.suppress(tf.errors.AlreadyExistsError):
             self._service.set_config_key_value(f"{_PREFIX}/{name}", json.dumps(value))
 
-    def _get(self, name: str, timeout_ms: int) -> Any:
-        """Returns what was set; None if nothing was in time."""
+    def published(self, name: str, timeout_ms: int = _REQUEST_MS) -> Any:
+        """Waits for a value to be published and returns it; None after the timeout."""
         try:
             text = self._service.get_config_key_value(f"{_PREFIX}/{name}", timeout_ms)
         except tf.errors.DeadlineExceededError:
@@ -214,15 +231,15 @@ def runtime() -> Runtime | None:
     addresses = training_addresses()
     if len(addresses) == 1:
         return None
-    with eager_mode():  # code of TensorFlow 1 turns it off
+    with eager_mode():  # code for TensorFlow 1 may have disabled it
         return Runtime(addresses)
 
 
 @contextlib.contextmanager
 def _absent_workers_named(addresses: Mapping[Task, str]) -> Iterator[None]:
-    """Warns, while this worker waits for the others, of those that nobody seems to have started.
+    """Logs the workers that do not answer while this one waits to be connected.
 
-    TensorFlow waits for an hour, and says nothing.
+    TensorFlow itself waits for an hour without a message.
     """
     are_there = threading.Event()
 
@@ -236,7 +253,7 @@ def _absent_workers_named(addresses: Mapping[Task, str]) -> Iterator[None]:
             if absent and not are_there.is_set():
                 _logger.warning(
                     "Waiting for the workers of TF_CONFIG; nothing answers for %s. Start a process "
-                    "with its place in TF_CONFIG for each, or correct the addresses.",
+                    "with its task in TF_CONFIG for each, or correct the addresses.",
                     ", ".join(absent),
                 )
 
@@ -249,10 +266,10 @@ def _absent_workers_named(addresses: Mapping[Task, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def explained_failures() -> Iterator[None]:
-    """Has collectives that were aborted, as one can never end, fail with the reason.
+    """Replaces TensorFlow's errors of aborted collectives with one that states the reason.
 
     Raises:
-        ConfigurationError: they were.
+        ConfigurationError: the collectives were aborted, because one could never complete.
     """
     try:
         yield
@@ -264,32 +281,32 @@ def explained_failures() -> Iterator[None]:
 
 
 def rank() -> int:
-    """Returns the number of this worker, from 0; that of the chief is 0.
+    """Returns the number of this worker; the chief has 0.
 
     Raises:
-        ConfigurationError: `TF_CONFIG` cannot be understood, or this process trains nothing.
+        ConfigurationError: `TF_CONFIG` is malformed, or this process does not train.
     """
     tasks = training_tasks()
     return tasks.index(this_task()) if len(tasks) > 1 else 0
 
 
 def size() -> int:
-    """Returns the number of workers that train together; 1 for a process on its own.
+    """Returns the number of workers that train together; 1 without other workers.
 
     Raises:
-        ConfigurationError: `TF_CONFIG` cannot be understood, or this process trains nothing.
+        ConfigurationError: `TF_CONFIG` is malformed, or this process does not train.
     """
     return len(training_tasks())
 
 
 def barrier(place: str = "at a barrier") -> None:
-    """Waits until all workers have come here.
+    """Waits until all workers have called this.
 
     Args:
-        place: where that is, for the error of workers that are somewhere else.
+        place: the point of the program, for the error if workers are at different places.
 
     Raises:
-        ConfigurationError: they have come to different places.
+        ConfigurationError: the workers are at different places.
     """
     connected = runtime()
     if connected is not None:
@@ -297,7 +314,9 @@ def barrier(place: str = "at a barrier") -> None:
 
 
 def agree_to_stop(wants: bool) -> bool:
-    """Returns whether any worker wants to stop, in all of them; all call it after the same step.
+    """Returns, in all workers, whether any of them wants to stop.
+
+    All workers must call it after the same step.
 
     ::
 
@@ -307,14 +326,14 @@ def agree_to_stop(wants: bool) -> bool:
                 break
 
     Args:
-        wants: whether this worker does.
+        wants: whether this worker wants to stop.
     """
     connected = runtime()
     return wants if connected is None else any(connected.exchange("about to stop", bool(wants)))
 
 
 def _own_device(task_id: int) -> str:
-    """Returns the name of this process's first GPU, else that of its processor."""
+    """Returns the device name of this process's first GPU, or of its CPU if it has no GPU."""
     kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
     return next(
         device.name
@@ -324,14 +343,14 @@ def _own_device(task_id: int) -> str:
 
 
 def _gpu_of(device: str) -> str | None:
-    """Returns what tells a first GPU from those of other workers; None for a processor."""
+    """Returns an identifier of the first GPU, unique among workers; None for a CPU."""
     if tf.DeviceSpec.from_string(device).device_type != "GPU":
         return None
     return f"{socket.gethostname()} {next(iter(visible_gpus()), '?')}"
 
 
 def _differing(values: Sequence[Any]) -> list[Any]:
-    """Returns the values, of dicts only those fields that are not the same in all."""
+    """Returns the values; dicts are reduced to the fields that differ between them."""
     if not all(isinstance(value, dict) for value in values):
         return list(values)
     names = sorted({name for value in values for name in value})

@@ -1,4 +1,4 @@
-"""A worker's share of the data: of each batch the rows that are its own."""
+"""Division of batches: each worker trains on its share of the rows of every batch."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ _OFF = tf.data.experimental.AutoShardPolicy.OFF
 
 
 def share_of(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
-    """Returns a dataset of the rows that a worker has of each batch.
+    """Returns a dataset with this worker's rows of each batch.
 
-    1. Of a batch of B rows, worker r of n has those from r B / n to (r + 1) B / n. Together they
-       are the batch, also where B is no multiple of n; where B is less, some have none.
-    2. All workers must have the same batches in the same order.
-    3. With `AutoShardPolicy.OFF`, which says that each worker has data of its own, a batch is cut
-       into n batches and the worker trains on all of them.
+    1. Of a batch of B rows, worker r of n gets those from r B / n up to, but not including,
+       (r + 1) B / n, both rounded down. Every row belongs to exactly one worker, even if B is not a
+       multiple of n. If B is less than n, some workers get no rows.
+    2. All workers must read the same batches in the same order.
+    3. `AutoShardPolicy.OFF` declares that each worker reads separate data. Then each batch is split
+       into n batches, and the worker trains on all of them.
 
-    The rows are cut last, so that the position of an iterator is the same for all workers.
+    The rows are cut at the end of the input pipeline, so the position of an iterator is the same on
+    all workers.
 
     Args:
-        dataset: of batches: all its tensors of rank 1 and more have the rows first.
-        rank: number of the worker.
-        size: number of workers.
+        dataset: a dataset of batches; the first axis of all tensors of rank 1 and more is the rows.
+        rank: the number of the worker.
+        size: the number of workers.
     """
     if is_own(dataset):
 
@@ -36,7 +38,8 @@ def share_of(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
 
         return dataset.flat_map(cut)
     options = tf.data.Options()
-    options.experimental_optimization.inject_prefetch = False  # it would hold rows of one worker
+    # A prefetch after the cut would put this worker's rows into the state of the iterator.
+    options.experimental_optimization.inject_prefetch = False
     own = tf.autograph.experimental.do_not_convert(
         lambda *batch: share_of_rows(_element(batch), rank, size)
     )
@@ -44,17 +47,19 @@ def share_of(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
 
 
 def is_own(dataset: tf.data.Dataset) -> bool:
-    """Returns whether a dataset is said to be data that this worker has of its own."""
+    """Returns whether a dataset's sharding policy declares that only this worker reads it."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # in a graph: somebody may have changed them
+        # In a graph, TensorFlow warns that the options may have been changed.
+        warnings.simplefilter("ignore", UserWarning)
         policy = dataset.options().experimental_distribute.auto_shard_policy
     return bool(policy == _OFF)
 
 
 def without_length(data: Any) -> Any:
-    """Returns own data as a dataset whose length is not known; other data as they are.
+    """Removes the known length from a dataset that only this worker reads; see `is_own`.
 
-    Keras asks for as many batches as there were before each of them is cut.
+    `share_of` splits each of its batches, so the new dataset has more of them. Keras would stop
+    after the original number. Other data are returned unchanged.
     """
     if not (isinstance(data, tf.data.Dataset) and is_own(data)):
         return data
@@ -62,7 +67,7 @@ def without_length(data: Any) -> Any:
 
 
 def number_of_rows(structure: Any) -> Any:
-    """Returns how many rows a batch has: an int where that is known, else int32 []."""
+    """Returns the number of rows of a batch: an int if known when tracing, else int32 []."""
     for each in tf.nest.flatten(structure, expand_composites=False):
         if not _has_rows(each):
             continue
@@ -78,11 +83,14 @@ def number_of_rows(structure: Any) -> Any:
 
 
 def at_least_a_row(structure: Any, rows: Any) -> Any:
-    """Returns a batch that a model can be run on: the mean over no rows is no number.
+    """Returns the batch, or a row of zeros if it is empty.
+
+    A worker without rows must run the step as well, because the others wait for its collectives,
+    but the mean over an empty batch is NaN. Its result gets weight 0; see `average_gradients`.
 
     Args:
-        structure: a batch; what is no tensor stays as it is.
-        rows: their number, as `number_of_rows` returns it.
+        structure: a batch; values that are not tensors are returned unchanged.
+        rows: the number of rows, as returned by `number_of_rows`.
     """
     if isinstance(rows, int) and rows:
         return structure
@@ -96,7 +104,7 @@ def at_least_a_row(structure: Any, rows: Any) -> Any:
 
 
 def _with_a_row(structure: Any) -> Any:
-    """Returns a batch of no rows with one of zeros and empty strings."""
+    """Returns an empty batch with one row added, of zeros and empty strings."""
     return tf.nest.map_structure(
         lambda each: _one_row(each) if _has_rows(each) else each,
         structure,
@@ -105,12 +113,12 @@ def _with_a_row(structure: Any) -> Any:
 
 
 def _element(batch: Sequence[Any]) -> Any:
-    """Returns the element that `map` has unpacked where it was a tuple."""
+    """Returns the dataset's element, which `map` unpacks into arguments if it is a tuple."""
     return batch if len(batch) > 1 else batch[0]
 
 
 def share_of_rows(batch: Any, part: Any, size: int) -> Any:
-    """Returns the rows of a batch from `part / size` of them to `(part + 1) / size`."""
+    """Returns part number `part` of a batch whose rows are split into `size` parts."""
     count = number_of_rows(batch)
     start, end = part * count // size, (part + 1) * count // size
 

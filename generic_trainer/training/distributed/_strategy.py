@@ -1,7 +1,7 @@
 """`DataParallelStrategy`: each worker trains on its share, and all have the same variables.
 
-It is what `tf.distribute.MultiWorkerMirroredStrategy` is, for Keras 3, which cannot be trained with
-that one: its variables are plain ones, and so are its datasets.
+It replaces `tf.distribute.MultiWorkerMirroredStrategy`, which cannot train Keras 3. Its variables
+and datasets are ordinary ones, without wrappers of `tf.distribute`.
 """
 
 from __future__ import annotations
@@ -24,31 +24,34 @@ _MEAN = tf.distribute.ReduceOp.MEAN
 
 
 class DataParallelStrategy(tf.distribute.Strategy):
-    """A strategy of one replica on each worker.
+    """A strategy with one replica on each worker.
 
-    1. When `run` is called first, variables get the values that they have in worker 0. Where one
-       has an aggregation, what is assigned to it in `run` is that of all workers.
-    2. `experimental_distribute_dataset` returns a dataset of this worker's rows of each batch; all
-       workers give it the same batches in the same order.
-    3. `run` calls the function; `reduce` and `gather` bring together what the workers have.
+    1. `run` first sets new variables to their values in worker 0. A value that is assigned in `run`
+       to a variable with an aggregation is first aggregated over all workers.
+    2. `experimental_distribute_dataset` returns a dataset of this worker's rows of each batch. All
+       workers must pass it the same batches in the same order.
+    3. `run` calls the function on this worker; `reduce` and `gather` combine the values of all
+       workers.
 
     Attributes:
-        connected: what connects the workers.
-        gradients_are_averaged: whether `all_reduce` in `run` is asked for what is done already.
-        element_spec: of the last dataset that was distributed.
-        variables: those that were made, and do not have the values of worker 0 yet.
-        rows: of the batch that the loss of the function in `run` is the mean of, where that is how
-            much this worker counts; None: the loss is a part of the whole.
+        connected: the connection of the workers.
+        gradients_are_averaged: whether gradients are averaged already, so that `all_reduce` in
+            `run` must return them unchanged.
+        element_spec: the `element_spec` of the last distributed dataset.
+        variables: references to variables that do not have the values of worker 0 yet.
+        rows: the number of rows over which the loss in `run` is a mean, which is the weight of this
+            worker; None if the workers' losses are to be summed.
+        is_whole: whether each worker computes on whole batches instead of its share of them.
     """
 
     def __init__(self, connected: Runtime) -> None:
-        """Makes the strategy of the worker that is connected with others."""
+        """Creates the strategy of this worker."""
         self.connected = connected
         self.gradients_are_averaged = False
         self.rows: Any = None
         self.variables: list[Callable[[], Any]] = []
         self.element_spec: Any = None
-        self._is_whole = False
+        self.is_whole = False
         super().__init__(_Extended(self))
 
     @property
@@ -62,7 +65,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
         return super().run(fn, args, kwargs, options)
 
     def _start_alike(self) -> None:
-        """Gives variables that are new since the last time the values of worker 0."""
+        """Sets variables that were created since the last call to their values in worker 0."""
         with tf.init_scope():
             variables = [made() for made in self.variables] if tf.executing_eagerly() else []
             variables = [each for each in variables if each is not None and each.is_initialized()]
@@ -79,11 +82,11 @@ class DataParallelStrategy(tf.distribute.Strategy):
                 variable.assign(value)
 
     def whole_batches(self) -> contextlib.AbstractContextManager[None]:
-        """Has `experimental_distribute_dataset` return what it is given."""
-        return self._while_true("_is_whole")
+        """Makes `experimental_distribute_dataset` return its argument within the context."""
+        return self._while_true("is_whole")
 
     def averaged_gradients(self) -> contextlib.AbstractContextManager[None]:
-        """Has `all_reduce` of a replica's context return what it is given."""
+        """Makes `all_reduce` of replica contexts return its argument within the context."""
         return self._while_true("gradients_are_averaged")
 
     @contextlib.contextmanager
@@ -96,8 +99,8 @@ class DataParallelStrategy(tf.distribute.Strategy):
             setattr(self, name, before)
 
     def share(self, dataset: tf.data.Dataset, is_whole: bool = False) -> tf.data.Dataset:
-        """Returns the rows of each batch that this worker trains on; all of them if it is whole."""
-        if not (is_whole or self._is_whole):
+        """Returns a dataset of this worker's rows of each batch, or of all rows if it is whole."""
+        if not (is_whole or self.is_whole):
             dataset = share_of(dataset, self.connected.rank, self.connected.size)
         self.element_spec = dataset.element_spec
         return dataset
@@ -122,10 +125,14 @@ class _Replica(tf.distribute.ReplicaContext):  # type: ignore[misc]
 
 
 def _all_reduce_of_rows(reduce_op: Any, value: Any, rows: tf.Tensor) -> Any:
-    """Returns the sum over the workers that have rows; its gradient counts their losses by rows.
+    """Returns the sum or mean over the workers that have rows, with a gradient for weighted losses.
 
-    The gradients of a worker are multiplied by its rows in the end, also those parts of them that
-    are of another worker's loss, as those of a synchronized BatchNormalization are.
+    The whole loss is the mean of the workers' losses, weighted by rows. The sum enters the losses
+    of all workers, for example in a synchronized BatchNormalization, so its gradient has
+    contributions of all of them. `average_gradients` later multiplies the gradients of a worker by
+    that worker's rows, including contributions that come from the losses of others. Therefore the
+    gradient here weights each contribution by the rows of the worker that it comes from, and
+    divides the sum by the rows of the worker that receives it.
     """
     is_mean = reduce_op in (_MEAN, "MEAN", "mean")
 
@@ -154,10 +161,11 @@ def _times(value: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
 
 
 class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
-    """What `tf.distribute` asks a strategy for."""
+    """The methods of a strategy that `tf.distribute` calls."""
 
     def __init__(self, strategy: DataParallelStrategy) -> None:
         super().__init__(strategy)
+        self._strategy = weakref.ref(strategy)
         self._connected = strategy.connected
         self._variables = strategy.variables
         self._share = strategy.share
@@ -172,7 +180,15 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
 
     @property
     def _num_replicas_in_sync(self) -> int:
-        return self._connected.size
+        """The number of workers, or 1 in a step whose loss is the mean over this worker's rows.
+
+        Keras divides some losses by this number: those that it averages itself, but not the means
+        that a custom `train_step` or loss function computes. With 1 it divides none of them, so the
+        gradients of each worker are always those of a mean over its rows.
+        """
+        strategy = self._strategy()
+        in_step = strategy is not None and strategy.rows is not None
+        return 1 if in_step else self._connected.size
 
     @property
     def experimental_between_graph(self) -> bool:
@@ -210,9 +226,9 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
         is_read_together = options.get("synchronization") == tf.VariableSynchronization.ON_READ
         if is_read_together and aggregation != tf.VariableAggregation.NONE:
             raise ConfigurationError(
-                "A variable that is synchronized when it is read cannot be made in the strategy "
-                "of training.get_strategy() under Keras 3; models and metrics of tf_keras make "
-                "such ones. Take tf.distribute.MultiWorkerMirroredStrategy() in its place."
+                "A variable that is synchronized when it is read cannot be created in the strategy "
+                "of training.get_strategy() under Keras 3; models and metrics of tf_keras create "
+                "such variables. Use tf.distribute.MultiWorkerMirroredStrategy() instead."
             )
         with tf.device(self._device):
             variable = next_creator(**options)
@@ -254,7 +270,7 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
     def _local_results(self, value: Any) -> tuple[Any]:
         return (value,)
 
-    # ---- what the workers have together ----------------------------------------------------------
+    # ---- values of all workers -------------------------------------------------------------------
 
     def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
         total = all_reduce(value)
@@ -266,7 +282,7 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
         return total / tf.cast(self._connected.size, total.dtype)
 
     def _batch_reduce_to(self, reduce_op: Any, pairs: Any, options: Any) -> list[Any]:
-        values = all_reduce([value for value, _ in pairs])  # together, not one by one
+        values = all_reduce([value for value, _ in pairs])  # one collective instead of many
         if reduce_op != _MEAN:
             return list(values)
         return [value / tf.cast(self._connected.size, value.dtype) for value in values]
@@ -281,7 +297,7 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
 
 
 def different_models(found: str) -> str:
-    """Returns the text of the error for workers that do not train the same."""
+    """Returns the error message for workers whose models or data differ."""
     return (
         f"The workers do not train the same: {found}. Expected run_fn to build the same model on "
         "all of them, and to give fit the same dataset, of which each worker trains its share."
@@ -289,7 +305,7 @@ def different_models(found: str) -> str:
 
 
 def was_made_trainable(variable: Any) -> bool:
-    """Returns whether a variable was made to be trained, whether or not it is frozen since."""
+    """Returns whether a variable was created as trainable, even if it has been frozen since."""
     return bool(getattr(variable, _MADE_TRAINABLE, True))
 
 
@@ -300,7 +316,7 @@ def _is_number(variable: Any) -> bool:
 
 
 def _aggregated(assign: Callable[..., Any], aggregation: Any) -> Callable[..., Any]:
-    """Returns a variable's method to assign that brings together what the replicas assign."""
+    """Wraps an assigning method of a variable so that it assigns the aggregate of all replicas."""
 
     def assign_together(value: Any, *args: Any, **kwargs: Any) -> Any:
         context = tf.distribute.get_replica_context()

@@ -1,8 +1,7 @@
 """A trained model as a SavedModel that every consumer downstream can use.
 
-`export_model` is what most modules need. `export_on_tensors` writes a model that is called with
-something else than features of tf.Examples; `inference_arguments` is for calling a model that may
-take `training`.
+Most modules need `export_model` alone. `export_on_tensors` writes a model that is not called with
+features of tf.Examples; `inference_arguments` is for calling a model that may take `training`.
 """
 
 from typing import TYPE_CHECKING

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 
@@ -14,44 +14,47 @@ from generic_trainer.training.export._saving import tracked_parts
 EXAMPLES = tf.TensorSpec([None], tf.string, name="examples")
 
 
-class Features(Protocol):
-    """From raw features to the features that the model was trained on.
+class Features:
+    """Raw features, for a pipeline without Transform or a model that contains it.
 
     Attributes:
-        origin: where the features are described, for messages.
+        origin: the source of the features, for messages.
         raw_spec: raw feature name → `tf.io` parsing configuration.
-        tracked: what must be saved with the model for `__call__` to work.
+        tracked: objects that must be saved with the model for `__call__` to work.
     """
 
-    origin: str
-    raw_spec: dict[str, Any]
-    tracked: list[Any]
+    def __init__(self, schema: Any, feature_spec: Mapping[str, Any]) -> None:
+        """Takes the features of a schema, some of which `feature_spec` replaces."""
+        self.origin = "the schema" if schema is not None else "feature_spec"
+        self.raw_spec = {**_parse_spec_of(load_schema(schema)), **feature_spec}
+        self.tracked: list[Any] = []
 
     def __call__(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the features that can be computed from some raw ones."""
+        return dict(raw)
 
     def raw_names(self, names: Iterable[str]) -> set[str]:
         """Returns the raw features that the features `names` are computed from."""
+        return set(names)
 
 
 def features_of(transform_graph: Any, schema: Any, feature_spec: Mapping[str, Any]) -> Features:
-    """Returns the features of the transform graph where there is one, else the raw ones.
+    """Returns the features of the transform graph if there is one, else the raw ones.
 
-    What is named in `feature_spec` replaces what is found.
+    The features in `feature_spec` replace those of the same names.
 
     Raises:
-        ConfigurationError: nothing says which features there are.
+        ConfigurationError: all three sources are missing.
         DataError: the transform graph or the schema cannot be read.
     """
     if transform_graph is not None:
         return _TransformedFeatures(transform_graph, feature_spec)
     if schema is None and not feature_spec:
         raise ConfigurationError(
-            "export_model has to know the raw features: pass transform_graph=, schema= or "
-            "feature_spec=; from fn_args they come when the component is given the outputs of "
-            "Transform or SchemaGen"
+            "export_model needs the raw features: pass transform_graph=, schema= or feature_spec=; "
+            "fn_args has them if the component gets the outputs of Transform or SchemaGen"
         )
-    return _RawFeatures(schema, feature_spec)
+    return Features(schema, feature_spec)
 
 
 def probe(raw_spec: Mapping[str, Any], look: Callable[[dict[str, Any]], Any]) -> Any:
@@ -70,26 +73,11 @@ def type_specs(features: Mapping[str, Any]) -> dict[str, tf.TypeSpec]:
     return {name: tf.type_spec_from_value(feature) for name, feature in features.items()}
 
 
-class _RawFeatures:
-    """The model reads raw features: there is no Transform, or the model has it inside."""
-
-    def __init__(self, schema: Any, feature_spec: Mapping[str, Any]) -> None:
-        self.origin = "the schema" if schema is not None else "feature_spec"
-        self.raw_spec = {**_parse_spec_of(load_schema(schema)), **feature_spec}
-        self.tracked: list[Any] = []
-
-    def __call__(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(raw)
-
-    def raw_names(self, names: Iterable[str]) -> set[str]:
-        return set(names)
-
-
-class _TransformedFeatures:
+class _TransformedFeatures(Features):
     """The transform graph, with its vocabularies.
 
-    The layer leaves out what depends on raw features that it is not given; so one finds out which
-    ones a transformed feature needs, and no label has to be there for a prediction.
+    The layer leaves out features that depend on raw features which it did not get. This shows the
+    raw features that a transformed one needs, so that a prediction needs no label.
     """
 
     def __init__(self, graph: Any, feature_spec: Mapping[str, Any]) -> None:
@@ -112,7 +100,7 @@ class _TransformedFeatures:
         return dict(self._layer(dict(raw)))
 
     def raw_names(self, names: Iterable[str]) -> set[str]:
-        """Leaves out one raw feature after the other and looks what is lost."""
+        """Leaves out one raw feature after the other to see which transformed ones are lost."""
         wanted = set(names)
 
         def needed(raw: dict[str, tf.Tensor]) -> set[str]:
@@ -126,9 +114,9 @@ class _TransformedFeatures:
 
 
 def _parse_spec_of(schema: Any) -> dict[str, Any]:
-    """Returns feature name → `tf.io` parsing configuration, as a `Schema` proto or None tells.
+    """Returns feature name → `tf.io` parsing configuration of a `Schema` proto or None.
 
-    The tensors are the ones that TFXIO (`tf_dataset_factory`) reads with the same schema: a feature
+    The tensors are those that TFXIO (`tf_dataset_factory`) reads with the same schema: a feature
     of fixed shape that is always present is dense, any other is sparse.
     """
     if schema is None:

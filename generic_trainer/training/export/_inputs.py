@@ -1,4 +1,4 @@
-"""The inputs that a model declares, joined to the features there are."""
+"""The inputs that a model declares, matched with the available features."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Declared:
     """One input.
 
     Attributes:
-        name: the feature that the model wants; None where the input has no name.
+        name: the feature that the model wants; None if the input has no name.
         dtype: its type; None for any.
         sparse: whether it takes a `tf.SparseTensor`; None for either.
     """
@@ -31,11 +31,11 @@ class _Declared:
 
 @dataclasses.dataclass(frozen=True)
 class ModelInputs:
-    """How a model is called with what raw features give.
+    """The arguments of a model, as a structure of features.
 
     Attributes:
         raw_spec: the raw features that are needed, name → `tf.io` parsing configuration.
-        structure: what the model is called with, feature names in place of tensors.
+        structure: the arguments of the model, with feature names in place of tensors.
     """
 
     raw_spec: dict[str, Any]
@@ -47,7 +47,7 @@ class ModelInputs:
 
 
 def inference_arguments(model: Any) -> dict[str, bool]:
-    """Returns `{"training": False}` for a model that can be told that this is no training."""
+    """Returns `{"training": False}` for a model that takes this argument, else nothing."""
     function = getattr(model, "call", None) or _call_of(model)
     parameters = inspect.signature(getattr(function, "python_function", function)).parameters
     return {"training": False} if "training" in parameters else {}
@@ -60,7 +60,7 @@ def declared_inputs(model: Any) -> Any:
     Keras model was built or called with, and the `input_signature` of a `tf.function`.
 
     Returns:
-        The structure, for `match_inputs`; None for a model that declares nothing.
+        The structure, for `match_inputs`; None if the model does not declare its inputs.
     """
     symbolic = _attribute(model, "inputs")
     if symbolic:
@@ -82,11 +82,11 @@ def match_inputs(wanted: Any, features: Features, label_keys: Sequence[str] = ()
     Args:
         wanted: feature names, or `declared_inputs`, in the structure that the model is called
             with; None for a dict of all features that can be computed without the labels.
-        features: what there is.
+        features: the available features.
         label_keys: raw features that a prediction must not need.
 
     Raises:
-        ConfigurationError: inputs and features do not fit together; lists all that is wrong.
+        ConfigurationError: inputs and features do not fit together; lists all problems.
     """
     unknown_labels = [
         f"expected raw features of {features.origin}, got {key!r}"
@@ -149,7 +149,7 @@ def _called(model: Any, name: str) -> Any:
 
 def _problems(wanted: _Declared, specs: Mapping[str, Any]) -> Iterator[str]:
     if wanted.name is None:
-        yield "an input has no name; say which features it takes with inputs="
+        yield "an input has no name; name its features with inputs="
         return
     spec = specs.get(wanted.name)
     if spec is None:

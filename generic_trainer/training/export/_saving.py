@@ -1,4 +1,4 @@
-"""The files of a SavedModel: what a model needs to predict, and nothing of its training."""
+"""The files of a SavedModel, without those parts of a model that only its training needs."""
 
 from __future__ import annotations
 
@@ -16,20 +16,17 @@ from generic_trainer.errors import ConfigurationError, ExportError
 
 T = TypeVar("T")
 
-# TF Serving refuses a model that brings more.
-MOST_REQUESTS = 1000
-
 _SAVED = (tf.Variable, tf.saved_model.Asset, tf.saved_model.experimental.TrackableResource)
 _EVERYWHERE = re.compile(r"(/device:CPU:(0|\*))?")
 
 
 class ModelParts(tf.Module):
-    """What is saved of a model.
+    """The parts of a model that are saved.
 
     Attributes:
-        model_weights: TensorFlow's variables, in the order of `model.weights`; there again after
+        model_weights: TensorFlow's variables, in the order of `model.weights`; available after
             `tf.saved_model.load`, for a warm start.
-        parts: whatever else has to be saved.
+        parts: everything else that has to be saved.
     """
 
     def __init__(self, model: Any, others: Sequence[Any] = ()) -> None:
@@ -47,9 +44,9 @@ class ModelParts(tf.Module):
 def tracked_parts(root: Any) -> list[Any]:
     """Returns all variables, tables and assets below `root`, each once.
 
-    What serves training alone is left out: optimizers, which would triple the size of the export,
-    and metrics. So are the functions of the model, such as a `train_step`, and with them whatever
-    they need of the training's cluster.
+    Parts that serve training alone are left out: optimizers, which would triple the size of the
+    export, and metrics. So are the functions of the model, such as a `train_step`, which may need
+    the cluster of the training.
     """
     parts: dict[int, Any] = {}
     for node in _below(root):
@@ -73,7 +70,7 @@ def save(root: ModelParts, directory: str, signatures: Mapping[str, Any]) -> Non
         tf.saved_model.save(root, directory, signatures=dict(signatures))
     except AssertionError as error:
         raise ExportError(
-            "tf.saved_model.save refuses the model, as it does where one uses a variable, lookup "
+            "tf.saved_model.save refuses the model, as it does if it uses a variable, lookup "
             "table or asset that it does not own; make it an attribute of the model or of one of "
             f"its layers (self.table = ...): {error}",
             path=directory,
@@ -82,7 +79,7 @@ def save(root: ModelParts, directory: str, signatures: Mapping[str, Any]) -> Non
 
 
 def outside_of_strategy(function: Callable[[], T]) -> T:
-    """Calls `function` where no distribution strategy is in scope.
+    """Calls `function` outside the scope of any distribution strategy.
 
     A scope belongs to its thread and cannot be left from within, so inside one this is another
     thread.
@@ -91,34 +88,6 @@ def outside_of_strategy(function: Callable[[], T]) -> T:
         return function()
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(function).result()
-
-
-def write_warm_up(
-    directory: str, signature: str, input_name: str, examples: Sequence[bytes]
-) -> None:
-    """Writes what TF Serving replays before it calls a new model ready.
-
-    One Predict request per example goes to `assets.extra/tf_serving_warmup_requests`; at most
-    `MOST_REQUESTS` of them.
-
-    Raises:
-        ConfigurationError: the package with TF Serving's protos is missing.
-    """
-    try:
-        from tensorflow_serving.apis import prediction_log_pb2
-    except ImportError as error:
-        raise ConfigurationError(
-            "warmup_examples needs the protos of TF Serving: pip install tensorflow-serving-api"
-        ) from error
-    folder = os.path.join(directory, "assets.extra")
-    tf.io.gfile.makedirs(folder)
-    log = prediction_log_pb2.PredictionLog()
-    log.predict_log.request.model_spec.signature_name = signature
-    inputs = log.predict_log.request.inputs[input_name]
-    with tf.io.TFRecordWriter(os.path.join(folder, "tf_serving_warmup_requests")) as writer:
-        for example in examples:
-            inputs.CopyFrom(tf.make_tensor_proto([example], tf.string))
-            writer.write(log.SerializeToString())
 
 
 def _below(root: Any) -> Iterator[Any]:
@@ -155,11 +124,11 @@ def _unwrapped(weight: Any) -> tf.Variable:
 
 
 def _clear_devices(directory: str) -> None:
-    """Removes every device from the graph that not every machine has.
+    """Removes devices from the graph that other machines may not have.
 
     `tf.saved_model.save` turns mirrored variables into plain ones and drops their devices. It
-    keeps what stands in a `tf.device` of the model's own code; no option and no enclosing
-    `tf.device` reaches that in a nested `tf.function`, so the file is edited.
+    keeps each `tf.device` of the model's code; neither an option nor an enclosing `tf.device`
+    changes it in a nested `tf.function`, so the file is edited.
     """
     from tensorflow.core.protobuf import saved_model_pb2
 

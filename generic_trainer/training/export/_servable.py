@@ -1,25 +1,33 @@
-"""The object that is saved, and its signatures."""
+"""The functions behind the signatures of an export, and their outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from generic_trainer.errors import ConfigurationError, ExportError
+from generic_trainer.errors import ConfigurationError, ExportError, raise_problems
 from generic_trainer.training.export._features import EXAMPLES, Features, type_specs
 from generic_trainer.training.export._inputs import ModelInputs, inference_arguments
-from generic_trainer.training.export._saving import ModelParts
-from generic_trainer.training.export._tensors import (
-    dense_only,
-    from_tensors,
-    named_outputs,
-    tensor_specs,
-)
 
-Predict = Callable[[Mapping[str, Any]], dict[str, tf.Tensor]]
+# From raw features to named outputs.
+Compute = Callable[[Mapping[str, Any]], dict[str, tf.Tensor]]
 Signature: TypeAlias = tf.types.experimental.PolymorphicFunction
+
+
+def signature(compute: Compute, spec: Mapping[str, Any]) -> Signature:
+    """Returns a signature that takes serialized tf.Examples, string [N].
+
+    Args:
+        compute: gets the raw features.
+        spec: raw feature name → `tf.io` parsing configuration, of the features to parse.
+    """
+
+    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        return compute(tf.io.parse_example(examples, spec))
+
+    return tf.function(serve, input_signature=[EXAMPLES], autograph=False)
 
 
 def make_predict(
@@ -29,10 +37,10 @@ def make_predict(
     preprocess: Callable[[dict[str, Any]], Any] | None,
     postprocess: Callable[[Any], Any] | None,
     output_name: str,
-) -> Predict:
-    """Returns the function from raw features to named outputs; see `export_model`.
+) -> Compute:
+    """Returns the function that predicts; see `export_model`.
 
-    It raises `ExportError` where the model cannot be called with the features, or returns no
+    It raises `ExportError` if the model cannot be called with the features, or does not return
     tensors.
     """
     prepare = preprocess or inputs.arguments
@@ -59,71 +67,64 @@ def make_predict(
     return predict
 
 
-class Servable(ModelParts):
-    """What is saved: no model, only its variables, tables, assets and the functions that serve."""
+def make_transform(features: Features) -> Compute:
+    """Returns the function that computes the dense features, for the Evaluator.
 
-    def __init__(
-        self, model: Any, features: Features, inputs: ModelInputs, predict: Predict
-    ) -> None:
-        super().__init__(model, features.tracked)
-        self._features = features
-        self._raw_spec = inputs.raw_spec
-        self._predict = predict
+    Others are left out: a signature cannot return sparse features, and if they were filled up,
+    their width would depend on the other rows of the batch.
+    """
 
-    def serve(self) -> Signature:
-        """Returns the signature that predicts from serialized tf.Examples, string [N]."""
+    def transform(raw: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        computed = features(raw)
+        dense = {name: value for name, value in computed.items() if isinstance(value, tf.Tensor)}
+        if not dense:
+            raise ConfigurationError(
+                f"from the raw features {list(raw)} alone {features.origin} computes only sparse "
+                "features, which a signature cannot return"
+            )
+        return dense
 
-        def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
-            return self._predict(tf.io.parse_example(examples, self._raw_spec))
-
-        return _signature(serve, EXAMPLES)
-
-    def serve_raw(self) -> Signature:
-        """Returns the signature that predicts from raw features, a tensor for each."""
-
-        def serve_raw(tensors: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-            return self._predict(from_tensors(tensors, self._raw_spec))
-
-        return _signature(serve_raw, tensor_specs(self._raw_spec))
-
-    def transform(self, raw_names: Sequence[str] | None = None) -> Signature:
-        """Returns the signature that computes features out of some raw ones, or all of them."""
-        keys = self._features.raw_spec if raw_names is None else raw_names
-        spec = {key: self._features.raw_spec[key] for key in keys}
-
-        def transform(examples: tf.Tensor) -> dict[str, tf.Tensor]:
-            outputs = dense_only(self._features(tf.io.parse_example(examples, spec)))
-            if not outputs:
-                raise ConfigurationError(
-                    f"of the raw features {list(keys)} alone {self._features.origin} computes no "
-                    "dense feature, so there is no signature to be made of them"
-                )
-            return outputs
-
-        return _signature(transform, EXAMPLES)
-
-    def classify(self, class_names: Sequence[str]) -> Signature:
-        """Returns the signature of TF Serving's Classify API: classes and scores, each [N, K]."""
-
-        def classify(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-            outputs = self._predict(tf.io.parse_example(inputs, self._raw_spec))
-            scores = _scores(outputs, class_names)
-            labels = tf.broadcast_to(tf.constant(list(class_names)), tf.shape(scores))
-            return {"classes": labels, "scores": scores}
-
-        return _signature(classify, tf.TensorSpec([None], tf.string, name="inputs"))
+    return transform
 
 
-def _signature(function: Callable[..., Any], spec: Any) -> Signature:
-    return tf.function(function, input_signature=[spec], autograph=False)
+def named_outputs(outputs: Any, output_name: str, names: Any = None) -> dict[str, tf.Tensor]:
+    """Returns the outputs of a signature.
+
+    1. A tensor is called `output_name`.
+    2. A dict and a named tuple keep their names.
+    3. A list takes `names`, the model's `output_names`, if there are as many; else `output_name`
+       with `_0`, `_1`, ...
+
+    Raises:
+        ExportError: some are not tensors with a row per example; lists all problems.
+    """
+    named = {
+        name: tf.convert_to_tensor(value) if hasattr(value, "__array__") else value
+        for name, value in _named(outputs, output_name, names).items()
+    }
+    problems = [
+        f"output {name!r} should be a dense tensor [batch, ...], found {_describe(value)}"
+        for name, value in named.items()
+        if not isinstance(value, tf.Tensor) or value.shape.rank == 0
+    ]
+    remedy = "the model's outputs cannot be served (change them with postprocess=)"
+    raise_problems(ExportError, remedy, problems)
+    return named
 
 
-def _scores(outputs: Mapping[str, tf.Tensor], class_names: Sequence[str]) -> tf.Tensor:
-    shapes = {name: tensor.shape.as_list() for name, tensor in outputs.items()}
-    fitting = [name for name, shape in shapes.items() if shape[1:] == [len(class_names)]]
-    if len(fitting) != 1:
-        raise ConfigurationError(
-            f"class_names names {len(class_names)} classes, so exactly one output must be "
-            f"[batch, {len(class_names)}], but the outputs are {shapes}"
-        )
-    return tf.cast(outputs[fitting[0]], tf.float32)
+def _named(outputs: Any, output_name: str, names: Any) -> dict[str, Any]:
+    if isinstance(outputs, Mapping):
+        return {str(name): value for name, value in outputs.items()}
+    if hasattr(outputs, "_asdict"):
+        return dict(outputs._asdict())
+    if not isinstance(outputs, (list, tuple)):
+        return {output_name: outputs}
+    if not names or len(names) != len(outputs):
+        names = [f"{output_name}_{index}" for index in range(len(outputs))]
+    return dict(zip(names, outputs, strict=True))
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, tf.Tensor):
+        return "a single value without a batch dimension"
+    return f"a {type(value).__name__}"

@@ -1,6 +1,6 @@
-"""Checkpoints, and going on from them: a killed run loses minutes instead of everything.
+"""Checkpoints to resume from: a killed run loses minutes instead of everything.
 
-`CheckpointManager` is for loops of one's own, `resume_callbacks` for Keras's `fit`.
+`CheckpointManager` is for training loops, `resume_callbacks` for Keras's `fit`.
 """
 
 from typing import TYPE_CHECKING
@@ -18,7 +18,9 @@ __getattr__, __dir__ = lazy_names(
     {
         "_callbacks": "restore_weights resume_callbacks",
         "_manager": "CheckpointManager SavedCheckpoint",
-        # For trials, whose checkpoints hold it too.
+        # For trials, whose checkpoints hold the same.
+        "_adapted": "adapted_state set_adapted_state",
+        "_parts": "variables_of",
         "_plain": "read_state write_state",
         "_randomness": "random_state set_random_state stateful_draws_of_graph",
         "_replicas": "OwnOfReplicas",

@@ -1,4 +1,4 @@
-"""Callbacks with which a killed `fit` of Keras goes on where it was, and the weights they save."""
+"""Callbacks that resume a killed `fit` of Keras, and the weights that they save."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from generic_trainer.errors import ConfigurationError, raise_problems
 from generic_trainer.training.resume._fit import Resume, fitting
 from generic_trainer.training.resume._manager import CheckpointManager
 from generic_trainer.training.resume._schedule import Frequency
-from generic_trainer.training.resume._state import ModelState
+from generic_trainer.training.resume._state import read_weights
 
 _DEFAULT_INTERVAL_S = 60.0
+_DEFAULT_MAX_OVERHEAD = 0.01
 
-# Directory → the callback of a fit in this process that has begun, and not ended if it raised.
+# Directory → the callback of a fit in this process that has begun and not ended.
 _begun: dict[str, Resume] = {}
 
 
@@ -44,58 +45,55 @@ def resume_callbacks(
     callbacks: Sequence[Any] = (),
     every_steps: int | None = None,
     every_s: float | None = None,
-    max_overhead: float | None = 0.01,
     max_to_keep: int = 2,
     wait_s: float = 0.0,
     preemption_grace_s: float = 25.0,
     name: str = "fit",
 ) -> list[Any]:
-    """Returns callbacks with which a killed `model.fit` goes on where it was, in mid-epoch.
+    """Returns callbacks that resume a killed `model.fit` at the batch of its last checkpoint.
 
     ::
 
         model.fit(dataset, epochs=10, steps_per_epoch=1000, callbacks=training.resume_callbacks(
             fn_args, callbacks=[keras.callbacks.EarlyStopping("loss")]))
 
-    1. Weights, optimizer, metrics, epoch, batch, history, the state of `callbacks`, the position
-       in the data and random state (of layers, TensorFlow, NumPy and Python) are restored, for
-       Keras 2 and Keras 3. With the datasets of `fn_args.data_accessor`, also shuffled once more,
-       the steps that follow are those of a run without interruption.
-    2. What draws with stateful ops of TensorFlow draws anew; the log names it after the first step.
-       So does Keras 2's `Dropout`, unless `tf.keras.backend.experimental
-       .enable_tf_random_generator()` was called before it was made. Under a distribution strategy,
-       whose iterators TensorFlow cannot save, a dataset that is iterated anew in each epoch is
-       shuffled in other ways from there on. Where several workers train, NumPy's and Python's
-       state is restored in the chief.
-       A dataset that is iterated anew, and will be again, is read up to where the epoch was: with
-       one that takes long to read, `num_epochs=None` and `steps_per_epoch` resume at once.
-    3. By default a checkpoint is written every minute. Training goes on while one is written. What
-       it costs training is measured, and where that is more than 1 % of the time until the next
-       one is due, the next one is that much later, also with `every_steps`: of steps of 2 ms with a
-       checkpoint that costs 10 ms, one a second is written. A kill loses that second more; see
-       `max_overhead`. A disk that is full costs a warning, not the run.
-    4. SIGTERM writes a checkpoint after the step that is running, then raises `WorkerLostError`.
-       With several workers it is enough that one of them is told: all save after the same step.
-    5. When `fit` ends, that is saved too: a run that is killed in its evaluation or export does not
-       train again. When the model is published, the checkpoints are deleted.
-    6. With several workers, all call this; the chief keeps what it saves.
+    1. All variables that training changes are saved and restored: of layers, of every optimizer
+       and metric, and every `tf.Variable` that is an attribute of the model or of `callbacks`, also
+       in lists, dicts and objects. So are epoch, batch, history, the state of `callbacks`, the
+       position in the data, and random state (of layers, TensorFlow, NumPy and Python). With Keras
+       2 and Keras 3, the steps that follow are those of a run without interruption.
+    2. A resumed `fit` goes through the epochs and batches that are done without computing,
+       evaluating or calling other callbacks, in microseconds for each batch. One real step comes
+       first: it makes the variables. Of data that are iterated anew in each epoch, it reads a batch
+       of each epoch, and the batches of the current one; `num_epochs=None` and `steps_per_epoch`
+       resume without reading.
+    3. The log names what starts anew in a resumed fit. Variables that only a function holds cannot
+       be saved. Stateful ops of TensorFlow draw other numbers; so does Keras 2's `Dropout`, unless
+       `tf.keras.backend.experimental.enable_tf_random_generator()` was called before it was made.
+       Paths in callbacks are those of the new run. A validation that shuffles may take its
+       examples in another order. Where several workers train, NumPy's and Python's state is
+       restored in the chief. Copies of the callbacks, as KerasTuner makes them, save nothing.
+    4. By default a checkpoint is written every minute, and later if saving would take more than 1 %
+       of the time of training; an explicit `every_steps` or `every_s` holds. Training continues
+       while a checkpoint is written. If the disk is full, a warning is logged.
+    5. SIGTERM writes a checkpoint after the step that is running, then raises `WorkerLostError`.
+       With several workers, one that gets it is enough: all save after the same step.
+    6. The end of `fit` is saved too: a run that is killed in its evaluation or export does not
+       train again. Publishing the model deletes the checkpoints.
+    7. With several workers, all call this; only the chief keeps checkpoints.
 
     Args:
         fn_args: the argument of `run_fn`.
-        callbacks: your own callbacks; they come first in the returned list. What they hold of
-            numbers, texts and arrays is saved and restored.
-        every_steps: training steps between two checkpoints, instead of a time; at least so many,
-            unless `max_overhead` is None.
-        every_s: seconds between two checkpoints; 60 by default.
-        max_overhead: the largest share of the time of training that checkpoints may take, as long
-            as it goes on. None writes one after exactly every `every_steps`, whatever that costs;
-            training then waits for the one before. Those that SIGTERM and the end of `fit` ask for
-            are written at once anyway.
+        callbacks: your own callbacks; they come first in the returned list. Their numbers,
+            strings and arrays are saved and restored.
+        every_steps: training steps between two checkpoints, instead of a time.
+        every_s: seconds between two checkpoints. Both save whatever it costs: training then waits
+            for the checkpoint before. SIGTERM and the end of `fit` always save at once.
         max_to_keep: how many checkpoints to keep.
         wait_s: how long to wait, in seconds, for another run with the same checkpoints to end.
         preemption_grace_s: how long after SIGTERM, in seconds, the running step may take before
             the process exits without a checkpoint.
-        name: what to call this `fit`, where `run_fn` has several.
+        name: a name for this `fit`, if `run_fn` has several.
 
     Raises:
         ConfigurationError: an argument is wrong, `fn_args` has no `checkpoint_dir`, or another
@@ -109,10 +107,6 @@ def resume_callbacks(
         problems.append(f"every_steps: expected at least 1, found {every_steps}")
     if every_s is not None and every_s <= 0:
         problems.append(f"every_s: expected more than 0 s, found {every_s}")
-    if max_overhead is not None and not 0 < max_overhead <= 1:
-        problems.append(
-            f"max_overhead: expected a share above 0 and up to 1, or None, found {max_overhead}"
-        )
     directory: str = getattr(fn_args, "checkpoint_dir", None) or ""
     if not directory:
         problems.append(
@@ -122,10 +116,13 @@ def resume_callbacks(
     names = _run.names_of(fn_args)
     if name in names:
         problems.append(
-            f"another fit of this run is called {name!r} already: give each a name of its own, "
+            f"another fit of this run is called {name!r} already: give each another name, "
             "such as resume_callbacks(fn_args, name='fine_tuning')"
         )
     raise_problems(ConfigurationError, "resume_callbacks", problems)
+    frequency = Frequency(every_steps, every_s or 0.0)
+    if every_steps is None and every_s is None:
+        frequency = Frequency(seconds=_DEFAULT_INTERVAL_S, max_overhead=_DEFAULT_MAX_OVERHEAD)
     names.add(name)
     others = list(callbacks)
     path = os.path.join(directory, name)
@@ -146,16 +143,14 @@ def resume_callbacks(
     resume = Resume(
         open_manager,
         others,
-        frequency=Frequency(every_steps, every_s or _DEFAULT_INTERVAL_S, max_overhead),
+        frequency=frequency,
         grace_s=preemption_grace_s,
-        name=name,
-        run_dir=getattr(fn_args, "model_run_dir", None) or "",
     )
     return [*others, resume]
 
 
 def restore_weights(model: Any, fn_args: Any, *, name: str = "fit") -> bool:
-    """Gives a model the weights that a `fit` with `resume_callbacks` has saved last.
+    """Gives a model the weights of the last checkpoint of a `fit` with `resume_callbacks`.
 
     ::
 
@@ -165,7 +160,8 @@ def restore_weights(model: Any, fn_args: Any, *, name: str = "fit") -> bool:
             training.export_model(model, fn_args, label_keys=("tips",))
 
     With this `export_fn` a rehearsal exports untrained weights before the training, and
-    `generic-trainer publish --module-file` exports those of a run whose own export was no good.
+    `generic-trainer publish --module-file` exports the weights of a run whose export was bad.
+    Layers that were adapted, such as `Normalization` and `StringLookup`, are restored too.
 
     Args:
         model: a Keras model; it is built first if it has no variables yet.
@@ -173,10 +169,11 @@ def restore_weights(model: Any, fn_args: Any, *, name: str = "fit") -> bool:
         name: which `fit`, as in `resume_callbacks`.
 
     Returns:
-        False where nothing was saved, as in a rehearsal: the model is as it was.
+        False without a checkpoint, as in a rehearsal: the model is unchanged.
 
     Raises:
-        TrainingError: what was saved belongs to another model.
+        TrainingError: the checkpoint belongs to another model, or the model cannot be built
+            without data: then call it on a batch before.
     """
     directory = os.path.join(getattr(fn_args, "checkpoint_dir", None) or "", name)
     if not gfile().isdir(directory):
@@ -186,5 +183,9 @@ def restore_weights(model: Any, fn_args: Any, *, name: str = "fit") -> bool:
     if saved is None:
         return False
     with fitting(saved.path):
-        ModelState.read_weights(model, saved.path).assert_existing_objects_matched()
+        missing = read_weights(model, saved.path)
+        if missing:
+            raise ValueError(f"it has no {', '.join(missing)}")
+        if not (model.built and model.weights):
+            raise ValueError("the model has no weights yet: call it on a batch before")
     return True

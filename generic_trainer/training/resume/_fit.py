@@ -1,4 +1,4 @@
-"""The Keras callback that saves while `fit` runs and goes on from what was saved."""
+"""The Keras callback that saves checkpoints while `fit` runs, and resumes from them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from generic_trainer._core.cluster import is_chief, is_one_of_several
-from generic_trainer._core.goodput import GoodputMeter
+from generic_trainer._core import internals
+from generic_trainer._core.cluster import is_one_of_several
 from generic_trainer._core.keras import is_keras_3
+from generic_trainer._core.machine import available_cpus
 from generic_trainer._core.signals import SigtermNotice
 from generic_trainer.errors import ConfigurationError, TrainingError, WorkerLostError
 from generic_trainer.training.distributed import (
@@ -24,24 +26,29 @@ from generic_trainer.training.distributed import (
     keep_metrics_in_worker_0,
 )
 from generic_trainer.training.resume._manager import CheckpointManager, SavedCheckpoint
-from generic_trainer.training.resume._randomness import stateful_draws, traced_functions
+from generic_trainer.training.resume._parts import UntrackedVariables, variables_of
+from generic_trainer.training.resume._randomness import (
+    shared_variables,
+    stateful_draws,
+    traced_functions,
+)
 from generic_trainer.training.resume._schedule import (
     Frequency,
     Schedule,
-    cost_s,
+    Stop,
     make_schedule,
-    make_stop,
 )
 from generic_trainer.training.resume._state import (
+    CallbacksState,
     ModelState,
-    ReaderPosition,
+    data_differ,
     move_to,
-    read_callbacks,
-    read_randomness,
-    set_first_epoch,
-    take_callbacks,
+    read_weights,
+    shuffles_within_a_pass,
+    skip,
     take_position,
 )
+from generic_trainer.training.resume._taken import Writer, in_turn
 
 _logger = logging.getLogger(__name__)
 
@@ -51,91 +58,85 @@ class _Position:
     """How far `fit` is; the metadata of its checkpoints.
 
     Attributes:
-        epoch: the current epoch, from 0.
-        batches: batches of this epoch that are done.
-        steps: batches that are done since the start of `fit`, in all epochs.
-        consumed: batches taken from the iterator in use; more than `batches` where one iterator
-            serves many epochs.
-        done: whether `fit` has come to its end.
-        first_epoch: the `initial_epoch` of `fit`.
-        length: batches of an epoch, once one has ended.
-        useful_s: seconds of the run that went into these steps.
+        epoch: the current epoch, as Keras counts it.
+        lengths: the batches of each epoch that has ended.
+        batches: batches of the current epoch that are done.
+        steps: batches that are done in all epochs.
+        consumed: batches taken from the iterator in use; more than `batches` if it serves several
+            epochs.
+        done: whether `fit` has ended.
+        stopped: whether a callback has ended training after this batch.
     """
 
     epoch: int = 0
+    lengths: list[int] = dataclasses.field(default_factory=list)
     batches: int = 0
     steps: int = 0
     consumed: int = 0
     done: bool = False
-    first_epoch: int = 0
-    length: int = 0
-    useful_s: float = 0.0
-
-    def of_reader(self, epochs: int) -> ReaderPosition:
-        is_last = self.epoch + 1 >= epochs
-        return ReaderPosition(self.epoch - self.first_epoch, self.batches, self.consumed, is_last)
-
-
-@dataclasses.dataclass
-class _Replay:
-    """The batches that a resumed `fit` runs through without training.
-
-    Attributes:
-        saved: the checkpoint that holds what they did.
-        position: where it was taken, the end of the replay.
-        batches_read: batches that were taken from the iterator all the same.
-    """
-
-    saved: SavedCheckpoint
-    position: _Position
-    batches_read: int = 0
+    stopped: bool = False
 
 
 class _TrainFunction:
-    """Calls the model's train function, or only pretends to.
+    """Calls the model's train function, or during a replay only pretends to.
 
-    While it replays, the first call is a real step: it makes every variable that training makes,
-    which is then overwritten by what was saved. The others return at once.
+    The first call of a replay is a real step: it makes every variable that training makes, all of
+    which then get the values that were saved.
 
     Attributes:
         function: the model's own.
-        iterator: what the last step was given to read from.
-        source: what it read from, where that is another one.
-        consumed: how many batches the steps have taken from it.
-        replays: whether the steps are those that the checkpoint holds already.
-        limit: after how many batches the data end, where that is known; else None. Keras 2 tries
-            one step more in the first epoch of a fit, and layers draw in it.
+        iterator: gives the batches of the current epoch.
+        consumed: the number of batches that were taken from it.
+        replays: whether this is a replay.
     """
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self.function = function
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        is_past_the_end: Callable[[], bool],
+        give_up: Callable[[], None],
+    ) -> None:
+        self.function, self._is_past_the_end, self._give_up = function, is_past_the_end, give_up
         self.iterator: Any = None
-        self.source: Any = None
         self.consumed = 0
-        self.replays = False
-        self.limit: int | None = None
+        self.replays = self._has_read = self._reads_all = False
         self._logs: Any = None
 
     def __call__(self, iterator: Any) -> Any:
         if iterator is not self.iterator:
-            self.iterator, self.source, self.consumed = iterator, iterator, 0
-        if self.consumed == self.limit:
+            self.iterator, self.consumed = iterator, 0
+            self._reads_all = self.replays and shuffles_within_a_pass(iterator)
+        if self.replays and self._is_past_the_end():
             raise tf.errors.OutOfRangeError(None, None, "End of sequence")
-        if not self.replays:
-            return self.function(self.source)
-        if self._logs is None:
-            self._logs = self.function(self.source)
+        self._has_read = not self.replays or self._logs is None
+        if self._has_read:
+            try:
+                self._logs = self.function(iterator)
+            except (StopIteration, tf.errors.OutOfRangeError):  # the end of the data
+                raise
+            except BaseException:
+                if self.replays:  # Keras calls no callback, which would end the replay
+                    self._give_up()
+                raise
         return self._logs
+
+    def count(self, batches: int) -> None:
+        """Counts the batches of a step; a replay reads those with which shuffles draw seeds."""
+        if not self._has_read:
+            batches = batches if self._reads_all else int(not self.consumed)
+            skip(self.iterator, batches)
+        self.consumed += batches
 
 
 class Resume(tf.keras.callbacks.Callback):
     """See `resume_callbacks`; must be the last of the callbacks.
 
-    Checkpoints are taken at the end of a batch. A resumed `fit` starts at the epoch of the newest
-    one and runs through the batches that are done without training. At the end of the last of them,
-    the point at which the checkpoint was taken, everything is set to what was saved: weights,
-    optimizer, metrics, random generators, the other callbacks, the position in the data. From there
-    on the run cannot tell that it was interrupted.
+    Checkpoints are taken at the end of a batch. A resumed `fit` replays its past: Keras goes
+    through the same epochs and batches as before and makes the same iterators, while no step is
+    computed, no data are evaluated, and no other callback is called. At the end of the batch at
+    which the checkpoint was taken, everything is set to the saved state: variables, random
+    generators, the other callbacks, the position in the data. From there on the run
+    equals one without interruption.
     """
 
     # Keras 2 asks its callbacks for these and for the `_implements_` methods; this one serves its
@@ -150,8 +151,6 @@ class Resume(tf.keras.callbacks.Callback):
         *,
         frequency: Frequency,
         grace_s: float,
-        name: str = "fit",
-        run_dir: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
@@ -160,21 +159,30 @@ class Resume(tf.keras.callbacks.Callback):
         self._frequency = frequency
         self._still_s = 0.0  # for the last checkpoint
         self._grace_s = grace_s
-        self._name, self._run_dir = name, run_dir
         self._clock = clock
         self._is_used = False
         self._resources = contextlib.ExitStack()
-        self._replay: _Replay | None = None
-        self._finished: SavedCheckpoint | None = None
+        self._replay: SavedCheckpoint | None = None
+        self._muting = contextlib.ExitStack()
         self._position = _Position()
+        self._epochs = self._batches = 0  # that have begun; done in the last of them
         self._first_batch = 0
-        self._functions: set[str] | None = None  # that were traced before the first step
+        self._model_state: ModelState | None = None
+        self._is_checked = True
+        self._before: UntrackedVariables | None = None
+        self._functions: set[str] = set()  # that were traced before the first step
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return _Copy()
+
+    def __copy__(self) -> Any:
+        return _Copy()
 
     def on_train_begin(self, logs: Any = None) -> None:
         if self._is_used:
             raise ConfigurationError(
-                "These callbacks have served one fit already: call resume_callbacks for each, with "
-                "a name of its own, such as resume_callbacks(fn_args, name='fine_tuning')."
+                "These callbacks have served one fit already: call resume_callbacks for each fit, "
+                "and pass another name, such as resume_callbacks(fn_args, name='fine_tuning')."
             )
         strategy = self.model.distribute_strategy
         _refuse_parameter_servers(strategy)
@@ -182,88 +190,101 @@ class Resume(tf.keras.callbacks.Callback):
             self._manager = opened.enter_context(self._open_manager())
             self._is_used = True
             self._notice = opened.enter_context(SigtermNotice(self._grace_s))
-            self._stop = opened.enter_context(contextlib.closing(make_stop(self._notice, strategy)))
-            self._meter = opened.enter_context(
-                contextlib.closing(
-                    GoodputMeter(self._manager.directory if is_chief() else None, self._run_dir)
-                )
+            self._stop = opened.enter_context(contextlib.closing(Stop(self._notice, strategy)))
+            self._train = _TrainFunction(
+                self.model.train_function, self._is_past_the_end, self.close
             )
-            self._train = _TrainFunction(self.model.train_function)
             if all(each is not self.model.history for each in self._others):
                 self._others.append(self.model.history)  # which fit has made
+            self._callbacks = CallbacksState(self._others)
             saved = self._manager.latest()
             if saved is not None:
-                self._go_to(saved)
-            self._meter.begin(self._position.steps, self._position.useful_s)
+                self._begin_replay(saved)
+                opened.enter_context(self._muting)
             self._resources = opened.pop_all()
         self._schedule = self._make_schedule()
         self.model.train_function = self._train
         self._functions = traced_functions()
+        self._before = UntrackedVariables(self._known())
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        set_first_epoch(self.model, None)  # Keras has read it, and would in the next fit too
-        if not self._position.steps:
-            self._position.first_epoch = epoch
-        self._position.epoch, self._position.batches = epoch, 0
+        self._epochs, self._batches = self._epochs + 1, 0
+        if self._replay is None:
+            self._position.epoch, self._position.batches = epoch, 0
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._position.length = self._position.batches
+        if self._replay is None:
+            self._position.lengths.append(self._position.batches)
+            self._position.batches = 0
+            self._is_checked = False  # a validation may have made variables
+        elif self._position.lengths[self._epochs - 1 : self._epochs] != [self._batches]:
+            raise data_differ()
+        elif self._position.done and self._epochs == len(self._position.lengths):
+            self._end_replay(self._replay)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._first_batch = batch  # of an execution of several steps
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self._functions is not None:
-            _name_stateful_draws(traced_functions() - self._functions)
-            self._functions = None
         count = batch - self._first_batch + 1
+        if self._before is not None:
+            _log_draws(traced_functions() - self._functions)
+            _log_untracked(self._before.changed(self._known()))
+            self._before = None
+        position = self._position
+        self._train.count(count)
+        self._batches = batch + 1
         if self._replay is not None:
-            # Only the first execution of a replay reads from the iterator.
-            self._replay.batches_read = self._replay.batches_read or count
-            if batch + 1 >= self._replay.position.batches:
+            if self._epochs > len(position.lengths) and batch + 1 >= position.batches:
                 self._end_replay(self._replay)
+            elif position.stopped and self._epochs == len(position.lengths):
+                self.model.stop_training = batch + 1 >= position.lengths[-1]
             return
-        self._train.consumed += count
-        self._position.batches = batch + 1
-        self._position.steps += count
-        self._position.consumed = self._train.consumed
-        self._meter.step_ends(self._position.steps)
-        if self._stop.is_due(self._position.steps):
+        position.batches = batch + 1
+        position.steps += count
+        position.consumed = self._train.consumed
+        position.stopped = self.model.stop_training
+        if self._stop.is_due(position.steps):
             self._save(wait=True)
             self._wait_for_worker_0()
             self._end_early()
-        # While the one before is being written, a checkpoint stays due and training goes on. Of
-        # several workers, which save after the same steps, none may put it off.
+        # While the one before is being written, a checkpoint that no user has asked for stays due
+        # and training goes on. Of several workers, which save after the same steps, none may put
+        # it off.
         waits = (
             self._manager.is_writing
             and self._frequency.max_overhead is not None
             and not is_one_of_several()
         )
-        if not waits and self._schedule.is_due(self._position.steps, self._cost_s()):
+        if not waits and self._schedule.is_due(position.steps, self._cost_s()):
             self._save()
 
     def on_train_end(self, logs: Any = None) -> None:
         """Saves that there is nothing left to train: what follows may still be killed."""
-        set_first_epoch(self.model, None)
         self.model.train_function = self._train.function
-        if self._finished is not None:
-            self._read_others(self._finished)  # fit's History has begun after this callback
-            read_randomness(self._finished.path, self.model)
+        if self._replay is not None:
+            self.close()
+            raise data_differ()
+        if self._position.done:
+            self.model.stop_training = self._position.stopped
         elif self._position.steps:
             self._position.done = True
             self._save(wait=True)
-            if is_chief():
-                _logger.info("Goodput %s", self._meter.end(self._name))
         if self._notice.received:
             self._end_early()
         self.close()
 
     def close(self) -> None:
-        """Ends what the fit has begun: to listen, and to keep others from its checkpoints.
+        """Restores signal handlers and releases the lock on the checkpoints.
 
-        A `fit` that ends does so by itself; one that raises calls none of its callbacks.
+        A `fit` that ends calls this; one that raises calls no callback.
         """
         self._resources.close()
+
+    def mutes(self, hook: str, *arguments: Any) -> bool:
+        """Returns whether a hook is not called on the other callbacks."""
+        begins = hook == "on_epoch_begin" and arguments[0] == self._position.epoch
+        return self._replay is not None and not (begins and not self._position.done)
 
     def _implements_train_batch_hooks(self) -> bool:
         return True
@@ -273,68 +294,59 @@ class Resume(tf.keras.callbacks.Callback):
 
     _implements_predict_batch_hooks = _implements_test_batch_hooks
 
-    def _go_to(self, saved: SavedCheckpoint) -> None:
+    def _begin_replay(self, saved: SavedCheckpoint) -> None:
         with fitting(saved.path):
             self._position = position = _Position(**saved.metadata)
-            ModelState.read_weights(self.model, saved.path)
+            read_weights(self.model, saved.path)  # layers compute constants from them
         if position.done:
             _logger.info("Training had ended before this run: its result is in %s", saved.path)
-            set_first_epoch(self.model, self.params["epochs"])
-            self._finished = saved
-            self._read_others(saved)
-            return
-        _logger.info(
-            "Resuming in epoch %d after %d of its batches (%d steps in all), from %s",
-            position.epoch + 1,
-            position.batches,
-            position.steps,
-            saved.path,
-        )
-        set_first_epoch(self.model, position.epoch)
-        self._replay = _Replay(saved, dataclasses.replace(position))
-        self._train.replays = True
-
-    def _end_replay(self, replay: _Replay) -> None:
-        path = replay.saved.path
-        self._replay, self._train.replays = None, False
-        self._position = replay.position
-        self._train.consumed = replay.position.consumed
-        if not is_keras_3(self.model) and replay.position.consumed == replay.position.batches:
-            self._train.limit = replay.position.length or None
-        with fitting(path):
-            self._model_state.read(path)
-            keep_metrics_in_worker_0(self.model)
-            self._train.source = move_to(
-                self._train.source,
-                path,
-                replay.position.of_reader(self.params["epochs"]),
-                model=self.model,
-                read=replay.batches_read,
+        else:
+            _logger.info(
+                "Resuming in epoch %d after %d of its batches (%d steps in all), from %s",
+                position.epoch + 1,
+                position.batches,
+                position.steps,
+                saved.path,
             )
-            read_randomness(path, self.model)
-        self._read_others(replay.saved)
-        self._schedule = self._make_schedule()
+        self._replay, self._train.replays = saved, True
+        self._muting.enter_context(_muted(self))
 
-    def _read_others(self, saved: SavedCheckpoint) -> None:
+    def _is_past_the_end(self) -> bool:
+        """Returns whether the data of an epoch that is replayed end before the next batch."""
+        lengths = self._position.lengths
+        return self._epochs <= len(lengths) and self._first_batch >= lengths[self._epochs - 1]
+
+    def _end_replay(self, saved: SavedCheckpoint) -> None:
+        path, position = saved.path, self._position
+        self._replay, self._train.replays = None, False
+        self._muting.close()
+        with fitting(path):
+            self._state_of_model().read(path)
+            keep_metrics_in_worker_0(self.model)
+            if not position.done:
+                move_to(self._train.iterator, path, position.consumed - self._train.consumed)
+            self._train.consumed = position.consumed
         try:
-            read_callbacks(saved.path, self._others)
+            self._callbacks.read(path, self.model)
         except ValueError as error:
             raise ConfigurationError(
-                f"The checkpoint {saved.path} does not fit resume_callbacks(callbacks=...): "
-                f"{error}. Pass the same callbacks in the same order, or delete it to start afresh."
+                f"The checkpoint {path} does not fit resume_callbacks(callbacks=...): {error}. "
+                "Pass the same callbacks in the same order, or delete it to start afresh."
             ) from error
+        self.model.stop_training = position.stopped or position.done
+        self._schedule = self._make_schedule()
 
     def _save(self, *, wait: bool = False) -> None:
-        """Saves beside training; with `wait`, where no step follows."""
-        is_taken = self._model_state.can_be_taken  # looked at once, which is no cost of the next
+        """Saves beside training; with `wait`, before the fit ends."""
+        self._state_of_model()  # looked at once, which is no cost of the next
         start_s = self._clock()
         steps = self._position.steps
-        self._position.useful_s = self._meter.useful_s
         collect_metrics(self.model)
         write, metadata = self._take(), dataclasses.asdict(self._position)
         for act in (
             self._manager.wait,  # for the one before, which may have failed
-            lambda: self._manager.save(steps, write, metadata, wait=wait, is_taken=is_taken),
+            lambda: self._manager.save_beside(steps, write, metadata),
+            *([self._manager.wait] if wait else []),
         ):
             try:
                 act()
@@ -342,30 +354,30 @@ class Resume(tf.keras.callbacks.Callback):
                 _logger.warning("Training goes on without a new checkpoint: %s", error)
         self._still_s = self._clock() - start_s
         self._schedule.saved(steps)
-        self._meter.saved()
 
     def _cost_s(self) -> float:
-        """Returns what the last checkpoint has cost training."""
-        return cost_s(self._still_s, self._manager.processor_s)
+        """Returns the seconds of training that the last checkpoint cost.
 
-    def _take(self) -> Callable[[str], None]:
-        """Returns what writes the state of this moment into a directory."""
-        taken = [self._model_state.take(), take_callbacks(self._others, self.model)]
-        if not self._position.done:
-            position = self._position.of_reader(self.params["epochs"])
-            taken.append(take_position(self._train.source, position))
+        That are those in which training stood still, and the processor time of the thread that
+        wrote beside training, by its share of the processors.
+        """
+        return self._still_s + self._manager.processor_s / len(available_cpus())
 
-        def write(directory: str) -> None:
-            for write_part in taken:
-                write_part(directory)
-
-        return write
+    def _take(self) -> Writer:
+        """Returns a writer of the present state."""
+        taken = [self._state_of_model().take(), self._callbacks.take(self.model)]
+        position = self._position
+        if not position.done:
+            is_last = position.epoch + 1 >= self.params["epochs"]
+            iterator, consumed = self._train.iterator, position.consumed
+            taken.append(take_position(iterator, position.batches, consumed, is_last=is_last))
+        return in_turn(*taken)
 
     def _wait_for_worker_0(self) -> None:
         """Returns when worker 0 has saved, which alone writes: the first to end has all stopped."""
         if isinstance(self.model.distribute_strategy, DataParallelStrategy):
             with contextlib.suppress(tf.errors.OpError):  # it has saved, and is gone already
-                barrier("told to stop, and has saved")
+                barrier("has saved before it stops")
 
     def _end_early(self) -> None:
         self.close()
@@ -376,30 +388,87 @@ class Resume(tf.keras.callbacks.Callback):
             signal="SIGTERM",
         )
 
-    @functools.cached_property
-    def _model_state(self) -> ModelState:
-        return ModelState(self.model)
+    def _state_of_model(self) -> ModelState:
+        if self._model_state is None or not (self._is_checked or self._model_state.has_all()):
+            self._model_state = ModelState(self.model, self._others)
+        self._is_checked = True
+        return self._model_state
+
+    def _known(self) -> list[Any]:
+        """Returns the variables that checkpoints have."""
+        groups = variables_of(self.model, self._others).values()
+        known = [each for group in groups for each in group.values()]
+        strategy = self.model.distribute_strategy
+        if isinstance(strategy, DataParallelStrategy):  # which counts its collectives
+            known.append(strategy.connected.entered)
+        return known + shared_variables(self.model)
 
     def _make_schedule(self) -> Schedule:
         strategy = self.model.distribute_strategy
         return make_schedule(self._frequency, self._position.steps, strategy, self._clock)
 
 
+class _Copy(tf.keras.callbacks.Callback):
+    """Takes the place of a copied `Resume`, which cannot know which of several fits it serves."""
+
+    _supports_tf_logs = True
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        _logger.warning(
+            "This fit starts afresh and saves no checkpoints: it got a copy of resume_callbacks, "
+            "as KerasTuner makes for each trial, and its checkpoints could be those of another "
+            "trial. To resume it, call resume_callbacks with another name for each fit, in "
+            "HyperModel.fit for example."
+        )
+
+    def _implements_train_batch_hooks(self) -> bool:
+        return False
+
+    _implements_test_batch_hooks = _implements_train_batch_hooks
+    _implements_predict_batch_hooks = _implements_train_batch_hooks
+
+
+@contextlib.contextmanager
+def _muted(resume: Resume) -> Iterator[None]:
+    """Keeps a fit that is replayed from calling other callbacks and from evaluating."""
+    model = resume.model
+    keras = sys.modules["keras" if is_keras_3(model) else "tf_keras"]
+
+    def call(hook: str, original: Callable[..., Any], callbacks: Any, *args: Any, **kw: Any) -> Any:
+        if resume in callbacks.callbacks and resume.mutes(hook, *args):
+            try:
+                return getattr(resume, hook)(*args, **kw)
+            except BaseException:
+                resume.close()
+                raise
+        return original(callbacks, *args, **kw)
+
+    with contextlib.ExitStack() as replaced:
+        kind = keras.callbacks.CallbackList
+        for event in ("epoch", "train_batch"):
+            for hook in (f"on_{event}_begin", f"on_{event}_end"):
+                around = functools.partial(call, hook)
+                replaced.enter_context(internals.replaced_method(kind, hook, around))
+        model.evaluate = lambda *args, **kwargs: {}
+        replaced.callback(delattr, model, "evaluate")
+        yield
+
+
 @contextlib.contextmanager
 def fitting(path: str) -> Iterator[None]:
-    """Tells what is raised where a good checkpoint is restored into something else."""
+    """Replaces errors of a checkpoint that belongs to another model or other data."""
     try:
         yield
     except (AssertionError, KeyError, TypeError, ValueError, tf.errors.OpError) as error:
         if isinstance(error, ConfigurationError):
             raise
         raise TrainingError(
-            f"The checkpoint {path} does not fit the model and the data that are trained now: "
-            f"{error}. Train what it was saved from, or delete it to start afresh."
+            f"The checkpoint {path} does not fit the model and the data of this run: {error}. "
+            "Restore the code that wrote it, or delete the checkpoint to start afresh."
         ) from error
 
 
-def _name_stateful_draws(functions: set[str]) -> None:
+def _log_draws(functions: set[str]) -> None:
     places = stateful_draws(functions)
     if places:
         _logger.warning(
@@ -408,6 +477,16 @@ def _name_stateful_draws(functions: set[str]) -> None:
             "Keras 2, call tf_keras.backend.experimental.enable_tf_random_generator() before you "
             "make them; elsewhere, draw with a tf.random.Generator.",
             ", ".join(places),
+        )
+
+
+def _log_untracked(names: list[str]) -> None:
+    if names:
+        _logger.warning(
+            "If this fit is resumed, these variables start anew, because they are attributes "
+            "neither of the model nor of a callback: %s. Assign them, or the object that has them, "
+            "to an attribute of the model.",
+            ", ".join(names),
         )
 
 

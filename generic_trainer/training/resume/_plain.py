@@ -1,7 +1,7 @@
-"""Plain state as files: numbers, texts, arrays, and lists, tuples and dicts of them.
+"""Plain state as files: numbers, strings, arrays, and lists, tuples and dicts of them.
 
-`<name>.json` holds the structure, `<name>.npz` its arrays. Reading them runs no code, whoever has
-written them. What is not plain can be kept as a pickle in its place, which is read as data only.
+`<name>.json` holds the structure, `<name>.npz` its arrays. Reading them never runs code. Other
+objects can be kept as pickles, which are read as data only.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from generic_trainer._core.files import read_whole, write_whole
 from generic_trainer._core.values import unpickled_data
+from generic_trainer.training.resume._taken import Writer
 
 # Of an object of a class derived from these, JSON would keep a part.
 _SCALARS = {type(None), bool, int, float, str}
@@ -44,10 +45,29 @@ def write_state(
         NotPlain: it has something else.
         ValueError: it has objects of other classes than those of `code` and of data.
     """
+    taken_state(name, value, code=code)(directory)
+
+
+def taken_state(name: str, value: Any, *, code: Collection[str] | None = None) -> Writer:
+    """Returns a writer of a value as it is now; see `write_state`."""
     arrays: dict[str, np.ndarray] = {}
     text = json.dumps(encoded(value, arrays, code))
-    write_arrays(os.path.join(directory, f"{name}.npz"), arrays)
-    write_whole(os.path.join(directory, f"{name}.json"), text)
+    arrays = {key: np.array(array) for key, array in arrays.items()}  # others may change them
+
+    def write(directory: str) -> None:
+        write_arrays(os.path.join(directory, f"{name}.npz"), arrays)
+        write_whole(os.path.join(directory, f"{name}.json"), text)
+
+    return write
+
+
+def is_plain(value: Any) -> bool:
+    """Returns whether a value is plain data."""
+    try:
+        encoded(value, {})
+    except NotPlain:
+        return False
+    return True
 
 
 def read_state(directory: str, name: str, *, code: Collection[str] = ()) -> Any:
@@ -126,4 +146,6 @@ def _pickled(value: Any, code: Collection[str]) -> dict[str, str]:
 
 def _is_saved_by_numpy(dtype: np.dtype) -> bool:
     """Whether a file of NumPy keeps arrays of a type: not objects, nor types of others."""
-    return not dtype.hasobject and dtype.isbuiltin == 1
+    # Not `isbuiltin`, which is false for the type of an array that another process has pickled.
+    formats = np.lib.format
+    return not dtype.hasobject and formats.descr_to_dtype(formats.dtype_to_descr(dtype)) == dtype

@@ -1,6 +1,6 @@
-"""Random state: from where the generators go on that a training draws from.
+"""Random state of all generators that a training draws from.
 
-Each has a place of its own: Python's and NumPy's in their modules, TensorFlow's in a global
+Their places differ: Python's and NumPy's in their modules, TensorFlow's in a global
 variable and in the seeds that it gives to single operations, Keras 3's in variables of layers and
 one more, Keras 2's in layers, which leave theirs out of checkpoints on purpose.
 """
@@ -18,6 +18,7 @@ from generic_trainer._core import internals
 from generic_trainer._core.cluster import is_chief
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer.errors import TrainingError
+from generic_trainer.training.resume._parts import walk
 
 _GENERATORS = (random.Random, np.random.RandomState, np.random.Generator, tf.random.Generator)
 _LAYERS = "layer_rng_states"
@@ -65,7 +66,7 @@ def random_state(model: Any = None) -> dict[str, Any]:
 
 
 def set_random_state(model: Any, state: Mapping[str, Any]) -> None:
-    """Sets what `random_state` has returned; names that are missing change nothing.
+    """Sets the state that `random_state` has returned; missing names change nothing.
 
     Workers other than the chief, whose state it is, set what is part of the model.
 
@@ -76,15 +77,15 @@ def set_random_state(model: Any, state: Mapping[str, Any]) -> None:
     Raises:
         TrainingError: the model has another number of layers that draw.
     """
-    generators = list(_of_layers(model))
+    generators = _of_layers(model)
     states = state.get(_LAYERS, [])
-    # An earlier release wrote none for Keras 3.
-    if states and len(states) != len(generators):
+    if len(states) != len(generators):
         raise TrainingError(
             f"The checkpoint has the random state of {len(states)} layers, and the model has "
-            f"{len(generators)} that draw. Train what was saved, or delete it to start afresh."
+            f"{len(generators)} that draw. Restore the model that was saved, or delete the "
+            "checkpoint to start afresh."
         )
-    for generator, kept in zip(generators, states, strict=False):
+    for generator, kept in zip(generators, states, strict=True):
         set_state_of(generator, kept)
     if not is_chief():
         return
@@ -118,21 +119,15 @@ def _shared(model: Any) -> dict[str, Any]:
     }
 
 
-def _of_layers(model: Any) -> Iterable[tf.random.Generator]:
-    """Yields the generators of layers that are no part of what a model's checkpoint holds."""
-    if model is None:
-        return
-    if is_keras_3(model):  # whose own are among the variables
-        for layer in internals.KERAS_3_LAYERS.of(model)():
-            yield from (one for one in vars(layer).values() if isinstance(one, tf.random.Generator))
-        return
-    # Not `submodules`, which stumbles over the caches of recurrent layers from Python 3.13 on.
-    for layer in internals.KERAS_2_LAYERS.of(model)():
-        # Layers without randomness have no such attribute, and those that are not built no state.
-        own = getattr(layer, internals.KERAS_2_LAYER_RANDOMNESS.name, None)
-        generator = getattr(own, internals.KERAS_2_RANDOM_GENERATOR.name, None)
-        if generator is not None:
-            yield generator
+def shared_variables(model: Any) -> list[tf.Variable]:
+    """Returns the variables of the generators that all models share."""
+    parts = walk([*_shared(model).values()])
+    return [part for _, part in parts if isinstance(part, tf.Variable)]
+
+
+def _of_layers(model: Any) -> list[tf.random.Generator]:
+    """Returns the generators of a model and its layers, which Keras leaves out of checkpoints."""
+    return [part for _, part in walk(model) if isinstance(part, tf.random.Generator)]
 
 
 # ---- what cannot be saved ------------------------------------------------------------------------
@@ -145,10 +140,10 @@ def traced_functions() -> set[str]:
 
 
 def stateful_draws(functions: Iterable[str]) -> list[str]:
-    """Returns where traced functions draw from operations that hide their state.
+    """Returns the places at which traced functions draw from operations that hide their state.
 
-    These are `tf.random.uniform` and its like, also in Keras 2's `Dropout`: what they draw next
-    nothing can save. The places are names of scopes, such as "sequential/dropout".
+    These are `tf.random.uniform` and its like, also in Keras 2's `Dropout`: their state cannot be
+    saved. The places are names of scopes, such as "sequential/dropout".
     """
     context = internals.TF_EAGER_CONTEXT.get()()
     nodes = (node for name in functions for node in context.get_function_def(name).node_def)

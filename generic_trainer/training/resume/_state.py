@@ -1,28 +1,20 @@
-"""The state of a `fit`: what a checkpoint holds of the model, the callbacks and the reader."""
+"""The state of a `fit` in a checkpoint: of the model, the callbacks and the reader."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import json
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from generic_trainer._core import internals
-from generic_trainer._core.files import gfile, read_whole, write_whole
-from generic_trainer._core.keras import is_keras_3
-from generic_trainer.training.resume._plain import (
-    NotPlain,
-    decoded,
-    encoded,
-    read_arrays,
-    write_arrays,
-)
+from generic_trainer._core.files import gfile
+from generic_trainer.errors import TrainingError
+from generic_trainer.training.resume._adapted import adapted_state, set_adapted_state
+from generic_trainer.training.resume._parts import Variables, variables_of
+from generic_trainer.training.resume._plain import is_plain, read_state, taken_state
 from generic_trainer.training.resume._randomness import (
     is_generator,
     random_state,
@@ -31,289 +23,272 @@ from generic_trainer.training.resume._randomness import (
     state_of,
 )
 from generic_trainer.training.resume._replicas import OwnOfReplicas
-from generic_trainer.training.resume._taken import TakenVariables, Writer, take_iterator
+from generic_trainer.training.resume._taken import (
+    TakenVariables,
+    Writer,
+    draws_in,
+    in_turn,
+    names_in,
+    read_iterator,
+    read_variables,
+    take_iterator,
+)
 
-_MODEL = "model"
-_BUILD_CONFIG_FILE = "build_config.json"
-_CALLBACKS_FILE = "callbacks.json"
-_ARRAYS_FILE = "callbacks.npz"  # of both
-_RANDOMNESS_FILE = "random.json"
-# Of what replicas have of their own: the weights', and those of all that training has besides.
-_REPLICAS_FILES = {"weights": "replicas.npz", "metrics": "replicas-metrics.npz"}
-# What `fit` sets, and sets again in the run that resumes.
+_VARIABLES, _STATE, _CALLBACKS, _READER = "variables", "model", "callbacks", "reader"
+_REPLICAS = "replicas-{}"
+_MOST_NAMED = 5
+# Attributes that `fit` sets, also in the run that resumes.
 _SET_BY_FIT = {"model", "_model", "params", "validation_data"}
-_READER = "reader"
 
 _logger = logging.getLogger(__name__)
 
-# ---- the model -----------------------------------------------------------------------------------
-
 
 class ModelState:
-    """The variables of a compiled model, of its optimizer, metrics and random generators.
+    """The variables of a compiled model, of its optimizers, metrics and callbacks."""
 
-    Keras 3 lists them; Keras 2 leaves some to `tf.train.Checkpoint`, which follows attributes.
-    """
-
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, callbacks: Sequence[Any] = ()) -> None:
         """Looks at a model, all of whose variables must have been made."""
-        groups: dict[str, Any] = {"model": model}
-        if is_keras_3(model):
-            groups = {
-                "weights": _values(model.variables),
-                "optimizer": _values(model.optimizer.variables),
-                "metrics": _values(model.metrics_variables),
-            }
-        else:
-            groups["metrics"] = list(model.metrics)
-            groups["steps"] = internals.KERAS_2_TRAIN_COUNTER.of(model)
-        self._checkpoint = tf.train.Checkpoint(**groups)
-        self._variables = TakenVariables.of(groups)
-        self._build_config = json.dumps(model.get_build_config())
-        self._own = {
-            "weights": OwnOfReplicas(model.distribute_strategy, model.variables),
-            "metrics": OwnOfReplicas(
-                model.distribute_strategy,
-                (each for metric in model.metrics for each in metric.variables),
-            ),
-        }
+        self._model, self._all_callbacks = model, callbacks
+        groups = variables_of(model, callbacks)
+        self._variables = _named(groups)
+        self._taken = TakenVariables(self._variables)
+        self._own = _own_of_replicas(model, groups)
+        self._write_state = taken_state(
+            _STATE,
+            {"adapted": adapted_state(model), "build_config": model.get_build_config()},
+        )
 
-    @property
-    def can_be_taken(self) -> bool:
-        """Whether what `take` returns may be called when training goes on already."""
-        return self._variables is not None
+    def has_all(self) -> bool:
+        """Returns whether no variables were made since."""
+        return (
+            _named(variables_of(self._model, self._all_callbacks)).keys() <= self._variables.keys()
+        )
 
     def take(self) -> Writer:
-        """Returns what writes the state into a directory; all workers of a cluster call this."""
-        writers = [own.take(_REPLICAS_FILES[name]) for name, own in self._own.items()]
-        write_variables = None if self._variables is None else self._variables.take(_MODEL)
-
-        def write(directory: str) -> None:
-            if write_variables is not None:
-                write_variables(directory)
-            else:
-                self._checkpoint.write(os.path.join(directory, _MODEL))
-            for write_own in writers:
-                write_own(directory)
-            write_whole(os.path.join(directory, _BUILD_CONFIG_FILE), self._build_config)
-
-        return write
+        """Returns a writer of the present state; all workers of a cluster call this."""
+        own = [each.take(name) for name, each in self._own.items()]
+        return in_turn(self._taken.take(_VARIABLES), self._write_state, *own)
 
     def read(self, directory: str) -> None:
         """Restores the state.
 
         Raises:
-            AssertionError: the model has a variable that was not saved.
-            ValueError: a variable was saved with another shape.
+            ValueError: the model has other variables than were saved.
         """
-        self._checkpoint.read(os.path.join(directory, _MODEL)).assert_existing_objects_matched()
+        path = os.path.join(directory, _VARIABLES)
+        differing = sorted(self._variables.keys() ^ names_in(path))
+        if differing:
+            raise ValueError(
+                f"only one of them has {', '.join(differing[:_MOST_NAMED])} (a variable that a "
+                "validation makes, for example, has to be made before fit)"
+            )
+        read_variables(path, self._variables)
         for name, own in self._own.items():
-            own.read(os.path.join(directory, _REPLICAS_FILES[name]))
+            own.read(directory, name)
+        set_adapted_state(self._model, read_state(directory, _STATE)["adapted"])
 
-    @staticmethod
-    def read_weights(model: Any, directory: str) -> Any:
-        """Restores what the model is made of, at once or when a variable is made.
 
-        A model that has no variables yet, because it has seen no data, is built first. Returns
-        TensorFlow's status of it, which can be asked whether everything was found.
+def read_weights(model: Any, directory: str) -> list[str]:
+    """Restores the variables that a model is made of; builds it first if it has not been.
+
+    Returns:
+        The names of variables that the model has and the checkpoint has not.
+    """
+    state = read_state(directory, _STATE)
+    if not model.built and state["build_config"]:
+        model.build_from_config(state["build_config"])
+    groups = variables_of(model)
+    del groups["training"]
+    path = os.path.join(directory, _VARIABLES)
+    variables, saved = _named(groups), names_in(path)
+    read_variables(path, {name: each for name, each in variables.items() if name in saved})
+    for name, own in _own_of_replicas(model, groups).items():
+        own.read(directory, name)
+    set_adapted_state(model, state["adapted"])
+    return sorted(variables.keys() - saved)
+
+
+def _named(groups: dict[str, Variables]) -> Variables:
+    return {
+        f"{name}/{path}": part for name, group in groups.items() for path, part in group.items()
+    }
+
+
+def _own_of_replicas(model: Any, groups: dict[str, Variables]) -> dict[str, OwnOfReplicas]:
+    return {
+        _REPLICAS.format(name): OwnOfReplicas(model.distribute_strategy, group.values())
+        for name, group in groups.items()
+        if name != "tables"
+    }
+
+
+class CallbacksState:
+    """The numbers, strings, arrays and generators that callbacks hold, and lists and dicts of them.
+
+    Other attributes (open files, models, functions) are made anew by the run that resumes. So are
+    those with paths: the new run may have another directory.
+    """
+
+    def __init__(self, callbacks: Sequence[Any]) -> None:
+        """Looks at callbacks before their training begins."""
+        self._callbacks = callbacks
+        self._paths = dict(self._with_paths())
+        self._is_logged = False
+
+    def take(self, model: Any) -> Writer:
+        """Returns a writer of the present state, and of that of all random generators."""
+        if not self._is_logged:
+            changed = [name for name, each in self._with_paths() if self._paths.get(name) != each]
+            self._is_logged = bool(changed)
+            if changed:
+                _logger.warning(
+                    "If this fit is resumed, these attributes of callbacks start anew, because "
+                    "they hold paths: %s",
+                    ", ".join(changed),
+                )
+        states = [[type(each).__name__, _state(each)] for each in self._callbacks]
+        return taken_state(_CALLBACKS, {"callbacks": states, "random": random_state(model)})
+
+    def read(self, directory: str, model: Any) -> None:
+        """Restores the state.
+
+        Raises:
+            ValueError: other callbacks were saved.
+            TrainingError: the model has another number of layers that draw.
         """
-        if not model.built:
-            config = json.loads(read_whole(os.path.join(directory, _BUILD_CONFIG_FILE)))
-            model.build_from_config(config or {})
-        groups = {"weights": _values(model.variables)} if is_keras_3(model) else {"model": model}
-        checkpoint = tf.train.Checkpoint(**groups)
-        status = checkpoint.read(os.path.join(directory, _MODEL)).expect_partial()
-        own = OwnOfReplicas(model.distribute_strategy, model.variables)
-        own.read(os.path.join(directory, _REPLICAS_FILES["weights"]))
-        return status
+        saved = read_state(directory, _CALLBACKS)
+        set_random_state(model, saved["random"])
+        expected = [name for name, _ in saved["callbacks"]]
+        actual = [type(each).__name__ for each in self._callbacks]
+        if expected != actual:
+            raise ValueError(
+                f"it was saved with the callbacks {expected}, and now there are {actual}"
+            )
+        for callback, (_, state) in zip(self._callbacks, saved["callbacks"], strict=True):
+            if getattr(callback, "monitor_op", True) is None and state.get("best") is not None:
+                # Keras 3 does so at the end of the first epoch, and forgets the best value then.
+                internals.KERAS_3_SET_MONITOR_OP.of(callback)()
+            for name, value in state.items():
+                own = getattr(callback, name, None)
+                if is_generator(own):  # in its place: others may hold it too
+                    set_state_of(own, value)
+                else:
+                    setattr(callback, name, value)
+
+    def _with_paths(self) -> Iterator[tuple[str, Any]]:
+        for callback in self._callbacks:
+            for name, value in vars(callback).items():
+                if _holds_path(value):
+                    kept = list(value) if isinstance(value, list) else value
+                    yield f"{type(callback).__name__}.{name}", kept
 
 
-def set_first_epoch(model: Any, epoch: int | None) -> None:
-    """Makes the `fit` that has just begun start at an epoch, as Keras's BackupAndRestore does.
-
-    The epochs count from 0; None stands for what the arguments of `fit` say.
-    """
-    if is_keras_3(model):
-        internals.KERAS_3_INITIAL_EPOCH.set(model, epoch)
-    else:
-        state = None if epoch is None else _FirstEpoch(epoch)
-        internals.KERAS_2_TRAINING_STATE.set(model, state)
+def _state(callback: Any) -> dict[str, Any]:
+    values = {
+        name: state_of(value) if is_generator(value) else value
+        for name, value in vars(callback).items()
+        if name not in _SET_BY_FIT and not _holds_path(value)
+    }
+    return {name: value for name, value in values.items() if is_plain(value)}
 
 
-class _FirstEpoch:
-    """What Keras 2 asks for the epoch and the step to start at."""
-
-    def __init__(self, epoch: int) -> None:
-        self._epoch = epoch
-
-    def maybe_load_initial_counters_from_ckpt(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
-        return self._epoch, 0
+def _holds_path(value: Any) -> bool:
+    if isinstance(value, (list, tuple, dict)):
+        return any(map(_holds_path, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, str) and "/" in value
 
 
-def _values(variables: Any) -> list[Any]:
-    return [variable.value for variable in variables]
-
-
-# ---- the callbacks and the generators ------------------------------------------------------------
-
-
-def take_callbacks(callbacks: Sequence[Any], model: Any) -> Writer:
-    """Takes the random state, and what callbacks hold of numbers, texts, arrays and generators.
-
-    Also lists and dicts of them. Others (open files, models, functions) are made anew by the run
-    that resumes.
-    """
-    arrays: dict[str, np.ndarray] = {}
-    states = [[type(each).__name__, _state(each, arrays)] for each in callbacks]
-    randomness = encoded(random_state(model), arrays)
-    arrays = {name: np.array(array) for name, array in arrays.items()}  # others may be changed
-
-    def write(directory: str) -> None:
-        write_arrays(os.path.join(directory, _ARRAYS_FILE), arrays)
-        for name, value in ((_CALLBACKS_FILE, states), (_RANDOMNESS_FILE, randomness)):
-            write_whole(os.path.join(directory, name), json.dumps(value))
-
-    return write
-
-
-def read_callbacks(directory: str, callbacks: Sequence[Any]) -> None:
-    """Gives callbacks the attributes that `take_callbacks` found on them.
-
-    Raises:
-        ValueError: they are not the callbacks that were written.
-    """
-    states = _read_json(directory, _CALLBACKS_FILE)
-    expected, actual = [name for name, _ in states], [type(each).__name__ for each in callbacks]
-    if expected != actual:
-        raise ValueError(f"it was saved with the callbacks {expected}, and now there are {actual}")
-    arrays = read_arrays(os.path.join(directory, _ARRAYS_FILE))
-    for callback, (_, state) in zip(callbacks, states, strict=True):
-        if getattr(callback, "monitor_op", True) is None and state.get("best") is not None:
-            # Keras 3 does so at the end of the first epoch, and forgets the best value then.
-            internals.KERAS_3_SET_MONITOR_OP.of(callback)()
-        for name, value in state.items():
-            kept, own = decoded(value, arrays), getattr(callback, name, None)
-            if is_generator(own):  # in its place: others may hold it too
-                set_state_of(own, kept)
-            else:
-                setattr(callback, name, kept)
-
-
-def read_randomness(directory: str, model: Any) -> None:
-    """Sets the generators to where they were; see `set_random_state`.
-
-    Raises:
-        TrainingError: the model has another number of layers that draw.
-    """
-    if gfile().exists(os.path.join(directory, _RANDOMNESS_FILE)):  # not an earlier release's
-        arrays = read_arrays(os.path.join(directory, _ARRAYS_FILE))
-        state = decoded(_read_json(directory, _RANDOMNESS_FILE), arrays)
-        set_random_state(model, state)
-
-
-def _read_json(directory: str, name: str) -> Any:
-    return json.loads(read_whole(os.path.join(directory, name)))
-
-
-def _state(callback: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    state = {}
-    for name, value in vars(callback).items():
-        if name not in _SET_BY_FIT:
-            with contextlib.suppress(NotPlain):
-                state[name] = encoded(state_of(value) if is_generator(value) else value, arrays)
-    return state
-
-
-# ---- the reader ----------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class ReaderPosition:
-    """Where the iterator of a `fit` stands in its data.
-
-    Attributes:
-        epoch: number of the epoch, from 0.
-        batches: batches of this epoch that are done.
-        consumed: batches taken from the iterator; more where it serves many epochs.
-        is_last: whether no epoch follows.
-    """
-
-    epoch: int
-    batches: int
-    consumed: int
-    is_last: bool
-
-    def is_iterated_again(self, iterator: Any) -> bool:
-        """Returns whether the dataset of an iterator is to be iterated anew after this epoch.
-
-        Its shuffles then draw new seeds. How often they have drawn is no part of what TensorFlow
-        saves, but for those that have not come to the end of what they read.
-        """
-        if self.is_last or self.consumed > self.batches:
-            return False
-        return not _is_plain(iterator) or (
-            internals.TF_ITERATOR_DATASET.of(iterator).cardinality() != tf.data.INFINITE_CARDINALITY
-        )
-
-
-def take_position(iterator: Any, position: ReaderPosition) -> Writer:
-    """Takes the state of a `tf.data` iterator, if it has one that can be saved and is of use.
+def take_position(iterator: Any, batches: int, consumed: int, *, is_last: bool) -> Writer:
+    """Takes the state of an iterator, if it has one that can be saved and is of use.
 
     That state holds the seeds of its shuffles and the elements that are read and not yet used. The
     iterators of a distribution strategy, those over Python generators and those with stateful
-    functions have none: their batches are counted, as are those of data that are iterated again.
+    functions have none: their batches are counted. So are those of data that are iterated anew in
+    the next epoch, whose shuffles then draw new seeds: how often they have drawn is not part of
+    the state, unless they have more to read.
+
+    Args:
+        iterator: gives a `fit` its batches.
+        batches: number of batches that it has given in this epoch.
+        consumed: the same of all epochs; more if it serves several.
+        is_last: whether no epoch follows.
     """
-    if position.is_iterated_again(iterator) or not _is_plain(iterator):
-        return _write_nothing
+    if not isinstance(iterator, tf.data.Iterator):
+        return lambda directory: None
+    dataset = internals.TF_ITERATOR_DATASET.of(iterator)
+    if not (is_last or consumed > batches or dataset.cardinality() == tf.data.INFINITE_CARDINALITY):
+        return lambda directory: None
     try:
         return take_iterator(iterator, _READER)
     except (ValueError, OSError, tf.errors.OpError) as error:  # mostly: it has none
         _logger.info("The position in the data is kept as a number of batches: %s", error)
-        return _write_nothing
+        return lambda directory: None
 
 
-def _write_nothing(directory: str) -> None:
-    pass
+def shuffles_within_a_pass(iterator: Any) -> bool:
+    """Returns whether one pass through a dataset draws several seeds, as after `repeat(2)`.
+
+    A shuffle draws one with the first element, and another whenever its data are repeated.
+    """
+    if not isinstance(iterator, tf.data.Iterator):
+        return False
+    dataset = internals.TF_ITERATOR_DATASET.of(iterator)
+    if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:  # the only pass
+        return False
+    kinds = " ".join(node.op for node in _nodes(iterator))
+    return "Shuffle" in kinds and "Repeat" in kinds
 
 
-def move_to(
-    iterator: Any, directory: str, position: ReaderPosition, *, model: Any, read: int
-) -> Any:
-    """Returns an iterator that stands where another one stood when it was saved.
-
-    The shuffles of a dataset draw new seeds whenever it is iterated, some of them with the first
-    element. Where `fit` iterates it anew in every epoch, it is iterated as often as the run without
-    interruption had, so that this epoch and those to come are shuffled as they would have been.
+def move_to(iterator: Any, directory: str, batches: int) -> None:
+    """Moves an iterator to the position at which a checkpoint was taken.
 
     Args:
-        iterator: of the same dataset, in the first epoch of a `fit` that starts in that epoch.
-        directory: that `write_position` wrote into.
-        position: where the other iterator stood.
-        model: whose `fit` has made the iterator.
-        read: batches that have been taken from this one.
+        iterator: over the same dataset.
+        directory: that the writer of `take_position` wrote into.
+        batches: that it has to be moved by, if the checkpoint has no state of it.
 
     Raises:
-        AssertionError, ValueError, tf.errors.OpError: the dataset is another one.
+        TrainingError, tf.errors.OpError: the dataset is another one.
     """
     path = os.path.join(directory, _READER)
-    again = position.is_iterated_again(iterator)
-    if not again and gfile().exists(path + ".index"):
-        tf.train.Checkpoint(iterator=iterator).read(path).assert_consumed()
-        return iterator
-    if again and _is_plain(iterator) and position.epoch > 0:
-        dataset = internals.TF_ITERATOR_DATASET.of(iterator)
-        # Keras 3 makes an iterator in vain at the end of an epoch whose length it can tell.
-        in_vain = is_keras_3(model) and dataset.cardinality() >= 0
-        for _ in range(position.epoch):  # the iterator itself was the first
-            if in_vain:
-                iter(dataset)
-            iterator, read = iter(dataset), 1
+    # Setting the state draws another seed, then restores the number of draws. Batching, prefetching
+    # and zipping drop a shuffle that they have read to its end, and with it that number: the
+    # passes that follow would get other seeds.
+    if gfile().exists(path + ".index") and draws_in(path) == _number_of_shuffles(iterator):
+        read_iterator(path, iterator)
+        return
+    _logger.info("Reading the %d batches before that position again", batches)
+    skip(iterator, batches)
+
+
+def _number_of_shuffles(iterator: Any) -> int:
+    nodes = _nodes(iterator)
+    return sum(node.op.startswith(("RandomDataset", "Shuffle")) for node in nodes)
+
+
+def _nodes(iterator: Any) -> Any:
+    """Returns the nodes of the graph of an iterator's dataset, without those of its functions."""
+    variant = tf.data.experimental.to_variant(internals.TF_ITERATOR_DATASET.of(iterator))
+    graph = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=1)
+    return tf.compat.v1.GraphDef.FromString(graph.numpy()).node
+
+
+def skip(iterator: Any, batches: int) -> None:
+    """Takes batches from an iterator.
+
+    Raises:
+        TrainingError: it has fewer.
+    """
+    for _ in range(batches):
+        try:
             next(iterator)
-    for _ in range(position.consumed - read):
-        next(iterator)
-    return iterator
+        except (StopIteration, tf.errors.OutOfRangeError) as error:  # which would end the epoch
+            raise data_differ() from error
 
 
-def _is_plain(iterator: Any) -> bool:
-    """Returns whether an iterator goes through a dataset itself, and not through replicas'."""
-    return isinstance(iterator, tf.data.Iterator)
+def data_differ() -> TrainingError:
+    """Returns the error of a checkpoint whose data were longer, or shorter."""
+    return TrainingError(
+        "The data, or the epochs and steps of fit, are not those of the checkpoint in use: they "
+        "end at another batch. Restore them, or delete the checkpoints to start afresh."
+    )

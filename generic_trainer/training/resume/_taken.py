@@ -1,8 +1,7 @@
-"""Files of `tf.train.Checkpoint`, of values that were taken before and are written beside training.
+"""Files of values that were taken before and are written beside training.
 
-`tf.train.Checkpoint` looks at all objects whenever it writes, which takes tens of milliseconds for
-a small model. Here it looks once. To take the values of variables copies nothing, and is one call
-for all of them: TensorFlow copies a variable that is changed while somebody holds its value.
+To take the values of variables copies nothing, and is one call for all of them: TensorFlow copies
+a variable that changes while its value is in use.
 """
 
 from __future__ import annotations
@@ -16,59 +15,85 @@ import tensorflow as tf
 
 from generic_trainer._core import internals
 
-# Writes what was taken into a directory.
-Writer: TypeAlias = Callable[[str], None]
-
-_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-_VALUE = "/{}/.ATTRIBUTES/VARIABLE_VALUE"
 _ITERATOR = "iterator"
-_ITERATOR_STATE = f"{_ITERATOR}/.ATTRIBUTES/ITERATOR_STATE"
+# The key in the state of an iterator that has the number of seeds drawn by `shuffle` or `random`.
+_DRAWS = b"epoch_num_random_samples"
+
+# Writes taken values into a directory.
+Writer: TypeAlias = Callable[[str], None]
 
 
 class TakenVariables:
-    """Takes the values of lists of variables, which stay the same ones."""
+    """Takes the values of variables, and of lookup tables."""
 
-    def __init__(self, variables: Mapping[str, tf.Variable], graph: tf.Tensor) -> None:
-        self._names, self._graph = _constant([*variables, _GRAPH]), graph
-        handles = [(each.handle, each.dtype) for each in variables.values()]
-
-        @tf.autograph.experimental.do_not_convert
-        def read() -> list[tf.Tensor]:
-            return [tf.raw_ops.ReadVariableOp(resource=one, dtype=dtype) for one, dtype in handles]
-
-        self._variables = [*variables.values()]  # a function does not keep what it reads
-        self._read = tf.function(read).get_concrete_function()
-
-    @classmethod
-    def of(cls, groups: Mapping[str, Any]) -> TakenVariables | None:
-        """Returns it for groups of what `tf.train.Checkpoint(**groups)` writes.
-
-        None where its files have something else than a value for each of some plain variables, or a
-        strategy keeps several of each.
-        """
-        if not all(isinstance(each, list) for each in groups.values()):
-            return None
-        variables = {
-            group + _VALUE.format(number): variable
-            for group, members in groups.items()
-            for number, variable in enumerate(members)
-        }
-        if not all(map(_is_plain, variables.values())):
-            return None
-        names, graph = _looked_up(tf.train.Checkpoint(**groups))
-        return cls(variables, graph) if names == variables.keys() else None
-
-    def take(self, name: str) -> Writer:
-        """Returns what writes the values of this moment.
+    def __init__(self, variables: Mapping[str, Any]) -> None:
+        """Looks at the variables.
 
         Args:
-            name: of the files, as the checkpoint's `write` is given it.
+            variables: name in the files → variable or table.
         """
-        return functools.partial(_write, name, self._names, [*self._read(), self._graph])
+        tables = {name: each for name, each in variables.items() if is_table(each)}
+        self._variables = [each for name, each in variables.items() if name not in tables]
+        self._tables = [*tables.values()]
+        ends = [f"{name}/{end}" for name in tables for end in ("keys", "values")]
+        self._names = _constant([*(name for name in variables if name not in tables), *ends])
+        self._read: Callable[[], list[tf.Tensor]] = self._read_each
+        if not any(isinstance(one, tf.distribute.DistributedValues) for one in self._variables):
+            handles = [(each.handle, each.dtype) for each in self._variables]
+
+            @tf.autograph.experimental.do_not_convert
+            def read() -> list[tf.Tensor]:
+                return [
+                    tf.raw_ops.ReadVariableOp(resource=one, dtype=kind) for one, kind in handles
+                ]
+
+            self._read = tf.function(read).get_concrete_function()
+
+    def take(self, name: str) -> Writer:
+        """Returns a writer of the present values into files of a name."""
+        tables = [tensor for table in self._tables for tensor in table.export()]
+        return functools.partial(_write, name, self._names, [*self._read(), *tables])
+
+    def _read_each(self) -> list[tf.Tensor]:
+        """Returns the values of variables of which a strategy has several."""
+        none = tf.VariableAggregation.NONE
+        return [
+            (
+                each.values[0] if _is_on_read(each) and each.aggregation == none else each
+            ).read_value()
+            for each in self._variables
+        ]
+
+
+def in_turn(*writers: Writer) -> Writer:
+    """Returns a writer that calls several."""
+
+    def write(directory: str) -> None:
+        for writer in writers:
+            writer(directory)
+
+    return write
+
+
+def read_variables(path: str, variables: Mapping[str, Any]) -> None:
+    """Sets variables and tables to the values in files that `TakenVariables` has had written."""
+    reader = tf.train.load_checkpoint(path)
+    for name, variable in variables.items():
+        if is_table(variable):
+            variable.remove(variable.export()[0])
+            variable.insert(*(reader.get_tensor(f"{name}/{end}") for end in ("keys", "values")))
+        else:
+            variable.assign(reader.get_tensor(name))
+
+
+def names_in(path: str) -> set[str]:
+    """Returns the names of the variables and tables in files."""
+    names = tf.train.load_checkpoint(path).get_variable_to_shape_map()
+    return {name.removesuffix("/keys").removesuffix("/values") for name in names}
 
 
 def take_iterator(iterator: tf.data.Iterator, name: str) -> Writer:
-    """Returns what writes the state that an iterator over a dataset has at this moment.
+    """Returns a writer of the present state of an iterator into files of a name.
 
     Args:
         iterator: not one of a distribution strategy.
@@ -77,35 +102,54 @@ def take_iterator(iterator: tf.data.Iterator, name: str) -> Writer:
     Raises:
         tf.errors.OpError: it has none that can be saved.
     """
-    (state,) = internals.TF_ITERATOR_STATE.of(iterator)().values()
-    names, graph = _description_of_iterators()
-    return functools.partial(_write, name, names, [state, graph])
+    options = internals.TF_ITERATOR_DATASET.of(iterator).options()
+    policy = (
+        options.experimental_external_state_policy or tf.data.experimental.ExternalStatePolicy.FAIL
+    )
+    state = tf.raw_ops.SerializeIterator(
+        resource_handle=internals.TF_ITERATOR_RESOURCE.of(iterator),
+        external_state_policy=policy.value,
+    )
+    return functools.partial(_write, name, _constant([_ITERATOR]), [state])
 
 
-@functools.cache
-def _description_of_iterators() -> tuple[tf.Tensor, tf.Tensor]:
-    iterator = iter(tf.data.Dataset.range(1))
-    _, graph = _looked_up(tf.train.Checkpoint(**{_ITERATOR: iterator}))
-    return _constant([_ITERATOR_STATE, _GRAPH]), graph
+def read_iterator(path: str, iterator: tf.data.Iterator) -> None:
+    """Sets an iterator to the state in files that `take_iterator` has had written.
+
+    Raises:
+        tf.errors.OpError: it is one over another dataset.
+    """
+    resource = internals.TF_ITERATOR_RESOURCE.of(iterator)
+    tf.raw_ops.DeserializeIterator(resource_handle=resource, serialized=_iterator_state(path))
 
 
-def _looked_up(checkpoint: tf.train.Checkpoint) -> tuple[set[str], Any]:
-    """Returns the names of what a checkpoint writes, and how it describes the objects."""
-    view = internals.TF_CHECKPOINT_VIEW.get()(checkpoint)
-    tensors, *_, graph = internals.TF_CHECKPOINT_TENSORS.get()(view)
-    names = {name for each in tensors.values() for name in each}
-    return names, _constant(graph.SerializeToString())
+def draws_in(path: str) -> int:
+    """Returns how many shuffles' numbers of draws the state of an iterator has."""
+    return tf.io.serialize_tensor(_iterator_state(path)).numpy().count(_DRAWS)
+
+
+def _iterator_state(path: str) -> Any:
+    with tf.device("CPU:0"):
+        (state,) = tf.raw_ops.RestoreV2(
+            prefix=path, tensor_names=[_ITERATOR], shape_and_slices=[""], dtypes=[tf.variant]
+        )
+    return state
+
+
+def is_table(part: Any) -> bool:
+    """Returns whether a part of a model is a lookup table that training can change."""
+    kinds = (tf.lookup.experimental.MutableHashTable, tf.lookup.experimental.DenseHashTable)
+    return isinstance(part, kinds)
+
+
+def _is_on_read(variable: Any) -> bool:
+    is_distributed = isinstance(variable, tf.distribute.DistributedValues)
+    return is_distributed and variable.synchronization == tf.VariableSynchronization.ON_READ
 
 
 def _constant(texts: Any) -> tf.Tensor:
     with tf.device("CPU:0"):
-        return tf.constant(texts)
-
-
-def _is_plain(variable: Any) -> bool:
-    return isinstance(variable, tf.Variable) and not isinstance(
-        variable, tf.distribute.DistributedValues
-    )
+        return tf.constant(texts, tf.string)
 
 
 def _write(name: str, names: tf.Tensor, tensors: list[Any], directory: str) -> None:

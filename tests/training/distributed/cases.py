@@ -33,6 +33,8 @@ class Case:
         weighted: whether the rows have sample weights.
         shuffled: whether the rows come in another order in each epoch.
         options: of `compile`.
+        loss: of `compile`.
+        kind: class of the model.
         accuracy: of the weights, relative; that of float32, or of what the layers compute in.
     """
 
@@ -44,14 +46,16 @@ class Case:
     shuffled: bool = True
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     accuracy: float = 2e-5
+    loss: Any = "mse"
+    kind: type = keras.Sequential
 
     def model(self) -> Any:
         """Returns the compiled model, from the same seed everywhere."""
         keras.utils.set_random_seed(1)
         inputs = self.data()
-        model = keras.Sequential([keras.Input(inputs.shape[1:], dtype=inputs.dtype), *self.make()])
+        model = self.kind([keras.Input(inputs.shape[1:], dtype=inputs.dtype), *self.make()])
         metrics = ["mae", keras.metrics.RootMeanSquaredError()]
-        model.compile(self.optimizer(), "mse", metrics=metrics, **self.options)
+        model.compile(self.optimizer(), self.loss, metrics=metrics, **self.options)
         return model
 
     def data(self) -> Any:
@@ -116,6 +120,34 @@ def normalized(**options: Any) -> Callable[[], list[Any]]:
     ]
 
 
+class OwnMean(keras.Sequential):
+    """Computes a mean of its own in a step of its own, as keras.io's VAE does."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            predicted = self(x, training=True)
+            loss = tf.reduce_mean(tf.reduce_sum((predicted - y) ** 2, axis=1))
+            loss += 0.01 * tf.reduce_mean(tf.abs(predicted))
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return self.compute_metrics(x, y, predicted)
+
+
+class OwnMeanAndCompiledLoss(keras.Sequential):
+    """Adds a mean of its own to the compiled loss, which Keras averages."""
+
+    def compute_loss(
+        self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None, training: bool = True
+    ) -> Any:
+        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+        return loss + tf.reduce_mean(y_pred**2)
+
+
+def mean_of_all(y: Any, predicted: Any) -> Any:
+    return tf.reduce_mean((predicted - y) ** 2)
+
+
 WHOLE_NUMBERS = (X * 9).astype(np.int32)
 
 # What the default tests run. Batches of 12 and 9 rows leave 1 row for the last one.
@@ -125,6 +157,7 @@ FEW = {
         lambda: optimizers.Adam(0.01, global_clipnorm=0.1, weight_decay=0.01),
         weighted=True,
     ),
+    "mean of its own, one row left": Case(dense, kind=OwnMean),
     "sparse gradients, steps_per_execution": Case(
         embedded, inputs=WHOLE_NUMBERS, options={"steps_per_execution": 3}
     ),
@@ -153,6 +186,11 @@ SOME = {
 }
 MANY = {
     **SOME,
+    "mean of its own beside the compiled loss": Case(dense, kind=OwnMeanAndCompiledLoss, batch=9),
+    "loss function that returns a scalar": Case(dense, loss=mean_of_all),
+    "sum": Case(
+        dense, lambda: optimizers.SGD(0.001), loss=keras.losses.MeanSquaredError(reduction="sum")
+    ),
     "loss scale": Case(dense, lambda: optimizers.LossScaleOptimizer(optimizers.RMSprop(0.01))),
     "sparse gradients, Adam": Case(
         embedded, lambda: optimizers.Adam(0.01), inputs=WHOLE_NUMBERS, batch=9

@@ -124,7 +124,7 @@ def test_data_of_different_lengths_are_an_error_in_all_workers(two: Results) -> 
         assert "worker 1 has begun one step more" in text
 
 
-@pytest.mark.slow
+@pytest.mark.campaign("data", "training")
 @pytest.mark.parametrize(("group", "size"), [("many", 2), ("some", 3), ("some", 4)])
 def test_several_workers_train_as_one_whatever_the_model(
     group: str, size: int, tmp_path: Path
@@ -140,7 +140,7 @@ def test_several_workers_train_as_one_whatever_the_model(
             np.testing.assert_allclose(result[name]["weights"], expected, rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign("data", "training")
 def test_so_do_three_of_keras_2_in_tensorflows_own_strategy(tmp_path: Path) -> None:
     expected = cases.fit_keras_2(tf.distribute.get_strategy())
     for result in run_workers("keras_2", 3, tmp_path):

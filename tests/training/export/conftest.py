@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from generic_trainer.validation import Checker, start_checker
+from generic_trainer.validation import Checker
 from tests.training.export import taxi
 
 
 @pytest.fixture(scope="session")
 def checker() -> Iterator[Checker]:
-    with start_checker(timeout_s=120) as running:
+    with Checker(timeout_s=120) as running:
         yield running
 
 

@@ -1,4 +1,4 @@
-"""The shapes of model that are accepted, and the signatures that may be asked for."""
+"""The shapes of model that are accepted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from generic_trainer.training import export_model
@@ -117,41 +116,6 @@ def test_sequential_model_with_named_feature(keras: Any, tmp_path: Path) -> None
     np.testing.assert_allclose(outputs["outputs"], expected, rtol=1e-6)
 
 
-def test_every_signature(tmp_path: Path, checker: Checker, transform_graph: str) -> None:
-    import keras
-
-    model = taxi.transformed_model(keras)
-    directory = export_model(
-        model,
-        tmp_path / "1",
-        transform_graph=transform_graph,
-        label_keys=("tips",),
-        output_name="probabilities",
-        aliases=("predict",),
-        raw_signature=True,
-        class_names=("small", "large"),
-        warmup_examples=taxi.examples(3),
-    )
-    directory = move(directory)
-    contract = ServingContract(examples=tuple(taxi.examples(without=())), label_keys=("tips",))
-    report = checker.validate(directory, contract)
-    assert report.passed, report.results
-    (replayed,) = [result for result in report.results if "warm" in result.name]
-    assert replayed.status == "pass"
-    expected = serve(directory, "predict", examples=taxi.examples())["probabilities"]
-    classified = serve(directory, "classification", inputs=taxi.examples())
-    np.testing.assert_array_equal(classified["scores"], expected)
-    assert classified["classes"].tolist() == [[b"small", b"large"]] * 10
-    columns = taxi.rows()
-    raw = {
-        "miles": np.array(columns["miles"], np.float32)[:, np.newaxis],
-        "payment": np.array(columns["payment"])[:, np.newaxis],
-        "company": np.array([[name or ""] for name in columns["company"]]),
-    }
-    served = serve(directory, "serving_raw", **raw)
-    np.testing.assert_allclose(served["probabilities"], expected, rtol=1e-6)
-
-
 def test_a_tensor_for_each_input(keras: Any, tmp_path: Path) -> None:
     layers = keras.layers
     pair = keras.Input((2,), name="pair"), keras.Input((1,), name="one")
@@ -194,24 +158,3 @@ def test_functions_around_the_model(tmp_path: Path) -> None:
     )
     outputs = serve(directory, examples=taxi.examples(2))
     assert outputs["ride"].tolist() == [b"cash Blue", b"card nobody"]
-
-
-@pytest.mark.parametrize("dtype", [tf.float32, tf.int64, tf.string])
-def test_raw_tensors_of_varying_length(dtype: tf.DType, tmp_path: Path) -> None:
-    class Count(tf.Module):
-        def __call__(self, features: dict[str, tf.SparseTensor]) -> tf.Tensor:
-            values = features["x"]
-            ones = tf.sparse.SparseTensor(
-                values.indices, tf.ones_like(values.indices[:, 0]), values.dense_shape
-            )
-            return tf.sparse.reduce_sum(ones, axis=1)
-
-    directory = export_model(
-        Count(), tmp_path / "1", feature_spec={"x": tf.io.VarLenFeature(dtype)}, raw_signature=True
-    )
-    missing = {tf.float32: np.nan, tf.int64: 0, tf.string: ""}[dtype]
-    batch = np.array([["1", "2"], ["3", ""]])
-    if dtype != tf.string:
-        batch = np.array([[1, 2], [3, missing]], dtype.as_numpy_dtype)
-    expected = [2, 2] if dtype == tf.int64 else [2, 1]
-    assert serve(directory, "serving_raw", x=batch)["outputs"].tolist() == expected

@@ -58,7 +58,7 @@ def dropout_with_generator(keras: Any) -> Any:
 
 
 def killer(keras: Any, batch: int, number: int) -> Any:
-    """Returns a callback that counts all the batches of this process, replayed ones too."""
+    """Returns a callback that sends a signal after a number of batches of this process."""
 
     class Killer(keras.callbacks.Callback):
         batches = 0
@@ -78,7 +78,6 @@ def main(directory: str, path: str, kind: str, batch: str, number: str, package:
         types.SimpleNamespace(checkpoint_dir=directory),
         callbacks=[keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=10.0)],
         every_steps=EVERY_STEPS,
-        max_overhead=None,  # after exactly these
     )
     steps = STEPS_PER_EPOCH if kind == "endless" else None
     with keras_2_left_alone():  # as in a `run_fn`

@@ -50,7 +50,7 @@ def fit(keras: Any, directory: str | None, end: int = 0) -> Any:
     callbacks = []
     if directory:
         fn_args = types.SimpleNamespace(checkpoint_dir=directory)
-        callbacks = resume_callbacks(fn_args, every_steps=1, max_overhead=None)
+        callbacks = resume_callbacks(fn_args, every_steps=1)
     if end:
         count = iter(range(1, EPOCHS * STEPS))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import logging
 import multiprocessing
@@ -15,7 +17,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from generic_trainer._core.locks import DirectoryLock
+from generic_trainer._core.locks import lock_directory
 from generic_trainer.errors import ConfigurationError, TrainingError
 from generic_trainer.training import CheckpointManager
 from generic_trainer.training.resume import _manager
@@ -31,91 +33,51 @@ def latest_text(manager: CheckpointManager) -> str:
     return Path(saved.path, "state.txt").read_text(encoding="utf-8")
 
 
-def test_the_latest_checkpoint_is_what_was_saved_last(tmp_path: Path) -> None:
+def test_the_latest_checkpoint_is_that_of_the_highest_step_that_was_saved_last(
+    tmp_path: Path,
+) -> None:
     with CheckpointManager(str(tmp_path)) as manager:
         assert manager.latest() is None
-        manager.save(9, writes("nine"))
+        first = manager.save(9, writes("nine"))
         saved = manager.save(10, writes("ten"), {"epoch": 2})
+        os.utime(first.path, (4e9, 4e9))  # whatever the clock says
         assert manager.latest() == saved
         assert (saved.step, saved.metadata) == (10, {"epoch": 2})
-        assert latest_text(manager) == "ten"
-
-
-def test_older_checkpoints_are_deleted(tmp_path: Path) -> None:
-    with CheckpointManager(str(tmp_path), max_to_keep=2) as manager:
-        for step in range(5):
-            manager.save(step, writes("x"))
-    kept = sorted(path.name for path in tmp_path.iterdir() if path.is_dir())
-    assert kept == ["step-000000000003.0", "step-000000000004.0"]
-
-
-def test_the_order_is_that_of_the_steps_whatever_the_clock_says(tmp_path: Path) -> None:
-    with CheckpointManager(str(tmp_path)) as manager:
-        first = manager.save(1, writes("first"))
-        manager.save(2, writes("second"))
-        os.utime(first.path, (4e9, 4e9))
-        assert latest_text(manager) == "second"
-
-
-def test_a_step_that_is_saved_again_counts_once_more(tmp_path: Path) -> None:
-    with CheckpointManager(str(tmp_path)) as manager:
-        manager.save(1, writes("first"))
-        manager.save(1, writes("again"))
+        manager.save(10, writes("again"))
         assert latest_text(manager) == "again"
-
-
-def truncate(path: Path) -> None:
-    path.joinpath("state.txt").write_text("tw", encoding="utf-8")
-
-
-def alter(path: Path) -> None:
-    path.joinpath("state.txt").write_text("TWO", encoding="utf-8")
-
-
-def lose_file(path: Path) -> None:
-    path.joinpath("state.txt").unlink()
-
-
-def lose_manifest(path: Path) -> None:
-    path.joinpath("manifest.json").unlink()
-
-
-def damage_manifest(path: Path) -> None:
-    path.joinpath("manifest.json").write_text("{", encoding="utf-8")
+        manager.save(11, writes("eleven"))
+        with pytest.raises(ConfigurationError, match=r"Step 10 .*later step.*Restore the latest"):
+            manager.save(10, writes("late"))
+    kept = sorted(path.name for path in tmp_path.iterdir() if path.is_dir())
+    assert kept == ["step-000000000010.1", "step-000000000011.0"]
 
 
 @pytest.mark.parametrize(
-    ("damage", "reason"),
+    ("name", "content", "reason"),
     [
-        (truncate, "has 2 bytes instead of 3"),
-        (alter, "was altered"),
-        (lose_file, "state.txt is missing"),
-        (lose_manifest, "was never finished"),
-        (damage_manifest, "manifest.json is damaged"),
+        ("state.txt", "TWO", "was altered"),
+        ("state.txt", None, "state.txt is missing"),
+        ("manifest.json", None, "was never finished"),
+        ("manifest.json", "{", "manifest.json is damaged"),
     ],
 )
 def test_a_damaged_checkpoint_is_skipped_with_a_warning(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
-    damage: Callable[[Path], None],
+    name: str,
+    content: str | None,
     reason: str,
 ) -> None:
     with CheckpointManager(str(tmp_path)) as manager:
         manager.save(1, writes("one"))
-        damage(Path(manager.save(2, writes("two")).path))
+        damaged = Path(manager.save(2, writes("two")).path, name)
+        damaged.unlink() if content is None else damaged.write_text(content, encoding="utf-8")
         with caplog.at_level(logging.WARNING):
             assert latest_text(manager) == "one"
         assert reason in caplog.text
         # The run goes on from step 1, and what it saves comes after all that is left of step 2.
         manager.save(2, writes("two again"))
         assert latest_text(manager) == "two again"
-
-
-def test_a_run_that_did_not_resume_is_told(tmp_path: Path) -> None:
-    with CheckpointManager(str(tmp_path)) as manager:
-        manager.save(100, writes("x"))
-        with pytest.raises(ConfigurationError, match=r"Step 10 .*later step.*Restore the latest"):
-            manager.save(10, writes("y"))
 
 
 @pytest.mark.parametrize(
@@ -158,20 +120,19 @@ def test_a_full_disk_is_named_and_costs_nothing(tmp_path: Path) -> None:
         assert saved.step == 1
 
 
-def test_checkpoint_beside_training_is_what_was_there_when_it_was_saved(
+def test_a_thread_writes_while_training_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on = threading.Event()
     sync = _manager._sync
     monkeypatch.setattr(_manager, "_sync", lambda path: (goes_on.wait(), sync(path)))
-    state = ["one"]
     with CheckpointManager(str(tmp_path)) as manager:
-        manager.save(1, lambda directory: writes(state[0])(directory), wait=False)
-        state[0] = "two"  # training goes on while the disk is slow
+        manager.save_beside(1, writes("one"))
+        assert manager.is_writing
         assert not list(tmp_path.glob("step-*"))
         goes_on.set()
         assert latest_text(manager) == "one"
-        manager.save(2, lambda directory: writes(state[0])(directory), wait=False)
+        manager.save_beside(2, writes("two"))
     assert [path.name for path in sorted(tmp_path.glob("step-*"))] == [
         *("step-000000000001.0", "step-000000000002.0")
     ]
@@ -187,10 +148,10 @@ def test_what_fails_beside_training_is_told_and_costs_nothing(
         manager.save(1, writes("one"))
         with monkeypatch.context() as patch:
             patch.setattr(_manager, "_sync", full)
-            manager.save(2, writes("two"), wait=False)
+            manager.save_beside(2, writes("two"))
             with pytest.raises(TrainingError, match=r"step 2 could not be written.*No space left"):
                 manager.wait()
-            manager.save(3, writes("three"), wait=False)
+            manager.save_beside(3, writes("three"))
             manager.close()
         assert "step 3 could not be written" in caplog.text
         assert latest_text(manager) == "one"
@@ -233,6 +194,8 @@ def test_a_worker_that_is_not_the_chief_takes_part_and_writes_nothing(tmp_path: 
     with CheckpointManager(str(tmp_path)) as chief:
         chief.save(1, writes("chief"))
         worker.save(2, called.append)
+        worker.save_beside(3, called.append)
+        assert len(called) == 1
         assert not Path(called[0]).exists()
         assert latest_text(worker) == "chief"
 
@@ -246,12 +209,25 @@ def test_a_second_manager_is_refused_and_told_who_has_the_first(tmp_path: Path) 
     CheckpointManager(str(tmp_path)).close()
 
 
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK])
+def test_a_file_system_without_locks_needs_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def no_lock(*args: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", no_lock)
+    with CheckpointManager(str(tmp_path)) as manager:
+        manager.save(1, writes("one"))
+        assert latest_text(manager) == "one"
+
+
 def _hold(directory: str, ready: multiprocessing.synchronize.Event) -> None:
-    lock = DirectoryLock(directory)
+    lock = lock_directory(directory)
     Path(directory, ".unfinished-step-000000000007.0").mkdir()
     ready.set()
     signal.pause()
-    lock.release()
+    lock.close()
 
 
 def test_the_lock_of_a_killed_process_is_free_and_its_rest_is_cleaned_up(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import pickle
 import random
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ import tensorflow as tf
 
 from generic_trainer.errors import TrainingError
 from generic_trainer.training.resume import random_state, set_random_state
-from generic_trainer.training.resume._state import read_callbacks, read_randomness, take_callbacks
+from generic_trainer.training.resume._plain import is_plain
+from generic_trainer.training.resume._state import CallbacksState
 from tests.training.resume import fit_in_child
 
 
@@ -53,11 +55,11 @@ def test_all_generators_go_on(tmp_path: Path, package: str) -> None:
     importlib.import_module(package).utils.set_random_seed(1)
     model = built_model(package)
     first = draws(package, model)
-    take_callbacks([], model)(str(tmp_path))
+    CallbacksState([]).take(model)(str(tmp_path))
     expected = draws(package, model)
     assert all(one != other for one, other in zip(first, expected, strict=True))
     importlib.import_module(package).utils.set_random_seed(1)
-    read_randomness(str(tmp_path), model)
+    CallbacksState([]).read(str(tmp_path), model)
     assert draws(package, model) == expected
 
 
@@ -82,8 +84,14 @@ def test_generators_of_callbacks_go_on_in_their_place(tmp_path: Path) -> None:
     kept = second.numpy
     first.draw()
     model = built_model("keras")
-    take_callbacks([first], model)(str(tmp_path))
+    CallbacksState([first]).take(model)(str(tmp_path))
     json.loads((tmp_path / "callbacks.json").read_text(encoding="utf-8"))
-    read_callbacks(str(tmp_path), [second])
+    CallbacksState([second]).read(str(tmp_path), model)
     assert second.numpy is kept
     assert second.draw() == first.draw()
+
+
+def test_arrays_of_other_workers_are_plain_and_types_that_numpy_does_not_save_are_not() -> None:
+    for value in (np.ones(2, np.float32), np.ones((), np.int64), np.array([True])):
+        assert is_plain(pickle.loads(pickle.dumps([value])))
+    assert not is_plain(np.ones(2, tf.bfloat16.as_numpy_dtype))

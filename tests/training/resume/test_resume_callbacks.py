@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError, TrainingError
 from generic_trainer.training import restore_weights, resume_callbacks
-from generic_trainer.training.resume import _manager
+from generic_trainer.training.resume import _callbacks, _manager
 from tests import helpers
 from tests.training.resume import fit_in_child, fit_in_replicas
 
@@ -65,32 +65,27 @@ def result(process: subprocess.CompletedProcess[str]) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("legacy", [False, True], ids=["keras3", "keras2"])
-@pytest.mark.parametrize("kind", ["endless", "finite"])
+@pytest.mark.parametrize(
+    ("kind", "legacy", "keras"),
+    [
+        ("endless", False, "tensorflow.keras"),
+        ("finite", True, "tensorflow.keras"),
+        # The Keras of the model counts, and not that of TensorFlow.
+        pytest.param("finite", False, "tf_keras", marks=pytest.mark.campaign("training")),
+        pytest.param("endless", True, "keras", marks=pytest.mark.campaign("training")),
+    ],
+)
 def test_a_killed_fit_ends_with_the_weights_and_the_history_of_an_unbroken_one(
-    tmp_path: Path, examples: str, kind: str, legacy: bool
+    tmp_path: Path, examples: str, kind: str, legacy: bool, keras: str
 ) -> None:
-    unbroken = result(fit(tmp_path / "unbroken", examples, kind, legacy))
+    unbroken = result(fit(tmp_path / "unbroken", examples, kind, legacy, keras=keras))
     # Killed in epoch 1, then in epoch 3 (of what it replays and what it goes on with), then not.
-    killed = fit(tmp_path / "killed", examples, kind, legacy, kill=7)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert fit(tmp_path / "killed", examples, kind, legacy, kill=26).returncode == -signal.SIGKILL
-    assert result(fit(tmp_path / "killed", examples, kind, legacy)) == unbroken
+    for kill in (7, 26):
+        killed = fit(tmp_path / "killed", examples, kind, legacy, keras=keras, kill=kill)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert result(fit(tmp_path / "killed", examples, kind, legacy, keras=keras)) == unbroken
     # Training had ended: another attempt, whose export failed say, has the result at once.
-    assert result(fit(tmp_path / "killed", examples, kind, legacy, kill=1)) == unbroken
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("keras", "legacy"), [("tf_keras", False), ("keras", True)])
-def test_the_keras_of_the_model_counts_and_not_that_of_tensorflow(
-    tmp_path: Path, examples: str, keras: str, legacy: bool
-) -> None:
-    unbroken = result(fit(tmp_path / "unbroken", examples, "finite", legacy, keras=keras))
-    killed = fit(tmp_path / "killed", examples, "finite", legacy, keras=keras, kill=26)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert result(fit(tmp_path / "killed", examples, "finite", legacy, keras=keras)) == unbroken
-    # Training had ended: another attempt has the result at once.
-    again = fit(tmp_path / "killed", examples, "finite", legacy, keras=keras, kill=1)
+    again = fit(tmp_path / "killed", examples, kind, legacy, keras=keras, kill=1)
     assert result(again) == unbroken
 
 
@@ -126,17 +121,13 @@ def fn_args(directory: Path) -> types.SimpleNamespace:
         ({"every_steps": 1, "every_s": 1.0}, "expected every_steps or every_s, found both"),
         ({"every_steps": 0}, "every_steps: expected at least 1, found 0"),
         ({"every_s": 0.0}, "every_s: expected more than 0 s, found 0"),
-        ({"max_overhead": 0.0}, "max_overhead: expected a share above 0 and up to 1, or None"),
     ],
 )
 def test_wrong_arguments(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         resume_callbacks(fn_args(tmp_path), **arguments)
-
-
-def test_fn_args_of_somebody_else(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="fn_args has no checkpoint_dir"):
-        resume_callbacks(object())
+        resume_callbacks(object(), **arguments)
 
 
 @pytest.mark.parametrize("package", ["keras", "tf_keras"])
@@ -152,7 +143,7 @@ def test_either_keras_resumes_in_one_process(tmp_path: Path, examples: str, pack
 
     def result_of(directory: Path, *callbacks: Any) -> Any:
         model = fit_in_child.compiled_model(keras)
-        resume = resume_callbacks(fn_args(directory), every_steps=4, max_overhead=None)
+        resume = resume_callbacks(fn_args(directory), every_steps=4)
         data = fit_in_child.dataset(examples, "finite", reader="stream")
         history = model.fit(
             data.unbatch().shuffle(30, seed=3).batch(10),
@@ -214,25 +205,22 @@ def test_training_goes_on_while_a_checkpoint_is_written(
 
     monkeypatch.setattr(_manager, "_sync", slow)
     watch = tf.keras.callbacks.LambdaCallback(on_train_batch_end=go_on)
-    callbacks = resume_callbacks(fn_args(tmp_path), every_steps=2, max_to_keep=9)
+    monkeypatch.setattr(_callbacks, "_DEFAULT_INTERVAL_S", 1e-9)
+    monkeypatch.setattr(_callbacks, "_DEFAULT_MAX_OVERHEAD", 1e9)
+    callbacks = resume_callbacks(fn_args(tmp_path), max_to_keep=9)
     tiny_model().fit(tiny_data(), verbose=0, callbacks=[watch, *callbacks])
     saved = sorted(each.name for each in (tmp_path / "fit").glob("step-*"))
-    # That of step 4 was due until the first one was there, and then it was that of another step.
-    assert saved[0] == "step-000000000002.0"
+    # The next one was due until the first one was there, and then it was that of another step.
+    assert saved[0] == "step-000000000001.0"
     assert all(name >= "step-000000000006" for name in saved[1:])
     assert saved[-1].startswith("step-000000000008")
 
 
-@pytest.mark.parametrize(("max_overhead", "expected"), [(None, [2, 4, 6, 8, 8]), (1e-9, [2, 8])])
-def test_the_share_that_saving_may_take_decides_which_are_written(
-    tmp_path: Path, max_overhead: float | None, expected: list[int]
-) -> None:
-    callbacks = resume_callbacks(
-        fn_args(tmp_path), every_steps=2, max_overhead=max_overhead, max_to_keep=9
-    )
+def test_an_explicit_every_steps_holds(tmp_path: Path) -> None:
+    callbacks = resume_callbacks(fn_args(tmp_path), every_steps=2, max_to_keep=9)
     tiny_model().fit(tiny_data(), verbose=0, callbacks=callbacks)
     saved = sorted((tmp_path / "fit").glob("step-*"))
-    assert [int(each.stem.removeprefix("step-")) for each in saved] == expected  # and the end
+    assert [int(each.stem.removeprefix("step-")) for each in saved] == [2, 4, 6, 8, 8]  # the end
 
 
 def test_each_fit_of_a_run_needs_a_name(tmp_path: Path) -> None:
@@ -275,10 +263,9 @@ def test_a_retry_in_the_same_process_ends_what_the_fit_that_raised_had_begun(
         tiny_model().fit(tiny_data(), verbose=0, callbacks=[*callbacks(), Fail()])
     tiny_model().fit(tiny_data(), verbose=0, callbacks=callbacks())
     assert signal.getsignal(signal.SIGTERM) == before
-    goodput = json.loads((tmp_path / "run" / "goodput.json").read_text())["fit"]
-    assert (goodput["restarts"], goodput["steps_lost"]) == (1, 1)
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_of_a_fit_that_has_ended(tmp_path: Path) -> None:
     (callback,) = resume_callbacks(fn_args(tmp_path))
     tiny_model().fit(tiny_data(), verbose=0, callbacks=[callback])

@@ -1,4 +1,4 @@
-"""A few of the rounds of `benchmarks/resume_campaign.py`; ROUNDS=144 runs all combinations."""
+"""A few of the rounds of `benchmarks/resume_campaign.py`; ROUNDS=391 runs all combinations."""
 
 from __future__ import annotations
 
@@ -7,14 +7,25 @@ import os
 import pytest
 
 from benchmarks import resume_campaign
+from benchmarks.resume_campaign import COPIED, IN_PROCESS, TWO_FITS
+
+ROUNDS = os.environ.get("ROUNDS", "4")
+NEW = ["own optimizers", "own variables", "adapted", TWO_FITS, COPIED]
 
 
-@pytest.mark.slow
+@pytest.mark.campaign("data", "training")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--rounds", ROUNDS],
+        *(["--rounds", "2", "--kind", kind, "--launcher", IN_PROCESS] for kind in NEW),
+    ],
+    ids=" ".join,
+)
 def test_fits_that_are_ended_at_random_equal_those_that_are_not(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
-    rounds = os.environ.get("ROUNDS", "4")
-    status = resume_campaign.main(["--rounds", rounds, "--seed", "3"])
+    status = resume_campaign.main([*arguments, "--seed", "3"])
     printed = capsys.readouterr().out
     assert status == 0, printed
-    assert f"{rounds} rounds" in printed
+    assert f"{arguments[1]} rounds" in printed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,14 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from generic_trainer.training.resume._taken import TakenVariables, take_iterator
+from generic_trainer.training.resume._state import move_to
+from generic_trainer.training.resume._taken import (
+    TakenVariables,
+    names_in,
+    read_iterator,
+    read_variables,
+    take_iterator,
+)
 
 
 def dense(variable: tf.Variable) -> None:
@@ -38,24 +47,37 @@ def test_variables_may_change_before_they_are_written(
     variables = [tf.Variable([1.0, 2.0, 3.0]) for _ in range(2)]
     change(variables[0])  # some ops have variables read otherwise from then on
     expected = [variable.numpy().tolist() for variable in variables]
-    taken = TakenVariables.of({"weights": variables})
-    assert taken is not None
-    write = taken.take("model")
+    write = TakenVariables({"a": variables[0], "b": variables[1]}).take("model")
     for variable in variables:
         change(variable)
     write(str(tmp_path))
     others = [tf.Variable(tf.zeros([3])) for _ in variables]
-    read = tf.train.Checkpoint(weights=others).read(str(tmp_path / "model"))
-    read.assert_consumed()
+    read_variables(str(tmp_path / "model"), {"a": others[0], "b": others[1]})
     assert [other.numpy().tolist() for other in others] == expected
     assert variables[1].numpy().tolist() != expected[1]
 
 
-def test_other_objects_are_left_to_tensorflow() -> None:
-    assert TakenVariables.of({"model": tf.Module()}) is None
-    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
-        mirrored = tf.Variable(1.0)
-    assert TakenVariables.of({"weights": [mirrored]}) is None
+def test_tables_and_variables_of_several_replicas_are_taken(tmp_path: Path) -> None:
+    def parts() -> dict[str, Any]:
+        with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+            mirrored = tf.Variable([0.0, 0.0])
+        table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
+        table.insert(["stale"], [7])
+        return {"weights/mirrored": mirrored, "tables/words": table}
+
+    first, other = parts(), parts()
+    first["weights/mirrored"].assign([1.0, 2.0])
+    first["tables/words"].remove(tf.constant(["stale"]))
+    first["tables/words"].insert(["a", "b"], [1, 2])
+    TakenVariables(first).take("model")(str(tmp_path))
+    assert names_in(str(tmp_path / "model")) == first.keys()
+    read_variables(str(tmp_path / "model"), other)
+    assert other["weights/mirrored"].numpy().tolist() == [1.0, 2.0]
+    assert other["tables/words"].lookup(tf.constant(["a", "b", "stale"])).numpy().tolist() == [
+        1,
+        2,
+        -1,
+    ]
 
 
 def test_iterators_may_go_on_before_they_are_written(tmp_path: Path) -> None:
@@ -66,5 +88,38 @@ def test_iterators_may_go_on_before_they_are_written(tmp_path: Path) -> None:
     rest = [batch.numpy().tolist() for batch in iterator]
     write(str(tmp_path))
     other = iter(dataset)
-    tf.train.Checkpoint(iterator=other).read(str(tmp_path / "reader")).assert_consumed()
+    read_iterator(str(tmp_path / "reader"), other)
     assert [batch.numpy().tolist() for batch in other] == rest
+
+
+@pytest.mark.parametrize("prefetched", [0, 9])
+@pytest.mark.parametrize("batches", [1, 3, 4])
+@pytest.mark.parametrize("kind", ["shuffle", "two shuffles", "numbers", "repeated"])
+def test_passes_after_the_restored_one_are_shuffled_as_without_it(
+    tmp_path: Path, kind: str, batches: int, prefetched: int
+) -> None:
+    def passes() -> tf.data.Dataset:
+        rows = tf.data.Dataset.range(12).shuffle(12, seed=3)
+        if kind == "two shuffles":
+            rows = rows.concatenate(rows.shuffle(12, seed=4)).take(12)
+        elif kind == "numbers":
+            seeds = tf.data.Dataset.random(seed=3, rerandomize_each_iteration=True).take(1)
+            numbers = seeds.flat_map(lambda seed: tf.data.Dataset.from_tensors(seed).repeat())
+            rows = tf.data.Dataset.zip((rows, numbers)).map(lambda row, number: row + number)
+        elif kind == "repeated":
+            rows = rows.repeat()
+        return rows.batch(3).prefetch(prefetched)
+
+    def after(dataset: tf.data.Dataset, iterator: Any) -> list[Any]:
+        rests = (iterator, *(iter(dataset) for _ in range(2)))
+        return [[batch.numpy().tolist() for batch in itertools.islice(rest, 9)] for rest in rests]
+
+    undisturbed, resumed = passes(), passes()
+    iterator, replayed = iter(undisturbed), iter(resumed)
+    for _ in range(batches):
+        next(iterator)
+    next(replayed)
+    time.sleep(0.05)  # for what is prefetched
+    take_iterator(iterator, "reader")(str(tmp_path))
+    move_to(replayed, str(tmp_path), batches - 1)
+    assert after(resumed, replayed) == after(undisturbed, iterator)

@@ -1,0 +1,76 @@
+"""Hooks around `fit` of Keras 2 and Keras 3: an ordered list, undone at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from generic_trainer._core import internals
+
+# From the package of the model's Keras and the arguments of `fit` by their names, `self` included,
+# which it may change, to a context of the call. It may yield a callback for it.
+FitHook: TypeAlias = Callable[[ModuleType, dict[str, Any]], contextlib.AbstractContextManager[Any]]
+
+
+@contextlib.contextmanager
+def hooked_fits(*hooks: FitHook) -> Iterator[None]:
+    """Runs each call of `fit` within the context in all hooks, the first of which is outermost."""
+    with contextlib.ExitStack() as stack:
+        for name in ("keras", "tf_keras"):  # imported by the user's module, or as `tf.keras`
+            model = getattr(sys.modules.get(name), "Model", None)
+            if model is not None:
+                around = functools.partial(_fit, sys.modules[name], hooks)
+                stack.enter_context(internals.replaced_method(model, "fit", around))
+        yield
+
+
+def _fit(
+    keras: ModuleType,
+    hooks: tuple[FitHook, ...],
+    original: Callable[..., Any],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    try:
+        bound = inspect.signature(original).bind(*args, **kwargs)
+    except TypeError:  # raise Keras's own error for wrong arguments
+        return original(*args, **kwargs)
+    with contextlib.ExitStack() as stack:
+        for hook in hooks:
+            callback = stack.enter_context(hook(keras, bound.arguments))
+            if callback is not None:
+                stack.enter_context(one_more_callback(keras, bound.arguments, callback))
+        return original(*bound.args, **bound.kwargs)
+
+
+@contextlib.contextmanager
+def one_more_callback(
+    keras: ModuleType | Any, arguments: dict[str, Any], callback: Any
+) -> Iterator[None]:
+    """Adds a callback to a call of `fit`, before its other callbacks.
+
+    Args:
+        keras: the package of the model's Keras.
+        arguments: of `fit`, by name; `self` is the model.
+        callback: of that Keras.
+    """
+    given = arguments.get("callbacks")
+    if not isinstance(given, keras.callbacks.CallbackList):
+        arguments["callbacks"] = [callback, *([] if given is None else tf.nest.flatten(given))]
+        yield
+        return
+    # `fit` passes neither the model nor its parameters on to those in such a list.
+    callback.set_model(arguments["self"])
+    callback.set_params(getattr(given, "params", None) or {})
+    given.callbacks.insert(0, callback)
+    try:
+        yield
+    finally:
+        given.callbacks.remove(callback)
