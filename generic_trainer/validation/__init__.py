@@ -1,4 +1,4 @@
-"""Checks of an exported model, before anybody downstream has to rely on it.
+"""Checks of an exported model before its consumers rely on it.
 
 ::
 
@@ -8,7 +8,7 @@
     if not report.passed:
         print(report.summary())
 
-The checks run in a process of their own, without the user's code and with the model at another
+The checks run in a separate process, without the user's code and with the model at another
 path. Neither TensorFlow nor TFX is imported here.
 """
 
@@ -19,11 +19,7 @@ from generic_trainer._core.lazy import lazy_names
 if TYPE_CHECKING:
     from generic_trainer._core.records import read_records
     from generic_trainer.validation._check import Result
-    from generic_trainer.validation._checker import (
-        Checker,
-        start_checker,
-        validate_saved_model,
-    )
+    from generic_trainer.validation._checker import Checker, validate_saved_model
     from generic_trainer.validation._checks import all_checks
     from generic_trainer.validation._contract import ServingContract, SignatureSpec
     from generic_trainer.validation._manifest import write_manifest
@@ -40,7 +36,6 @@ __all__ = [
     "lint_eval_config",
     "print_report",
     "read_records",
-    "start_checker",
     "validate_saved_model",
     "write_manifest",
 ]
@@ -49,14 +44,12 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "_check": "Result",
-        "_checker": "Checker start_checker validate_saved_model",
+        "_checker": "Checker validate_saved_model",
         "_checks": "all_checks",
         "_contract": "ServingContract SignatureSpec",
         "_manifest": "write_manifest",
-        # Those at the end are for those who keep and compare reports.
+        # The last two are for programs that keep and compare reports.
         "_report": "ValidationReport print_report is_report_file differences",
-        # For what runs user code that must leave no trace.
-        "_sandbox": "confine",
         "_tfma_lint": "lint_eval_config",
         "generic_trainer._core.records": "read_records",
     },

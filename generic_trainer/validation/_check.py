@@ -1,19 +1,19 @@
-"""A check, what it finds, and the result that goes into the report.
+"""A check, its findings, and the result that goes into the report.
 
-A check is a generator function, which yields what it finds and nothing when all is well::
+A check is a generator function, which yields findings, and nothing if all is well::
 
-    @check("serve_tag", needs=("parses",))
+    @check(needs=("parses",))
     def serve_tag(model: ModelUnderTest) -> Iterator[Finding]:
         '''The SavedModel has one MetaGraph tagged exactly {serve}.
 
-        Why that matters: who would fail without it, and how.
+        The reason: the consumer that would fail without it, and how.
 
         Example: a model that fails the check.
         '''
         if ...:
             yield fail("...", remedy="...")
 
-The docstring is what `generic-trainer explain` and the documents say of the check.
+`generic-trainer explain` and the documents show the docstring.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import inspect
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from generic_trainer._core.texts import reason_of
 
@@ -31,9 +31,13 @@ if TYPE_CHECKING:
     from generic_trainer.validation._model import ModelUnderTest
 
 Status = Literal["pass", "fail", "warn", "skip"]
+Format = Literal["saved_model", "other", "any"]
+Decider = Literal["code", "rows", "weights"]
+FORMATS: tuple[Format, ...] = ("saved_model", "other")
+ANY: tuple[Format, ...] = (*FORMATS, "any")
 CheckFunction = Callable[["ModelUnderTest"], Iterator["Finding"]]
 
-# Of Unicode: control characters and surrogates; what turns the direction of writing.
+# Of Unicode: control characters and surrogates; characters that turn the direction of writing.
 _CATEGORIES = ("Cc", "Cs")
 _DIRECTIONS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
 _WORST_FIRST: tuple[Status, ...] = ("fail", "warn", "pass", "skip")
@@ -41,7 +45,7 @@ _WORST_FIRST: tuple[Status, ...] = ("fail", "warn", "pass", "skip")
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One thing that a check has to say; a check may have several."""
+    """One finding of a check, which may have several."""
 
     status: Status
     message: str
@@ -49,50 +53,50 @@ class Finding:
     may_be_meant: bool = False
 
 
-def fail(message: str, remedy: str) -> Finding:
+def fail(message: str, remedy: str, *, may_be_meant: bool = False) -> Finding:
     """The model must not be published."""
-    return Finding("fail", message, remedy)
+    return Finding("fail", message, remedy, may_be_meant)
 
 
-def warn(message: str, remedy: str) -> Finding:
-    """The model can be published, and somebody should know."""
-    return Finding("warn", message, remedy)
+def warn(message: str, remedy: str, *, may_be_meant: bool = False) -> Finding:
+    """The model can be published, but its owner should know."""
+    return Finding("warn", message, remedy, may_be_meant)
 
 
 def per_row(model: ModelUnderTest, message: str, remedy: str) -> Finding:
-    """Only consumers mind that match outputs with examples row by row: Evaluator, BulkInferrer."""
+    """Fails for consumers that match outputs with examples by row: Evaluator, BulkInferrer."""
     matches_rows = model.contract.matches_rows
     if matches_rows is None:
         message = f"{message}; an Evaluator or a BulkInferrer would fail or go wrong"
-        return Finding("warn", message, remedy, may_be_meant=True)
-    return Finding("fail", message, remedy, may_be_meant=True) if matches_rows else note(message)
+        return warn(message, remedy, may_be_meant=True)
+    return fail(message, remedy, may_be_meant=True) if matches_rows else note(message)
 
 
 def of_rows(model: ModelUnderTest, certain: bool, message: str, remedy: str) -> Finding:
-    """Fails where a row's own score is wrong for consumers that want it, and warns elsewhere."""
+    """Fails if a row's score is wrong for consumers that match rows; warns otherwise."""
     is_wrong = certain and model.contract.matches_rows
     return Finding("fail" if is_wrong else "warn", message, remedy, may_be_meant=True)
 
 
 def skip(message: str) -> Finding:
-    """The check does not apply, or what it needs is missing."""
+    """The check does not apply, or its inputs are missing."""
     return Finding("skip", message)
 
 
 def note(message: str) -> Finding:
-    """Nothing is wrong; worth a line in the report."""
+    """All is well; the message is a line of the report."""
     return Finding("pass", message)
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """The verdict of one check, fit to be shown whatever the model has had it say.
+    """The verdict of one check, safe to print although a model may have written parts of it.
 
     Attributes:
         name: the check's name, the key in `ServingContract.severities`.
         status: `"pass"`, `"fail"`, `"warn"` or `"skip"`.
-        message: what was expected and what was found, where; one line per finding.
-        remedy: what to do about it; empty for a pass.
+        message: the expected and the actual state, and its place; one line per finding.
+        remedy: the action to take; empty for a pass.
         seconds: how long the check took.
     """
 
@@ -108,15 +112,15 @@ class Result:
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Returns a text in which nothing commands a terminal or turns the order of what is read.
+    """Returns a text that can neither command a terminal nor reorder the displayed characters.
 
     Args:
         text: perhaps by the author of a model, such as the name of a signature.
         keep: control characters that may stay.
 
     Returns:
-        The text with control characters, surrogates and what sets the direction of writing as
-        escapes of Python.
+        The text with control characters, surrogates and marks of the writing direction as Python
+        escapes.
     """
     return "".join(
         each.encode("unicode_escape").decode()
@@ -138,7 +142,7 @@ def merge(name: str, findings: Iterable[Finding], seconds: float = 0.0) -> Resul
     remedies = [f.remedy for f in shown if f.remedy]
     if any(f.may_be_meant for f in shown):
         remedies.append(
-            f"if it is meant to be so: contract=ServingContract(severities={{{name!r}: 'skip'}})"
+            f"if this is intended, set contract=ServingContract(severities={{{name!r}: 'skip'}})"
         )
     return Result(
         name=name,
@@ -155,11 +159,15 @@ class Check:
 
     Attributes:
         name: the key in `ServingContract.severities` and in the report.
-        summary: what a model that passes fulfils, one sentence.
-        explanation: why it exists, and an example that fails it; paragraphs of Markdown.
+        summary: one sentence that is true of a model that passes.
+        explanation: the reason, and an example that fails; paragraphs of Markdown.
         function: yields the findings.
-        needs: checks without whose success this one cannot run.
-        is_advisory: whether its worst is a warning, even where the process dies of it.
+        needs: checks that must pass before this one can run.
+        is_advisory: whether its worst is a warning, even if the process dies of it.
+        formats: of the exports that it checks: SavedModels; those in another format; `"any"`, of
+            which the contract requires only that they exist.
+        decided_by: `"code"` if training cannot change the outcome; `"rows"` if it cannot in a model
+            that scores, because the same weights score different rows; else `"weights"`.
     """
 
     name: str
@@ -168,15 +176,17 @@ class Check:
     function: CheckFunction
     needs: tuple[str, ...] = ()
     is_advisory: bool = False
+    formats: tuple[Format, ...] = ("saved_model",)
+    decided_by: Decider = "weights"
 
     @property
     def how_to_silence(self) -> str:
-        """What to write to have the check warn, or not run."""
+        """The setting that makes the check warn, or skips it."""
         skip = f'`ServingContract(severities={{"{self.name}": "skip"}})` leaves it out'
         return f"{skip}; " + ("it warns at most." if self.is_advisory else '`"warn"` has it warn.')
 
     def blocked_by(self, done: Mapping[str, str]) -> list[str]:
-        """Returns which of its needs did not pass; `done`: check → its outcome."""
+        """Returns the needs that did not pass; `done`: check → its outcome."""
         return [name for name in self.needs if done.get(name) in ("fail", "blocked")]
 
     def run(self, model: ModelUnderTest) -> Result:
@@ -186,24 +196,27 @@ class Check:
         try:
             findings.extend(self.function(model))
         except Exception as error:
-            findings.append(
-                fail(
-                    f"the check ended with {reason_of(error)}",
-                    "see why this part of the model cannot be examined; if the model is right, set "
-                    "severities={<check>: 'skip'} in the contract and report the case",
-                )
-            )
+            message = f"the check ended with {reason_of(error)}"
+            remedy = "find out why this part of the model cannot be examined"
+            findings.append(fail(message, remedy, may_be_meant=True))
         result = merge(self.name, findings, time.perf_counter() - started)
         return result if findings else dataclasses.replace(result, message=self.summary)
 
 
-def check(
-    name: str, needs: tuple[str, ...] = (), *, is_advisory: bool = False
-) -> Callable[[CheckFunction], Check]:
-    """Makes a `Check` of a generator function; its docstring says what for."""
+CHECKS: dict[str, Check] = {}  # name → check, of all modules that are imported
+
+
+def check(**arguments: Any) -> Callable[[CheckFunction], Check]:
+    """Registers a generator function as a `Check` of its name; its docstring has the texts.
+
+    Args:
+        **arguments: fields of the `Check`: what it needs, what decides it, what it applies to.
+    """
 
     def decorate(function: CheckFunction) -> Check:
+        name = function.__name__
         summary, _, explanation = inspect.cleandoc(function.__doc__ or "").partition("\n\n")
-        return Check(name, summary, explanation, function, needs, is_advisory)
+        CHECKS[name] = Check(name, summary, explanation, function, **arguments)
+        return CHECKS[name]
 
     return decorate

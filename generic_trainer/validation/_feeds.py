@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from generic_trainer.validation._model import RECORDS, ModelUnderTest
-from generic_trainer.validation._schema_rows import (
-    domain_limits,
-    domain_words,
-    dtype_in_schema,
-)
+from generic_trainer.validation._schema_rows import DTYPE_OF_LIST, domain_of, parsed
 from generic_trainer.validation._scoring import Feed
 from generic_trainer.validation._signatures import (
     ParsedFeature,
     batched,
     dtype_of,
+    feature_of,
     is_dense,
     is_serialized,
     parsed_features,
@@ -27,20 +24,19 @@ from generic_trainer.validation._signatures import (
 
 _REAL = "the contract's examples"
 _MADE_UP = "made-up examples"
-_KINDS = {"bytes_list": "string", "int64_list": "int64", "float_list": "float32"}
 _FREE_DIM = 3  # values along a dimension that a signature leaves free
 
 
 def feed_for(
     model: ModelUnderTest, signature: Any, records: list[bytes] | None = None
 ) -> Feed | None:
-    """Returns rows for a signature, or None when it takes something that cannot be made up.
+    """Returns rows for a signature, None for inputs that cannot be made up.
 
     Args:
-        model: what the rows are for.
+        model: the model.
         signature: a `SignatureDef`.
         records: examples to take the rows from, of a signature without a graph; None for the
-            first of the contract's and what the model's graph parses from them.
+            first of the contract's, and the features that the model's graph parses from them.
     """
     infos = dict(signature.inputs)
     if not infos or not all(is_dense(info) for info in infos.values()):
@@ -50,10 +46,11 @@ def feed_for(
     whole = frozenset(key for key, info in infos.items() if not batched(info))
     rows = _fixed_rows(infos) or RECORDS
     features = parsed_features(model.meta_graph.graph_def, signature) if serialized else {}
-    # What Transform wrote is no input of the graph that does the transform itself.
+    # Transform's output is not an input of a graph that transforms by itself.
     if records is None:
         records = [] if model.contract.examples_transformed else model.records
-    records = _repeated(records, rows, whole)
+    if whole:  # exactly so many
+        records = list(itertools.islice(itertools.cycle(records), rows))
     if features:
         is_real = bool(records)
         records = records or _made_up_examples(features.values(), model.schema, rows)
@@ -77,7 +74,7 @@ def inputs_of(signature: Any, feed: Feed, examples: Sequence[Any]) -> dict[str, 
     """Returns the inputs of a signature for `tf.train.Example`s, made as those of its feed were.
 
     Returns:
-        Input name → array [examples, ...]; None where the examples do not fit.
+        Input name → array [examples, ...]; None if the examples do not fit.
     """
     records = [example.SerializeToString(deterministic=True) for example in examples]
     if feed.serialized:
@@ -86,22 +83,21 @@ def inputs_of(signature: Any, feed: Feed, examples: Sequence[Any]) -> dict[str, 
 
 
 def input_features(model: ModelUnderTest, signature: Any) -> dict[str, ParsedFeature]:
-    """Returns the inputs of a signature as features, where schema or statistics know them all.
+    """Returns the inputs of a signature as features, if schema or statistics have them all.
 
-    None are where the contract's examples are transformed ones: such a signature may take what
-    Transform makes of a feature, under its name.
+    It returns none if the contract's examples are transformed: the signature may take transformed
+    features under the same names.
     """
     if model.contract.examples_transformed:
         return {}
     known = {name: feature.dtype for name, feature in model.observed.items()}
-    if model.schema is not None:
-        known |= {feature.name: dtype_in_schema(feature) for feature in model.schema.feature}
+    known |= (model.feature_dtypes or {}) if model.schema is not None else {}
     features = {}
     for key, info in signature.inputs.items():
-        name = key if key in known else key.removesuffix("_input")
+        name = feature_of(key, known)
         dims = (shape_of(info) or [None])[1:]
         size = int(np.prod([_FREE_DIM if dim is None else dim for dim in dims], dtype=int))
-        feature = ParsedFeature(name, _KINDS[_kind_of(dtype_of(info))], size)
+        feature = ParsedFeature(name, DTYPE_OF_LIST[_kind_of(dtype_of(info))], size)
         if known.get(name) not in ("", feature.dtype):
             return {}
         features[name] = feature
@@ -109,21 +105,14 @@ def input_features(model: ModelUnderTest, signature: Any) -> dict[str, ParsedFea
 
 
 def _fixed_rows(infos: Mapping[str, Any]) -> int | None:
-    """Returns the number of rows that the inputs fix, or None where they leave it free."""
+    """Returns the number of rows that the inputs fix, None if it is free."""
     shapes = [shape_of(info) for info in infos.values() if not batched(info)]
     return next((shape[0] for shape in shapes if shape), None)
 
 
-def _repeated(records: list[bytes], rows: int, whole: Collection[str]) -> list[bytes]:
-    """Returns the records, or exactly `rows` of them where an input takes no other number."""
-    return list(itertools.islice(itertools.cycle(records), rows)) if whole else records
-
-
 def _columns(records: list[bytes], infos: dict[str, Any]) -> dict[str, np.ndarray] | None:
-    """Returns the inputs as columns of the records, or None when they do not fit."""
-    import tensorflow as tf
-
-    rows = [tf.train.Example.FromString(record).features.feature for record in records]
+    """Returns the inputs as columns of the records, None if they do not fit."""
+    rows = [example.features.feature for example in parsed(records)]
     try:
         columns = {name: _column(rows, name, info) for name, info in infos.items()}
     except (KeyError, ValueError, IndexError):
@@ -137,7 +126,7 @@ def _column(rows: list[Any], name: str, info: Any) -> np.ndarray:
         raise KeyError(key)
     kind = _kind_of(dtype_of(info))
     if any(row[key].WhichOneof("kind") != kind for row in rows):
-        raise ValueError(f"{key} is no {kind} everywhere")
+        raise ValueError(f"{key} is not a {kind} in every row")
     dims = (shape_of(info) or [None])[1:]
     values = [list(getattr(row[key], kind).value) for row in rows]
     array = np.array(values, dtype=object if kind == "bytes_list" else None)
@@ -156,7 +145,7 @@ def _kind_of(dtype: Any) -> str:
 def _made_up_tensor(info: Any) -> np.ndarray:
     """Returns [RECORDS, ...] small values, different from row to row, the same each time.
 
-    There are as many rows as the first dimension says where it is not free.
+    A first dimension that is not free gives the number of rows.
     """
     dtype, shape = dtype_of(info), shape_of(info)
     if shape == []:
@@ -182,7 +171,9 @@ def _made_up_examples(features: Iterable[ParsedFeature], schema: Any, rows: int)
     """Returns serialized examples, whose values are from the schema's domains where it has some."""
     import tensorflow as tf
 
-    choices = _choices(schema) if schema is not None else {}
+    # Values that the schema's domains allow.
+    declared = [] if schema is None else schema.feature
+    choices = {feature.name: domain_of(schema, feature) for feature in declared}
     examples = []
     for row in range(rows):
         example = tf.train.Example()
@@ -195,23 +186,16 @@ def _made_up_examples(features: Iterable[ParsedFeature], schema: Any, rows: int)
 def _fill(into: Any, feature: ParsedFeature, choices: Mapping[str, list[Any]], row: int) -> None:
     options = choices.get(feature.name) or [None]
     choice = options[row % len(options)]
+    is_number = isinstance(choice, (int, float))
     if feature.dtype == "string":
         word = choice if isinstance(choice, bytes) else b"text"
         into.bytes_list.value.extend([word] * feature.size)
     elif feature.dtype == "int64":
-        number = int(choice) if isinstance(choice, (int, float)) else row % 2
-        into.int64_list.value.extend([number] * feature.size)
-    elif isinstance(choice, (int, float)):
+        into.int64_list.value.extend([int(choice) if is_number else row % 2] * feature.size)
+    elif is_number:
         share = (row % RECORDS) / RECORDS
-        number = options[0] + share * (options[-1] - options[0])
-        into.float_list.value.extend([number] * feature.size)
+        into.float_list.value.extend(
+            [options[0] + share * (options[-1] - options[0])] * feature.size
+        )
     else:
         into.float_list.value.extend(0.1 * (row + i % 7) for i in range(feature.size))
-
-
-def _choices(schema: Any) -> dict[str, list[Any]]:
-    """Returns feature → values that the schema's domains allow."""
-    return {
-        feature.name: domain_words(schema, feature) or domain_limits(feature)
-        for feature in schema.feature
-    }

@@ -1,9 +1,9 @@
 """Nodes of a model: the graph's own, and those inside every function of its library.
 
-`meta_info_def.stripped_op_list` misses what is inside `tf.cond` and `tf.while_loop`, and so does
-`saved_model_cli scan`; only a walk over the library finds it. What the graph holds need not run: a
-session runs what the signatures and the initialisation depend on, and, while it loads, what
-restores the variables.
+`meta_info_def.stripped_op_list` misses nodes inside `tf.cond` and `tf.while_loop`, and so does
+`saved_model_cli scan`; only a walk over the library finds these nodes. Not all nodes run: a session
+runs the nodes that the signatures and the initialisation depend on, and, while it loads, the nodes
+that restore the variables.
 """
 
 from __future__ import annotations
@@ -15,22 +15,25 @@ from typing import Any, Literal
 
 When = Literal["served", "restored", "loaded", "saved", "never"]
 _INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op")
-# What `tf.saved_model.load` calls of a table, or of another resource, and when it lets go of it.
+# Methods of a table or another resource that `tf.saved_model.load` calls, and its destructor.
 _RESOURCE_METHODS = ("_create_resource", "_initialize", "_destroy_resource")
 
+# Ops that fill a queue or the like, and ops that take out of it.
+QUEUES = {
+    r"QueueEnqueue(Many)?(V2)?": r"QueueDequeue(Many|UpTo)?(V2)?",
+    r"(Ordered)?(Map)?Stage": r"(Ordered)?(Map)?Unstage(NoKey)?",
+    r"BarrierInsertMany": r"BarrierTakeMany",
+    r"(Resource|Sparse)?AccumulatorApplyGradient": r"(Resource|Sparse)?AccumulatorTakeGradient",
+}
 # Ops of the add-on libraries, by the start of their names, and the module that registers them.
 _LIBRARIES = (
     (r"Addons>", "tensorflow_addons"),
     (r"SimpleML", "tensorflow_decision_forests"),
     (r"IO>", "tensorflow_io"),
     (r"(DecodeProtoSparse|EquiJoin|RunLengthBefore|Struct2Tensor)", "struct2tensor"),
-    (r"(TFText>|Sentencepiece|Wordpiece|Unicode(Regex|Script)|Regex(Split)|WhitespaceTokenize"
-     r"|FastWordpiece|FastBertNormalize|NormalizeUTF8|CaseFoldUTF8|ConstrainedSequence|NgramsString"
-     r"|RougeL|SentenceFragments|SplitMergeTokenize|TokenizerFromLogits|ByteSplit)",
+    (r"TFText>|Sentencepiece|Wordpiece|Unicode(Regex|Script)|RegexSplit|WhitespaceTokenize"
+     r"|FastWordpiece|FastBert|NormalizeUTF8|CaseFoldUTF8|ConstrainedSeq|SplitMerge|ByteSplit",
      "tensorflow_text"),
-    (r"(Recommenders|TFRA)>", "tensorflow_recommenders_addons"),
-    (r"(Scann)", "scann"),
-    (r"(TRT|TensorRT)", "tensorrt"),
 )  # fmt: skip
 
 
@@ -41,10 +44,10 @@ class Node:
     Attributes:
         proto: the `NodeDef`.
         function: the library function that holds it, empty for the graph itself.
-        when: it can run: `"served"`, for a signature or the initialisation; `"restored"`, where a
+        when: it can run: `"served"`, for a signature or the initialisation; `"restored"`, when a
             session restores the variables; `"loaded"`, only in `tf.saved_model.load`; `"saved"`,
-            where a checkpoint is written, which no consumer does. What is left, `"never"`, runs
-            only if somebody calls it through the object that `tf.saved_model.load` returns.
+            when a checkpoint is written, which no consumer does; `"never"`, unless a program calls
+            it through the object that `tf.saved_model.load` returns.
     """
 
     proto: Any
@@ -58,14 +61,15 @@ class Node:
 
     @property
     def served(self) -> bool:
-        """Whether a signature, or the initialisation, can get there."""
+        """Whether a signature or the initialisation can reach it."""
         return self.when == "served"
 
     @property
     def where(self) -> str:
-        """The node and the graph that holds it, for messages."""
+        """The node, the graph that holds it and its device, for messages."""
         home = f"function {self.function!r}" if self.function else "the main graph"
-        return f"{self.proto.name!r} in {home}"
+        device = f" on {self.proto.device}" if self.proto.device else ""
+        return f"{self.proto.name!r} in {home}{device}"
 
 
 def walk(meta_graph: Any) -> list[Node]:
@@ -93,7 +97,7 @@ def walk(meta_graph: Any) -> list[Node]:
 
 
 def _roots(meta_graph: Any) -> dict[When, list[str]]:
-    """Returns the nodes of the graph itself that somebody asks for; the earlier reason counts."""
+    """Returns the nodes of the graph itself that are asked for; the earlier reason counts."""
     served = [
         name
         for signature in meta_graph.signature_def.values()
@@ -112,7 +116,7 @@ def _roots(meta_graph: Any) -> dict[When, list[str]]:
 
 
 def tensors_of(info: Any) -> list[str]:
-    """Returns the names of the tensors that a `TensorInfo` stands for; those not in use are ""."""
+    """Returns the names of the tensors of a `TensorInfo`; those not in use are ""."""
     sparse = info.coo_sparse
     parts = [info.name, sparse.values_tensor_name, sparse.indices_tensor_name]
     parts.append(sparse.dense_shape_tensor_name)
@@ -137,10 +141,10 @@ def _called_by_load(meta_graph: Any) -> set[str]:
 
 
 def needed_for(tensors: Iterable[str], nodes: Mapping[str, Any]) -> list[Any]:
-    """Returns those `NodeDef`s of one graph that some tensors or nodes are computed from.
+    """Returns the `NodeDef`s of one graph from which some tensors or nodes are computed.
 
     Args:
-        tensors: names of tensors or nodes; those that are not in the graph need nothing.
+        tensors: names of tensors or nodes; others than the graph's need nothing.
         nodes: name → node of the graph.
     """
     needed: dict[str, Any] = {}
@@ -154,7 +158,7 @@ def needed_for(tensors: Iterable[str], nodes: Mapping[str, Any]) -> list[Any]:
 
 
 def functions_below(nodes: Iterable[Any], library: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns those functions of a library that `NodeDef`s call, directly or not, by name."""
+    """Returns the functions of a library that `NodeDef`s call, directly or not, by name."""
     reached: dict[str, Any] = {}
     waiting = [name for node in nodes for name in functions_of(node)]
     while waiting:
@@ -165,19 +169,8 @@ def functions_below(nodes: Iterable[Any], library: Mapping[str, Any]) -> dict[st
     return reached
 
 
-def string_constants(nodes: Iterable[Node]) -> Iterator[tuple[Node, list[bytes]]]:
-    """Yields the string constants among the nodes with their values."""
-    import tensorflow as tf
-
-    for node in nodes:
-        if node.op == "Const":
-            tensor = node.proto.attr["value"].tensor
-            if tensor.dtype == tf.string.as_datatype_enum:
-                yield node, list(tensor.string_val)
-
-
 def upstream_of(readers: Iterable[Node], graph_def: Any) -> set[tuple[str, str]]:
-    """Returns what some nodes are computed from, through calls of functions.
+    """Returns the nodes from which some nodes are computed, through calls of functions.
 
     Returns:
         Function (empty for the graph itself) and name of every node.
@@ -220,7 +213,7 @@ def listed(nodes: list[Node], shown: int = 4) -> str:
 
 
 def library_of(op: str) -> str | None:
-    """Returns the module that registers an op, when it is one of the known add-on libraries'."""
+    """Returns the module that registers an op of a known add-on library, else None."""
     return next((module for start, module in _LIBRARIES if re.match(start, op)), None)
 
 

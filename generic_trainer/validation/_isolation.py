@@ -1,14 +1,14 @@
-"""A model's files at a new path, with the directory they were exported to out of reach.
+"""A model's files at a new path, with the directory of the export out of reach.
 
-A served model lies elsewhere than where it was exported. What still reads the old path works
-there by accident, so the checks run in a process that sees the files at a new path and nothing at
-the old one. The original is never renamed, copied or written, whatever happens to the process:
+Servers load a model from another path than that of the export. A model that reads the old path
+works there by accident, so the checks run in a process that sees the files at a new path and
+nothing at the old one. The original is never renamed, copied or written, even if the process dies:
 
-- Where the kernel allows a private mount namespace, the original is bind-mounted at the new path
+- If the kernel allows a private mount namespace, the original is bind-mounted at the new path
   and covered by an empty file system, in that process alone. Its shared memory is its own as well.
-  Of a model with links to files elsewhere, as in Hugging Face's cache, each file is mounted.
+  Of a model with links that leave it, as in Hugging Face's cache, each file is mounted.
 - Elsewhere the new path is a tree of symbolic links. The original stays readable then, and the
-  static check on absolute paths is what finds a model that depends on it.
+  static check on absolute paths finds models that depend on it.
 - A remote directory (`gs://...`) has been downloaded: see `_inputs`.
 """
 
@@ -18,7 +18,6 @@ import contextlib
 import ctypes
 import os
 import re
-import shutil
 from pathlib import Path
 
 from generic_trainer._core.files import is_remote
@@ -33,24 +32,78 @@ _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC = 1, 32, 4096, 16384
 _MS_PRIVATE, _MS_RELATIME = 1 << 18, 1 << 21
 
 
-def move(model_dir: str, target: Path) -> bool:
+def move(model_dir: str, target: Path) -> tuple[bool, list[str]]:
     """Makes the files of `model_dir` appear in `target`, for this process at least.
 
     Returns:
-        Whether the original is out of this process's reach.
+        Whether the original is out of this process's reach, and the links that are not followed.
     """
     if is_remote(model_dir):
-        return False
+        return False, []
     original = Path(model_dir).resolve()
+    files = ModelFiles(original)
     # Tried elsewhere first: what fails half-way leaves a process without its rights.
     with contextlib.suppress(OSError):
         if _can_hide():
-            _hidden_copy(original, target)
+            _hidden_copy(files, target)
+            return True, files.refused
+    files.link(target)
+    return False, files.refused
+
+
+class ModelFiles:
+    """The files of a local model, with links followed as far as the model's own files go.
+
+    A link may lead to any place of the machine, such as `/proc/self/environ` or a private key, and
+    checks read and report the content. Links are followed inside the model and into the directory
+    `blobs` beside it, or beside the `snapshots` that hold it, as in Hugging Face's cache.
+
+    Attributes:
+        original: the model's directory, without links.
+        found: path relative to `original` → the real file, for every file.
+        refused: links that are not followed, with their targets.
+    """
+
+    def __init__(self, original: Path) -> None:
+        self.original = original
+        self.found: dict[Path, Path] = {}
+        self.refused: list[str] = []
+        snapshots = (path for path in original.parents if path.name == "snapshots")
+        self._blobs = [path.parent / "blobs" for path in (original, *snapshots)]
+        for parent, folders, names in os.walk(original, followlinks=True):
+            folder = Path(parent)
+            folders[:] = [name for name in folders if self._is_entered(folder / name)]
+            for path in (folder / name for name in names):
+                real = path.resolve()
+                if real.is_relative_to(original) or any(map(real.is_relative_to, self._blobs)):
+                    if real.is_file():
+                        self.found[path.relative_to(original)] = real
+                else:
+                    self._refuse(path)
+
+    @property
+    def is_self_contained(self) -> bool:
+        """Whether no link leads out of the model."""
+        inside = all(real.is_relative_to(self.original) for real in self.found.values())
+        return inside and not self.refused
+
+    def link(self, target: Path) -> None:
+        """Makes a directory of links to the files."""
+        for path, real in self.found.items():
+            (target / path).parent.mkdir(parents=True, exist_ok=True)
+            (target / path).symlink_to(real)
+
+    def _is_entered(self, folder: Path) -> bool:
+        """Returns whether the walk enters a directory: links in linked ones could be endless."""
+        if not folder.is_symlink():
             return True
-    target.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(OSError):  # of what this user may not read; the others are linked
-        shutil.copytree(original, target, copy_function=os.symlink, dirs_exist_ok=True)
-    return False
+        if not folder.resolve().is_relative_to(self.original):
+            self._refuse(folder)
+            return False
+        return folder.parent.resolve() == folder.parent
+
+    def _refuse(self, path: Path) -> None:
+        self.refused.append(f"{path.relative_to(self.original)} -> {os.readlink(path)}")
 
 
 def make_read_only(work: Path) -> None:
@@ -81,13 +134,13 @@ def _can_hide() -> bool:
         pid = os.fork()
         if pid == 0:
             with contextlib.suppress(OSError, AttributeError):
-                _hidden_copy(original.resolve(), target)
+                _hidden_copy(ModelFiles(original.resolve()), target)
             os._exit((original / "file").exists() or not (target / "file").exists())
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def _hidden_copy(original: Path, target: Path) -> None:
-    """Moves `original` to `target`, read-only, in the view of this process and its children.
+def _hidden_copy(files: ModelFiles, target: Path) -> None:
+    """Moves a model to `target`, read-only, in the view of this process and its children.
 
     Raises:
         OSError: the kernel does not allow it.
@@ -101,34 +154,24 @@ def _hidden_copy(original: Path, target: Path) -> None:
     Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
     Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
     _mount(libc, "none", Path("/"), None, _MS_REC | _MS_PRIVATE)
-    for source, place in _places(original, target):
+    for source, place in _places(files, target):
         _mount(libc, str(source), place, None, _MS_BIND | _MS_REC)
         _mount(libc, "none", place, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _kept_flags(place))
-    _mount(libc, "tmpfs", original, b"tmpfs", 0)
+    _mount(libc, "tmpfs", files.original, b"tmpfs", 0)
     if SHARED_MEMORY.is_dir():
         _mount(libc, "tmpfs", SHARED_MEMORY, b"tmpfs", _MS_NOSUID | _MS_NODEV, b"size=64m")
 
 
-def _places(original: Path, target: Path) -> list[tuple[Path, Path]]:
-    """Returns what is mounted where: the model, or file by file where links lead out of it.
-
-    A relative link leads elsewhere from another path. What the files are mounted on is made here.
-    """
+def _places(files: ModelFiles, target: Path) -> list[tuple[Path, Path]]:
+    """Returns source and mount point of the model, or of each file if links leave it."""
     target.mkdir(parents=True, exist_ok=True)
-    places = {}
-    for parent, folders, files in os.walk(original):
-        for path in (Path(parent, name) for name in (*folders, *files)):
-            real = path.resolve()
-            # What leads to a folder above the model has no end.
-            if (path.is_symlink() or path.is_file()) and not original.is_relative_to(real):
-                places[target / path.relative_to(original)] = real
-    if all(real.is_relative_to(original) for real in places.values()):
-        return [(original, target)]
-    existing = [(real, place) for place, real in places.items() if real.exists()]
-    for real, place in existing:
+    if files.is_self_contained:
+        return [(files.original, target)]
+    places = [(real, target / path) for path, real in files.found.items()]
+    for _, place in places:
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.mkdir() if real.is_dir() else place.touch()
-    return existing
+        place.touch()
+    return places
 
 
 def _kept_flags(mounted: Path) -> int:

@@ -1,6 +1,6 @@
 """`manifest.json`: the files that were published, for consumers to prove that theirs are the same.
 
-The file lies beside `saved_model.pb`, where a copy of the model's directory takes it along.
+It is stored beside `saved_model.pb`, so that copies of the model's directory contain it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def write_manifest(model_dir: str, report: ValidationReport) -> str:
     """Writes `manifest.json` into a model directory that passed, local or remote.
 
     It holds the SHA-256 and size of every file, the verdict of every check, the versions that
-    were used, and golden inputs and outputs (base64 of the serialized examples, and what
-    `serving_default` returned for them) where the contract had real examples.
+    were used, and, if the contract had real examples, golden inputs and outputs (base64 of the
+    serialized examples, and the outputs of `serving_default` that are numbers).
 
     Args:
         model_dir: the model's directory.
-        report: what `validate_saved_model` said about it.
+        report: the result of `validate_saved_model`.
 
     Returns:
         The SHA-256 of the manifest itself, in hex.
@@ -59,7 +59,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Returns the manifest of a model directory.
 
     Raises:
-        ValueError: it is no manifest.
+        ValueError: it is not a manifest.
     """
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import gc
 import importlib
-from collections.abc import Iterator, Mapping
+import types
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from generic_trainer._core import internals
-from generic_trainer._core.machine import resident_memory_mb
-from generic_trainer._core.protos import load_eval_config, load_schema, load_statistics, read_schema
+from generic_trainer._core.protos import load_eval_config, load_schema, load_statistics
 from generic_trainer._core.texts import reason_of
 from generic_trainer._core.tfx_names import TRANSFORMED_SCHEMA
 from generic_trainer.errors import DataError
-from generic_trainer.validation._access import Assets
-from generic_trainer.validation._ahead import Ahead
+from generic_trainer.validation._access import Assets, is_inside
 from generic_trainer.validation._contract import ServingContract
-from generic_trainer.validation._formats.contents import Contents
-from generic_trainer.validation._formats.detected import Artifact, find_artifacts
 from generic_trainer.validation._graph import Node, library_of, node_name, walk
 from generic_trainer.validation._observed import ObservedFeature, observed_features
 from generic_trainer.validation._probing import Budget
-from generic_trainer.validation._scoring import Scores
-from generic_trainer.validation._variables import Variables
+from generic_trainer.validation._schema_rows import DTYPE_OF_LIST, dtype_in_schema, parsed
+from generic_trainer.validation._scoring import Scores, SessionSignature, open_session
+from generic_trainer.validation._tflite import TFLiteModel, find_models
+from generic_trainer.validation._variables import Variables, read_variables
 
 SAVED_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt", "saved_model.cpb")
+# Of pickles, ONNX, Keras, XGBoost and PyTorch.
+OTHER_SUFFIXES = frozenset(
+    [".pkl", ".pickle", ".joblib", ".onnx", ".keras", ".h5", ".hdf5", ".bst", ".ubj", ".pt", ".pth"]
+)
 RECORDS = 32  # examples that every signature is called with
 EVAL_ROWS = 1000  # examples that are read
 MAX_EXAMPLES_BYTES = 64 << 20  # images take long to read, and longer to score
@@ -35,35 +39,29 @@ _DEFAULTS = frozenset({"serving_default", "predict"})  # TFMA prefers the latter
 _INIT_OP_SIGNATURE = "__saved_model_init_op"
 
 
+@dataclasses.dataclass(eq=False)
 class ModelUnderTest:
-    """One SavedModel, examined in a process of its own.
-
-    Args:
-        directory: where the files lie for this process; not the place they were exported to.
-        contract: what is required.
-        exported_to: the directory as the caller knows it.
-        unreadable: inputs of the contract that could not be fetched, and why.
+    """One model, examined in a separate process.
 
     Attributes:
-        ahead: what another process finds out.
+        directory: of the files in this process; not the directory of the export.
+        contract: the requirements.
+        exported_to: the directory as the caller knows it.
+        unreadable: input of the contract that could not be fetched → reason.
+        facts: measurements, for the report.
+        scores: name → outputs, of the signatures that were called.
+        memory_before_mb: resident memory before the model was loaded.
+        load_error: why `tf.saved_model.load` fails on a model that a session loads; else empty.
     """
 
-    ahead: Ahead = Ahead()
-
-    def __init__(
-        self,
-        directory: Path,
-        contract: ServingContract,
-        exported_to: str,
-        unreadable: Mapping[str, str] | None = None,
-    ) -> None:
-        self.directory = directory
-        self.contract = contract
-        self.exported_to = exported_to
-        self._unreadable = unreadable or {}
-        self.facts: dict[str, Any] = {}
-        self.scores: dict[str, Scores] = {}
-        self.memory_before_mb: float | None = None
+    directory: Path
+    contract: ServingContract
+    exported_to: str
+    unreadable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+    scores: dict[str, Scores] = dataclasses.field(default_factory=dict)
+    memory_before_mb: float | None = None
+    load_error: str = ""
 
     @functools.cached_property
     def files(self) -> list[Path]:
@@ -72,14 +70,9 @@ class ModelUnderTest:
         return sorted(path.relative_to(self.directory) for path in files)
 
     @functools.cached_property
-    def artifacts(self) -> list[Artifact]:
-        """The files that are models in other formats."""
-        return list(find_artifacts(self.directory, self.files, self.contract.allowed_globals))
-
-    @property
-    def readable_artifacts(self) -> list[tuple[Artifact, Contents]]:
-        """Those of them that can be read, and what they hold."""
-        return [(each, each.contents) for each in self.artifacts if each.contents is not None]
+    def tflite_models(self) -> list[TFLiteModel]:
+        """The TFLite files of the export, readable or not."""
+        return list(find_models(self.directory, self.files))
 
     @property
     def is_saved_model(self) -> bool:
@@ -87,23 +80,33 @@ class ModelUnderTest:
         return any(Path(name) in self.files for name in SAVED_MODEL_FILES)
 
     @property
-    def is_other_format(self) -> bool:
-        """Whether the export is a model in another format, and the contract leaves that open."""
+    def other_format(self) -> list[Path]:
+        """The files of a model in another format; empty if the export has a SavedModel.
+
+        Only TFLite is read. Others are known by their names, and published unchecked.
+        """
         if self.contract.format is not None or self.is_saved_model:
-            return False
-        # What lies inside of a SavedModel further down is that one's.
+            return []
+        tflite = {each.path for each in self.tflite_models if not each.problem}
+        paths = [path for path in self.files if path in tflite or path.suffix in OTHER_SUFFIXES]
+        # A file inside a SavedModel further down belongs to that one.
         nested = [path.parent for path in self.files if path.name in SAVED_MODEL_FILES]
-        paths = [artifact.path for artifact, _ in self.readable_artifacts]
-        return any(not any(map(path.is_relative_to, nested)) for path in paths)
+        return [path for path in paths if not any(map(path.is_relative_to, nested))]
 
     @functools.cached_property
     def source(self) -> ModelUnderTest | None:
-        """The SavedModel whose predictions other formats must have; None where none is known."""
+        """The SavedModel whose predictions the model must have; None if none is known."""
         if self.contract.source_model is not None:
             folder = Path(self.contract.source_model)
             return ModelUnderTest(folder, self.contract, "the source model")
         # Scored, so that it may be run.
         return self if self.scores else None
+
+    @functools.cached_property
+    def base(self) -> ModelUnderTest | None:
+        """The model to compare with, which serves now; None if the contract names none."""
+        path = self.contract.base_model
+        return None if path is None else ModelUnderTest(Path(path), self.contract, "the base model")
 
     @functools.cached_property
     def saved_model(self) -> Any:
@@ -120,7 +123,7 @@ class ModelUnderTest:
 
     @functools.cached_property
     def signatures(self) -> dict[str, Any]:
-        """Name → `SignatureDef` of what the user exported; TensorFlow's own init op left out."""
+        """Name → `SignatureDef`, without TensorFlow's own init op."""
         declared = self.meta_graph.signature_def
         return {name: declared[name] for name in sorted(declared) if name != _INIT_OP_SIGNATURE}
 
@@ -135,14 +138,14 @@ class ModelUnderTest:
 
     @functools.cached_property
     def asset_nodes(self) -> set[str]:
-        """The nodes of the graph that hold the path of an asset."""
-        return {node_name(asset.tensor_info.name) for asset in self.assets}
+        """The nodes of the graph that hold the path of an asset inside the model."""
+        inside = (asset for asset in self.assets if is_inside(asset.filename))
+        return {node_name(asset.tensor_info.name) for asset in inside}
 
     @functools.cached_property
     def asset_readers(self) -> Assets:
-        """Which nodes read assets and nothing else."""
-        functions = self.meta_graph.graph_def.library.function
-        return Assets(self.nodes, functions, self.asset_nodes)
+        """The nodes that read only assets."""
+        return Assets(self.nodes, self.meta_graph, self.asset_nodes)
 
     @functools.cached_property
     def nodes(self) -> list[Node]:
@@ -160,24 +163,20 @@ class ModelUnderTest:
 
     @functools.cached_property
     def op_libraries(self) -> dict[str, str]:
-        """Modules that register foreign ops, imported at the first use → why that failed, or ""."""
+        """Module that registers foreign ops, imported at the first use → reason of a failure."""
         wanted = [*self.contract.op_libraries, *filter(None, map(library_of, self.foreign_ops))]
-        imported = {}
-        for module in dict.fromkeys(wanted) if self.foreign_ops else ():
+        imported = dict.fromkeys(wanted if self.foreign_ops else (), "")
+        for module in imported:
             try:
                 importlib.import_module(module)
-                imported[module] = ""
             except Exception as error:
                 imported[module] = reason_of(error)
         return imported
 
     @functools.cached_property
     def variables(self) -> Variables:
-        """What reading every variable has shown; raises when there is no readable index."""
-        self.memory_before_mb = resident_memory_mb()
-        # A graph of TensorFlow 1 has no objects, and is restored by its own ops alone.
-        keep = bool(self.meta_graph.object_graph_def.nodes)
-        return Variables(self.directory / "variables" / "variables", keep=keep)
+        """The findings of reading every variable; raises if the index is not readable."""
+        return read_variables(self.directory / "variables" / "variables")
 
     @functools.cached_property
     def eval_rows(self) -> list[bytes]:
@@ -185,13 +184,20 @@ class ModelUnderTest:
         source = self._input("examples")
         if source is None:
             return []
+        from google.protobuf.message import DecodeError
+
         from generic_trainer._core.records import read_records  # it imports TensorFlow
 
-        return read_records(source, EVAL_ROWS, most_bytes=MAX_EXAMPLES_BYTES)
+        records = read_records(source, EVAL_ROWS, most_bytes=MAX_EXAMPLES_BYTES)
+        try:
+            parsed(records)
+        except DecodeError as error:
+            raise DataError("the contract's examples are not serialized tf.Examples") from error
+        return records
 
     @property
     def records(self) -> list[bytes]:
-        """Those examples that every signature is called with."""
+        """The examples with which every signature is called."""
         return self.eval_rows[:RECORDS]
 
     @property
@@ -205,7 +211,7 @@ class ModelUnderTest:
 
     @functools.cached_property
     def budget(self) -> Budget:
-        """The time that all probing together may take."""
+        """The time of all probing together."""
         # A row in a batch takes no longer than one alone.
         seconds_per_row = self.facts.get("latency_ms", 0.0) / 1000
         return Budget(self.contract.probe_s, seconds_per_row)
@@ -217,24 +223,41 @@ class ModelUnderTest:
 
     @functools.cached_property
     def observed(self) -> dict[str, ObservedFeature]:
-        """Name → what the contract's statistics have seen; a `DataError` if they are unreadable.
+        """Feature → its statistics in the contract; a `DataError` if they are unreadable.
 
-        Nothing where they are of what Transform has written.
+        It is empty for statistics of transformed examples.
         """
         source = self._input("statistics")
         observed = {} if source is None else observed_features(load_statistics(source))
         if observed and self.transform_graph is not None:
-            transformed = read_schema(str(self.transform_graph / TRANSFORMED_SCHEMA))
+            transformed = load_schema(str(self.transform_graph / TRANSFORMED_SCHEMA))
             if observed.keys() <= {feature.name for feature in transformed.feature}:
                 return {}
         return observed
+
+    @functools.cached_property
+    def seen_dtypes(self) -> dict[str, set[str]]:
+        """Feature → its dtypes in the first examples, none if it has no values in any."""
+        seen: dict[str, set[str]] = {}
+        for example in parsed(self.records):
+            for name, feature in example.features.feature.items():
+                kind = feature.WhichOneof("kind")
+                seen.setdefault(name, set()).update([DTYPE_OF_LIST[kind]] if kind else [])
+        return seen
+
+    @property
+    def feature_dtypes(self) -> dict[str, str] | None:
+        """Feature → dtype, by the schema or else by the examples; None without either."""
+        if self.schema is not None:
+            return {feature.name: dtype_in_schema(feature) for feature in self.schema.feature}
+        return {name: min(dtypes) for name, dtypes in self.seen_dtypes.items() if dtypes} or None
 
     @functools.cached_property
     def transform_graph(self) -> Path | None:
         """The contract's TransformGraph artifact, or None; a `DataError` if there is no such."""
         source = self._input("transform_graph")
         if source is not None and not Path(source).is_dir():
-            raise DataError(f"the transform graph {source} is no directory", path=source)
+            raise DataError(f"the transform graph {source} is not a directory", path=source)
         return None if source is None else Path(source)
 
     @functools.cached_property
@@ -243,62 +266,49 @@ class ModelUnderTest:
         return load_eval_config(self._input("eval_config"))
 
     def _input(self, name: str) -> Any:
-        if name in self._unreadable:
-            raise DataError(self._unreadable[name])
+        if name in self.unreadable:
+            raise DataError(self.unreadable[name])
         return getattr(self.contract, name)
 
     @property
     def serving_signatures(self) -> dict[str, Any]:
         """The signatures that consumers use.
 
-        They are those that the contract names, or else what is called where no name is given, and
-        those that the eval config names; all where none of these exists. Others may be anything:
-        a training step, labels, metadata.
+        They are the signatures that the contract names, or else the defaults, and those that the
+        eval config names; all if none of these exists. Others may be anything: a training step,
+        labels, metadata.
         """
         named = {spec.name for spec in self.contract.signature_specs}
         used = named.intersection(self.signatures) or _DEFAULTS.intersection(self.signatures)
-        with contextlib.suppress(DataError):  # of which `inputs_read` tells
+        with contextlib.suppress(DataError):  # which `inputs_read` reports
             specs = [] if self.eval_config is None else self.eval_config.model_specs
             used = used.union(spec.signature_name for spec in specs)
         return {n: s for n, s in self.signatures.items() if n in used} or self.signatures
 
     @property
     def served_scores(self) -> dict[str, Scores]:
-        """Name → what it returned, of the signatures that consumers use and that were called."""
+        """Name → outputs, of the signatures that consumers use and that were called."""
         return {n: scores for n, scores in self.scores.items() if n in self.serving_signatures}
 
     @functools.cached_property
     def loaded(self) -> Any:
-        """What `tf.saved_model.load` returns."""
+        """The loaded model; of a TensorFlow 1 graph that only a session loads, its signatures."""
         import tensorflow as tf
 
-        variables = self._readable_variables
-        with contextlib.nullcontext() if variables is None else variables.lent():
-            # There may be a graph for training beside the one that consumers ask for by its tag.
+        try:
+            # A graph for training may exist beside the one that consumers request by its tag.
             return tf.saved_model.load(str(self.directory), tags=["serve"])
-
-    @contextlib.contextmanager
-    def for_session(self) -> Iterator[str]:
-        """Yields a directory from which a session loads the model, in place of the loaded one."""
-        self.__dict__.pop("loaded", None)
-        gc.collect()  # or what the loader has not been lent is held twice
-        variables = self._readable_variables
-        if variables is None:
-            yield str(self.directory)
-        else:
-            with variables.lent_to_session(self.directory, self.meta_graph, self.nodes) as folder:
-                yield folder
-        self.release()
-
-    @property
-    def _readable_variables(self) -> Variables | None:
-        with contextlib.suppress(Exception):  # of which `variables_read` tells, or the loader
-            return self.variables
-        return None
+        except Exception as error:
+            if self.meta_graph.object_graph_def.nodes:
+                raise  # it was written for this loader, so that it is damaged
+            with contextlib.suppress(Exception):
+                running = open_session(str(self.directory))
+                called = {n: SessionSignature(running, s) for n, s in self.signatures.items()}
+                self.load_error = reason_of(error)
+                return types.SimpleNamespace(signatures=called)
+            raise
 
     def release(self) -> None:
-        """Drops the loaded model and its variables: what comes next loads it in its own way."""
+        """Frees the loaded model, before another loader loads it."""
         self.__dict__.pop("loaded", None)
-        if "variables" in self.__dict__:
-            self.variables.forget()
         gc.collect()

@@ -1,4 +1,4 @@
-"""Statistics of a data set: the values, lengths of lists and missing features that they have seen.
+"""Statistics of a data set: the values, lengths of lists and missing features in it.
 
 `TensorFlow Data Validation <https://www.tensorflow.org/tfx/data_validation>`_ computes them over
 all examples, of which the checks read the first ones only.
@@ -14,35 +14,33 @@ from typing import Any
 
 _MAX_WORDS = 200  # of one feature
 _EXACT = 1 << 53  # beyond it a double, which the statistics have, may be another integer
-# What TensorFlow Data Validation writes in the place of words that are no text, or long.
+# TensorFlow Data Validation writes these in the place of long words and of bytes.
 _NO_WORDS = ("__BYTES_VALUE__", "__LARGE_BYTES__")
 _DTYPES = ("int64", "float32", "string", "string")  # by FeatureNameStatistics.Type
 
 
 @dataclasses.dataclass(frozen=True)
 class ObservedFeature:
-    """What is known of one feature.
+    """Statistics of one feature.
 
     Attributes:
         dtype: `"int64"`, `"float32"` or `"string"`.
         values: numbers or words that it has somewhere, the extremes first.
-        lengths: the fewest and the most values that an example has of it, where it has some.
-        longest: bytes of the longest text that is known of, 0 for none.
+        lengths: the fewest and the most values in an example that has any.
         is_missing: whether examples lack it.
     """
 
     dtype: str
     values: tuple[Any, ...]
     lengths: tuple[int, int]
-    longest: int
     is_missing: bool
 
 
 def observed_features(statistics: Any) -> dict[str, ObservedFeature]:
-    """Returns name → what all data sets of a `DatasetFeatureStatisticsList` say of a feature.
+    """Returns name → statistics of a feature in all data sets of a `DatasetFeatureStatisticsList`.
 
-    Features inside of others, those of which no example has a value, and those whose type is not
-    the same everywhere are left out.
+    Features inside others, features without a value in any example, and features of several types
+    are left out.
     """
     found: dict[str, list[Any]] = {}
     for dataset in statistics.datasets:
@@ -65,7 +63,6 @@ def _merged(features: list[Any]) -> ObservedFeature | None:
         dtype,
         tuple(dict.fromkeys(values)),
         (min(c.min_num_values for c in present), max(c.max_num_values for c in present)),
-        max(map(_longest, features)),
         any(each.num_missing for each in common),
     )
 
@@ -92,19 +89,13 @@ def _values(feature: Any, dtype: str) -> Iterator[Any]:
 
 
 def _numbers(feature: Any) -> Iterator[float]:
-    """Yields the numbers that examples have: the ends, and those at which quantiles meet."""
+    """Yields numbers that examples have: the ends, and the bounds of quantiles."""
     numeric = feature.num_stats
     numbers = [numeric.min, numeric.max, numeric.median]
     for histogram in numeric.histograms:
         if histogram.type == histogram.QUANTILES:  # the others cut into equal parts
             for bucket in histogram.buckets:
                 numbers += [bucket.low_value, bucket.high_value]
-    yield from filter(None, numbers)  # 0 is what is not known as well
+    yield from filter(None, numbers)  # an unknown number is 0 too
     if numeric.num_zeros:
         yield 0.0
-
-
-def _longest(feature: Any) -> int:
-    sizes = feature.bytes_stats
-    longest = max(sizes.max_num_bytes_int, sizes.max_num_bytes, feature.string_stats.avg_length)
-    return math.ceil(longest)

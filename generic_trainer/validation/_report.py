@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
-from generic_trainer._core.texts import is_number, parse_json, shown
+from generic_trainer._core.texts import is_number, parse_json, reason_of, shown
 from generic_trainer.errors import DataError
 from generic_trainer.validation._check import Result, Status, printable
 
@@ -19,8 +20,19 @@ if TYPE_CHECKING:
 _JSON_FILE, _HTML_FILE = "report.json", "report.html"
 _EXAMPLE_FILE = re.compile(r"example-\d{1,4}\.pbtxt")
 _SECONDS = "Time taken"
-_UNITS = ("bytes", "kB", "MB", "GB", "TB")
-_ORDER = {"pass": 0, "skip": 0, "warn": 1, "fail": 2}  # what matters stands next to the verdict
+# Label of a measurement, its fact, and its form for readers.
+_FACTS = (
+    ("Size", "size_bytes", ""),
+    ("Signatures", "signatures", ""),
+    ("Latency, one example", "latency_ms", "{:.4g} ms"),
+    ("Memory to load and score", "memory_mb", "{:.4g} MiB"),
+    ("Saved by TensorFlow", "saved_by_tensorflow", "{}"),
+    ("Checked with TensorFlow", "tensorflow_version", "{}"),
+    ("Original directory hidden", "original_hidden", ""),
+    ("Checked without protection from", "unprotected", ""),
+    (_SECONDS, "seconds", "{:.4g} s"),
+)
+_ORDER = {"pass": 0, "skip": 0, "warn": 1, "fail": 2}  # failures are printed next to the verdict
 _STYLES = {"pass": "green", "fail": "bold red", "warn": "yellow", "skip": "dim"}
 
 
@@ -31,15 +43,14 @@ def is_report_file(name: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class ValidationReport:
-    """What was checked on a model and what came out.
+    """The results of all checks on a model.
 
     Attributes:
         model_dir: the directory as the caller knows it.
         results: one per check, in the order in which they ran.
-        facts: what was measured on the way: `size_bytes`, `files`, `signatures`, `latency_ms`,
-            `memory_mb`, `tensorflow_version`, `saved_by_tensorflow`, `seconds`, ...; a fact is
-            absent when the check that measures it did not run. `unprotected`: what the system
-            does not allow to keep the checked model from.
+        facts: measurements: `size_bytes`, `files`, `signatures`, `latency_ms`, `memory_mb`,
+            `tensorflow_version`, `saved_by_tensorflow`, `seconds`, ...; a fact is absent if the
+            check that measures it did not run. `unprotected`: protections that the system lacks.
     """
 
     model_dir: str
@@ -57,12 +68,12 @@ class ValidationReport:
     @property
     def failures(self) -> tuple[Result, ...]:
         """The results whose status is `"fail"`."""
-        return self._with_status("fail")
+        return tuple(result for result in self.results if result.status == "fail")
 
     @property
     def warnings(self) -> tuple[Result, ...]:
         """The results whose status is `"warn"`."""
-        return self._with_status("warn")
+        return tuple(result for result in self.results if result.status == "warn")
 
     @property
     def files(self) -> dict[str, str]:
@@ -74,7 +85,7 @@ class ValidationReport:
     def failing_examples(self) -> Mapping[str, str]:
         """Name of a file → `tf.train.Example` in text format that a signature fails with."""
         kept = self.facts.get("failing_examples", {})
-        # A report of any origin names files; none lies elsewhere than beside it.
+        # A report of any origin names files; all of them are beside it.
         return {name: text for name, text in kept.items() if _EXAMPLE_FILE.fullmatch(name)}
 
     def __getitem__(self, check_name: str) -> Result:
@@ -100,29 +111,26 @@ class ValidationReport:
         """Reads what `to_json` wrote.
 
         Raises:
-            DataError: the text is no report.
+            DataError: the text is not a report.
         """
         try:
             plain = parse_json(text)
             results = tuple(Result(**result) for result in plain["results"])
             report = cls(plain["model_dir"], results, plain["facts"])
-            if not all(isinstance(text, str) for text in report.failing_examples.values()):
-                raise ValueError("an example is no text")
-            if not all(map(_is_whole, results)):
-                raise ValueError("a result has values of other types")
+            is_text = (isinstance(text, str) for text in report.failing_examples.values())
+            if not all(map(_is_whole, results)) or not all(is_text):
+                raise ValueError("a value has another type")
             _described(report.facts)
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-            raise DataError(
-                f"Expected what ValidationReport.to_json has written, but got {shown(text)} "
-                f"({type(error).__name__}: {error})."
-            ) from error
+            expected = "Expected what ValidationReport.to_json has written"
+            raise DataError(f"{expected}, but got {shown(text)} ({reason_of(error)}).") from error
         return report
 
     def to_html(self, run: str = "") -> str:
-        """Returns a self-contained HTML page; whatever a model says in it is escaped.
+        """Returns a self-contained HTML page, in which texts of the model are escaped.
 
         Args:
-            run: what to show of the run that trained the model, as HTML.
+            run: HTML about the run that trained the model.
         """
         import jinja2
         from markupsafe import Markup
@@ -134,48 +142,38 @@ class ValidationReport:
             lstrip_blocks=True,
             undefined=jinja2.StrictUndefined,
         )
-        statuses = ("fail", "warn", "pass", "skip")
-        counts = {status: len(self._with_status(status)) for status in statuses}
-        template = environment.get_template("validation.html")
-        return template.render(
-            report=self, counts=counts, facts=_described(self.facts), run=Markup(run)
-        )
+        counts = collections.Counter(result.status for result in self.results)
+        template, facts = environment.get_template("validation.html"), _described(self.facts)
+        return template.render(report=self, counts=counts, facts=facts, run=Markup(run))
 
     def summary(self) -> str:
-        """Returns the failures with their remedies as text, or one line when there are none."""
+        """Returns the failures with their remedies as text, or one line if all checks passed."""
         if self.passed:
             ran = sum(result.status != "skip" for result in self.results)
             took = f" in {self.facts['seconds']:.1f} s" if "seconds" in self.facts else ""
-            return (
-                f"{self.model_dir} passed {ran} checks{took}, {len(self.warnings)} with a warning"
-            )
+            passed = f"{self.model_dir} passed {ran} checks{took}"
+            return f"{passed}, {len(self.warnings)} with a warning"
         return "\n".join(
             f"{result.name}: {result.message}\n    → {result.remedy}" for result in self.failures
         )
-
-    def _with_status(self, status: str) -> tuple[Result, ...]:
-        return tuple(result for result in self.results if result.status == status)
 
 
 def print_report(report: ValidationReport, console: Console | None = None) -> None:
     """Prints one line per check, the failures with their remedies, and the verdict last.
 
     Args:
-        report: what to print.
-        console: where to; None for standard output.
+        report: the report.
+        console: the output; None for standard output.
     """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     console = console or Console()
-    table = Table(box=None, pad_edge=False, show_header=False, expand=False)
-    table.add_column("status", no_wrap=True)
-    table.add_column("check", no_wrap=True)
-    table.add_column("what was found", overflow="ellipsis")
+    table = Table.grid(padding=(0, 2, 0, 0))
     for result in sorted(report.results, key=lambda result: _ORDER[result.status]):
-        style = _STYLES[result.status]
-        table.add_row(Text(result.status.upper(), style=style), Text(result.name), _message(result))
+        status = Text(result.status.upper(), style=_STYLES[result.status])
+        table.add_row(status, Text(result.name, no_wrap=True), _message(result))
     console.print(table)
     console.print()
     for label, value in _described(report.facts):
@@ -188,11 +186,11 @@ def print_report(report: ValidationReport, console: Console | None = None) -> No
 
 
 def differences(before: ValidationReport, after: ValidationReport) -> list[dict[str, str]]:
-    """Returns how a model differs from another one, by what was measured and checked on both.
+    """Returns the differences between two models, by their measurements and checks.
 
     Returns:
-        Mappings with `what`, `before` and `after`: measured values that are not the same, then
-        checks of another outcome.
+        Mappings with `what`, `before` and `after`: different measurements, then checks with
+        different outcomes.
     """
     old, new = (
         dict(_described(report.facts))
@@ -207,7 +205,7 @@ def differences(before: ValidationReport, after: ValidationReport) -> list[dict[
 
 
 def _printable(fact: Any) -> Any:
-    """Returns a fact with every text in it fit to be shown: names are a model's own."""
+    """Returns a fact in which every text is safe to print: a model may have written it."""
     if isinstance(fact, str):
         return printable(fact)
     if isinstance(fact, Mapping):
@@ -218,7 +216,7 @@ def _printable(fact: Any) -> Any:
 
 
 def _message(result: Result) -> Text:
-    """Returns what was found: one line of it where all is well, everything where it is not."""
+    """Returns the message of a result, shortened to one line if all is well."""
     from rich.text import Text
 
     if result.status in ("pass", "skip"):
@@ -229,37 +227,20 @@ def _message(result: Result) -> Text:
 
 
 def _described(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns label and value for every fact that a reader wants, in reading order."""
-    hidden = {None: "", True: "yes", False: "no"}[facts.get("original_hidden")]
-    rows = [
-        ("Size", _size(facts)),
-        ("Signatures", ", ".join(facts.get("signatures", ()))),
-        ("Latency, one example", _number(facts, "latency_ms", "ms")),
-        ("Memory to load and score", _number(facts, "memory_mb", "MiB")),
-        ("Other formats", "\n".join(facts.get("formats", ()))),
-        ("Saved by TensorFlow", facts.get("saved_by_tensorflow", "")),
-        ("Checked with TensorFlow", facts.get("tensorflow_version", "")),
-        ("Original directory hidden", hidden),
-        ("Checked without protection from", ", ".join(facts.get("unprotected", ()))),
-        ("Goodput of the training", f"{facts['goodput']:.1%}" if "goodput" in facts else ""),
-        ("Restarts of the training", _number(facts, "restarts", "")),
-        ("Steps lost", _number(facts, "steps_lost", "")),
-        (_SECONDS, _number(facts, "seconds", "s")),
-    ]
-    return [(label, value) for label, value in rows if value]
+    """Returns label and value of the facts for readers, in reading order."""
+    rows = [(label, _as_text(facts, name, form)) for label, name, form in _FACTS if name in facts]
+    return [(label, text) for label, text in rows if text]
 
 
-def _number(facts: Mapping[str, Any], key: str, unit: str) -> str:
-    return f"{facts[key]:.4g} {unit}".rstrip() if key in facts else ""
+def _as_text(facts: Mapping[str, Any], name: str, form: str) -> str:
+    from rich.filesize import decimal
 
-
-def _size(facts: Mapping[str, Any]) -> str:
-    if "size_bytes" not in facts:
-        return ""
-    size, unit = float(facts["size_bytes"]), 0
-    while size >= 1000 and unit < len(_UNITS) - 1:
-        size, unit = size / 1000, unit + 1
-    return f"{size:.3g} {_UNITS[unit]} in {facts.get('files', '?')} files"
+    value = facts[name]
+    if name == "size_bytes":
+        return f"{decimal(int(value), precision=2)} in {facts.get('files', '?')} files"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(value) if isinstance(value, (list, tuple)) else form.format(value)
 
 
 def _is_whole(result: Result) -> bool:

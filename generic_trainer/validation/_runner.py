@@ -1,4 +1,4 @@
-"""The checks on one model, in a child of the fork server that is thrown away afterwards.
+"""The checks on one model, in a confined child of the fork server that ends afterwards.
 
 It reports each step as one line of JSON: `begin` with the first facts, `start` with the name of
 each check, `result` with its verdict, and `complete` in the end.
@@ -7,50 +7,66 @@ each check, `result` with its verdict, and `complete` in the end.
 from __future__ import annotations
 
 import dataclasses
+import gc
+import json
+import os
+import sys
 import time
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+import generic_trainer
 from generic_trainer._core import machine
-from generic_trainer.validation._ahead import Ahead, send
-from generic_trainer.validation._check import Check, Result
-from generic_trainer.validation._checks import all_checks, checks_for
-from generic_trainer.validation._checks.predictions import scores
-from generic_trainer.validation._confined import confined_model
+from generic_trainer.validation._check import CHECKS, Check, Result
+from generic_trainer.validation._checks import checks_for
+from generic_trainer.validation._contract import ServingContract
+from generic_trainer.validation._inputs import directories_of, fetch
+from generic_trainer.validation._isolation import ModelFiles, move
 from generic_trainer.validation._model import ModelUnderTest
+from generic_trainer.validation._sandbox import confine
+
+# Of all processes this one is the kernel's first choice when memory runs out.
+_OOM_SCORE = 1000
+# The limit without one of the caller: filling the memory of a large machine would take minutes.
+_MOST_MEMORY_MB = 32 << 10
+_MOST_TIMES_ITS_SIZE = 8
 
 
-def run(request: Mapping[str, Any], events: int, ahead: int) -> int:
+def run(request: Mapping[str, Any], events: int) -> int:
     """Runs every check that is not done yet.
 
     Args:
-        request: what `confined_model` takes, and `done`, of a process that died: check → its
-            outcome, a status or `"blocked"` by a check that it needs.
+        request: of `_confined_model`; and `done`, of a process that died: check → its outcome, a
+            status or `"blocked"` by a check that it needs.
         events: descriptor of the pipe that the events are written to.
-        ahead: descriptor that `Ahead` reads from.
 
     Returns:
         The exit code.
     """
-    model = confined_model(request)
-    model.ahead = Ahead(ahead)
-    send(events, event="begin", facts=model.facts)
+    model = _confined_model(request)
+    _send(events, event="begin", facts=model.facts)
     done = dict(request["done"])
-    if done.get(scores.name) in ("pass", "warn"):
-        scores.run(model)  # for the checks that are left; its result has been told
+    if done.get("scores") in ("pass", "warn"):
+        CHECKS["scores"].run(model)  # for the remaining checks; its result has been reported
     for check in checks_for(model, done):
         if check.name not in done:
-            send(events, event="start", check=check.name, advisory=check.is_advisory)
+            _send(events, event="start", check=check.name, advisory=check.is_advisory)
             result, outcome = _run_one(check, model, done)
             done[check.name] = outcome
             verdict = {"result": dataclasses.asdict(result), "outcome": outcome}
-            send(events, event="result", **verdict, facts=model.facts)
-    peak_mb = machine.peak_memory_mb()
-    costs = {"cpu_seconds": round(time.process_time() + model.ahead.cpu_seconds, 3)}
-    if peak_mb is not None:
-        costs["peak_memory_mb"] = round(peak_mb, 1)
-    send(events, event="complete", facts=costs)
+            _send(events, event="result", **verdict, facts=model.facts)
+    costs = {"cpu_seconds": round(time.process_time(), 3)}
+    costs["peak_memory_mb"] = round(machine.peak_memory_mb() or 0.0, 1)
+    _send(events, event="complete", facts=costs)
     return 0
+
+
+def _send(descriptor: int, **event: Any) -> None:
+    line = (json.dumps(event) + "\n").encode()
+    while line:
+        line = line[os.write(descriptor, line) :]
 
 
 def _run_one(check: Check, model: ModelUnderTest, done: dict[str, str]) -> tuple[Result, str]:
@@ -64,10 +80,86 @@ def _run_one(check: Check, model: ModelUnderTest, done: dict[str, str]) -> tuple
 
 
 def _why_not(need: str, done: Mapping[str, str]) -> str:
-    """Says which check did not pass, so that another one that needs it was not run."""
-    checks = {check.name: check for check in all_checks()}
+    """Returns the reason why a check that needs another one was not run."""
     while done[need] == "blocked":
-        need = checks[need].blocked_by(done)[0]
+        need = CHECKS[need].blocked_by(done)[0]
     if need == "file_ops":
         return "not run, because the model would reach files or the network: see 'file_ops'"
     return f"not possible, because {need!r} did not pass"
+
+
+def _confined_model(request: Mapping[str, Any]) -> ModelUnderTest:
+    """Confines this process for good, and returns the model, without access to the original.
+
+    Args:
+        request: `model_dir`, the exported directory; `contract`, `ServingContract.to_json()`;
+            `scratch`, a directory for the processes of this model; `memory_limit_mb`, MiB that the
+            process may allocate, None for the free memory; and `fetch_environment`, see `fetch`.
+    """
+    import tensorflow as tf
+
+    gc.freeze()  # or each collection examines all objects of TensorFlow's import
+    contract = ServingContract.from_json(request["contract"])
+    machine.be_first_to_be_killed(_OOM_SCORE)
+    folder = Path(request["scratch"], uuid.uuid4().hex)
+    target, work = folder / "moved", folder / "work"
+    work.mkdir(parents=True)
+    contract, unreadable = fetch(
+        request["model_dir"], contract, target, folder, request["fetch_environment"]
+    )
+    hidden, refused = move(request["model_dir"], target)
+    machine.limit_memory(_memory_limit_mb(request["memory_limit_mb"], target))
+    os.chdir(work)
+    contract = _follow(contract, Path(request["model_dir"]), target, folder)
+    readable = [request["scratch"], *_libraries(), *directories_of(contract), *_linked(folder)]
+    unprotected = confine(work=work, readable=readable, has_namespace=hidden)
+    model = ModelUnderTest(target, contract, request["model_dir"], unreadable)
+    model.facts.update(original_hidden=hidden, tensorflow_version=tf.__version__)
+    if refused:
+        model.facts["links_not_followed"] = refused
+    if unprotected:
+        model.facts["unprotected"] = unprotected
+    return model
+
+
+def _memory_limit_mb(asked_mb: float | None, model: Path) -> float:
+    """Returns the MiB that the checks of a model may allocate."""
+    if asked_mb is not None:
+        return asked_mb
+    size_mb = sum(path.stat().st_size for path in model.rglob("*") if path.is_file()) / machine.MIB
+    most_mb = _MOST_MEMORY_MB + _MOST_TIMES_ITS_SIZE * size_mb
+    return min(machine.free_memory_bytes() / machine.MIB, most_mb)
+
+
+def _libraries() -> Iterator[str]:
+    """Yields the directories of Python, its packages, and this package."""
+    yield from (sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, *sys.path)
+    yield str(Path(generic_trainer.__file__).parent)
+    yield from os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+
+
+def _linked(folder: Path) -> Iterator[str]:
+    """Yields the targets of the links in a directory: the original, or files that it shares."""
+    for parent, folders, files in os.walk(folder):
+        paths = (os.path.join(parent, name) for name in (*folders, *files))
+        yield from (os.path.realpath(path) for path in paths if os.path.islink(path))
+
+
+def _follow(
+    contract: ServingContract, original: Path, target: Path, folder: Path
+) -> ServingContract:
+    """Moves base and source models: those inside the model, and those with links that leave them.
+
+    Of the latter, `folder` gets the files that `ModelFiles` finds.
+    """
+    moved: dict[str, Any] = {}
+    for name in ("base_model", "source_model"):
+        path = getattr(contract, name)
+        if path is None:
+            continue
+        if Path(path).is_relative_to(original):
+            moved[name] = str(target / Path(path).relative_to(original))
+        elif not (files := ModelFiles(Path(path).resolve())).is_self_contained:
+            moved[name] = str(folder / name)
+            files.link(folder / name)
+    return dataclasses.replace(contract, **moved)

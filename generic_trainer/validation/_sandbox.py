@@ -1,11 +1,11 @@
 """Limits of the process that runs a model: files, network, processes, the size of a file.
 
-A model is a program, and the checks run it. The static checks refuse one that reads, writes or
-connects, without running it; what they have overlooked, or a contract has allowed, meets this. All
-of it works without privileges, in containers too:
+A model is a program, and the checks run it. The static checks refuse a model that reads, writes or
+connects, without running it; these limits stop ops that they overlook, or that a contract allows.
+They work without privileges, in containers too:
 
-- Landlock (Linux 5.13) makes every file read-only but those below one directory, and what lies in
-  the user's home, beside temporary files and in `/run` unreadable.
+- Landlock (Linux 5.13) makes all files read-only except below one directory, and files in the
+  user's home, beside temporary files and in `/run` unreadable.
 - A seccomp filter refuses sockets and new processes; threads may be started.
 - `RLIMIT_FSIZE` bounds a file, `RLIMIT_NPROC` the threads, for any user but root.
 
@@ -52,7 +52,7 @@ _CLONE_THREAD = 0x00010000
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000
 _LOAD, _IF_EQUAL, _IF_SET, _RETURN = 0x20, 0x15, 0x45, 0x06  # of the Berkeley packet filter
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # offsets in seccomp_data, little-endian
-_CLONE3 = 435
+_CLONE3, _X32 = 435, 0x40000000
 # Machine → its AUDIT_ARCH, the number of clone, and those of the calls that are refused: socket,
 # fork, vfork, execve, execveat, io_uring_setup.
 _CALLS = {
@@ -66,18 +66,16 @@ def confine(
     work: Path,
     readable: Iterable[str | Path],
     has_namespace: bool,
-    max_file_bytes: int = _MAX_FILE_BYTES,
 ) -> list[str]:
     """Confines this process and all threads that it will start, for good.
 
     Args:
         work: the one directory that may be written to, for temporary files and as the home. So
-            may shared memory, which is the process's own where `_isolation` can make it so.
-        readable: files and directories that stay readable although they lie in a home or beside
+            may shared memory, which is private to the process if `_isolation` can make it so.
+        readable: files and directories that stay readable although they are in a home or beside
             temporary files: libraries, the model, the examples.
         has_namespace: whether the process has a private mount namespace, from `_isolation.move`. On
             a kernel without Landlock it keeps files from being written, though not from being read.
-        max_file_bytes: the size that no file may grow beyond.
 
     Returns:
         What it is not protected from, because the system does not allow it.
@@ -86,7 +84,7 @@ def confine(
     hidden = {os.path.realpath(path) for path in places}
     os.environ["HOME"] = str(work)
     move_temp_dir(str(work))
-    _limit(resource.RLIMIT_FSIZE, max_file_bytes)
+    _limit(resource.RLIMIT_FSIZE, _MAX_FILE_BYTES)
     _limit(resource.RLIMIT_CORE, 0)  # of a model that crashes: gigabytes, and nobody's to debug
     _limit(resource.RLIMIT_NPROC, _running_threads() + _MAX_THREADS)
     attempts: dict[str, Callable[[], None]] = {
@@ -148,10 +146,10 @@ def _protect_files(
 
 
 def _beside(folder: Path, hidden: Collection[str]) -> Iterator[Path]:
-    """Yields what lies in a directory and below it, without what is hidden."""
+    """Yields the entries of a directory, and below it, without hidden ones."""
     for entry in os.scandir(folder):
         if entry.is_symlink() or entry.path in hidden:
-            continue  # what a link leads to is allowed, or not, where it lies
+            continue  # the target of a link is allowed, or not, by its own path
         path = Path(entry.path)
         if any(Path(each).is_relative_to(path) for each in hidden):
             with contextlib.suppress(OSError):  # this user may not look into it
@@ -188,6 +186,8 @@ def _refuse_calls() -> None:
         _step(_IF_EQUAL, _CLONE3, 0, 1),
         _step(_RETURN, _REFUSE | errno.ENOSYS),
     ]
+    # Calls of the x32 ABI have the same architecture, and numbers of their own.
+    program += [_step(_IF_SET, _X32, 0, 1), _step(_RETURN, refuse)]
     for number in refused:
         program += [_step(_IF_EQUAL, number, 0, 1), _step(_RETURN, refuse)]
     program += [

@@ -1,11 +1,11 @@
-"""Rows made from a schema: what it allows at its limits, and what it neither allows nor forbids.
+"""Rows made from a schema: at the limits of its domains, and beyond them.
 
-Where it does not say, statistics do: what they have seen somewhere is nothing to be surprised at.
+For features without a domain, statistics give values that have occurred.
 
-Each differs from a row that scores in one feature, so that it is clear what a failure is due to.
-`TensorFlow Metadata <https://github.com/tensorflow/metadata>`_ says what a schema means: a feature
-is missing in some examples where `min_fraction` is below 1; `min_count`, which inferred schemas
-have everywhere, is about the data set as a whole.
+Each row differs in one feature from a row that scores, so that the cause of a failure is clear. The
+meaning of a schema is that of `TensorFlow Metadata <https://github.com/tensorflow/metadata>`_: a
+feature is missing in some examples if `min_fraction` is below 1; `min_count`, which all inferred
+schemas have, is about the data set as a whole.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from generic_trainer.validation._signatures import ParsedFeature
 
 _MAX_WORDS = 200  # of one domain
 _MAX_VALUES = 1000  # of one list
-_MAX_TEXT_BYTES = 1 << 20
 _MANY = 100
-_NO_BOUND = 1e30  # beyond it a domain says nothing: all numbers of the type
+_NO_BOUND = 1e30  # beyond it a domain holds all numbers of the type
 _NO_INT_BOUND = 1 << 40
 _FLOATS = (0.0, -1.0, 0.5, 1.0, 1e-6, 1e-42, 1e9, -1e9)  # one of them denormal
 _INTS = (0, -1, 1 << 31)
@@ -42,12 +41,12 @@ _OUT_OF_USE = ("PLANNED", "ALPHA", "DEPRECATED", "DEBUG_ONLY", "VALIDATION_DERIV
 
 @dataclasses.dataclass(frozen=True)
 class ProbeRow:
-    """A row, and what is special about it.
+    """A row that differs from a usual one.
 
     Attributes:
         example: the `tf.train.Example`.
-        what: the special thing, in words.
-        alone: whether it is another row in a batch, which pads lists to the longest.
+        what: the difference, in words.
+        alone: whether to call it alone too: a batch pads its lists to the longest.
     """
 
     example: Any
@@ -65,7 +64,7 @@ class SchemaRows:
         base: a `tf.train.Example` that scores.
         absent: features that do not come with requests, such as labels.
         vocabulary: words that the model's own assets have.
-        observed: name → what statistics have seen of a feature.
+        observed: name → statistics of a feature.
     """
 
     schema: Any
@@ -76,8 +75,7 @@ class SchemaRows:
     observed: Mapping[str, ObservedFeature] = dataclasses.field(default_factory=dict)
 
     def allowed(self) -> Iterator[ProbeRow]:
-        """Yields rows that the schema allows in so many words: the limits of what it declares."""
-        limits: list[dict[str, Any]] = [{}, {}]
+        """Yields rows at the limits of the domains that the schema declares."""
         for feature in self._used():
             words, bounds = self._words(feature), self._bounds(feature)
             for word in words[:: max(1, len(words) // _MAX_WORDS)]:
@@ -90,17 +88,9 @@ class SchemaRows:
                         yield self._with_value(feature.name, value, "in its domain")
             for count in _lengths(feature):
                 yield self._with_length(feature.name, count, "which value_count allows")
-            for values, limit in zip(limits, words[:1] + words[-1:] or bounds, strict=False):
-                values[feature.name] = limit
-        for values, end in zip(limits, ("first", "last"), strict=True):
-            if len(values) > 1:
-                example = copy.deepcopy(self.base)
-                for name, value in values.items():
-                    self._set(example, name, [value] * self._size(name))
-                yield ProbeRow(example, f"all features at the {end} value of their domains")
 
     def unforeseen(self) -> Iterator[ProbeRow]:
-        """Yields rows of which the schema says nothing, or which are beyond its domains."""
+        """Yields rows beyond the domains of the schema, and rows without a domain."""
         for feature in self._used():
             name, words, bounds = feature.name, self._words(feature), self._bounds(feature)
             values: list[Any] = list(self._numbers(feature))
@@ -108,36 +98,34 @@ class SchemaRows:
                 beyond = [bounds[0] - 1, bounds[1] + 1, *values]
                 values = [value for value in beyond if not bounds[0] <= value <= bounds[1]]
             elif self._holds_text(feature):
-                longest = self.observed[name].longest if name in self.observed else 0
-                texts = (*_TEXTS, b"x" * min(longest, _MAX_TEXT_BYTES))
-                values = [text for text in dict.fromkeys(texts) if text not in words]
+                values = [text for text in _TEXTS if text not in words]
                 for word in self.vocabulary:
                     if word not in words:
-                        yield self._with_value(name, word, "of its own vocabulary")
-            told = "beyond its domain" if words or bounds else "and has no domain"
+                        yield self._with_value(name, word, "of the model's vocabulary")
+            reason = "beyond its domain" if words or bounds else "and has no domain"
             for value in values:
                 if value not in bounds:
-                    yield self._with_value(name, value, told)
+                    yield self._with_value(name, value, reason)
             if feature.HasField("value_count") and not feature.value_count.max:
                 for count in (2, _MANY):
                     yield self._with_length(name, count, "as value_count has no max")
 
     def in_statistics(self) -> Iterator[ProbeRow]:
-        """Yields rows with what statistics have seen of features that the schema leaves open."""
+        """Yields rows with values from the statistics of features that the schema leaves open."""
         from tensorflow_metadata.proto.v0 import schema_pb2
 
         declared = {feature.name: feature for feature in self.schema.feature}
-        told = "as in the statistics"
+        reason = "as in the statistics"
         for name in sorted(self.observed.keys() & self.features.keys() - self.absent):
             seen, feature = self.observed[name], declared.get(name, schema_pb2.Feature(name=name))
             if self.features[name].dtype != seen.dtype:
                 continue
             if not (self._words(feature) or self._bounds(feature)):
                 for value in seen.values:
-                    yield self._with_value(name, value, told)
+                    yield self._with_value(name, value, reason)
             if not (feature.HasField("value_count") or feature.HasField("shape")):
                 for count in seen.lengths:
-                    yield self._with_length(name, min(count, _MAX_VALUES), told)
+                    yield self._with_length(name, min(count, _MAX_VALUES), reason)
 
     def _used(self) -> list[Any]:
         """Returns the features of the schema that the signature reads and requests have."""
@@ -157,7 +145,7 @@ class SchemaRows:
         return {"float32": _FLOATS, "int64": _INTS}.get(self.features[feature.name].dtype, ())
 
     def _bounds(self, feature: Any) -> list[Any]:
-        """Returns the limits of a number's domain, in order, as far as they say something."""
+        """Returns the limits of a number's domain, in order, without meaningless ones."""
         is_number = self.features[feature.name].dtype != "string"
         return domain_limits(feature) if is_number else []
 
@@ -175,24 +163,22 @@ class SchemaRows:
     def _values(self, name: str) -> list[Any]:
         features = self.base.features.feature
         kind = _LISTS[self.features[name].dtype]
-        # Reading what is not there would add it.
+        # Reading a missing feature would add it.
         return list(getattr(features[name], kind).value) if name in features else []
 
-    def _size(self, name: str) -> int:
-        return len(self._values(name)) or self.features[name].size
-
-    def _with_value(self, name: str, value: Any, told: str) -> ProbeRow:
+    def _with_value(self, name: str, value: Any, reason: str) -> ProbeRow:
         example = copy.deepcopy(self.base)
-        self._set(example, name, [value] * self._size(name))
+        size = len(self._values(name)) or self.features[name].size
+        self._set(example, name, [value] * size)
         shown = f"{value[:20]!r}" + "..." * (len(value) > 20) if isinstance(value, bytes) else value
-        return ProbeRow(example, f"feature {name!r} is {shown}, {told}")
+        return ProbeRow(example, f"feature {name!r} is {shown}, {reason}")
 
-    def _with_length(self, name: str, count: int, told: str) -> ProbeRow:
+    def _with_length(self, name: str, count: int, reason: str) -> ProbeRow:
         example = copy.deepcopy(self.base)
         kind = _LISTS[self.features[name].dtype]
         values = self._values(name) or [b"text" if kind == "bytes_list" else 1]
         self._set(example, name, (values * count)[:count])
-        return ProbeRow(example, f"feature {name!r} has {count} values, {told}", alone=not count)
+        return ProbeRow(example, f"feature {name!r} has {count} values, {reason}", alone=not count)
 
     def _set(self, example: Any, name: str, values: Sequence[Any]) -> None:
         feature = example.features.feature[name]
@@ -202,7 +188,7 @@ class SchemaRows:
 
 
 def features_in_use(schema: Any) -> list[Any]:
-    """Returns the features of a schema whose stage of life is not before or behind production."""
+    """Returns the features of a schema that are in production."""
     from tensorflow_metadata.proto.v0 import schema_pb2
 
     stage = schema_pb2.LifecycleStage.Name
@@ -210,20 +196,27 @@ def features_in_use(schema: Any) -> list[Any]:
 
 
 def dtype_in_schema(feature: Any) -> str:
-    """Returns the dtype of a feature of a schema, as `ParsedFeature` has it; "" if it has none."""
+    """Returns the dtype of a schema's feature, as in `ParsedFeature`; "" if it has none."""
     return _DTYPES.get(feature.type, "")
 
 
 def is_optional(feature: Any) -> bool:
     """Returns whether rows may lack a feature of a schema.
 
-    One with a `shape` and no `presence` is taken for dense, which is how Transform reads it.
+    A feature with a `shape` and without `presence` counts as dense, as in Transform.
     """
     if any(name.upper() == "SERVING" for name in feature.not_in_environment):
         return True
     if not feature.HasField("presence"):
         return not feature.HasField("shape")
     return feature.presence.min_fraction < 1
+
+
+def parsed(records: Iterable[bytes]) -> list[Any]:
+    """Returns serialized records as `tf.train.Example`s."""
+    import tensorflow as tf
+
+    return [tf.train.Example.FromString(record) for record in records]
 
 
 def without(example: Any, keys: Iterable[str]) -> Any:
@@ -234,6 +227,11 @@ def without(example: Any, keys: Iterable[str]) -> Any:
     return fewer
 
 
+def domain_of(schema: Any, feature: Any) -> list[Any]:
+    """Returns the words of a feature's domain, or else the limits of its numbers."""
+    return domain_words(schema, feature) or domain_limits(feature)
+
+
 def domain_words(schema: Any, feature: Any) -> list[bytes]:
     """Returns the words of a feature's domain."""
     shared = next((d for d in schema.string_domain if d.name == feature.domain), None)
@@ -242,7 +240,7 @@ def domain_words(schema: Any, feature: Any) -> list[bytes]:
 
 
 def domain_limits(feature: Any) -> list[Any]:
-    """Returns the limits of a feature's numeric domain, in order, as far as they say something."""
+    """Returns the limits of a feature's numeric domain, in order, without meaningless ones."""
     if feature.HasField("bool_domain"):
         return [0, 1]
     for kind, limit in (("int_domain", _NO_INT_BOUND), ("float_domain", _NO_BOUND)):

@@ -1,10 +1,9 @@
-"""Calls of a model's signatures, as an object and in a session; comparison of what they return."""
+"""Calls of a model's signatures, as an object and in a session; comparison of outputs."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,8 +24,8 @@ class Feed:
 
     Attributes:
         inputs: input name → array [rows, ...].
-        source: what the rows are, in words.
-        real: whether they are examples that the contract named.
+        source: of the rows, in words.
+        real: whether the contract named them.
         serialized: whether the only input is a vector of serialized examples.
         whole: inputs whose first dimension is not free, or that have none: each call gets all of
             their values.
@@ -54,7 +53,7 @@ class Feed:
 
     @property
     def bytes_per_row(self) -> float:
-        """How much there is in a row, on average."""
+        """The average size of a row."""
         arrays = self.inputs.values()
         texts = sum(len(text) for array in arrays if array.dtype == object for text in array.flat)
         return (texts + sum(array.nbytes for array in arrays)) / max(self.rows, 1)
@@ -71,14 +70,14 @@ class Feed:
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """What one signature returned.
+    """Outputs of one signature.
 
     Attributes:
-        feed: what it was called with.
+        feed: its inputs.
         batch: its outputs for all rows at once.
         again: the same, in a second call.
-        odd: for the first `ODD_ROWS` rows; the whole batch where it cannot be divided.
-        single: for each of the first rows alone; none where the batch cannot be divided.
+        odd: for the first `ODD_ROWS` rows; the whole batch if it cannot be divided.
+        single: for each of the first rows alone; none if the batch cannot be divided.
     """
 
     feed: Feed
@@ -88,7 +87,7 @@ class Scores:
     single: tuple[Outputs, ...]
 
     def varies(self, output: str) -> tuple[str, bool]:
-        """Returns how an output of the second call differs from the first; see `difference`."""
+        """Returns the difference of an output between the two calls; see `difference`."""
         return difference(self.again[output], self.batch[output])
 
 
@@ -116,31 +115,58 @@ def call(signature: Any, inputs: Mapping[str, np.ndarray]) -> Outputs:
     return {name: _dense(value) for name, value in signature(**tensors).items()}
 
 
-@contextlib.contextmanager
-def session_of(directory: str) -> Iterator[Any]:
-    """Yields a graph session with a model, as BulkInferrer, TF Serving and C++ servers load it.
+def open_session(directory: str) -> Any:
+    """Returns a graph session with a model, as BulkInferrer, TF Serving and C++ servers load it.
 
     Raises:
-        Exception: what a consumer would end with.
+        Exception: a consumer would end with it.
     """
     import tensorflow as tf
 
     softly = tf.compat.v1.ConfigProto(allow_soft_placement=True)  # as TF Serving does
     # It takes longer than it saves in the one call, and the object has been called with it.
     softly.graph_options.rewrite_options.disable_meta_optimizer = True
-    with tf.Graph().as_default(), tf.compat.v1.Session(config=softly) as running:
-        tf.compat.v1.saved_model.load(running, ["serve"], directory)
-        yield running
+    running = tf.compat.v1.Session(graph=tf.Graph(), config=softly)
+    tf.compat.v1.saved_model.load(running, ["serve"], directory)
+    return running
 
 
-def run_signature(running: Any, signature: Any, feed: Feed) -> Outputs:
+class SessionSignature:
+    """A signature of a model in a session, which is called as one of a loaded model is.
+
+    It is for models that only a session can load, such as graphs of TensorFlow 1 that return
+    reference variables.
+
+    Args:
+        running: the session.
+        signature: the `SignatureDef`.
+    """
+
+    captured_inputs = ()
+
+    def __init__(self, running: Any, signature: Any) -> None:
+        import tensorflow as tf
+
+        self._running, self._signature = running, signature
+        specs = {
+            key: tf.TensorSpec(info.tensor_shape, info.dtype)
+            for key, info in signature.inputs.items()
+        }
+        self.structured_input_signature = ((), specs)
+
+    def __call__(self, **inputs: Any) -> Outputs:
+        arrays = {key: tensor.numpy() for key, tensor in inputs.items()}
+        return run_signature(self._running, self._signature, arrays)
+
+
+def run_signature(running: Any, signature: Any, inputs: Mapping[str, np.ndarray]) -> Outputs:
     """Returns the dense outputs that a session gives for a `SignatureDef`."""
     fetched = {
         key: info.name
         for key, info in signature.outputs.items()
         if info.WhichOneof("encoding") == "name" and info.name
     }
-    fed = {signature.inputs[key].name: value for key, value in feed.inputs.items()}
+    fed = {signature.inputs[key].name: value for key, value in inputs.items()}
     return {key: np.asarray(value) for key, value in running.run(fetched, fed).items()}
 
 
@@ -153,10 +179,10 @@ def difference(actual: np.ndarray, expected: np.ndarray) -> tuple[str, bool]:
     """Compares two arrays of the same meaning.
 
     Returns:
-        What differs, in words, empty for nothing; and whether it is more than a doubt.
+        The difference, in words, empty for none; and whether it is certain.
     """
     if actual.shape != expected.shape:
-        # Rows that are padded to the longest of their batch differ in this way, and rightly so.
+        # Rows that are padded to the longest of their batch rightly differ in this way.
         padded = actual.ndim == expected.ndim and actual.shape[:1] == expected.shape[:1]
         return f"shape {actual.shape} instead of {expected.shape}", not padded
     if not is_float(actual):

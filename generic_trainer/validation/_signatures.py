@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from generic_trainer._core import internals
@@ -38,6 +38,25 @@ def describe_info(info: Any) -> str:
     return f"{dtype_of(info).name}{dims}"
 
 
+def shapes_agree(shape: Sequence[int | None] | None, other: Sequence[int | None] | None) -> bool:
+    """Returns whether two shapes, as `shape_of` returns them, can be those of one tensor."""
+    if shape is None or other is None:
+        return True
+    pairs = zip(shape, other, strict=False)
+    return len(shape) == len(other) and all(None in pair or pair[0] == pair[1] for pair in pairs)
+
+
+def tensors(signature: Any) -> Iterator[tuple[str, str, Any]]:
+    """Yields "input" or "output", the name and the `TensorInfo` of each tensor of a signature."""
+    yield from (("input", key, info) for key, info in sorted(signature.inputs.items()))
+    yield from (("output", key, info) for key, info in sorted(signature.outputs.items()))
+
+
+def feature_of(key: str, features: Container[str]) -> str:
+    """Returns the feature that an input takes: of its name, or of that before Keras's suffix."""
+    return key if key in features else key.removesuffix("_input")
+
+
 def batched(info: Any) -> bool:
     """Whether the tensor can have any number of rows."""
     shape = shape_of(info)
@@ -67,8 +86,8 @@ class ParsedFeature:
     Attributes:
         name: the feature's key.
         dtype: `"float32"`, `"int64"` or `"string"`.
-        size: how many values a row needs; 1 for one of any length.
-        dense_size: how many a row must have; None for any number.
+        size: number of values that a row needs; 1 for any length.
+        dense_size: number of values that a row must have; None for any number.
         is_required: whether parsing fails for a row without it.
     """
 
@@ -184,7 +203,7 @@ def _features(keys: Any, types: Any) -> Iterator[ParsedFeature]:
 
 
 def _is_empty(by_name: Mapping[str, Any], tensor: str) -> bool:
-    """Returns whether a tensor is a constant without values, which stands for no default."""
+    """Returns whether a tensor is a constant without values, which means no default."""
     node = by_name.get(node_name(tensor))
     if node is None or node.op != "Const":
         return False

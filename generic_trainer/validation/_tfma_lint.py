@@ -1,4 +1,4 @@
-"""Mistakes in an `EvalConfig`, as far as it and the features of the examples tell.
+"""Mistakes in an `EvalConfig` that it and the features of the examples show.
 
 TFMA itself finds most of this only in the Evaluator, after training, and some of it never: with a
 wrong label it computes a wrong number, with a wrong weight none is applied, a slice on a feature
@@ -44,10 +44,9 @@ def lint_findings(
     Args:
         config: the `EvalConfig`.
         features: the examples' features.
-        preprocessed: what the config's preprocessing functions return.
+        preprocessed: outputs of the config's preprocessing functions.
     """
     yield from _structure(config)
-    yield from _models_of_metrics(config)
     if features is not None:
         yield from _feature_names(config, features, preprocessed)
     yield from _metrics(config)
@@ -58,27 +57,20 @@ def _structure(config: Any) -> Iterator[Finding]:
     from tensorflow_model_analysis.utils import config_util
 
     if not config.model_specs:
-        yield fail("there is no model_specs entry", "add model_specs { label_key: ... }")
+        yield fail("the config has no model_specs entry", "add model_specs { label_key: ... }")
         return
     if len(config.model_specs) > 2:
-        yield fail(
-            f"{len(config.model_specs)} model_specs; the Evaluator takes the model and a baseline",
-            "keep one entry, and one with is_baseline: true if models are compared",
-        )
+        message = f"{len(config.model_specs)} model_specs; the Evaluator takes model and baseline"
+        yield fail(message, "keep one entry, and one with is_baseline: true to compare models")
     try:
         config_util.verify_eval_config(config)
     except ValueError as error:
-        yield fail(reason_of(error), "correct the eval config as TFMA says")
-
-
-def _models_of_metrics(config: Any) -> Iterator[Finding]:
+        yield fail(reason_of(error), "correct the eval config")
     known = sorted(spec.name for spec in config.model_specs)
     for name in sorted({name for spec in config.metrics_specs for name in spec.model_names}):
         if name not in known:
-            yield fail(
-                f"metrics_specs.model_names has {name!r}, the model_specs are {known}",
-                "name one of them, or leave model_names out",
-            )
+            message = f"metrics_specs.model_names has {name!r}, the model_specs are {known}"
+            yield fail(message, "name one of them, or leave model_names out")
 
 
 def _feature_names(
@@ -90,18 +82,15 @@ def _feature_names(
         if key in known:
             continue
         message = f"{kind} {key!r} is not a feature of the examples: {effect}"
-        remedy = f"the features are {_listed(features)}"
-        if not preprocesses:
-            yield fail(message, remedy)
-        elif preprocessed is None:
+        remedy = f"the features are {', '.join(sorted(known)[:12])}"
+        if preprocesses and preprocessed is None:
             yield warn(message, f"fine if a preprocessing function returns it; {remedy}")
         else:
-            returned = _listed(preprocessed) or "nothing"
-            yield fail(message, f"{remedy}, and the preprocessing functions return {returned}")
+            yield fail(message, remedy)
 
 
 def _keys(config: Any) -> Iterator[tuple[str, str, str]]:
-    """Yields what names a feature, the name, and what TFMA does when it does not exist."""
+    """Yields the field that names a feature, the name, and the effect if it does not exist."""
     for spec in config.model_specs:
         for key in filter(None, [spec.label_key, *spec.label_keys.values()]):
             yield "label_key", key, "metrics fail, or silently give a wrong number"
@@ -130,49 +119,38 @@ def _metrics(config: Any) -> Iterator[Finding]:
             except Exception as error:
                 yield fail(
                     f"metric {metric.class_name!r} cannot be made: {reason_of(error)[:300]}",
-                    "use the name of a class of tfma.metrics or tf.keras.metrics, name the module "
-                    "of your own, and give its arguments as JSON in config",
+                    "use a class of tfma.metrics or tf.keras.metrics, with arguments as JSON",
                 )
 
 
 def _thresholds(config: Any) -> Iterator[Finding]:
     if not any(_has_threshold(spec) for spec in config.metrics_specs):
-        yield warn(
-            "no metric has a threshold: the Evaluator never writes a blessing, and a Pusher that "
-            "waits for one never pushes",
-            "add threshold { value_threshold { lower_bound { value: ... } } } to a metric",
-        )
+        message = "no metric has a threshold: the Evaluator never writes a blessing"
+        remedy = "add threshold { value_threshold { lower_bound { value: ... } } } to a metric"
+        yield warn(message, remedy)
     for spec in config.metrics_specs:
         computed = {name for metric in spec.metrics for name in _names_of(metric)}
         if computed and (others := sorted(set(spec.thresholds) - computed)):
-            yield warn(
-                f"thresholds for {others}, and the metrics here are {sorted(computed)}: where the "
-                "model itself does not compute these, the Evaluator blesses no model",
-                "name a metric that is computed, or put the threshold into its own entry",
-            )
+            message = f"thresholds for {others}, and the metrics here are {sorted(computed)}"
+            yield warn(f"{message}: the Evaluator may bless no model", "name a computed metric")
         for metric in spec.metrics:
-            change = metric.threshold.change_threshold
-            if metric.threshold.HasField("change_threshold") and not change.direction:
-                yield fail(
-                    f"metric {metric.class_name!r}: change_threshold has no direction, which TFMA "
-                    "refuses after it has evaluated",
-                    "add direction: LOWER_IS_BETTER or HIGHER_IS_BETTER",
-                )
-            bounds = metric.threshold.value_threshold
+            subject, threshold = f"metric {metric.class_name!r}", metric.threshold
+            has_change = threshold.HasField("change_threshold")
+            if has_change and not threshold.change_threshold.direction:
+                message = f"{subject}: change_threshold has no direction, which TFMA refuses late"
+                yield fail(message, "add direction: LOWER_IS_BETTER or HIGHER_IS_BETTER")
+            bounds = threshold.value_threshold
             both = bounds.HasField("lower_bound") and bounds.HasField("upper_bound")
             if both and bounds.lower_bound.value > bounds.upper_bound.value:
-                yield fail(
-                    f"metric {metric.class_name!r}: lower_bound {bounds.lower_bound.value:g} is "
-                    f"above upper_bound {bounds.upper_bound.value:g}, so that no model is blessed",
-                    "exchange the bounds",
-                )
+                message = f"{subject}: lower_bound is above upper_bound: no model is blessed"
+                yield fail(message, "exchange the bounds")
 
 
 def _names_of(metric: Any) -> list[str]:
-    """Returns the names under which TFMA reports a metric; none where it cannot be made."""
+    """Returns the names under which TFMA reports a metric; none if it cannot be made."""
     from tensorflow_model_analysis.metrics import metric_specs
 
-    with contextlib.suppress(Exception):  # which `_metrics` tells
+    with contextlib.suppress(Exception):  # which `_metrics` reports
         instance = metric_specs.metric_instance(metric)
         return [instance.get_config().get("name") or instance.name]
     return []
@@ -186,8 +164,3 @@ def _has_threshold(spec: Any) -> bool:
         or len(metric.cross_slice_thresholds)
         for metric in spec.metrics
     )
-
-
-def _listed(names: Collection[str], limit: int = 12) -> str:
-    shown = ", ".join(sorted(names)[:limit])
-    return shown + (", ..." if len(names) > limit else "")

@@ -96,7 +96,7 @@ def empty_directory(good: Path, folder: Path) -> None:
     folder.mkdir()
 
 
-@recipe("presence", "model.pkl")
+@recipe("presence", "model.pkl", status="warn")
 def pickle_instead_of_saved_model(good: Path, folder: Path) -> None:
     folder.mkdir()
     (folder / "model.pkl").write_bytes(b"\x80\x04.")
@@ -299,12 +299,12 @@ def output_that_the_graph_lacks(good: Path, folder: Path) -> None:
     broken_copy(good, folder, lambda f: edit_proto(f, edit))
 
 
-@recipe("signature_tensors", "declares int64, in the graph it is string")
+@recipe("signature_tensors", "declares int64[None], in the graph it is string")
 def input_declared_as_another_dtype(good: Path, folder: Path) -> None:
     broken_copy(good, folder, lambda f: edit_proto(f, _edit_info("inputs", dtype=9)))
 
 
-@recipe("signature_tensors", "declares float64, in the graph it is float32", status="warn")
+@recipe("signature_tensors", "declares float64[None, 1], in the graph it is float32", status="warn")
 def output_declared_as_another_dtype(good: Path, folder: Path) -> None:
     broken_copy(good, folder, lambda f: edit_proto(f, _edit_info("outputs", dtype=2)))
 
@@ -329,7 +329,7 @@ def classifies_without_classes(good: Path, folder: Path) -> None:
 
 
 @recipe("signature_methods", "expected one of", status="warn")
-def method_that_nobody_knows(good: Path, folder: Path) -> None:
+def unknown_method(good: Path, folder: Path) -> None:
     broken_copy(good, folder, lambda f: edit_proto(f, _edit_method("infer")))
 
 
@@ -613,7 +613,7 @@ def examples_that_do_not_exist(good: Path, folder: Path) -> None:
     shutil.copytree(good, folder)
 
 
-@recipe("inputs_read", "no directory", contract=ServingContract(transform_graph="/nowhere"))
+@recipe("inputs_read", "is not a directory", contract=ServingContract(transform_graph="/nowhere"))
 def transform_graph_that_does_not_exist(good: Path, folder: Path) -> None:
     shutil.copytree(good, folder)
 
@@ -693,7 +693,7 @@ def table_that_grows(good: Path, folder: Path) -> None:
 
 
 @recipe("state_growth", "Stage keeps values", status="warn")
-def stage_that_nobody_empties(good: Path, folder: Path) -> None:
+def stage_that_is_never_emptied(good: Path, folder: Path) -> None:
     def serve(x: tf.Tensor) -> dict[str, tf.Tensor]:
         with tf.control_dependencies([tf.raw_ops.Stage(values=[x], shared_name="seen")]):
             return {"y": x * 2.0}

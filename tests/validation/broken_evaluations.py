@@ -143,7 +143,7 @@ def wrong_label_key_beside_preprocessing(folder: Path) -> None:
 
 
 @recipe("eval_signatures", "input 'distance' of signature 'serving_default' is not a feature")
-def input_that_is_no_feature(folder: Path) -> None:
+def input_that_is_not_a_feature(folder: Path) -> None:
     spec = tf.TensorSpec([None, 1], tf.float32, name="distance")
     save(serving(lambda distance: {"score": distance * 2.0}, spec), folder)
 
@@ -157,7 +157,7 @@ def input_of_another_dtype(folder: Path) -> None:
 TWO_OUTPUTS = f'model_specs {{ label_key: "tips" prediction_key: "scor" }} {MSE}'
 
 
-@recipe("eval_signatures", "does not say which one is the prediction")
+@recipe("eval_signatures", "does not name the prediction")
 def several_outputs_without_prediction_key(folder: Path) -> None:
     _two_outputs(folder)
 
@@ -210,5 +210,5 @@ def _scoring(folder: Path, function: Callable[[tf.Tensor], tf.Tensor]) -> None:
 # What only the rehearsal can know.
 REHEARSED = {
     name: dataclasses.replace(RECIPES[name], check="eval_rehearsal", told="")
-    for name in ("nan_predictions", "scalar_prediction", "feature_that_examples_lack")
+    for name in ("nan_predictions", "scalar_prediction")
 }

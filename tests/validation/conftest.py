@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from generic_trainer.validation import Checker, start_checker
+from generic_trainer.validation import Checker
 
 
 @pytest.fixture(scope="session")
 def checker() -> Iterator[Checker]:
     # What rehearses an eval config would import it anew in every process.
-    with start_checker(timeout_s=60, preload=("tensorflow_model_analysis",)) as running:
+    with Checker(timeout_s=60, preload=("tensorflow_model_analysis",)) as running:
         yield running
 
 

@@ -255,7 +255,7 @@ def reads_a_file(folder: Path, target: Path, port: int) -> None:
 
 
 @recipe("ReadFile")
-def reads_what_the_client_names(folder: Path, target: Path, port: int) -> None:
+def reads_a_path_from_the_client(folder: Path, target: Path, port: int) -> None:
     save(serving(lambda x: {"y": tf.map_fn(tf.io.read_file, x)}, SERIALIZED), folder)
 
 

@@ -178,13 +178,13 @@ def _measured(
     scratch: Path, only: re.Pattern[str], answers: _Answers, measure: str, timeout_s: float
 ) -> tuple[list[Row], list[Row]]:
     """Returns the rows of the broken and of the good models."""
-    from generic_trainer.validation import start_checker
+    from generic_trainer.validation import Checker
     from tests.validation import models
     from tests.validation.catalogue.all_good import all_good
     from tests.validation.catalogue.sources import all_faults
 
     model = models.good(scratch / "good")
-    with start_checker(timeout_s=timeout_s, preload=("tensorflow_model_analysis",)) as checker:
+    with Checker(timeout_s=timeout_s, preload=("tensorflow_model_analysis",)) as checker:
 
         def row(name: str, make: Callable[[Path], Any], contract: Any, **told: str) -> Row:
             known = answers.known(name)
@@ -239,7 +239,7 @@ def _verdict(report: Any, check: str, missed: str) -> dict[str, str]:
         check: the check that must find the model; empty for a good one.
         missed: why none can; empty for a model that can be known.
     """
-    from generic_trainer._run.rehearsal import not_cured_by_training
+    from generic_trainer._run.rehearse import not_cured_by_training
 
     findings = [*report.failures, *report.warnings]
     names = [result.name for result in findings]

@@ -1,4 +1,4 @@
-"""The page of docs/ that says what finds each broken model, made of what was measured."""
+"""The page of docs/ about the tools that find each broken model, made from measurements."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ GROUPS = (
 _INTRODUCTION = """\
 `python -m tests.validation.table_broken_models --write`; the recipes are in `tests/validation`.
 A name like `serving#992` is an issue of the repository of that name, where `tensorflow`, `serving`,
-`tfx`, `transform`, `model-analysis`, `hub`, `keras` and the like are TensorFlow's and Keras's own;
-other sources name what breaks.
+`tfx`, `transform`, `model-analysis`, `hub`, `keras` and the like belong to TensorFlow and Keras;
+other sources name the broken feature.
 
-- exists(): what TFX's Trainer asks of a model.
+- exists(): the only requirement of TFX's Trainer.
 - cli show: `saved_model_cli show --all` and `scan`; cli run: its `run`, with two rows.
-- load, call: `tf.saved_model.load` in a process of its own, and one call with two rows.
-- session: a stand-in for InfraValidator, as TensorFlow Serving itself is in no package registry: a
+- load, call: `tf.saved_model.load` in a separate process, and one call with two rows.
+- session: a substitute for InfraValidator, as no package registry has TensorFlow Serving: a
   graph session loads the model, and answers two rows and its warm-up requests.
 - modelscan 0.8 looks for unsafe ops. MLflow 3 loads the SavedModel and predicts two rows.
-- ours: the check that fails or warns. Needs: what the contract must name for it.
-- early, before training: found by the rehearsal that is on by default where it costs less than
-  5 % of the training. It may refuse only what training does not change.
+- ours: the check that fails or warns. Needs: fields that the contract must have.
+- early, before training: found by the default rehearsal if `export_fn` writes the model. It refuses
+  only faults that training does not change.
 """
 
 
 @dataclasses.dataclass
 class Row:
-    """What was found of one model.
+    """The findings of all tools in one model.
 
     Attributes:
-        found: tool → what it says; nothing where it is content.
-        says: what the validator says.
+        found: tool → its finding; empty for none.
+        says: the finding of the validator.
     """
 
     name: str
@@ -76,15 +76,15 @@ def page_of(
         broken: the broken models.
         good: the good ones.
         tools: the columns between `exists()` and `ours`.
-        stacks: what was kept of each stack: `stack`, and `models`, name → what is known of it.
+        stacks: measurements of each stack: `stack`, and `models`, name → findings.
     """
     columns = ["exists", *tools, "ours"]
     knowable = [row for row in broken if not row.missed]
-    yield "# Broken models, and what finds them\n"
+    yield "# Broken models and the tools that find them\n"
     yield f"{len(broken)} broken models and {len(good)} good ones, made and measured by"
     yield _INTRODUCTION
     yield "## Totals\n"
-    yield _line(["what is broken", "models", *(HEADS[c] for c in columns), HEADS["before"]])
+    yield _line(["fault", "models", *(HEADS[c] for c in columns), HEADS["before"]])
     yield _line(["---"] * (len(columns) + 3))
     for title, checks in GROUPS:
         rows = [row for row in broken if row.check in checks.split()]
@@ -99,13 +99,13 @@ def page_of(
         f"A rehearsal refuses {early} of these {len(refused)} before the first step of the "
         f"training ({100 * early // max(len(refused), 1)} %).\n"
     )
-    yield "What each tool says of the good models, which would be a false alarm:\n"
+    yield "Findings of each tool in the good models, all of them false alarms:\n"
     yield _line(["", "models", *(HEADS[c] for c in columns), ""])
     yield _line(["---"] * (len(columns) + 3))
     yield _counted("good models", good, columns)
     yield "\n## On which stacks this holds\n"
     yield from _by_stack(stacks)
-    yield "\n## What nobody can find\n"
+    yield "\n## Faults that no check can find\n"
     for row in broken:
         if row.missed:
             yield f"- {_words(row)} ({row.source}): {row.missed}."
@@ -130,8 +130,8 @@ def page_of(
 
 
 def _by_stack(stacks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    yield "What the validator finds, measured on each of them. Where the models are few, they are"
-    yield "those that Keras makes: for the others it does not matter which Keras there is.\n"
+    yield "The findings of the validator, measured on each stack. With Keras 2 only Keras's own"
+    yield "models are measured again: the others do not depend on Keras.\n"
     yield _line(["stack", "broken, can be known", "found", "good", "refused"])
     yield _line(["---"] * 5)
     for kept in stacks:

@@ -132,6 +132,73 @@ def test_a_path_that_is_made_of_an_assets_may_not(tmp_path: Path) -> None:
         assert not all(_found(models.save(module, tmp_path / str(number)), "ReadFile"))
 
 
+def _asset_model(folder: Path) -> Path:
+    """A model that reads an asset, the path of which TensorFlow keeps in a variable."""
+    file = folder / "words.txt"
+    file.write_text("a\n")
+    asset = tf.saved_model.Asset(str(file))
+    return models.save(_reading(lambda x: asset.asset_path, asset), folder / "model")
+
+
+def _second_handle(meta_graph: Any) -> None:
+    """Lets clients assign the variable of the path, by another handle of the same name."""
+    nodes = {node.name: node for node in meta_graph.graph_def.node}
+    handle = meta_graph.graph_def.node.add()
+    handle.CopyFrom(nodes["Variable"])
+    handle.name = "another"
+    assign = meta_graph.graph_def.node.add()
+    assign.CopyFrom(nodes["Variable/Assign"])
+    assign.name, assign.input[:] = "leak", ["another", "serving_default_examples"]
+    nodes["PartitionedCall"].input.append("^leak")
+
+
+def _handle_in_a_function(meta_graph: Any) -> None:
+    nodes = {node.name: node for node in meta_graph.graph_def.node}
+    inner = meta_graph.graph_def.library.function[0].node_def.add()
+    inner.CopyFrom(nodes["Variable"])
+    inner.name = "another"
+
+
+def _path_as_an_input(meta_graph: Any) -> None:
+    signature = meta_graph.signature_def["serving_default"]
+    signature.inputs["path"].CopyFrom(signature.inputs["examples"])
+    signature.inputs["path"].name = "ReadVariableOp:0"
+
+
+def _bound_to_a_constant(meta_graph: Any) -> None:
+    """Lets `tf.saved_model.load` pass a constant in the place of the asset."""
+    objects = meta_graph.object_graph_def
+    for node in meta_graph.graph_def.node:
+        if node.op == "Const":
+            objects.nodes.add().constant.operation = node.name
+    for function in objects.concrete_functions.values():
+        function.bound_inputs[:] = [len(objects.nodes) - 1] * len(function.bound_inputs)
+
+
+def _file_outside(meta_graph: Any) -> None:
+    meta_graph.asset_file_def[0].filename = "../../../etc/passwd"
+
+
+def _absolute_file(meta_graph: Any) -> None:
+    meta_graph.asset_file_def[0].filename = "/etc/passwd"
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        _second_handle, _handle_in_a_function, _path_as_an_input, _bound_to_a_constant,
+        _file_outside, _absolute_file,
+    ],
+)  # fmt: skip
+def test_a_path_that_looks_like_an_assets_may_not(
+    edit: Callable[[Any], None], tmp_path: Path
+) -> None:
+    folder = _asset_model(tmp_path)
+    assert _found(folder, "ReadFile") == [True]
+    models.edit_proto(folder, lambda proto: edit(proto.meta_graphs[0]))
+    assert _found(folder, "ReadFile") == [False]
+
+
 def _reading(make: Callable[[tf.Tensor], tf.Tensor], asset: tf.saved_model.Asset) -> tf.Module:
     """A model that reads the file whose path `make` returns."""
     return models.serving(

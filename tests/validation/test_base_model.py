@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
 
 from generic_trainer.validation import Checker, ServingContract
-from tests.validation import models
-from tests.validation.models import FEATURES, SERIALIZED, save
+from tests.validation import hostile, models
+from tests.validation.broken_evaluations import GOOD_CONFIG, contract
+from tests.validation.models import FEATURES, SERIALIZED, save, serving
 
 
 def _contract(base: Path, **severities: str) -> ServingContract:
@@ -54,6 +57,57 @@ def test_they_fail_where_the_contract_says_so(
 
 
 def test_a_base_model_that_is_none(checker: Checker, good_model: Path, tmp_path: Path) -> None:
-    result = checker.validate(str(good_model), _contract(tmp_path))["base_model"]
-    assert result.status == "fail"
-    assert "cannot be read" in result.message
+    report = checker.validate(str(good_model), _contract(tmp_path))
+    assert report["base_model"].status == "warn"
+    assert "cannot be read" in report["base_model"].message
+    assert report.passed, report.summary()
+
+
+def _unsafe(folder: Path) -> Path:
+    hostile.RECIPES["writes_on_every_call"].make(folder / "unsafe", folder / "leak", 0)
+    return folder / "unsafe"
+
+
+def _crashing(folder: Path) -> Path:
+    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        with tf.control_dependencies([tf.raw_ops.Abort(error_msg="crashed on purpose")]):
+            return {"score": tf.zeros([tf.size(examples), 1])}
+
+    return save(serving(serve, SERIALIZED), folder / "crashing")
+
+
+def _hanging(folder: Path) -> Path:
+    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        count = tf.while_loop(lambda i: i >= 0, lambda i: (i * 0 + 1,), (1,))[0]
+        return {"score": tf.zeros([tf.size(examples), 1]) + tf.cast(count, tf.float32)}
+
+    return save(serving(serve, SERIALIZED), folder / "hanging")
+
+
+@pytest.mark.parametrize(
+    "make, told",
+    [
+        (_unsafe, "not run, because it would reach files"),
+        (_crashing, "SIGABRT"),
+        (_hanging, "no answer within"),
+    ],
+)
+def test_a_base_model_that_does_harm_is_a_warning(
+    make: Callable[[Path], Path], told: str, checker: Checker, good_model: Path, tmp_path: Path
+) -> None:
+    base = make(tmp_path)
+    report = checker.validate(str(good_model), _contract(base))
+    assert report.passed, report.summary()
+    assert report["base_model"].status == "warn"
+    assert told in report["base_model"].message
+    assert not list(tmp_path.glob("leak*"))
+
+
+def test_an_unsafe_base_model_is_not_rehearsed(
+    checker: Checker, good_model: Path, tmp_path: Path
+) -> None:
+    config = GOOD_CONFIG.replace("model_specs {", 'model_specs { name: "new"', 1)
+    config = 'model_specs { name: "old" label_key: "tips" is_baseline: true } ' + config
+    changed = dataclasses.replace(contract(config), base_model=str(_unsafe(tmp_path)))
+    report = checker.validate(str(good_model), changed)
+    assert report["eval_rehearsal"].status == "pass", report.summary()

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from generic_trainer.validation import Checker, ServingContract, start_checker
+from generic_trainer.validation import Checker, ServingContract
 from tests.validation import models
+from tests.validation.catalogue.rows import export_v1
 from tests.validation.models import ROWS, SERIALIZED, save, serving
 
 UNKNOWN = ServingContract(signatures=())
@@ -71,6 +72,81 @@ def test_what_only_some_consumers_mind(name: str, checker: Checker, tmp_path: Pa
         line = result.remedy.splitlines()[-1].partition("contract=")[2]
         accepted = eval(line, {"ServingContract": ServingContract})  # as a user would paste it
         assert accepted.severities == {result.name: "skip"}
+
+
+@pytest.mark.parametrize(
+    "name, contract, status",
+    [
+        ("predict", dataclasses.replace(UNKNOWN, consumers=("BulkInferrer", "Pusher")), "fail"),
+        ("predict", SERVED, "warn"),
+        ("predict", dataclasses.replace(UNKNOWN, consumers=("Evaluator",)), "pass"),
+        ("score", dataclasses.replace(UNKNOWN, consumers=("Evaluator",)), "warn"),
+        ("predict", dataclasses.replace(EVALUATED, signatures=("predict",)), "pass"),
+    ],
+)
+def test_a_model_without_the_signature_that_consumers_call_by_default(
+    name: str, contract: ServingContract, status: str, checker: Checker, tmp_path: Path
+) -> None:
+    module = models.linear(tmp_path / "model")
+    folder = save(module, tmp_path / "model", {name: module.serve})
+    report = checker.validate(str(folder), contract)
+    assert report["required_signatures"].status == status, report["required_signatures"]
+    assert report.passed == (status != "fail"), report.summary()
+
+
+def _counts(v1: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A graph of TensorFlow 1 that returns a reference, as TF Serving's own counter does."""
+    x = v1.placeholder(tf.float32, [None, 2], name="x")
+    weight = v1.Variable([[1.0], [2.0]], use_resource=False)
+    return {"x": x}, {"y": x @ weight, "weight": v1.assign(weight, weight)}
+
+
+@pytest.mark.parametrize(
+    "consumers, status",
+    [
+        (("Pusher",), "pass"),
+        (("BulkInferrer", "Pusher"), "pass"),
+        ((), "warn"),
+        (("Evaluator", "Pusher"), "fail"),
+    ],
+)
+def test_a_model_that_only_a_session_can_load(
+    consumers: tuple[str, ...], status: str, checker: Checker, tmp_path: Path
+) -> None:
+    export_v1(tmp_path / "model", _counts)
+    contract = dataclasses.replace(UNKNOWN, consumers=consumers)
+    report = checker.validate(str(tmp_path / "model"), contract)
+    assert report["loads"].status == status, report["loads"]
+    assert "float_ref" in report["loads"].message
+    if consumers == ("Pusher",):  # a BulkInferrer would want serialized examples
+        assert report.passed, report.summary()
+    if status != "fail":
+        assert report["session"].status == "pass"
+        assert "scored" in report["scores"].message
+
+
+def test_a_model_that_a_session_loads_and_cannot_run_is_refused(
+    checker: Checker, tmp_path: Path
+) -> None:
+    def flagged(v1: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        x = v1.placeholder(tf.float32, [None, 2], name="x")
+        return {"x": x}, {"y": v1.where(v1.placeholder(tf.bool, []), x, -x)}
+
+    export_v1(tmp_path / "model", flagged)
+    report = checker.validate(str(tmp_path / "model"), SERVED)
+    assert [failure.name for failure in report.failures] == ["loads"], report.summary()
+
+
+def test_outputs_that_rest_cannot_write(checker: Checker, tmp_path: Path) -> None:
+    dtypes = (tf.float16, tf.bfloat16, tf.uint16)
+    module = serving(lambda x: {d.name: tf.cast(tf.abs(x), d) for d in dtypes}, ROWS)
+    folder = str(save(module, tmp_path / "model"))
+    for consumers, status in ((("Pusher",), "warn"), (("BulkInferrer",), "pass"), ((), "warn")):
+        contract = dataclasses.replace(UNKNOWN, consumers=consumers)
+        report = checker.validate(folder, contract)
+        assert report["composite_tensors"].status == status, report["composite_tensors"]
+        named = [dtype.name in report["composite_tensors"].message for dtype in dtypes]
+        assert all(named) or status == "pass"
 
 
 def test_nan_on_purpose(checker: Checker, tmp_path: Path) -> None:
@@ -138,6 +214,39 @@ def test_a_path_that_reaches_a_table_through_functions_is_found(
     report = checker.validate(str(save(serving(serve, ROWS), tmp_path / "model")), UNKNOWN)
     assert report["absolute_paths"].status == "fail"
     assert str(file) in report["absolute_paths"].message
+
+
+def test_made_up_words_are_not_held_against_a_model(checker: Checker, tmp_path: Path) -> None:
+    """An unknown word has the index -1, which no embedding has."""
+    table = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(["cash", "card"], tf.range(2, dtype=tf.int64)), -1
+    )
+    word = tf.TensorSpec([None], tf.string, name="word")
+    module = serving(lambda word: {"y": tf.gather([0.5], table.lookup(word))}, word, table=table)
+    folder = str(save(module, tmp_path / "model"))
+    report = checker.validate(folder, SERVED)
+    assert report["scores"].status == "pass" and "made-up words" in report["scores"].message
+
+
+@pytest.mark.parametrize("is_used", [False, True])
+def test_checkpoints_of_a_model_inside(is_used: bool, checker: Checker, tmp_path: Path) -> None:
+    """A transform graph brings the functions that restore and save it, which nothing calls."""
+
+    @tf.function(input_signature=[])
+    def restore() -> tf.Tensor:
+        prefix = "/pipelines/taxi/transform_fn/variables/variables"
+        return tf.raw_ops.RestoreV2(
+            prefix=prefix, tensor_names=["x"], shape_and_slices=[""], dtypes=[tf.float32]
+        )[0]
+
+    def serve(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"y": x + (restore() if is_used else 0.0)}
+
+    module = serving(serve, ROWS, inside=tf.Module())
+    module.inside.restore = restore
+    report = checker.validate(str(save(module, tmp_path / "model")), SERVED)
+    assert report["file_ops"].status == ("fail" if is_used else "pass"), report["file_ops"]
+    assert report["absolute_paths"].status == "pass", report["absolute_paths"]
 
 
 def test_transformed_examples_are_not_fed_as_raw_ones(checker: Checker, tmp_path: Path) -> None:
@@ -223,7 +332,7 @@ def test_ops_of_a_library_that_is_installed(
     ops = tf.load_op_library(str(library))
     module = serving(lambda x: {"y": ops.tripled_for_tests(x)}, ROWS)
     folder = str(save(module, tmp_path / "model"))
-    with start_checker() as checker:
+    with Checker() as checker:
         unknown = checker.validate(folder, EVALUATED)
         assert {result.name for result in unknown.failures} >= {"unregistered_ops"}
         assert "op_libraries=" in unknown["unregistered_ops"].remedy

@@ -21,7 +21,7 @@ BY_DEFAULT = (
     "layer_of_cudnn", "even_numbers_of_rows_alone", "first_of_an_empty_list",
     "another_number_of_values_than_the_schema", "warm_up_that_classifies_what_predicts",
 )  # fmt: skip
-GOOD_BY_DEFAULT = ("nan_in_what_nobody_reads", "graph_for_training_beside_it")
+GOOD_BY_DEFAULT = ("nan_in_unread_variables", "graph_for_training_beside_it")
 # They end by a limit of time, or start an evaluation.
 SLOWEST = {"loop_that_never_ends", "asks_a_data_service", "calls_another_server"}
 SAMPLE = [
@@ -47,7 +47,7 @@ def test_is_found(name: str, checker: Checker, good_model: Path, tmp_path: Path)
     find(name, checker, good_model, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign("validation")
 @pytest.mark.parametrize("name", SAMPLE[::7])
 def test_some_more_are_found(name: str, checker: Checker, good_model: Path, tmp_path: Path) -> None:
     find(name, checker, good_model, tmp_path)
@@ -73,7 +73,7 @@ def test_passes(name: str, checker: Checker, tmp_path: Path) -> None:
     accept(name, checker, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign("validation")
 @pytest.mark.parametrize("name", GOOD_SAMPLE[::14])
 def test_some_more_pass(name: str, checker: Checker, tmp_path: Path) -> None:
     accept(name, checker, tmp_path)

@@ -71,7 +71,7 @@ def edited(model: Path, folder: Path, name: str, generator: random.Random) -> Pa
     return copied
 
 
-@pytest.mark.slow
+@pytest.mark.campaign("validation")
 def test_no_edit_that_changes_a_prediction_passes(
     checker: Checker, good_model: Path, tmp_path: Path
 ) -> None:
@@ -87,7 +87,7 @@ def test_no_edit_that_changes_a_prediction_passes(
     assert passed < EDITS / 2
 
 
-@pytest.mark.slow
+@pytest.mark.campaign("validation")
 def test_no_edit_of_a_published_model_passes(
     checker: Checker, good_model: Path, tmp_path: Path
 ) -> None:

@@ -14,12 +14,14 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from generic_trainer.validation import Checker, ServingContract, all_checks, start_checker
+from generic_trainer.validation import Checker, ServingContract, _inputs, all_checks
+from generic_trainer.validation._checker import _environment
+from generic_trainer.validation._isolation import move
 from tests.house import ROOT
 from tests.validation import hostile, models
 
 NAMES = [check.name for check in all_checks()]
-# The others run files in other formats, of which there are none here.
+# The others run TFLite models, of which there are none here.
 DYNAMIC = [
     name for name in NAMES[NAMES.index("loads") :] if name not in ("format_scores", "parity")
 ]
@@ -95,7 +97,7 @@ def impatient_checker(home: Path) -> Iterator[Checker]:
     """One that does not wait with a model for a data service, which takes an hour."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(home))
-        with start_checker(timeout_s=8) as running:
+        with Checker(timeout_s=8) as running:
             yield running
 
 
@@ -130,7 +132,6 @@ def test_without_the_sandbox_it_would_do_harm(writer: tuple[Path, Path]) -> None
     "contract",
     [
         ServingContract(signatures=(), allowed_ops=("WriteFile",)),
-        ServingContract(signatures=(), severities={"file_ops": "warn"}),
         ServingContract(signatures=(), severities={"file_ops": "skip"}),
     ],
 )
@@ -161,12 +162,102 @@ def test_inputs_on_other_machines_are_fetched(
     assert "5 examples read" in report["inputs_read"].message
     assert "differs by 0" in report["base_model"].message
     assert "unprotected" not in report.facts
+    contract = ServingContract(examples=f"file://{tmp_path}/nothing*")
+    report = checker.validate(str(good_model), contract)
+    assert f"file://{tmp_path}/nothing*" in report["inputs_read"].message
 
 
-def test_a_model_of_links_can_be_read(checker: Checker, good_model: Path, tmp_path: Path) -> None:
-    shutil.copytree(good_model, tmp_path / "links", copy_function=os.symlink)
-    report = checker.validate(str(tmp_path / "links"))
-    assert report.passed, report.summary()
+def _linked_out(good_model: Path, folder: Path) -> Path:
+    """Returns a model with links to the environment, to a file and to a folder beside it."""
+    model = folder / "model"
+    shutil.copytree(good_model, model)
+    (folder / "secret.txt").write_text("password\n")
+    (vocabulary,) = (model / "assets").iterdir()
+    vocabulary.unlink()
+    vocabulary.symlink_to("/proc/self/environ")
+    (model / "assets" / "more").symlink_to(folder / "secret.txt")
+    (model / "all").symlink_to(folder)
+    return model
+
+
+def test_links_that_leave_the_model_are_not_followed(
+    good_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = _linked_out(good_model, tmp_path)
+    monkeypatch.setattr("generic_trainer.validation._isolation._can_hide", lambda: False)
+    hidden, refused = move(str(model), tmp_path / "moved")
+    assert not hidden
+    assert len(refused) == 3
+    assert refused[0] == f"all -> {tmp_path}"
+    names = {path.name for path in (tmp_path / "moved").rglob("*") if path.is_file()}
+    assert names == {
+        "saved_model.pb", "fingerprint.pb", "variables.index", "variables.data-00000-of-00001",
+    }  # fmt: skip
+
+
+def test_a_model_with_links_that_leave_it_is_refused(
+    checker: Checker, good_model: Path, tmp_path: Path
+) -> None:
+    model = _linked_out(good_model, tmp_path)
+    for path in (str(model), f"file://{model}"):
+        report = checker.validate(path)
+        assert report["assets"].status == "fail"
+        assert "PATH=" not in report.to_json()
+        if path == str(model):
+            assert "/proc/self/environ" in report["presence"].message
+    contract = ServingContract(examples=models.examples(), base_model=str(model))
+    report = checker.validate(str(good_model), contract)
+    assert report["base_model"].status == "warn"
+    assert report.passed and "PATH=" not in report.to_json()
+
+
+def test_a_file_on_its_own_is_checked_without_a_link(checker: Checker, tmp_path: Path) -> None:
+    (tmp_path / "model.txt").write_text("text")
+    report = checker.validate(str(tmp_path / "model.txt"))
+    assert "found model.txt" in report["presence"].message
+
+
+def test_the_environment_of_the_checks_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = ("AWS_SECRET_ACCESS_KEY", "MY_TOKEN", "TF_VAR_password", "TF_TOKEN_app", "TF_CONFIG")
+    settings = ("TF_USE_LEGACY_KERAS", "KERAS_BACKEND", "TF_ENABLE_ONEDNN_OPTS", "LC_ALL", "PATH")
+    for name in (*secrets, *settings):
+        monkeypatch.setenv(name, "tensorflow")
+    environment = _environment(Path("scratch"))
+    assert not environment.keys() & set(secrets)
+    assert environment.keys() >= set(settings)
+
+
+def test_a_model_cannot_read_the_callers_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def serve(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        text = tf.io.read_file("/proc/self/environ")
+        with tf.control_dependencies([tf.debugging.Assert(False, [text])]):
+            return {"y": x * 2.0}
+
+    model = models.save(models.serving(serve, models.ROWS), tmp_path / "model")
+    monkeypatch.setenv("GENERIC_SECRET", "hunter2")
+    contract = ServingContract(signatures=(), allowed_ops=("ReadFile",))
+    with Checker(timeout_s=60) as checker:
+        report = checker.validate(str(model), contract)
+    assert "PATH=" in report["scores"].message  # it has read it
+    assert "hunter2" not in report.to_json()
+
+
+def test_credentials_reach_the_process_that_fetches_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def record(source: str, target: str) -> None:
+        Path(target).write_text(os.environ["GENERIC_TOKEN"])
+
+    monkeypatch.setitem(_inputs._FETCH, "schema", record)
+    contract = ServingContract(schema="gs://bucket/schema.pbtxt")
+    local, problems = _inputs.fetch(
+        str(tmp_path), contract, tmp_path / "moved", tmp_path, {"GENERIC_TOKEN": "hunter2"}
+    )
+    assert not problems
+    assert Path(local.schema).read_text() == "hunter2"
+    assert "GENERIC_TOKEN" not in os.environ
 
 
 def test_a_model_of_links_to_blobs_beside_it_can_be_read(
@@ -186,14 +277,6 @@ def test_a_model_of_links_to_blobs_beside_it_can_be_read(
     assert not checker.validate(str(snapshot)).passed
 
 
-def test_an_input_that_cannot_be_fetched_is_told(
-    checker: Checker, good_model: Path, tmp_path: Path
-) -> None:
-    contract = ServingContract(examples=f"file://{tmp_path}/nothing*")
-    report = checker.validate(str(good_model), contract)
-    assert f"file://{tmp_path}/nothing*" in report["inputs_read"].message
-
-
 @pytest.mark.slow
 def test_a_model_in_the_home_directory(
     good_model: Path, home: Path, impatient_checker: Checker
@@ -207,13 +290,13 @@ def test_a_model_in_the_home_directory(
 # What a process can do that is confined, tried in one that has not loaded TensorFlow.
 
 _TRY = """
-import os, resource, socket, subprocess, sys, tempfile, threading
+import ctypes, errno, os, resource, socket, subprocess, sys, tempfile, threading
 from pathlib import Path
 from generic_trainer.validation import _isolation, _sandbox
 {before}
 folder = Path(sys.argv[1])
 readable = [folder / "library", sys.prefix]
-moved = _isolation.move(str(folder / "model"), folder / "moved") if {in_namespace} else False
+moved = {in_namespace} and _isolation.move(str(folder / "model"), folder / "moved")[0]
 print(moved)
 print(_sandbox.confine(work=folder / "work", readable=readable, has_namespace=moved))
 
@@ -223,6 +306,12 @@ def attempt(name, act):
         print(name, "allowed")
     except OSError as error:
         print(name, "refused", error.errno)
+
+def call_x32(number):
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(ctypes.c_long(0x40000000 | number), 2, 1, 0) < 0:
+        if ctypes.get_errno() != errno.ENOSYS:  # of a kernel without this ABI
+            raise OSError(ctypes.get_errno(), "refused by the filter")
 
 def start_thread():
     thread = threading.Thread(target=print)
@@ -245,6 +334,7 @@ attempt("unix socket", lambda: socket.socket(socket.AF_UNIX))
 attempt("pair", socket.socketpair)
 attempt("process", lambda: subprocess.run(["true"]))
 attempt("fork", lambda: os.fork() or os._exit(0))
+attempt("x32", lambda: call_x32(41))
 attempt("thread", start_thread)
 attempt("temporary", tempfile.NamedTemporaryFile)
 attempt("kill", lambda: os.kill(os.getppid(), 0))
@@ -260,22 +350,10 @@ def _attempts(
         made.mkdir()
     for file in (folder / "library" / "file", folder / "secret", home / "key"):
         file.write_text("content")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            _TRY.format(before=before, in_namespace=in_namespace),
-            str(folder),
-            str(home),
-        ],
-        capture_output=True,
-        text=True,
-        env={
-            **os.environ,
-            "HOME": str(home),
-            "PYTHONPATH": str(ROOT),
-        },
-    )
+    code = _TRY.format(before=before, in_namespace=in_namespace)
+    command = [sys.executable, "-c", code, str(folder), str(home)]
+    environment = {**os.environ, "HOME": str(home), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     moved, missing, *lines = [line for line in done.stdout.splitlines() if line]
     if in_namespace and moved == "False":

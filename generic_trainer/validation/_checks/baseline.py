@@ -3,46 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
 from generic_trainer._core.texts import reason_of
-from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
+from generic_trainer.validation._check import Finding, check, note, skip, warn
+from generic_trainer.validation._checks.graph import why_not_run
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._scoring import call, is_float
 from generic_trainer.validation._signatures import describe_info
 
-_BASE_REMEDY = (
-    "clients of the base model, and the Evaluator's comparison with it, will not work unchanged; "
-    "keep the old names beside the new ones, or change the clients first"
-)
+_BASE_REMEDY = "keep the old names beside the new ones, or change the clients first"
 
 
-@check("base_model", needs=("loads", "devices"))
+@check(needs=("loads", "devices"), is_advisory=True)
 def base_model(model: ModelUnderTest) -> Iterator[Finding]:
     """Signatures, ops and assets are those of the base model, and predictions are alike.
 
-    What changed since the model that serves now is what to look at when the new one behaves
-    otherwise. It compares and warns, and judges nothing.
+    If a new model behaves differently, the changes since the model that serves now are the first
+    clue. The check compares and warns; a base model that is damaged, crashes or would reach files
+    is a warning too, and is not run in the last case.
 
     Example: an input that the base model has and this one does not; predictions that are all
     shifted.
     """
-    if model.contract.base_model is None:
+    base = model.base
+    if base is None:
         yield skip("the contract names no base model")
         return
-    base = ModelUnderTest(Path(model.contract.base_model), model.contract, "the base model")
     try:
         base.signatures  # noqa: B018 - parses on first use
     except Exception as error:
-        yield fail(
-            f"the base model {model.contract.base_model} cannot be read: {reason_of(error)}",
-            "point base_model at the directory that holds its saved_model.pb",
-        )
+        message = f"the base model {model.contract.base_model} cannot be read: {reason_of(error)}"
+        yield warn(message, "point base_model at the directory that holds its saved_model.pb")
         return
     for change in _changes(base, model):
         yield warn(change, _BASE_REMEDY)
+    if reason := why_not_run(base):
+        message = "the base model is not run, because it would reach files or the network: "
+        yield warn(message + reason, "accept its ops with ServingContract(allowed_ops=...)")
+        return
     yield from _changed_predictions(base, model)
 
 
@@ -74,16 +74,12 @@ def _changed_predictions(base: ModelUnderTest, model: ModelUnderTest) -> Iterato
         try:
             outputs = call(base.loaded.signatures[name], scores.feed.inputs)
         except Exception as error:
-            yield warn(
-                f"the base model's signature {name!r} does not score {scores.feed.source}: "
-                f"{reason_of(error)}",
-                "the two models cannot be compared on the same examples",
-            )
+            message = f"the base model's signature {name!r} does not score {scores.feed.source}"
+            yield warn(f"{message}: {reason_of(error)}", "compare the two on other examples")
             continue
         for key in sorted(set(outputs) & set(scores.batch)):
-            yield _compare_outputs(
-                f"signature {name!r}, output {key!r}", scores.batch[key], outputs[key]
-            )
+            subject = f"signature {name!r}, output {key!r}"
+            yield _compare_outputs(subject, scores.batch[key], outputs[key])
     base.release()
 
 
@@ -94,11 +90,6 @@ def _compare_outputs(subject: str, new: np.ndarray, old: np.ndarray) -> Finding:
         return note(f"{subject}: {float(np.mean(new != old)):.0%} of the values differ")
     gap = float(np.mean(np.abs(new.astype(np.float64) - old.astype(np.float64))))
     size = float(np.mean(np.abs(old.astype(np.float64))))
-    message = (
-        f"{subject}: differs by {gap:.3g} on average, where the base model's size is {size:.3g}"
-    )
-    if gap > size:
-        return warn(
-            message, "see whether the new model has learnt the same target in the same unit"
-        )
-    return note(message)
+    message = f"{subject}: differs by {gap:.3g} on average; the base model's average is {size:.3g}"
+    remedy = "see whether the new model has learnt the same target in the same unit"
+    return warn(message, remedy) if gap > size else note(message)

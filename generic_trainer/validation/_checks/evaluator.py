@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 import math
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
+from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._core.texts import did_you_mean, reason_of
-from generic_trainer.validation._check import Finding, check, fail, note, skip
-from generic_trainer.validation._evaluation import EXAMPLES, evaluate
+from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
 from generic_trainer.validation._model import ModelUnderTest
-from generic_trainer.validation._schema_rows import DTYPE_OF_LIST, domain_words
+from generic_trainer.validation._schema_rows import domain_words, parsed
 from generic_trainer.validation._scoring import is_float
-from generic_trainer.validation._signatures import describe_info, dtype_of, is_serialized
+from generic_trainer.validation._signatures import (
+    describe_info,
+    dtype_of,
+    feature_of,
+    is_serialized,
+)
 from generic_trainer.validation._tfma_lint import lint_findings
 
-# What TFMA picks by itself from several outputs.
+# TFMA picks these by itself from several outputs.
 _KNOWN_OUTPUTS = {"scores", "outputs", "predictions", "logistic", "probabilities", "logits"}
-_OF_SCHEMA = {1: "string", 2: "int64", 3: "float32"}  # schema_pb2.FeatureType
 _OF_PROBABILITIES = {"AUC", "AUCPrecisionRecall", "BinaryCrossEntropy", "CalibrationPlot"}
 
+_EXAMPLES = 20  # of the rehearsal
+# DirectRunner would try to download Prism, a runner in Go, first.
+_BEAM = (
+    "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner",
+    "--direct_running_mode=in_memory",
+)
 
-@check("eval_config", needs=("inputs_read",))
+
+@check(needs=("inputs_read",), decided_by="code")
 def eval_config(model: ModelUnderTest) -> Iterator[Finding]:
     """Labels, weights, slices, metrics and thresholds of the eval config make sense.
 
-    The Evaluator runs hours later, and what is wrong with its configuration is an error there, or a
-    metric that nobody checks. What can be known without the model is known here, before the
-    training.
+    The Evaluator runs hours later. A wrong configuration is an error there, or a metric without a
+    meaning. This check needs no model, so that it also runs before the training.
 
     Example: a threshold without a direction; a slice by a feature that the schema does not have.
     """
@@ -42,44 +53,19 @@ def eval_config(model: ModelUnderTest) -> Iterator[Finding]:
     functions = {name for spec in specs for name in spec.preprocessing_function_names}
     if functions <= model.signatures.keys():
         preprocessed = {key for name in functions for key in model.signatures[name].outputs}
-    yield from lint_findings(model.eval_config, _feature_dtypes(model), preprocessed)
-    yield from _values_of_slices(model)
-
-
-def _values_of_slices(model: ModelUnderTest) -> Iterator[Finding]:
-    """Yields slices on words that the schema's domain of a feature does not have."""
+    yield from lint_findings(model.eval_config, model.feature_dtypes, preprocessed)
     schema = model.schema
     domains = {f.name: domain_words(schema, f) for f in schema.feature} if schema else {}
     for spec in model.eval_config.slicing_specs:
         for key, value in sorted(spec.feature_values.items()):
-            if domains.get(key) and value.encode() not in domains[key]:
-                words = [word.decode(errors="replace") for word in domains[key]]
-                yield fail(
-                    f"slicing_specs has the value {value!r} of {key!r}, which its domain in the "
-                    f"schema does not have{did_you_mean(value, words)}: TFMA silently leaves the "
-                    "slice out",
-                    f"the domain is {', '.join(words[:12])}",
-                )
+            words = [word.decode(errors="replace") for word in domains.get(key, ())]
+            if words and value not in words:
+                problem = f"slicing_specs: the domain of {key!r} does not have {value!r}"
+                problem += f"{did_you_mean(value, words)}, so that TFMA leaves the slice out"
+                yield fail(problem, f"the domain is {', '.join(words[:12])}")
 
 
-def _feature_dtypes(model: ModelUnderTest) -> dict[str, str] | None:
-    """Returns feature → dtype, from the schema or else from the examples; None without either."""
-    if model.schema is not None:
-        return {feature.name: _OF_SCHEMA.get(feature.type, "") for feature in model.schema.feature}
-    if not model.records:
-        return None
-    import tensorflow as tf
-
-    examples = map(tf.train.Example.FromString, model.records)
-    return {
-        name: DTYPE_OF_LIST[feature.WhichOneof("kind")]
-        for example in examples
-        for name, feature in example.features.feature.items()
-        if feature.WhichOneof("kind") is not None
-    }
-
-
-@check("eval_signatures", needs=("inputs_read", "signatures_exist"))
+@check(needs=("inputs_read", "signatures_exist"), decided_by="code")
 def eval_signatures(model: ModelUnderTest) -> Iterator[Finding]:
     """The model has the signatures, inputs and outputs that the eval config refers to.
 
@@ -99,22 +85,16 @@ def eval_signatures(model: ModelUnderTest) -> Iterator[Finding]:
     for spec in model.eval_config.model_specs:
         if spec.is_baseline:
             continue
-        for name in spec.preprocessing_function_names:
-            if name not in known:
-                yield fail(
-                    f"preprocessing_function_names has {name!r}; the model has the signatures "
-                    f"{list(model.signatures)} and no attribute of that name",
-                    "export it, e.g. transform_features by generic_trainer.training.export_model",
-                )
         name = spec.signature_name or default
+        functions = spec.preprocessing_function_names
+        called = [("preprocessing_function_names has", function) for function in functions]
+        for what, function in (*called, ("the Evaluator calls signature", name)):
+            if function not in known:
+                problem = f"{what} {function!r}; the model has {list(model.signatures)}"
+                yield fail(problem, "export it, or name another")
         if name in model.signatures:
             yield from _inputs(model, spec, name)
             yield from _outputs(model, spec, name)
-        elif name not in known:
-            yield fail(
-                f"the Evaluator calls signature {name!r}; the model has {list(model.signatures)}",
-                "export that signature or set model_specs.signature_name",
-            )
 
 
 def _inputs(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
@@ -123,29 +103,23 @@ def _inputs(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
     if is_serialized(signature) or features is None:
         return
     for key, info in sorted(signature.inputs.items()):
-        feature = key if key in features else key.removesuffix("_input")
+        feature = feature_of(key, features)
+        subject = f"input {key!r} of signature {name!r}"
         if feature not in features:
-            yield fail(
-                f"input {key!r} of signature {name!r} is not a feature: TFMA feeds inputs by name "
-                "and would pass serialized examples instead",
-                "name the inputs like the features, or evaluate a signature that takes serialized "
-                "examples (model_specs.signature_name)",
-            )
+            message = f"{subject} is not a feature: TFMA feeds inputs by name"
+            yield fail(message, "name it like the feature, or evaluate a signature of examples")
         elif features[feature] not in ("", dtype_of(info).name):
-            yield fail(
-                f"input {key!r} of signature {name!r} is {describe_info(info)}, the feature is "
-                f"{features[feature]}: TFMA does not cast",
-                "cast inside the signature, and let it take the feature's own dtype",
-            )
+            message = f"{subject} is {describe_info(info)}, the feature is {features[feature]}"
+            yield fail(message, "cast inside the signature: TFMA does not cast")
 
 
 def _available(model: ModelUnderTest, spec: Any) -> dict[str, str] | None:
-    features = _feature_dtypes(model)
+    features = model.feature_dtypes
     if features is None:
         return None
     for name in spec.preprocessing_function_names:
         if name not in model.signatures:
-            return None  # an attribute, whose outputs the graph does not tell
+            return None  # an attribute, whose outputs are unknown
         outputs = model.signatures[name].outputs
         features = {**features, **{key: dtype_of(info).name for key, info in outputs.items()}}
     return features
@@ -156,72 +130,117 @@ def _outputs(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
     metrics_specs = model.eval_config.metrics_specs
     for key in sorted({key for each in metrics_specs for key in each.output_names}):
         if key not in outputs and key not in spec.label_keys:
-            yield fail(
-                f"metrics_specs.output_names has {key!r}; signature {name!r} has {outputs}",
-                "name an output, or leave output_names out where there is one output",
-            )
+            message = f"metrics_specs.output_names has {key!r}; signature {name!r} has {outputs}"
+            yield fail(message, "name an output, or leave output_names out if there is one")
     if len(outputs) < 2:
         return
     expected = list(filter(None, [spec.prediction_key, *spec.prediction_keys.values()]))
     missing = [key for key in expected if key not in outputs]
-    named = any(metrics.output_names for metrics in metrics_specs)
+    named = expected or any(metrics.output_names for metrics in metrics_specs)
+    subject, problem = f"signature {name!r} has the outputs {outputs}", ""
     if missing:
-        yield fail(
-            f"prediction_key {missing[0]!r} is not an output of signature {name!r}, which has "
-            f"{outputs}",
-            "set prediction_key to one of the outputs",
-        )
-    elif not expected and not named and _KNOWN_OUTPUTS.isdisjoint(outputs):
-        yield fail(
-            f"signature {name!r} has the outputs {outputs}, and the eval config does not say "
-            "which one is the prediction",
-            "set model_specs.prediction_key, or metrics_specs.output_names for several heads",
-        )
+        problem = f"prediction_key {missing[0]!r} is not an output"
+    elif not named and _KNOWN_OUTPUTS.isdisjoint(outputs):
+        problem = "the eval config does not name the prediction"
+    if problem:
+        remedy = "set model_specs.prediction_key, or metrics_specs.output_names for several heads"
+        yield fail(f"{problem}: {subject}", remedy)
 
 
-@check("eval_rehearsal", needs=("loads", "devices", "eval_signatures"))
+@check(needs=("loads", "devices", "eval_signatures"))
 def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
     """TFMA evaluates the model on a few examples, and every metric is a number.
 
-    TFMA itself evaluates the model on a few raw examples, in the process that checks. What would
-    end the Evaluator ends the rehearsal, in seconds.
+    TFMA itself evaluates the model on at most 20 raw examples with Beam's in-memory runner, which
+    may take 5 s. An error that would end the Evaluator ends the rehearsal.
 
-    Example: an AUC of scores that are no probabilities; a metric that is NaN.
+    Example: an AUC of scores that are not probabilities; a metric that is NaN.
     """
-    if reason := why_not_rehearsed(model):
-        yield skip(reason)
+    if model.eval_config is None or not model.records or model.contract.examples_transformed:
+        yield skip("needs an eval config and raw examples in the contract")
         return
     try:
-        metrics = evaluate(model)
+        metrics = _evaluate(model)
     except Exception as error:
-        yield fail(
-            f"the Evaluator would fail: {_reason(error)}",
-            "correct the eval config or the signature that it calls; the other checks on "
-            "eval_config and eval_signatures name what is known to go wrong",
-        )
+        remedy = "correct the eval config or the signature that it calls"
+        yield fail(f"the Evaluator would fail: {_reason(error)}", remedy)
         return
     model.facts["rehearsed_metrics"] = {k: v for k, v in metrics.items() if math.isfinite(v)}
     for name, value in sorted(metrics.items()):
         if not math.isfinite(value):
-            yield fail(
-                f"metric {name!r} is {value} on {EXAMPLES} examples",
-                "look for NaN among the predictions and labels; TFMA reports it without an error",
-            )
+            message = f"metric {name!r} is {value} on {_EXAMPLES} examples"
+            yield fail(message, "look for NaN among the predictions and labels")
     yield from _beyond_one(model)
     yield note(", ".join(f"{name} = {value:.4g}" for name, value in sorted(metrics.items())))
 
 
-def why_not_rehearsed(model: ModelUnderTest) -> str | None:
-    """Returns why nothing is evaluated, None where something is."""
-    if model.eval_config is None or not model.records:
-        return "needs an eval config and examples in the contract"
-    if model.contract.examples_transformed:
-        return "the examples at hand are transformed ones; name raw ones in the contract"
-    return None
+def _evaluate(model: ModelUnderTest) -> dict[str, float]:
+    """Evaluates a model on the first of its records, with its eval config but for the baseline.
+
+    Returns:
+        Metric → value, of the metrics that are one number, over all examples.
+
+    Raises:
+        Exception: the Evaluator would end with it.
+    """
+    import tensorflow as tf
+    import tensorflow_model_analysis as tfma
+    from apache_beam.options.pipeline_options import PipelineOptions
+    from apache_beam.utils.shared import Shared
+    from tensorflow_model_analysis.utils import config_util
+
+    config = config_util.update_eval_config_with_defaults(
+        model.eval_config, has_baseline=False, rubber_stamp=True
+    )
+    config_util.verify_eval_config(config)
+    model.release()  # TFMA loads the model itself
+    shared = tfma.default_eval_shared_model(str(model.directory), eval_config=config)
+    with ScratchFolder("evaluation-") as folder:
+        examples = os.path.join(folder, "examples")
+        with tf.io.TFRecordWriter(examples) as writer:
+            for record in _rehearsed(model):
+                writer.write(record)
+        tfma.run_model_analysis(
+            eval_shared_model=shared,
+            eval_config=config,
+            data_location=examples,
+            output_path=folder,
+            pipeline_options=PipelineOptions(_BEAM),
+            schema=model.schema,
+        )
+        Shared().acquire(set)  # Beam keeps what was acquired last: the model
+        return dict(_numbers(tfma.load_metrics(folder)))
+
+
+def _rehearsed(model: ModelUnderTest) -> list[bytes]:
+    """Returns the first examples, and those with the least and the greatest value of each label.
+
+    A label beyond the classes of the model is the greatest, wherever it is.
+    """
+    labels: dict[str, list[tuple[float, int]]] = {}
+    for row, example in enumerate(parsed(model.eval_rows)):
+        features = example.features.feature
+        for key in model.label_keys & features.keys():
+            values = (*features[key].int64_list.value, *features[key].float_list.value)
+            labels.setdefault(key, []).extend((value, row) for value in values)
+    extremes = [choose(values)[1] for values in labels.values() if values for choose in (min, max)]
+    rows = dict.fromkeys([*extremes, *range(len(model.eval_rows))])
+    return [model.eval_rows[row] for row in sorted(list(rows)[:_EXAMPLES])]
+
+
+def _numbers(written: Iterable[Any]) -> Iterator[tuple[str, float]]:
+    """Yields the metrics over all examples, not those of slices or of compared slices."""
+    for each in written:
+        if each.HasField("cross_slice_key") or each.slice_key.single_slice_keys:
+            continue
+        for metric in each.metric_keys_and_values:
+            key = metric.key
+            if metric.value.WhichOneof("type") == "double_value":
+                yield f"{key.output_name}/{key.name}".lstrip("/"), metric.value.double_value.value
 
 
 def _beyond_one(model: ModelUnderTest) -> Iterator[Finding]:
-    """Warns of metrics that take probabilities where the model gives something else."""
+    """Warns of metrics that take probabilities if the model returns other numbers."""
     metrics = {m.class_name for spec in model.eval_config.metrics_specs for m in spec.metrics}
     if not (wanting := sorted(metrics & _OF_PROBABILITIES)):
         return
@@ -232,17 +251,12 @@ def _beyond_one(model: ModelUnderTest) -> Iterator[Finding]:
         for key, values in sorted(outputs.items()):
             is_meant = key == spec.prediction_key or len(outputs) == 1
             if is_meant and is_float(values) and (np.nanmax(values) > 1 or np.nanmin(values) < 0):
-                yield Finding(
-                    "warn",
-                    f"{', '.join(wanting)} takes probabilities, and output {key!r} has values "
-                    f"from {np.nanmin(values):.3g} to {np.nanmax(values):.3g}: TFMA silently "
-                    "counts them as 0 and 1",
-                    "evaluate a signature that applies the sigmoid",
-                    may_be_meant=True,
-                )
+                message = f"{', '.join(wanting)} takes probabilities, output {key!r} has others"
+                remedy = "evaluate a signature that applies the sigmoid"
+                yield warn(message, remedy, may_be_meant=True)
 
 
 def _reason(error: Exception) -> str:
-    """Returns the innermost cause: Beam's runner hands errors on as the text of stack traces."""
+    """Returns the innermost cause: Beam's runner raises errors with whole stack traces."""
     inner = re.findall(r"^(?:\w+\.)*(\w+(?:Error|Exception): .+)$", str(error), re.MULTILINE)
     return (inner[-1] if inner else reason_of(error))[:600]

@@ -1,4 +1,4 @@
-"""Checks of what a model reads against what comes: features of the schema, words of Transform."""
+"""Checks of the features and vocabularies that a model reads, against schema and Transform."""
 
 from __future__ import annotations
 
@@ -12,26 +12,23 @@ from generic_trainer._core.texts import did_you_mean
 from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
 from generic_trainer.validation._graph import upstream_of
 from generic_trainer.validation._model import ModelUnderTest
-from generic_trainer.validation._schema_rows import (
-    DTYPE_OF_LIST,
-    dtype_in_schema,
-    features_in_use,
-)
-from generic_trainer.validation._signatures import is_serialized, parsed_features
+from generic_trainer.validation._schema_rows import dtype_in_schema, features_in_use
+from generic_trainer.validation._signatures import feature_of, is_serialized, parsed_features
 
 _PREPROCESSING = "transform_"  # TFX's names: transform_features, transform_labels
 _TRANSFORM_ASSETS = "transform_fn/assets"  # inside a TransformGraph artifact
+_NAMES_REMEDY = "name inputs as the schema names features: the Evaluator feeds them by name"
 
 
-@check("schema_features", needs=("signatures_exist", "inputs_read"))
+@check(needs=("signatures_exist", "inputs_read"), decided_by="code")
 def schema_features(model: ModelUnderTest) -> Iterator[Finding]:
-    """The features that the signatures read are in the schema and the examples, and so typed.
+    """The features that the signatures read are in the schema and the examples, of the same types.
 
-    The model reads features by name. A name that the data does not have reads as missing, quietly,
-    where the feature has a default, and the model scores what is not there.
+    The model reads features by name. If the feature has a default, a wrong name silently reads as
+    missing, and the model scores the default.
 
-    Example: `VarLenFeature` of `"trip_mile"`, where the schema has `"trip_miles"`; `int64` where
-    the examples have floats.
+    Example: `VarLenFeature` of `"trip_mile"`, but `"trip_miles"` in the schema; `int64`, but floats
+    in the examples.
     """
     if not model.contract.examples_transformed:
         yield from _in_examples(model)
@@ -48,42 +45,31 @@ def schema_features(model: ModelUnderTest) -> Iterator[Finding]:
 
 
 def _in_examples(model: ModelUnderTest) -> Iterator[Finding]:
-    """Yields what signatures parse otherwise than the contract's examples have it."""
-    import tensorflow as tf
-
-    rows = [tf.train.Example.FromString(record).features.feature for record in model.records]
+    """Yields features of signatures that the contract's examples lack, or have of another type."""
+    rows, seen = len(model.records), model.seen_dtypes
     if not rows or _parses_inside(model):
         return
     for name, signature in model.serving_signatures.items():
         if not is_serialized(signature):
             continue
         read = parsed_features(model.meta_graph.graph_def, signature)
-        if read and not any(key in row for key in read for row in rows):
-            yield warn(
-                f"signature {name!r} reads {', '.join(sorted(read))}, of which none of the "
-                f"{len(rows)} first examples has any",
-                "give the contract raw examples, as the model will get them; of transformed ones "
-                "say so (examples_transformed)",
-            )
-        for key, parsed in sorted(read.items()):
-            kinds = [row[key].WhichOneof("kind") if key in row else None for row in rows]
-            others = {DTYPE_OF_LIST[kind] for kind in kinds if kind} - {parsed.dtype}
-            if others:
-                yield fail(
-                    f"signature {name!r} parses feature {key!r} as {parsed.dtype}, the examples "
-                    f"have {', '.join(sorted(others))}: a batch with such a row raises an error",
-                    "parse what the examples hold, and cast in the signature",
-                )
-            elif parsed.is_required and not any(kinds) and key not in model.label_keys:
-                yield fail(
-                    f"signature {name!r} needs feature {key!r}, and none of the {len(rows)} first "
-                    "examples has it",
-                    "name it as the examples do, or give the FixedLenFeature a default_value",
-                )
+        if read and seen.keys().isdisjoint(read):
+            message = f"signature {name!r} reads {', '.join(sorted(read))}"
+            message += f", of which none of the {rows} first examples has any"
+            yield warn(message, "give the contract raw examples, or set examples_transformed")
+        for key, feature in sorted(read.items()):
+            dtypes = seen.get(key, set())
+            if others := ", ".join(sorted(dtypes - {feature.dtype})):
+                message = f"signature {name!r} parses feature {key!r} as {feature.dtype}, "
+                message += f"the examples have {others}: a batch with such a row raises an error"
+                yield fail(message, "parse the dtype of the examples, and cast in the signature")
+            elif feature.is_required and not dtypes and key not in model.label_keys:
+                message = f"signature {name!r} needs feature {key!r}, which no first example has"
+                yield fail(message, "name it as the examples do, or give it a default_value")
 
 
 def _parses_inside(model: ModelUnderTest) -> bool:
-    """Whether something is parsed that is itself a feature of an example."""
+    """Whether a parsed record is itself a feature of an example."""
     parsing = [node for node in model.nodes if node.op.startswith("ParseExample")]
     places = {(node.function, node.proto.name) for node in parsing}
     graph_def = model.meta_graph.graph_def
@@ -93,36 +79,30 @@ def _parses_inside(model: ModelUnderTest) -> bool:
 def _parsed(
     model: ModelUnderTest, name: str, signature: Any, known: Mapping[str, str]
 ) -> Iterator[Finding]:
-    seen = _features_of_examples(model)
-    parsed = parsed_features(model.meta_graph.graph_def, signature)
-    for key in sorted(parsed.keys() - known.keys() - seen):
-        yield warn(
-            f"signature {name!r} reads a feature {key!r}, which the schema does not have"
-            f"{did_you_mean(key, known.keys() - parsed.keys())}: no request fills it, so that a "
-            "default silently takes its place, or parsing fails",
-            "name it as the schema does, or add it to the schema",
+    seen = model.seen_dtypes.keys()
+    read = parsed_features(model.meta_graph.graph_def, signature)
+    for key in sorted(read.keys() - known.keys() - seen):
+        near = did_you_mean(key, known.keys() - read.keys())
+        message = (
+            f"signature {name!r} reads a feature {key!r}, which the schema does not have{near}"
         )
+        yield warn(message, "name it as the schema does, or add it to the schema")
     sizes = {each.name: _values_of(each) for each in features_in_use(model.schema)}
-    for key in sorted(parsed.keys() & known.keys() - seen):
-        if sizes[key] not in (None, parsed[key].dense_size) and parsed[key].dense_size:
-            yield fail(
-                f"signature {name!r} parses feature {key!r} as {parsed[key].dense_size} values, in "
-                f"the schema it has {sizes[key]}: every row that has it raises an error",
-                "parse the schema's shape",
-            )
-        if known[key] not in ("", parsed[key].dtype):
-            yield fail(
-                f"signature {name!r} parses feature {key!r} as {parsed[key].dtype}, in the schema "
-                f"it is {known[key]}: every row that has it raises an error",
-                "parse the schema's dtype, and cast in the signature",
-            )
-    if parsed:
-        unread = ", ".join(sorted(known.keys() - parsed.keys())) or "none"
+    for key in sorted(read.keys() & known.keys() - seen):
+        subject, feature = f"signature {name!r} parses feature {key!r} as", read[key]
+        if sizes[key] not in (None, feature.dense_size) and feature.dense_size:
+            message = f"{subject} {feature.dense_size} values, in the schema it has {sizes[key]}"
+            yield fail(message, "parse the schema's shape: every row raises an error")
+        if known[key] not in ("", feature.dtype):
+            message = f"{subject} {feature.dtype}, in the schema it is {known[key]}"
+            yield fail(message, "parse the schema's dtype, and cast: every row raises an error")
+    if read:
+        unread = ", ".join(sorted(known.keys() - read.keys())) or "none"
         yield note(f"features of the schema that signature {name!r} does not read: {unread}")
 
 
 def _values_of(feature: Any) -> int | None:
-    """Returns how many values each row has by a schema's shape; None where it has no such."""
+    """Returns the number of values of each row by a schema's shape; None without a shape."""
     sizes = [dim.size for dim in feature.shape.dim]
     return math.prod(sizes) if feature.HasField("shape") and all(sizes) else None
 
@@ -130,41 +110,25 @@ def _values_of(feature: Any) -> int | None:
 def _inputs(
     model: ModelUnderTest, name: str, signature: Any, known: Mapping[str, str]
 ) -> Iterator[Finding]:
-    features = {
-        key: key if key in known else key.removesuffix("_input") for key in signature.inputs
-    }
+    features = {key: feature_of(key, known) for key in signature.inputs}
     if known.keys().isdisjoint(features.values()):
-        # They are something else, such as all features in one tensor, which a server may be fed.
+        # They may be all features in one tensor, which is fine for a server.
         if model.contract.matches_rows and model.eval_config is None:
-            yield warn(
-                f"signature {name!r} takes {sorted(features)}, none of which is a feature of the "
-                "schema: an Evaluator feeds inputs by the features' names",
-                "name the inputs as the schema names the features, or take serialized examples",
-            )
+            message = f"signature {name!r} takes {sorted(features)}, none a feature of the schema"
+            yield warn(message, _NAMES_REMEDY)
         return
     unread = known.keys() - features.values()
     for key, feature in sorted(features.items()):
         if feature not in known and (nearest := did_you_mean(feature, unread)):
-            yield warn(
-                f"signature {name!r} takes an input {key!r}, which is no feature of the schema"
-                f"{nearest}; its other inputs are",
-                "name the inputs as the schema names the features: the Evaluator feeds them by "
-                "name",
-            )
+            message = f"signature {name!r}: input {key!r} is not a feature of the schema{nearest}"
+            yield warn(message, _NAMES_REMEDY)
 
 
-def _features_of_examples(model: ModelUnderTest) -> set[str]:
-    import tensorflow as tf
-
-    examples = map(tf.train.Example.FromString, model.records)
-    return {name for example in examples for name in example.features.feature}
-
-
-@check("label_inputs", needs=("signatures_exist", "inputs_read"))
+@check(needs=("signatures_exist", "inputs_read"), decided_by="code")
 def label_inputs(model: ModelUnderTest) -> Iterator[Finding]:
     """No signature that consumers call takes the label as an input.
 
-    The label is what the model is to tell, and is unknown when it serves. A signature that wants it
+    The model predicts the label, which is unknown when it serves: a signature that needs the label
     cannot be called then.
 
     Example: `serving_default(x, species)` with `label_keys=("species",)`.
@@ -174,21 +138,19 @@ def label_inputs(model: ModelUnderTest) -> Iterator[Finding]:
             continue
         for label in sorted(model.label_keys.intersection(signature.inputs)):
             judge = fail if label in model.contract.label_keys else warn
-            yield judge(
-                f"signature {name!r} takes the label {label!r} as an input",
-                "leave the label out of the signature: it is not known when the model serves",
-            )
+            message = f"signature {name!r} takes the label {label!r} as an input"
+            yield judge(message, "leave it out: it is not known when the model serves")
 
 
-@check("vocabularies", needs=("assets", "inputs_read"))
+@check(needs=("assets", "inputs_read"), decided_by="code")
 def vocabularies(model: ModelUnderTest) -> Iterator[Finding]:
-    """Assets that the transform graph has as well hold the same.
+    """Assets with the name of an asset of the transform graph are the same file.
 
-    Transform wrote the vocabulary, and the numbers of its words are what the model was trained on.
-    Another file of that name shifts them all, and the model scores the wrong words.
+    Transform wrote the vocabulary, and the model was trained on the indices of its words. Another
+    file of that name shifts the indices, and the model scores the wrong words.
 
-    Example: the Transform step was run again, and the export still has the vocabulary of the run
-    before.
+    Example: the Transform step was run again, and the export still has the previous
+    vocabulary.
     """
     graph = model.transform_graph
     if graph is None:
@@ -202,15 +164,9 @@ def vocabularies(model: ModelUnderTest) -> Iterator[Finding]:
         if sha256_of_file(ours) == sha256_of_file(theirs):
             yield note(f"assets/{name} is the transform graph's")
         else:
-            yield Finding(
-                "fail",
-                f"assets/{name} has {_size(ours)}, and others than the transform graph's, which "
-                f"has {_size(theirs)}: the model looks words up in another table than it was "
-                "trained with",
-                "export with the transform graph of this run (fn_args.transform_graph_path), and "
-                "look for files that an earlier run left",
-                may_be_meant=True,
-            )
+            message = f"assets/{name} has {_size(ours)}, the transform graph's has {_size(theirs)}"
+            remedy = "export with the transform graph of this run (fn_args.transform_graph_path)"
+            yield fail(message, remedy, may_be_meant=True)
 
 
 def _size(file: Path) -> str:

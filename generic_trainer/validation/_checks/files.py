@@ -12,12 +12,13 @@ from generic_trainer._core import internals
 from generic_trainer._core.files import sha256_of_file
 from generic_trainer._core.texts import reason_of
 from generic_trainer.errors import DataError
-from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
+from generic_trainer.validation._check import ANY, FORMATS, Finding, check, fail, note, skip, warn
+from generic_trainer.validation._contract import SOURCES
 from generic_trainer.validation._manifest import MANIFEST, read_manifest
 from generic_trainer.validation._model import SAVED_MODEL_FILES, ModelUnderTest
 from generic_trainer.validation._signatures import nodes_of
 
-_MANIFEST_REMEDY = "copy the model again from where it was published, with all of its files"
+_MANIFEST_REMEDY = "copy the model again from where it was published, with its files alone"
 _PROTOBUF_LIMIT = (1 << 31) - 1  # bytes; no C++ consumer reads more
 _SHARD = re.compile(r"variables\.data-(\d{5})-of-(\d{5})")
 # By TensorFlow, gsutil, NFS, and rsync, which puts six letters behind the name.
@@ -25,98 +26,79 @@ _TEMPORARY = re.compile(
     r"_temp\b|\.tmp\b|tempstate|\.part$|_\.gstmp$|^\.nfs|^\.(?:saved_model|variables)\..+\.\w{6}$"
 )
 _POINTER_OF_GIT_LFS = b"version https://git-lfs.github.com/spec/"
-# Of saved_model.pb as it is; the others are of parts of it, but for the last.
-_CHECKSUM = "saved_model_checksum"
+# Of parts of saved_model.pb.
 _HASHES = ("graph_def_program_hash", "signature_def_hash", "saved_object_graph_hash")
-_CHECKPOINT_HASH = "checkpoint_hash"
 _VARIABLES_INDEX = Path("variables/variables.index")
 _VARIABLE_OPS = ("VarHandleOp", "VariableV2", "Variable")
-_VARIABLES_REMEDY = (
-    "the files of variables/ are damaged or incomplete: export again, copy whole files, and "
-    "compare with the sizes at the source"
-)
+_VARIABLES_REMEDY = "the files of variables/ are damaged or incomplete: copy whole files"
 _OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VARIABLE_KEY = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
-@check("presence")
+@check(formats=ANY, decided_by="code")
 def presence(model: ModelUnderTest) -> Iterator[Finding]:
-    """The directory holds a SavedModel, or a model in another format that is known.
+    """The directory holds a SavedModel, or a model in another format.
 
-    An orchestrator takes a step for done when its process ends well, whatever lies in the
-    directory: a `run_fn` that exported elsewhere, or not at all, is found by the Pusher, or by the
-    server.
+    For an orchestrator a step is done if its process succeeds, even if the directory is empty: a
+    `run_fn` that exports elsewhere, or not at all, would be found by the Pusher or the server.
 
     Example: `run_fn` ends without a call that saves, or saves into `fn_args.serving_model_dir +
     "/1"`.
     """
     model.facts["files"] = len(model.files)
     model.facts["size_bytes"] = sum((model.directory / path).stat().st_size for path in model.files)
+    if links := model.facts.get("links_not_followed"):
+        message = f"links that lead out of the model are not followed: {', '.join(links[:5])}"
+        yield warn(message, "copy the files into the model")
     if not model.files:
-        yield fail(
-            f"no file in {model.exported_to}",
-            "save the model to fn_args.serving_model_dir at the end of run_fn",
-        )
+        remedy = "save the model to fn_args.serving_model_dir at the end of run_fn"
+        yield fail(f"no file in {model.exported_to}", remedy)
         return
     if model.contract.format == "any" or model.is_saved_model:
         return
-    if model.is_other_format:
-        known = ", ".join(str(each.path) for each in model.artifacts if each.contents is not None)
-        yield note(f"no SavedModel, and a model in another format: {known}")
+    if model.other_format:
+        tflite = {each.path for each in model.tflite_models}
+        paths = ", ".join(map(str, model.other_format))
+        if tflite.issuperset(model.other_format):
+            yield note(f"a TFLite model without a SavedModel: {paths}")
+        else:
+            message = f"no SavedModel: the contents of {paths} are not checked"
+            yield warn(message, "check the file with modelscan, fickling or onnx")
         return
     inner = [path.parent for path in model.files if path.name in SAVED_MODEL_FILES]
-    broken = {each.path: each.problem for each in model.artifacts if each.problem}
-    listed = ", ".join(
-        f"{path}: {broken[path]}" if path in broken else str(path) for path in model.files[:5]
-    )
-    nested = f"; there is a SavedModel below it, in {inner[0]}" if inner else ""
+    more = [f"there is a SavedModel below it, in {folder}" for folder in inner[:1]]
+    more += [f"{each.path}: {each.problem}" for each in model.tflite_models if each.problem]
     yield fail(
-        f"expected one of {', '.join(SAVED_MODEL_FILES)} in {model.exported_to}, "
-        f"found {listed}{nested}",
-        'export a SavedModel; for a format that is not known here set format="any" in the '
-        "ServingContract: then only presence and manifest are checked",
+        f"expected one of {', '.join(SAVED_MODEL_FILES)} in {model.exported_to}, found "
+        + "; ".join([", ".join(map(str, model.files[:5])), *more]),
+        'export a SavedModel; for a model in another format set ServingContract(format="any"), '
+        "which checks presence and manifest alone",
     )
 
 
-@check("inputs_read")
+@check(formats=FORMATS, decided_by="code")
 def inputs_read(model: ModelUnderTest) -> Iterator[Finding]:
     """The contract's examples, schema, statistics, transform graph and eval config can be read.
 
-    What the contract names is read here once, and every other check relies on it: a path that is
-    wrong would otherwise leave them without examples, and silent.
+    All other checks rely on these inputs: a wrong path would leave them without examples, and
+    silent.
 
     Example: `ServingContract(examples="eval/*.gz")` where the files hold serialized
     `SequenceExample`s.
     """
-    import tensorflow as tf
-    from google.protobuf.message import DecodeError
-
-    read = {
-        "examples": "eval_rows", "schema": "schema", "statistics": "observed",
-        "transform_graph": "transform_graph", "eval_config": "eval_config",
-    }  # fmt: skip
-    if all(getattr(model.contract, name) is None for name in read):
-        yield skip(f"the contract names none of {', '.join(read)}")
+    if all(getattr(model.contract, name) is None for name in SOURCES):
+        yield skip(f"the contract names none of {', '.join(SOURCES)}")
         return
-    for name in read.values():
+    for evidence in ("eval_rows", "schema", "observed", "transform_graph", "eval_config"):
         try:
-            getattr(model, name)
+            getattr(model, evidence)
         except DataError as error:
-            yield fail(str(error), "correct the contract; nothing is said about the model here")
-    with contextlib.suppress(DataError):  # which has been said above
-        try:
-            for record in model.eval_rows:
-                tf.train.Example.FromString(record)
-            if model.eval_rows:
-                yield note(f"{len(model.eval_rows)} examples read")
-        except DecodeError:
-            yield fail(
-                "the contract's examples are not serialized tf.Examples",
-                "point the contract at the records that ExampleGen or Transform wrote",
-            )
+            yield fail(str(error), "correct the contract; this is not a fault of the model")
+    with contextlib.suppress(DataError):  # which is reported above
+        yield note(f"{len(model.eval_rows)} examples read")
 
 
-@check("manifest_matches", needs=("presence",))
+@check(needs=("presence",), formats=ANY, decided_by="code")
 def manifest_matches(model: ModelUnderTest) -> Iterator[Finding]:
     """Every file has the SHA-256 that the model's manifest.json lists.
 
@@ -138,19 +120,17 @@ def manifest_matches(model: ModelUnderTest) -> Iterator[Finding]:
         for name in sorted(set(listed) & present)
         if sha256_of_file(model.directory / name) != listed[name].get("sha256")
     ]
-    for what, names in (("missing", sorted(set(listed) - present)), ("changed", changed)):
+    for judge, what, names in (
+        (fail, "missing", sorted(set(listed) - present)),
+        (fail, "changed", changed),
+        (warn, "added", sorted(present - set(listed) - {MANIFEST})),
+    ):
         if names:
-            yield fail(
-                f"{what} since the model was published: {', '.join(names[:5])}", _MANIFEST_REMEDY
-            )
-    if added := sorted(present - set(listed) - {MANIFEST}):
-        yield warn(
-            f"added since the model was published: {', '.join(added[:5])}",
-            "see who did: what a consumer reads of it, such as warm-up requests, nobody checked",
-        )
+            message = f"{what} since the model was published: {', '.join(names[:5])}"
+            yield judge(message, _MANIFEST_REMEDY)
 
 
-@check("leftovers", needs=("presence",))
+@check(needs=("presence",))
 def leftovers(model: ModelUnderTest) -> Iterator[Finding]:
     """saved_model.pb is below protobuf's 2 GB, and no file is left over from a broken save.
 
@@ -163,28 +143,20 @@ def leftovers(model: ModelUnderTest) -> Iterator[Finding]:
     if Path("saved_model.pb") in model.files:
         size = (model.directory / "saved_model.pb").stat().st_size
         if size > _PROTOBUF_LIMIT:
-            yield fail(
-                f"saved_model.pb has {size} bytes, protobuf reads at most {_PROTOBUF_LIMIT}",
-                "weights ended up as constants: keep them in tf.Variable attributes",
-            )
+            message = f"saved_model.pb has {size} bytes, protobuf reads at most {_PROTOBUF_LIMIT}"
+            yield fail(message, "keep weights in tf.Variable attributes, not in constants")
     strange = [str(path) for path in model.files if any(map(_TEMPORARY.search, path.parts))]
     totals = {match[2] for path in model.files if (match := _SHARD.fullmatch(path.name))}
     if len(totals) > 1:
         strange.append("variables/ with the shards of two saves")
     protos = [path.name for path in model.files if str(path) in SAVED_MODEL_FILES]
-    if len(protos) > 1:
-        yield warn(
-            f"{' and '.join(protos)} lie beside each other, and not all consumers read the same",
-            "delete the one of an earlier export, or export into an empty directory",
-        )
+    strange += protos if len(protos) > 1 else []
     if strange:
-        yield warn(
-            f"left over from an interrupted or repeated save: {', '.join(strange[:5])}",
-            "export into an empty directory and wait until the save has returned",
-        )
+        message = f"left over from an interrupted or repeated save: {', '.join(strange[:5])}"
+        yield warn(message, "export into an empty directory and wait for the end of the save")
 
 
-@check("parses", needs=("presence",))
+@check(needs=("presence",), decided_by="code")
 def parses(model: ModelUnderTest) -> Iterator[Finding]:
     """The SavedModel proto parses and holds a graph.
 
@@ -193,27 +165,20 @@ def parses(model: ModelUnderTest) -> Iterator[Finding]:
 
     Example: `saved_model.pb` of 0 bytes.
     """
+    remedy = "the file is truncated or damaged: export again, and copy whole files"
     try:
-        meta_graphs = len(model.saved_model.meta_graphs)
+        if not model.saved_model.meta_graphs:
+            yield fail("saved_model.pb parses and holds no graph", remedy)
     except Exception as error:
-        yield fail(
-            f"saved_model.pb does not parse: {error}",
-            "the file is truncated or damaged: export again, and copy whole files",
-        )
-        return
-    if not meta_graphs:
-        yield fail(
-            "saved_model.pb parses and holds no graph",
-            "the file is truncated or empty: export again with tf.saved_model.save",
-        )
+        yield fail(f"saved_model.pb does not parse: {error}", remedy)
 
 
-@check("fingerprint", needs=("parses",))
-def fingerprint_matches(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs=("parses",), decided_by="code")
+def fingerprint(model: ModelUnderTest) -> Iterator[Finding]:
     """The fingerprint that was written at the export still fits the files.
 
-    It covers saved_model.pb and the index of the variables; the variables' own bytes have
-    checksums of their own, and assets are covered by the manifest.
+    It covers saved_model.pb and the index of the variables; the variables have separate checksums,
+    and the manifest covers assets.
 
     Example: `saved_model.pb` of one export beside the `variables/` of another one.
     """
@@ -234,59 +199,46 @@ def fingerprint_matches(model: ModelUnderTest) -> Iterator[Finding]:
     if stored.version.producer != computed.version.producer:
         yield skip("written by a TensorFlow whose fingerprints are computed in another way")
         return
-    names = [_CHECKSUM, _CHECKPOINT_HASH]
+    names = ["saved_model_checksum", "checkpoint_hash"]
     if stored.saved_model_checksum != computed.saved_model_checksum:
         # Told only then: TensorFlow 2.12 and 2.13 computed them in another way.
         names[1:1] = _HASHES
     changed = [name for name in names if getattr(stored, name) != getattr(computed, name)]
     if changed:
-        yield fail(
-            f"{', '.join(changed)} differ from fingerprint.pb: files were edited, damaged or "
-            "mixed with another model's after the export",
-            "publish the export as it was written; if it was edited on purpose, delete "
-            "fingerprint.pb or load and save the model again",
-        )
+        message = f"{', '.join(changed)} differ from fingerprint.pb: files were edited or mixed"
+        yield fail(message, "export again; if it was edited on purpose, delete fingerprint.pb")
 
 
-@check("assets", needs=("serve_tag",))
+@check(needs=("serve_tag",), decided_by="code")
 def assets(model: ModelUnderTest) -> Iterator[Finding]:
-    """Every asset of the graph is there and holds something.
+    """Every asset of the graph is there and not empty.
 
-    A table without its file stops the model from loading; one whose file is empty, or a pointer of
-    Git LFS, loads, and every word in it is unknown.
+    A model whose table lacks its file does not load. A table with an empty file, or with a pointer
+    of Git LFS, loads, and every word is unknown to it.
 
     Example: `assets/vocabulary` is missing, as the model was copied without its folder.
     """
     for name in sorted({asset.filename for asset in model.assets}):
         file = model.directory / "assets" / name
         if not file.is_file():
-            yield fail(
-                f"assets/{name} is missing",
-                "copy the model with its assets/ folder; without it tables cannot be filled",
-            )
-        elif _starts_with(file, _POINTER_OF_GIT_LFS):
-            yield fail(
-                f"assets/{name} is a pointer of Git LFS and not the file itself",
-                "get the file with `git lfs pull`, and export again",
-            )
-        elif file.stat().st_size == 0:
-            yield warn(
-                f"assets/{name} is empty: every lookup in it will return the default",
-                "see whether the vocabulary was complete when the model was exported",
-            )
+            yield fail(f"assets/{name} is missing", "copy the model with its assets/ folder")
+            continue
+        with open(file, "rb") as opened:
+            start = opened.read(len(_POINTER_OF_GIT_LFS))
+        if start == _POINTER_OF_GIT_LFS:
+            message = f"assets/{name} is a pointer of Git LFS and not the file itself"
+            yield fail(message, "get the file with `git lfs pull`, and export again")
+        elif not start:
+            message = f"assets/{name} is empty: every lookup in it will return the default"
+            yield warn(message, "see whether the vocabulary was complete at the export")
 
 
-def _starts_with(file: Path, start: bytes) -> bool:
-    with open(file, "rb") as opened:
-        return opened.read(len(start)) == start
-
-
-@check("variables_read", needs=("serve_tag",))
+@check(needs=("serve_tag",), decided_by="code")
 def variables_read(model: ModelUnderTest) -> Iterator[Finding]:
     """Every variable is complete, and its checksum is right.
 
-    Weights are in files of their own, whose bytes TensorFlow reads when it must: a damaged shard
-    may be noticed by the first request. Each tensor is read here, and its checksum compared.
+    TensorFlow reads the files of the weights as late as possible: a damaged shard may be noticed by
+    the first request. This check reads each tensor and compares its checksum.
 
     Example: `variables.data-00000-of-00002` without its sibling; one bit that a disk has turned.
     """
@@ -305,12 +257,12 @@ def variables_read(model: ModelUnderTest) -> Iterator[Finding]:
         yield fail(f"variable {name!r} cannot be read: {reason}", _VARIABLES_REMEDY)
 
 
-@check("variables_finite", needs=("variables_read",))
+@check(needs=("variables_read",))
 def variables_finite(model: ModelUnderTest) -> Iterator[Finding]:
     """No weight is NaN or infinite.
 
-    Training that diverges ends without an error, and exports NaN. What such a model scores is NaN,
-    or a constant.
+    Diverged training ends without an error and exports NaN. The scores of such a model are NaN or
+    constant.
 
     Example: a learning rate of 1,000, and every weight is NaN after ten steps.
     """
@@ -319,26 +271,18 @@ def variables_finite(model: ModelUnderTest) -> Iterator[Finding]:
         return
     scan = model.variables
     unread = _unread(model) if scan.nan else set()
+    remedy = "if training diverged: lower the learning rate, and look for NaN in the examples"
     if idle := [name for name in scan.nan if name in unread]:
-        yield warn(
-            f"NaN in {_quoted(idle)}, which no signature reads",
-            "see whether training diverged; leave optimizers and metrics out of the export",
-        )
+        yield warn(f"NaN in {_quoted(idle)}, which no signature reads", remedy)
     if spoilt := [name for name in scan.nan if name not in unread]:
-        yield fail(
-            f"NaN in {_quoted(spoilt)}",
-            "training diverged: look at the loss, lower the learning rate, clip gradients, and "
-            "look for NaN in the examples",
-        )
+        yield fail(f"NaN in {_quoted(spoilt)}", remedy)
     if scan.infinite:
-        yield warn(
-            f"infinite values in {_quoted(scan.infinite)}",
-            "fine in a mask; in a weight it means that training diverged",
-        )
+        message = f"infinite values in {_quoted(scan.infinite)}"
+        yield warn(message, f"fine in a mask; in a weight, {remedy}")
 
 
 def _unread(model: ModelUnderTest) -> set[str]:
-    """Returns the keys of variables in the checkpoint that are sure to be read by no signature."""
+    """Returns the keys of variables in the checkpoint that certainly no signature reads."""
     import tensorflow as tf
     from tensorflow.core.protobuf import trackable_object_graph_pb2
 

@@ -10,42 +10,24 @@ from typing import Any
 from generic_trainer._core import internals
 from generic_trainer.validation._access import reaches_out
 from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
-from generic_trainer.validation._graph import (
-    Node,
-    library_of,
-    listed,
-    string_constants,
-    upstream_of,
-)
+from generic_trainer.validation._graph import QUEUES, Node, library_of, listed, upstream_of
 from generic_trainer.validation._model import ModelUnderTest
 
 _PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
-# What loading a model is made of.
+# What loading a model is made of, and what else reads and writes checkpoints.
 _RESTORING = ("Restore", "RestoreSlice", "RestoreV2")
+_CHECKPOINTING = (*_RESTORING, "SaveV2", "MergeV2Checkpoints")
+_CHECKPOINT = "/variables/variables"  # the end of the path of a SavedModel's variables
 _PATH = re.compile(r"(/[^/\0\n]+){2,}/?|(gs|s3|hdfs|file|viewfs|abfss?)://.+|[A-Za-z]:[\\/].+")
 _MAX_VALUES = 64  # a longer constant is data, such as a vocabulary, not a file name
-_READERS = ("InitializeTableFromTextFile", "ReadFile")
-_TABLE_CONTENTS = (
-    "LookupTableImport",
-    "LookupTableImportV2",
-    "InitializeTable",
-    "InitializeTableV2",
-    "LookupTableInsert",
-    "LookupTableInsertV2",
-)
+_READERS = re.compile(r"(InitializeTableFromTextFile|ReadFile).*|.*(Dataset|DatasetV2|ReaderV2)")
+_TABLE_CONTENTS = re.compile(r"(LookupTableImport|InitializeTable|LookupTableInsert)(V2)?")
 _COLLECTIVE = re.compile(r"Collective|Nccl|TPUReplicate|XlaAllReduce|ConfigureDistributedTPU")
-# What takes out of a queue or the like, and what would fill it.
-_FILLED_BY = {
-    r"QueueDequeue(Many|UpTo)?(V2)?": r"QueueEnqueue(Many)?(V2)?",
-    r"(Ordered)?(Map)?Unstage(NoKey)?": r"(Ordered)?(Map)?Stage",
-    r"BarrierTakeMany": r"BarrierInsertMany",
-    r"(Resource|Sparse)?AccumulatorTakeGradient": r"(Resource|Sparse)?AccumulatorApplyGradient",
-}
 _FOREIGN = re.compile(r"/job:(?!localhost\b)\w+")
 _ACCELERATOR = re.compile(r"(GPU|TPU)", re.IGNORECASE)
 
 
-@check("serve_tag", needs=("parses",))
+@check(needs=("parses",), decided_by="code")
 def serve_tag(model: ModelUnderTest) -> Iterator[Finding]:
     """One MetaGraph is tagged exactly {serve}, which is what every consumer asks for.
 
@@ -57,19 +39,16 @@ def serve_tag(model: ModelUnderTest) -> Iterator[Finding]:
     tags = [set(graph.meta_info_def.tags) for graph in model.saved_model.meta_graphs]
     if {"serve"} not in tags:
         actual = ", ".join("{" + ", ".join(sorted(each)) + "}" for each in tags)
-        yield fail(
-            f"expected a MetaGraph tagged exactly {{serve}}, found {actual}",
-            "export with tf.saved_model.save, or pass [tf.saved_model.SERVING] to a "
-            "SavedModelBuilder",
-        )
+        message = f"expected a MetaGraph tagged exactly {{serve}}, found {actual}"
+        yield fail(message, "export with tf.saved_model.save, or pass [tf.saved_model.SERVING]")
 
 
-@check("tensorflow_version", needs=("serve_tag",))
+@check(needs=("serve_tag",))
 def tensorflow_version(model: ModelUnderTest) -> Iterator[Finding]:
     """The model was not saved by a newer TensorFlow than the one that runs here.
 
-    An older TensorFlow may lack an op, or an attribute of one, and says so when the model is
-    loaded, on the servers.
+    An older TensorFlow may lack an op, or an attribute of one, and fails when the servers load the
+    model.
 
     Example: exported by TensorFlow 2.21, served by 2.16.
     """
@@ -77,7 +56,7 @@ def tensorflow_version(model: ModelUnderTest) -> Iterator[Finding]:
 
     saved_by = model.meta_graph.meta_info_def.tensorflow_version
     if not saved_by:
-        yield note("the model does not say which TensorFlow saved it")
+        yield note("the model does not name the TensorFlow that saved it")
         return
     model.facts["saved_by_tensorflow"] = saved_by
     minor, installed = (
@@ -85,54 +64,45 @@ def tensorflow_version(model: ModelUnderTest) -> Iterator[Finding]:
         for version in (saved_by, tf.__version__)
     )
     if minor > installed:
-        yield warn(
-            f"saved by TensorFlow {saved_by}, checked with the older {tf.__version__}",
-            "serve with a TensorFlow that is at least as new as the one that exports: an older "
-            "one may lack ops or attributes",
-        )
+        message = f"saved by TensorFlow {saved_by}, checked with the older {tf.__version__}"
+        yield warn(message, "serve with a TensorFlow that is at least as new as the exporting one")
 
 
-@check("unregistered_ops", needs=("serve_tag",))
+@check(needs=("serve_tag",), decided_by="code")
 def unregistered_ops(model: ModelUnderTest) -> Iterator[Finding]:
     """Every op is one of TensorFlow's own, in the TensorFlow that is installed here.
 
-    An op that TensorFlow does not bring comes from a library, which every consumer has to load
-    before the model; without it nothing loads.
+    Any other op comes from a library, which every consumer has to load before the model; without it
+    the model does not load.
 
     Example: a tokenizer of `tensorflow_text` inside the graph.
-    `ServingContract(op_libraries=("tensorflow_text",))` says that consumers have it.
+    `ServingContract(op_libraries=("tensorflow_text",))` declares that consumers have it.
     """
-    find_op, unknown = internals.TF_FIND_OP.get(), model.foreign_ops
-    libraries = [name for name, problem in model.op_libraries.items() if not problem]
-    problems = [f"{name} ({problem})" for name, problem in model.op_libraries.items() if problem]
-    unloaded = f"; not imported: {', '.join(problems)}" if problems else ""
-    for op, nodes in sorted(unknown.items()):
+    find_op, libraries = internals.TF_FIND_OP.get(), model.op_libraries
+    problems = [f"; {name} is not imported: {why}" for name, why in libraries.items() if why]
+    for op, nodes in sorted(model.foreign_ops.items()):
         if op in model.contract.allowed_ops:
             yield note(f"{op} is accepted by the contract")
         elif find_op(op) is not None:
-            yield warn(
-                f"{op} is not TensorFlow's own, but of {' or '.join(libraries)}, which every "
-                f"consumer has to load: {listed(nodes)}",
-                "see that they do (BulkInferrer and Evaluator where the package is installed and "
-                f"imported; TF Serving when it is built in), and say so with "
-                f"ServingContract(allowed_ops=({op!r},))",
-            )
+            loaded = " or ".join(name for name, why in libraries.items() if not why)
+            message = f"{op} is an op of {loaded}, which every consumer has to load"
+            remedy = f"if all of them do, set ServingContract(allowed_ops=({op!r},))"
+            yield warn(f"{message}: {listed(nodes)}", remedy)
         else:
+            module = library_of(op) or "its_module"
             yield fail(
-                f"TensorFlow has no op {op!r}: {listed(nodes)}{unloaded}",
-                f"it comes from {library_of(op) or 'a library of your own'}, which is not "
-                "installed here and which every consumer would have to load; if yours do, install "
-                f"it and set ServingContract(op_libraries=({library_of(op) or 'its_module'!r},)), "
-                "else move the step into Transform",
+                f"TensorFlow has no op {op!r}: {listed(nodes)}{''.join(problems)}",
+                "move the step into Transform, or install the library, if every consumer loads it, "
+                f"and set ServingContract(op_libraries=({module!r},))",
             )
 
 
-@check("denied_ops", needs=("serve_tag",))
+@check(needs=("serve_tag",), decided_by="code")
 def denied_ops(model: ModelUnderTest) -> Iterator[Finding]:
     """No op is one of the contract's denied ones, not even inside a branch or a loop.
 
-    Your servers, or your rules, may forbid what TensorFlow can do. The ops are looked for in
-    branches, loops and functions too.
+    Your servers or your rules may forbid some ops. They are looked for in branches, loops and
+    functions too.
 
     Example: `ServingContract(denied_ops=("DecodeRaw",))`, and the graph decodes raw bytes.
     """
@@ -141,51 +111,46 @@ def denied_ops(model: ModelUnderTest) -> Iterator[Finding]:
         return
     denied = [node for node in model.nodes if node.op in model.contract.denied_ops]
     if denied:
-        yield fail(
-            f"denied by the contract: {listed(denied)}",
-            "replace the op, or take it out of ServingContract(denied_ops=...)",
-        )
+        remedy = "replace the op, or take it out of ServingContract(denied_ops=...)"
+        yield fail(f"denied by the contract: {listed(denied)}", remedy)
 
 
-@check("python_ops", needs=("serve_tag",))
+@check(needs=("serve_tag",), decided_by="code")
 def python_ops(model: ModelUnderTest) -> Iterator[Finding]:
     """No op calls Python: the function stays behind in the process that exported it.
 
     `tf.py_function` keeps a number in the graph, by which it finds the function in the process that
-    exported it. In every other process there is none.
+    exported it. Other processes do not have the function.
 
     Example: `tf.numpy_function(normalise, [x], tf.float32)` in a signature.
     """
     ops = set(_PYTHON_OPS).difference(model.contract.allowed_ops)
-    yield from _forbid(
-        [node for node in model.nodes if node.op in ops],
-        "works only in the process that exported it",
-        "write tf.py_function / tf.numpy_function in TensorFlow ops, or move it into Transform or "
-        "in front of the model",
-    )
+    nodes = [node for node in model.nodes if node.op in ops]
+    remedy = "write tf.py_function / tf.numpy_function in TensorFlow ops, or move it into Transform"
+    yield from _forbid(nodes, "works only in the process that exported it", remedy)
 
 
 def _forbid(
     nodes: list[Node], problem: str, remedy: str, judge: Callable[[str, str], Finding] = fail
 ) -> Iterator[Finding]:
-    """Fails where a consumer can get to one of the nodes, and warns of others."""
+    """Fails if a consumer can reach one of the nodes, and warns of others."""
     run = [node for node in nodes if node.when in ("served", "restored", "loaded")]
     if run:
         yield judge(f"{problem}: {listed(run)}", remedy)
         return
-    # What is left over in the graph itself, of the training, cannot be called at all.
+    # Leftovers of the training in the graph itself cannot be called at all.
     callable_ones = [node for node in nodes if node.function]
     if callable_ones:
         yield warn(f"in a function that no signature uses: {listed(callable_ones)}", remedy)
 
 
-@check("file_ops", needs=("serve_tag",))
+@check(needs=("serve_tag",), decided_by="code")
 def file_ops(model: ModelUnderTest) -> Iterator[Finding]:
-    """No op reads or writes files or connects, as far as a consumer can get (assets apart).
+    """No op that a consumer can reach reads or writes files or connects (assets apart).
 
-    Where this check fails, the model is not run: it would do here what it is refused for.
+    If this check fails, the model is not run, because it would reach files here too.
 
-    Example: `tf.io.read_file` of a path that the request brings.
+    Example: `tf.io.read_file` of a path in the request.
     `ServingContract(allowed_ops=("ReadFile",))` accepts it, and the model is run.
     """
     allowed = model.contract.allowed_ops
@@ -197,46 +162,53 @@ def file_ops(model: ModelUnderTest) -> Iterator[Finding]:
         and not _is_loading(node)
         and not model.asset_readers.are_all_that_is_read(node)
     ]
-    # A contract that makes a warning of it knows what the model does, and wants it checked.
+    # The author of a contract that makes it a warning knows the model, and wants it checked.
     judge = warn if model.contract.severities.get("file_ops") == "warn" else fail
-    yield from _forbid(
-        nodes,
-        "reads or writes files, or connects",
-        "a model with this op can read or overwrite files of the server, or reach others from it: "
-        "feed the content as an input, keep a file as a tf.saved_model.Asset, or accept the op "
-        f"with ServingContract(allowed_ops={tuple(sorted({node.op for node in nodes}))})",
-        judge,
-    )
+    accept = f"ServingContract(allowed_ops={tuple(sorted({node.op for node in nodes}))})"
+    remedy = f"feed the content, keep a file as a tf.saved_model.Asset, or accept it with {accept}"
+    yield from _forbid(nodes, "reads or writes files, or connects", remedy, judge)
     prints = [node for node in model.nodes if node.op in ("Print", "PrintV2") and node.served]
     if prints and not {"Print", "PrintV2"} & set(allowed):
-        yield warn(
-            f"prints on every call: {listed(prints)}",
-            "remove tf.print from the exported function; it fills the server's log",
-        )
+        message = f"prints on every call: {listed(prints)}"
+        yield warn(message, "remove tf.print from the exported function: it fills the server's log")
+
+
+def why_not_run(model: ModelUnderTest) -> str:
+    """Returns why a model to compare with is not run, empty if it may be.
+
+    It is run under the same conditions as the model that is checked.
+    """
+    if model.contract.severities.get(file_ops.name) == "skip":
+        return ""
+    result = file_ops.run(model)
+    return result.message if result.status == "fail" else ""
 
 
 def _is_loading(node: Node) -> bool:
-    """Returns whether a node is a part of every model's loading, or of saving it."""
-    return node.when == "saved" or (node.when == "restored" and node.op in _RESTORING)
+    """Returns whether a node is a part of every model's loading, or of saving it.
+
+    A model that holds another one, such as a transform graph, has the functions that load and save
+    that one, which no consumer runs.
+    """
+    ops = {"restored": _RESTORING, "never": _CHECKPOINTING}
+    return node.when == "saved" or node.op in ops.get(node.when, ())
 
 
-@check("absolute_paths", needs=("serve_tag",))
+@check(needs=("serve_tag",), decided_by="code")
 def absolute_paths(model: ModelUnderTest) -> Iterator[Finding]:
     """No constant names a file outside the model: it would be missing where the model serves.
 
-    A path in a constant is that of the machine that trained. Files that a model needs are its
-    assets, which are copied with it.
+    A path in a constant exists on the machine that trained. The files that a model needs should be
+    its assets, which are copied with it.
 
     Example: `tf.lookup.TextFileInitializer("/home/me/vocabulary.txt", ...)` whose file is not
     tracked as an asset.
     """
-    found = list(_paths(model))
-    if not found:
-        return  # as in nearly all models, which need not be traced then
-    readers = [node for node in model.nodes if node.op.startswith(_READERS)]
-    readers += [n for n in model.nodes if n.op.endswith(("Dataset", "DatasetV2", "ReaderV2"))]
+    if not (found := list(_paths(model))):
+        return  # as in nearly all models: no need to trace the graph
+    readers = [node for node in model.nodes if _READERS.fullmatch(node.op)]
     read = upstream_of(readers, model.meta_graph.graph_def)
-    tables = [node for node in model.nodes if node.op in _TABLE_CONTENTS]
+    tables = [node for node in model.nodes if _TABLE_CONTENTS.fullmatch(node.op)]
     words = upstream_of(tables, model.meta_graph.graph_def)
     for node, path in found:
         place = (node.function, node.proto.name)
@@ -247,9 +219,11 @@ def absolute_paths(model: ModelUnderTest) -> Iterator[Finding]:
 
 def _paths(model: ModelUnderTest) -> Iterator[tuple[Node, str]]:
     """Yields the constants that look like paths, those of assets apart."""
-    tracked = model.asset_nodes
-    for node, values in string_constants(model.nodes):
-        if len(values) > _MAX_VALUES or (not node.function and node.proto.name in tracked):
+    for node in model.nodes:
+        # Of other types, it is empty.
+        values = node.proto.attr["value"].tensor.string_val if node.op == "Const" else ()
+        is_asset = not node.function and node.proto.name in model.asset_nodes
+        if len(values) > _MAX_VALUES or is_asset:
             continue
         for path in (value.decode(errors="replace") for value in values):
             if _PATH.fullmatch(path):
@@ -259,22 +233,16 @@ def _paths(model: ModelUnderTest) -> Iterator[tuple[Node, str]]:
 def _judge_path(model: ModelUnderTest, node: Node, path: str, is_read: bool) -> Iterator[Finding]:
     message = f"the constant {node.where} is the path {path!r}"
     inside = Path(path).is_relative_to(Path(model.exported_to).absolute())
+    remedy = "keep a file that the model reads as tf.saved_model.Asset(path) on the exported object"
     if is_read or inside:
-        yield fail(
-            f"{message}, which will not exist where the model serves",
-            "keep the file as an asset: self.vocabulary = tf.saved_model.Asset(path) on the "
-            "exported object, and build the table from self.vocabulary",
-        )
-    else:
-        yield warn(
-            message,
-            "if it is a file that the model reads, make it a tracked tf.saved_model.Asset",
-        )
+        yield fail(f"{message}, which will not exist where the model serves", remedy)
+    elif not path.endswith(_CHECKPOINT):  # of a model inside this one, whose values are copied
+        yield warn(message, remedy)
 
 
-@check("devices", needs=("serve_tag",))
+@check(needs=("serve_tag",), decided_by="code")
 def devices(model: ModelUnderTest) -> Iterator[Finding]:
-    """No op is tied to a worker, an accelerator or the other replicas of the training.
+    """No op depends on a worker, an accelerator or the other replicas of the training.
 
     The checks that run the model need this one: a collective waits for ever.
 
@@ -286,97 +254,54 @@ def devices(model: ModelUnderTest) -> Iterator[Finding]:
     foreign = [node for node in nodes if _FOREIGN.search(node.proto.device)]
     accelerated = [node for node in nodes if _ACCELERATOR.search(node.proto.device)]
     pinned = [node for node in accelerated if node not in foreign]
-    for waits in _waits(model):
-        yield fail(
-            f"waits for ever: {_placed([waits])} takes out what nothing here puts in",
-            "feed the signature's inputs to what comes behind the queue of the training, and "
-            "export that",
-        )
-    if leftovers:
-        yield fail(
-            f"waits for other replicas: {_placed(leftovers)}",
-            "export on the chief outside strategy.run, or with "
-            "generic_trainer.training.export_model, which leaves collectives out",
-        )
-    if foreign:
-        yield fail(
-            f"placed on a worker that will not exist: {_placed(foreign)}",
-            "export with generic_trainer.training.export_model, which clears the devices, or "
-            "build the exported function outside the strategy's scope",
-        )
-    if bound := _without_kernel(model):
-        yield warn(
-            f"TensorFlow has no kernel for the CPU: {_placed(bound)}",
-            "a server without the accelerator fails with the first request: export with the layer "
-            "that runs on both, such as keras.layers.LSTM instead of CuDNNLSTM",
-        )
-    if pinned:
-        yield warn(
-            f"pinned to an accelerator: {_placed(pinned)}",
-            "leave tf.device out of the exported function: a session without soft placement, "
-            "such as BulkInferrer's, fails on machines that have none",
-        )
+    clean = "export outside the strategy's scope, or with generic_trainer.training.export_model"
+    for judge, problem, found, remedy in (
+        (fail, "waits for ever: nothing puts in what it takes out", _waiting(model), "feed inputs"),
+        (fail, "waits for other replicas", leftovers, clean),
+        (fail, "placed on a worker that will not exist", foreign, clean),
+        (warn, "TensorFlow has no kernel for the CPU", _without_kernel(model), "use other layers"),
+        (warn, "pinned to an accelerator", pinned, "leave tf.device out of the exported function"),
+    ):
+        if found:
+            yield judge(f"{problem}: {listed(found)}", remedy)
 
 
-def _waits(model: ModelUnderTest) -> Iterator[Node]:
-    """Yields nodes that signatures need and that take from a queue which no such node fills."""
+def _waiting(model: ModelUnderTest) -> list[Node]:
+    """Returns the nodes of signatures that take from a queue that no such node fills."""
     served = [node for node in model.nodes if node.served]
-    ops = {node.op for node in served}
-    for takes, fills in _FILLED_BY.items():
-        if not any(re.fullmatch(fills, op) for op in ops):
-            yield from [node for node in served if re.fullmatch(takes, node.op)][:1]
+    found = []
+    for fills, takes in QUEUES.items():
+        if not any(re.fullmatch(fills, node.op) for node in served):
+            found += [node for node in served if re.fullmatch(takes, node.op)]
+    return found
 
 
 def _without_kernel(model: ModelUnderTest) -> list[Node]:
     """Returns the nodes that a consumer runs and whose ops have no kernel for the CPU."""
     find_kernels = internals.TF_KERNELS_OF_OP.get()
-    found = []
-    kernels: dict[str, bool] = {}
-    for node in model.nodes:
-        if node.served and node.op not in model.foreign_ops:
-            if node.op not in kernels:
-                listed_kernels = find_kernels(node.op).kernel
-                kernels[node.op] = any(
-                    each.device_type in ("CPU", "DEFAULT") for each in listed_kernels
-                )
-            if not kernels[node.op]:
-                found.append(node)
-    return found
+    served = [node for node in model.nodes if node.served and node.op not in model.foreign_ops]
+    devices_of = {
+        op: {kernel.device_type for kernel in find_kernels(op).kernel}
+        for op in {node.op for node in served}
+    }
+    return [node for node in served if not devices_of[node.op] & {"CPU", "DEFAULT"}]
 
 
-def _placed(nodes: list[Node]) -> str:
-    shown = "; ".join(
-        f"{n.op} {n.where}" + (f" on {n.proto.device}" if n.proto.device else "") for n in nodes[:3]
-    )
-    return shown + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
-
-
-@check("compiled_functions", needs=("serve_tag",))
+@check(needs=("serve_tag",), decided_by="code")
 def compiled_functions(model: ModelUnderTest) -> Iterator[Finding]:
     """No function insists on compilation with XLA, which many servers are built without.
 
     TF Serving and many builds of TensorFlow have no XLA, and a function that must be compiled fails
     there with its first call.
 
-    Example: `tf.function(jit_compile=True)` behind a signature; a model that JAX has lowered for
-    TPUs alone.
+    Example: `tf.function(jit_compile=True)` behind a signature.
     """
     functions = model.meta_graph.graph_def.library.function
     compiled = [each.signature.name for each in functions if _must_be_compiled(each)]
     compiled += [node.where for node in model.nodes if _must_be_compiled(node.proto)]
     if compiled:
-        yield warn(
-            f"must be compiled with XLA: {', '.join(compiled[:5])}",
-            "export a function without jit_compile=True (in Keras: compile(jit_compile=False))",
-        )
-    for node in (node for node in model.nodes if node.op == "XlaCallModule"):
-        platforms = [name.decode() for name in node.proto.attr["platforms"].list.s]
-        if platforms and "CPU" not in platforms:
-            yield warn(
-                f"{node.where} was lowered by JAX for {', '.join(platforms)} alone: no CPU runs it",
-                "jax2tf.convert(..., native_serialization_platforms=('cpu', ...)), or see that "
-                "every consumer has such a device",
-            )
+        remedy = "export without jit_compile=True (in Keras: compile(jit_compile=False))"
+        yield warn(f"must be compiled with XLA: {', '.join(compiled[:5])}", remedy)
 
 
 def _must_be_compiled(proto: Any) -> bool:

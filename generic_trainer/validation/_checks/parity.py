@@ -1,179 +1,116 @@
-"""Checks of what models in other formats, and quantised ones, predict: as their source does."""
+"""Comparison of TFLite models and quantised SavedModels with the source they were made from."""
 
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from generic_trainer._core.texts import reason_of
-from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
-from generic_trainer.validation._checks.graph import file_ops
+from generic_trainer.validation._check import FORMATS, Finding, check, fail, note, skip
+from generic_trainer.validation._checks.graph import why_not_run
 from generic_trainer.validation._feeds import feed_for
-from generic_trainer.validation._formats.comparison import (
-    Pair,
-    accuracy,
-    deviation,
-    labels_of,
-    outputs_paired,
-    pair_up,
-    tolerance,
-)
-from generic_trainer.validation._formats.contents import MissingLibraryError, Run
 from generic_trainer.validation._model import ModelUnderTest
-from generic_trainer.validation._scoring import (
-    Feed,
-    Outputs,
-    call,
-    difference,
-    is_float,
-)
+from generic_trainer.validation._scoring import Feed, Outputs, call, difference, is_float
+from generic_trainer.validation._signatures import dtype_of, is_serialized, shape_of, shapes_agree
+from generic_trainer.validation._tflite import Run
 
-_BATCH = 64
-_MAX_DROP = 0.01  # of accuracy, that nobody is told of
-_FEW = 0.05  # of what a quantised model returns, that may be farther from the source
+# Allowed difference from the source, absolute and relative, by the type of the weights.
+_TOLERANCES = {"": 1e-3, "float16": 1e-2, "bfloat16": 5e-2}
+_QUANTISED_TOLERANCE = 5e-2
+_FEW = 0.05  # share of a quantised model's values that may differ by more
+_ROWS = 100  # that are compared
 _PARITY_REMEDY = (
-    "convert it again from the SavedModel that is published, with the preprocessing that it has; "
-    "how far it may be is for ServingContract(parity_atol=..., parity_rtol=...) to say"
+    "convert it again from the SavedModel that is published, with the same preprocessing, or set "
+    "the tolerance: ServingContract(parity_atol=..., parity_rtol=...)"
 )
 _UNCOMPARED_REMEDY = (
-    "keep names and shapes when you convert, or export a signature with the same inputs; without "
-    "parity_atol, parity_rtol and max_accuracy_drop in the contract nothing has to be compared"
-)
-_SAFE_REMEDY = "see what `generic-trainer validate` says of it, or allow its ops by allowed_ops"
-_QUANTISED_REMEDY = (
-    "give the converter a representative data set, keep sensitive layers in float, or say how far "
-    "it may be: ServingContract(parity_atol=..., parity_rtol=..., max_accuracy_drop=...)"
+    "keep names and shapes when you convert; without parity_atol and parity_rtol in the contract "
+    "nothing has to be compared"
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class _Subject:
-    """A model that can be run, and is compared with its source."""
+    """A model that is compared with its source."""
 
     name: str
     signatures: Mapping[str, Any]
-    quantised: str
-    start: Callable[[], Run]
+    precision: str
+    run: Run
 
 
-@check("format_scores", needs=("other_formats", "embedded_code", "inputs_read"))
-def format_scores(model: ModelUnderTest) -> Iterator[Finding]:
-    """Models in other formats that can be run here score rows, without NaN.
+@dataclasses.dataclass(frozen=True)
+class _Pair:
+    """A signature of a model, and the signature of its source that computes the same.
 
-    A file that is whole may still fail with its first row. TFLite and ONNX models are run on rows
-    of the eval split here; pickles never are.
-
-    Example: a TFLite model whose ops need the Flex delegate, or that gives NaN after quantisation.
+    Attributes:
+        name: of the signature.
+        source_name: of the source's.
+        inputs: input → input of the source; None if the source takes the same rows as serialized
+            examples, and perhaps transforms them first.
     """
-    subjects = list(_artifacts(model))
-    if not subjects:
-        yield skip("no file in another format that is run here")
-    for subject in subjects:
-        try:
-            run = subject.start()
-        except MissingLibraryError as error:
-            yield note(f"{subject.name} is not run: {error}")
-            continue
-        except Exception as error:
-            message = f"{subject.name} cannot be loaded: {reason_of(error)}"
-            yield (warn if model.is_saved_model else fail)(message, "convert or save it again")
-            continue
-        for name, signature in subject.signatures.items():
-            yield from _scored(model, subject, name, signature, run)
+
+    name: str
+    source_name: str
+    inputs: Mapping[str, str] | None
 
 
-def _scored(
-    model: ModelUnderTest, subject: _Subject, name: str, signature: Any, run: Run
-) -> Iterator[Finding]:
-    feed = feed_for(model, signature, model.records)
-    if feed is None:
-        return
-    judge = fail if feed.real and not model.is_saved_model else warn
-    where = f"{subject.name}, {name!r}"
-    try:
-        outputs = run(name, feed.inputs)
-    except Exception as error:
-        yield judge(
-            f"{where} with {feed.source}: {reason_of(error)}",
-            "whoever runs it will see this error, if the rows are such; name real ones with "
-            "ServingContract(examples=...)",
-        )
-        return
-    for key, output in sorted(outputs.items()):
-        if is_float(output) and np.isnan(output.astype(np.float64)).any():
-            yield judge(
-                f"{where}: output {key!r} has NaN for {feed.source}",
-                "look for a division by zero or the log of zero, and for numbers that are beyond "
-                "what float16 or int8 can hold",
-            )
-    yield note(f"{where} scored {feed.rows} rows of {feed.source}")
-
-
-@check("parity", needs=("format_scores",))
+@check(needs=("format_scores",), formats=FORMATS)
 def parity(model: ModelUnderTest) -> Iterator[Finding]:
-    """Models in other formats, and quantised ones, predict what their source predicts.
+    """TFLite models and quantised SavedModels predict what their source predicts.
 
-    Converting and quantising change the numbers, mostly by little. Its source is the only thing to
-    tell whether it was little.
+    Converting and quantising change the numbers, mostly by little; only a comparison with the
+    source shows by how much.
 
     Example: a model that was quantised without a representative dataset, which is off by 0.3.
-    `parity_atol`, `parity_rtol` and `max_accuracy_drop` say how much is accepted.
+    `parity_atol` and `parity_rtol` set the tolerance.
     """
-    subjects = list(_artifacts(model))
-    if model.contract.source_model is not None and model.scores:
-        named = {name: model.signatures[name] for name in model.served_scores}
-        run = _run_of(model)
-        subjects.insert(0, _Subject("the SavedModel", named, _precision(model), lambda: run))
-    unread = [str(a.path) for a, contents in model.readable_artifacts if contents.start is None]
+    subjects = list(_subjects(model))
     if not subjects or model.source is None:
-        where = "no SavedModel to compare with, beside it or by ServingContract(source_model=...)"
-        is_pair = subjects or (model.contract.source_model is None and model.is_saved_model)
-        what = where if is_pair else "; ".join(["nothing to compare is run here", *unread])
-        yield _not_compared(what) if model.contract.compares else skip(what)
+        message = "no model that can be run and no SavedModel beside it, or as source_model"
+        yield _not_compared(model, message) if model.contract.compares else skip(message)
         return
-    if model.source is not model and file_ops.run(model.source).status == "fail":
-        yield fail("the source model reaches files or the network: not run", _SAFE_REMEDY)
+    if model.source is not model and why_not_run(model.source):
+        message = "the source model reaches files or the network: not run"
+        yield fail(message, "allow its ops with ServingContract(allowed_ops=...)")
         return
     try:
         signatures, source = model.source.signatures, _run_of(model.source)
     except Exception as error:
-        yield fail(
-            f"the source model cannot be loaded: {reason_of(error)}",
-            "point source_model at the directory that holds its saved_model.pb",
-        )
+        message = f"the source model cannot be loaded: {reason_of(error)}"
+        yield fail(message, "point source_model at the directory that holds its saved_model.pb")
         return
     for subject in subjects:
-        try:
-            run = subject.start()
-        except Exception as error:  # format_scores has told of it
-            message = f"{subject.name}: {reason_of(error)}"
-            is_gate = model.contract.compares
-            yield _not_compared(message) if is_gate else note(f"not compared: {message}")
-            continue
-        pairs = [pair_up(name, s, signatures) for name, s in subject.signatures.items()]
+        pairs = [_pair_up(name, s, signatures) for name, s in subject.signatures.items()]
         for pair in filter(None, pairs):
-            yield from _compared(model, subject, pair, run, source)
+            try:
+                yield from _compared(model, subject, pair, source)
+            except Exception as error:
+                yield _not_compared(model, f"{subject.name}: {reason_of(error)}")
         if not any(pairs):
-            # A file that merely lies beside a SavedModel may be anything.
             message = f"{subject.name}: no signature of the source takes and returns the same"
-            is_asked = model.contract.compares or model.contract.source_model is not None
-            yield _not_compared(message, model.contract.compares) if is_asked else note(message)
+            yield _not_compared(model, message)
 
 
-def _not_compared(message: str, is_gate: bool = True) -> Finding:
-    judge = fail if is_gate else warn
-    return judge(f"not compared: {message}", _UNCOMPARED_REMEDY)
+def _not_compared(model: ModelUnderTest, message: str) -> Finding:
+    """Fails if the contract bounds the difference; a file beside a SavedModel may be any model."""
+    contract, message = model.contract, f"not compared: {message}"
+    if contract.compares:
+        return fail(message, _UNCOMPARED_REMEDY)
+    is_asked = contract.source_model is not None
+    return Finding("warn" if is_asked else "pass", message, _UNCOMPARED_REMEDY if is_asked else "")
 
 
-def _artifacts(model: ModelUnderTest) -> Iterator[_Subject]:
-    for artifact, contents in model.readable_artifacts:
-        if contents.start is not None:
-            name = str(artifact.path)
-            yield _Subject(name, contents.signatures, contents.quantised, contents.start)
+def _subjects(model: ModelUnderTest) -> Iterator[_Subject]:
+    if model.contract.source_model is not None and model.scores:
+        named = {name: model.signatures[name] for name in model.served_scores}
+        yield _Subject("the SavedModel", named, _precision(model), _run_of(model))
+    for each in model.tflite_models:
+        if each.may_run:
+            yield _Subject(str(each.path), each.signatures, each.precision, each.run)
 
 
 def _run_of(model: ModelUnderTest) -> Run:
@@ -183,137 +120,130 @@ def _run_of(model: ModelUnderTest) -> Run:
 
 def _precision(model: ModelUnderTest) -> str:
     """Returns the type of a SavedModel's quantised weights, "" for none."""
+    import tensorflow as tf
+
     ops = {node.op for node in model.nodes}
     is_quantised = any(op.startswith(("Quantize", "FakeQuant", "UniformQuantize")) for op in ops)
     constants = {node.proto.attr["dtype"].type for node in model.nodes if node.op == "Const"}
-    import tensorflow as tf
-
     return "int8" if is_quantised or tf.int8.as_datatype_enum in constants else ""
 
 
+def _pair_up(name: str, signature: Any, source: Mapping[str, Any]) -> _Pair | None:
+    """Returns the signature of a source, given as name → `SignatureDef`, that computes the same."""
+    order = dict.fromkeys([name, "serving_default", "predict", *source])
+    pairs = [
+        _Pair(name, other, _matched(signature.inputs, source[other].inputs))
+        for other in order
+        if other in source and _matched(signature.outputs, source[other].outputs)
+    ]
+    with_inputs = [pair for pair in pairs if pair.inputs is not None]
+    serialized = [pair for pair in pairs if is_serialized(source[pair.source_name])]
+    return next(iter([*with_inputs, *serialized]), None)
+
+
+def _matched(tensors: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, str] | None:
+    """Returns name → name, by name or as the only ones; None if they do not fit."""
+    pairs = _names_paired(tensors, others)
+    if len(pairs) != len(tensors) or len(pairs) != len(others):
+        return None
+    return pairs if all(_alike(tensors[n], others[o]) for n, o in pairs.items()) else None
+
+
+def _names_paired(names: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, str]:
+    """Returns name → the same name among others, or the only names of both."""
+    if len(names) == len(others) == 1:
+        return dict(zip(names, others, strict=True))
+    return {name: name for name in names if name in others}
+
+
+def _alike(info: Any, other: Any) -> bool:
+    """Returns whether two tensors can be the same: text or numbers, of shapes that agree."""
+    if (dtype_of(info).name == "string") != (dtype_of(other).name == "string"):
+        return False
+    shape, other_shape = shape_of(info), shape_of(other)
+    # Numbers of rows may differ.
+    return shapes_agree([None, *shape[1:]] if shape and other_shape else shape, other_shape)
+
+
 def _compared(
-    model: ModelUnderTest, subject: _Subject, pair: Pair, run: Run, source: Run
+    model: ModelUnderTest, subject: _Subject, pair: _Pair, source: Run
 ) -> Iterator[Finding]:
+    contract = model.contract
     feed = feed_for(model, subject.signatures[pair.name], model.eval_rows)
     if feed is None or (pair.inputs is None and not (feed.real and feed.records)):
-        message = f"{subject.name}: no rows that it and the source take"
-        yield _not_compared(message) if model.contract.compares else note(message)
+        yield _not_compared(model, f"{subject.name}: no rows that it and the source take")
         return
-    try:
-        outputs, expected, random, rows = _both(model, pair, feed, run, source)
-    except Exception as error:
-        yield _not_compared(f"{subject.name}: {reason_of(error)}", model.contract.compares)
-        return
-    contract, allowed = model.contract, tolerance(subject.quantised)
+    rows = min(feed.rows, _ROWS) if feed.divisible else feed.rows
+    part = feed.part(range(rows)) if feed.divisible else feed
+    outputs, expected, random = _both(model, pair, part, subject.run, source)
+    allowed = _TOLERANCES.get(subject.precision, _QUANTISED_TOLERANCE)
     atol = allowed if contract.parity_atol is None else contract.parity_atol
     rtol = allowed if contract.parity_rtol is None else contract.parity_rtol
-    is_set = contract.parity_atol is not None or contract.parity_rtol is not None
-    # Rows that the source transforms first are others, if they have the same names afterwards.
-    is_certain = is_set or (pair.inputs is not None and not subject.quantised)
+    # A source that transforms its rows first may get other rows, under the same names.
+    is_certain = contract.compares or (pair.inputs is not None and not subject.precision)
     measured: dict[str, Any] = {"rows": rows, "source": pair.source_name, "outputs": {}}
-    for name, other in (pair.outputs or outputs_paired(outputs, expected)).items():
-        found = deviation(outputs[name], expected[other], atol, rtol)
-        told = measured["outputs"][name] = {"largest": float(f"{found.largest:.4g}")}
-        same = ""
-        if found.agreement is not None:
-            told["agreement"] = round(found.agreement, 4)
-            same = f", the same class in {found.agreement:.1%}"
+    model.facts.setdefault("parity", {})[subject.name] = measured
+    for name, other in _names_paired(outputs, expected).items():
+        worst, share, largest = deviation(outputs[name], expected[other], atol, rtol)
+        measured["outputs"][name] = {"largest": float(f"{largest:.4g}")}
         message = (
             f"{subject.name}, output {name!r}, {rows} rows of {feed.source}: differs from the "
-            f"source by {found.largest:.3g} at most{same}"
+            f"source by {largest:.3g} at most"
         )
-        is_noise = bool(subject.quantised) and not is_set and found.share <= _FEW
+        is_noise = bool(subject.precision) and not contract.compares and share <= _FEW
         if other in random:
             yield note(f"{subject.name}, output {name!r}: the source itself varies")
-        elif found.told and not is_noise:
-            remedy = _QUANTISED_REMEDY if subject.quantised else _PARITY_REMEDY
-            message += f"; {found.told}, {found.share:.0%} are beyond {atol:g} + {rtol:g} of it"
-            yield Finding(
-                "fail" if is_certain else "warn", message, remedy, may_be_meant=not is_set
-            )
+        elif worst and not is_noise:
+            message += f"; {worst}, {share:.0%} are beyond {atol:g} + {rtol:g} of it"
+            is_meant = not contract.compares
+            yield Finding("fail" if is_certain else "warn", message, _PARITY_REMEDY, is_meant)
         else:
             yield note(message)
     if not measured["outputs"]:
         message = f"{subject.name}: its outputs have other names than the source's"
-        yield _not_compared(message, model.contract.compares)
-    yield from _accuracy(model, subject, feed, rows, (outputs, expected), measured)
-    model.facts.setdefault("parity", {})[subject.name] = measured
+        yield _not_compared(model, message)
+
+
+def deviation(
+    actual: np.ndarray, expected: np.ndarray, atol: float, rtol: float
+) -> tuple[str, float, float]:
+    """Compares two arrays [rows, ...]; numbers may differ by `atol + rtol * abs(expected)`.
+
+    Returns:
+        The worst prediction beyond the tolerance, in words, empty for none; the share of the values
+        beyond it; and the largest difference of two numbers.
+    """
+    if actual.size != expected.size or actual.shape[:1] != expected.shape[:1]:
+        return f"shape {actual.shape} instead of {expected.shape}", 1.0, np.inf
+    actual = actual.reshape(expected.shape)
+    if not (is_float(actual) and is_float(expected)):
+        texts = actual.dtype.kind in "OSU" or expected.dtype.kind in "OSU"
+        a, b = (actual.astype(str), expected.astype(str)) if texts else (actual, expected)
+        different = float(np.mean(a != b)) if actual.size else 0.0
+        return f"{different:.1%} of the values differ" * bool(different), different, different
+    a, b = actual.astype(np.float64), expected.astype(np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    gap = np.where(same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
+    excess = gap - atol - rtol * np.nan_to_num(np.abs(b), posinf=0.0)
+    share = float((excess > 0).mean()) if excess.size else 0.0
+    worst = ""
+    if share:
+        index = int(np.argmax(excess))
+        row = np.unravel_index(index, b.shape)[0] if b.ndim else 0
+        worst = f"row {row} gives {a.flat[index]:.6g} instead of {b.flat[index]:.6g}"
+    return worst, share, float(gap.max(initial=0.0))
 
 
 def _both(
-    model: ModelUnderTest, pair: Pair, feed: Feed, run: Run, source: Run
-) -> tuple[Outputs, Outputs, set[str], int]:
-    """Returns what model and source return for rows, as many as there is time for.
-
-    And the outputs of the source that are others at the second call, and how many rows it were.
-    """
-    size = _BATCH if feed.divisible else feed.rows
-    started, rows = time.perf_counter(), 0
-    parts: list[tuple[Outputs, Outputs]] = []
-    random: set[str] = set()
-    while rows < feed.rows:
-        part = feed.part(range(rows, min(rows + size, feed.rows))) if feed.divisible else feed
-        given: Mapping[str, Any]
-        if pair.inputs is not None:
-            given = {pair.inputs[name]: value for name, value in part.inputs.items()}
-        else:
-            (key,) = (model.source or model).signatures[pair.source_name].inputs
-            given = {key: np.array(part.records, dtype=object)}
-        parts.append((run(pair.name, part.inputs), source(pair.source_name, given)))
-        if not rows:
-            again = source(pair.source_name, given)
-            random.update(key for key in again if difference(again[key], parts[0][1][key])[0])
-        rows += part.rows
-        if time.perf_counter() - started > model.contract.probe_s:
-            break
-    joined = [
-        {key: np.concatenate([np.atleast_1d(each[key]) for each in side]) for key in side[0]}
-        for side in zip(*parts, strict=True)
-    ]
-    return joined[0], joined[1], random, rows
-
-
-def _accuracy(
-    model: ModelUnderTest,
-    subject: _Subject,
-    feed: Feed,
-    rows: int,
-    outputs: tuple[Outputs, Outputs],
-    measured: dict[str, Any],
-) -> Iterator[Finding]:
-    """Compares how many rows model and source classify rightly, where the label is known."""
-    bound = model.contract.max_accuracy_drop
-    keys = model.contract.label_keys or tuple(sorted(model.label_keys))
-    is_real = feed.real and len(feed.records) >= rows
-    labels = labels_of(feed.records[:rows], keys[0]) if keys and is_real else None
-    found = None if labels is None else _accuracies(*outputs, labels)
-    if found is None:
-        if bound is not None:
-            yield fail(
-                f"{subject.name}: its accuracy cannot be compared with the source's",
-                "max_accuracy_drop needs examples that its inputs can be read from, and label_keys "
-                "with a number for each class",
-            )
-        return
-    own, of_source = found
-    measured["accuracy"], measured["source_accuracy"] = round(own, 4), round(of_source, 4)
-    drop = of_source - own
-    message = (
-        f"{subject.name}: accuracy {own:.2%} on {rows} eval rows, its source's {of_source:.2%}"
-    )
-    if drop > (_MAX_DROP if bound is None else bound) + 1e-9:
-        yield (warn if bound is None else fail)(message, _QUANTISED_REMEDY)
+    model: ModelUnderTest, pair: _Pair, part: Feed, run: Run, source: Run
+) -> tuple[Outputs, Outputs, set[str]]:
+    """Calls model and source; returns the outputs of both, and those of the source that vary."""
+    given: dict[str, Any]
+    if pair.inputs is not None:
+        given = {pair.inputs[name]: value for name, value in part.inputs.items()}
     else:
-        yield note(message)
-
-
-def _accuracies(
-    outputs: Outputs, expected: Outputs, labels: np.ndarray
-) -> tuple[float, float] | None:
-    """Returns the accuracies of model and source by the output that is best at it in the source."""
-    best: tuple[float, float] | None = None
-    for name, other in outputs_paired(outputs, expected).items():
-        own, of_source = accuracy(outputs[name], labels), accuracy(expected[other], labels)
-        if own is not None and of_source is not None and (best is None or of_source > best[1]):
-            best = own, of_source
-    return best
+        (key,) = (model.source or model).signatures[pair.source_name].inputs
+        given = {key: np.array(part.records, dtype=object)}
+    expected, again = (source(pair.source_name, given) for _ in range(2))
+    random = {key for key in expected if difference(again[key], expected[key])[0]}
+    return run(pair.name, part.inputs), expected, random

@@ -1,8 +1,7 @@
 """Rows that production sends and that the first eval examples do not show, as checks.
 
-All of them together take the seconds of `ServingContract.probe_s`. What a row troubles is shrunk to
-the smallest example that does it, which is kept as text: `generic-trainer validate MODEL --example
-FILE` replays it.
+All of them together take the seconds of `ServingContract.probe_s`. A row that causes trouble is
+kept as text: `generic-trainer validate MODEL --example FILE` replays it.
 """
 
 from __future__ import annotations
@@ -15,96 +14,71 @@ from typing import Any
 
 import numpy as np
 
-from generic_trainer._core.machine import (
-    MIB,
-    free_memory_bytes,
-    peak_memory_mb,
-    resident_memory_mb,
-)
+from generic_trainer._core.machine import MIB, free_memory_bytes, peak_memory_mb, resident_memory_mb
 from generic_trainer._core.texts import reason_of
-from generic_trainer.validation._check import (
-    Finding,
-    check,
-    fail,
-    note,
-    of_rows,
-    per_row,
-    skip,
-    warn,
-)
+from generic_trainer.validation._check import Finding, check, note, of_rows, per_row, skip, warn
 from generic_trainer.validation._checks.predictions import first_difference
 from generic_trainer.validation._feeds import input_features, inputs_of
 from generic_trainer.validation._model import RECORDS, ModelUnderTest
-from generic_trainer.validation._probing import Budget, Probe, Trouble, not_finite
+from generic_trainer.validation._probing import Budget, Trouble, not_finite, troubles
 from generic_trainer.validation._schema_rows import (
     ProbeRow,
     SchemaRows,
     features_in_use,
     is_optional,
+    parsed,
     without,
 )
 from generic_trainer.validation._scoring import Outputs, Scores, difference
 from generic_trainer.validation._signatures import parsed_features
 
 _SIZES = (1, 2, 33, 64, 65, 100, 1024, 4096)
-_FIRST_BATCH, _LARGEST_BATCH = 64, 256  # of eval examples
 _MAX_FEED_BYTES = 128 * MIB  # of a batch
-_SMALL_BATCH = 100  # whose memory nobody has to foresee
-_MAX_TROUBLES = 200  # of one signature that are looked for
+_SMALL_BATCH = 100  # whose memory is not estimated before
+_MAX_TROUBLES = 200  # of one signature
 _MAX_ALONE = 256  # features that are missing alone
 _MAX_VOCABULARY_BYTES = 1 << 24
 _MAX_WORD_BYTES = 200
-_MAX_CAUSES = 3  # of them that are told
+_MAX_CAUSES = 3  # that are reported
 _SHOWN_CHARACTERS = 600
-_NAN_REMEDY = (
-    "look for a division by zero, the log of zero, or missing values that became NaN; the "
-    "Evaluator turns NaN into silent nonsense"
-)
-
+_NAN_REMEDY = "look for a division by zero, the log of zero, or missing values that became NaN"
 _REPLAY = "generic-trainer validate MODEL_DIR --example FILE replays it"
 
 Judge = Callable[[ModelUnderTest, Trouble, str], Finding]
 
 
-@check("eval_rows", needs=("scores",))
+@check(needs=("scores",))
 def eval_rows(model: ModelUnderTest) -> Iterator[Finding]:
-    """The first 1,000 eval examples are scored, in batches of more than 64 too.
+    """The first 1,000 eval examples are scored, in batches of up to 256.
 
     The first examples seldom have the rare word, the longest list or the missing value. A thousand
-    show more of what production sends, in batches that grow beyond the first.
+    examples are closer to the requests of production.
 
     Example: an example whose list of 40 words does not fit a reshape.
     """
-    examples = _parsed(model.eval_rows[RECORDS:])
+    examples = parsed(model.eval_rows[RECORDS:])
     rows = [ProbeRow(each, f"example {RECORDS + n}") for n, each in enumerate(examples)]
     probed = [(n, s) for n, s in _probed(model) if s.feed.real] if rows else []
+    judge = functools.partial(_judge, remedy="every consumer will see this")
     if not probed:
         yield skip(f"needs more than {RECORDS} examples that fit a signature, and probe_s")
     for name, scored in probed:
         with model.budget.part(0.5) as budget:
-            start, size = 0, _FIRST_BATCH
-            findings: list[Finding] = []
-            while start < len(rows) and budget.allows(1) and not findings:
-                batch = rows[start : start + size]
-                findings = list(_findings(model, name, scored.batch, budget, batch, _of_real))
-                start, size = start + size, min(2 * size, _LARGEST_BATCH)
-        yield from findings
+            yield from _findings(model, name, scored.batch, budget, rows, judge)
         yield note(f"signature {name!r} scored {budget.rows + RECORDS} examples")
 
 
-@check("without_optional", needs=("scores",))
+@check(needs=("scores",), decided_by="rows")
 def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
-    """Examples without the features that schema or statistics call optional still score.
+    """Examples without the features that are optional in schema or statistics still score.
 
-    They say what may be missing, and one day it is. Each optional feature is left out alone,
-    and all of them together.
+    An optional feature will be missing one day. Each is left out alone, and all of them together.
 
     Example: `FixedLenFeature([], tf.float32)` without a default, for a feature with `presence {
     min_fraction: 0.9 }`.
     """
-    if model.schema is None:
-        optional = {name for name, seen in model.observed.items() if seen.is_missing}
-    else:
+    optional = {name for name, seen in model.observed.items() if seen.is_missing}
+    if model.schema is not None:
         optional = {f.name for f in features_in_use(model.schema) if is_optional(f)}
     optional -= model.label_keys
     if not optional:
@@ -112,80 +86,82 @@ def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
         return
     for name, scored in model.served_scores.items():
         if scored.feed.serialized and scored.feed.divisible:
-            examples, (base, usual) = _parsed(scored.feed.records), _base(scored)
-            parsed = parsed_features(model.meta_graph.graph_def, model.signatures[name])
-            alone = sorted(optional & parsed.keys())[:_MAX_ALONE]
+            examples, (base, usual) = parsed(scored.feed.records), _base(scored)
+            read = parsed_features(model.meta_graph.graph_def, model.signatures[name])
+            alone = sorted(optional & read.keys())[:_MAX_ALONE]
             absent = [(base, [key]) for key in alone]
             absent += [(example, sorted(optional)) for example in examples]
             rows = [ProbeRow(without(each, keys), f"without {keys}") for each, keys in absent]
             # It takes one call where all is well, and is worth that whatever is left.
             budget = Budget(max(model.budget.left_s, 1.0))
-            yield from _findings(model, name, usual, budget, rows, _of_optional)
+            yield from _findings(model, name, usual, budget, rows, _judge_optional)
             model.budget.left_s = min(model.budget.left_s, budget.left_s)
 
 
-@check("schema_rows", needs=("scores",))
+@check(needs=("scores",))
 def schema_rows(model: ModelUnderTest) -> Iterator[Finding]:
-    """Rows at the limits of what the schema allows are scored, and give numbers.
+    """Rows at the limits of the schema are scored, and give numbers.
 
-    What the schema allows may come: every word of a domain, the ends of a range, lists of each
-    length, an optional feature that is missing. The model is called with such rows, and what fails
-    is shrunk to the smallest example.
+    Production may send all rows that the schema allows: every word of a domain, the ends of a
+    range, lists of each length, rows without an optional feature. Such rows are made up, each of
+    an example that scores.
 
-    Example: `log(x)` where the domain of `x` begins at 0.
+    Example: `log(x)` of an `x` whose domain begins at 0.
     """
     if model.schema is None:
         yield skip("the contract names no schema")
         return
-    yield from _of_made_up(model, SchemaRows.allowed, _of_allowed)
+    remedy = "the schema allows this row: let the model take it, or narrow the schema"
+    yield from _of_made_up(model, SchemaRows.allowed, remedy)
 
 
-@check("unforeseen_rows", needs=("scores",), is_advisory=True)
+@check(needs=("scores",), is_advisory=True)
 def unforeseen_rows(model: ModelUnderTest) -> Iterator[Finding]:
-    """Rows beyond what the schema declares are scored and give numbers, and no rows no error.
+    """Rows beyond the domains of the schema give numbers, and an empty batch gives no error.
 
-    Clients send what no schema has foreseen: values beyond a domain, words nobody knows, broken
-    text, an empty batch. Nobody has promised to take them, so this warns at most.
+    Clients send more than a schema foresees: values beyond a domain, unknown words, broken text, an
+    empty batch. A model need not take them, so that this check warns at most.
 
-    Example: an unknown word whose index lies beyond the embedding.
+    Example: an unknown word whose index is beyond the embedding.
     """
     for name, scored in model.served_scores.items():
         if scored.feed.divisible and model.budget.allows(1):
             try:
                 model.budget.call(model.loaded.signatures[name], scored.feed.take([]), 0)
             except Exception as error:
-                yield warn(
-                    f"signature {name!r} with an empty batch: {reason_of(error)}",
-                    "who sends one gets this error: replace fixed sizes by ones that follow the "
-                    "batch, and -1 in a reshape by what can be known",
-                )
+                message = f"signature {name!r} with an empty batch: {reason_of(error)}"
+                yield warn(message, "replace -1 in a reshape with a known size")
     if model.schema is None:
         yield skip("the contract names no schema")
         return
-    yield from _of_made_up(model, SchemaRows.unforeseen, _of_unforeseen)
+    remedy = "let the model take this row, or declare a domain in the schema"
+    yield from _of_made_up(model, SchemaRows.unforeseen, remedy, is_certain=False)
 
 
-@check("observed_rows", needs=("scores",))
+@check(needs=("scores",))
 def observed_rows(model: ModelUnderTest) -> Iterator[Finding]:
-    """Rows with what the statistics have seen, where no domain is declared, give numbers.
+    """Rows with values from the statistics, of features without a domain, give numbers.
 
-    Schemas that are inferred declare no domain of most numbers. What the data has seen of them
-    comes again: the extremes and quantiles, the frequent words, the longest list.
+    Inferred schemas declare no domain for most numbers. Values that have occurred will occur again:
+    the extremes and quantiles, the frequent words, the longest list.
 
     Example: `exp(x)` that overflows at the largest fare, which is in no row of the eval split.
     """
     if not model.observed:
         yield skip("the contract names no statistics of raw examples")
         return
-    yield from _of_made_up(model, SchemaRows.in_statistics, _of_observed)
+    # In a row with lists one value may be the length of another, and cannot be changed alone.
+    is_certain = not any(seen.lengths[1] > 1 for seen in model.observed.values())
+    remedy = "other examples have this value: let the model take it, or declare a domain"
+    yield from _of_made_up(model, SchemaRows.in_statistics, remedy, is_certain=is_certain)
 
 
-@check("batch_sizes", needs=("scores",))
+@check(needs=("scores",), decided_by="rows")
 def batch_sizes(model: ModelUnderTest) -> Iterator[Finding]:
     """Batches of 1 to 4,096 rows are scored, as far as there is time, and each row as ever.
 
-    Servers batch as traffic comes, and BulkInferrer as its workers like it. Some sizes are rare,
-    and 1 and 4,096 are both among them.
+    The traffic decides the batches of servers, and the workers those of BulkInferrer. Some sizes
+    are rare, and 1 and 4,096 are among them.
 
     Example: an attention mask that is traced for 64 rows; memory that grows with the square of the
     batch.
@@ -223,55 +199,47 @@ def _of_size(
 
     rows = np.arange(size) % scored.feed.rows
     subject = f"signature {name!r} with {size} rows"
+    remedy = "replace fixed sizes by ones that follow the batch: consumers choose them"
     try:
         outputs = budget.call(model.loaded.signatures[name], scored.feed.take(rows), size)
     except (MemoryError, tf.errors.ResourceExhaustedError) as error:
         yield note(f"{subject}: {reason_of(error)}")
         return
     except Exception as error:
-        yield of_rows(
-            model,
-            True,
-            f"{subject}: {reason_of(error)}; {scored.feed.rows} rows are scored",
-            "replace fixed sizes by ones that follow the batch: consumers choose them",
-        )
+        message = f"{subject}: {reason_of(error)}; {scored.feed.rows} rows are scored"
+        yield of_rows(model, True, message, remedy)
         return
     for key, output in sorted(outputs.items()):
         usual = scored.batch[key]
         if usual.shape[:1] != (scored.feed.rows,) or first_difference(scored, key)[0]:
-            continue  # other checks say so
+            continue  # other checks report it
         if output.shape[:1] != (size,):
-            yield per_row(
-                model,
-                f"{subject}: output {key!r} is of shape {list(output.shape)}",
-                "return one row per example, whatever the batch",
-            )
+            message = f"{subject}: output {key!r} is of shape {list(output.shape)}"
+            yield per_row(model, message, remedy)
             continue
         changed, certain = difference(output, usual[rows])
         if changed and certain and not scored.varies(key)[0]:
-            yield of_rows(
-                model,
-                True,
-                f"{subject}: output {key!r} is {changed} in a batch of {scored.feed.rows}",
-                "a prediction must not depend on the size of its batch",
-            )
+            message = f"{subject}: output {key!r} is {changed} in a batch of {scored.feed.rows}"
+            yield of_rows(model, True, message, remedy)
 
 
 def _of_made_up(
-    model: ModelUnderTest, made_up: Callable[[SchemaRows], Iterable[ProbeRow]], judge: Judge
+    model: ModelUnderTest,
+    made_up: Callable[[SchemaRows], Iterable[ProbeRow]],
+    remedy: str,
+    is_certain: bool = True,
 ) -> Iterator[Finding]:
     from tensorflow_metadata.proto.v0 import schema_pb2
 
+    judge = functools.partial(_judge, remedy=remedy, is_certain=is_certain)
     probed = _probed(model)
     if not probed:
         yield skip("no signature takes the features of examples, or probe_s is used up")
     for name, scored in probed:
         signature = model.signatures[name]
-        features = (
-            parsed_features(model.meta_graph.graph_def, signature)
-            if scored.feed.serialized
-            else input_features(model, signature)
-        )
+        features = input_features(model, signature)
+        if scored.feed.serialized:
+            features = parsed_features(model.meta_graph.graph_def, signature)
         base, usual = _base(scored)
         schema = schema_pb2.Schema() if model.schema is None else model.schema
         words = _last_words(model)
@@ -315,80 +283,44 @@ def _findings(
     rows: Sequence[ProbeRow],
     judge: Judge,
 ) -> Iterator[Finding]:
-    """Yields a finding for each cause of trouble, with the smallest example that shows it."""
+    """Yields a finding for each cause of trouble, with an example that shows it."""
     from google.protobuf import text_format
 
     to_inputs = functools.partial(inputs_of, model.signatures[name], model.scores[name].feed)
-    probe = Probe(model.loaded.signatures[name], to_inputs, budget, usual)
+    signature, examples = model.loaded.signatures[name], [row.example for row in rows]
+    found = troubles(signature, to_inputs, examples, budget, usual)
     causes: list[Trouble] = []
-    troubles = probe.troubles([row.example for row in rows])
-    for trouble in itertools.islice(troubles, _MAX_TROUBLES):
+    for trouble in itertools.islice(found, _MAX_TROUBLES):
         if len(causes) < _MAX_CAUSES and not any(map(trouble.resembles, causes)):
             causes.append(trouble)
             row = rows[trouble.index]
-            smallest = probe.shrink(row.example, trouble)
-            text = text_format.MessageToString(smallest, as_one_line=True)
+            text = text_format.MessageToString(row.example, as_one_line=True)
             kept = model.facts.setdefault("failing_examples", {})
             file = f"example-{len(kept) + 1}.pbtxt"
             kept[file] = text
             shown = text[:_SHOWN_CHARACTERS] + "..." * (len(text) > _SHOWN_CHARACTERS)
             does = "raises" if trouble.kind == "error" else f"gives {trouble.kind} in"
-            yield judge(
-                model,
-                trouble,
-                f"signature {name!r}, {row.what}: {does} {trouble.reason}; smallest example, "
-                f"{file}: {shown}",
-            )
+            message = f"signature {name!r}, {row.what}: {does} {trouble.reason}; {file}: {shown}"
+            yield judge(model, trouble, message)
 
 
-def _of_real(model: ModelUnderTest, trouble: Trouble, message: str) -> Finding:
+def _judge(
+    model: ModelUnderTest, trouble: Trouble, message: str, remedy: str, is_certain: bool = True
+) -> Finding:
     if trouble.kind == "error":
-        return fail(message, f"every consumer will see this error; {_REPLAY}")
-    return of_rows(model, trouble.kind == "NaN", message, f"{_NAN_REMEDY}; {_REPLAY}")
+        return Finding("fail" if is_certain else "warn", message, f"{remedy}; {_REPLAY}", True)
+    is_wrong = is_certain and trouble.kind == "NaN"
+    return of_rows(model, is_wrong, message, f"{_NAN_REMEDY}; {remedy}; {_REPLAY}")
 
 
-def _of_optional(model: ModelUnderTest, trouble: Trouble, message: str) -> Finding:
+def _judge_optional(model: ModelUnderTest, trouble: Trouble, message: str) -> Finding:
     remedy = (
-        "parse it as VarLenFeature or give FixedLenFeature a default_value that scores; if it is "
-        f"always there, set presence.min_fraction: 1 in the schema; {_REPLAY}"
+        "parse it as VarLenFeature or with a default_value that scores; if it is always there, set "
+        f"presence.min_fraction: 1 in the schema; {_REPLAY}"
     )
     is_wrong = trouble.kind == "NaN" and model.contract.matches_rows is not False
-    if trouble.kind == "error" or is_wrong:
-        allows = "the statistics show" if model.schema is None else "the schema allows"
-        message = f"{message}, which {allows}"
-        return Finding("fail", message, remedy, may_be_meant=True)
-    return warn(message, remedy)
-
-
-def _of_allowed(model: ModelUnderTest, trouble: Trouble, message: str) -> Finding:
-    remedy = (
-        "the schema allows this row, so that production may send it: let the model take it, or "
-        f"narrow the schema; {_REPLAY}"
-    )
-    if trouble.kind == "error":
-        return Finding("fail", message, remedy, may_be_meant=True)
-    return of_rows(model, trouble.kind == "NaN", message, f"{_NAN_REMEDY}; {remedy}")
-
-
-def _of_observed(model: ModelUnderTest, trouble: Trouble, message: str) -> Finding:
-    remedy = (
-        "examples have this value, though not the first that were scored: let the model take it, "
-        f"or keep it out of the data by a domain in the schema; {_REPLAY}"
-    )
-    # In a row with lists one value may be the length of another, and cannot be changed alone.
-    is_certain = not any(seen.lengths[1] > 1 for seen in model.observed.values())
-    if trouble.kind == "error":
-        return Finding("fail" if is_certain else "warn", message, remedy, may_be_meant=True)
-    is_certain = is_certain and trouble.kind == "NaN"
-    return of_rows(model, is_certain, message, f"{_NAN_REMEDY}; {remedy}")
-
-
-def _of_unforeseen(model: ModelUnderTest, trouble: Trouble, message: str) -> Finding:
-    remedy = (
-        "a request with this row would fail, and a batch with it as a whole: let the model take "
-        f"it, or declare a domain in the schema and have ExampleValidator enforce it; {_REPLAY}"
-    )
-    return Finding("warn", message, remedy, may_be_meant=True)
+    is_failure = trouble.kind == "error" or is_wrong
+    return Finding("fail" if is_failure else "warn", message, remedy, may_be_meant=True)
 
 
 def _probed(model: ModelUnderTest) -> list[tuple[str, Scores]]:
@@ -402,15 +334,9 @@ def _probed(model: ModelUnderTest) -> list[tuple[str, Scores]]:
     ]
 
 
-def _parsed(records: Iterable[bytes]) -> list[Any]:
-    import tensorflow as tf
-
-    return [tf.train.Example.FromString(record) for record in records]
-
-
 def _base(scored: Scores) -> tuple[Any, Outputs]:
-    """Returns an example that is well, the one with most features, and what it gives."""
-    examples = _parsed(scored.feed.records)
+    """Returns the example without trouble that has the most features, and its outputs."""
+    examples = parsed(scored.feed.records)
     rows = range(len(examples))
     per_row = {k: v for k, v in scored.batch.items() if v.shape[:1] == (len(examples),)}
     bad = {

@@ -9,38 +9,31 @@ from typing import Any
 
 import numpy as np
 
-from generic_trainer.validation._check import Finding, check, skip
+from generic_trainer.validation._check import Finding, check, skip, warn
 from generic_trainer.validation._feeds import inputs_of
+from generic_trainer.validation._graph import QUEUES
 from generic_trainer.validation._model import ModelUnderTest
+from generic_trainer.validation._schema_rows import parsed
 from generic_trainer.validation._scoring import Scores, call
 from generic_trainer.validation._signatures import ASSIGNS, nodes_of
 
 _INSERTS = re.compile(r"LookupTableInsert(V2)?")
-# What fills a resource, and what takes out of it again.
-_FILLS = {
-    r"QueueEnqueue(Many)?(V2)?": r"QueueDequeue(Many|UpTo)?(V2)?",
-    r"Stage": r"Unstage|StageClear",
-    r"(Ordered)?MapStage": r"(Ordered)?Map(Unstage(NoKey)?|Clear)",
-    r"BarrierInsertMany": r"BarrierTakeMany",
-}
-_REMEDY = (
-    "a server's memory grows until it is killed: keep what is served free of state, or bounded"
-)
+_REMEDY = "a server's memory grows until it is killed: serve without state, or bound it"
 
 
-@check("state_growth", needs=("scores",))
+@check(needs=("scores",))
 def state_growth(model: ModelUnderTest) -> Iterator[Finding]:
     """No table, queue or variable grows with the calls of a signature.
 
-    A signature may change what it holds. What grows with each call takes the server's memory in
-    weeks, and no test sees weeks.
+    A signature may change state. State that grows with each call fills the server's memory in
+    weeks, which no test shows.
 
-    Example: a `MutableHashTable` that every unseen word is added to.
+    Example: a `MutableHashTable` to which every unseen word is added.
     """
     changing = 0
     for name, scored in model.served_scores.items():
         ops = {n.op for n in nodes_of(model.meta_graph.graph_def, model.signatures[name])}
-        for fills, takes in _FILLS.items():
+        for fills, takes in QUEUES.items():
             filling = sorted(op for op in ops if re.fullmatch(fills, op))
             if filling and not any(re.fullmatch(takes, op) for op in ops):
                 changing += 1
@@ -49,35 +42,33 @@ def state_growth(model: ModelUnderTest) -> Iterator[Finding]:
             changing += 1
             yield from _measured(model, name, scored)
     if not changing:
-        yield skip("no signature that consumers call keeps anything")
+        yield skip("no signature that consumers call keeps state")
 
 
 def _measured(model: ModelUnderTest, name: str, scored: Scores) -> Iterator[Finding]:
-    """Compares what the signature keeps before and after calls, with known rows and new ones."""
+    """Compares the state before and after calls, with known rows and new ones."""
     signature = model.loaded.signatures[name]
     call(signature, scored.feed.inputs)
     before = _sizes(signature)
     call(signature, scored.feed.inputs)
     again = _sizes(signature)
-    with contextlib.suppress(Exception):  # the model may refuse rows that nobody has seen
+    with contextlib.suppress(Exception):  # the model may refuse unknown rows
         if (unseen := _unseen(model, name, scored)) is not None:
             call(signature, unseen)
     after = _sizes(signature)
     for what in before:
         if again[what] > before[what]:
-            told = f"{what} grows with every call: {before[what]} values, then {again[what]}"
-            yield _finding(name, told)
+            yield _finding(name, f"{what} grows with every call, to {again[what]} values")
         elif after[what] > again[what]:
-            told = f"{what} grows with new values: {again[what]}, then {after[what]} entries"
-            yield _finding(name, told)
+            yield _finding(name, f"{what} grows with new values, to {after[what]} entries")
 
 
-def _finding(name: str, told: str) -> Finding:
-    return Finding("warn", f"signature {name!r}: {told}", _REMEDY, may_be_meant=True)
+def _finding(name: str, problem: str) -> Finding:
+    return warn(f"signature {name!r}: {problem}", _REMEDY, may_be_meant=True)
 
 
 def _sizes(signature: Any) -> dict[str, int]:
-    """Returns how much is in each table and variable that a signature has."""
+    """Returns the size of each table and variable of a signature."""
     import tensorflow as tf
 
     sizes = {}
@@ -95,13 +86,11 @@ def _sizes(signature: Any) -> dict[str, int]:
 
 
 def _unseen(model: ModelUnderTest, name: str, scored: Scores) -> Any:
-    """Returns inputs with texts and integers that the signature has not had, None if it cannot."""
-    import tensorflow as tf
-
+    """Returns inputs with texts and integers that are new to the signature, None if impossible."""
     feed = scored.feed
     if not feed.records:
         return {key: _other(value) for key, value in feed.inputs.items()}
-    examples = [tf.train.Example.FromString(record) for record in feed.records]
+    examples = parsed(feed.records)
     for example in examples:
         for feature in example.features.feature.values():
             texts = feature.bytes_list.value

@@ -103,7 +103,7 @@ for name, source, write, status in (
     ("warm_up_for_another_output", "output alias not found", logs(_asks_for), "fail"),
     ("warm_up_of_another_shape", "serving#1404",
      lambda f: models.write_warmup(f, value=[[b"a", b"b"]]), "fail"),
-    ("warm_up_of_bytes_that_are_no_examples", "Could not parse example input",
+    ("warm_up_of_bytes_that_are_not_examples", "Could not parse example input",
      lambda f: models.write_warmup(f, value=[b"\xff\xfe"]), "fail"),
     ("warm_up_in_another_folder", "serving#1679, serving#1414",
      _elsewhere("assets/tf_serving_warmup_requests"), "warn"),
@@ -131,7 +131,7 @@ for name, check, source, config, status in (
     ("two_baselines", "eval_config", "config_util.verify_eval_config",
      'model_specs { name: "a" label_key: "tips" is_baseline: true } '
      f'model_specs {{ name: "b" label_key: "tips" is_baseline: true }} {MSE}', "fail"),
-    ("arguments_of_a_metric_that_are_no_json", "eval_config", "metric_specs.metric_instance",
+    ("arguments_of_a_metric_that_are_not_json", "eval_config", "metric_specs.metric_instance",
      f"{SPEC} {_metric('MeanSquaredError', 'config: ' + chr(39) + '{name: mse}' + chr(39))}",
      "fail"),
     ("argument_that_a_metric_does_not_have", "eval_config", "metric_specs.metric_instance",
@@ -154,7 +154,7 @@ for name, check, source, config, status in (
      "building-machine-learning-pipelines#27",
      f'{SPEC} metrics_specs {{ metrics {{ class_name: "MeanSquaredError" }} thresholds {{ '
      'key: "auc" value { value_threshold { lower_bound { value: 0.5 } } } } }', "warn"),
-    ("kind_of_model_that_nobody_knows", "eval_rehearsal", "model_util.get_model_type",
+    ("unknown_kind_of_model", "eval_rehearsal", "model_util.get_model_type",
      f'model_specs {{ label_key: "tips" model_type: "tf_kears" }} {MSE}', "fail"),
     ("label_of_text_for_a_number", "eval_rehearsal", "tfx#2920",
      f'model_specs {{ label_key: "payment" }} {MSE}', "fail"),

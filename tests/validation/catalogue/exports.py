@@ -41,22 +41,15 @@ def _export(model: Any, folder: Path, function: Any, *specs: Any) -> None:
     save(module, folder, {"serving_default": serve})
 
 
-add(
-    "keras_model_called_as_in_training",
-    "deterministic",
-    "serving#602, serving#1670",
-    "Evaluator",
-    dropping(training=True),
-    EVALUATED,
-)
-add(
-    "keras_normalises_by_the_batch",
-    "row_independence",
-    "tensorflow#9796, models#2776",
-    "Evaluator",
-    lambda good, folder: dropping(training=True)(good, folder, keras().layers.BatchNormalization()),
-    EVALUATED,
-)
+for entry in (
+    ("keras_model_called_as_in_training", "deterministic", "serving#602, serving#1670", "Evaluator",
+     dropping(training=True), EVALUATED),
+    ("keras_normalises_by_the_batch", "row_independence", "tensorflow#9796, models#2776",
+     "Evaluator",
+     lambda good, folder: dropping(training=True)(good, folder,
+         keras().layers.BatchNormalization()), EVALUATED),
+):  # fmt: skip
+    add(*entry)
 
 
 def _augmented(good: Path, folder: Path) -> None:

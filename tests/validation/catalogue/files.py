@@ -59,131 +59,51 @@ def _text_beside(folder: Path) -> None:
     (folder / "saved_model.pbtxt").write_text(text)
 
 
-damaged(
-    "saved_model_pb_is_a_pointer_of_git_lfs",
-    "parses",
-    "transformers#8497, tiger#4",
-    lambda f: (f / "saved_model.pb").write_text(POINTER),
-)
-damaged(
-    "weights_are_a_pointer_of_git_lfs",
-    "variables_read",
-    "transformers#8497",
-    lambda f: (f / SHARD).write_text(POINTER),
-)
-damaged(
-    "vocabulary_is_a_pointer_of_git_lfs",
-    "assets",
-    "sentencepiece#1054",
-    lambda f: _asset(f).write_text(POINTER),
-)
-damaged(
-    "page_of_an_error_instead_of_the_model",
-    "parses",
-    "TransNetV2#6",
-    lambda f: (f / "saved_model.pb").write_text("<!DOCTYPE html><title>404</title>"),
-)
-damaged("frozen_graph_under_the_name_of_a_saved_model", "parses", "serving#491", _as_graph)
-damaged("text_proto_under_the_name_of_a_binary_one", "parses", "tensorflow-onnx#990", _as_text)
-damaged(
-    "text_proto_that_does_not_parse",
-    "parses",
-    "tf.io.write_graph(as_text=True)",
-    lambda f: (f / "saved_model.pb").rename(f / "saved_model.pbtxt").write_text("graph { "),
-)
-damaged(
-    "binary_and_text_proto_of_two_exports",
-    "leftovers",
-    "SavedModelBuilder.save(as_text)",
-    lambda f: (
-        _unprotected(f),
-        shutil.copy(f / "saved_model.pb", f / "keep"),
-        _text_beside(f),
-        (f / "keep").rename(f / "saved_model.pb"),
-    ),
-    status="warn",
-)
-damaged(
-    "saved_model_pb_is_a_folder",
-    "presence",
-    "object store placeholders",
-    lambda f: ((f / "saved_model.pb").unlink(), (f / "saved_model.pb").mkdir()),
-)
-damaged(
-    "saved_model_pb_is_a_dangling_link",
-    "presence",
-    "cache of Hugging Face pruned",
-    lambda f: _dangling(f / "saved_model.pb"),
-)
-damaged(
-    "weights_are_a_dangling_link",
-    "variables_read",
-    "cache of Hugging Face pruned",
-    lambda f: _dangling(f / SHARD),
-)
-damaged(
-    "asset_is_a_folder",
-    "assets",
-    "gsutil cp -r of a prefix",
-    lambda f: (_asset(f).rename(f / "moved"), (f / "assets" / (f.name + "x")).mkdir()),
-)
-damaged(
-    "checkpoint_instead_of_saved_model",
-    "presence",
-    "serving#601",
-    lambda f: ((f / "saved_model.pb").unlink(), (f / "checkpoint").write_text("model-1")),
-)
-damaged("weights_half_of_zeros", "variables_read", "hub#305", lambda f: _zeroed(f / SHARD))
-damaged(
-    "index_of_variables_of_no_bytes",
-    "variables_read",
-    "models#8451",
-    lambda f: (f / INDEX).write_bytes(b""),
-)
-damaged(
-    "index_of_variables_truncated",
-    "variables_read",
-    "blocksparse#27",
-    lambda f: (f / INDEX).write_bytes((f / INDEX).read_bytes()[:40]),
-)
-damaged(
-    "shard_under_the_name_of_another",
-    "variables_read",
-    "two writers of one checkpoint",
-    lambda f: (f / SHARD).rename(f / "variables/variables.data-00001-of-00002"),
-)
-damaged(
-    "fingerprint_of_another_export",
-    "fingerprint",
-    "tensorflow SavedModel fingerprinting",
-    lambda f: _another_fingerprint(f),
-)
-damaged(
-    "left_over_from_an_interrupted_download",
-    "leftovers",
-    "gsutil sliced download",
-    lambda f: (f / "variables/variables.index_.gstmp").write_bytes(b"x"),
-    status="warn",
-)
-damaged(
-    "left_over_from_an_interrupted_rsync",
-    "leftovers",
-    "rsync",
-    lambda f: (f / ".saved_model.pb.Xk3d9A").write_bytes(b"x"),
-    status="warn",
-)
-damaged(
-    "vocabulary_with_a_word_twice",
-    "loads",
-    "InitializeTable: duplicate key",
-    lambda f: _asset(f).write_text("cash\ncard\ncash\n"),
-)
-damaged(
-    "vocabulary_with_empty_lines_at_its_end",
-    "loads",
-    "InitializeTable: duplicate key",
-    lambda f: _asset(f).write_text("cash\ncard\nnone\n\n\n"),
-)
+for *entry, options in (
+    ("saved_model_pb_is_a_pointer_of_git_lfs", "parses", "transformers#8497, tiger#4",
+     lambda f: (f / "saved_model.pb").write_text(POINTER), {}),
+    ("weights_are_a_pointer_of_git_lfs", "variables_read", "transformers#8497",
+     lambda f: (f / SHARD).write_text(POINTER), {}),
+    ("vocabulary_is_a_pointer_of_git_lfs", "assets", "sentencepiece#1054",
+     lambda f: _asset(f).write_text(POINTER), {}),
+    ("page_of_an_error_instead_of_the_model", "parses", "TransNetV2#6",
+     lambda f: (f / "saved_model.pb").write_text("<!DOCTYPE html><title>404</title>"), {}),
+    ("frozen_graph_under_the_name_of_a_saved_model", "parses", "serving#491", _as_graph, {}),
+    ("text_proto_under_the_name_of_a_binary_one", "parses", "tensorflow-onnx#990", _as_text, {}),
+    ("text_proto_that_does_not_parse", "parses", "tf.io.write_graph(as_text=True)",
+     lambda f: (f / "saved_model.pb").rename(f / "saved_model.pbtxt").write_text("graph { "), {}),
+    ("binary_and_text_proto_of_two_exports", "leftovers", "SavedModelBuilder.save(as_text)",
+     lambda f: (_unprotected(f), shutil.copy(f / "saved_model.pb", f / "keep"), _text_beside(f),
+         (f / "keep").rename(f / "saved_model.pb")), {"status": "warn"}),
+    ("saved_model_pb_is_a_folder", "presence", "object store placeholders",
+     lambda f: ((f / "saved_model.pb").unlink(), (f / "saved_model.pb").mkdir()), {}),
+    ("saved_model_pb_is_a_dangling_link", "presence", "cache of Hugging Face pruned",
+     lambda f: _dangling(f / "saved_model.pb"), {}),
+    ("weights_are_a_dangling_link", "variables_read", "cache of Hugging Face pruned",
+     lambda f: _dangling(f / SHARD), {}),
+    ("asset_is_a_folder", "assets", "gsutil cp -r of a prefix",
+     lambda f: (_asset(f).rename(f / "moved"), (f / "assets" / (f.name + "x")).mkdir()), {}),
+    ("checkpoint_instead_of_saved_model", "presence", "serving#601",
+     lambda f: ((f / "saved_model.pb").unlink(), (f / "checkpoint").write_text("model-1")), {}),
+    ("weights_half_of_zeros", "variables_read", "hub#305", lambda f: _zeroed(f / SHARD), {}),
+    ("index_of_variables_of_no_bytes", "variables_read", "models#8451",
+     lambda f: (f / INDEX).write_bytes(b""), {}),
+    ("index_of_variables_truncated", "variables_read", "blocksparse#27",
+     lambda f: (f / INDEX).write_bytes((f / INDEX).read_bytes()[:40]), {}),
+    ("shard_under_the_name_of_another", "variables_read", "two writers of one checkpoint",
+     lambda f: (f / SHARD).rename(f / "variables/variables.data-00001-of-00002"), {}),
+    ("fingerprint_of_another_export", "fingerprint", "tensorflow SavedModel fingerprinting",
+     lambda f: _another_fingerprint(f), {}),
+    ("left_over_from_an_interrupted_download", "leftovers", "gsutil sliced download",
+     lambda f: (f / "variables/variables.index_.gstmp").write_bytes(b"x"), {"status": "warn"}),
+    ("left_over_from_an_interrupted_rsync", "leftovers", "rsync",
+     lambda f: (f / ".saved_model.pb.Xk3d9A").write_bytes(b"x"), {"status": "warn"}),
+    ("vocabulary_with_a_word_twice", "loads", "InitializeTable: duplicate key",
+     lambda f: _asset(f).write_text("cash\ncard\ncash\n"), {}),
+    ("vocabulary_with_empty_lines_at_its_end", "loads", "InitializeTable: duplicate key",
+     lambda f: _asset(f).write_text("cash\ncard\nnone\n\n\n"), {}),
+):  # fmt: skip
+    damaged(*entry, **options)
 
 
 def _another_fingerprint(folder: Path) -> None:
@@ -232,14 +152,14 @@ add(
     "serving#441",
     "all",
     lambda good, folder: _with_weights(good, folder, bias=[9.0]),
-    missed="the same names and shapes, and no fingerprint: only a manifest tells",
+    missed="the same names and shapes, and no fingerprint: only a manifest shows it",
 )
 damaged(
     "vocabulary_cut_at_the_end_of_a_line",
     "manifest_matches",
     "transform#120",
     lambda f: _asset(f).write_text("cash\n"),
-    missed="a shorter vocabulary is a vocabulary: only a manifest or the transform graph tells",
+    missed="a shorter vocabulary is a vocabulary: only a manifest or the transform graph shows it",
 )
 
 
@@ -280,43 +200,18 @@ def _without_saver(proto: Any) -> None:
     proto.meta_graphs[0].ClearField("saver_def")
 
 
-edited(
-    "graph_for_a_later_runtime",
-    "session",
-    "GraphDef min_consumer",
-    "all",
-    _edit_graph(min_consumer=1 << 20),
-)
-edited(
-    "function_lost_from_the_library", "loads", "graph stripped by a tool", "all", _without_function
-)
-edited(
-    "initialisation_lost_by_a_graph_editor",
-    "file_ops",
-    "hub#320",
-    "TF Serving, BulkInferrer",
-    _without_init,
-    WITH_EXAMPLES,
-)
-edited(
-    "saver_lost_by_a_graph_editor",
-    "session",
-    "tensorpack#1449",
-    "TF Serving, BulkInferrer",
-    _without_saver,
-    WITH_EXAMPLES,
-)
-edited(
-    "no_tags_at_all",
-    "serve_tag",
-    "tensorpack#1449",
-    "all",
-    lambda proto: proto.meta_graphs[0].meta_info_def.ClearField("tags"),
-)
-edited(
-    "two_graphs_of_the_same_tag",
-    "loads",
-    "SavedModelBuilder.add_meta_graph twice",
-    "all",
-    lambda proto: proto.meta_graphs.add().CopyFrom(proto.meta_graphs[0]),
-)
+for entry in (
+    ("graph_for_a_later_runtime", "session", "GraphDef min_consumer", "all",
+     _edit_graph(min_consumer=1 << 20)),
+    ("function_lost_from_the_library", "loads", "graph stripped by a tool", "all",
+     _without_function),
+    ("initialisation_lost_by_a_graph_editor", "file_ops", "hub#320", "TF Serving, BulkInferrer",
+     _without_init, WITH_EXAMPLES),
+    ("saver_lost_by_a_graph_editor", "session", "tensorpack#1449", "TF Serving, BulkInferrer",
+     _without_saver, WITH_EXAMPLES),
+    ("no_tags_at_all", "serve_tag", "tensorpack#1449", "all",
+     lambda proto: proto.meta_graphs[0].meta_info_def.ClearField("tags")),
+    ("two_graphs_of_the_same_tag", "loads", "SavedModelBuilder.add_meta_graph twice", "all",
+     lambda proto: proto.meta_graphs.add().CopyFrom(proto.meta_graphs[0])),
+):  # fmt: skip
+    edited(*entry)

@@ -77,164 +77,95 @@ def _floats(value: Any) -> tf.Tensor:
 
 # Layers and arithmetic.
 
-computes("linear_regression", lambda x, w: x @ w, w=weights(2, 1))
-computes(
-    "network_of_two_layers", lambda x, w, v: tf.nn.relu(x @ w) @ v, w=weights(2, 8), v=weights(8, 1)
-)
-computes(
-    "convolution",
-    lambda x, w: tf.reduce_mean(tf.nn.conv2d(x, w, 2, "SAME"), [1, 2]),
-    IMAGE,
-    w=weights(3, 3, 3, 4),
-)
-computes(
-    "convolution_of_channels_first",
-    lambda x, w: tf.reduce_mean(tf.nn.conv2d(x, w, 1, "SAME", "NCHW"), [2, 3]),
-    spec(3, 8, 8),
-    w=weights(3, 3, 3, 4),
-)
-computes(
-    "depthwise_convolution",
-    lambda x, w: tf.nn.depthwise_conv2d(x, w, [1, 1, 1, 1], "SAME"),
-    IMAGE,
-    w=weights(3, 3, 3, 1),
-)
-computes(
-    "dilated_convolution",
-    lambda x, w: tf.nn.conv2d(x, w, 1, "VALID", dilations=2),
-    IMAGE,
-    w=weights(3, 3, 3, 2),
-)
-computes(
-    "transposed_convolution",
-    lambda x, w: tf.nn.conv2d_transpose(x, w, [tf.shape(x)[0], 32, 32, 2], 2),
-    IMAGE,
-    w=weights(3, 3, 2, 3),
-)
-computes("pooling", lambda x: tf.nn.max_pool2d(x, 2, 2, "SAME"), IMAGE)
-computes("resized_images", lambda x: tf.image.resize(x, [8, 8]), IMAGE)
-computes("cropped_images", lambda x: tf.image.central_crop(x, 0.5), IMAGE)
-computes("images_of_bytes", lambda x: _floats(x) / 255.0, spec(8, 8, 3, dtype=tf.uint8))
-computes("images_of_any_size", lambda x: tf.reduce_mean(x, [1, 2]), spec(None, None, 3))
-computes("segmentation_of_images", lambda x: tf.argmax(x, axis=-1), IMAGE)
-computes("spectrogram", lambda x: tf.abs(tf.signal.stft(x, 128, 64)), SOUND)
-computes(
-    "mel_cepstrum",
-    lambda x: tf.signal.mfccs_from_log_mel_spectrograms(
-        tf.math.log(
-            tf.abs(tf.signal.stft(x, 128, 64)) @ tf.signal.linear_to_mel_weight_matrix(16, 65)
-            + 1e-3
-        )
-    ),
-    SOUND,
-)
-computes("fourier_transform", lambda x: tf.abs(tf.signal.rfft(x)), SOUND)
-computes("attention", lambda x: tf.nn.softmax(x @ tf.transpose(x, [0, 2, 1])) @ x, spec(4, 8))
-computes(
-    "causal_mask_of_infinities",
-    lambda x: tf.nn.softmax(x + tf.linalg.band_part(tf.fill([4, 4], -1e9), 0, -1) * 0.1),
-    spec(4, 4),
-)
-computes(
-    "embeddings_of_ids",
-    lambda i, e: tf.reduce_mean(tf.gather(e, tf.math.floormod(i, 9)), 1),
-    IDS,
-    e=weights(9, 4),
-)
-computes(
-    "hashed_ids",
-    lambda i, e: tf.gather(e, tf.strings.to_hash_bucket_fast(tf.strings.as_string(i[:, 0]), 9)),
-    spec(1, dtype=tf.int64),
-    e=weights(9, 4),
-)
-computes(
-    "positions_and_ids_of_32_bits",
-    lambda i, e: tf.gather(e, tf.math.floormod(i, 9)),
-    spec(4, dtype=tf.int32),
-    e=weights(9, 4),
-)
-computes(
-    "factorisation_machine",
-    lambda x, w: tf.reduce_sum((x @ w) ** 2 - (x**2) @ (w**2), 1, keepdims=True),
-    w=weights(2, 4),
-)
-computes(
-    "two_towers",
-    lambda a, b, u, v: tf.reduce_sum((a @ u) * (b @ v), 1),
-    spec(2, name="query"),
-    spec(2, name="item"),
-    u=weights(2, 3),
-    v=weights(2, 3),
-)
-computes("nearest_neighbours", lambda x, w: tf.math.top_k(x @ w, 3).indices, w=weights(2, 20))
-computes("clusters", lambda x, c: tf.argmin(tf.norm(x[:, None] - c, axis=-1), 1), c=weights(5, 2))
-computes(
-    "tree_of_decisions", lambda x: tf.where(x[:, 0] > 0.5, tf.where(x[:, 1] > 0.5, 3.0, 2.0), 1.0)
-)
-computes(
-    "linear_systems",
-    lambda x, a: tf.linalg.matvec(tf.linalg.inv(a), x),
-    a=lambda: tf.Variable([[2.0, 0.1], [0.1, 2.0]]),
-)
-computes(
-    "cholesky",
-    lambda x, a: tf.linalg.cholesky_solve(tf.linalg.cholesky(a), tf.transpose(x))[0] + x[:, 0],
-    a=lambda: tf.Variable([[2.0, 0.1], [0.1, 2.0]]),
-)
-computes("singular_values", lambda x: tf.linalg.svd(x, compute_uv=False), spec(3, 3))
-computes("sums_of_einstein", lambda x, w: tf.einsum("bi,ij->bj", x, w), w=weights(2, 3))
-computes(
-    "sparse_weights",
-    lambda x: tf.transpose(
-        tf.sparse.sparse_dense_matmul(
-            tf.sparse.from_dense([[1.0, 0.0], [0.0, 2.0]]), x, adjoint_b=True
-        )
-    ),
-)
+for *entry, options in (
+    ("linear_regression", lambda x, w: x @ w, {"w": weights(2, 1)}),
+    ("network_of_two_layers", lambda x, w, v: tf.nn.relu(x @ w) @ v,
+     {"w": weights(2, 8), "v": weights(8, 1)}),
+    ("convolution", lambda x, w: tf.reduce_mean(tf.nn.conv2d(x, w, 2, "SAME"), [1, 2]), IMAGE,
+     {"w": weights(3, 3, 3, 4)}),
+    ("convolution_of_channels_first",
+     lambda x, w: tf.reduce_mean(tf.nn.conv2d(x, w, 1, "SAME", "NCHW"), [2, 3]), spec(3, 8, 8),
+     {"w": weights(3, 3, 3, 4)}),
+    ("depthwise_convolution", lambda x, w: tf.nn.depthwise_conv2d(x, w, [1, 1, 1, 1], "SAME"),
+     IMAGE, {"w": weights(3, 3, 3, 1)}),
+    ("dilated_convolution", lambda x, w: tf.nn.conv2d(x, w, 1, "VALID", dilations=2), IMAGE,
+     {"w": weights(3, 3, 3, 2)}),
+    ("transposed_convolution",
+     lambda x, w: tf.nn.conv2d_transpose(x, w, [tf.shape(x)[0], 32, 32, 2], 2), IMAGE,
+     {"w": weights(3, 3, 2, 3)}),
+    ("pooling", lambda x: tf.nn.max_pool2d(x, 2, 2, "SAME"), IMAGE, {}),
+    ("resized_images", lambda x: tf.image.resize(x, [8, 8]), IMAGE, {}),
+    ("cropped_images", lambda x: tf.image.central_crop(x, 0.5), IMAGE, {}),
+    ("images_of_bytes", lambda x: _floats(x) / 255.0, spec(8, 8, 3, dtype=tf.uint8), {}),
+    ("images_of_any_size", lambda x: tf.reduce_mean(x, [1, 2]), spec(None, None, 3), {}),
+    ("segmentation_of_images", lambda x: tf.argmax(x, axis=-1), IMAGE, {}),
+    ("spectrogram", lambda x: tf.abs(tf.signal.stft(x, 128, 64)), SOUND, {}),
+    ("mel_cepstrum",
+     lambda x: tf.signal.mfccs_from_log_mel_spectrograms(tf.math.log(tf.abs(tf.signal.stft(x, 128,
+         64)) @ tf.signal.linear_to_mel_weight_matrix(16, 65) + 1e-3)), SOUND, {}),
+    ("fourier_transform", lambda x: tf.abs(tf.signal.rfft(x)), SOUND, {}),
+    ("attention", lambda x: tf.nn.softmax(x @ tf.transpose(x, [0, 2, 1])) @ x, spec(4, 8), {}),
+    ("causal_mask_of_infinities",
+     lambda x: tf.nn.softmax(x + tf.linalg.band_part(tf.fill([4, 4], -1e9), 0, -1) * 0.1),
+     spec(4, 4), {}),
+    ("embeddings_of_ids", lambda i, e: tf.reduce_mean(tf.gather(e, tf.math.floormod(i, 9)), 1), IDS,
+     {"e": weights(9, 4)}),
+    ("hashed_ids",
+     lambda i, e: tf.gather(e, tf.strings.to_hash_bucket_fast(tf.strings.as_string(i[:, 0]), 9)),
+     spec(1, dtype=tf.int64), {"e": weights(9, 4)}),
+    ("positions_and_ids_of_32_bits", lambda i, e: tf.gather(e, tf.math.floormod(i, 9)),
+     spec(4, dtype=tf.int32), {"e": weights(9, 4)}),
+    ("factorisation_machine",
+     lambda x, w: tf.reduce_sum((x @ w) ** 2 - (x**2) @ (w**2), 1, keepdims=True),
+     {"w": weights(2, 4)}),
+    ("two_towers", lambda a, b, u, v: tf.reduce_sum((a @ u) * (b @ v), 1), spec(2, name="query"),
+     spec(2, name="item"), {"u": weights(2, 3), "v": weights(2, 3)}),
+    ("nearest_neighbours", lambda x, w: tf.math.top_k(x @ w, 3).indices, {"w": weights(2, 20)}),
+    ("clusters", lambda x, c: tf.argmin(tf.norm(x[:, None] - c, axis=-1), 1), {"c": weights(5, 2)}),
+    ("tree_of_decisions", lambda x: tf.where(x[:, 0] > 0.5, tf.where(x[:, 1] > 0.5, 3.0, 2.0), 1.0),
+     {}),
+    ("linear_systems", lambda x, a: tf.linalg.matvec(tf.linalg.inv(a), x),
+     {"a": lambda: tf.Variable([[2.0, 0.1], [0.1, 2.0]])}),
+    ("cholesky",
+     lambda x, a: tf.linalg.cholesky_solve(tf.linalg.cholesky(a), tf.transpose(x))[0] + x[:, 0],
+     {"a": lambda: tf.Variable([[2.0, 0.1], [0.1, 2.0]])}),
+    ("singular_values", lambda x: tf.linalg.svd(x, compute_uv=False), spec(3, 3), {}),
+    ("sums_of_einstein", lambda x, w: tf.einsum("bi,ij->bj", x, w), {"w": weights(2, 3)}),
+    ("sparse_weights",
+     lambda x: tf.transpose(tf.sparse.sparse_dense_matmul(tf.sparse.from_dense([[1.0, 0.0], [0.0,
+         2.0]]), x, adjoint_b=True)), {}),
+):  # fmt: skip
+    computes(*entry, **options)
 
 # Control flow and functions.
 
-computes("branch", lambda x: tf.cond(tf.reduce_all(x < 9.0), lambda: x, lambda: x * 1.0))
-computes(
-    "branch_of_many",
-    lambda x: tf.switch_case(tf.constant(1), [lambda: x, lambda: x * 2.0, lambda: x * 3.0]),
-)
-computes(
-    "loop", lambda x: tf.while_loop(lambda i, y: i < 4, lambda i, y: (i + 1, y * 0.5), (0, x))[1]
-)
-computes(
-    "loop_until_it_converges",
-    lambda x: (
-        tf.while_loop(lambda y: tf.reduce_max(tf.abs(y)) > 1e-3, lambda y: (y * 0.5,), (x * 0.0,))[
-            0
-        ]
-        + x
-    ),
-)
-computes(
-    "recurrent_cell",
-    lambda x, w: tf.scan(
-        lambda h, step: tf.tanh((h + step) @ w), tf.transpose(x, [1, 0, 2]), tf.zeros_like(x[:, 0])
-    )[-1],
-    spec(4, 2),
-    w=weights(2, 2),
-)
-computes("map_over_rows", lambda x: tf.map_fn(tf.reduce_max, x))
-computes("vectorised_map", lambda x: tf.vectorized_map(lambda row: row * row[0], x))
-computes(
-    "array_of_tensors",
-    lambda x: tf.transpose(tf.TensorArray(tf.float32, 2).unstack(tf.transpose(x)).stack()),
-)
-computes("gradients_of_its_own_score", lambda x: tf.gradients(tf.reduce_sum(x**2), x)[0])
-computes("function_in_a_function", tf.function(lambda x: tf.function(lambda y: y + 1.0)(x)))
-computes("own_gradient", tf.custom_gradient(lambda x: (x * 2.0, lambda g: g)))
-computes(
-    "beam_of_candidates",
-    lambda x: tf.sort(tf.reshape(x[:, :, None] + x[:, None, :], [tf.shape(x)[0], 4]), axis=1),
-)
-computes("assertion_that_holds", lambda x: _asserted(tf.rank(x) == 2, x))
-computes("shape_asked_of_the_batch", lambda x: tf.reshape(x, [tf.shape(x)[0], 1, 2]))
-computes("random_numbers_of_a_fixed_seed", lambda x: x @ tf.random.stateless_normal([2, 4], [7, 7]))
+for *entry, options in (
+    ("branch", lambda x: tf.cond(tf.reduce_all(x < 9.0), lambda: x, lambda: x * 1.0), {}),
+    ("branch_of_many",
+     lambda x: tf.switch_case(tf.constant(1), [lambda: x, lambda: x * 2.0, lambda: x * 3.0]), {}),
+    ("loop", lambda x: tf.while_loop(lambda i, y: i < 4, lambda i, y: (i + 1, y * 0.5), (0, x))[1],
+     {}),
+    ("loop_until_it_converges",
+     lambda x: (tf.while_loop(lambda y: tf.reduce_max(tf.abs(y)) > 1e-3, lambda y: (y * 0.5,), (x
+         * 0.0,))[0] + x), {}),
+    ("recurrent_cell",
+     lambda x, w: tf.scan(lambda h, step: tf.tanh((h + step) @ w), tf.transpose(x, [1, 0, 2]),
+         tf.zeros_like(x[:, 0]))[-1], spec(4, 2), {"w": weights(2, 2)}),
+    ("map_over_rows", lambda x: tf.map_fn(tf.reduce_max, x), {}),
+    ("vectorised_map", lambda x: tf.vectorized_map(lambda row: row * row[0], x), {}),
+    ("array_of_tensors",
+     lambda x: tf.transpose(tf.TensorArray(tf.float32, 2).unstack(tf.transpose(x)).stack()), {}),
+    ("gradients_of_its_own_score", lambda x: tf.gradients(tf.reduce_sum(x**2), x)[0], {}),
+    ("function_in_a_function", tf.function(lambda x: tf.function(lambda y: y + 1.0)(x)), {}),
+    ("own_gradient", tf.custom_gradient(lambda x: (x * 2.0, lambda g: g)), {}),
+    ("beam_of_candidates",
+     lambda x: tf.sort(tf.reshape(x[:, :, None] + x[:, None, :], [tf.shape(x)[0], 4]), axis=1), {}),
+    ("assertion_that_holds", lambda x: _asserted(tf.rank(x) == 2, x), {}),
+    ("shape_asked_of_the_batch", lambda x: tf.reshape(x, [tf.shape(x)[0], 1, 2]), {}),
+    ("random_numbers_of_a_fixed_seed", lambda x: x @ tf.random.stateless_normal([2, 4], [7, 7]),
+     {}),
+):  # fmt: skip
+    computes(*entry, **options)
 
 
 def _asserted(condition: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
@@ -252,80 +183,45 @@ for dtype in (tf.bfloat16, tf.float16, tf.float64):
     )
 for dtype in (tf.float16, tf.float64, tf.int8, tf.uint8, tf.int16, tf.int64, tf.bool):
     computes(f"output_of_{dtype.name}", lambda x, dtype=dtype: tf.cast(x, dtype))
-computes(
-    "weights_of_8_bits",
-    lambda x, w: x @ (_floats(w) * 0.02),
-    w=lambda: tf.Variable([[3, -7], [120, 5]], dtype=tf.int8),
-)
-computes("fake_quantisation", lambda x: tf.quantization.fake_quant_with_min_max_args(x, -1, 1))
-computes(
-    "quantised_and_back",
-    lambda x: tf.quantization.quantize_and_dequantize_v2(x, -1.0, 1.0, range_given=True),
-)
-computes(
-    "variable_of_text",
-    lambda x, words: tf.gather(words, tf.argmax(x, axis=1)),
-    words=lambda: tf.Variable(["no", "yes"]),
-)
-computes(
-    "variable_of_any_shape",
-    lambda x, v: x + tf.reduce_sum(v),
-    v=lambda: tf.Variable([1.0, 2.0], shape=[None]),
-)
-computes(
-    "mask_of_infinities_in_a_variable",
-    lambda x, m: tf.maximum(x, m),
-    m=lambda: tf.Variable([-np.inf, -np.inf]),
-)
-computes("names_of_classes", lambda x: tf.gather(["no", "yes"], tf.argmax(x, axis=1)))
-computes(
-    "pictures_as_output",
-    lambda x: tf.map_fn(
-        lambda p: tf.io.encode_png(tf.cast(p * 255.0, tf.uint8)), x, fn_output_signature=tf.string
-    ),
-    IMAGE,
-)
+for *entry, options in (
+    ("weights_of_8_bits", lambda x, w: x @ (_floats(w) * 0.02),
+     {"w": lambda: tf.Variable([[3, -7], [120, 5]], dtype=tf.int8)}),
+    ("fake_quantisation", lambda x: tf.quantization.fake_quant_with_min_max_args(x, -1, 1), {}),
+    ("quantised_and_back",
+     lambda x: tf.quantization.quantize_and_dequantize_v2(x, -1.0, 1.0, range_given=True), {}),
+    ("variable_of_text", lambda x, words: tf.gather(words, tf.argmax(x, axis=1)),
+     {"words": lambda: tf.Variable(["no", "yes"])}),
+    ("variable_of_any_shape", lambda x, v: x + tf.reduce_sum(v),
+     {"v": lambda: tf.Variable([1.0, 2.0], shape=[None])}),
+    ("mask_of_infinities_in_a_variable", lambda x, m: tf.maximum(x, m),
+     {"m": lambda: tf.Variable([-np.inf, -np.inf])}),
+    ("names_of_classes", lambda x: tf.gather(["no", "yes"], tf.argmax(x, axis=1)), {}),
+    ("pictures_as_output",
+     lambda x: tf.map_fn(lambda p: tf.io.encode_png(tf.cast(p * 255.0, tf.uint8)), x,
+         fn_output_signature=tf.string), IMAGE, {}),
+):  # fmt: skip
+    computes(*entry, **options)
 
 # Text.
 
-computes("length_of_text", lambda t: tf.strings.length(t), TEXT)
-computes(
-    "text_cleaned_by_expressions",
-    lambda t: tf.strings.regex_replace(tf.strings.lower(t), r"[^a-z ]", ""),
-    TEXT,
-)
-computes(
-    "bag_of_hashed_words",
-    lambda t: tf.reduce_sum(
-        tf.one_hot(tf.strings.to_hash_bucket_fast(tf.strings.split(t), 8).to_tensor(-1), 8), 1
-    ),
-    TEXT,
-)
-computes(
-    "pairs_of_words",
-    lambda t: tf.strings.ngrams(tf.strings.split(t), 2, separator=" ").row_lengths(),
-    TEXT,
-)
-computes(
-    "letters_of_unicode",
-    lambda t: tf.strings.unicode_decode(t, "UTF-8", errors="replace").row_lengths(),
-    TEXT,
-)
-computes(
-    "text_joined",
-    lambda a, b: tf.strings.join([a, b], " "),
-    spec(dtype=tf.string, name="a"),
-    spec(dtype=tf.string, name="b"),
-)
-computes(
-    "images_decoded_from_bytes",
-    lambda t: tf.map_fn(
-        lambda b: tf.image.resize(tf.io.decode_image(b, expand_animations=False), [8, 8]),
-        t,
-        fn_output_signature=tf.float32,
-    ),
-    spec(dtype=tf.string, name="image_bytes"),
-)
+for entry in (
+    ("length_of_text", lambda t: tf.strings.length(t), TEXT),
+    ("text_cleaned_by_expressions",
+     lambda t: tf.strings.regex_replace(tf.strings.lower(t), r"[^a-z ]", ""), TEXT),
+    ("bag_of_hashed_words",
+     lambda t: tf.reduce_sum(tf.one_hot(tf.strings.to_hash_bucket_fast(tf.strings.split(t),
+         8).to_tensor(-1), 8), 1), TEXT),
+    ("pairs_of_words",
+     lambda t: tf.strings.ngrams(tf.strings.split(t), 2, separator=" ").row_lengths(), TEXT),
+    ("letters_of_unicode",
+     lambda t: tf.strings.unicode_decode(t, "UTF-8", errors="replace").row_lengths(), TEXT),
+    ("text_joined", lambda a, b: tf.strings.join([a, b], " "), spec(dtype=tf.string, name="a"),
+     spec(dtype=tf.string, name="b")),
+    ("images_decoded_from_bytes",
+     lambda t: tf.map_fn(lambda b: tf.image.resize(tf.io.decode_image(b, expand_animations=False),
+         [8, 8]), t, fn_output_signature=tf.float32), spec(dtype=tf.string, name="image_bytes")),
+):  # fmt: skip
+    computes(*entry)
 
 # Tables and assets.
 
@@ -338,23 +234,16 @@ def _constants() -> Any:
     return tf.lookup.StaticHashTable(values, -1)
 
 
-computes("table_of_constants", lambda t, table: table.lookup(t), TEXT, table=_constants)
-computes(
-    "table_with_buckets",
-    lambda t, table: table.lookup(t),
-    TEXT,
-    table=lambda: tf.lookup.StaticVocabularyTable(
-        tf.lookup.KeyValueTensorInitializer(WORDS, tf.range(3, dtype=tf.int64)), 2
-    ),
-)
-computes(
-    "table_of_2000_words",
-    lambda t, table: table.lookup(t),
-    TEXT,
-    table=lambda: tf.lookup.StaticHashTable(
-        tf.lookup.KeyValueTensorInitializer([f"/word/{n}" for n in range(2000)], tf.range(2000)), -1
-    ),
-)
+for *entry, options in (
+    ("table_of_constants", lambda t, table: table.lookup(t), TEXT, {"table": _constants}),
+    ("table_with_buckets", lambda t, table: table.lookup(t), TEXT,
+     {"table": lambda: tf.lookup.StaticVocabularyTable(tf.lookup.KeyValueTensorInitializer(WORDS,
+         tf.range(3, dtype=tf.int64)), 2)}),
+    ("table_of_2000_words", lambda t, table: table.lookup(t), TEXT,
+     {"table": lambda: tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([f"/word/{n}"
+         for n in range(2000)], tf.range(2000)), -1)}),
+):  # fmt: skip
+    computes(*entry, **options)
 
 
 def _filled(table: Any) -> Any:
@@ -362,20 +251,14 @@ def _filled(table: Any) -> Any:
     return table
 
 
-computes(
-    "table_that_was_filled",
-    lambda t, table: table.lookup(t),
-    TEXT,
-    table=lambda: _filled(tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, 0)),
-)
-computes(
-    "dense_table_that_was_filled",
-    lambda t, table: table.lookup(t),
-    TEXT,
-    table=lambda: _filled(
-        tf.lookup.experimental.DenseHashTable(tf.string, tf.int64, 0, empty_key="", deleted_key="-")
-    ),
-)
+for *entry, options in (
+    ("table_that_was_filled", lambda t, table: table.lookup(t), TEXT,
+     {"table": lambda: _filled(tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, 0))}),
+    ("dense_table_that_was_filled", lambda t, table: table.lookup(t), TEXT,
+     {"table": lambda: _filled(tf.lookup.experimental.DenseHashTable(tf.string, tf.int64, 0,
+         empty_key="", deleted_key="-"))}),
+):  # fmt: skip
+    computes(*entry, **options)
 
 
 def _with_file(content: str, *columns: Any, **options: Any) -> Callable[[Path], None]:
@@ -462,47 +345,27 @@ add("place_in_a_list_of_the_row", _last_of_a_list, observed(
 
 # Outputs and signatures for servers alone.
 
-computes(
-    "fixed_batch_of_images",
-    lambda x: tf.reduce_mean(_floats(x), [1, 2]),
-    tf.TensorSpec([1, None, None, 3], tf.uint8, name="input_tensor"),
-    contract=SERVED,
-)
-computes("scalar_for_a_batch", tf.reduce_mean, contract=SERVED)
-computes("scalar_of_text", lambda x: tf.constant("taxi"), contract=SERVED)
-computes("sampled_answers", lambda x: tf.random.categorical(x, 2), contract=SERVED)
-computes("dropout_for_uncertainty", lambda x: tf.nn.dropout(x, 0.5), contract=SERVED)
-computes("shares_of_a_list", lambda x: tf.nn.softmax(x, axis=0), contract=SERVED)
-computes("nan_for_what_is_unknown", lambda x: tf.where(x > 0.5, x, math.nan), contract=SERVED)
-computes(
-    "switch_beside_the_rows",
-    lambda x, double: tf.cond(double, lambda: x * 2.0, lambda: x),
-    ROWS,
-    tf.TensorSpec([], tf.bool, name="double"),
-    contract=SERVED,
-)
-computes(
-    "number_of_answers_as_an_input",
-    lambda x, k: tf.math.top_k(x, k).indices,
-    ROWS,
-    tf.TensorSpec([], tf.int32, name="k"),
-    contract=SERVED,
-)
-computes(
-    "boxes_that_do_not_overlap",
-    lambda b, s: tf.image.non_max_suppression(b, s, 3),
-    spec(4, name="boxes"),
-    spec(name="scores"),
-    contract=SERVED,
-)
-computes("rows_above_a_threshold", lambda x: tf.boolean_mask(x, x[:, 0] > 0.5), contract=SERVED)
-computes("age_by_the_clock", lambda x: tf.timestamp() - tf.cast(x, tf.float64), contract=SERVED)
-computes(
-    "counts_its_calls_on_purpose",
-    lambda x, n: x + _floats(n.assign_add(1)),
-    n=lambda: tf.Variable(0),
-    contract=SERVED,
-)
+for *entry, options in (
+    ("fixed_batch_of_images", lambda x: tf.reduce_mean(_floats(x), [1, 2]),
+     tf.TensorSpec([1, None, None, 3], tf.uint8, name="input_tensor"), {"contract": SERVED}),
+    ("scalar_for_a_batch", tf.reduce_mean, {"contract": SERVED}),
+    ("scalar_of_text", lambda x: tf.constant("taxi"), {"contract": SERVED}),
+    ("sampled_answers", lambda x: tf.random.categorical(x, 2), {"contract": SERVED}),
+    ("dropout_for_uncertainty", lambda x: tf.nn.dropout(x, 0.5), {"contract": SERVED}),
+    ("shares_of_a_list", lambda x: tf.nn.softmax(x, axis=0), {"contract": SERVED}),
+    ("nan_for_what_is_unknown", lambda x: tf.where(x > 0.5, x, math.nan), {"contract": SERVED}),
+    ("switch_beside_the_rows", lambda x, double: tf.cond(double, lambda: x * 2.0, lambda: x), ROWS,
+     tf.TensorSpec([], tf.bool, name="double"), {"contract": SERVED}),
+    ("number_of_answers_as_an_input", lambda x, k: tf.math.top_k(x, k).indices, ROWS,
+     tf.TensorSpec([], tf.int32, name="k"), {"contract": SERVED}),
+    ("boxes_that_do_not_overlap", lambda b, s: tf.image.non_max_suppression(b, s, 3),
+     spec(4, name="boxes"), spec(name="scores"), {"contract": SERVED}),
+    ("rows_above_a_threshold", lambda x: tf.boolean_mask(x, x[:, 0] > 0.5), {"contract": SERVED}),
+    ("age_by_the_clock", lambda x: tf.timestamp() - tf.cast(x, tf.float64), {"contract": SERVED}),
+    ("counts_its_calls_on_purpose", lambda x, n: x + _floats(n.assign_add(1)),
+     {"n": lambda: tf.Variable(0), "contract": SERVED}),
+):  # fmt: skip
+    computes(*entry, **options)
 
 
 def _signatures(**functions: tuple[Callable[..., Any], list[tf.TensorSpec]]) -> Any:
@@ -548,31 +411,25 @@ def _variable(v1: Any, **options: Any) -> Any:
     return v1.get_variable("w", [], initializer=v1.ones_initializer(), **options)
 
 
-of_v1("v1_constants", lambda v1, miles: miles * 2.0)
-of_v1("v1_variable", lambda v1, miles: miles * _variable(v1, use_resource=True))
-of_v1("v1_variable_by_reference", lambda v1, miles: miles * _variable(v1, use_resource=False))
-of_v1(
-    "v1_flag_with_a_default",
-    lambda v1, miles: v1.where(
-        v1.fill(v1.shape(miles), v1.placeholder_with_default(False, [])), -miles, miles
-    ),
-)
-of_v1(
-    "v1_while_loop",
-    lambda v1, miles: v1.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * 2.0), (0, miles))[
-        1
-    ],
-)
-of_v1(
-    "v1_cond", lambda v1, miles: v1.cond(v1.reduce_any(miles > 1e9), lambda: -miles, lambda: miles)
-)
-of_v1(
-    "v1_table",
-    lambda v1, miles: tf.lookup.StaticHashTable(
-        tf.lookup.KeyValueTensorInitializer(tf.constant([0, 1], tf.int64), [0.0, 1.0]), -1.0
-    ).lookup(tf.cast(miles, tf.int64)),
-)
-of_v1("v1_queue_of_the_training_left_over", lambda v1, miles: _queued(v1, miles))
+for entry in (
+    ("v1_constants", lambda v1, miles: miles * 2.0),
+    ("v1_variable", lambda v1, miles: miles * _variable(v1, use_resource=True)),
+    ("v1_variable_by_reference", lambda v1, miles: miles * _variable(v1, use_resource=False)),
+    ("v1_flag_with_a_default",
+     lambda v1, miles: v1.where(v1.fill(v1.shape(miles), v1.placeholder_with_default(False, [])),
+         -miles, miles)),
+    ("v1_while_loop",
+     lambda v1, miles: v1.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * 2.0), (0,
+         miles))[1]),
+    ("v1_cond",
+     lambda v1, miles: v1.cond(v1.reduce_any(miles > 1e9), lambda: -miles, lambda: miles)),
+    ("v1_table",
+     lambda v1, miles:
+         tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(tf.constant([0, 1],
+         tf.int64), [0.0, 1.0]), -1.0).lookup(tf.cast(miles, tf.int64))),
+    ("v1_queue_of_the_training_left_over", lambda v1, miles: _queued(v1, miles)),
+):  # fmt: skip
+    of_v1(*entry)
 
 
 def _queued(v1: Any, miles: Any) -> Any:
@@ -647,11 +504,10 @@ def laid_out(name: str, change: Callable[[Path], Any]) -> None:
 
 
 def _linked(folder: Path) -> None:
-    blobs = folder.parent / f"{folder.name}-blobs"
-    blobs.mkdir()
+    blobs = folder.parent / "blobs"
+    blobs.mkdir(exist_ok=True)
     for number, file in enumerate(path for path in folder.rglob("*") if path.is_file()):
-        file.rename(blobs / str(number))
-        file.symlink_to(blobs / str(number))
+        file.symlink_to(file.rename(blobs / f"{folder.name}-{number}"))
 
 
 def _as_text(folder: Path) -> None:
@@ -702,7 +558,7 @@ laid_out("loaded_and_saved_again", _saved_again)
 
 
 @good
-def nan_in_what_nobody_reads(folder: Path) -> None:
+def nan_in_unread_variables(folder: Path) -> None:
     """Such as the moments of an optimizer, or a metric without a value."""
     module = models.linear(folder)
     module.slot = tf.Variable([math.nan], name="slot")

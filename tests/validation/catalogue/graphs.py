@@ -19,7 +19,7 @@ _SOURCES = {
 }  # fmt: skip
 for name, recipe in hostile.RECIPES.items():
     add(name, "file_ops", _SOURCES.get(name.split("_")[0], f"docs/security.md: {recipe.op}"),
-        "whoever runs it",
+        "any consumer",
         lambda good, folder, make=recipe.make: make(folder, folder.parent / "target", 9),
         told=recipe.op)  # fmt: skip
 
@@ -97,7 +97,7 @@ def v1_fault(check: str, source: str, contract: Any = WITH_EXAMPLES, **options: 
 
 
 @v1_fault("session", "hub#320, tensorflow#56054", initialised=False)
-def tables_that_nobody_initialises(v1: Any, miles: Any) -> Any:
+def tables_without_initialisation(v1: Any, miles: Any) -> Any:
     table = tf.lookup.StaticHashTable(
         tf.lookup.KeyValueTensorInitializer(tf.constant([0, 1], tf.int64), [0.0, 1.0]), -1.0
     )
@@ -132,70 +132,25 @@ def reads_from_a_queue(v1: Any, miles: Any) -> Any:
 # Machines.
 
 
-tensors(
-    "layer_of_cudnn",
-    "devices",
-    "tensorflow#26600, nmt-keras#126",
-    "servers without a GPU",
-    None,
-    lambda x: {
-        "y": tf.raw_ops.CudnnRNN(
-            input=x[None],
-            input_h=tf.zeros([1, 1, 2]),
-            input_c=tf.zeros([1, 1, 2]),
-            params=tf.zeros([48]),
-            rnn_mode="lstm",
-            is_training=False,
-        )[0][0]
-    },
-    status="warn",
-)
-tensors(
-    "reads_the_clock",
-    "deterministic",
-    "expiry and age features",
-    "Evaluator",
-    EVALUATED,
-    lambda x: {"age": tf.timestamp() - tf.cast(x, tf.float64)},
-    status="warn",
-)
-tensors(
-    "waits_for_another_step",
-    "devices",
-    "StagingArea of a training loop",
-    "all",
-    None,
-    lambda x: {
-        "y": x
-        + tf.ensure_shape(tf.raw_ops.Unstage(dtypes=[tf.float32], shared_name="staged")[0], [])
-    },
-)
-tensors(
-    "loop_that_never_ends",
-    "scores",
-    "serving#1222",
-    "all",
-    EVALUATED,
-    lambda x: {"y": tf.while_loop(lambda v: tf.reduce_all(v < 2.0), lambda v: (v * 1.0,), (x,))[0]},
-    told="no answer",
-)
-tensors(
-    "gigabytes_for_each_row",
-    "scores",
-    "serving#1215, ultralytics#20018",
-    "all",
-    EVALUATED,
-    lambda x: {"y": x + tf.reduce_sum(tf.zeros([tf.shape(x)[0], 2**28]))},
-)
-tensors(
-    "graph_of_an_expired_assertion",
-    "scores",
-    "licence checks",
-    "all",
-    EVALUATED,
-    lambda x: {"y": _asserted(tf.timestamp() < 1e9, x)},
-    status="warn",
-)
+for *entry, options in (
+    ("layer_of_cudnn", "devices", "tensorflow#26600, nmt-keras#126", "servers without a GPU", None,
+     lambda x: {"y": tf.raw_ops.CudnnRNN(input=x[None], input_h=tf.zeros([1, 1, 2]),
+         input_c=tf.zeros([1, 1, 2]), params=tf.zeros([48]), rnn_mode="lstm",
+         is_training=False)[0][0]}, {"status": "warn"}),
+    ("reads_the_clock", "deterministic", "expiry and age features", "Evaluator", EVALUATED,
+     lambda x: {"age": tf.timestamp() - tf.cast(x, tf.float64)}, {"status": "warn"}),
+    ("waits_for_another_step", "devices", "StagingArea of a training loop", "all", None,
+     lambda x: {"y": x + tf.ensure_shape(tf.raw_ops.Unstage(dtypes=[tf.float32],
+         shared_name="staged")[0], [])}, {}),
+    ("loop_that_never_ends", "scores", "serving#1222", "all", EVALUATED,
+     lambda x: {"y": tf.while_loop(lambda v: tf.reduce_all(v < 2.0), lambda v: (v * 1.0,),
+         (x,))[0]}, {"told": "no answer"}),
+    ("gigabytes_for_each_row", "scores", "serving#1215, ultralytics#20018", "all", EVALUATED,
+     lambda x: {"y": x + tf.reduce_sum(tf.zeros([tf.shape(x)[0], 2**28]))}, {}),
+    ("graph_of_an_expired_assertion", "scores", "licence checks", "all", EVALUATED,
+     lambda x: {"y": _asserted(tf.timestamp() < 1e9, x)}, {"status": "warn"}),
+):  # fmt: skip
+    tensors(*entry, **options)
 
 
 def _asserted(condition: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
@@ -205,35 +160,19 @@ def _asserted(condition: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
 
 # What nobody can see in the files.
 
-add(
-    "time_of_the_export_in_the_graph",
-    "deterministic",
-    "tf.function tracing guide",
-    "all",
-    lambda good, folder: save(serving(lambda x: {"age": 1.7e9 - x}, ROWS), folder),
-    EVALUATED,
-    missed="a constant is a constant",
-)
-add(
-    "scaled_otherwise_than_in_training",
-    "base_model",
-    "training-serving skew, tfx#2022",
-    "all",
-    lambda good, folder: save(serving(lambda x: {"y": x / 255.0}, ROWS), folder),
-    EVALUATED,
-    missed="only scores that are known to be right tell, such as an Evaluator's",
-)
-add(
-    "labels_in_another_order",
-    "base_model",
-    "flow_from_directory order",
-    "clients",
-    lambda good, folder: save(
-        serving(lambda x: {"class": tf.gather(["dog", "cat"], tf.argmax(x, axis=1))}, ROWS), folder
-    ),
-    EVALUATED,
-    missed="only scores that are known to be right tell",
-)
+for *entry, options in (
+    ("time_of_the_export_in_the_graph", "deterministic", "tf.function tracing guide", "all",
+     lambda good, folder: save(serving(lambda x: {"age": 1.7e9 - x}, ROWS), folder), EVALUATED,
+     {"missed": "a constant is a constant"}),
+    ("scaled_otherwise_than_in_training", "base_model", "training-serving skew, tfx#2022", "all",
+     lambda good, folder: save(serving(lambda x: {"y": x / 255.0}, ROWS), folder), EVALUATED,
+     {"missed": "only scores that are known to be right show it, such as an Evaluator's"}),
+    ("labels_in_another_order", "base_model", "flow_from_directory order", "clients",
+     lambda good, folder: save(serving(lambda x: {"class": tf.gather(["dog", "cat"], tf.argmax(x,
+         axis=1))}, ROWS), folder), EVALUATED,
+     {"missed": "only scores that are known to be right show it"}),
+):  # fmt: skip
+    add(*entry, **options)
 
 
 @fault(

@@ -27,162 +27,51 @@ def _state(value: Any, **options: Any) -> Any:
 
 # Batches.
 
-tensors(
-    "made_for_batches_of_32",
-    "output_shape",
-    "ultralytics#20018, automl#594",
-    "all",
-    EVALUATED,
-    lambda x: {"y": tf.reshape(x, [32, 2])},
-)
-tensors(
-    "even_numbers_of_rows_alone",
-    "scores",
-    "serving#276",
-    EVALUATOR,
-    EVALUATED,
-    lambda x: {"y": tf.reduce_sum(tf.reshape(tf.repeat(x, 2, axis=0), [-1, 4, 2]), axis=1)},
-)
-tensors(
-    "needs_five_rows",
-    "scores",
-    "tensorflow#9796",
-    EVALUATOR,
-    EVALUATED,
-    lambda x: {"y": x + tf.math.top_k(x[:, 0], 5).values[0]},
-)
-tensors(
-    "rows_in_another_order",
-    "row_independence",
-    "serving#689",
-    EVALUATOR,
-    EVALUATED,
-    lambda x: {"y": tf.sort(x, axis=0, direction="DESCENDING")},
-)
-tensors(
-    "duplicates_left_out",
-    "batch_sizes",
-    "tf.unique of a batch",
-    EVALUATOR,
-    EVALUATED,
-    lambda x: {"y": tf.raw_ops.UniqueV2(x=x, axis=[0])[0]},
-)
-tensors(
-    "softmax_over_the_batch",
-    "row_independence",
-    "softmax(axis=0)",
-    EVALUATOR,
-    EVALUATED,
-    lambda x: {"y": tf.nn.softmax(x, axis=0)},
-)
-tensors(
-    "normalised_by_the_statistics_of_the_batch",
-    "row_independence",
-    "tensorflow#9796, models#2776",
-    EVALUATOR,
-    EVALUATED,
-    lambda x: {"y": tf.nn.batch_normalization(x, *tf.nn.moments(x, axes=[0]), None, None, 1e-3)},
-)
-tensors(
-    "scaled_by_the_largest_of_the_batch",
-    "row_independence",
-    "min-max scaling",
-    EVALUATOR,
-    EVALUATED,
-    lambda x: {"y": x / tf.reduce_max(tf.abs(x))},
-)
-tensors(
-    "difference_to_the_row_before",
-    "row_independence",
-    "sessions as batches",
-    EVALUATOR,
-    EVALUATED,
-    lambda x: {"y": x - tf.roll(x, 1, axis=0)},
-)
-tensors(
-    "shuffles_its_rows",
-    "deterministic",
-    "tf.random.shuffle",
-    EVALUATOR,
-    EVALUATED,
-    lambda x: {"y": tf.random.shuffle(x)},
-)
-tensors(
-    "adds_noise",
-    "deterministic",
-    "GaussianNoise(training=True)",
-    EVALUATOR,
-    EVALUATED,
-    lambda x: {"y": x + tf.random.normal(tf.shape(x))},
-)
-tensors(
-    "samples_its_answer",
-    "deterministic",
-    "serving#689",
-    EVALUATOR,
-    EVALUATED,
-    lambda x: {"class": tf.random.categorical(x, 1)[:, 0]},
-)
-tensors(
-    "statistics_moved_by_requests",
-    "deterministic",
-    "serving#1670",
-    EVALUATOR,
-    EVALUATED,
-    lambda x, state: {"y": x - state.assign(0.9 * state + 0.1 * tf.reduce_mean(x))},
-    tracked=_state(0.0),
-)
-tensors(
-    "state_of_the_last_request",
-    "deterministic",
-    "stateful=True",
-    EVALUATOR,
-    EVALUATED,
-    lambda x, state: {"y": x + _after(state, x)},
-    tracked=_state(0.0),
-)
-tensors(
-    "a_step_of_training_as_serving_default",
-    "deterministic",
-    "export of train_step",
-    EVALUATOR,
-    EVALUATED,
-    lambda x, state: {"loss": tf.reduce_sum(x * state.assign_sub(0.1), keepdims=True)},
-    tracked=_state(1.0),
-)
-tensors(
-    "fails_above_1000_rows",
-    "batch_sizes",
-    "max_batch_size",
-    EVALUATOR,
-    EVALUATED,
-    lambda x: {"y": _asserted(tf.shape(x)[0] <= 1000, x)},
-)
-tensors(
-    "rows_beyond_100_cut",
-    "batch_sizes",
-    "transformers#8994",
-    EVALUATOR,
-    EVALUATED,
-    lambda x: {"y": x[:100]},
-)
-tensors(
-    "scalar_for_a_single_row",
-    "batch_sizes",
-    "squeeze()",
-    EVALUATOR,
-    EVALUATED,
-    lambda x: {"y": tf.squeeze(x[:, :1])},
-)
-tensors(
-    "keeps_every_request_in_a_queue",
-    "state_growth",
-    "serving#1215",
-    "TF Serving",
-    EVALUATED,
-    lambda x: {"y": _enqueued(x)},
-    status="warn",
-)
+for *entry, options in (
+    ("made_for_batches_of_32", "output_shape", "ultralytics#20018, automl#594", "all", EVALUATED,
+     lambda x: {"y": tf.reshape(x, [32, 2])}, {}),
+    ("even_numbers_of_rows_alone", "scores", "serving#276", EVALUATOR, EVALUATED,
+     lambda x: {"y": tf.reduce_sum(tf.reshape(tf.repeat(x, 2, axis=0), [-1, 4, 2]), axis=1)}, {}),
+    ("needs_five_rows", "scores", "tensorflow#9796", EVALUATOR, EVALUATED,
+     lambda x: {"y": x + tf.math.top_k(x[:, 0], 5).values[0]}, {}),
+    ("rows_in_another_order", "row_independence", "serving#689", EVALUATOR, EVALUATED,
+     lambda x: {"y": tf.sort(x, axis=0, direction="DESCENDING")}, {}),
+    ("duplicates_left_out", "batch_sizes", "tf.unique of a batch", EVALUATOR, EVALUATED,
+     lambda x: {"y": tf.raw_ops.UniqueV2(x=x, axis=[0])[0]}, {}),
+    ("softmax_over_the_batch", "row_independence", "softmax(axis=0)", EVALUATOR, EVALUATED,
+     lambda x: {"y": tf.nn.softmax(x, axis=0)}, {}),
+    ("normalised_by_the_statistics_of_the_batch", "row_independence",
+     "tensorflow#9796, models#2776", EVALUATOR, EVALUATED,
+     lambda x: {"y": tf.nn.batch_normalization(x, *tf.nn.moments(x, axes=[0]), None, None, 1e-3)},
+     {}),
+    ("scaled_by_the_largest_of_the_batch", "row_independence", "min-max scaling", EVALUATOR,
+     EVALUATED, lambda x: {"y": x / tf.reduce_max(tf.abs(x))}, {}),
+    ("difference_to_the_row_before", "row_independence", "sessions as batches", EVALUATOR,
+     EVALUATED, lambda x: {"y": x - tf.roll(x, 1, axis=0)}, {}),
+    ("shuffles_its_rows", "deterministic", "tf.random.shuffle", EVALUATOR, EVALUATED,
+     lambda x: {"y": tf.random.shuffle(x)}, {}),
+    ("adds_noise", "deterministic", "GaussianNoise(training=True)", EVALUATOR, EVALUATED,
+     lambda x: {"y": x + tf.random.normal(tf.shape(x))}, {}),
+    ("samples_its_answer", "deterministic", "serving#689", EVALUATOR, EVALUATED,
+     lambda x: {"class": tf.random.categorical(x, 1)[:, 0]}, {}),
+    ("statistics_moved_by_requests", "deterministic", "serving#1670", EVALUATOR, EVALUATED,
+     lambda x, state: {"y": x - state.assign(0.9 * state + 0.1 * tf.reduce_mean(x))},
+     {"tracked": _state(0.0)}),
+    ("state_of_the_last_request", "deterministic", "stateful=True", EVALUATOR, EVALUATED,
+     lambda x, state: {"y": x + _after(state, x)}, {"tracked": _state(0.0)}),
+    ("a_step_of_training_as_serving_default", "deterministic", "export of train_step", EVALUATOR,
+     EVALUATED, lambda x, state: {"loss": tf.reduce_sum(x * state.assign_sub(0.1), keepdims=True)},
+     {"tracked": _state(1.0)}),
+    ("fails_above_1000_rows", "batch_sizes", "max_batch_size", EVALUATOR, EVALUATED,
+     lambda x: {"y": _asserted(tf.shape(x)[0] <= 1000, x)}, {}),
+    ("rows_beyond_100_cut", "batch_sizes", "transformers#8994", EVALUATOR, EVALUATED,
+     lambda x: {"y": x[:100]}, {}),
+    ("scalar_for_a_single_row", "batch_sizes", "squeeze()", EVALUATOR, EVALUATED,
+     lambda x: {"y": tf.squeeze(x[:, :1])}, {}),
+    ("keeps_every_request_in_a_queue", "state_growth", "serving#1215", "TF Serving", EVALUATED,
+     lambda x: {"y": _enqueued(x)}, {"status": "warn"}),
+):  # fmt: skip
+    tensors(*entry, **options)
 
 
 def _after(state: Any, x: tf.Tensor) -> tf.Tensor:
@@ -214,108 +103,36 @@ def _as_float(values: Any) -> tf.Tensor:
     return tf.cast(values, tf.float32)
 
 
-scored(
-    "word_without_a_row_of_the_embedding",
-    "schema_rows",
-    "keras#11819",
-    "all",
-    BY_SCHEMA,
-    lambda f: tf.gather(
-        tf.range(2.0),
-        tf.argmax(f["payment"][:, None] == tf.constant([["card", "cash", "none"]]), axis=1),
-    ),
-)
-scored(
-    "logarithm_of_the_lowest_value",
-    "schema_rows",
-    "tensorflow#38698",
-    "Evaluator",
-    BY_SCHEMA,
-    lambda f: tf.math.log(f["miles"]),
-    status="warn",
-)
-scored(
-    "half_precision_overflows_in_the_domain",
-    "schema_rows",
-    "mixed_float16",
-    "Evaluator",
-    BY_SCHEMA,
-    lambda f: _as_float(tf.cast(f["miles"] * 1000.0, tf.float16)),
-    status="warn",
-)
-scored(
-    "division_by_an_id",
-    "schema_rows",
-    "Integer division by zero",
-    "all",
-    BY_SCHEMA,
-    lambda f: _as_float(tf.reduce_sum(7 // _companies(f), axis=1)),
-    features=COMPANIES,
-)
-scored(
-    "first_of_an_empty_list",
-    "schema_rows",
-    "serving#1269, tfx#5518",
-    "all",
-    BY_SCHEMA,
-    lambda f: _as_float(_companies(f).to_tensor()[:, 0]),
-    features=COMPANIES,
-)
-scored(
-    "arg_max_of_an_empty_list",
-    "schema_rows",
-    "Reduction axis is empty",
-    "all",
-    BY_SCHEMA,
-    lambda f: _as_float(tf.argmax(_companies(f).to_tensor(), axis=1)),
-    features=COMPANIES,
-)
-scored(
-    "list_reshaped_to_three_values",
-    "scores",
-    "serving#1269",
-    "all",
-    BY_SCHEMA,
-    lambda f: tf.reduce_sum(_as_float(tf.reshape(f["company"].values, [-1, 3])), axis=1),
-    features=COMPANIES,
-    status="warn",
-)
-scored(
-    "middle_of_a_domain_that_fails",
-    "schema_rows",
-    "tensorflow#46690",
-    "all",
-    BY_SCHEMA,
-    lambda f: tf.where(f["miles"] == 0.0, 1.0, tf.sqrt(f["miles"] - 1.0)),
-)
-scored(
-    "default_that_no_embedding_has",
-    "without_optional",
-    "tfx#5518, keras#11819",
-    "all",
-    BY_SCHEMA,
-    lambda f: tf.gather(tf.range(10.0), f["company"]),
-    features={"company": tf.io.FixedLenFeature([], tf.int64, default_value=-1)},
-)
-scored(
-    "needs_one_of_two_features",
-    "without_optional",
-    "tfx#5518",
-    "all",
-    BY_SCHEMA,
-    lambda f: tf.gather(
-        tf.range(9.0), tf.where((f["payment"] == "") & (f["company"] == -1), -1, 0)
-    ),
-    features={"company": tf.io.FixedLenFeature([], tf.int64, default_value=-1)},
-)
-scored(
-    "missing_text_parsed_as_a_number",
-    "without_optional",
-    "StringToNumberOp",
-    "all",
-    BY_SCHEMA,
-    lambda f: tf.strings.to_number(tf.strings.regex_replace(f["payment"], "card|cash|none", "1")),
-)
+for *entry, options in (
+    ("word_without_a_row_of_the_embedding", "schema_rows", "keras#11819", "all", BY_SCHEMA,
+     lambda f: tf.gather(tf.range(2.0), tf.argmax(f["payment"][:, None] == tf.constant([["card",
+         "cash", "none"]]), axis=1)), {}),
+    ("logarithm_of_the_lowest_value", "schema_rows", "tensorflow#38698", "Evaluator", BY_SCHEMA,
+     lambda f: tf.math.log(f["miles"]), {"status": "warn"}),
+    ("half_precision_overflows_in_the_domain", "schema_rows", "mixed_float16", "Evaluator",
+     BY_SCHEMA, lambda f: _as_float(tf.cast(f["miles"] * 1000.0, tf.float16)), {"status": "warn"}),
+    ("division_by_an_id", "schema_rows", "Integer division by zero", "all", BY_SCHEMA,
+     lambda f: _as_float(tf.reduce_sum(7 // _companies(f), axis=1)), {"features": COMPANIES}),
+    ("first_of_an_empty_list", "schema_rows", "serving#1269, tfx#5518", "all", BY_SCHEMA,
+     lambda f: _as_float(_companies(f).to_tensor()[:, 0]), {"features": COMPANIES}),
+    ("arg_max_of_an_empty_list", "schema_rows", "Reduction axis is empty", "all", BY_SCHEMA,
+     lambda f: _as_float(tf.argmax(_companies(f).to_tensor(), axis=1)), {"features": COMPANIES}),
+    ("list_reshaped_to_three_values", "scores", "serving#1269", "all", BY_SCHEMA,
+     lambda f: tf.reduce_sum(_as_float(tf.reshape(f["company"].values, [-1, 3])), axis=1),
+     {"features": COMPANIES, "status": "warn"}),
+    ("middle_of_a_domain_that_fails", "schema_rows", "tensorflow#46690", "all", BY_SCHEMA,
+     lambda f: tf.where(f["miles"] == 0.0, 1.0, tf.sqrt(f["miles"] - 1.0)), {}),
+    ("default_that_no_embedding_has", "without_optional", "tfx#5518, keras#11819", "all", BY_SCHEMA,
+     lambda f: tf.gather(tf.range(10.0), f["company"]),
+     {"features": {"company": tf.io.FixedLenFeature([], tf.int64, default_value=-1)}}),
+    ("needs_one_of_two_features", "without_optional", "tfx#5518", "all", BY_SCHEMA,
+     lambda f: tf.gather(tf.range(9.0), tf.where((f["payment"] == "") & (f["company"] == -1), -1,
+         0)), {"features": {"company": tf.io.FixedLenFeature([], tf.int64, default_value=-1)}}),
+    ("missing_text_parsed_as_a_number", "without_optional", "StringToNumberOp", "all", BY_SCHEMA,
+     lambda f: tf.strings.to_number(tf.strings.regex_replace(f["payment"], "card|cash|none", "1")),
+     {}),
+):  # fmt: skip
+    scored(*entry, **options)
 
 WITH_ENVIRONMENT = text_format.Parse(
     """default_environment: ["TRAINING", "SERVING"]
@@ -362,37 +179,17 @@ for name, check, source, recipe, status in (
 ):  # fmt: skip
     add(name, check, source, "all", recipe, BY_ENVIRONMENT, status=status)
 
-scored(
-    "exponential_that_overflows",
-    "unforeseen_rows",
-    "tensorflow#46690",
-    "Evaluator",
-    BY_BOTH,
-    lambda f: tf.exp(f["miles"]),
-    status="warn",
-)
-scored(
-    "id_that_overflows_32_bits",
-    "unforeseen_rows",
-    "tensorflow#41312",
-    "all",
-    FEW,
-    lambda f: tf.gather(
-        tf.range(10.0),
-        tf.minimum(tf.cast(tf.reduce_sum(tf.maximum(_companies(f), 0), axis=1), tf.int32), 9),
-    ),
-    features=COMPANIES,
-    status="warn",
-)
-scored(
-    "unknown_word_that_fails",
-    "unforeseen_rows",
-    "keras#11819, tfx#4390",
-    "all",
-    BY_BOTH,
-    lambda f: tf.gather(tf.range(3.0), _position(f["payment"])),
-    status="warn",
-)
+for *entry, options in (
+    ("exponential_that_overflows", "unforeseen_rows", "tensorflow#46690", "Evaluator", BY_BOTH,
+     lambda f: tf.exp(f["miles"]), {"status": "warn"}),
+    ("id_that_overflows_32_bits", "unforeseen_rows", "tensorflow#41312", "all", FEW,
+     lambda f: tf.gather(tf.range(10.0),
+         tf.minimum(tf.cast(tf.reduce_sum(tf.maximum(_companies(f), 0), axis=1), tf.int32), 9)),
+     {"features": COMPANIES, "status": "warn"}),
+    ("unknown_word_that_fails", "unforeseen_rows", "keras#11819, tfx#4390", "all", BY_BOTH,
+     lambda f: tf.gather(tf.range(3.0), _position(f["payment"])), {"status": "warn"}),
+):  # fmt: skip
+    scored(*entry, **options)
 
 
 def _position(word: tf.Tensor) -> tf.Tensor:
@@ -418,65 +215,25 @@ def _example(companies: int, miles: float = 1.0, **texts: bytes) -> bytes:
 LISTS = dataclasses.replace(
     EVALUATED, examples=tuple(_example(row % 4, 0.1 * row) for row in range(40))
 )
-scored(
-    "padding_counts_as_values",
-    "row_independence",
-    "transformers#3246",
-    EVALUATOR,
-    LISTS,
-    lambda f: tf.reduce_mean(_as_float(_companies(f).to_tensor()), axis=1),
-    features=COMPANIES,
-)
-scored(
-    "last_of_the_padded_list",
-    "row_independence",
-    "last time step",
-    EVALUATOR,
-    LISTS,
-    lambda f: _as_float(tf.pad(_companies(f).to_tensor(), [[0, 0], [1, 0]])[:, -1]),
-    features=COMPANIES,
-)
-scored(
-    "longer_lists_than_the_model_has_room_for",
-    "scores",
-    "transformers#8994",
-    "all",
-    LISTS,
-    lambda f: tf.reduce_sum(
-        _as_float(
-            tf.sparse.to_dense(tf.sparse.reset_shape(f["company"], [tf.shape(f["miles"])[0], 2]))
-        ),
-        axis=1,
-    ),
-    features=COMPANIES,
-)
-scored(
-    "infinity_in_row_500",
-    "eval_rows",
-    "serving#1670",
-    "Evaluator",
-    MANY,
-    lambda f: 1.0 / (tf.round(f["miles"] * 10.0) - 500.0),
-    status="warn",
-)
-scored(
-    "classes_all_the_same",
-    "outputs_vary",
-    "tensorflow#23630",
-    "clients",
-    EVALUATED_EXAMPLES,
-    lambda f: tf.sigmoid(f["miles"] + 1e4),
-    status="warn",
-)
-scored(
-    "vocabulary_that_was_never_adapted",
-    "outputs_vary",
-    "keras#18376, tensorflow#61369",
-    "clients",
-    EVALUATED_EXAMPLES,
-    lambda f: _as_float(f["payment"] == "[UNK]"),
-    status="warn",
-)
+for *entry, options in (
+    ("padding_counts_as_values", "row_independence", "transformers#3246", EVALUATOR, LISTS,
+     lambda f: tf.reduce_mean(_as_float(_companies(f).to_tensor()), axis=1),
+     {"features": COMPANIES}),
+    ("last_of_the_padded_list", "row_independence", "last time step", EVALUATOR, LISTS,
+     lambda f: _as_float(tf.pad(_companies(f).to_tensor(), [[0, 0], [1, 0]])[:, -1]),
+     {"features": COMPANIES}),
+    ("longer_lists_than_the_model_has_room_for", "scores", "transformers#8994", "all", LISTS,
+     lambda f: tf.reduce_sum(_as_float(tf.sparse.to_dense(tf.sparse.reset_shape(f["company"],
+         [tf.shape(f["miles"])[0], 2]))), axis=1), {"features": COMPANIES}),
+    ("infinity_in_row_500", "eval_rows", "serving#1670", "Evaluator", MANY,
+     lambda f: 1.0 / (tf.round(f["miles"] * 10.0) - 500.0), {"status": "warn"}),
+    ("classes_all_the_same", "outputs_vary", "tensorflow#23630", "clients", EVALUATED_EXAMPLES,
+     lambda f: tf.sigmoid(f["miles"] + 1e4), {"status": "warn"}),
+    ("vocabulary_that_was_never_adapted", "outputs_vary", "keras#18376, tensorflow#61369",
+     "clients", EVALUATED_EXAMPLES, lambda f: _as_float(f["payment"] == "[UNK]"),
+     {"status": "warn"}),
+):  # fmt: skip
+    scored(*entry, **options)
 
 
 @fault("scores", "tfx#3016, tfx#2920", "Evaluator", EVALUATED_EXAMPLES)
@@ -536,7 +293,7 @@ tensors(
     "all",
     BY_BOTH,
     status="warn",
-    told="of its own vocabulary",
+    told="of the model's vocabulary",
 )
 def embedding_smaller_than_its_vocabulary(good: Path, folder: Path) -> None:
     file = folder.parent / "payments_and_more.txt"

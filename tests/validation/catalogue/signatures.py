@@ -27,84 +27,35 @@ SERVING = "TF Serving"
 
 # What BulkInferrer and the Evaluator feed.
 
-tensors(
-    "two_inputs_before_a_bulk_inferrer",
-    "serialized_input",
-    "tfx-bsl#29, tfx#3927",
-    BULK,
-    INFERRED,
-    lambda a, b: {"y": a + tf.cast(tf.strings.length(b), tf.float32)},
-    MILES,
-    PAYMENT,
-)
-tensors(
-    "tensor_of_numbers_before_a_bulk_inferrer",
-    "serialized_input",
-    "tfx-bsl run_inference",
-    BULK,
-    INFERRED,
-    lambda x: {"y": x * 2.0},
-)
-tensors(
-    "matrix_of_strings_before_a_bulk_inferrer",
-    "serialized_input",
-    "tfx-bsl run_inference",
-    BULK,
-    INFERRED,
-    lambda p: {"y": tf.strings.length(p)},
-    PAYMENT,
-)
-tensors(
-    "inputs_lost_their_names",
-    "schema_features",
-    "tensorflow#34070, kserve#811",
-    "Evaluator",
-    BY_SCHEMA,
-    lambda a, b: {"y": a + tf.cast(b, tf.float32)},
-    tf.TensorSpec([None, 1], tf.float32, name="args_0"),
-    tf.TensorSpec([None, 1], tf.int64, name="args_0_1"),
-    status="warn",
-)
-tensors(
-    "sparse_input_in_parts",
-    "batch_dimension",
-    "tensorflow#42018, tensorflow#52605",
-    "Evaluator",
-    EVALUATED,
-    lambda i, v, s: {"y": tf.sparse.reduce_sum(tf.SparseTensor(i, v, s), axis=1)},
-    tf.TensorSpec([None, 2], tf.int64, name="args_0"),
-    tf.TensorSpec([None], tf.float32, name="args_0_1"),
-    tf.TensorSpec([2], tf.int64, name="args_0_2"),
-)
-tensors(
-    "ragged_input_in_parts",
-    "scores",
-    "tensorflow#37226, tensorflow#45797",
-    "Evaluator",
-    EVALUATED,
-    lambda v, s: {"y": tf.reduce_sum(tf.RaggedTensor.from_row_splits(v, s), axis=1)},
-    tf.TensorSpec([None], tf.float32, name="args_0"),
-    tf.TensorSpec([None], tf.int64, name="args_0_1"),
-    status="warn",
-)
-tensors(
-    "rate_of_dropout_as_an_input",
-    "batch_dimension",
-    "serving#1581, serving#689",
-    "Evaluator",
-    EVALUATED,
-    lambda x, keep: {"y": x * keep},
-    ROWS,
-    tf.TensorSpec([], tf.float32, name="dropout_keep_prob"),
-)
-tensors(
-    "side_output_without_a_batch",
-    "output_shape",
-    "serving#276, serving#450",
-    "Evaluator, TF Serving (REST)",
-    EVALUATED,
-    lambda x: {"y": x, "labels": tf.constant(["a", "b"])},
-)
+for *entry, options in (
+    ("two_inputs_before_a_bulk_inferrer", "serialized_input", "tfx-bsl#29, tfx#3927", BULK,
+     INFERRED, lambda a, b: {"y": a + tf.cast(tf.strings.length(b), tf.float32)}, MILES, PAYMENT,
+     {}),
+    ("tensor_of_numbers_before_a_bulk_inferrer", "serialized_input", "tfx-bsl run_inference", BULK,
+     INFERRED, lambda x: {"y": x * 2.0}, {}),
+    ("matrix_of_strings_before_a_bulk_inferrer", "serialized_input", "tfx-bsl run_inference", BULK,
+     INFERRED, lambda p: {"y": tf.strings.length(p)}, PAYMENT, {}),
+    ("inputs_lost_their_names", "schema_features", "tensorflow#34070, kserve#811", "Evaluator",
+     BY_SCHEMA, lambda a, b: {"y": a + tf.cast(b, tf.float32)},
+     tf.TensorSpec([None, 1], tf.float32, name="args_0"),
+     tf.TensorSpec([None, 1], tf.int64, name="args_0_1"), {"status": "warn"}),
+    ("sparse_input_in_parts", "batch_dimension", "tensorflow#42018, tensorflow#52605", "Evaluator",
+     EVALUATED, lambda i, v, s: {"y": tf.sparse.reduce_sum(tf.SparseTensor(i, v, s), axis=1)},
+     tf.TensorSpec([None, 2], tf.int64, name="args_0"),
+     tf.TensorSpec([None], tf.float32, name="args_0_1"),
+     tf.TensorSpec([2], tf.int64, name="args_0_2"), {}),
+    ("ragged_input_in_parts", "scores", "tensorflow#37226, tensorflow#45797", "Evaluator",
+     EVALUATED, lambda v, s: {"y": tf.reduce_sum(tf.RaggedTensor.from_row_splits(v, s), axis=1)},
+     tf.TensorSpec([None], tf.float32, name="args_0"),
+     tf.TensorSpec([None], tf.int64, name="args_0_1"), {"status": "warn"}),
+    ("rate_of_dropout_as_an_input", "batch_dimension", "serving#1581, serving#689", "Evaluator",
+     EVALUATED, lambda x, keep: {"y": x * keep}, ROWS,
+     tf.TensorSpec([], tf.float32, name="dropout_keep_prob"), {}),
+    ("side_output_without_a_batch", "output_shape", "serving#276, serving#450",
+     "Evaluator, TF Serving (REST)", EVALUATED,
+     lambda x: {"y": x, "labels": tf.constant(["a", "b"])}, {}),
+):  # fmt: skip
+    tensors(*entry, **options)
 
 
 @fault("composite_tensors", "serving#2222, tensorflow#34603", SERVING, status="warn")
@@ -112,26 +63,14 @@ def sparse_output(good: Path, folder: Path) -> None:
     save(serving(lambda x: {"y": tf.sparse.from_dense(x)}, ROWS), folder)
 
 
-tensors(
-    "complex_output",
-    "composite_tensors",
-    "json_tensor.cc of TF Serving",
-    SERVING,
-    SERVED,
-    lambda x: {"y": tf.complex(x, x)},
-    status="warn",
-)
-tensors(
-    "handle_as_output",
-    "composite_tensors",
-    "TensorProto of a variant",
-    "all",
-    SERVED,
-    lambda x: {
-        "y": x,
-        "list": tf.raw_ops.TensorListFromTensor(tensor=x, element_shape=tf.constant([2])),
-    },
-)
+for *entry, options in (
+    ("complex_output", "composite_tensors", "json_tensor.cc of TF Serving", SERVING, SERVED,
+     lambda x: {"y": tf.complex(x, x)}, {"status": "warn"}),
+    ("handle_as_output", "composite_tensors", "TensorProto of a variant", "all", SERVED,
+     lambda x: {"y": x, "list": tf.raw_ops.TensorListFromTensor(tensor=x,
+         element_shape=tf.constant([2]))}, {}),
+):  # fmt: skip
+    tensors(*entry, **options)
 
 
 # What the signature declares and the graph has.
@@ -161,40 +100,22 @@ def _fetched_input(proto: Any) -> None:
     signature.outputs["echo"].CopyFrom(signature.inputs["examples"])
 
 
-edited(
-    "input_declared_with_another_rank", "signature_tensors", "serving#1269", SERVING, _shaped(-1, 1)
-)
-edited(
-    "two_inputs_of_one_tensor",
-    "signature_tensors",
-    "Endpoint fed more than once",
-    SERVING,
-    _second_input,
-)
-edited("output_that_is_an_input", "signature_tensors", "tensorflow#2422", SERVING, _fetched_input)
-edited(
-    "signature_without_outputs",
-    "signature_methods",
-    "serving#1512",
-    SERVING,
-    lambda proto: _signature(proto).outputs.clear(),
-    INFERRED,
-)
-edited(
-    "signature_without_a_method",
-    "signature_methods",
-    "tensorflow#34968",
-    SERVING,
-    lambda proto: _signature(proto).ClearField("method_name"),
-    status="warn",
-)
-edited(
-    "only_the_signature_of_the_initialisation",
-    "signatures_exist",
-    "tensorflow#69307, model_zoo#3",
-    "all",
-    lambda proto: proto.meta_graphs[0].signature_def.pop("serving_default"),
-)
+for *entry, options in (
+    ("input_declared_with_another_rank", "signature_tensors", "serving#1269", SERVING,
+     _shaped(-1, 1), {}),
+    ("two_inputs_of_one_tensor", "signature_tensors", "Endpoint fed more than once", SERVING,
+     _second_input, {}),
+    ("output_that_is_an_input", "signature_tensors", "tensorflow#2422", SERVING, _fetched_input,
+     {}),
+    ("signature_without_outputs", "signature_methods", "serving#1512", SERVING,
+     lambda proto: _signature(proto).outputs.clear(), INFERRED, {}),
+    ("signature_without_a_method", "signature_methods", "tensorflow#34968", SERVING,
+     lambda proto: _signature(proto).ClearField("method_name"), {"status": "warn"}),
+    ("only_the_signature_of_the_initialisation", "signatures_exist",
+     "tensorflow#69307, model_zoo#3", "all",
+     lambda proto: proto.meta_graphs[0].signature_def.pop("serving_default"), {}),
+):  # fmt: skip
+    edited(*entry, **options)
 
 
 # Signatures to classify and regress.

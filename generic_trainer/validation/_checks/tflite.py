@@ -1,0 +1,118 @@
+"""Checks of TFLite models, beside a SavedModel or instead of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from generic_trainer._core.texts import reason_of
+from generic_trainer.validation._check import FORMATS, Finding, check, fail, note, skip, warn
+from generic_trainer.validation._feeds import feed_for
+from generic_trainer.validation._model import ModelUnderTest
+from generic_trainer.validation._probing import not_finite
+from generic_trainer.validation._tflite import TFLiteModel
+
+_TFMA_FILE = "tflite"  # the only file that TFMA reads for model_type "tf_lite"
+_LOADS_SAVED_MODELS = "it loads a SavedModel: export one as well, or remove the component"
+
+
+@check(needs=("presence",), formats=FORMATS)
+def other_formats(model: ModelUnderTest) -> Iterator[Finding]:
+    """Every TFLite model is whole, and its ops reach no files.
+
+    TFX's Rewriter writes TFLite beside or instead of a SavedModel; the Pusher copies a truncated
+    file without a look at it. The ops of TensorFlow that a TFLite model may have could read or
+    write files of any device that runs it; such a model is not loaded here.
+
+    Example: a `.tflite` file of half its length.
+    """
+    if not model.tflite_models:
+        yield skip("no file is a TFLite model")
+    for each in model.tflite_models:
+        refused = [op for op in each.reaching_ops if op not in model.contract.allowed_ops]
+        if each.problem:
+            # Beside a SavedModel, a file's name alone promises nothing.
+            remedy = "write the file again, and copy all of it; delete it if it is not a model"
+            judge = warn if model.is_saved_model else fail
+            yield judge(f"{each.path}: {each.problem}", remedy, may_be_meant=True)
+        elif refused:
+            message = f"{each.path} reaches files or the network with {', '.join(refused)}"
+            yield fail(message, f"set ServingContract(allowed_ops=({refused[0]!r},)) if it may")
+        elif each.may_run:
+            yield note(str(each))
+
+
+@check(needs=("presence",), formats=FORMATS, decided_by="code")
+def format_consumers(model: ModelUnderTest) -> Iterator[Finding]:
+    """Every consumer that the pipeline names can read a model without a SavedModel.
+
+    BulkInferrer and InfraValidator load SavedModels only; without this check they would fail after
+    the training has been paid for.
+
+    Example: a pickle or `tflite` alone in the export, and a BulkInferrer in the pipeline.
+    """
+    if not model.other_format:
+        yield skip("the export is a SavedModel")
+        return
+    kinds = ", ".join(map(str, model.other_format))
+    if model.contract.infers_in_bulk:
+        yield fail(f"BulkInferrer cannot read {kinds}", _LOADS_SAVED_MODELS)
+    if model.contract.validates_infra:
+        yield fail(f"InfraValidator cannot read {kinds}", _LOADS_SAVED_MODELS)
+    if not model.contract.evaluates:
+        return
+    config = model.eval_config
+    types = {spec.model_type for spec in config.model_specs} if config is not None else set()
+    is_there = Path(_TFMA_FILE) in model.files
+    if "tf_lite" in types and not is_there:
+        message = f"model_type 'tf_lite' reads the file {_TFMA_FILE!r}, and the export has {kinds}"
+        yield fail(message, f"write the model to fn_args.serving_model_dir/{_TFMA_FILE}")
+    elif not any(types) and not (config is None and is_there):
+        yield warn(
+            f"an Evaluator reads {kinds} only with model_type 'tf_lite' in its eval config",
+            "check the Evaluator's eval config, or its custom_eval_shared_model",
+        )
+
+
+@check(needs=("other_formats", "inputs_read"), formats=FORMATS)
+def format_scores(model: ModelUnderTest) -> Iterator[Finding]:
+    """TFLite models score rows, without NaN.
+
+    A file that is whole may still fail with its first row, so it is run on rows of the eval split.
+
+    Example: a TFLite model with an op that no interpreter has, or that gives NaN after
+    quantisation.
+    """
+    runnable = [each for each in model.tflite_models if each.may_run]
+    if not runnable:
+        yield skip("no TFLite model that can be run here")
+    for each in runnable:
+        if not each.signatures:
+            yield note(f"{each.path} has no signature, so that it is not run")
+        for name, signature in each.signatures.items():
+            yield from _scored(model, each, name, signature)
+
+
+def _scored(
+    model: ModelUnderTest, tflite: TFLiteModel, name: str, signature: object
+) -> Iterator[Finding]:
+    feed = feed_for(model, signature, model.records)
+    if feed is None:
+        return
+    judge = fail if feed.real and not model.is_saved_model else warn
+    subject = f"{tflite.path}, {name!r}"
+    try:
+        outputs = tflite.run(name, feed.inputs)
+    except Exception as error:
+        reason = reason_of(error)
+        if "custom op" in reason or "Flex" in reason:  # other interpreters may have them
+            yield note(f"{subject} is not run: TensorFlow's interpreter lacks its ops: {reason}")
+        else:
+            remedy = "consumers see this error for such rows; real ones: ServingContract(examples=)"
+            yield judge(f"{subject} with {feed.source}: {reason}", remedy)
+        return
+    for kind, key, _ in not_finite(outputs):
+        if kind == "NaN":
+            message = f"{subject}: output {key!r} has NaN for {feed.source}"
+            yield judge(message, "look for numbers beyond the range of float16 or int8")
+    yield note(f"{subject} scored {feed.rows} rows of {feed.source}")
