@@ -1,4 +1,4 @@
-"""Trainer on Vertex AI, with the arguments and the `custom_config` keys of TFX's own.
+"""Trainer on Vertex AI, with the arguments and the `custom_config` keys of TFX's Trainer there.
 
 Takes the place of `tfx.extensions.google_cloud_ai_platform.Trainer`::
 
@@ -25,10 +25,10 @@ Takes the place of `tfx.extensions.google_cloud_ai_platform.Trainer`::
         },
     )
 
-1. TFX's runs its whole executor in the custom job, once on every replica. Here the job runs
-   `run_fn`, by `launcher="vertex"`; what comes before and after, such as the checks of the model,
-   happens where the orchestrator runs the step.
-2. The image needs this package. TFX's own, its default, has none: an image must be given.
+1. TFX's Trainer runs its whole executor in the custom job, once on every replica. Here the job runs
+   `run_fn`, by `launcher="vertex"`; the steps before and after it, such as the checks of the model,
+   run where the orchestrator runs the step.
+2. The image needs this package, which TFX's own image, its default, lacks: an image is required.
 3. Worker pool 0 is the chief, pool 1 the workers, pool 2 the parameter servers, as on Vertex AI.
 4. `run_fn` finds all of `custom_config`, as with TFX.
 """
@@ -103,9 +103,9 @@ class Trainer(GenericTrainer):
             run_fn: import path of such a function.
             train_args: splits and number of steps to train on.
             eval_args: splits and number of steps to evaluate on.
-            custom_config: says where to train, with the keys of this module, and what else
-                `run_fn` shall find.
-            **more: further arguments of `GenericTrainer` but `distribution`, which is made of
+            custom_config: location of the training, with the keys of this module, and extra values
+                for `run_fn`.
+            **more: other arguments of `GenericTrainer`, except `distribution`, which is made of
                 `custom_config`.
 
         Raises:
@@ -113,7 +113,7 @@ class Trainer(GenericTrainer):
         """
         if "distribution" in more:
             raise ConfigurationError(
-                "vertex.Trainer makes the distribution of custom_config. For one of your own take "
+                "vertex.Trainer makes the distribution of custom_config. To give another, use "
                 "GenericTrainer(distribution=Distribution(launcher='vertex', "
                 "vertex=VertexOptions(...)))."
             )
@@ -135,10 +135,10 @@ class Trainer(GenericTrainer):
 
 
 def distribution_of(custom_config: Mapping[str, Any] | None) -> Distribution:
-    """Returns the distribution that a `custom_config` for TFX's Trainer on Vertex AI asks for.
+    """Returns the distribution for a `custom_config` of TFX's Trainer on Vertex AI.
 
     Raises:
-        ConfigurationError: it asks for none, or not for one that Vertex AI can run.
+        ConfigurationError: it does not ask for Vertex AI, or for a job that Vertex AI cannot run.
     """
     config = custom_config if isinstance(custom_config, Mapping) else {}
     raise_problems(ConfigurationError, "custom_config", [*_problems(config)])
@@ -146,12 +146,16 @@ def distribution_of(custom_config: Mapping[str, Any] | None) -> Distribution:
     job = {name: value for name, value in arguments.items() if name != "project"}
     if not job.get("job_spec"):  # deprecated by TFX: the specification alone
         job = {"job_spec": job}
+    if config.get(JOB_ID_KEY):
+        job.setdefault("display_name", config[JOB_ID_KEY])
     pools = [dict(pool) for pool in job["job_spec"]["worker_pool_specs"]]
     counts = [pool.pop("replica_count", 1) for pool in pools] + [0, 0]
     if config.get(LABELS_KEY):
         _logger.warning(
             "%r is ignored, as by TFX: the labels of a custom job are %r[%r].",
-            *(LABELS_KEY, TRAINING_ARGS_KEY, "labels"),
+            LABELS_KEY,
+            TRAINING_ARGS_KEY,
+            "labels",
         )
     return Distribution(
         launcher="vertex",
@@ -162,7 +166,6 @@ def distribution_of(custom_config: Mapping[str, Any] | None) -> Distribution:
             image=pools[0]["container_spec"]["image_uri"],
             project=arguments["project"],
             region=_region(config),
-            display_name=job.pop("display_name", None) or config.get(JOB_ID_KEY),
             labels=job.pop("labels", {}),
             custom_job={**job, "job_spec": {**job["job_spec"], "worker_pool_specs": pools}},
         ),

@@ -5,8 +5,8 @@
     launch(Job(request=request, fn_args_factory="package.module:function",
                distribution=Distribution(launcher="local")))
 
-`Distribution` says what is wanted, `launch` runs a job as it says, and `Launcher` has the rules
-that hold wherever that is.
+A `Distribution` describes the workers, `launch` runs a job on them, and `Launcher` lists the rules
+for each launcher.
 """
 
 from typing import TYPE_CHECKING
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from generic_trainer.launchers._distribution import Distribution
     from generic_trainer.launchers._failures import Failure, exit_code
     from generic_trainer.launchers._job import ExamplesFormat, Job, TrainingRequest
+    from generic_trainer.launchers._launch import Launcher, launch
     from generic_trainer.launchers._options import (
         RayOptions,
         TFJobOptions,
         TrainJobOptions,
         VertexOptions,
     )
-    from generic_trainer.launchers._supervisor import Launcher, launch
 
 __all__ = [
     "Distribution",
@@ -45,11 +45,9 @@ __getattr__, __dir__ = lazy_names(
     {
         "_distribution": "Distribution",
         "_failures": "Failure exit_code",
-        # For a rehearsal.
-        "_dry_run": "dry_job",
-        # The first is for those who look into what is kept of a failed run.
+        # The first is for readers of the files kept of a failed run.
         "_job": "REJECTED_DIR ExamplesFormat Job TrainingRequest",
+        "_launch": "Launcher launch",
         "_options": "RayOptions TFJobOptions TrainJobOptions VertexOptions",
-        "_supervisor": "Launcher launch",
     },
 )

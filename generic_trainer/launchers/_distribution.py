@@ -1,63 +1,79 @@
-"""`Distribution`: the number of workers, what each of them needs, and who starts them."""
+"""`Distribution`: the number of workers, the needs of each, and the launcher that starts them."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, TypeVar, get_args
+from typing import Annotated, Literal
+
+import pydantic
 
 from generic_trainer._core.cluster import Task
-from generic_trainer._core.texts import describe, did_you_mean, is_number, parse_json, shown
+from generic_trainer._core.options import (
+    AtLeastZero,
+    Count,
+    Expected,
+    Options,
+    Positive,
+    PositiveWhole,
+    Text,
+    options,
+)
+from generic_trainer._core.texts import describe, shown
 from generic_trainer.errors import ConfigurationError, raise_problems
 from generic_trainer.launchers._options import (
-    MOST,
     OPTIONS,
     REQUIRED,
     RayOptions,
     TFJobOptions,
     TrainJobOptions,
     VertexOptions,
-    is_positive,
-    is_text_mapping,
-    wrong_options,
 )
 
 LauncherName = Literal["in_process", "local", "ray", "tfjob", "trainjob", "vertex"]
-_LAUNCHERS = get_args(LauncherName)
-# They decide themselves when the other workers end.
-_ENDS_ALL_WITH_THE_CHIEF = ("ray", "tfjob", "vertex")
 _DEFAULT_GPU_TYPE = "nvidia.com/gpu"
-_DEFAULT_WORKER_GRACE_S = 60.0
-_MOST_PROCESSES = 10_000  # each has a port, and a connection to all others
-# Field → the least and the most that it may be.
-_COUNTS = (
-    ("num_workers", 1, _MOST_PROCESSES),
-    ("parameter_servers", 0, _MOST_PROCESSES),
-    ("max_failures", 0, MOST),
-)
-# Fields that are for the workers which an engine starts → what training in process comes up to
-# besides the default.
-_FOR_WORKERS: dict[str, tuple[Any, ...]] = {
-    "num_workers": (),
-    "parameter_servers": (),
-    "chief": (),
-    "max_failures": (0,),
-    "preemption_grace_s": (),
-    "worker_grace_s": (),
-    "timeout_s": (),
-    "heartbeat_s": (None,),
-    "env": (),
+# Each process has a port, and a connection to all others.
+_AT_MOST = pydantic.Field(le=10_000)
+_Workers = Annotated[PositiveWhole, _AT_MOST]
+_ENDS_WITH_CHIEF = "is for 'local', 'ray' and 'trainjob'; others end their workers with the chief"
+# Launcher → field that it refuses, unless it has its default → reason.
+_REFUSED: dict[str, dict[str, str]] = {
+    "in_process": dict.fromkeys(
+        (
+            *("num_workers", "parameter_servers", "chief", "max_failures", "preemption_grace_s"),
+            *("worker_grace_s", "timeout_s", "heartbeat_s", "env"),
+        ),
+        "needs a launcher that starts workers, such as launcher='local'",
+    ),
+    "ray": {"gpu_type": "is for pods; Ray calls every GPU of its nodes 'GPU'"},
+    "tfjob": {"worker_grace_s": _ENDS_WITH_CHIEF},
+    "vertex": {
+        "worker_grace_s": _ENDS_WITH_CHIEF,
+        "cpus_per_worker": "contradicts the machine type of VertexOptions(machine_type=...)",
+    },
 }
+# Values besides the defaults that training in process fulfils.
+_IN_PROCESS = (("max_failures", 0), ("heartbeat_s", None))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Distribution:
-    """On how many workers to train, what each of them needs, and who starts them.
+def _environment(variables: Mapping[str, str]) -> Mapping[str, str]:
+    if "TF_CONFIG" in variables:
+        raise ValueError("must not hold TF_CONFIG, which the launcher sets for each worker")
+    for name, value in variables.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise ValueError(
+                f"must have names without '=' and no NUL characters, got {describe(name)}"
+            )
+    return variables
+
+
+@options(frozen=True, kw_only=True)
+class Distribution(Options):
+    """The number of workers, the needs of each, and the launcher that starts them.
 
     ::
 
-        Distribution(launcher="local")                  # a process of its own on this machine
+        Distribution(launcher="local")                  # a separate process on this machine
         Distribution(launcher="local", num_workers=2)
         Distribution(launcher="ray", num_workers=4, gpus_per_worker=1,
                      ray=RayOptions(address="ray://head:10001"))
@@ -67,77 +83,82 @@ class Distribution:
        TensorFlow's own guides, Ray Train and Kubeflow. `chief=True` makes it a task of that type.
     3. With parameter servers, a chief beside the workers calls `run_fn` and sends them their work.
     4. A lost or preempted worker is replaced: all of them start again from the last checkpoint.
-       Nothing else that fails is tried again.
-    5. What a launcher cannot do is refused unless it is the default: `"in_process"` starts no
-       workers, and so refuses what is about them (`num_workers`, `parameter_servers`, `chief`,
-       `max_failures`, `preemption_grace_s`, `worker_grace_s`, `timeout_s`, `heartbeat_s`, `env`).
+       Other failures end the run.
+    5. A launcher refuses a setting that it cannot keep, unless it is the default: `"in_process"`
+       starts no workers, and so refuses the fields about them (`num_workers`, `parameter_servers`,
+       `chief`, `max_failures`, `preemption_grace_s`, `worker_grace_s`, `timeout_s`,
+       `heartbeat_s`, `env`).
 
     Attributes:
         num_workers: processes that train. On Ray it may also be the fewest and the most of them,
-            such as `(2, 4)`: as many train as the cluster has room for, and when that changes they
-            start again, from the last checkpoint.
+            such as `(2, 4)`: an attempt starts as many as the cluster has room for.
         parameter_servers: processes that hold variables, for `ParameterServerStrategy`.
         chief: whether the first of the workers is the task `chief` of `TF_CONFIG`, which code of
             estimators expects, and the others are worker 0, 1, ... A cluster with parameter servers
             always has one.
         launcher: `"in_process"` trains where the executor runs; `"local"` in child processes,
-            which give back their GPU memory and can crash without harm; `"ray"` on a Ray cluster;
+            which free their GPU memory and can crash without harm; `"ray"` on a Ray cluster;
             `"tfjob"` and `"trainjob"` in the pods of a TFJob or a TrainJob of Kubeflow; `"vertex"`
             as a custom job of Vertex AI.
         cpus_per_worker: processors of each worker.
-        gpus_per_worker: GPUs of each worker; None leaves it all that it sees, or an equal share
-            where the workers of one machine have at least one each; 0 hides them.
-        gpu_type: what GPUs are called where the pods run: the name of the resource in Kubernetes,
+        gpus_per_worker: GPUs of each worker; None leaves it all visible ones, or an equal share
+            if the workers of one machine have at least one each; 0 hides them.
+        gpu_type: name of the GPUs in the pods: that of the resource in Kubernetes,
             such as "amd.com/gpu", and on Vertex AI that of the accelerator, such as
             "NVIDIA_TESLA_T4". Ray, which knows its nodes' GPUs itself, refuses any but the default.
-        memory_mb_per_worker: memory of each worker in MiB. A worker that takes more is stopped.
-        max_failures: how often a lost or preempted worker is made up for.
+        memory_mb_per_worker: memory of each worker in MiB. A worker that uses more is stopped.
+        max_failures: how many lost or preempted workers are replaced before the run fails.
         preemption_grace_s: how long workers may take, in seconds, from SIGTERM until they have
             saved a checkpoint and ended.
         worker_grace_s: how long the other workers may go on, in seconds, when the chief has ended;
-            of `launcher="local"` and `"trainjob"`. Ray waits for all; a TFJob and Vertex AI end all
-            with the chief.
-        timeout_s: limit for the whole training, all attempts together, in seconds. None, as only
-            you know how long is too long: a loop that computes for ever is found by nothing else.
-        heartbeat_s: a worker that does nothing for so many seconds hangs: its threads' stacks are
-            logged and the run fails. To compute, to read and to write is to do something; to sleep
-            and look again is not. None lets workers wait for ever.
+            of `launcher="local"`, `"ray"` and `"trainjob"`. A TFJob and Vertex AI end all with the
+            chief.
+        timeout_s: limit for the whole training, all attempts together, in seconds. None is the
+            default, as only you know how long is too long; it alone ends a loop that computes for
+            ever.
+        heartbeat_s: a worker that neither computes, reads nor writes for so many seconds hangs: its
+            threads' stacks are logged and the run fails. Sleeping and polling is not progress. None
+            lets workers wait for ever.
         require_gpu: whether a worker that sees no GPU fails instead of training without.
         env: environment variables of the workers.
-        ray: where Ray is.
-        tfjob: where and as whom Kubernetes runs the pods of a TFJob.
-        trainjob: the same for those of a TrainJob.
-        vertex: where and as whom Vertex AI runs the workers.
+        ray: address of Ray, and settings of its nodes.
+        tfjob: image, namespace and volumes of the pods of a TFJob.
+        trainjob: the same for the pods of a TrainJob.
+        vertex: project, image and machines of a custom job of Vertex AI.
 
     Raises:
         ConfigurationError: values are wrong or contradict each other; all of them are listed.
     """
 
-    num_workers: int | tuple[int, int] = 1
-    parameter_servers: int = 0
+    num_workers: Annotated[
+        _Workers | tuple[_Workers, _Workers],
+        Expected("a whole number from 1 to 10000, or the fewest and the most"),
+    ] = 1
+    parameter_servers: Annotated[Count, _AT_MOST] = 0
     chief: bool = False
     launcher: LauncherName = "in_process"
-    cpus_per_worker: float | None = None
-    gpus_per_worker: float | None = None
-    gpu_type: str = _DEFAULT_GPU_TYPE
-    memory_mb_per_worker: int | None = None
-    max_failures: int = 3
-    preemption_grace_s: float = 25.0
-    worker_grace_s: float = _DEFAULT_WORKER_GRACE_S
-    timeout_s: float | None = None
-    heartbeat_s: float | None = 600.0
+    cpus_per_worker: Positive | None = None
+    gpus_per_worker: AtLeastZero | None = None
+    gpu_type: Text = _DEFAULT_GPU_TYPE
+    memory_mb_per_worker: PositiveWhole | None = None
+    max_failures: Count = 3
+    preemption_grace_s: AtLeastZero = 25.0
+    worker_grace_s: AtLeastZero = 60.0
+    timeout_s: Positive | None = None
+    heartbeat_s: Positive | None = 600.0
     require_gpu: bool = False
-    env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    env: Annotated[Mapping[str, str], pydantic.AfterValidator(_environment)] = dataclasses.field(
+        default_factory=dict
+    )
     ray: RayOptions | None = None
     tfjob: TFJobOptions | None = None
     trainjob: TrainJobOptions | None = None
     vertex: VertexOptions | None = None
 
-    def __post_init__(self) -> None:
-        for name, _, _ in _COUNTS:
-            object.__setattr__(self, name, _whole(getattr(self, name)))
-        problems = [*_wrong_values(self), *_contradictions(self)]
-        raise_problems(ConfigurationError, "Distribution", problems)
+    @pydantic.model_validator(mode="after")
+    def _compare(self) -> Distribution:
+        raise_problems(ConfigurationError, "Distribution", [*_contradictions(self)])
+        return self
 
     @property
     def min_workers(self) -> int:
@@ -149,68 +170,27 @@ class Distribution:
         """The most processes that train."""
         return self.num_workers[1] if isinstance(self.num_workers, tuple) else self.num_workers
 
-    def with_workers(self, number: int) -> Distribution:
-        """Returns the distribution of an attempt for which there was room for so many workers."""
-        return dataclasses.replace(self, num_workers=number)
-
     @property
     def num_processes(self) -> int:
-        """Workers, parameter servers, and the chief that these need; the most there may be."""
+        """The most workers, with the parameter servers and the chief that these need."""
         return self.max_workers + (self.parameter_servers + 1 if self.parameter_servers else 0)
 
     @property
+    def min_processes(self) -> int:
+        """The fewest processes that a run starts with."""
+        return self.num_processes - self.max_workers + self.min_workers
+
+    @property
     def is_cluster(self) -> bool:
-        """Whether there is a `TF_CONFIG` to be set."""
+        """Whether the processes need a `TF_CONFIG`."""
         return self.num_processes > 1
-
-    def to_json(self) -> str:
-        """Returns the distribution as a JSON object, without what has its default value."""
-        return json.dumps(_changed(self), sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> Distribution:
-        """Reads what `to_json` wrote.
-
-        Raises:
-            ConfigurationError: the text is not a distribution.
-        """
-        try:
-            values = parse_json(text)
-            if not isinstance(values, dict):
-                raise ValueError("it is no JSON object")
-            for name, kind in OPTIONS.items():
-                if values.get(name) is not None:
-                    values[name] = _made(kind, values[name])
-            return _made(cls, values)
-        except ConfigurationError:
-            raise
-        except ValueError as error:
-            raise ConfigurationError(
-                f"Expected what Distribution.to_json has written, but got {shown(text)} ({error})."
-            ) from error
-
-
-_Made = TypeVar("_Made")
-
-
-def _made(kind: type[_Made], values: Any) -> _Made:
-    """Returns an instance of a dataclass; raises `ValueError` where it has no such fields."""
-    if not isinstance(values, dict):
-        raise ValueError(f"{kind.__name__} must be a JSON object, not {describe(values)}")
-    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    for name in values:
-        if name not in known:
-            raise ValueError(
-                f"{kind.__name__} has no field {shown(name)}{did_you_mean(name, known)}"
-            )
-    return kind(**values)
 
 
 def tasks(distribution: Distribution) -> tuple[Task, ...]:
     """Returns all processes; the first one acts as the chief.
 
-    Without parameter servers it is one of the `num_workers`; with them it trains nothing itself and
-    comes in addition.
+    Without parameter servers it is one of the `num_workers`; with them it is an additional process
+    that does not train itself.
     """
     if not distribution.parameter_servers:
         chief = [Task("chief", 0)] if distribution.chief else []
@@ -221,149 +201,48 @@ def tasks(distribution: Distribution) -> tuple[Task, ...]:
     return (Task("chief", 0), *servers)
 
 
-def _whole(value: Any) -> Any:
-    """Returns a whole number, or two, as Python has them; JSON may write `[2.0, 4]`."""
-    if isinstance(value, (list, tuple)) and len(value) == 2:
-        return tuple(map(_whole, value))
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _changed(value: Any) -> dict[str, Any]:
-    """Returns the fields of a dataclass that differ from their defaults, as plain values."""
-    changed = {}
-    for field in dataclasses.fields(value):
-        held = getattr(value, field.name)
-        if held != _default(field):
-            changed[field.name] = _changed(held) if dataclasses.is_dataclass(held) else held
-    return changed
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
-
-
-def _wrong_values(wanted: Distribution) -> Iterator[str]:
-    if wanted.launcher not in _LAUNCHERS:
-        yield f"launcher must be one of {_LAUNCHERS}, got {describe(wanted.launcher)}"
-    for name, least, most in _COUNTS:
-        value = getattr(wanted, name)
-        is_pair = name == "num_workers" and isinstance(value, tuple) and len(value) == 2
-        numbers = value if is_pair else (value,)
-        if not all(isinstance(n, int) and is_number(n) and least <= n <= most for n in numbers):
-            yield (
-                f"{name} must be a whole number of at least {least} and at most {most}, got "
-                f"{describe(value)}"
-            )
-        elif list(numbers) != sorted(numbers):
-            yield f"{name} must be the fewest and the most, got {describe(value)}"
-    for name in ("cpus_per_worker", "memory_mb_per_worker", "timeout_s", "heartbeat_s"):
-        value = getattr(wanted, name)
-        if value is not None and not is_positive(value):
-            yield f"{name} must be a positive number or None, got {describe(value)}"
-    for name in ("gpus_per_worker", "preemption_grace_s", "worker_grace_s"):
-        value = getattr(wanted, name)
-        is_fine = is_positive(value) or (is_number(value) and value == 0)
-        if not is_fine and (value, name) != (None, "gpus_per_worker"):
-            yield f"{name} must be a number of at least 0, got {describe(value)}"
-    if not isinstance(wanted.gpu_type, str) or not wanted.gpu_type:
-        yield f"gpu_type must be a text, got {describe(wanted.gpu_type)}"
-    for name in ("chief", "require_gpu"):
-        if not isinstance(getattr(wanted, name), bool):
-            yield f"{name} must be True or False, got {describe(getattr(wanted, name))}"
-    yield from _wrong_env(wanted.env)
-    yield from _wrong_options(wanted)
-
-
-def _wrong_env(env: Any) -> Iterator[str]:
-    if not is_text_mapping(env):
-        yield f"env must be a dict of texts, got {describe(env)}"
-        return
-    if "TF_CONFIG" in env:
-        yield "env must not hold TF_CONFIG, which the launcher sets for each worker"
-    for name, value in env.items():
-        if not name or "=" in name or "\0" in name + value:
-            yield f"env must have names without '=' and nothing with a zero, got {describe(name)}"
-
-
-def _wrong_options(wanted: Distribution) -> Iterator[str]:
-    for name, kind in OPTIONS.items():
-        value = getattr(wanted, name)
-        if isinstance(value, kind):
-            yield from wrong_options(name, value)
-        elif value is not None:
-            yield f"{name} must be {kind.__name__}(...), got {describe(value)}"
-
-
 def _contradictions(wanted: Distribution) -> Iterator[str]:
-    if wanted.launcher == "in_process":
-        for field in dataclasses.fields(wanted):
-            value = getattr(wanted, field.name)
-            enough = _FOR_WORKERS.get(field.name)
-            if enough is not None and value not in (_default(field), *enough):
-                yield (
-                    f"{field.name}={shown(value)} needs a launcher that starts workers, such as "
-                    "launcher='local', but launcher is 'in_process'"
-                )
+    launcher = wanted.launcher
+    for field in dataclasses.fields(wanted):
+        value, reason = getattr(wanted, field.name), _REFUSED.get(launcher, {}).get(field.name)
+        is_kept = launcher == "in_process" and (field.name, value) in _IN_PROCESS
+        default = {} if field.name == "env" else field.default
+        if reason and value != default and not is_kept:
+            yield f"{field.name}={shown(value)} {reason}, but launcher is {launcher!r}"
     if isinstance(wanted.num_workers, tuple):
-        if wanted.launcher != "ray":
+        if wanted.min_workers > wanted.max_workers:
+            yield f"num_workers must be the fewest and the most, got {wanted.num_workers}"
+        if launcher != "ray":
             yield (
                 f"num_workers={shown(wanted.num_workers)} is for launcher='ray', but launcher is "
-                f"{wanted.launcher!r}, which starts as many as it is told: give one number"
+                f"{launcher!r}, which starts a fixed number: give one number"
             )
         if wanted.parameter_servers:
             yield (
                 f"num_workers={shown(wanted.num_workers)} contradicts parameter_servers="
                 f"{shown(wanted.parameter_servers)}, whose chief knows its workers: give one number"
             )
-    elif isinstance(wanted.ray, RayOptions) and wanted.ray.resize_interval_s is not None:
-        yield (
-            f"ray.resize_interval_s={shown(wanted.ray.resize_interval_s)} is for a number of "
-            f"workers that may change, but num_workers is {shown(wanted.num_workers)}: give the "
-            "fewest and the most, or leave it out"
-        )
-    ends_all = wanted.launcher in _ENDS_ALL_WITH_THE_CHIEF
-    if ends_all and wanted.worker_grace_s != _DEFAULT_WORKER_GRACE_S:
-        yield (
-            f"worker_grace_s={shown(wanted.worker_grace_s)} is for launcher='local', but launcher "
-            f"is {wanted.launcher!r}, which decides itself when the other workers end: leave it out"
-        )
-    if wanted.launcher == "ray" and wanted.gpu_type != _DEFAULT_GPU_TYPE:
-        yield (
-            f"gpu_type={wanted.gpu_type!r} is for pods, but launcher is 'ray', which calls every "
-            "GPU of its nodes 'GPU': leave it out"
-        )
-    if wanted.launcher == "vertex":
-        yield from _not_on_vertex(wanted)
-    for name in OPTIONS:
-        if getattr(wanted, name) is not None and wanted.launcher != name:
-            yield f"{name}=... is for launcher={name!r}, but launcher is {wanted.launcher!r}"
-    if required := REQUIRED.get(str(wanted.launcher)):
-        options = getattr(wanted, wanted.launcher)
-        missing = [name for name in required if not getattr(options, name, None)]
-        if missing:
-            kind = OPTIONS[wanted.launcher].__name__
-            fields = ", ".join(f"{name}=..." for name in missing)
-            yield (
-                f"launcher={wanted.launcher!r} needs {wanted.launcher}={kind}({fields}): where the "
-                "workers run, and in which container image"
-            )
-    if wanted.require_gpu and wanted.gpus_per_worker == 0:
-        yield "require_gpu=True contradicts gpus_per_worker=0"
-    gpus = wanted.gpus_per_worker
-    if wanted.launcher not in ("in_process", "ray") and is_number(gpus) and gpus != int(gpus or 0):
-        yield f"gpus_per_worker must be a whole number except on Ray, got {gpus!r}"
-
-
-def _not_on_vertex(wanted: Distribution) -> Iterator[str]:
-    if wanted.cpus_per_worker is not None:
-        yield (
-            f"cpus_per_worker={shown(wanted.cpus_per_worker)}, but launcher is 'vertex', where the "
-            "machine type decides: vertex=VertexOptions(machine_type=...)"
-        )
-    if (wanted.gpus_per_worker or wanted.require_gpu) and wanted.gpu_type == _DEFAULT_GPU_TYPE:
+    asks_for_gpus = wanted.gpus_per_worker or wanted.require_gpu
+    if launcher == "vertex" and asks_for_gpus and wanted.gpu_type == _DEFAULT_GPU_TYPE:
         yield (
             f"gpu_type={wanted.gpu_type!r} is that of Kubernetes, but launcher is 'vertex': give "
             'the name of the accelerator there, such as "NVIDIA_TESLA_T4"'
         )
+    for name in OPTIONS:
+        if getattr(wanted, name) is not None and launcher != name:
+            yield f"{name}=... is for launcher={name!r}, but launcher is {launcher!r}"
+    if required := REQUIRED.get(launcher):
+        options = getattr(wanted, launcher)
+        missing = [name for name in required if not getattr(options, name, None)]
+        if missing:
+            kind = OPTIONS[launcher].__name__
+            fields = ", ".join(f"{name}=..." for name in missing)
+            yield (
+                f"launcher={launcher!r} needs {launcher}={kind}({fields}), the place "
+                "and the image of the workers"
+            )
+    if wanted.require_gpu and wanted.gpus_per_worker == 0:
+        yield "require_gpu=True contradicts gpus_per_worker=0"
+    gpus = wanted.gpus_per_worker
+    if launcher not in ("in_process", "ray") and gpus and gpus != int(gpus):
+        yield f"gpus_per_worker must be a whole number except on Ray, got {gpus!r}"

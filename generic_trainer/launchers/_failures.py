@@ -11,7 +11,7 @@
 | crash in native code | 139, 134, ... | no |
 | lost or preempted worker | 143; 130, 137, 138 | yes |
 
-These are the codes that Kubeflow's training operator tells apart under `restartPolicy: ExitCode`:
+These are the codes that Kubeflow's training operator distinguishes under `restartPolicy: ExitCode`:
 130, 137, 138 and 143 are tried again, all others are permanent. 74 is `EX_IOERR` of sysexits(3).
 """
 
@@ -38,55 +38,34 @@ from generic_trainer.errors import (
 )
 
 _LOST_EXIT_CODES = (130, 137, 138, 143)
-# What TensorFlow raises, names in `tf.errors`, in those workers that a lost one leaves behind.
+# Names in `tf.errors` of errors that TensorFlow raises in the peers of a lost worker.
 _LOST_PEER_ERRORS = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Failure(enum.Enum):
-    """The class of a failure; the value is its name in messages."""
+    """The class of a failure.
 
-    USER_CODE = "wrong user code"
-    DATA = "wrong data"
-    DISK = "full disk"
-    VALIDATION = "failed validation"
-    HANG = "hang"
-    MEMORY = "out of memory"
-    LOST = "lost worker"
+    Attributes:
+        text: its name in messages.
+        exit_code: of a worker with this failure.
+        error: the error to raise for a worker that did not report its own.
+    """
 
-    @property
-    def exit_code(self) -> int:
-        """What a worker that failed like this exits with."""
-        return _EXIT_CODES[self]
+    USER_CODE = "wrong user code", 1, TrainingError
+    DATA = "wrong data", 2, DataError
+    DISK = "full disk", os.EX_IOERR, WorkerDiskError
+    VALIDATION = "failed validation", 126, ExportError
+    HANG = "hang", 127, WorkerHangError
+    MEMORY = "out of memory", 128, WorkerMemoryError
+    LOST = "lost worker", 128 + signal.SIGTERM, WorkerLostError
 
-    @property
-    def error(self) -> type[GenericTrainerError]:
-        """The error to raise for a worker that could not say itself what happened."""
-        return _ERRORS[self]
-
-
-_EXIT_CODES = {
-    Failure.USER_CODE: 1,
-    Failure.DATA: 2,
-    Failure.DISK: os.EX_IOERR,
-    Failure.VALIDATION: 126,
-    Failure.HANG: 127,
-    Failure.MEMORY: 128,
-    Failure.LOST: 128 + signal.SIGTERM,
-}
-_ERRORS: dict[Failure, type[GenericTrainerError]] = {
-    Failure.USER_CODE: TrainingError,
-    Failure.DATA: DataError,
-    Failure.DISK: WorkerDiskError,
-    Failure.VALIDATION: ExportError,
-    Failure.HANG: WorkerHangError,
-    Failure.MEMORY: WorkerMemoryError,
-    Failure.LOST: WorkerLostError,
-}
+    def __init__(self, text: str, exit_code: int, error: type[GenericTrainerError]) -> None:
+        self.text, self.exit_code, self.error = text, exit_code, error
 
 
 def classify(error: BaseException) -> Failure:
-    """Returns the class of an error; its causes are asked before itself."""
+    """Returns the class of an error, with its causes taken into account."""
     for kind in Failure:
         if kind is not Failure.USER_CODE and isinstance(error, kind.error):
             return kind
@@ -99,19 +78,19 @@ def classify(error: BaseException) -> Failure:
 
 
 def explain(error: BaseException) -> str:
-    """Returns what an error says, with the remedy where it is Python's or TensorFlow's own."""
-    said = str(error) or type(error).__name__
+    """Returns the message of an error, with a remedy for errors of Python or TensorFlow."""
+    message = str(error) or type(error).__name__
     if classify(error) is not Failure.DISK or isinstance(error, WorkerDiskError):
-        return said
+        return message
     return (
-        f"{said.rstrip()}\nThe disk is full: make room where this was written. Checkpoints, logs "
-        "and exports lie below the pipeline root, caches in the temporary directory (TMPDIR). The "
-        "next run goes on from the last checkpoint, if run_fn writes any."
+        f"{message.rstrip()}\nThe disk is full: make room where this was written. Checkpoints, "
+        "logs and exports are below the pipeline root, caches in the temporary directory (TMPDIR). "
+        "The next run goes on from the last checkpoint, if run_fn writes any."
     )
 
 
 def lost_its_peers(error: BaseException) -> bool:
-    """Whether this may be the consequence of another worker's end rather than a cause."""
+    """Returns whether an error may be the consequence of another worker's end, not a cause."""
     kinds = _tensorflow_errors(*_LOST_PEER_ERRORS)
     return any(isinstance(cause, kinds) for cause in _causes(error)) and is_in_a_cluster()
 
@@ -122,22 +101,21 @@ def exit_code(error: BaseException) -> int:
 
 
 def failure_of_exit_code(code: int) -> Failure:
-    """Returns the class of a failure of which nothing but the exit code is known.
+    """Returns the class of a failure, judged by its exit code alone.
 
     Args:
-        code: as a shell or Kubernetes tells it: 128 + N after signal N. Negative ones, as Python
-            tells them, are understood as well.
+        code: that of a shell or Kubernetes, 128 + N after signal N, or that of Python, -N.
     """
     if code < 0:
         code = 128 - code
     if code in _LOST_EXIT_CODES:
         return Failure.LOST
-    known = {number: failure for failure, number in _EXIT_CODES.items()}
+    known = {failure.exit_code: failure for failure in Failure}
     return known.get(code, Failure.USER_CODE)
 
 
 def signal_name(code: int) -> str | None:
-    """Returns the name of the signal that an exit code tells of, if it does."""
+    """Returns the name of the signal in an exit code; None if it has none."""
     number = -code if code < 0 else code - 128
     try:
         return signal.Signals(number).name
@@ -155,7 +133,7 @@ def _is_of_full_disk(error: BaseException) -> bool:
 
 
 def _tensorflow_errors(*names: str) -> tuple[Any, ...]:
-    """Returns classes of `tf.errors`; none where TensorFlow, which takes seconds, is not there."""
+    """Returns classes of `tf.errors`; none if TensorFlow is not imported, which takes seconds."""
     errors = getattr(sys.modules.get("tensorflow"), "errors", None)
     return tuple(getattr(errors, name) for name in names) if errors is not None else ()
 

@@ -1,8 +1,8 @@
-"""Jobs: a training run as plain data, and where it takes place; also as JSON.
+"""Jobs: a training run and its workers as plain data; also as JSON.
 
-The executor turns TFX's dictionaries of artifacts into one `TrainingRequest`; nothing below it
-knows what an artifact is. A request is frozen and holds only plain values, so it can be logged,
-compared and sent to another process, where every value is what it is here.
+The executor turns TFX's dictionaries of artifacts into one `TrainingRequest`; the floors below do
+not know artifacts. A request is frozen and holds only plain values, so it can be logged, compared
+and sent to another process, which gets equal values.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CHECKPOINTS_DIR = ".checkpoints"
 _MODEL_RUN = "model_run"
 # Beside the ModelRun artifact.
 _FAILED_SUFFIX = ".failed"
-# Inside what is kept of a failed run.
+# In the directory that is kept of a failed run.
 REJECTED_DIR = "rejected_export"
 
 
@@ -41,7 +41,7 @@ class ExamplesFormat:
 
     Attributes:
         payload_format: a value of `tfx.proto.example_gen_pb2.PayloadFormat`.
-        data_view_uri: the DataView that decodes `FORMAT_PROTO` records, where one is attached.
+        data_view_uri: the DataView that decodes `FORMAT_PROTO` records, if one is attached.
     """
 
     payload_format: int
@@ -55,10 +55,10 @@ class ExamplesFormat:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingRequest:
-    """Everything that one training run needs to know.
+    """All parameters of one training run.
 
     Attributes:
-        user_code: where `run_fn` is found.
+        user_code: the module of `run_fn`.
         train_files: file patterns of the splits to train on.
         eval_files: file patterns of the splits to evaluate on.
         split_files: split name → file patterns, for every split that all Examples artifacts have.
@@ -73,19 +73,19 @@ class TrainingRequest:
         base_model: directory of the SavedModel to start from.
         hyperparameters: a `keras_tuner.HyperParameters` config.
         custom_config: the dictionary given to the component.
-        num_examples: split name → number of examples, where a statistics artifact tells.
+        num_examples: split name → number of examples, if a statistics artifact has them.
         raw_examples: URIs of the Examples artifacts, in tf.Example format, that the transform graph
-            was made from, where the pipeline tells.
+            was made from, if the pipeline has them.
         statistics_path: pattern of that artifact's files.
         extra_inputs: input name → URIs of its artifacts.
-        contract: what the export must fulfil; None requires what any consumer needs.
+        contract: requirements on the export; None means those of any consumer.
         eval_config: the `tfma.EvalConfig` of the Evaluator downstream.
-        consumers: the nodes of the pipeline that read what this one writes, by their ids; empty
-            where the orchestrator does not say.
+        consumers: ids of the nodes of the pipeline that read the outputs of this one; empty if the
+            orchestrator does not provide them.
         run_key: names the runs that may go on from each other's checkpoints; see
             `generic_trainer._run.run_key`.
-        seed: what the reader shuffles with where `run_fn` does not say; the same in all runs of
-            the same `run_key`.
+        seed: of the reader's shuffle, unless `run_fn` gives another; the same in all runs of the
+            same `run_key`.
     """
 
     user_code: UserCode
@@ -115,55 +115,55 @@ class TrainingRequest:
 
     @property
     def staging_dir(self) -> str:
-        """Where the export waits until it is published, on the file system of its destination."""
+        """Directory of the export until it is published, on the file system of its destination."""
         return os.path.join(self.model_dir, _STAGING_DIR)
 
     @property
     def failed_run_dir(self) -> str:
-        """Where the traces of a failed run are kept, beside the ModelRun artifact."""
+        """Directory for the files kept of a failed run, beside the ModelRun artifact."""
         return self.model_run_dir.rstrip("/") + _FAILED_SUFFIX
 
     @property
     def rejected_export_dir(self) -> str:
-        """Where the exports of a failed run are kept."""
+        """Directory for the exports of a failed run."""
         return os.path.join(self.failed_run_dir, REJECTED_DIR)
 
     @property
     def checkpoint_dir(self) -> str:
-        """Where `run_fn` keeps its checkpoints; outlives a failed run."""
+        """Directory of the checkpoints of `run_fn`; outlives a failed run."""
         return self.checkpoint_dir_of(self.run_key)
 
     def checkpoint_dir_of(self, run_key: str) -> str:
-        """Returns where another run of the node keeps its checkpoints."""
+        """Returns the directory of the checkpoints of another run of the node."""
         return os.path.join(_node_dir(self.model_run_dir), _CHECKPOINTS_DIR, run_key)
 
     @property
     def log_path(self) -> str:
-        """Where the output of `run_fn` is kept."""
+        """File with the output of `run_fn`."""
         return os.path.join(self.model_run_dir, _LOG_FILE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """A run, and where it takes place.
+    """A run and its workers.
 
     Attributes:
         request: the run.
-        fn_args_factory: import path, `"module:function"`, of what builds the argument of `run_fn`
-            from the request and the directory to export into. A path, because it has to be found
-            on other machines as well.
-        distribution: on how many workers, and who starts them.
-        export_fn_dir: local directory that `export_fn` exports into, in a job that does nothing
-            else: a rehearsal, or a repaired export of trained weights; None for one that trains.
-        dry_run_dir: local directory that `run_fn` may write into, in a job that trains for a moment
-            to see what it exports; see `_dry_run`.
+        fn_args_factory: import path, `"module:function"`, of the function that builds the argument
+            of `run_fn` from the request and the directory to export into. A path, because other
+            machines import it too.
+        distribution: the workers and their launcher.
+        export_fn_dir: local directory that `export_fn` exports into, in a job that only exports: a
+            rehearsal, or a repaired export of trained weights; None for a job that trains.
+        serves: whether the single task of the job is a server of `ParameterServerStrategy`, whose
+            cluster is in `TF_CONFIG`.
     """
 
     request: TrainingRequest
     fn_args_factory: str
     distribution: Distribution = dataclasses.field(default_factory=Distribution)
     export_fn_dir: str | None = None
-    dry_run_dir: str | None = None
+    serves: bool = False
 
     def make_fn_args(self, export_dir: str) -> Any:
         """Calls the factory.
@@ -172,8 +172,7 @@ class Job:
             export_dir: directory that the model directories go into.
         """
         name, _, function = self.fn_args_factory.partition(":")
-        # Of their imports Beam and Model Analysis say dozens of lines, which nobody can do anything
-        # about.
+        # Beam and Model Analysis log dozens of irrelevant lines when they are imported.
         disabled = logging.root.manager.disable
         logging.disable(logging.INFO)
         try:
@@ -183,13 +182,14 @@ class Job:
         return getattr(module, function)(self.request, export_dir)
 
     def to_json(self) -> str:
-        """Returns the job as JSON, with every value of the types that it has.
+        """Returns the job as JSON that keeps the types of all values.
 
-        What JSON cannot hold (a proto in `custom_config`, for example) is pickled inside it.
+        A value that JSON cannot hold (a proto in `custom_config`, for example) is pickled inside.
         """
         request, eval_config = self.request, self.request.eval_config
         return to_json(
             {
+                **vars(self),
                 "request": {
                     **vars(request),
                     "user_code": dataclasses.asdict(request.user_code),
@@ -197,23 +197,20 @@ class Job:
                     "contract": request.contract and request.contract.to_json(),
                     "eval_config": eval_config if eval_config is None else str(eval_config),
                 },
-                "fn_args_factory": self.fn_args_factory,
                 "distribution": self.distribution.to_json(),
-                "export_fn_dir": self.export_fn_dir,
-                "dry_run_dir": self.dry_run_dir,
             }
         )
 
     @classmethod
     def from_json(cls, text: str, *, is_ours: bool = True) -> Job:
-        """Reads what `to_json` wrote.
+        """Reads the result of `to_json`.
 
         Args:
             text: the JSON.
-            is_ours: whether nobody else can have written it. Only then is anything unpickled.
+            is_ours: whether only this user can have written it. Only then is anything unpickled.
 
         Raises:
-            ValueError: it is no such text, or has something pickled inside and may be another's.
+            ValueError: it is not such a text, or has a pickle inside and may be another user's.
         """
         values = from_json(text, is_ours=is_ours)
         request = values["request"]
@@ -229,9 +226,9 @@ class Job:
 
 
 def _node_dir(model_run_dir: str) -> str:
-    """Returns the directory that all executions of a node share, told from one of them.
+    """Returns the directory that all executions of a node share, from the directory of one.
 
-    What is kept of a failed one counts as that one.
+    The directory kept of a failed execution counts as its own.
 
     1. TFX's own orchestrators: `<root>/<node>/model_run/<execution>` → `<root>/<node>`.
     2. Kubeflow and Vertex: `<root>/<run>/<task>/model_run` → `<root>/<node>`, where a task is named

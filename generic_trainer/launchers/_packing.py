@@ -1,4 +1,4 @@
-"""Jobs packed for machines that are set up by somebody else: in a message, or in a folder."""
+"""Jobs packed for machines that others set up: in a message, or in a folder."""
 
 from __future__ import annotations
 
@@ -6,49 +6,57 @@ import dataclasses
 import hashlib
 import hmac
 import os
+import re
 from collections.abc import Iterable
 from typing import Any
 
-from generic_trainer._core.cluster import TF_CONFIG, Task
+from generic_trainer._core.cluster import Task
 from generic_trainer._core.files import gfile, is_remote, read_whole, write_whole
 from generic_trainer._core.keras import same_keras
 from generic_trainer.errors import ConfigurationError, ModuleFileError
 from generic_trainer.launchers._job import Job
 from generic_trainer.launchers._worker_end import WorkerEnd
 
-# They decide how TensorFlow and Keras work, and have to be the same everywhere.
-_PREFIXES = ("GENERIC_TRAINER_", "KERAS_", "TF_")
-# They are about this machine, or this process.
-_OWN = (TF_CONFIG, "TF_GRPC_REUSE_PORT", "TF_FORCE_GPU_ALLOW_GROWTH")
+# Settings of TensorFlow, Keras and this package, which have to be the same everywhere. TF_ alone
+# would not do: Terraform keeps passwords and tokens in variables that begin so (TF_VAR_, TF_TOKEN_,
+# TF_CLI_, TF_HTTP_, TF_DATA_DIR, TF_LOG, ...).
+_CARRIED = re.compile(
+    "GENERIC_TRAINER_|KERAS_|TF_(AUTO_MIXED|AUTOTUNE|BFC|CLUSTER|CONV2D|COORDINATOR|CPP|CPU|CUBLAS|"
+    "CUDA|CUDNN|CUFFT|DATA_EXPERIMENT|DEBUG|DETERMINISTIC|DEVICE|DISABLE|DUMP_GRAPH|EAGER|ENABLED?|"
+    "FORCE|FORWARD|FP16|FUNCTION|GPU|GRAPH|GRPC|JIT|MATMUL|MIN_GPU|MKL|NUM|ONEDNN|OVERRIDE|"
+    "PER_DEVICE|PSS?|RUN_HANDLER|SET_ONEDNN|SYNC|TPU|TRT|USE|WORKER|XLA)_"
+)
+# They concern this machine, or this process.
+_OWN = ("TF_GRPC_REUSE_PORT", "TF_FORCE_GPU_ALLOW_GROWTH")
 
 
 def with_carried_environment(job: Job) -> Job:
     """Returns the job with this process's TensorFlow and Keras settings in `distribution.env`.
 
-    A pipeline that was started with `TF_USE_LEGACY_KERAS=1` means its workers too: they get the
-    Keras that `tf.keras` is here.
+    `TF_USE_LEGACY_KERAS=1` at the start of a pipeline is meant for its workers too: they get the
+    `tf.keras` of this process.
     """
     carried = {
         name: value
         for name, value in os.environ.items()
-        if name.startswith(_PREFIXES) and name not in _OWN
+        if _CARRIED.match(name) and name not in _OWN
     }
     env = {**carried, **same_keras(), **job.distribution.env}
     return dataclasses.replace(job, distribution=dataclasses.replace(job.distribution, env=env))
 
 
 def read_bundle_file(job: Job) -> bytes | None:
-    """Returns the content of the bundle with the user's code; None when there is no bundle.
+    """Returns the content of the bundle with the user's code; None if it is installed.
 
     Raises:
-        ModuleFileError: it cannot be read.
+        ModuleFileError: the bundle cannot be read.
     """
     path = job.request.user_code.bundle
     if path is None:
         return None
     try:
         return read_whole(path)
-    except Exception as error:  # what it raises depends on the file system
+    except Exception as error:  # its type depends on the file system
         raise ModuleFileError(
             f"The bundle of the user's code, {path}, cannot be read: {error}. Run the pipeline "
             "definition again to write it anew.",
@@ -57,7 +65,7 @@ def read_bundle_file(job: Job) -> bytes | None:
 
 
 def pack(job: Job) -> dict[str, Any]:
-    """Returns all that a worker needs to know as plain values, for `unpack`.
+    """Returns the job and its bundle as plain values, for `unpack`.
 
     Raises:
         ModuleFileError: the bundle cannot be read.
@@ -78,8 +86,8 @@ def unpack(packed: dict[str, Any], directory: str) -> Job:
 class JobFolder:
     """A folder on the pipeline root by which a job and its workers exchange files.
 
-    It has `job.json`, the user's code, `<task>-<index>.json` when a worker has ended, and
-    `<task>-<index>.log.<number>`, parts of its log, where the service does not show it.
+    It contains `job.json`, the user's code, `<task>-<index>.json` after the end of a worker, and
+    `log`, that of the first worker, if the service does not show it.
 
     Attributes:
         path: local or remote.
@@ -92,15 +100,15 @@ class JobFolder:
         """Packs a job for workers of other machines.
 
         Args:
-            job: what they are to do.
-            launcher: the name of the one that starts them, for messages.
-            mounts: local directories that they see under the same path.
+            job: the job.
+            launcher: name of the launcher, for messages.
+            mounts: local directories that the workers see under the same path.
 
         Returns:
-            The digest of the job, for `read`; it is to reach the workers by another way.
+            The digest of the job, for `read`. It must reach the workers in another way.
 
         Raises:
-            ConfigurationError: the folder is where no worker can see it.
+            ConfigurationError: the workers cannot see the folder.
             ModuleFileError: the user's code cannot be read.
         """
         _check_shared(self.path, launcher, list(mounts))
@@ -111,7 +119,7 @@ class JobFolder:
         return hashlib.sha256(text).hexdigest()
 
     def read(self, digest: str) -> Job:
-        """Returns the job; reading another one could run code.
+        """Returns the job, after comparing its digest: reading another job could run code.
 
         Args:
             digest: what `write` returned.
@@ -125,42 +133,42 @@ class JobFolder:
         if not hmac.compare_digest(found, digest):
             raise ConfigurationError(
                 f"{path} is not the job that this worker was started for: expected the SHA-256 "
-                f"{digest}, found {found}. Somebody else has written it: see who may write into "
-                "the pipeline root, and run the pipeline again.",
+                f"{digest}, found {found}. Another program has written it: check the permissions "
+                "of the pipeline root, and run the pipeline again.",
                 path=path,
             )
         return Job.from_json(text.decode())
 
     def write_end(self, task: Task, end: WorkerEnd) -> None:
-        """Notes how a worker ended."""
+        """Writes how a worker ended."""
         end.write(self._file(f"{task.type}-{task.index}"))
 
     def end(self, task: Task) -> WorkerEnd | None:
-        """Returns how a worker ended; None if it did not come to saying so."""
+        """Returns how a worker ended; None if it has not written that."""
         return WorkerEnd.read(self._file(f"{task.type}-{task.index}"))
 
     def forget_end(self, task: Task) -> None:
-        """Deletes the note of how a worker ended, if there is one."""
+        """Deletes the file that `write_end` wrote, if it exists."""
         path = self._file(f"{task.type}-{task.index}")
         if gfile().exists(path):
             gfile().remove(path)
 
-    def write_log(self, task: Task, number: int, part: bytes) -> None:
-        """Adds a part to the log of a worker."""
-        write_whole(self._log_part(task, number), part)
+    def write_log(self, log: bytes) -> None:
+        """Writes the log of the first worker."""
+        write_whole(self._log, log)
 
-    def log(self, task: Task, number: int) -> bytes | None:
-        """Returns a part of the log of a worker; None where it is not there yet."""
-        path = self._log_part(task, number)
-        return read_whole(path) if gfile().exists(path) else None
+    def log(self) -> bytes:
+        """Returns the log that `write_log` wrote; an empty one if it did not."""
+        return read_whole(self._log) if gfile().exists(self._log) else b""
 
     def delete(self) -> None:
         """Deletes the folder."""
         if gfile().exists(self.path):
             gfile().rmtree(self.path)
 
-    def _log_part(self, task: Task, number: int) -> str:
-        return os.path.join(self.path, f"{task.type}-{task.index}.log.{number:06d}")
+    @property
+    def _log(self) -> str:
+        return os.path.join(self.path, "log")
 
     def _file(self, name: str) -> str:
         return os.path.join(self.path, f"{name}.json")

@@ -1,4 +1,4 @@
-"""Tasks of a job, from the inside: what a process does that trains, serves or exports."""
+"""Tasks of a job, from the inside: a process trains, serves or exports."""
 
 from __future__ import annotations
 
@@ -28,10 +28,8 @@ from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._entry_points import run_fn_of
 from generic_trainer.data import explain_read_errors
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.launchers._dry_run import run_dry
 from generic_trainer.launchers._failures import Failure
 from generic_trainer.launchers._job import Job, TrainingRequest
-from generic_trainer.launchers._ray_train import ray_train_functions
 from generic_trainer.launchers._worker_end import WorkerEnd
 from generic_trainer.training import checked_on_several_workers, keras_2_left_alone, watched
 from generic_trainer.user_code import call_user_function, user_module
@@ -55,7 +53,7 @@ def train(job: Job) -> None:
         DataError: `run_fn` met a file or record that cannot be read.
         TrainingError: `run_fn` raised.
     """
-    # A chief that only sends orders has no use for a GPU.
+    # A chief that only sends orders needs no GPU.
     if job.distribution.require_gpu and not has_parameter_servers():
         _require_gpu()
     request, code = job.request, job.request.user_code
@@ -63,42 +61,40 @@ def train(job: Job) -> None:
     with run_fn_of(code) as run_fn:
         fn_args = job.make_fn_args(export_dir)
         _logger.info("Training with %s of %s", code.function, code.module)
-        with contextlib.suppress(ImportError):  # not everybody needs it
+        with contextlib.suppress(ImportError):  # not each `run_fn` needs it
             _logger.info("tf.keras is Keras %s", keras_version())
         _logger.info("TensorBoard: tensorboard --logdir %s", request.model_run_dir)
+        _logger.info("Live view: %s", os.path.join(request.model_run_dir, "live.html"))
         seen_dir = request.model_run_dir if is_chief() else ""
         with (
             explain_read_errors(),
             _checked(),
             watched(seen_dir),
             keras_2_left_alone(),
-            ray_train_functions(request.run_key, request.checkpoint_dir),
         ):
             call_user_function(run_fn, fn_args, code)
 
 
 def run_task(job: Job, name: str) -> WorkerEnd:
-    """Does what `TF_CONFIG` says that this process is for, and returns how it ended.
+    """Runs the task that `TF_CONFIG` assigns to this process, and returns how it ended.
 
     1. A server of `ParameterServerStrategy` waits for orders and never returns.
-    2. Any other process calls `run_fn`, with a scratch directory of its own; in a rehearsal
-       `export_fn` alone, or `run_fn` for a moment.
+    2. Any other process calls `run_fn`, or in a rehearsal `export_fn`, with its own scratch
+       directory.
     3. An error is printed.
 
     Args:
-        job: what all tasks have in common.
-        name: of the task, for what it says at its end.
+        job: common to all tasks.
+        name: of the task, for its `WorkerEnd`.
     """
     try:
         with shown_output():
-            if job.distribution.parameter_servers and this_task().is_server:
+            if job.serves or (job.distribution.parameter_servers and this_task().is_server):
                 serve(job).join()
             with ScratchFolder("task-") as scratch_dir:
                 request = dataclasses.replace(job.request, scratch_dir=scratch_dir)
                 job = dataclasses.replace(job, request=request)
-                if job.dry_run_dir is not None:
-                    run_dry(job, job.dry_run_dir, train)
-                elif job.export_fn_dir is not None:
+                if job.export_fn_dir is not None:
                     _export(job, job.export_fn_dir)
                 else:
                     train(job)
@@ -111,7 +107,7 @@ def run_task(job: Job, name: str) -> WorkerEnd:
 def serve(job: Job) -> Any:
     """Starts the server of `ParameterServerStrategy` that this process is, and returns it.
 
-    It goes on until the process ends; `join()` waits for that.
+    It runs until the process ends; `join()` waits for that.
 
     Raises:
         ConfigurationError: a worker is required to have a GPU, and has none.
@@ -135,14 +131,14 @@ def main(arguments: Mapping[str, Any]) -> int:
     """Runs a task in a child of a fork server and returns the exit code.
 
     Args:
-        arguments: `job`, as JSON; `name`, of the task; `processors`, the ones to run on, where it
-            is not free to use all; `end`, the file to note in how it ended; `peers`, the same files
-            of all workers that train; `stacks`, the file for the stacks of a process that crashes.
+        arguments: `job`, as JSON; `name`, of the task; `processors` to run on, empty for all;
+            `end`, the file for the `WorkerEnd`; `peers`, these files of all workers that train;
+            `stacks`, the file for the stacks of a process that crashes.
     """
     with contextlib.ExitStack() as stack:
         try:
             stacks = stack.enter_context(open(arguments["stacks"], "w"))
-        except OSError:  # of a disk that is full or fails: all that is left is the exit status
+        except OSError:  # the disk is full or fails: only the exit status remains
             _print_error()
             return Failure.DISK.exit_code
         faulthandler.enable(stacks, all_threads=True)
@@ -165,19 +161,18 @@ def main(arguments: Mapping[str, Any]) -> int:
 
 
 def _print_error() -> None:
-    """Prints the error that is handled, if the output does not lie on a disk that fails."""
+    """Prints the error that is handled, unless the disk of the output fails."""
     with contextlib.suppress(OSError, ValueError):  # run_fn has closed it
         traceback.print_exc()
         sys.stderr.flush()
 
 
 def _export(job: Job, export_dir: str) -> None:
-    """Has the user's `export_fn` export, without any training.
+    """Calls the user's `export_fn` without any training, if the module has one.
 
-    In a rehearsal it exports untrained weights, so that a wrong signature costs seconds. Exports
-    nothing when the module has no such function.
+    In a rehearsal it exports untrained weights, so that a wrong signature costs seconds.
     """
-    os.environ.pop(TF_CONFIG, None)  # alone, whatever cluster will train
+    os.environ.pop(TF_CONFIG, None)  # alone, also if a cluster will train
     if job.distribution.require_gpu:
         _require_gpu()
     code = job.request.user_code
@@ -217,14 +212,14 @@ def _export_dir(request: TrainingRequest) -> str:
 
 
 def _wait_for(peers: Sequence[str], timeout_s: float) -> None:
-    """Stays until all are done: the chief's process has the service that the others talk to."""
+    """Waits until all are done: the chief's process has the service that the others use."""
     end_s = time.monotonic() + timeout_s
     while not all(map(os.path.exists, peers)) and time.monotonic() < end_s:
         time.sleep(_POLL_S)
 
 
 def _draw_differently() -> None:
-    """Gives this process random numbers of its own: it was forked, as its siblings were."""
+    """Reseeds this process: it was forked with the random state of its siblings."""
     random.seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()

@@ -1,4 +1,4 @@
-"""The end of a worker: how it is noted, sent from process to process, and raised as an error."""
+"""The end of a worker: recorded, sent from process to process, and raised as an error."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from generic_trainer.launchers._failures import Failure, classify, explain, lost
 class WorkerTraceback(Exception):
     """The end of a worker with the traceback of its error; `args[0]` is the `WorkerEnd`.
 
-    It is the cause of what is raised in the process that started the worker, and what Ray carries
-    from there to here.
+    It is the cause of the error in the process that started the worker. Ray carries it between
+    machines.
     """
 
     @property
@@ -36,16 +36,16 @@ class WorkerEnd:
     """How a worker ended, as plain values.
 
     Attributes:
-        task: name of the worker, such as `"worker 1"`; None where it was none of them.
-        failure: the class of its failure; None when all went well.
+        task: name of the worker, such as `"worker 1"`; None if the failure is not of a worker.
+        failure: the class of its failure; None after success.
         error: name of the error, one of `generic_trainer.errors`; by default that of `failure`.
-        message: what the error says.
+        message: of the error.
         traceback: that of the error, as text.
-        fields: what the error knows besides; see `GenericTrainerError.fields`.
-        exit_code: what its process ended with, where it was there to be asked.
+        fields: other details of the error; see `GenericTrainerError.fields`.
+        exit_code: of its process, if known.
         signal: name of the signal that ended its process.
         may_be_consequence: whether another worker's end may be the cause.
-        names_task: whether the message says already which worker it is about.
+        names_task: whether the message names the worker already.
     """
 
     task: str | None = None
@@ -75,7 +75,7 @@ class WorkerEnd:
             failure=failure,
             error=_public_name(error, failure),
             message=explain(error),
-            # What is above the traceback of the other process is only ours.
+            # The frames above the traceback of the other process are not the user's.
             traceback=raised.traceback if raised else "".join(lines),
             fields=_sendable(details),
             exit_code=details.get("exit_code"),
@@ -85,14 +85,14 @@ class WorkerEnd:
 
     @property
     def status(self) -> int:
-        """What a process that ends so exits with."""
+        """The exit code of the worker's process."""
         return 0 if self.failure is None else self.failure.exit_code
 
     def to_error(self, *, named: bool) -> GenericTrainerError:
         """Returns the error to raise in the process that started the worker.
 
         Args:
-            named: whether there are several workers, so that the message has to tell which one.
+            named: whether there are several workers, so that the message has to name the worker.
         """
         kind: type[GenericTrainerError] = getattr(errors, self.error)
         known = {
@@ -116,29 +116,29 @@ class WorkerEnd:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> WorkerEnd:
-        """Reads what `to_dict` returned."""
+        """Reads the result of `to_dict`."""
         failure = values["failure"]
         return cls(**{**values, "failure": failure and Failure[failure]})
 
     def write(self, path: str) -> None:
-        """Writes a file, local or remote, which is there whole or not at all."""
+        """Writes a file, local or remote, atomically."""
         write_whole(path, to_json(self.to_dict()))
 
     @classmethod
     def read(cls, path: str) -> WorkerEnd | None:
-        """Reads what `write` wrote; None when the worker did not come to that."""
+        """Reads the result of `write`; None if the worker did not write it."""
         try:
             return cls.from_dict(from_json(read_whole(path).decode(), is_ours=False))
-        except Exception:  # what a missing file raises depends on the file system
+        except Exception:  # the error for a missing file depends on the file system
             return None
 
 
 def root_cause(failed: Sequence[WorkerEnd]) -> WorkerEnd:
     """Returns the failure that was the cause of the others.
 
-    1. One that may be the consequence of another worker's end comes last.
-    2. An error comes before a loss: who stops a worker may do so because another one failed.
-    3. Of several that are alike it is the first.
+    1. A failure that may be the consequence of another worker's end comes last.
+    2. An error comes before a loss: a worker may be stopped because another one failed.
+    3. Of several alike it is the first.
     """
     return min(failed, key=lambda end: (end.may_be_consequence, end.failure is Failure.LOST))
 
@@ -154,7 +154,7 @@ def error_of(failed: Sequence[WorkerEnd], *, named: bool) -> GenericTrainerError
     error = cause.to_error(named=named)
     if not cause.may_be_consequence or cause.signal or cause.failure is Failure.LOST:
         return error
-    # All that is known is that they missed each other.
+    # None of them reported the root cause.
     lost = WorkerLostError(f"The workers have lost each other. {error}", worker=cause.task)
     lost.__cause__ = error
     return lost
@@ -170,7 +170,7 @@ def _raised_elsewhere(error: BaseException | None) -> WorkerEnd | None:
 
 
 def _public_name(error: BaseException, failure: Failure) -> str:
-    """The name of the error, or of the one of its class where a plain one says too little."""
+    """Returns the name of the error, or that of its class if the error is not public."""
     name = type(error).__name__
     plain = isinstance(error, failure.error) or failure is Failure.USER_CODE
     known = isinstance(error, GenericTrainerError) and name in errors.__all__
@@ -178,7 +178,7 @@ def _public_name(error: BaseException, failure: Failure) -> str:
 
 
 def _sendable(details: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves out what could be sent only pickled: the other process does not unpickle."""
+    """Leaves out values that would be pickled: the other process does not unpickle."""
     kept = {}
     for name, value in details.items():
         try:

@@ -1,4 +1,4 @@
-"""Examples, and workers that need not import TensorFlow anew for each test."""
+"""Examples, and the nodes of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from generic_trainer._core.forkserver import kept_fork_servers
 from tests import helpers
 from tests.launchers.engines import shared_folder
 from tests.launchers.ray_nodes import two_nodes
@@ -20,12 +19,6 @@ def examples(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Conf
     folder = shared_folder(pytestconfig, tmp_path_factory.mktemp("launchers")) / "examples"
     helpers.write_examples(folder)
     return folder
-
-
-@pytest.fixture(scope="session", autouse=True)
-def shared_imports() -> Iterator[None]:
-    with kept_fork_servers():
-        yield
 
 
 @pytest.fixture(scope="session")

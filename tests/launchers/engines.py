@@ -23,15 +23,10 @@ from generic_trainer.launchers._options import OPTIONS
 # What they have in common is tried with TFJobs.
 _LIKE_TFJOB = ("trainjob", "vertex")
 _TRIED_FOR_ALL = [
-    test.format(name)
-    for name in _LIKE_TFJOB
-    for test in (
-        "test_run_that_ends_well_keeps_to_the_rules[{}-two workers]",
-        "test_code_of_others_trains_as_it_is[{}]",
-    )
+    f"test_run_that_ends_well_keeps_to_the_rules[{name}-two workers]" for name in _LIKE_TFJOB
 ]
 # Ray's workers train in the children that those of `local` are, and take half a minute to start:
-# tried is what goes over the network. `tests/launchers/ray` has more.
+# tried is what goes over the network, and parameter servers. `tests/launchers/ray` has more.
 _TRIED_ON_RAY = [
     f"{test}]"
     for test in (
@@ -39,9 +34,7 @@ _TRIED_ON_RAY = [
         "test_error_arrives_with_its_class_and_traceback[ray-data",
         "test_values_are_in_a_worker_what_they_are_here[ray",
         "test_run_that_ends_well_keeps_to_the_rules[ray-two workers",
-        "test_error_of_a_worker_is_the_error_of_the_run[ray-parameter servers",
         "test_lost_worker_is_replaced[ray-parameter servers",
-        "test_worker_that_is_lost_too_often_ends_the_run[ray",
         "test_code_of_others_trains_as_it_is[ray",
     )
 ]

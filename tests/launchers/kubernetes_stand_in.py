@@ -1,9 +1,9 @@
 """A stand-in for the API server of Kubernetes, the operators of Kubeflow and the kubelets.
 
-It speaks HTTP with the real `kubernetes` client, refuses an object that is not what its definition
-says, and runs the command of each pod as a child process of the test: that of a TFJob with the
-`TF_CONFIG` that the training operator sets, that of a TrainJob with the environment of its runtime,
-whose variables it expands and whose host names it resolves, as Kubernetes does.
+It speaks HTTP with the real `kubernetes` client, refuses an object that does not match its
+definition, and runs the command of each pod as a child process of the test: that of a TFJob with
+the `TF_CONFIG` that the training operator sets, that of a TrainJob with the environment of its
+runtime, whose host names it resolves.
 """
 
 from __future__ import annotations
@@ -11,12 +11,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import re
 import signal
-import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,20 +22,28 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import pytest
+
+from tests.launchers.containers import exit_code, free_ports, run_container, stop_container
 from tests.launchers.kubernetes_schema import problems_of
 
-__all__ = ["ROOT", "StandIn", "free_ports", "kubernetes_stand_in"]
+__all__ = ["StandIn", "kubernetes_stand_in"]
 
-ROOT = Path(__file__).parent.parent.parent
 _TFJOB_LABELS = "training.kubeflow.org/"
 _JOBSET_LABELS = "jobset.sigs.k8s.io/"
 _INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 _LOG_POLL_S = 0.05
+Answer = tuple[int, Mapping[str, Any]]
 
 
 @dataclasses.dataclass
 class Pod:
-    """A pod that is a process."""
+    """A pod that is a process.
+
+    Attributes:
+        cause: reason and message of Kubernetes for waiting, without a process, or for its end.
+        evicted: reason and message of its eviction.
+    """
 
     name: str
     job: str
@@ -46,66 +51,72 @@ class Pod:
     is_of_tfjob: bool
     log: Path
     process: subprocess.Popen[bytes] | None
-    waiting: str = ""
-    terminated: str = ""
+    cause: tuple[str, str] | None = None
+    evicted: tuple[str, str] | None = None
     deleted: bool = False
 
     @property
     def code(self) -> int | None:
-        """The exit code as a container's; None while it runs."""
-        code = self.process.poll() if self.process else None
-        return code if code is None or code >= 0 else 128 - code
+        """The exit code of the container; None while it runs."""
+        return exit_code(self.process) if self.process else None
 
     @property
     def phase(self) -> str:
-        """As Kubernetes tells it."""
+        """The phase, in Kubernetes' words."""
         if self.process is None:
-            return "Pending"
+            return "Failed" if self.cause and self.cause[0] == "StartError" else "Pending"
         return {None: "Running", 0: "Succeeded"}.get(self.code, "Failed")
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the part of a pod that is looked at."""
+        """Returns the fields of a pod that clients look at."""
+        status: dict[str, Any] = {"phase": self.phase}
         state: dict[str, Any] = {"running": {}}
-        if self.waiting:
-            state = {"waiting": {"reason": self.waiting, "message": "so says the test"}}
-        elif self.code is not None:
-            reason = self.terminated or ("Error" if self.code else "Completed")
-            state = {"terminated": {"exitCode": self.code, "reason": reason}}
-        kind, index = self.task
+        cause = dict(zip(("reason", "message"), self.cause or (), strict=False))
+        if self.phase == "Pending" and cause["reason"] == "Unschedulable":
+            status["conditions"] = [{"type": "PodScheduled", "status": "False", **cause}]
+            state = {}
+        elif self.phase == "Pending":
+            state = {"waiting": cause}
+        elif self.phase != "Running":
+            reason = "Error" if self.code else "Completed"
+            code = 128 if self.process is None else self.code
+            state = {"terminated": {"exitCode": code, "reason": reason, **cause}}
+        if self.evicted:
+            status |= dict(zip(("reason", "message"), self.evicted, strict=True))
+        if state:
+            container = "tensorflow" if self.is_of_tfjob else "node"
+            fields = {"name": container, "image": "", "imageID": "", "ready": False}
+            status["containerStatuses"] = [{**fields, "restartCount": 0, "state": state}]
+        kind, index = self.task[0], str(self.task[1])
+        prefix, labels = _JOBSET_LABELS, {"jobset-name": self.job, "replicatedjob-name": kind}
         if self.is_of_tfjob:
-            labels = {"job-name": self.job, "replica-type": kind, "replica-index": str(index)}
-            metadata = {"labels": {_TFJOB_LABELS + key: text for key, text in labels.items()}}
-        else:
-            labels = {"jobset-name": self.job, "replicatedjob-name": kind}
-            metadata = {
-                "labels": {_JOBSET_LABELS + key: text for key, text in labels.items()},
-                "annotations": {_INDEX_ANNOTATION: str(index)},
-            }
-        container = "tensorflow" if self.is_of_tfjob else "node"
-        status = {"name": container, "image": "", "imageID": "", "ready": False}
-        return {
-            "metadata": {"name": self.name, "uid": str(id(self)), **metadata},
-            "status": {
-                "phase": self.phase,
-                "containerStatuses": [{**status, "restartCount": 0, "state": state}],
-            },
+            prefix = _TFJOB_LABELS
+            labels = {"job-name": self.job, "replica-type": kind, "replica-index": index}
+        metadata = {
+            "name": self.name,
+            "uid": str(id(self)),
+            "labels": {prefix + key: text for key, text in labels.items()},
+            "annotations": {_INDEX_ANNOTATION: index},
         }
+        return {"metadata": metadata, "status": status}
 
 
 class StandIn:
-    """The cluster: what was asked of it, and what it does wrong on purpose.
+    """The cluster: the requests that it got, and its deliberate faults.
 
     Attributes:
         requests: "METHOD path" of all requests, in order.
         manifests: all objects that were made.
         pods: name → pod, those of deleted jobs too.
-        refuses: status to answer the creation of a job with, instead of making it.
-        waits_for: reason why pods do not start.
-        terminated: reason of Kubernetes for the end of containers that fail.
-        breaks: how many of the next questions end in a broken connection.
+        runtimes: name → TrainingRuntime.
+        refuses: status with which the creation of a job is refused.
+        cause: see `Pod`; pods do not start unless the reason is that of an end.
+        breaks: how many of the next GET requests end in a broken connection.
+        loses: methods, such as "POST", whose next request is carried out but not answered.
         instead: Python source to run in the pods instead of their command.
         when_made: called when a job has been made and its pods started.
-        status: what the operator adds to the status of a TrainJob.
+        quota: message with which the operator's pods are refused, so that no pod is made.
+        owner: what follows the name of the job in that of the object whose events say so.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -113,94 +124,100 @@ class StandIn:
         self.requests: list[str] = []
         self.manifests: list[dict[str, Any]] = []
         self.pods: dict[str, Pod] = {}
+        self.runtimes: dict[str, dict[str, Any]] = {}
         self.refuses: int | None = None
-        self.waits_for = ""
-        self.terminated = ""
+        self.cause: tuple[str, str] | None = None
         self.breaks = 0
+        self.loses: list[str] = []
         self.instead = ""
         self.when_made: Callable[[], object] = lambda: None
-        self.status: dict[str, Any] = {}
-        self.runtimes: dict[str, dict[str, Any]] = {}
+        self.quota, self.owner = "", ""
         self._generation = 0
         self._jobs: dict[str, dict[str, Any]] = {}
         self._folder = folder
 
-    def create(self, manifest: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    @property
+    def verbs(self) -> list[str]:
+        """The methods of requests that change something."""
+        return [line.split()[0] for line in self.requests if not line.startswith("GET")]
+
+    def create(self, manifest: dict[str, Any]) -> Answer:
         """Makes an object, and starts the pods of a job."""
-        if self.refuses and manifest["kind"] != "TrainingRuntime":
-            return self.refuses, {"kind": "Status", "code": self.refuses, "message": "refused"}
-        problems = problems_of(manifest)
-        if problems:
-            return 422, {"kind": "Status", "code": 422, "message": "; ".join(problems)}
+        name, is_runtime = manifest["metadata"]["name"], manifest["kind"] == "TrainingRuntime"
+        if self.refuses and not is_runtime:
+            return _status(self.refuses, "refused")
+        if problems := problems_of(manifest):
+            return _status(422, "; ".join(problems))
+        objects = self.runtimes if is_runtime else self._jobs
+        if name in objects:
+            return _status(409, f"{name} already exists")
         self.manifests.append(manifest)
-        name = manifest["metadata"]["name"]
-        if manifest["kind"] == "TrainingRuntime":
-            self.runtimes[name] = manifest
-            return 201, manifest
-        self._jobs[name] = manifest
-        self._start(manifest)
-        self.when_made()
+        objects[name] = manifest
+        if not is_runtime:
+            self._start(manifest)
+            self.when_made()
         return 201, manifest
 
-    def job(self, name: str) -> tuple[int, dict[str, Any]]:
+    def job(self, name: str) -> Answer:
         """Returns a job with its status."""
         if name not in self._jobs:
-            return 404, {"kind": "Status", "code": 404, "message": f"{name} not found"}
-        job = self._jobs[name]
-        pods = self._pods_of(name)
-        if job["kind"] == "TrainJob":
-            return 200, {**job, "status": {**self._trainjob_status(job, pods), **self.status}}
-        phases = [pod.phase for pod in pods]
-        # The operator's rule: the chief decides, and worker 0 where there is none.
-        first = self.pods.get(f"{name}-chief-0") or self.pods[f"{name}-worker-0"]
-        condition = "Failed" if "Failed" in phases else first.phase.replace("Pending", "Created")
-        conditions = [
-            {"type": "Created", "status": "True", "message": "created"},
-            {"type": condition, "status": "True", "message": f"has {condition.lower()}"},
-        ]
+            return _status(404, f"{name} not found")
+        job, pods = self._jobs[name], self.pods_of(name)
+        is_tfjob = job["kind"] == "TFJob"
+        decide = pods
+        if is_tfjob and pods:  # the chief decides, or worker 0 if there is none
+            first = {pod.task: pod for pod in pods}
+            decide = [first.get(("chief", 0)) or first["worker", 0]]
+        elif not is_tfjob:
+            runtime = self.runtimes[job["spec"]["runtimeRef"]["name"]]["spec"]["template"]["spec"]
+            target = runtime.get("successPolicy", {}).get("targetReplicatedJobs")
+            decide = [pod for pod in pods if target is None or pod.task[0] in target]
+        condition, message = "Created", "created"
+        if job["spec"].get("suspend"):
+            condition, message = "Suspended", "by a queue"
+        elif any(pod.phase == "Failed" for pod in pods):
+            condition, message = "Failed", "has failed"
+        elif decide and all(pod.phase == "Succeeded" for pod in decide):
+            condition, message = "Succeeded" if is_tfjob else "Complete", "has completed"
+        conditions = [{"type": condition, "status": "True", "message": message}]
         return 200, {**job, "status": {"conditions": conditions}}
 
     def suspend(self, name: str) -> None:
         """Suspends a TrainJob, as Kueue may: its pods are ended and gone."""
         self._jobs[name]["spec"]["suspend"] = True
-        for pod in self._pods_of(name):
-            _kill(pod, signal.SIGTERM)
-            pod.deleted = True
+        self._stop(name, signal.SIGTERM)
 
     def resume(self, name: str) -> None:
-        """Has a suspended TrainJob go on, with new pods."""
+        """Resumes a suspended TrainJob, with new pods."""
         self._jobs[name]["spec"]["suspend"] = False
         self._start(self._jobs[name])
 
-    def _trainjob_status(self, job: Mapping[str, Any], pods: list[Pod]) -> dict[str, Any]:
-        runtime = self.runtimes[job["spec"]["runtimeRef"]["name"]]["spec"]["template"]["spec"]
-        policy = runtime.get("successPolicy", {}).get("targetReplicatedJobs")
-        decide = [pod for pod in pods if policy is None or pod.task[0] in policy]
-        conditions = []
-        if job["spec"].get("suspend"):
-            conditions = [{"type": "Suspended", "status": "True", "message": "by a queue"}]
-        elif any(pod.phase == "Failed" for pod in pods):
-            conditions = [{"type": "Failed", "status": "True", "message": "jobset failed"}]
-        elif decide and all(pod.phase == "Succeeded" for pod in decide):
-            conditions = [{"type": "Complete", "status": "True", "message": "jobset completed"}]
-        return {"conditions": conditions}
-
-    def list_pods(self, name: str) -> tuple[int, dict[str, Any]]:
+    def pods_of(self, name: str) -> list[Pod]:
         """Returns the pods of a job."""
-        items = [pod.to_json() for pod in self._pods_of(name)]
-        return 200, {"kind": "PodList", "apiVersion": "v1", "items": items}
+        return [pod for pod in self.pods.values() if pod.job == name and not pod.deleted]
 
-    def delete(self, kind: str, name: str) -> tuple[int, dict[str, Any]]:
-        """Deletes a job and its pods."""
+    def delete(self, kind: str, name: str) -> Answer:
+        """Deletes an object and its pods."""
         objects = self.runtimes if kind == "trainingruntimes" else self._jobs
         if objects.pop(name, None) is None:
-            return 404, {"kind": "Status", "code": 404}
-        if kind == "trainingruntimes":
-            return 200, {"kind": "Status", "status": "Success"}
-        for pod in self._pods_of(name):
-            pod.deleted = True
-            _kill(pod)
-        return 200, {"kind": "Status", "status": "Success"}
+            return _status(404, f"{name} not found")
+        if objects is self._jobs:
+            self._stop(name)
+        return _status(200, "deleted")
+
+    def events(self) -> list[dict[str, Any]]:
+        """Returns an event of each job whose pods are refused, and one of another object."""
+        names = [name + self.owner for name in self._jobs] if self.quota else []
+        return [
+            {
+                "metadata": {},
+                "involvedObject": {"name": name},
+                "type": "Warning",
+                "reason": "FailedCreate",
+                "message": self.quota,
+            }
+            for name in (*names, "other")
+        ]
 
     def log_lines(self, name: str) -> Iterator[bytes]:
         """Yields parts of a pod's log until its process has ended."""
@@ -214,127 +231,84 @@ class StandIn:
                 time.sleep(_LOG_POLL_S)
 
     def close(self) -> None:
-        """Kills what still runs."""
+        """Kills the remaining processes."""
         for pod in self.pods.values():
-            _kill(pod)
+            if pod.process is not None:
+                stop_container(pod.process)
 
-    def _pods_of(self, name: str) -> list[Pod]:
-        return [pod for pod in self.pods.values() if pod.job == name and not pod.deleted]
+    def _stop(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
+        for pod in self.pods_of(name):
+            if pod.process is not None:
+                stop_container(pod.process, number)
+            pod.deleted = True
 
     def _start(self, manifest: Mapping[str, Any]) -> None:
-        start = self._start_tfjob if manifest["kind"] == "TFJob" else self._start_trainjob
-        start(manifest)
-
-    def _start_tfjob(self, manifest: Mapping[str, Any]) -> None:
-        name = manifest["metadata"]["name"]
-        specs = manifest["spec"]["tfReplicaSpecs"]
+        name, is_tfjob = manifest["metadata"]["name"], manifest["kind"] == "TFJob"
+        if self.quota:
+            return
+        if is_tfjob:
+            groups = [
+                (kind.lower(), spec["replicas"], spec["template"])
+                for kind, spec in manifest["spec"]["tfReplicaSpecs"].items()
+            ]
+        else:
+            runtime = self.runtimes[manifest["spec"]["runtimeRef"]["name"]]
+            groups = [
+                (job["name"], spec["completions"], spec["template"])
+                for job in runtime["spec"]["template"]["spec"]["replicatedJobs"]
+                for spec in [job["template"]["spec"]]
+            ]
         tasks = [
-            (kind.lower(), index, spec["template"]["spec"]["containers"][0])
-            for kind, spec in specs.items()
-            for index in range(spec["replicas"])
+            (kind, index, template["spec"]["containers"][0])
+            for kind, count, template in groups
+            for index in range(count)
         ]
-        cluster: dict[str, list[str]] = {}
-        for (task, _, _), port in zip(tasks, free_ports(len(tasks)), strict=True):
-            cluster.setdefault(task, []).append(f"127.0.0.1:{port}")
-        for task, index, container in tasks:
-            config = {"cluster": cluster, "task": {"type": task, "index": index}}
-            given = {"TF_CONFIG": json.dumps({**config, "environment": "cloud"})}
-            pod_name = f"{name}-{task}-{index}"
-            given = given if len(tasks) > 1 else {}
-            self._start_pod(pod_name, name, (task, index), container, given, is_of_tfjob=True)
-
-    def _start_trainjob(self, manifest: Mapping[str, Any]) -> None:
-        name = manifest["metadata"]["name"]
-        runtime = self.runtimes[manifest["spec"]["runtimeRef"]["name"]]
-        tasks = [
-            (job["name"], index, job["template"]["spec"]["template"]["spec"]["containers"][0])
-            for job in runtime["spec"]["template"]["spec"]["replicatedJobs"]
-            for index in range(job["template"]["spec"]["completions"])
-        ]
-        hosts = [f"{name}-{task}-0-{index}.{name}:2222" for task, index, _ in tasks]
-        names = dict(zip(hosts, free_ports(len(tasks)), strict=True))
         self._generation += 1
-        for task, index, container in tasks:
-            variables = _environment(container["env"], {_INDEX_ANNOTATION: str(index)})
-            for host, port in names.items():
-                variables = {
-                    key: re.sub(rf"\b{re.escape(host)}", f"127.0.0.1:{port}", value)
-                    for key, value in variables.items()
-                }
-            pod_name = f"{name}-{task}-0-{index}-{self._generation:05d}"
-            self._start_pod(
+        addresses = [f"127.0.0.1:{port}" for port in free_ports(len(tasks))]
+        cluster: dict[str, list[str]] = {}
+        hosts = {}
+        for (kind, index, _), address in zip(tasks, addresses, strict=True):
+            cluster.setdefault(kind, []).append(address)
+            hosts[f"{name}-{kind}-0-{index}.{name}:2222"] = address
+        for kind, index, container in tasks:
+            config = {"cluster": cluster, "task": {"type": kind, "index": index}}
+            pod_name, given = f"{name}-{kind}-0-{index}-{self._generation:05d}", {}
+            if is_tfjob:
+                pod_name = f"{name}-{kind}-{index}"
+                if len(tasks) > 1:
+                    given = {"TF_CONFIG": json.dumps({**config, "environment": "cloud"})}
+            self.pods[pod_name] = Pod(
                 pod_name,
                 name,
-                (task, index),
-                {**container, "env": []},
-                variables,
-                is_of_tfjob=False,
+                (kind, index),
+                is_tfjob,
+                self._folder / f"{pod_name}.log",
+                self._run(container, index, hosts, given, self._folder / f"{pod_name}.log"),
+                self.cause,
             )
 
-    def _start_pod(
+    def _run(
         self,
-        name: str,
-        job: str,
-        task: tuple[str, int],
         container: Mapping[str, Any],
+        index: int,
+        hosts: Mapping[str, str],
         given: Mapping[str, str],
-        *,
-        is_of_tfjob: bool,
-    ) -> None:
-        log = self._folder / f"{name}.log"
+        log: Path,
+    ) -> subprocess.Popen[bytes] | None:
         log.touch()
-        process = None
-        if not self.waits_for:
-            command = ["python", "-c", self.instead] if self.instead else container["command"]
-            process = _run({**container, "command": command}, given, log)
-        self.pods[name] = Pod(
-            name, job, task, is_of_tfjob, log, process, self.waits_for, self.terminated
-        )
-
-
-def _environment(env: list[dict[str, Any]], annotations: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables of a container, as the kubelet makes them of its definition."""
-    found: dict[str, str] = {}
-    for one in env:
-        if "valueFrom" in one:
-            path = one["valueFrom"]["fieldRef"]["fieldPath"]
-            found[one["name"]] = annotations[path.removeprefix("metadata.annotations['")[:-2]]
-        else:
-            found[one["name"]] = re.sub(
-                r"\$\((\w+)\)", lambda match: found.get(match[1], match[0]), one["value"]
-            )
-    return found
-
-
-def _run(container: Mapping[str, Any], given: Mapping[str, str], log: Path) -> Any:
-    python, *arguments = container["command"]
-    assert python == "python"
-    environment = {name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ}
-    environment |= {one["name"]: one["value"] for one in container["env"]}
-    with open(log, "ab") as output:
-        return subprocess.Popen(
-            [sys.executable, *arguments],
-            env={**environment, "PYTHONPATH": str(ROOT), **given},
-            cwd=ROOT,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-
-
-def _kill(pod: Pod, number: signal.Signals = signal.SIGKILL) -> None:
-    if pod.process is not None and pod.process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pod.process.pid, number)
-        pod.process.wait()
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        if self.cause and self.cause[0] != "OOMKilled":
+            return None
+        env = []
+        for variable in container["env"]:
+            if "valueFrom" in variable:
+                path = variable["valueFrom"]["fieldRef"]["fieldPath"]
+                assert path == f"metadata.annotations['{_INDEX_ANNOTATION}']"
+            value = variable.get("value", str(index))
+            for host, address in hosts.items():
+                value = re.sub(rf"\b{re.escape(host)}", address, value)
+            env.append((variable["name"], value))
+        command = ["python", "-c", self.instead] if self.instead else container["command"]
+        return run_container(command, env, given, log)
 
 
 _JOBS = re.compile(
@@ -344,44 +318,53 @@ _JOBS = re.compile(
 _PODS = re.compile(r"/api/v1/namespaces/([^/]+)/pods(?:/([^/]+)/log)?")
 
 
+def _status(code: int, message: str) -> Answer:
+    return code, {"kind": "Status", "code": code, "message": message}
+
+
 class _Handler(BaseHTTPRequestHandler):
     stand_in: StandIn
 
     def do_GET(self) -> None:
-        url = urlsplit(self.path)
-        if self._breaks():
+        if self.stand_in.breaks > 0:
+            self.stand_in.breaks -= 1
+            self.close_connection = True
             return
+        url = urlsplit(self.path)
         if job := _JOBS.fullmatch(url.path):
             self._answer(*self.stand_in.job(job[3]))
         elif (pods := _PODS.fullmatch(url.path)) and pods[2]:
             self._stream(pods[2])
+        elif url.path.endswith("/events"):
+            assert parse_qs(url.query)["fieldSelector"] == ["type=Warning"]
+            self._answer(200, {"kind": "EventList", "items": self.stand_in.events()})
         else:
-            selector = parse_qs(url.query)["labelSelector"][0]
-            self._answer(*self.stand_in.list_pods(selector.partition("=")[2]))
+            name = parse_qs(url.query)["labelSelector"][0].partition("=")[2]
+            items = [pod.to_json() for pod in self.stand_in.pods_of(name)]
+            self._answer(200, {"kind": "PodList", "apiVersion": "v1", "items": items})
 
     def do_POST(self) -> None:
-        self._breaks(False)
         length = int(self.headers["Content-Length"])
         self._answer(*self.stand_in.create(json.loads(self.rfile.read(length))))
 
     def do_DELETE(self) -> None:
-        self._breaks(False)
         job = _JOBS.fullmatch(urlsplit(self.path).path)
         assert job is not None
         self._answer(*self.stand_in.delete(job[2], job[3]))
 
+    def parse_request(self) -> bool:
+        is_read = super().parse_request()
+        self.stand_in.requests.append(f"{self.command} {urlsplit(self.path).path}")
+        return is_read
+
     def log_message(self, format: str, *args: Any) -> None:
         pass
 
-    def _breaks(self, may: bool = True) -> bool:
-        self.stand_in.requests.append(f"{self.command} {urlsplit(self.path).path}")
-        if may and self.stand_in.breaks > 0:
-            self.stand_in.breaks -= 1
-            self.close_connection = True
-            return True
-        return False
-
     def _answer(self, status: int, body: Mapping[str, Any]) -> None:
+        if self.command in self.stand_in.loses:
+            self.stand_in.loses.remove(self.command)
+            self.close_connection = True
+            return
         content = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -392,7 +375,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _stream(self, pod: str) -> None:
         known = self.stand_in.pods.get(pod)
         if known is None or known.phase == "Pending":
-            self._answer(400, {"kind": "Status", "message": "container is waiting to start"})
+            self._answer(*_status(400, "container is waiting to start"))
             return
         self.send_response(200)
         self.send_header("Content-Type", "text/plain")
@@ -412,32 +395,18 @@ def kubernetes_stand_in(folder: Path) -> Iterator[StandIn]:
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     config = folder / "kubeconfig"
+    address = f"http://127.0.0.1:{server.server_port}"
     config.write_text(
-        json.dumps(
-            {
-                "apiVersion": "v1",
-                "kind": "Config",
-                "current-context": "test",
-                "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-                "users": [{"name": "test", "user": {"token": "test"}}],
-                "clusters": [
-                    {
-                        "name": "test",
-                        "cluster": {"server": f"http://127.0.0.1:{server.server_port}"},
-                    }
-                ],
-            }
-        )
+        "{apiVersion: v1, kind: Config, current-context: test, "
+        "contexts: [{name: test, context: {cluster: test, user: test}}], "
+        "users: [{name: test, user: {token: test}}], "
+        f"clusters: [{{name: test, cluster: {{server: '{address}'}}}}]}}"
     )
-    before = os.environ.get("KUBECONFIG")
-    os.environ["KUBECONFIG"] = str(config)
     try:
-        yield stand_in
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("KUBECONFIG", str(config))
+            yield stand_in
     finally:
-        if before is None:
-            del os.environ["KUBECONFIG"]
-        else:
-            os.environ["KUBECONFIG"] = before
         stand_in.close()
         server.shutdown()
         thread.join()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import os
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 import tensorflow as tf
@@ -24,14 +26,13 @@ from generic_trainer.launchers import (
     VertexOptions,
 )
 from generic_trainer.launchers._distribution import tasks
-from generic_trainer.launchers._kubernetes import engines as kubernetes
-from generic_trainer.launchers._kubernetes import tfjob as tfjobs
-from generic_trainer.launchers._kubernetes import trainjob as trainjobs
-from generic_trainer.launchers._kubernetes.api import KubernetesApi
+from generic_trainer.launchers._kubernetes import service
+from generic_trainer.launchers._kubernetes.tfjob import TFJobs
+from generic_trainer.launchers._kubernetes.trainjob import TrainJobs
 from generic_trainer.launchers._local.limits import Limits
 from generic_trainer.launchers._local.placement import own_environment, own_processors
 from generic_trainer.launchers._packing import pack
-from generic_trainer.launchers._ray import connection
+from generic_trainer.launchers._ray import connection, driver
 from generic_trainer.launchers._supervisor import supervise, supervise_task
 from generic_trainer.launchers._task import train
 from generic_trainer.launchers._vertex import custom_job
@@ -119,12 +120,17 @@ def packed(distribution: Distribution) -> Any:
     return Job.from_json(pack(job_for(distribution))["job"]).distribution.env.get("CHANGED")
 
 
+def ray_driver(distribution: Distribution) -> Any:
+    """Returns the time limit of the process that is connected to Ray."""
+    watched: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver, "supervise", lambda job, _: watched.append(job.distribution))
+        driver.launch_on_ray(job_for(distribution))
+    return watched
+
+
 def ray_resources(distribution: Distribution) -> Any:
     return connection.resources_per_worker(distribution)
-
-
-def ray_scaling(distribution: Distribution) -> Any:
-    return connection.scaling(distribution)
 
 
 def ray_options(distribution: Distribution) -> Any:
@@ -136,11 +142,10 @@ def ray_options(distribution: Distribution) -> Any:
         def init(self, **arguments: Any) -> None:
             calls.append((arguments["address"], arguments["runtime_env"]))
 
-        is_initialized = staticmethod(lambda: False)
         shutdown = staticmethod(lambda: None)
         cluster_resources = staticmethod(lambda: {"CPU": 99.0})
 
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, mock.patch.dict(os.environ):
         patch.setattr(connection, "_import_ray", Ray)
         patch.setattr(connection, "check_reachable", lambda *tried: calls.append(tried))
         with connection.connected(distribution):
@@ -148,20 +153,15 @@ def ray_options(distribution: Distribution) -> Any:
 
 
 def tfjob(distribution: Distribution) -> Any:
-    return json.dumps(tfjobs.manifest(distribution, "name", "gs://bucket/folder", "digest"))
+    return json.dumps(TFJobs.specs(distribution, "name", ["gs://bucket/folder", "digest"]))
 
 
 def trainjob(distribution: Distribution) -> Any:
-    runtime = trainjobs.runtime(distribution, "name", "gs://bucket/folder", "digest")
-    return json.dumps([runtime, trainjobs.manifest(distribution, "name")])
+    return json.dumps(TrainJobs.specs(distribution, "name", ["gs://bucket/folder", "digest"]))
 
 
 def vertex(distribution: Distribution) -> Any:
     return json.dumps(custom_job.custom_job(distribution, "name", ["gs://bucket/folder"]))
-
-
-def vertex_servers(distribution: Distribution) -> Any:
-    return vertex(dataclasses.replace(distribution, parameter_servers=1))
 
 
 def vertex_place(distribution: Distribution) -> Any:
@@ -170,204 +170,38 @@ def vertex_place(distribution: Distribution) -> Any:
     return options and (options.project, options.region)
 
 
-def kubernetes_end(distribution: Distribution) -> Any:
-    """Returns what is asked of Kubernetes when a job has ended."""
-    calls: list[Any] = []
+def kubernetes_service(distribution: Distribution) -> Any:
+    """Returns the command that names a job with its namespace."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(KubernetesApi, "__init__", lambda self, *_: None)
-        patch.setattr(KubernetesApi, "pods", lambda self, name: [])
-        patch.setattr(KubernetesApi, "get", lambda self, *_: None)
-        patch.setattr(KubernetesApi, "create", lambda self, *_: None)
-        patch.setattr(KubernetesApi, "delete", lambda self, *_: calls.append("delete"))
-        patch.setattr("generic_trainer.launchers._packing.JobFolder.write", lambda *_: "digest")
-        opened = getattr(kubernetes, f"{distribution.launcher}_engine")
-        with opened(job_for(distribution)) as engine:
-            engine.start()
-            engine.kill()
-    return calls
+        patch.setattr(service, "connect", lambda launcher: (None, None))
+        services = {"tfjob": TFJobs, "trainjob": TrainJobs}
+        return services[distribution.launcher](distribution).delete_command("job")
 
 
 REFUSED = None
 Effect = Callable[[Distribution], Any] | None
-IN_A_CLUSTER: dict[str, Effect] = {
-    "in_process": REFUSED,
-    "local": names,
-    "ray": names,
-    "tfjob": tfjob,
-    "trainjob": trainjob,
-    "vertex": vertex,
-}
-# Field → (a value that is not the default, engine → where the value shows).
-FIELDS: dict[str, tuple[Any, dict[str, Effect]]] = {
-    "num_workers": (
-        3,
-        IN_A_CLUSTER,
-    ),
-    "parameter_servers": (
-        1,
-        IN_A_CLUSTER,
-    ),
-    "chief": (
-        True,
-        {
-            "in_process": REFUSED,
-            "local": names,
-            "ray": names,
-            "tfjob": tfjob,
-            "trainjob": trainjob,
-            "vertex": names,
-        },
-    ),
-    "cpus_per_worker": (
-        0.5,
-        {
-            "in_process": step,
-            "local": processors,
-            "ray": ray_resources,
-            "tfjob": tfjob,
-            "trainjob": trainjob,
-            "vertex": REFUSED,
-        },
-    ),
-    "gpus_per_worker": (
-        2,
-        {
-            "in_process": step,
-            "local": environment,
-            "ray": ray_resources,
-            "tfjob": tfjob,
-            "trainjob": trainjob,
-            "vertex": vertex,
-        },
-    ),
-    "gpu_type": (
-        "amd.com/gpu",
-        {
-            "in_process": step,
-            "local": step,
-            "ray": REFUSED,
-            "tfjob": tfjob,
-            "trainjob": trainjob,
-            "vertex": vertex,
-        },
-    ),
-    "memory_mb_per_worker": (
-        1024,
-        {
-            "in_process": step,
-            "local": limits,
-            "ray": ray_resources,
-            "tfjob": tfjob,
-            "trainjob": trainjob,
-            "vertex": alone,
-        },
-    ),
-    "max_failures": (
-        5,
-        {
-            "in_process": REFUSED,
-            "local": supervised,
-            "ray": supervised,
-            "tfjob": supervised,
-            "trainjob": supervised,
-            "vertex": supervised,
-        },
-    ),
-    "preemption_grace_s": (
-        40.0,
-        {
-            "in_process": REFUSED,
-            "local": supervised,
-            "ray": alone,
-            "tfjob": tfjob,
-            "trainjob": trainjob,
-            "vertex": alone,
-        },
-    ),
-    "worker_grace_s": (
-        9.0,
-        {
-            "in_process": REFUSED,
-            "local": supervised,
-            "ray": REFUSED,
-            "tfjob": REFUSED,
-            "trainjob": supervised,
-            "vertex": REFUSED,
-        },
-    ),
-    "timeout_s": (
-        9.0,
-        {
-            "in_process": REFUSED,
-            "local": supervised,
-            "ray": supervised,
-            "tfjob": supervised,
-            "trainjob": supervised,
-            "vertex": supervised,
-        },
-    ),
-    "heartbeat_s": (
-        90.0,
-        {
-            "in_process": REFUSED,
-            "local": limits,
-            "ray": alone,
-            "tfjob": alone,
-            "trainjob": alone,
-            "vertex": alone,
-        },
-    ),
-    "require_gpu": (
-        True,
-        {
-            "in_process": require_gpu,
-            "local": require_gpu,
-            "ray": ray_resources,
-            "tfjob": tfjob,
-            "trainjob": trainjob,
-            "vertex": vertex,
-        },
-    ),
-    "env": (
-        {"CHANGED": "1"},
-        {
-            "in_process": REFUSED,
-            "local": environment,
-            "ray": packed,
-            "tfjob": tfjob,
-            "trainjob": trainjob,
-            "vertex": vertex,
-        },
-    ),
-    "ray": (
-        RayOptions(runtime_env={"pip": []}),
-        {
-            "in_process": REFUSED,
-            "local": REFUSED,
-            "ray": ray_options,
-            "tfjob": REFUSED,
-            "trainjob": REFUSED,
-            "vertex": REFUSED,
-        },
-    ),
-    "tfjob": (
-        TFJobOptions(image="c/d:2"),
-        {
-            "in_process": REFUSED,
-            "local": REFUSED,
-            "ray": REFUSED,
-            "tfjob": tfjob,
-            "trainjob": REFUSED,
-            "vertex": REFUSED,
-        },
-    ),
-    "trainjob": (
-        TrainJobOptions(image="c/d:2"),
-        {**dict.fromkeys(ENGINES, REFUSED), "trainjob": trainjob},
-    ),
+# Field → a value that is not the default, and for each engine the function whose result changes.
+FIELDS: dict[str, tuple[Any, tuple[Effect, ...]]] = {
+    "num_workers": (3, (REFUSED, names, names, tfjob, trainjob, vertex)),
+    "parameter_servers": (1, (REFUSED, names, names, tfjob, trainjob, vertex)),
+    "chief": (True, (REFUSED, names, names, tfjob, trainjob, names)),
+    "cpus_per_worker": (0.5, (step, processors, ray_resources, tfjob, trainjob, REFUSED)),
+    "gpus_per_worker": (2, (step, environment, ray_resources, tfjob, trainjob, vertex)),
+    "gpu_type": ("amd.com/gpu", (step, step, REFUSED, tfjob, trainjob, vertex)),
+    "memory_mb_per_worker": (1024, (step, limits, ray_resources, tfjob, trainjob, alone)),
+    "max_failures": (5, (REFUSED, *[supervised] * 5)),
+    "preemption_grace_s": (40.0, (REFUSED, supervised, alone, tfjob, trainjob, alone)),
+    "worker_grace_s": (9.0, (REFUSED, supervised, supervised, REFUSED, supervised, REFUSED)),
+    "timeout_s": (9.0, (REFUSED, supervised, ray_driver, *[supervised] * 3)),
+    "heartbeat_s": (90.0, (REFUSED, limits, alone, alone, alone, alone)),
+    "require_gpu": (True, (require_gpu, require_gpu, ray_resources, tfjob, trainjob, vertex)),
+    "env": ({"CHANGED": "1"}, (REFUSED, environment, packed, tfjob, trainjob, vertex)),
+    "ray": (RayOptions(runtime_env={"pip": []}), (*[REFUSED] * 2, ray_options, *[REFUSED] * 3)),
+    "tfjob": (TFJobOptions(image="c/d:2"), (*[REFUSED] * 3, tfjob, *[REFUSED] * 2)),
+    "trainjob": (TrainJobOptions(image="c/d:2"), (*[REFUSED] * 4, trainjob, REFUSED)),
     "vertex": (
         VertexOptions(image="c/d:2", project="p", region="r"),
-        {**dict.fromkeys(ENGINES, REFUSED), "vertex": vertex},
+        (*[REFUSED] * 5, vertex),
     ),
 }
 # What shows only together with another field.
@@ -375,13 +209,10 @@ TOGETHER: dict[tuple[str, str], dict[str, Any]] = {
     **{("gpu_type", engine): {"gpus_per_worker": 1} for engine in ENGINES},
     **{(name, "vertex"): {"gpu_type": "T4"} for name in ("gpus_per_worker", "require_gpu")},
     ("gpu_type", "vertex"): {"gpus_per_worker": 1, "gpu_type": "T4"},
-    ("worker_grace_s", "local"): {"num_workers": 2},
-    ("worker_grace_s", "trainjob"): {"num_workers": 2},
-    ("RayOptions.resize_interval_s", "ray"): {"num_workers": (1, 2)},
+    **{("worker_grace_s", engine): {"num_workers": 2} for engine in ("local", "ray", "trainjob")},
 }
 KUBERNETES = {
     "image": "c/d:2",
-    "namespace": "team",
     "service_account": "trainer",
     "volumes": {"claim": "/data"},
     "node_selector": {"gpu": "a100"},
@@ -390,20 +221,14 @@ KUBERNETES = {
 VERTEX = {
     "image": "c/d:2",
     "machine_type": "n1-standard-8",
-    "boot_disk_type": "pd-ssd",
-    "boot_disk_size_gb": 200,
     "spot": True,
-    "persistent_resource": "pool-1",
     "service_account": "trainer",
-    "network": "projects/1/global/networks/vpc",
     "labels": {"cost": "research"},
-    "display_name": "mine",
     "custom_job": {"encryption_spec": {"kms_key_name": "key"}},
 }
 OPTIONS: dict[str, tuple[str, Any, Callable[[Distribution], Any]]] = {
     "RayOptions.address": ("ray", "ray://head:10001", ray_options),
     "RayOptions.connect_timeout_s": ("ray", 7.0, ray_options),
-    "RayOptions.resize_interval_s": ("ray", 7.0, ray_scaling),
     "RayOptions.runtime_env": ("ray", {"pip": ["x"]}, ray_options),
     **{
         f"{kind.__name__}.{name}": (engine, value, effect)
@@ -413,10 +238,9 @@ OPTIONS: dict[str, tuple[str, Any, Callable[[Distribution], Any]]] = {
         )
         for name, value in KUBERNETES.items()
     },
-    "TFJobOptions.keep_job": ("tfjob", True, kubernetes_end),
-    "TrainJobOptions.keep_job": ("trainjob", True, kubernetes_end),
+    "TFJobOptions.namespace": ("tfjob", "team", kubernetes_service),
+    "TrainJobOptions.namespace": ("trainjob", "team", kubernetes_service),
     **{f"VertexOptions.{name}": ("vertex", value, vertex) for name, value in VERTEX.items()},
-    "VertexOptions.parameter_server_machine_type": ("vertex", "e2-highmem-2", vertex_servers),
     "VertexOptions.project": ("vertex", "q", vertex_place),
     "VertexOptions.region": ("vertex", "s", vertex_place),
 }
@@ -429,7 +253,7 @@ def distribution(engine: str, **fields: Any) -> Distribution:
 def test_every_field_has_an_entry() -> None:
     fields = {field.name for field in dataclasses.fields(Distribution)} - {"launcher"}
     assert FIELDS.keys() == fields
-    assert all(effects.keys() == set(ENGINES) for _, effects in FIELDS.values())
+    assert all(len(effects) == len(ENGINES) for _, effects in FIELDS.values())
     options = {
         f"{kind.__name__}.{field.name}"
         for kind in (RayOptions, TFJobOptions, TrainJobOptions, VertexOptions)
@@ -447,7 +271,7 @@ def test_field_shows_or_is_refused(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     value, effects = FIELDS[name]
     together = TOGETHER.get((name, engine), {})
-    effect = effects[engine]
+    effect = effects[ENGINES.index(engine)]
     usual = distribution(engine, **together)
     if effect is REFUSED:
         with pytest.raises(ConfigurationError, match=name):

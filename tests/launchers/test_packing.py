@@ -17,20 +17,32 @@ from generic_trainer.launchers._packing import JobFolder, read_bundle_file, with
 from generic_trainer.user_code import UserCode
 from tests.launchers import jobs
 
+# Of this process, of this machine, and Terraform's, which hold passwords and tokens.
+NOT_CARRIED = (
+    "TF_CONFIG",
+    "HOSTNAME",
+    "TF_VAR_db_password",
+    "TF_TOKEN_app_terraform_io",
+    "TF_CLI_ARGS_apply",
+    "TF_HTTP_PASSWORD",
+    "TF_LOG",
+    "TF_DATA_DIR",
+    "TF_WORKSPACE",
+)
 SOURCE = "def run_fn(fn_args): pass"
 
 
 def test_settings_of_tensorflow_and_keras_go_along(
     examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("TF_FORCE_UNIFIED_MEMORY", "KERAS_BACKEND", "TF_CONFIG", "HOSTNAME"):
+    for name in ("TF_FORCE_UNIFIED_MEMORY", "KERAS_BACKEND", *NOT_CARRIED):
         monkeypatch.setenv(name, "here")
     wanted = Distribution(launcher="local", env={"KERAS_BACKEND": "there", "OWN": "there"})
     job = jobs.make_job(tmp_path, examples, SOURCE, distribution=wanted)
     env = with_carried_environment(job).distribution.env
     assert env["TF_FORCE_UNIFIED_MEMORY"] == "here"
     assert (env["KERAS_BACKEND"], env["OWN"]) == ("there", "there")
-    assert not env.keys() & {"TF_CONFIG", "HOSTNAME"}
+    assert not env.keys() & {*NOT_CARRIED}
 
 
 def test_keras_of_this_process_goes_along_and_what_is_asked_for_wins(

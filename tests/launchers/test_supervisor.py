@@ -64,6 +64,20 @@ def test_nothing_that_happens_after_the_end_of_the_chief_spoils_the_run() -> Non
     assert engine.now_s == 2.0
 
 
+def test_a_failure_to_clean_up_does_not_fail_a_run_that_succeeded(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail() -> None:
+        raise WorkerLostError("the fork server was killed")
+
+    engine = FakeEngine([succeeded(), fail])
+    kill = engine.kill
+    engine.kill = lambda: kill() or fail()  # type: ignore[func-returns-value, method-assign]
+    run(engine, num_workers=2)
+    assert engine.calls == ["start", "kill", "close"]
+    assert caplog.text.count("export: the fork server was killed") == 2
+
+
 def test_lost_workers_are_replaced_as_often_as_allowed(caplog: pytest.LogCaptureFixture) -> None:
     engine = FakeEngine([lost()], [None, lost()], [succeeded()])
     run(engine, max_failures=2)
@@ -113,7 +127,9 @@ def test_time_counts_over_all_attempts() -> None:
 
 def test_sigterm_stops_the_run_and_there_is_no_other_attempt() -> None:
     engine = FakeEngine([None, terminate], [succeeded()])
-    with pytest.raises(WorkerLostError, match="to stop, and its workers were told to save and end"):
+    with pytest.raises(
+        WorkerLostError, match="to stop, and its workers were asked to save and end"
+    ):
         run(engine)
     assert engine.calls == ["start", "stop", "kill"]
     engine = FakeEngine([terminate], obeys=False)

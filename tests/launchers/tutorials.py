@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["GUIDE", "RAYS_EXAMPLE"]
+__all__ = ["GUIDE"]
 
 # "Multi-worker training with Keras" of tensorflow.org, but for its data and its model.
 GUIDE = """
@@ -46,28 +46,4 @@ def run_fn(fn_args):
     model.save(write_model_path)
     if not _is_chief(task_type, task_id):
         tf.io.gfile.rmtree(os.path.dirname(write_model_path))
-"""
-
-# `train_func` of Ray Train's example for TensorflowTrainer, as the installed ray has it. Of MNIST,
-# which it downloads, a few rows are made up.
-RAYS_EXAMPLE = """
-import numpy as np
-import ray.train
-from ray.train.examples.tf.tensorflow_mnist_example import train_func
-from ray.train.tensorflow import TensorflowCheckpoint
-
-def few_digits():
-    drawn = np.random.RandomState(0)
-    x, y = drawn.randint(0, 256, [16, 28, 28], np.uint8), drawn.randint(0, 10, [16], np.uint8)
-    return (x, y), (x, y)
-
-def run_fn(fn_args):
-    tf.keras.datasets.mnist.load_data = few_digits
-    results = train_func({"lr": 1e-3, "batch_size": 4, "epochs": 2, "steps_per_epoch": 1})
-    print("losses:", *results["loss"])
-    context, newest = ray.train.get_context(), ray.train.get_checkpoint()
-    print("rank:", context.get_world_rank(), "of", context.get_world_size())
-    model = TensorflowCheckpoint(newest.path).get_model()
-    print("sum:", *(float(tf.reduce_sum(each)) for each in model.get_weights()))
-    tf.saved_model.save(model, fn_args.serving_model_dir)
 """

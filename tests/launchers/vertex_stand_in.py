@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
-import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -31,11 +28,13 @@ from google.cloud.aiplatform_v1.types import (
     CustomJob,
     GetCustomJobRequest,
     JobState,
+    ListCustomJobsRequest,
+    ListCustomJobsResponse,
 )
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from tests.launchers.kubernetes_stand_in import ROOT, free_ports
+from tests.launchers.containers import exit_code, free_ports, run_container, stop_container
 
 __all__ = ["VertexStandIn", "vertex_stand_in"]
 
@@ -44,14 +43,15 @@ _LABEL = re.compile(r"[a-z0-9_-]{1,63}")
 
 
 class VertexStandIn:
-    """Vertex AI: what was asked of it, and what it does wrong on purpose.
+    """Vertex AI: the calls that it got, and its deliberate faults.
 
     Attributes:
-        calls: the names of all calls but those that look.
+        calls: the names of all calls that change something.
         made: all custom jobs that were made.
         instead: Python source to run in the containers instead of their command.
         error: code and message with which a job fails that does not even start.
-        breaks: how many of the next questions are not answered.
+        breaks: how many of the next requests for a job are not answered.
+        loses: how many of the next creations are carried out but not answered.
         when_made: called when a job was made.
     """
 
@@ -60,7 +60,7 @@ class VertexStandIn:
         self.made: list[Any] = []
         self.instead = ""
         self.error: tuple[int, str] | None = None
-        self.breaks = 0
+        self.breaks = self.loses = 0
         self.when_made: Callable[[], object] = lambda: None
         self._folder = folder
         self._replicas: dict[str, dict[tuple[int, int], subprocess.Popen[bytes]]] = {}
@@ -82,7 +82,15 @@ class VertexStandIn:
             else:
                 self._start(job)
         self.when_made()
+        if self.loses:
+            self.loses -= 1
+            context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
         return job
+
+    def list(self, request: Any, context: grpc.ServicerContext) -> Any:
+        name, value = re.fullmatch(r'labels\.(\w+)="(.*)"', request.filter).groups()  # type: ignore[union-attr]
+        found = [job for job in self.made if job.labels.get(name) == value]
+        return ListCustomJobsResponse(custom_jobs=found)
 
     def get(self, request: Any, context: grpc.ServicerContext) -> Any:
         if self.breaks:
@@ -108,10 +116,10 @@ class VertexStandIn:
         for job in self._states.values():
             self._stop(job)
 
-    def preempt(self) -> None:
-        """Takes the machines of the last job away."""
+    def end(self, state: str, code: int = 0, message: str = "") -> None:
+        """Ends the last job: it is preempted, say, or a person cancels it."""
         with self._lock:
-            self._end(self.made[-1], JobState.JOB_STATE_FAILED, 10, "Spot VM was preempted.")
+            self._end(self.made[-1], JobState[f"JOB_STATE_{state}"], code, message)
 
     def _start(self, job: Any) -> None:
         pools = list(job.job_spec.worker_pool_specs)
@@ -130,33 +138,24 @@ class VertexStandIn:
         job.state = JobState.JOB_STATE_RUNNING
 
     def _run(self, container: Any, spec: str) -> subprocess.Popen[bytes]:
-        python, *arguments = [*container.command, *container.args]
-        assert python == "python"
-        environment = {name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ}
-        environment |= {one.name: one.value for one in container.env}
-        command = ["-c", self.instead] if self.instead else arguments
-        with open(self._folder / "replicas.log", "ab") as output:
-            return subprocess.Popen(
-                [sys.executable, *command],
-                # Vertex AI's own TF_CONFIG has the pools as tasks.
-                env={
-                    **environment,
-                    **{"PYTHONPATH": str(ROOT), "CLUSTER_SPEC": spec, "TF_CONFIG": spec},
-                },
-                cwd=ROOT,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        command = [*container.command, *container.args]
+        if self.instead:
+            command = ["python", "-c", self.instead]
+        return run_container(
+            command,
+            [(variable.name, variable.value) for variable in container.env],
+            # Vertex AI's own TF_CONFIG has the pools as tasks.
+            {"CLUSTER_SPEC": spec, "TF_CONFIG": spec},
+            self._folder / "replicas.log",
+        )
 
     def _look(self, job: Any) -> None:
         if job.end_time:
             return
         for (pool, index), process in self._replicas[job.name].items():
-            code = process.poll()
+            code = exit_code(process)
             if code is None or (code == 0 and (pool, index) != (0, 0)):
                 continue
-            code = 128 - code if code < 0 else code
             if code == 0:
                 self._end(job, JobState.JOB_STATE_SUCCEEDED, 0, "")
                 return
@@ -176,10 +175,7 @@ class VertexStandIn:
 
     def _stop(self, job: Any) -> None:
         for process in self._replicas.get(job.name, {}).values():
-            if process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            stop_container(process)
 
 
 def problems_of(request: Any) -> list[str]:
@@ -221,6 +217,11 @@ def vertex_stand_in(folder: Path) -> Iterator[VertexStandIn]:
     methods = {
         "CreateCustomJob": (stand_in.create, CreateCustomJobRequest, CustomJob.serialize),
         "GetCustomJob": (stand_in.get, GetCustomJobRequest, CustomJob.serialize),
+        "ListCustomJobs": (
+            stand_in.list,
+            ListCustomJobsRequest,
+            ListCustomJobsResponse.serialize,
+        ),
         "CancelCustomJob": (stand_in.cancel, CancelCustomJobRequest, Empty.SerializeToString),
     }
     handlers = {
@@ -233,11 +234,11 @@ def vertex_stand_in(folder: Path) -> Iterator[VertexStandIn]:
     server.start()
     channel = grpc.insecure_channel(f"127.0.0.1:{port}")
     client = JobServiceClient(transport=JobServiceGrpcTransport(channel=channel))
-    engine = "generic_trainer.launchers._vertex.engine"
+    service = "generic_trainer.launchers._vertex.service"
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(f"{engine}.job_client", lambda region: client)
-            patch.setattr(f"{engine}.VertexService.mounts", lambda self: [str(folder.parent)])
+            patch.setattr(f"{service}.job_client", lambda region: client)
+            patch.setattr(f"{service}.CustomJobs.mounts", lambda self: [str(folder.parent)])
             yield stand_in
     finally:
         stand_in.close()

@@ -1,7 +1,8 @@
-"""Pods of workers: their template, as Kubernetes' core v1 has it."""
+"""Pods of workers, as Kubernetes' core v1 defines them: their template and their state."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -9,10 +10,30 @@ from typing import Any
 from generic_trainer._core.cluster import Task
 from generic_trainer.launchers._distribution import Distribution
 from generic_trainer.launchers._options import KubernetesOptions
+from generic_trainer.launchers._remote.service import (
+    PROGRAM,
+    TaskStatus,
+    gpus_of,
+    literal,
+    variables,
+)
 
-_PROGRAM = "generic_trainer.launchers._remote.program"
 # What a pod may take beyond `preemption_grace_s` to write down how it ended.
 _LAST_WORDS_S = 10
+# Reasons for which a container has not started and never will.
+_STUCK = (
+    "ContainerCannotRun",
+    "CreateContainerConfigError",
+    "ErrImageNeverPull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "StartError",
+)
+_PHASES: dict[str | None, Any] = {
+    "Running": "running",
+    "Succeeded": "succeeded",
+    "Failed": "failed",
+}
 
 
 def options_of(distribution: Distribution) -> KubernetesOptions:
@@ -32,19 +53,18 @@ def pod_template(
     """Returns the template of the pods of a type of tasks.
 
     Args:
-        distribution: what was asked for, with the workers' environment in `env`.
-        task: one of them.
+        distribution: the distribution, with the workers' environment in `env`.
+        task: one of the tasks.
         arguments: of the program; see `_remote.program`.
-        container_name: what the operator expects the container to be called.
+        container_name: the operator's name of the container.
         env: further variables.
     """
     options = options_of(distribution)
-    given = [{"name": name, "value": value} for name, value in distribution.env.items()]
     container: dict[str, Any] = {
         "name": container_name,
         "image": options.image,
-        "command": ["python", "-m", _PROGRAM, *arguments],
-        "env": [*given, *env],
+        "command": ["python", "-m", PROGRAM, *map(literal, arguments)],
+        "env": [*variables(distribution), *env],
         "resources": _resources(distribution, task),
         "volumeMounts": [
             {"name": f"volume-{number}", "mountPath": path}
@@ -67,16 +87,53 @@ def pod_template(
     return {"metadata": {"labels": dict(options.labels), "annotations": annotations}, "spec": spec}
 
 
+def status_of_pod(pod: Any, container: str) -> TaskStatus:
+    """Returns the state of a pod.
+
+    The reason of the pod, such as an eviction or a preemption, precedes that of its container,
+    whose exit code only follows from it.
+    """
+    status = pod.status
+    conditions = {condition.type: condition for condition in status.conditions or ()}
+    task = TaskStatus(
+        pod.metadata.name,
+        _PHASES.get(status.phase, "waiting"),
+        reason=status.reason or "",
+        message=status.message or "",
+    )
+    disruption = conditions.get("DisruptionTarget")
+    if task.phase == "failed" and disruption is not None and disruption.status == "True":
+        task = dataclasses.replace(
+            task,
+            reason=task.reason or disruption.reason or "DisruptionTarget",
+            message=task.message or disruption.message or "",
+        )
+    if task.phase == "failed" and task.reason:
+        return task
+    for state in (one.state for one in status.container_statuses or () if one.name == container):
+        if cause := state.terminated or state.waiting:
+            return dataclasses.replace(
+                task,
+                phase="stuck" if cause.reason in _STUCK else task.phase,
+                exit_code=getattr(cause, "exit_code", None),
+                reason=cause.reason or "",
+                message=cause.message or "",
+            )
+    scheduled = conditions.get("PodScheduled")
+    if scheduled is not None and scheduled.status == "False":
+        return dataclasses.replace(
+            task, reason=scheduled.reason or "", message=scheduled.message or ""
+        )
+    return task
+
+
 def _resources(distribution: Distribution, task: Task) -> dict[str, dict[str, str]]:
-    """Memory is both asked for and limited; GPUs can only be limited."""
+    """Returns requests and limits; GPUs can only be limited."""
     requests, limits = {}, {}
     if distribution.cpus_per_worker is not None:
         requests["cpu"] = f"{distribution.cpus_per_worker:g}"
     if distribution.memory_mb_per_worker is not None:
         requests["memory"] = limits["memory"] = f"{math.ceil(distribution.memory_mb_per_worker)}Mi"
-    gpus = distribution.gpus_per_worker
-    gpus = int(distribution.require_gpu) if gpus is None else int(gpus)
-    # Parameter servers, and a chief that only sends orders, have no use for any.
-    if gpus and (task.type == "worker" or not distribution.parameter_servers):
+    if gpus := gpus_of(distribution, task):
         limits[distribution.gpu_type] = str(gpus)
     return {"requests": requests, "limits": limits}

@@ -10,13 +10,14 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from generic_trainer._core.cluster import Task, answers, reserve_port
-from generic_trainer._core.forkserver import ForkServer, fork_server, kept_fork_servers
+from generic_trainer._core.forkserver import ForkServer
 from generic_trainer._core.machine import oom_kills, visible_gpus
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.errors import WorkerHangError, WorkerLostError, WorkerMemoryError
-from generic_trainer.launchers._distribution import tasks
+from generic_trainer.launchers._distribution import Distribution, tasks
 from generic_trainer.launchers._failures import Failure, failure_of_exit_code, signal_name
 from generic_trainer.launchers._job import Job
 from generic_trainer.launchers._local.limits import Limits
@@ -29,43 +30,59 @@ from generic_trainer.launchers._local.placement import (
 from generic_trainer.launchers._worker_end import WorkerEnd
 
 _HOST = "127.0.0.1"
-_TASK_MAIN = "generic_trainer.launchers._task:main"
 _POLL_S = 0.2
 _STACKS_S = 5.0
 _MAX_STACK_LINES = 60
 
 
-@contextlib.contextmanager
-def local_engine(job: Job) -> Iterator[LocalEngine]:
-    """Opens the engine; all attempts share what the first of them has imported."""
-    with kept_fork_servers():
-        yield LocalEngine(job)
+def local_engine(job: Job) -> contextlib.AbstractContextManager[LocalEngine]:
+    """Opens the engine; all attempts share the imports of the first one."""
+    return contextlib.closing(LocalEngine(job))
 
 
 class LocalEngine:
-    """Processes of this machine; see `Engine`."""
+    """Processes of this machine; see `Engine`.
 
-    def __init__(self, job: Job) -> None:
-        self._job, self._distribution = job, job.distribution
-        self._tasks = {task.name: task for task in tasks(job.distribution)}
+    Attributes:
+        main: import path of the function that a process runs.
+        subject: name of a process that is the only one, for messages.
+    """
+
+    main = "generic_trainer.launchers._task:main"
+    subject = "The process that trains"
+
+    def __init__(self, job: Job, distribution: Distribution | None = None) -> None:
+        """Makes the engine; `start` starts the processes.
+
+        Args:
+            job: the job that the processes run.
+            distribution: the processes, and the limits for them; that of the job by default.
+        """
+        self._job, self._distribution = job, distribution or job.distribution
+        self._tasks = {task.name: task for task in tasks(self._distribution)}
         self._addresses: dict[Task, str] = {}
         self._pids: dict[Task, int] = {}  # of the processes that run, and of their groups
         self._ends: list[WorkerEnd] = []
         self._attempt = contextlib.ExitStack()
+        self._server: Any = None  # a `ForkServer`, from the first attempt on
+
+    def fork_server(self) -> ForkServer:
+        """Starts the server that the processes are forked from."""
+        preload = ("tensorflow", self._job.fn_args_factory.partition(":")[0])
+        return ForkServer(preload, environment=common_environment(self._distribution))
 
     def start(self) -> None:
         """Starts a process for each task.
 
         Raises:
-            ConfigurationError: there are not enough GPUs, or the imports of the workers fail.
+            ConfigurationError: GPUs are missing, or the imports of the workers fail.
             WorkerLostError: the process that starts them was killed.
         """
         stack = self._attempt
         self._folder = Path(stack.enter_context(ScratchFolder("workers-")))
-        preload = ("tensorflow", self._job.fn_args_factory.partition(":")[0])
-        self._server = stack.enter_context(
-            fork_server(preload, environment=common_environment(self._distribution))
-        )
+        if self._server is None or not self._server.is_alive:
+            self.close()
+            self._server = self.fork_server()
         ports = [stack.enter_context(reserve_port()) for _ in self._tasks]
         self._addresses = {
             task: f"{_HOST}:{port.getsockname()[1]}"
@@ -95,7 +112,7 @@ class LocalEngine:
             with self._living_server() as server:
                 self._pids[task] = server.start(
                     task.name,
-                    _TASK_MAIN,
+                    self.main,
                     arguments,
                     stdout=stdout,
                     stderr=stderr,
@@ -127,15 +144,15 @@ class LocalEngine:
         """Looks at memory and at progress.
 
         Raises:
-            WorkerMemoryError: a worker takes more than it may.
-            WorkerHangError: no worker does anything.
+            WorkerMemoryError: a worker uses more than its share.
+            WorkerHangError: no worker makes progress.
         """
         self._limits.look(self._pids)
         over = self._limits.over_memory()
         if over is not None:
             task, mb = over
             raise WorkerMemoryError(
-                f"{task.name} was stopped: it took {mb:.0f} MiB of memory, and "
+                f"{task.name} was stopped: it used {mb:.0f} MiB of memory, and "
                 f"memory_mb_per_worker={self._distribution.memory_mb_per_worker} allows no more. "
                 "Allow more, or use smaller batches or a smaller shuffle buffer.",
                 worker=task.name,
@@ -143,7 +160,7 @@ class LocalEngine:
         if self._limits.all_idle(self._pids):
             raise WorkerHangError(
                 f"Training hangs: no worker has computed, read or written anything for "
-                f"{self._distribution.heartbeat_s:g} s (heartbeat_s). Where it is right to wait so "
+                f"{self._distribution.heartbeat_s:g} s (heartbeat_s). If it rightly waits so "
                 "long, print a line now and then, or allow more time; None allows any. "
                 f"{self.diagnose()}"
             )
@@ -153,10 +170,10 @@ class LocalEngine:
         self._signal(signal.SIGTERM)
 
     def diagnose(self) -> str:
-        """Ends all workers in a way that has them show their stacks, and quotes these."""
+        """Ends all workers with a signal that makes them write their stacks, and quotes these."""
         running = self.running()
         absent = [task.name for task in running if not self._answers(task)]
-        # faulthandler writes the stacks in its signal handler, whoever holds Python's lock.
+        # faulthandler writes the stacks in its signal handler, whichever thread has Python's lock.
         self._signal(signal.SIGABRT)
         end_s = time.monotonic() + _STACKS_S
         while self._pids and time.monotonic() < end_s:
@@ -170,33 +187,41 @@ class LocalEngine:
         return text
 
     def kill(self) -> None:
-        """Kills what still runs, and all that it has started."""
-        for pid in self._pids.values():
-            self._server.kill(pid)
+        """Kills the processes that still run, and their descendants."""
+        if self._server is not None:  # otherwise `start` has failed before
+            for pid in self._pids.values():
+                self._server.kill(pid)
         with contextlib.suppress(WorkerLostError):
             while self._pids:
                 self.poll()
         self._attempt.close()
 
+    def close(self) -> None:
+        """Ends the server that the processes were forked from."""
+        if self._server is not None:
+            self._server.close()
+
     def _ask_chief(self) -> None:
-        """Notes that the chief has done its part, though its process waits for the others."""
+        """Notes that the chief has exported, though its process waits for the others."""
         chief = next(iter(self._tasks.values()))
         if len(self._pids) > 1 and chief in self._pids:
-            said = WorkerEnd.read(str(self._file(chief, "end")))
-            if said is not None and said.failure is None:
-                self._note(said)
+            report = WorkerEnd.read(str(self._file(chief, "end")))
+            if report is not None and report.failure is None:
+                self._note(report)
 
     def _note(self, end: WorkerEnd) -> None:
         if end.task not in [each.task for each in self._ends]:
             self._ends.append(end)
 
     def _end_of(self, task: Task, code: int) -> WorkerEnd:
-        """Returns how a worker ended: what it said itself, else what its exit code tells."""
-        said = WorkerEnd.read(str(self._file(task, "end")))
-        if said is not None:
-            return dataclasses.replace(said, exit_code=code)
+        """Returns how a worker ended: its own report, else the meaning of its exit code."""
+        report = WorkerEnd.read(str(self._file(task, "end")))
+        if report is not None:
+            return dataclasses.replace(
+                report, exit_code=code if report.exit_code is None else report.exit_code
+            )
         several = self._distribution.is_cluster
-        subject = f"The process of {task.name}" if several else "The process that trains"
+        subject = f"The process of {task.name}" if several else self.subject
         name = signal_name(code) if code < 0 else None
         failure, message = self._reason(subject, task, code, name)
         end = WorkerEnd(
@@ -210,7 +235,7 @@ class LocalEngine:
             names_task=True,
         )
         with contextlib.suppress(OSError):
-            end.write(str(self._file(task, "end")))  # nobody needs to wait for it any longer
+            end.write(str(self._file(task, "end")))  # the others stop waiting for it
         return end
 
     def _reason(
@@ -222,16 +247,14 @@ class LocalEngine:
             return Failure.LOST, message
         if code == Failure.DISK.exit_code:
             return Failure.DISK, (
-                f"{subject} could not even write how it ended into {self._folder}. Expected room "
-                "and a disk that works; found none (No space left on device), or one that fails "
-                "(Input/output error) or was emptied: the output, if there is any, says which. "
-                "Make room there, or let TMPDIR lead elsewhere."
+                f"{subject} could not write its result into {self._folder}: the disk is full (No "
+                "space left on device), fails (Input/output error) or was emptied; its output may "
+                "show which. Make room there, or set TMPDIR to another directory."
             )
         if code >= 0:
             return Failure.USER_CODE, (
                 f"{subject} ended in the middle of run_fn with exit status {code}: expected run_fn "
-                "to return or raise. Something in it calls os._exit, or ends the process in native "
-                "code."
+                "to return or raise. It calls os._exit, or ends the process in native code."
             )
         if code == -signal.SIGKILL and oom_kills() > self._oom_kills:
             return Failure.MEMORY, (
@@ -240,8 +263,7 @@ class LocalEngine:
             )
         if is_lost:
             return Failure.LOST, (
-                f"{subject} was ended by {signal_name} from outside: somebody stopped it, or the "
-                "machine did."
+                f"{subject} was ended by {signal_name} from outside: by a user, or by the machine."
             )
         return Failure.USER_CODE, (
             f"{subject} crashed: {signal_name} in native code. It was called from here, and "
@@ -249,13 +271,13 @@ class LocalEngine:
         )
 
     def _signal(self, number: signal.Signals) -> None:
-        """Sends a signal to the workers, and not to what they have started."""
+        """Sends a signal to the workers, but not to their descendants."""
         for pid in self._pids.values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def _answers(self, task: Task) -> bool:
-        """Whether something listens where the cluster expects this worker."""
+        """Returns whether a server listens at the address of this worker in the cluster."""
         return not self._distribution.is_cluster or answers(self._addresses[task])
 
     def _stacks(self, task: Task) -> str:

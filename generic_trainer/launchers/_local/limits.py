@@ -1,4 +1,4 @@
-"""Limits of workers: the memory that each may take, and the time that all may do nothing."""
+"""Limits of workers: the memory of each, and the time that all may be idle."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from generic_trainer._core.cluster import Task
 from generic_trainer._core.machine import IDLE_MAIN_SHARE, IDLE_SHARE, Usage, group_usage
 from generic_trainer.launchers._distribution import Distribution
 
-# Bytes a second that are read and written for nothing: the members of a cluster look after each
-# other. The main thread takes no part in that: whatever it reads or writes is progress.
+# Bytes a second that the members of a cluster exchange while they are idle. The main thread takes
+# no part in that: any read or write of it is progress.
 _IDLE_BYTES = 512
-# At most this long between two looks, and this often within `heartbeat_s`.
+# The longest time between two samples, and the number of samples within `heartbeat_s`.
 _INTERVAL_S, _LOOKS = 1.0, 20
 
 _logger = logging.getLogger(__name__)
@@ -41,10 +41,10 @@ class Limits:
         """Starts to watch.
 
         Args:
-            distribution: has the limits.
-            groups: process → its number, which is that of its process group too.
-            clock: tells seconds.
-            usage_of: process group → what it uses.
+            distribution: the limits.
+            groups: process → its id, which is that of its process group too.
+            clock: returns seconds.
+            usage_of: process group → its usage.
         """
         self._memory_mb = distribution.memory_mb_per_worker
         self._heartbeat_s = distribution.heartbeat_s
@@ -56,7 +56,7 @@ class Limits:
         self._next_s = clock()
 
     def look(self, running: Iterable[Task]) -> None:
-        """Reads what the workers use, unless that was done a moment ago."""
+        """Samples the usage of the workers, unless the last sample is recent."""
         now_s = self._clock()
         if now_s < self._next_s or not (self._memory_mb or self._heartbeat_s):
             return
@@ -70,16 +70,16 @@ class Limits:
                 self._heartbeat_s = self._memory_mb = None
 
     def over_memory(self) -> tuple[Task, float] | None:
-        """Returns a worker that takes more memory than allowed, and how much in MiB."""
+        """Returns a worker that uses more memory than allowed, with the MiB."""
         for task, seen in self._seen.items():
             if self._memory_mb and seen.usage.resident_mb > self._memory_mb:
                 return task, seen.usage.resident_mb
         return None
 
     def all_idle(self, running: Iterable[Task]) -> bool:
-        """Whether no worker has done anything for `heartbeat_s`.
+        """Returns whether no worker has made progress for `heartbeat_s`.
 
-        One that waits for another which works is not stuck; servers wait for orders all the time.
+        A worker that waits for another, working one is not stuck; servers wait for orders anyway.
         """
         train = [task for task in running if not task.is_server]
         since_s = max((self._seen[task].alive_s for task in train), default=self._clock())
@@ -92,10 +92,10 @@ class Limits:
 
 
 def _progressed(before: Usage, now: Usage, passed_s: float) -> bool:
-    """Whether a worker has computed, read or written anything between two looks."""
+    """Returns whether a worker has computed, read or written anything between two samples."""
     cpu_s = now.cpu_s - before.cpu_s
     moved_bytes = now.moved_bytes - before.moved_bytes
-    # Processes that have ended take their time with them, hence not `>` alone.
+    # The time of processes that have ended is missing, hence not `>` alone.
     if min(cpu_s, moved_bytes) < 0 or cpu_s > IDLE_SHARE * passed_s:
         return True
     main_thread_s = now.main_thread_s - before.main_thread_s

@@ -22,7 +22,7 @@ _logger = logging.getLogger(__name__)
 
 
 def common_environment(distribution: Distribution) -> dict[str, str]:
-    """Returns the environment that all workers have in common."""
+    """Returns the environment that all workers share."""
     return {
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
         **os.environ,
@@ -38,13 +38,13 @@ def own_environment(
     """Returns all environment variables of one worker.
 
     Args:
-        distribution: what was asked for.
+        distribution: the settings.
         task: the worker.
         addresses: see `make_tf_config`.
         gpus: the GPUs of this machine.
 
     Raises:
-        ConfigurationError: there are not enough GPUs.
+        ConfigurationError: GPUs are missing.
     """
     own = common_environment(distribution)
     if distribution.is_cluster:
@@ -56,10 +56,10 @@ def own_environment(
 
 
 def own_processors(distribution: Distribution, number: int) -> list[int]:
-    """Returns the processors that a worker shall keep to; none if it may use all.
+    """Returns the processors of a worker; an empty list if it may use all.
 
     Args:
-        distribution: what was asked for.
+        distribution: the settings.
         number: the worker's place among all.
     """
     if distribution.cpus_per_worker is None or not hasattr(os, "sched_setaffinity"):
@@ -69,7 +69,7 @@ def own_processors(distribution: Distribution, number: int) -> list[int]:
     if each * distribution.num_processes > len(available):
         if number == 0:
             _logger.warning(
-                "cpus_per_worker=%g is not kept to: %d processes share the %d processors there are",
+                "cpus_per_worker=%g is ignored: %d processes share the %d processors there are",
                 distribution.cpus_per_worker,
                 distribution.num_processes,
                 len(available),
@@ -82,8 +82,8 @@ def own_processors(distribution: Distribution, number: int) -> list[int]:
 def own_streams(names: list[str]) -> Iterator[dict[str, tuple[int, int]]]:
     """Yields name → the descriptors for standard output and error of the worker of that name.
 
-    With one worker they are those of this process. With several, each line gets the worker's name
-    in front. On exit what was printed has been shown.
+    With one worker they are those of this process. With several, each line starts with the
+    worker's name. All output is shown on exit.
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):  # None or closed
@@ -113,13 +113,13 @@ def _own_gpus(
     distribution: Distribution, task: Task, addresses: Mapping[Task, str], gpus: Sequence[str]
 ) -> str | None:
     """Returns the names of a worker's GPUs, "-1" for none; None for all that there are."""
-    # Parameter servers, and a chief that only sends orders, have no use for any.
+    # Parameter servers, and a chief that only sends orders, use none.
     trainers = [
         one for one in addresses if one.type == "worker" or not distribution.parameter_servers
     ]
     each = distribution.gpus_per_worker
     if each is None:
-        # NCCL refuses workers that share one; where there are too few, they have to.
+        # NCCL refuses workers that share one; if there are too few, they have to.
         each = len(gpus) // len(trainers) if len(trainers) > 1 else 0
         if not each or "CUDA_VISIBLE_DEVICES" in distribution.env:
             return None

@@ -1,14 +1,9 @@
-"""Workers on a Ray cluster, started and placed by Ray Train.
+"""Workers on a Ray cluster: an actor for each task, under the supervisor that all engines share.
 
-1. An actor on the cluster directs the training, so that a driver outside the cluster (`ray://...`)
-   is enough: it submits the job to Ray Train, and keeps the `Attempts`. Placement and log streaming
-   are Ray's.
-2. Each of Ray Train's workers gets its place in the cluster by `TF_CONFIG`, and trains in a child
-   process, as the launcher `local` does: a crash, a hang or a lack of memory is told as what it is.
-3. Where such a child is lost, all workers start another one each, forked from a process that has
-   imported TensorFlow: Ray is told nothing. Where a worker is lost, or its node, Ray Train replaces
-   all of them. Where the actor or Ray's controller is lost, the job is submitted again. Whether
-   there is another attempt is decided here in each case; Ray Train would retry every failure.
-4. SIGTERM stops the run; what Ray does with SIGTERM on its nodes is Ray's affair.
-5. The executor's process is not the one that is connected: see `driver`.
+1. A child of the executor's process is connected to Ray and supervises the run: `driver`. It may
+   be outside of the cluster (`ray://...`).
+2. An attempt reserves room for all workers at once and starts an actor in each place: `engine`.
+3. An actor gets its place in the cluster by `TF_CONFIG`, and trains in a child process, as in the
+   pods of Kubernetes: that distinguishes a crash, a hang and a lack of memory: `actors`.
+4. If a worker, its node or the connection is lost, all workers start anew.
 """

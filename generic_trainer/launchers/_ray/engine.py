@@ -1,182 +1,216 @@
-"""Engine of the launcher `ray`: submits a job to a Ray cluster and waits for its end."""
+"""Engine of the launcher `ray`: places and starts an actor for each task, and watches them."""
 
 from __future__ import annotations
 
 import contextlib
-import uuid
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from generic_trainer._core.cluster import Task
-from generic_trainer.errors import ConfigurationError, GenericTrainerError, WorkerLostError
-from generic_trainer.launchers._distribution import tasks
+from generic_trainer._core.cluster import Task, make_tf_config
+from generic_trainer.errors import ConfigurationError, WorkerLostError
+from generic_trainer.launchers._distribution import Distribution, tasks
 from generic_trainer.launchers._failures import Failure
 from generic_trainer.launchers._job import Job
-from generic_trainer.launchers._options import RayOptions
 from generic_trainer.launchers._packing import pack
-from generic_trainer.launchers._ray.attempts import ask
-from generic_trainer.launchers._ray.connection import connected, give_back, placement_timeout_s
-from generic_trainer.launchers._ray.output import ShownOutput, shown_output
-from generic_trainer.launchers._worker_end import WorkerEnd, root_cause
+from generic_trainer.launchers._ray.actors import actor_class, of_size
+from generic_trainer.launchers._ray.connection import (
+    connected,
+    no_room,
+    placement_timeout_s,
+    resources_per_worker,
+    room_for,
+)
+from generic_trainer.launchers._worker_end import WorkerEnd
 
-_ON_CLUSTER = f"{__package__}.cluster:train_on_cluster"
-_POLL_S = 0.5
-# How long workers may take to stop, and to go; then they are killed.
-_STOP_S, _LEAVE_S = 15.0, 10.0
+_ACTORS = f"{__package__}.actors"
+_POLL_S = 1.0
+# How long a number of workers above the fewest may take to be placed.
+_MORE_S = 5.0
+# How long killed actors may take to end.
+_END_S = 10.0
+# Ray shows the lines of its workers a moment after they are written.
+_LAST_LINES_S = 2.0
 
 
 @contextlib.contextmanager
 def ray_engine(job: Job) -> Iterator[RayEngine]:
-    """Opens the engine: connects to the cluster.
-
-    Raises:
-        ConfigurationError: see `connected`.
-        ModuleFileError: the user's code cannot be read.
-    """
-    packed = pack(job)
-    with (
-        shown_output() as shown,
-        connected(job.distribution) as ray,
-        contextlib.closing(RayEngine(job, packed, ray, shown)) as engine,
-    ):
+    """Opens the engine; all attempts share its connection, as long as that lasts."""
+    engine = RayEngine(job)
+    try:
         yield engine
+    finally:
+        engine.close()
 
 
 class RayEngine:
-    """An actor on a Ray cluster, which has Ray Train run the job; see `Engine`."""
+    """Actors on a Ray cluster; see `Engine`."""
 
-    def __init__(self, job: Job, packed: dict[str, Any], ray: Any, shown: ShownOutput) -> None:
-        self._tasks = tasks(job.distribution)
-        self._timeout_s = placement_timeout_s(job.distribution.ray or RayOptions())
-        self._packed, self._ray, self._shown = packed, ray, shown
-        self._room = f"generic-trainer-{uuid.uuid4().hex}"
-        # The actor that directs the training, what it returns when the job is over, and what it
-        # tells before.
-        self._director: Any = None
-        self._job: Any = None
-        self._told: Any = None
+    def __init__(self, job: Job) -> None:
+        """Packs the job; the first attempt connects.
+
+        Raises:
+            ModuleFileError: the user's code cannot be read.
+        """
+        self._distribution, self._packed = job.distribution, pack(job)
+        self._connection, self._attempt = contextlib.ExitStack(), contextlib.ExitStack()
+        self._ray: Any = None
+        self._pending: dict[Any, Task] = {}  # Ray's reference to a result → its task
         self._ends: list[WorkerEnd] = []
 
     def start(self) -> None:
-        """Submits the job, or has its workers begin again."""
-        self._ends = []
-        if self._director is None:
-            # Each worker has two calls under way, and so have the engine and the controller.
-            calls = 2 * len(self._tasks) + 8
-            actor = self._ray.remote(num_cpus=0, max_concurrency=calls)(sent_by_value())
-            self._director = actor.remote()
-        if self._job is None:
-            arguments = (self._packed, self._timeout_s, self._room)
-            self._job = self._director.call.remote(_ON_CLUSTER, *arguments)
-        else:
-            self._get(ask(self._director, "begin"))
-        self._told = ask(self._director, "wait_for_ends", 0)
-
-    def poll(self) -> Sequence[WorkerEnd]:
-        """Waits a moment for failures or the end of the job, and returns how workers have ended.
+        """Places and starts all tasks.
 
         Raises:
-            ConfigurationError: the nodes cannot run the job.
-            WorkerLostError: the node that directs the training was lost.
-            GenericTrainerError: what else went wrong on that node.
+            ConfigurationError: Ray cannot be used, has no room, or its nodes lack this package.
+            WorkerLostError: a worker or the connection was lost meanwhile.
         """
-        if self._job is None:
-            return self._ends
-        ready = self._ray.wait([self._job, self._told], timeout=_POLL_S)[0]
-        if not ready:
-            return self._ends
-        answer = self._get(ready[0])
-        if ready[0] == self._job:
-            self._job = None
-        if isinstance(answer, str):
+        self._ends = []
+        if self._ray is None:
+            self._ray = self._connection.enter_context(connected(self._distribution))
+        try:
+            with self._losses():
+                self._start()
+        except ImportError as error:
             raise ConfigurationError(
-                f"The nodes of the Ray cluster cannot run the job: {answer}. Install the same "
+                f"The nodes of the Ray cluster cannot run the job: {error}. Install the same "
                 "release of generic-trainer[ray] there as here, in the image of the cluster or "
                 "with RayOptions(runtime_env={'pip': ['generic-trainer[ray]']})."
-            )
-        self._ends = [WorkerEnd.from_dict(values) for values in answer]
-        if self._job is not None:
-            self._told = ask(self._director, "wait_for_ends", len(self._ends))
-        if self._ends:
-            self._wait_for_last_lines()
+            ) from error
+
+    def poll(self) -> Sequence[WorkerEnd]:
+        """Waits a moment for the next end, and returns all of this attempt.
+
+        Raises:
+            WorkerLostError: the connection was lost.
+        """
+        with self._losses():
+            for reference in self._ray.wait([*self._pending], timeout=_POLL_S)[0]:
+                task = self._pending.pop(reference)
+                try:
+                    end = WorkerEnd.from_dict(self._ray.get(reference))
+                except Exception as error:
+                    end = end_of_actor(task, error)
+                self._ends.append(end)
         return self._ends
 
     def running(self) -> Sequence[Task]:
-        """Returns all tasks until the job has ended, which is when Ray tells of them."""
-        return self._tasks if self._job is not None else ()
+        """Returns the tasks that have not ended."""
+        return [*self._pending.values()]
 
     def check(self) -> None:
-        """Does nothing: each worker is watched on its node."""
+        """Finds nothing: each actor watches its own task."""
 
     def stop(self) -> None:
-        """Stops the job at once."""
-        if self._director is not None:
-            self._ray.kill(self._director)  # all that runs for the job ends with it
-            give_back(self._ray, self._room)
-        self._director = self._job = None
+        """Ends all actors: Ray has no signal that lets them save."""
+        self.kill()
 
     def diagnose(self) -> str:
-        """Returns nothing: where the workers are is known on their nodes only."""
+        """Returns nothing: the stacks of the workers are on their nodes."""
         return ""
 
     def kill(self) -> None:
-        """Has the workers stop training; stops the job if they do not."""
-        if self._job is None:
-            return
-        stopped = ask(self._director, "end")
-        ready = self._ray.wait([stopped, self._job], timeout=_STOP_S)[0]
-        if ready != [stopped]:
-            self.stop()
-            return
-        with contextlib.suppress(GenericTrainerError):  # there is nothing left then
-            self._get(stopped)
+        """Ends all actors, and with them their children; gives back their room."""
+        try:
+            self._attempt.close()
+            if self._pending:
+                self._ray.wait([*self._pending], num_returns=len(self._pending), timeout=_END_S)
+        except Exception:  # the connection is lost, which ends the actors too
+            self._disconnect()
+        self._pending = {}
 
     def close(self) -> None:
-        """Lets the workers go, and stops the job if they do not."""
-        if self._job is not None:
-            ask(self._director, "close")
-            self._ray.wait([self._job], timeout=_LEAVE_S)
-        self.stop()
+        """Disconnects, when the last lines of the workers are shown."""
+        if self._ray is not None:
+            time.sleep(_LAST_LINES_S)
+        self._disconnect()
 
-    def _get(self, reference: Any) -> Any:
-        """Returns an answer of the director.
+    def _start(self) -> None:
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        Raises:
-            WorkerLostError: it was lost.
-            GenericTrainerError: what else went wrong where it is.
-        """
+        group, count = self._attempt.enter_context(placed(self._ray, self._distribution))
+        size = count - self._distribution.num_processes + self._distribution.max_workers
+        all_tasks = tasks(of_size(self._distribution, size))
+        resources = resources_per_worker(self._distribution)
+        worker, actors = self._ray.remote(actor_class()), []
+        for number, task in enumerate(all_tasks):
+            options = worker.options(
+                num_cpus=resources.get("CPU", 0),
+                num_gpus=resources.get("GPU", 0),
+                memory=resources.get("memory"),
+                scheduling_strategy=PlacementGroupSchedulingStrategy(
+                    group, placement_group_bundle_index=number
+                ),
+            )
+            actors.append(options.remote(task.name))
+            self._attempt.callback(self._ray.kill, actors[-1])
+        reserved = [actor.call.remote(f"{_ACTORS}:reserve_address") for actor in actors]
+        addresses = dict(zip(all_tasks, self._ray.get(reserved), strict=True))
+        packed = self._ray.put(self._packed)
+        for number, (task, actor) in enumerate(zip(all_tasks, actors, strict=True)):
+            config = make_tf_config(task, addresses) if len(all_tasks) > 1 else ""
+            reference = actor.call.remote(f"{_ACTORS}:run", packed, size, number, config)
+            self._pending[reference] = task
+
+    @contextlib.contextmanager
+    def _losses(self) -> Iterator[None]:
+        """Reports a loss of the connection, or of a worker that does not train yet."""
+        from ray.exceptions import RayError
+
         try:
-            return self._ray.get(reference)
-        except self._ray.exceptions.RayTaskError as error:
-            self.stop()
-            raise WorkerEnd.of(error.cause).to_error(named=False) from error
-        except self._ray.exceptions.RayError as error:
-            self.stop()
-            raise WorkerLostError(
-                f"The node that directs the training was lost, or Ray itself stopped: {error}"
-            ) from error
+            yield
+        except ImportError:  # raised by an actor, which makes it a RayError too
+            raise
+        except (RayError, ConnectionError) as error:
+            raise WorkerLostError(f"Ray lost a worker or the connection: {error}") from error
 
-    def _wait_for_last_lines(self) -> None:
-        failed = [end for end in self._ends if end.failure is not None]
-        last = root_cause(failed) if failed else self._ends[0]
-        # After a loss there may be another attempt, and the worker does not say that it has ended.
-        if last.task is not None and last.failure is not Failure.LOST:
-            self._shown.wait_for(last.task)
+    def _disconnect(self) -> None:
+        self._ray = None
+        with contextlib.suppress(Exception):  # of a connection that is lost
+            self._connection.close()
 
 
-def sent_by_value() -> type:
-    """Returns a class that Ray sends whole, and not by its name: it works without this package."""
+@contextlib.contextmanager
+def placed(ray: Any, distribution: Distribution) -> Iterator[tuple[Any, int]]:
+    """Yields a placement group with a bundle for each task, and their number; removes it on exit.
 
-    class Director:
-        def call(self, target: str, *arguments: Any) -> Any:
-            """Returns what its target does, or what cannot be imported on the node, as a text."""
-            import importlib
+    Of a number of workers that may vary it takes as many as the cluster has room for.
 
-            module, _, function = target.partition(":")
-            try:
-                run = getattr(importlib.import_module(module), function)
-            except ImportError as error:
-                return str(error)
-            return run(*arguments)
+    Raises:
+        ConfigurationError: the fewest workers cannot be placed in time.
+    """
+    from ray.util import placement_group, remove_placement_group
 
-    return Director
+    fewest, bundle = distribution.min_processes, resources_per_worker(distribution)
+    timeout_s = placement_timeout_s(distribution)
+    numbers = {fewest}
+    if fewest < distribution.num_processes:
+        for total in (ray.cluster_resources(), ray.available_resources()):
+            numbers.add(max(fewest, min(distribution.num_processes, room_for(distribution, total))))
+    for number in sorted(numbers, reverse=True):
+        group = placement_group([bundle] * number)
+        try:
+            if group.wait(timeout_s if number == fewest else _MORE_S):
+                yield group, number
+                return
+        finally:
+            remove_placement_group(group)
+    raise ConfigurationError(no_room(distribution, ray.cluster_resources(), timeout_s))
+
+
+def end_of_actor(task: Task, error: Exception) -> WorkerEnd:
+    """Returns how a task ended whose actor has not returned its end.
+
+    Args:
+        task: the task.
+        error: what Ray raises instead.
+    """
+    from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
+
+    if isinstance(error, RayTaskError) or not isinstance(error, RayError):
+        return WorkerEnd.of(error, task.name)
+    if isinstance(error, OutOfMemoryError):
+        kind, message = Failure.MEMORY, "Ray stopped this worker: its node ran out of memory."
+    else:
+        kind, message = Failure.LOST, "this worker was lost, with its process or its node."
+    return WorkerEnd(task=task.name, failure=kind, message=message, traceback=str(error))

@@ -1,260 +1,364 @@
-"""Engine of the launchers whose workers are a service's: one job of the service per attempt."""
+"""Engine of the launchers whose workers a service runs: one job of the service per attempt."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
+import importlib
 import logging
 import os
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from generic_trainer._core.cluster import Task
-from generic_trainer.errors import ConfigurationError, GenericTrainerError, WorkerLostError
+from generic_trainer.errors import (
+    ConfigurationError,
+    GenericTrainerError,
+    TrainingError,
+    WorkerHangError,
+    WorkerLostError,
+)
 from generic_trainer.launchers._distribution import tasks
 from generic_trainer.launchers._failures import Failure, failure_of_exit_code, signal_name
 from generic_trainer.launchers._job import Job
 from generic_trainer.launchers._packing import JobFolder, with_carried_environment
 from generic_trainer.launchers._remote.log import shown_log
-from generic_trainer.launchers._remote.service import JobStatus, RemoteService, TaskStatus
+from generic_trainer.launchers._remote.service import (
+    JobStatus,
+    RemoteService,
+    TaskStatus,
+    is_refusal,
+)
 from generic_trainer.launchers._worker_end import WorkerEnd
 
-# How long the service may be away before the run is given up.
-_PATIENCE_S = 120.0
-# How long deleted workers may take to go, beyond `preemption_grace_s`.
+_SERVICES = {
+    "tfjob": "_kubernetes.tfjob:TFJobs",
+    "trainjob": "_kubernetes.trainjob:TrainJobs",
+    "vertex": "_vertex.service:CustomJobs",
+}
+# A service that has never answered for this long is taken for a wrong address.
+_FIRST_ANSWER_S = 120.0
+# How long deleted workers may take to end, beyond `preemption_grace_s`.
 _DELETION_S = 30.0
 _ENDED = ("failed", "succeeded")
+# Ends of tasks mean nothing in these phases: the service or a person has ended the tasks.
+_ENDED_FROM_OUTSIDE = ("cancelled", "deleted", "expired", "suspended")
+# Reasons that add nothing to an exit code.
+_PLAIN_REASONS = ("", "Completed", "Error")
+_UNSEEN = JobStatus()
 
 _logger = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def remote_engine(job: Job) -> Iterator[RemoteEngine]:
+    """Opens the engine for the service of the job's launcher.
+
+    Raises:
+        ConfigurationError: the service's client is not installed, or not configured.
+    """
+    module, _, name = _SERVICES[job.distribution.launcher].partition(":")
+    services = importlib.import_module(f"generic_trainer.launchers.{module}")
+    engine = RemoteEngine(job, getattr(services, name)(job.distribution))
+    try:
+        yield engine
+    finally:
+        engine.close()
 
 
 class RemoteEngine:
     """Workers that a service runs; see `Engine`."""
 
-    def __init__(self, job: Job, service: RemoteService, *, keep_job: bool = False) -> None:
+    def __init__(
+        self,
+        job: Job,
+        service: RemoteService,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         """Starts nothing yet.
 
         Args:
-            job: what to run.
-            service: where.
-            keep_job: whether a job that is over stays there, for looking at it.
+            job: the job to run.
+            service: the service that runs it.
+            clock: returns the time in seconds.
+            sleep: waits for a number of seconds.
         """
-        self._job = with_carried_environment(job)
-        self._service = service
-        self._keep_job = keep_job
+        self._job, self._service = with_carried_environment(job), service
+        self._clock, self._sleep = clock, sleep
         self._tasks = tasks(job.distribution)
-        self._name: str | None = None  # of the job that there is
-        self._status: JobStatus | None = None
-        self._attempt = contextlib.ExitStack()
+        self._name = ""  # of the current attempt's job; empty between attempts
+        self._log = contextlib.ExitStack()
+        self._has_answered = False
+        self._deleted: set[str] = set()
+        self._undeleted: list[str] = []
 
     def start(self) -> None:
-        """Makes the job.
+        """Writes the folder of the job; the first `poll` makes the job.
 
         Raises:
-            ConfigurationError: the service refuses it, or its workers could not see the pipeline
-                root.
+            ConfigurationError: workers could not see the pipeline root.
             ModuleFileError: the user's code cannot be read.
         """
-        service, distribution = self._service, self._job.distribution
-        name = f"generic-trainer-{uuid.uuid4().hex[:10]}"
-        path = os.path.join(self._job.request.model_run_dir, service.folder_name, name)
-        folder = self._folder = JobFolder(path)
-        self._status = JobStatus()
-        self._is_looked_at = self._is_deleted = self._is_gone = False
-        self._is_kept = self._keep_job
-        self._seen_s = time.monotonic()
+        launcher, run_dir = self._job.distribution.launcher, self._job.request.model_run_dir
+        self._name = f"generic-trainer-{uuid.uuid4().hex[:10]}"
+        self._label = f"{self._service.kind} {self._name}"
+        self._folder = JobFolder(os.path.join(run_dir, f".{launcher}", self._name))
+        self._status = _UNSEEN
+        self._is_made = self._is_stopped = False
+        self._silent_since_s: float | None = None
+        self._state = ""
         try:
-            digest = folder.write(self._job, distribution.launcher, service.mounts())
-            service.create(name, distribution, folder, digest)
+            self._digest = self._folder.write(self._job, launcher, self._service.mounts())
         except BaseException:
-            folder.delete()
+            self._forget_job()
             raise
-        self._name = name
-        _logger.info("Made the %s %s", service.kind, name)
-        chief = self._tasks[0]
-        prefix = f"[{chief.name}] " if distribution.is_cluster else ""
-        self._attempt.enter_context(shown_log(lambda: service.log(name, chief, folder), prefix))
 
     def poll(self) -> Sequence[WorkerEnd]:
-        """Asks the service, which may be away for a while, how the workers are.
+        """Makes the job if it does not exist yet, and returns how its workers ended.
+
+        A service that does not answer changes nothing: the supervisor decides how long to wait.
 
         Raises:
-            ConfigurationError: the service has given the job up because of how it was asked for.
-            WorkerLostError: it is away for too long.
+            ConfigurationError: the service refuses the job, or has never answered.
         """
-        while True:
-            if self._is_looked_at:
-                time.sleep(self._service.poll_s)
-            self._is_looked_at = True
-            try:
-                self._note(self._service.look(self._name or "", self._folder))
-                return self._ends()
-            except GenericTrainerError:
-                raise
-            except Exception as error:  # of the network, of the service, of the client
-                if self._is_deleted:  # nobody waits for it any longer than for the workers
-                    return self._ends()
-                if time.monotonic() - self._seen_s > _PATIENCE_S:
-                    raise WorkerLostError(
-                        f"The service that runs the {self._service.kind} {self._name} has not "
-                        f"answered for {_PATIENCE_S:g} s; the job may still run. {error}"
-                    ) from error
-                _logger.warning("What runs the %s does not answer: %s", self._service.kind, error)
+        if self._is_made or self._silent_since_s is not None:
+            self._sleep(self._service.poll_s)
+        try:
+            if not self._is_made:
+                self._make()
+            if self._is_stopped:
+                self._delete(self._name)
+            self._note(self._service.look(self._name, self._folder))
+        except GenericTrainerError:
+            raise
+        except Exception as error:  # of the network, the service or its client
+            self._note_silence(error)
+        else:
+            if self._silent_since_s is not None:
+                _logger.info("%s answers again", self._service.provider)
+            self._silent_since_s = None
+        return self._ends()
 
     def running(self) -> Sequence[Task]:
         """Returns the tasks that have not ended."""
-        if self._status is None:
-            return []
         if self._status.phase == "suspended":
             return self._tasks
         known = self._status.tasks
         return [task for task in self._tasks if task in known and known[task].phase not in _ENDED]
 
     def check(self) -> None:
-        """Looks at what the service says of the job and of tasks that have not started.
+        """Raises an error if the job cannot end well.
 
         Raises:
-            WorkerLostError: the job is gone, or was given up.
+            TrainingError: the job was deleted or cancelled from outside.
+            WorkerHangError: the service's own time limit is over.
+            WorkerLostError: the service has given the job up.
             ConfigurationError: a worker will never start.
         """
-        service, status = self._service, self._status
-        if status is None:
-            raise WorkerLostError(f"Somebody has deleted the {service.kind} {self._name}.")
+        status = self._status
+        if status.phase in ("cancelled", "deleted"):
+            raise TrainingError(
+                f"The {self._label} was {status.phase} from outside, by a person or a policy of "
+                f"{self._service.provider}, so it is not made again. {status.message} The next run "
+                "of the same inputs, code and hyperparameters goes on from the last checkpoint, if "
+                "run_fn writes any."
+            )
+        if status.phase == "expired":
+            raise WorkerHangError(f"The {self._label} exceeded its time limit. {status.message}")
+        if stuck := {task: one for task, one in status.tasks.items() if one.phase == "stuck"}:
+            raise ConfigurationError(
+                f"The workers cannot start: {_waits(stuck, len(stuck))}. {self._service.remedy}"
+            )
         if status.phase == "failed":
-            raise WorkerLostError(f"The {service.kind} {self._name} was given up: {status.message}")
-        hopeless = {
-            task: one
-            for task, one in status.tasks.items()
-            if one.phase == "waiting" and one.reason in service.hopeless
-        }
-        if hopeless and status.phase != "suspended":
-            waits = _waiting_for(hopeless, len(hopeless))
-            raise ConfigurationError(f"The workers cannot start: {waits}. {service.remedy}")
+            reason = status.message.rstrip(".")
+            raise WorkerLostError(
+                f"The {self._label} was given up by {self._service.provider}: {reason}."
+            )
 
     def stop(self) -> None:
-        """Deletes the job, even one that is to be kept: its workers are told to save and end."""
-        self._is_kept = False
-        self._delete()
+        """Deletes the job: its workers save and end."""
+        self._is_stopped = True
+        with contextlib.suppress(Exception):  # the next poll tries again
+            self._delete(self._name)
 
     def diagnose(self) -> str:
-        """Returns what tasks wait for that do not run yet."""
-        if self._status is not None and self._status.phase == "suspended":
-            return f"The {self._service.kind} {self._name} is suspended. {self._status.message}"
-        waits = _waiting_for(self._status.tasks if self._status else {}, len(self._tasks))
-        return f"Not all workers had started: {waits}." if waits else ""
+        """Returns the cause of the delay of tasks that do not run yet."""
+        if self._silent_since_s is not None:
+            silent_s = self._clock() - self._silent_since_s
+            return f"{self._service.provider} has not answered for the last {silent_s:.0f} s."
+        return f"The {self._label}: {self._state}." if self._state else ""
 
     def kill(self) -> None:
-        """Deletes the job, and waits until no worker is left that could write anywhere."""
-        if self._name is None:
+        """Deletes the job, and waits until none of its workers can write anywhere."""
+        if not self._name:
             return
-        known = self._status.tasks if self._status else {}
-        chief = known.get(self._tasks[0])
-        if chief is None or chief.phase not in _ENDED:  # its log ends with it only
-            self._delete_and_wait()
-        self._attempt.close()
-        self._delete_and_wait()
-        if self._is_kept:
-            _logger.info("The %s %s stays, as keep_job asks for", self._service.kind, self._name)
-        else:
-            self._folder.delete()
-        self._name = None
+        chief = self._status.tasks.get(self._tasks[0])
+        if chief is not None and chief.phase in _ENDED:  # else its log ends with the deletion
+            self._log.close()
+        if not self._wait_until(functools.partial(self._is_gone, self._name)):
+            _logger.warning("The %s may still run", self._label)
+            if self._name not in self._deleted:
+                self._undeleted.append(self._name)
+        self._log.close()
+        self._forget_job()
 
-    def _note(self, status: JobStatus | None) -> None:
-        before, self._status = self._status, status
-        self._seen_s = time.monotonic()
-        if status is None or before is None:
-            return
-        if status.progress and status.progress != before.progress:
-            _logger.info("%s %s: %s", self._service.kind, self._name, status.progress)
-        if (status.phase == "suspended") == (before.phase == "suspended"):
-            return
-        if status.phase == "suspended":
-            _logger.warning(
-                "The %s %s is suspended, and is waited for. %s",
-                *(self._service.kind, self._name, status.message),
-            )
-            return
-        _logger.info("The %s %s is resumed", self._service.kind, self._name)
-        for task in self._tasks:  # how they ended for the time being is no end of the run
-            self._folder.forget_end(task)
+    def close(self) -> None:
+        """Deletes the jobs that could not be deleted before, or logs how a person can."""
+        for name in self._undeleted:
+            if not self._wait_until(functools.partial(self._is_gone, name)):
+                command = self._service.delete_command(name)
+                _logger.error("A job may still run. It can be deleted with `%s`.", command)
+
+    def _make(self) -> None:
+        for name in list(self._undeleted):  # two jobs must not write the same checkpoints
+            self._delete(name)
+            self._wait_until(functools.partial(self._is_gone, name))
+            self._undeleted.remove(name)
+        service, name, folder, chief = self._service, self._name, self._folder, self._tasks[0]
+        try:
+            service.create(name, self._job.distribution, folder, self._digest)
+        except GenericTrainerError:  # nothing was made
+            self._forget_job()
+            raise
+        self._is_made = self._has_answered = True
+        _logger.info("Made the %s", self._label)
+        prefix = f"[{chief.name}] " if self._job.distribution.is_cluster else ""
+        self._log.enter_context(shown_log(lambda: service.log(name, chief, folder), prefix))
+
+    def _note(self, status: JobStatus) -> None:
+        """Keeps the state of the job, and logs it if it has changed."""
+        if self._status.phase == "suspended" != status.phase:
+            for task in self._tasks:  # their ends were those of the suspension
+                self._folder.forget_end(task)
+        self._status = status
+        parts = []
+        if status.phase == "active":
+            parts = [_waits(status.tasks, len(self._tasks)), status.warnings]
+        elif status.phase == "suspended":
+            parts = ["suspended, waiting to be resumed", status.message]
+        state = "; ".join(filter(None, parts))
+        if state != self._state:
+            self._state = state
+            is_blocked = status.phase == "suspended" or status.warnings or "Unschedulable" in state
+            level = logging.WARNING if is_blocked else logging.INFO
+            _logger.log(level, "%s: %s", self._label, state or "all workers have started")
+
+    def _note_silence(self, error: Exception) -> None:
+        """Logs that the service does not answer, ever more rarely.
+
+        Raises:
+            ConfigurationError: it has never answered, or never allowed this process to look.
+        """
+        now_s, provider = self._clock(), self._service.provider
+        if self._silent_since_s is None:
+            self._silent_since_s = self._next_warning_s = now_s
+        silent_s = now_s - self._silent_since_s
+        is_refused = self._status is _UNSEEN and is_refusal(error)
+        if is_refused or (not self._has_answered and silent_s > _FIRST_ANSWER_S):
+            raise ConfigurationError(
+                f"{provider} {'refuses requests' if is_refused else 'does not answer'}: {error}. "
+                f"This process needs {self._service.permissions}."
+            ) from error
+        if now_s >= self._next_warning_s:
+            self._next_warning_s = now_s + max(silent_s, self._service.poll_s)
+            message = "%s does not answer; the %s may run and is waited for: %s"
+            _logger.warning(message, provider, self._label, error)
 
     def _ends(self) -> list[WorkerEnd]:
-        if self._status is None or self._status.phase == "suspended":
+        if self._status.phase in _ENDED_FROM_OUTSIDE:
             return []
         ends = []
-        for task, one in self._status.tasks.items():
-            if one.phase == "failed":
-                ends.append(self._folder.end(task) or _end_of(task, one))
-            elif one.phase == "succeeded":
+        for task, status in self._status.tasks.items():
+            if status.phase == "failed":
+                ends.append(_end_of(task, status, self._folder.end(task)))
+            elif status.phase == "succeeded":
                 ends.append(WorkerEnd(task=task.name))
         if self._status.phase == "succeeded":
             ends.append(WorkerEnd(task=self._tasks[0].name))
         return ends
 
-    def _delete(self) -> None:
-        if self._is_deleted or self._is_kept or self._name is None:
-            return
-        self._is_deleted = True
+    def _delete(self, name: str) -> None:
+        if name not in self._deleted:
+            self._service.delete(name)
+            self._deleted.add(name)
+
+    def _is_gone(self, name: str) -> bool:
+        self._delete(name)
+        return self._service.has_ended(name)
+
+    def _wait_until(self, is_so: Callable[[], bool]) -> bool:
+        """Asks the service again and again, as long as workers may take to end."""
+        end_s = self._clock() + self._job.distribution.preemption_grace_s + _DELETION_S
+        while True:
+            with contextlib.suppress(Exception):  # of the network, the service or its client
+                if is_so():
+                    return True
+            if self._clock() >= end_s:
+                return False
+            self._sleep(self._service.poll_s)
+
+    def _forget_job(self) -> None:
+        self._name = ""
         try:
-            self._service.delete(self._name)
-        except Exception as error:
-            _logger.warning(
-                "The %s %s could not be deleted: %s. `%s` does it.",
-                *(self._service.kind, self._name, error, self._service.delete_command(self._name)),
-            )
-
-    def _delete_and_wait(self) -> None:
-        self._delete()
-        if not self._is_deleted or self._is_gone or self._name is None:
-            return
-        self._is_gone = True
-        end_s = time.monotonic() + self._job.distribution.preemption_grace_s + _DELETION_S
-        with contextlib.suppress(Exception):  # of the network, of the service, of the client
-            while not self._service.has_ended(self._name) and time.monotonic() < end_s:
-                time.sleep(self._service.poll_s)
+            self._folder.delete()
+        except Exception as error:  # no reason to fail a run
+            _logger.warning("The folder %s could not be deleted: %s", self._folder.path, error)
 
 
-def _end_of(task: Task, status: TaskStatus) -> WorkerEnd:
-    """Returns how a worker ended that could not say so itself."""
-    code, name = status.exit_code, None
+def _end_of(task: Task, status: TaskStatus, written: WorkerEnd | None) -> WorkerEnd:
+    """Returns how a worker ended.
+
+    Args:
+        task: the worker.
+        status: its end, as the service reports it.
+        written: its end, as it has written itself.
+    """
+    details = "" if status.reason in _PLAIN_REASONS and not status.message else status.details
+    if written is not None:
+        message = f"{written.message} ({details})" if details else written.message
+        return dataclasses.replace(written, message=message)
+    code = status.exit_code
     if status.reason == "OOMKilled":
         failure = Failure.MEMORY
         message = (
-            "its container was killed because it took more memory than it was given. Give it more "
-            "(memory_mb_per_worker), or use smaller batches or a smaller shuffle buffer."
+            "was killed because it exceeded its memory limit. Give it more (memory_mb_per_worker), "
+            "or use smaller batches or a smaller shuffle buffer."
         )
     elif code is None:
-        failure = Failure.LOST
-        reason = ", ".join(filter(None, [status.reason, status.message])) or "no reason is given"
-        message = f"its container {status.name} was lost: {reason}."
+        failure, message = Failure.LOST, f"was lost: {details or 'no reason is given'}."
     else:
-        failure, name = failure_of_exit_code(code), signal_name(code)
-        message = (
-            f"its container {status.name} ended with exit code {code}"
-            f"{f' ({name})' if name else ''} and could not say more."
-        )
+        name, details = signal_name(code), f": {details}" if details else ""
+        signal = f" ({name})" if name else ""
+        failure = failure_of_exit_code(code)
+        message = f"exited with exit code {code}{signal} without reporting an error{details}."
     return WorkerEnd(
         task=task.name,
         failure=failure,
-        message=message,
+        message=f"its container {status.name} {message}",
         exit_code=code,
-        signal=name,
+        signal=None if code is None else signal_name(code),
     )
 
 
-def _waiting_for(known: Mapping[Task, TaskStatus], expected: int) -> str:
-    """Returns what the tasks wait for that do not run yet, as a sentence; empty when all run.
+def _waits(known: Mapping[Task, TaskStatus], expected: int) -> str:
+    """Returns the reasons for which tasks do not run yet; empty if all run.
 
     Args:
-        known: those that there are.
-        expected: how many there should be.
+        known: the tasks that exist.
+        expected: how many tasks there should be.
     """
+    names: dict[str, list[str]] = {}
+    for status in known.values():
+        if status.phase in ("waiting", "stuck"):
+            names.setdefault(status.details or "no reason is given", []).append(status.name)
     reasons = [
-        f"{one.name} waits: {one.reason or 'no reason is given'}"
-        + (f" ({one.message})" if one.message else "")
-        for one in known.values()
-        if one.phase == "waiting"
+        f"{first} {f'and {len(others)} more wait' if others else 'waits'}: {details}"
+        for details, (first, *others) in names.items()
     ]
-    if len(known) < expected:
-        reasons.append(f"{expected - len(known)} of {expected} workers were never made")
+    if missing := expected - len(known):
+        reasons.append(f"{missing} of {expected} workers do not exist yet")
     return "; ".join(reasons)

@@ -3,79 +3,56 @@
 from __future__ import annotations
 
 import contextlib
-import signal
+import logging
+import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from generic_trainer._core.cluster import Task, cluster_addresses, this_task
-from generic_trainer._core.output import shown_output
+from generic_trainer._core.cluster import TF_CONFIG, Task, cluster_addresses, this_task
+from generic_trainer._core.files import read_whole
+from generic_trainer._core.output import kept_output
+from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.launchers._distribution import Distribution, tasks
-from generic_trainer.launchers._failures import Failure
-from generic_trainer.launchers._job import Job
 from generic_trainer.launchers._local.engine import local_engine
 from generic_trainer.launchers._packing import JobFolder
-from generic_trainer.launchers._remote.log import published_log
 from generic_trainer.launchers._supervisor import supervise_task
-from generic_trainer.launchers._worker_end import WorkerEnd
+from generic_trainer.launchers._vertex.custom_job import cluster_variables
+
+_logger = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs a task of a job and returns the exit code, which tells the class of a failure.
+    """Runs a task of a job and returns the exit code, which is that of the failure's class.
 
     Args:
         arguments: the folder of the job, and its digest.
     """
-    return run(arguments)
-
-
-def run(
-    arguments: Sequence[str],
-    *,
-    set_up: Callable[[Distribution], None] = lambda distribution: None,
-    publishes_log: bool = False,
-) -> int:
-    """Does what `main` does for a service with ways of its own.
-
-    Args:
-        arguments: see `main`.
-        set_up: is called before the process looks for its place in `TF_CONFIG`.
-        publishes_log: whether the chief's output goes into the folder, as the service does not
-            show it while it is written.
-    """
-    path, digest = arguments
-    folder = JobFolder(path)
-    job = folder.read(digest)
-    set_up(job.distribution)
+    folder = JobFolder(arguments[0])
+    job = folder.read(arguments[1])
+    is_on_vertex = job.distribution.launcher == "vertex"
+    if is_on_vertex:  # whose own TF_CONFIG has other types of tasks
+        os.environ.pop(TF_CONFIG, None)
+        os.environ.update(cluster_variables(job.distribution))
     task = _own_task(job.distribution)
-    is_shown = publishes_log and task == tasks(job.distribution)[0]
-    with published_log(folder, task) if is_shown else contextlib.nullcontext():
-        end = _run_task(job, task)
-    folder.write_end(task, end)  # the log is there by then
+    # Vertex AI's service for logs is another one.
+    is_kept = is_on_vertex and task == tasks(job.distribution)[0]
+    with ScratchFolder("log-") as scratch:
+        path = os.path.join(scratch, "log")
+        with kept_output(path) if is_kept else contextlib.nullcontext():
+            end = supervise_task(job, task, local_engine)
+        log = read_whole(path) if is_kept else b""
+    try:
+        if is_kept:
+            folder.write_log(log)
+        folder.write_end(task, end)
+    except Exception as error:  # the exit code states the class of the failure
+        _logger.warning("The end of %s is not written into %s: %s", task.name, folder.path, error)
     return end.status
-
-
-def _run_task(job: Job, task: Task) -> WorkerEnd:
-    """Runs the task that this process is for, and returns how it ended; a server never does."""
-    if task.is_server:
-        from generic_trainer.launchers._task import serve  # imports TensorFlow
-
-        # As the first process of a container it would otherwise not be told to end.
-        signal.signal(signal.SIGTERM, _exit)
-        with shown_output():
-            server = serve(job)
-            while server:  # its threads do the work, and this one hears the signal
-                signal.pause()
-    return supervise_task(job, task, local_engine)
 
 
 def _own_task(distribution: Distribution) -> Task:
     """Returns the task of this process; one that is alone has no TF_CONFIG."""
     return this_task() if cluster_addresses() else tasks(distribution)[0]
-
-
-def _exit(signum: int, frame: Any) -> None:
-    sys.exit(Failure.LOST.exit_code)
 
 
 if __name__ == "__main__":

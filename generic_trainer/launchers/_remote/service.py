@@ -1,98 +1,133 @@
-"""Services that run jobs: what the engine of remote jobs asks of one, and what it answers."""
+"""Interface between the engine of remote jobs and the services that run them."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from generic_trainer._core.cluster import Task
 from generic_trainer.launchers._distribution import Distribution
 from generic_trainer.launchers._packing import JobFolder
 
+JobPhase = Literal["active", "suspended", "succeeded", "failed", "cancelled", "deleted", "expired"]
+PROGRAM = "generic_trainer.launchers._remote.program"
+# Codes of HTTP that a later request may not meet: timeout, conflict, too many, cancelled.
+_TRANSIENT_CODES = (408, 409, 429, 499)
+
 
 @dataclasses.dataclass(frozen=True)
 class TaskStatus:
-    """What a service says of a task.
+    """State of a task, as the service reports it.
 
     Attributes:
-        name: what it calls the process or its container.
-        phase: whether it waits to be started, runs or has ended.
-        exit_code: of a container that has ended; None where nobody knows.
+        name: the service's name of the process or its container.
+        phase: `"stuck"` means that the task has not started and never will.
+        exit_code: of a container that ended by itself; None if it is unknown, or if the service
+            took the container away.
         reason: why it waits or has ended, such as `"ImagePullBackOff"` or `"OOMKilled"`.
-        message: more about the reason.
+        message: details of the reason.
     """
 
     name: str
-    phase: Literal["waiting", "running", "succeeded", "failed"]
+    phase: Literal["waiting", "stuck", "running", "succeeded", "failed"]
     exit_code: int | None = None
     reason: str = ""
     message: str = ""
 
+    @property
+    def details(self) -> str:
+        """Reason and message, in the service's words; empty if it gives neither."""
+        return ": ".join(filter(None, [self.reason, self.message]))
+
 
 @dataclasses.dataclass(frozen=True)
 class JobStatus:
-    """What a service says of a job.
+    """State of a job, as the service reports it.
 
     Attributes:
-        phase: whether it waits or runs, was suspended for a while, or is over.
-        message: what it says about that.
-        tasks: those that there are.
-        progress: how far it is, as a sentence for the log; empty where the service does not tell.
+        phase: `"cancelled"` and `"deleted"` mean by a person, or by a policy of the service;
+            `"expired"` that its time limit is over.
+        message: the service's explanation of the phase.
+        tasks: the tasks that exist.
+        warnings: what keeps tasks from being made, in the service's words.
     """
 
-    phase: Literal["active", "suspended", "succeeded", "failed"] = "active"
+    phase: JobPhase = "active"
     message: str = ""
     tasks: Mapping[Task, TaskStatus] = dataclasses.field(default_factory=dict)
-    progress: str = ""
+    warnings: str = ""
 
 
 class RemoteService(Protocol):
     """A service that runs jobs; the engine calls it in one thread, but for `log`.
 
-    A method may raise whatever its client raises when the network or the service fails: what only
-    looks is then tried again for a while. Errors of this package end the attempt.
+    A method may raise any error of its client. The engine then calls it again later, unless the
+    error is one of this package, which ends the run.
 
     Attributes:
-        kind: what it calls a job, such as `"TFJob"`.
-        folder_name: where the files of jobs lie, below the directory of the ModelRun.
-        poll_s: how long to wait, in seconds, before it is asked again.
-        hopeless: reasons for which a task would wait for ever.
-        remedy: what to do when a task does.
+        provider: name of the service, such as `"Kubernetes"`.
+        kind: its name for a job, such as `"TFJob"`.
+        poll_s: seconds between two calls of `look`.
+        permissions: permissions that this process needs, for messages.
+        remedy: advice for tasks that are stuck.
     """
 
-    @property
-    def kind(self) -> str: ...
-    @property
-    def folder_name(self) -> str: ...
-    @property
-    def poll_s(self) -> float: ...
-    @property
-    def hopeless(self) -> Collection[str]: ...
-    @property
-    def remedy(self) -> str: ...
+    provider: str
+    kind: str
+    poll_s: float
+    permissions: str
+    remedy: str = ""
 
     def mounts(self) -> Collection[str]:
         """Returns the local directories that workers see under the same path."""
 
     def create(self, name: str, distribution: Distribution, folder: JobFolder, digest: str) -> None:
-        """Makes a job whose workers run `_remote.program` with the folder and its digest.
+        """Makes a job whose workers run `PROGRAM` with the folder and its digest.
+
+        After a call without an answer it may be called again; one job is made in all.
 
         Raises:
-            ConfigurationError: the service refuses it or does not answer.
+            ConfigurationError: the service refuses the job.
         """
 
-    def look(self, name: str, folder: JobFolder) -> JobStatus | None:
-        """Returns what there is of a job; None when it is gone."""
+    def look(self, name: str, folder: JobFolder) -> JobStatus:
+        """Returns the state of a job."""
 
     def delete(self, name: str) -> None:
-        """Ends a job; it may be gone already."""
+        """Ends a job, which may have been deleted already, or never made."""
 
     def has_ended(self, name: str) -> bool:
-        """Returns whether no worker of a deleted job is left that could write anywhere."""
+        """Returns whether all workers of a deleted job are gone."""
 
     def log(self, name: str, task: Task, folder: JobFolder) -> tuple[str, Iterator[str]]:
-        """Returns what writes the log of a task, and its lines from the first one on."""
+        """Returns the name of the writer of a task's log, and all lines of it."""
 
     def delete_command(self, name: str) -> str:
-        """Returns what a person would type to delete a job."""
+        """Returns the command with which a person deletes a job."""
+
+
+def is_refusal(error: Exception) -> bool:
+    """Returns whether an error is the answer of a service that refuses the request."""
+    code = getattr(error, "status", None) or getattr(error, "code", None)
+    return isinstance(code, int) and 400 <= code < 500 and code not in _TRANSIENT_CODES
+
+
+def literal(text: str) -> str:
+    """Escapes a string against the expansion of `$(NAME)` and `$$` by Kubernetes and Vertex AI."""
+    return re.sub(r"\$(?=[$(])", "$$", text)
+
+
+def variables(distribution: Distribution) -> list[dict[str, Any]]:
+    """Returns the environment variables of containers."""
+    return [{"name": name, "value": literal(text)} for name, text in distribution.env.items()]
+
+
+def gpus_of(distribution: Distribution, task: Task) -> int:
+    """Returns the number of GPUs that a task needs."""
+    # Parameter servers, and a chief that only coordinates, have no use for GPUs.
+    if distribution.parameter_servers and task.type != "worker":
+        return 0
+    gpus = distribution.gpus_per_worker
+    return int(distribution.require_gpu if gpus is None else gpus)

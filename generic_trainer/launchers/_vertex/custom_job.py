@@ -1,20 +1,27 @@
-"""Custom job of Vertex AI: its specification, and how a replica knows its task.
+"""Custom job of Vertex AI: its specification, and the place of a replica in its cluster.
 
 Source: https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.customJobs
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from generic_trainer._core.cluster import Task
+from generic_trainer._core.cluster import TF_CONFIG, Task, make_tf_config
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers._distribution import Distribution, tasks
 from generic_trainer.launchers._options import VertexOptions
+from generic_trainer.launchers._remote.service import PROGRAM, gpus_of, variables
 
-_PROGRAM = "generic_trainer.launchers._vertex.program"
+CLUSTER_SPEC = "CLUSTER_SPEC"
+# Label with this package's name of a job, by which a job is found if the answer was lost.
+LABEL = "generic_trainer_job"
+_POOL = "workerpool"
 
 
 def pools_of(distribution: Distribution) -> list[list[Task]]:
@@ -26,84 +33,87 @@ def pools_of(distribution: Distribution) -> list[list[Task]]:
 
 
 def custom_job(distribution: Distribution, name: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """Returns the `CustomJob`, as its proto has it.
+    """Returns the `CustomJob`, with the fields of its proto.
 
     Args:
-        distribution: what was asked for, with the workers' environment in `env`.
-        name: of the job, where the options give none.
-        arguments: of the program; see `_vertex.program`.
+        distribution: the distribution, with the workers' environment in `env`.
+        name: of the job.
+        arguments: of the program; see `_remote.program`.
+
+    Raises:
+        ConfigurationError: the options contradict the distribution.
     """
     options = distribution.vertex or VertexOptions()
     scheduling: dict[str, Any] = {"disable_retries": True}
     if options.spot:
         scheduling["strategy"] = "SPOT"
-    if distribution.timeout_s is not None:  # for when nobody is left to stop it
+    if distribution.timeout_s is not None:  # in case this process is killed
         scheduling["timeout"] = {"seconds": math.ceil(distribution.timeout_s)}
     pools = pools_of(distribution)
     spec: dict[str, Any] = {
-        "worker_pool_specs": [_pool(distribution, options, pool) for pool in pools],
+        "worker_pool_specs": [_pool(distribution, options, pool[0]) for pool in pools],
         "scheduling": scheduling,
     }
-    for field, value in (
-        ("service_account", options.service_account),
-        ("network", options.network),
-        ("persistent_resource_id", options.persistent_resource),
-    ):
-        if value is not None:
-            spec[field] = value
-    made: dict[str, Any] = _merged(
-        {
-            "display_name": options.display_name or name,
-            "labels": dict(options.labels),
-            "job_spec": spec,
-        },
+    if options.service_account is not None:
+        spec["service_account"] = options.service_account
+    job: dict[str, Any] = _merged(
+        {"display_name": name, "labels": dict(options.labels), "job_spec": spec},
         options.custom_job,
     )
-    # The rest is the user's to change, but not what runs there, and how often.
-    given = made["job_spec"]["worker_pool_specs"]
-    if len(given) != len(pools):
+    job["labels"][LABEL] = name
+    # Users may change all but the program and the number of its replicas.
+    specs = job["job_spec"]["worker_pool_specs"]
+    if len(specs) != len(pools):
         raise ConfigurationError(
             f"vertex.custom_job: expected {len(pools)} worker pools for num_workers="
             f"{distribution.num_workers} and parameter_servers={distribution.parameter_servers}, "
-            f"found {len(given)}. Leave worker_pool_specs out, or give the same number."
+            f"found {len(specs)}. Leave worker_pool_specs out, or give the same number."
         )
-    for pool, spec in zip(pools, given, strict=True):
-        spec["replica_count"] = len(pool)
-        spec["container_spec"]["command"] = ["python", "-m", _PROGRAM]
-        spec["container_spec"]["args"] = list(arguments)
-    return made
+    for pool, pool_spec in zip(pools, specs, strict=True):
+        pool_spec["replica_count"] = len(pool)
+        pool_spec["container_spec"]["command"] = ["python", "-m", PROGRAM]
+        pool_spec["container_spec"]["args"] = list(arguments)
+    return job
 
 
-def _pool(
-    distribution: Distribution, options: VertexOptions, pool: Sequence[Task]
-) -> dict[str, Any]:
-    task = pool[0]
+def cluster_variables(distribution: Distribution) -> dict[str, str]:
+    """Returns the `TF_CONFIG` of this replica, made of its `CLUSTER_SPEC`; empty if it is alone.
+
+    Raises:
+        ConfigurationError: the replicas are not those of the distribution.
+    """
+    text = os.environ.get(CLUSTER_SPEC)
+    if not distribution.is_cluster or not text:
+        return {}
+    spec = json.loads(text)
+    pools = pools_of(distribution)
+    hosts = [spec["cluster"].get(f"{_POOL}{number}", []) for number in range(len(pools))]
+    if [*map(len, hosts)] != [*map(len, pools)]:
+        raise ConfigurationError(
+            f"{CLUSTER_SPEC}: expected pools of the sizes {[*map(len, pools)]}, found {text}."
+        )
+    chained = itertools.chain.from_iterable
+    addresses = dict(zip(chained(pools), chained(hosts), strict=True))
+    place = spec["task"]
+    task = pools[int(place["type"].removeprefix(_POOL))][int(place["index"])]
+    # TensorFlow expects the addresses in the order of their indices.
+    return {
+        TF_CONFIG: make_tf_config(task, {each: addresses[each] for each in tasks(distribution)})
+    }
+
+
+def _pool(distribution: Distribution, options: VertexOptions, task: Task) -> dict[str, Any]:
     machine: dict[str, Any] = {"machine_type": options.machine_type}
-    if task.type == "ps" and options.parameter_server_machine_type is not None:
-        machine["machine_type"] = options.parameter_server_machine_type
-    gpus = distribution.gpus_per_worker
-    gpus = int(distribution.require_gpu) if gpus is None else int(gpus)
-    # Parameter servers, and a chief that only sends orders, have no use for any.
-    if gpus and (task.type == "worker" or not distribution.parameter_servers):
+    if gpus := gpus_of(distribution, task):
         machine |= {"accelerator_type": distribution.gpu_type, "accelerator_count": gpus}
-    spec: dict[str, Any] = {
+    return {
         "machine_spec": machine,
-        "container_spec": {
-            "image_uri": options.image,
-            "env": [{"name": name, "value": value} for name, value in distribution.env.items()],
-        },
+        "container_spec": {"image_uri": options.image, "env": variables(distribution)},
     }
-    disk = {
-        "boot_disk_type": options.boot_disk_type,
-        "boot_disk_size_gb": options.boot_disk_size_gb,
-    }
-    if disk := {name: value for name, value in disk.items() if value is not None}:
-        spec["disk_spec"] = disk
-    return spec
 
 
 def _merged(ours: Any, theirs: Any) -> Any:
-    """Returns ours with what they change: objects field by field, pools one by one, `env` added."""
+    """Returns ours, changed by theirs: objects field by field, pools one by one, `env` added."""
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
         merged = {**theirs, **ours}
         for name in ours.keys() & theirs.keys():

@@ -17,7 +17,6 @@ from generic_trainer.errors import (
     ConfigurationError,
     TrainingError,
     WorkerHangError,
-    WorkerLostError,
 )
 from generic_trainer.launchers import Distribution, Job, launch
 from generic_trainer.launchers._local.placement import own_environment
@@ -108,7 +107,7 @@ def test_each_worker_reads_its_share_once_and_all_have_the_same_weights(run: Run
     assert jobs.exported(job) == ["Format-Serving"]
 
 
-@pytest.mark.slow
+@pytest.mark.campaign("launchers", "training")
 @pytest.mark.parametrize(
     ("preempted", "legacy"),
     [
@@ -148,7 +147,7 @@ def callbacks(fn_args):
     assert len(set(told(job, "weights:").values())) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.campaign("launchers", "training")
 def test_keras_3_ends_the_same_when_a_worker_is_killed_in_mid_epoch(
     examples: Path, tmp_path: Path
 ) -> None:
@@ -243,18 +242,6 @@ def test_chief_trains_with_the_workers_and_parameter_servers_it_is_given(run: Ru
     assert jobs.exported(job) == ["Format-Serving"]
 
 
-def test_error_of_one_worker_is_the_error_of_the_run(run: Run) -> None:
-    raises = """
-    assert training.is_chief(), "only worker 1 has this"
-    strategy.reduce("SUM", strategy.run(lambda: tf.constant(1.0)), axis=None)
-    print("seen:"
-"""
-    with pytest.raises(TrainingError, match=r"^worker 1: ") as caught:
-        run(MULTI_WORKER.replace('    print("seen:"', raises.rstrip()), num_workers=2)
-    assert type(caught.value) is TrainingError
-    assert "only worker 1 has this" in str(caught.value)
-
-
 ALONE = """
 from generic_trainer import training
 from generic_trainer.training import distributed
@@ -281,32 +268,11 @@ def test_worker_that_does_alone_what_needs_all_is_told_at_once(
         run(ALONE.format(statement=statement), num_workers=2, timeout_s=60)
 
 
-def test_strategy_that_trains_each_worker_by_itself_is_told(run: Run) -> None:
-    source = (
-        "import tensorflow as tf\n\ndef run_fn(fn_args):\n    tf.distribute.MirroredStrategy()\n"
-    )
-    assert "each would train a model of its own" in jobs.log(run(source, num_workers=2))
-
-
-@pytest.mark.slow
+@pytest.mark.campaign("launchers", "training")
 def test_workers_of_keras_2_that_train_on_other_lengths_are_told(run: Run) -> None:
     source = KERAS.replace("steps_per_epoch=5", "steps_per_epoch=5 + training.is_chief()")
     with pytest.raises(ConfigurationError, match=r"worker 1 has batches of an epoch 5\."):
         run(source, num_workers=2, env={"TF_USE_LEGACY_KERAS": "1"})
-
-
-def test_lost_worker_is_made_up_for_by_starting_all_again(run: Run) -> None:
-    kill_once = """
-    flag = fn_args.model_run_dir + "/killed"
-    if not training.is_chief() and not os.path.exists(flag):
-        open(flag, "w").close()
-        os.kill(os.getpid(), 9)
-    seen = []
-"""
-    source = "import os\n" + MULTI_WORKER.replace("    seen = []", kill_once.rstrip())
-    job = run(source, num_workers=2, max_failures=1)
-    assert "worker 1 was ended by SIGKILL" in jobs.log(job)
-    assert told(job, "weight:") == {"worker 0": "496.0", "worker 1": "496.0"}
 
 
 def test_worker_that_never_comes_up_is_named(run: Run) -> None:
@@ -403,23 +369,6 @@ def test_gpus_are_shared_out_or_missed_at_once(run: Run, monkeypatch: pytest.Mon
         run(source, num_workers=2, gpus_per_worker=3)
 
 
-def test_lost_more_often_than_allowed_is_an_error(run: Run) -> None:
-    with pytest.raises(WorkerLostError, match="worker 0 was ended by SIGKILL"):
-        run(
-            """
-            import os
-            from generic_trainer import training
-
-            def run_fn(fn_args):
-                if training.is_chief():
-                    os.kill(os.getpid(), 9)
-                export(fn_args.serving_model_dir)
-            """,
-            num_workers=2,
-            max_failures=1,
-        )
-
-
 @pytest.mark.parametrize(
     ("gpus", "options", "seen"),
     [
@@ -442,10 +391,3 @@ def test_workers_share_out_the_gpus(
     addresses = {Task("worker", rank): f"a:{rank}" for rank in range(2)}
     environments = [own_environment(distribution, task, addresses, gpus) for task in addresses]
     assert [each.get("CUDA_VISIBLE_DEVICES") for each in environments] == seen
-
-
-def test_a_single_worker_sees_all_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    only = Task("worker", 0)
-    found = own_environment(Distribution(launcher="local"), only, {only: "a:1"}, ["0", "1"])
-    assert "CUDA_VISIBLE_DEVICES" not in found

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -45,26 +43,6 @@ def run(examples: Path, tmp_path: Path) -> Run:
     return run
 
 
-def test_workers_start_where_many_files_are_open(run: Run) -> None:
-    with contextlib.ExitStack() as files:
-        for _ in range(1100):  # as columns of a wide data set may be
-            files.enter_context(open(os.devnull))
-        job = run("def run_fn(fn_args): export(fn_args.serving_model_dir)")
-    assert jobs.exported(job) == ["Format-Serving"]
-
-
-def test_environment_may_be_large(run: Run) -> None:
-    source = """
-    import os
-
-    def run_fn(fn_args):
-        print("large:", sum(len(text) for name, text in os.environ.items() if "LARGE" in name))
-        export(fn_args.serving_model_dir)
-    """
-    job = run(source, env={f"LARGE_{number}": "x" * 20_000 for number in range(10)})
-    assert "large: 200000\n" in jobs.log(job)
-
-
 def test_segmentation_fault_shows_where_it_was(run: Run) -> None:
     with pytest.raises(TrainingError, match="SIGSEGV") as caught:
         run("import ctypes\ndef run_fn(fn_args):\n    ctypes.string_at(0)", max_failures=3)
@@ -73,47 +51,9 @@ def test_segmentation_fault_shows_where_it_was(run: Run) -> None:
     assert (caught.value.worker, caught.value.signal) == ("worker 0", "SIGSEGV")
 
 
-def test_abort_in_native_code_is_no_lost_worker(run: Run) -> None:
-    with pytest.raises(TrainingError, match="SIGABRT") as caught:
-        run("import os\ndef run_fn(fn_args):\n    os.abort()", max_failures=3)
-    assert type(caught.value) is TrainingError
-
-
-@pytest.mark.parametrize("status", [0, 3])
-def test_exit_behind_the_back_of_run_fn_is_an_error(run: Run, status: int) -> None:
-    with pytest.raises(TrainingError, match=f"exit status {status}.*os._exit"):
-        run(f"import os\ndef run_fn(fn_args):\n    os._exit({status})", max_failures=3)
-
-
-def test_killed_worker_is_lost(run: Run) -> None:
-    with pytest.raises(WorkerLostError, match="SIGKILL from outside"):
-        run("import os\ndef run_fn(fn_args):\n    os.kill(os.getpid(), 9)")
-
-
-def test_killed_worker_is_replaced_and_finds_what_it_has_saved(run: Run) -> None:
-    job = run(
-        """
-        import os
-
-        def run_fn(fn_args):
-            with open(fn_args.model_run_dir + "/attempts", "a+") as file:
-                file.write("x")
-                file.seek(0)
-                attempts = file.read()
-            if len(attempts) < 3:
-                os.kill(os.getpid(), 15)
-            export(fn_args.serving_model_dir)
-        """,
-        max_failures=2,
-    )
-    assert jobs.exported(job) == ["Format-Serving"]
-    assert "failure 2 of the 2 that max_failures allows" in jobs.log(job)
-
-
-def test_user_error_is_not_tried_again(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match="division by zero"):
-        run("def run_fn(fn_args):\n    print('tried'); 1 / 0", max_failures=3)
-    assert (tmp_path / "model_run/1/training.log").read_text().count("\ntried") == 1
+def test_exit_behind_the_back_of_run_fn_is_an_error(run: Run) -> None:
+    with pytest.raises(TrainingError, match=r"exit status 0.*os._exit"):
+        run("import os\ndef run_fn(fn_args):\n    os._exit(0)", max_failures=3)
 
 
 def test_worker_alone_has_no_others_that_it_could_miss(run: Run, tmp_path: Path) -> None:
@@ -136,8 +76,8 @@ def test_worker_alone_has_no_others_that_it_could_miss(run: Run, tmp_path: Path)
         ("open('/dev/full', 'w', 1).write('x\\n')", "No space left.*TMPDIR"),
         ("tf.io.write_file('/dev/full', 'x' * 100_000)", "No space left.*TMPDIR"),
         # Not even the error can be noted.
-        ("os.replace = full; full()", "could not even write how it ended into .*TMPDIR"),
-        ("os.replace = failing", "could not even write how it ended .*Input/output error"),
+        ("os.replace = full; full()", "could not write its result into .*TMPDIR"),
+        ("os.replace = failing", "could not write its result .*Input/output error"),
     ],
     ids=["Python", "TensorFlow", "temporary directory", "failing temporary directory"],
 )
@@ -159,7 +99,7 @@ def test_full_disk_is_told_as_one(run: Run, write: str, message: str) -> None:
 
 
 def test_too_much_memory_is_reported_with_the_amount(run: Run) -> None:
-    with pytest.raises(WorkerMemoryError, match=r"took \d+ MiB.*memory_mb_per_worker=1500"):
+    with pytest.raises(WorkerMemoryError, match=r"used \d+ MiB.*memory_mb_per_worker=1500"):
         run(
             """
             import time
@@ -192,45 +132,21 @@ def test_hang_shows_the_stack(run: Run) -> None:
     assert "in wait_for" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "wait",
-    [
-        "while not event.is_set(): time.sleep(0.3)",
-        "while thread.is_alive(): thread.join(0.3)",
-    ],
-)
-def test_looking_again_and_again_is_a_hang(run: Run, wait: str) -> None:
-    source = f"""
+def test_looking_again_and_again_is_a_hang(run: Run) -> None:
+    source = """
     import threading, time
 
     event = threading.Event()
-    thread = threading.Thread(target=event.wait, daemon=True)
 
     def run_fn(fn_args):
-        thread.start()
         look_again()
 
     def look_again():
-        {wait}
+        while not event.is_set(): time.sleep(0.3)
     """
     with pytest.raises(WorkerHangError, match="computed, read or written anything") as caught:
         run(source, heartbeat_s=1.0)
     assert "in look_again" in str(caught.value)
-
-
-def test_a_line_now_and_then_is_a_sign_of_life(run: Run) -> None:
-    run(
-        """
-        import time
-
-        def run_fn(fn_args):
-            for _ in range(5):
-                print("still waiting")
-                time.sleep(0.5)
-            export(fn_args.serving_model_dir)
-        """,
-        heartbeat_s=1.0,
-    )
 
 
 def test_a_program_that_run_fn_waits_for_is_a_sign_of_life(run: Run) -> None:
@@ -271,35 +187,13 @@ def test_what_a_worker_has_started_ends_with_it(run: Run) -> None:
     assert not any(jobs.is_running(int(pid)) for pid in pids)
 
 
-def test_in_process_what_is_left_behind_is_named_and_goes_on(
-    examples: Path, tmp_path: Path
-) -> None:
+def test_run_fn_may_close_its_output(run: Run) -> None:
     source = """
-    import subprocess
-
-    def run_fn(fn_args):
-        subprocess.left_behind = subprocess.Popen(["sleep", "600"])
-        export(fn_args.serving_model_dir)
-    """
-    job = jobs.make_job(tmp_path, examples, source, distribution=Distribution())
-    launch(job)
-    process = vars(subprocess).pop("left_behind")
-    assert f"still running: {process.pid} (sleep 600)." in jobs.log(job)
-    assert process.poll() is None
-    process.kill()
-    process.wait()
-
-
-@pytest.mark.parametrize(
-    "closes", ["sys.stdout.close(); sys.stderr.close()", "os.closerange(0, 3)"]
-)
-def test_run_fn_may_close_its_output(run: Run, closes: str) -> None:
-    source = f"""
     import os, sys
 
     def run_fn(fn_args):
         print("said before")
-        {closes}
+        sys.stdout.close(); sys.stderr.close(); os.closerange(0, 3)
         export(fn_args.serving_model_dir)
         WRONG
     """

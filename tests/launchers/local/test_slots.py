@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from generic_trainer.errors import TrainingError
 from generic_trainer.launchers import Distribution, Job, launch
 from tests.launchers import jobs
 from tests.trials import slots
@@ -76,25 +75,23 @@ def assert_alike(actual: Job, expected: Job) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "size", "batches_of_a_step"),
+    ("kind", "size"),
     [
-        ("Keras", 2, 1),
-        ("TensorFlow", 2, 3),
-        pytest.param("arrays", 4, 3, marks=pytest.mark.slow),
-        pytest.param("estimator", 2, 3, marks=pytest.mark.slow),
+        ("Keras", 2),
+        ("TensorFlow", 2),
+        pytest.param("arrays", 4, marks=pytest.mark.campaign("launchers", "training", "trials")),
+        pytest.param("estimator", 2, marks=pytest.mark.campaign("launchers", "training", "trials")),
     ],
 )
-def test_several_slots_train_as_one(run: Run, kind: str, size: int, batches_of_a_step: int) -> None:
-    optimizations = {"aggregation_frequency": batches_of_a_step}
-    config = {**slots.CONFIG, "optimizations": optimizations}
-    job = run(TRIALS[kind], size, config)
+def test_several_slots_train_as_one(run: Run, kind: str, size: int) -> None:
+    job = run(TRIALS[kind], size)
     if kind != "TensorFlow":  # which has no context
         assert {*told(job, "place:")} == {f"{rank} {size} {rank} 1" for rank in range(size)}
         assert {*told(job, "checkpoint:")} == {"True"}
     if kind == "estimator":
         assert {*told(job, "slots:")} == {"2"}
     assert jobs.exported(job) == ["Format-Serving"]
-    alone = run(TRIALS[kind], 1, config)
+    alone = run(TRIALS[kind], 1)
     assert_alike(job, alone)
     assert told(job, "checkpoint:") == told(alone, "checkpoint:")  # of one of the workers
 
@@ -134,7 +131,7 @@ run_fn = run_fn_from_trial(Killed)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.campaign("launchers", "training", "trials")
 def test_trials_side_by_side_survive_a_worker(run: Run, tmp_path: Path) -> None:
     env = {"PYTHONPATH": str(Path(__file__).parents[3]), "KILLED": str(tmp_path / "killed")}
     job = run(_IN_PARTS, 2, side_by_side(), env=env, max_failures=1)
@@ -149,17 +146,7 @@ def test_trials_side_by_side_survive_a_worker(run: Run, tmp_path: Path) -> None:
     assert jobs.exported(job) == ["Format-Serving"]
 
 
-@pytest.mark.slow
-def test_parts_of_two_slots_train_a_trial_each(run: Run) -> None:
-    job = run(slots.KERAS, 4, side_by_side(resources={"slots_per_trial": 2}))
-    assert {*told(job, "place:")} == {f"{rank} 2 {rank} 1" for rank in range(2)}
-    assert jobs.exported(job) == ["Format-Serving"]
-    for trial in trials(job):
-        first, *_, last = trial["history"]
-        assert last["validation"]["val_loss"] < first["training"]["loss"]
-
-
-@pytest.mark.slow
+@pytest.mark.campaign("launchers", "training", "trials")
 @pytest.mark.parametrize(("size", "start"), [(3, ""), (2, "tf1.disable_v2_behavior()")])
 def test_estimators_train_as_one(run: Run, size: int, start: str) -> None:
     source = slots.TRAINER_FN.replace("def model_fn", f"{start}\n\ndef model_fn")
@@ -175,23 +162,6 @@ def test_estimators_train_as_one(run: Run, size: int, start: str) -> None:
     assert all(each == weights[0] for each in weights)
     np.testing.assert_allclose(weights[0], expected, rtol=1e-5)
     assert jobs.exported(job) == ["Format-Serving"]
-
-
-@pytest.mark.slow
-def test_all_workers_stop_after_the_step_after_which_one_wants_to(run: Run) -> None:
-    stops = """
-from generic_trainer.training import distributed
-
-steps = 0
-
-def stop(context):
-    global steps
-    steps += 1
-    if steps == 3 and distributed.rank() == 1:
-        context.request_stop()
-"""
-    job = run(slots.TRAINER_FN.replace("FinalExporter", "LatestExporter") + stops, 2)
-    assert told(job, "steps:") == ["3", "3"]
 
 
 # What one of two workers does in its fourth batch.
@@ -212,17 +182,7 @@ class InTheFourth(callbacks.Callback):
 )
 
 
-@pytest.mark.slow
-def test_an_error_ends_the_run_while_the_others_wait(run: Run) -> None:
-    raises = """
-    def act(self):
-        raise KeyError("of one worker")
-"""
-    with pytest.raises(TrainingError, match="of one worker"):
-        run(_IN_THE_FOURTH + raises, 2)
-
-
-@pytest.mark.slow
+@pytest.mark.campaign("launchers", "training", "trials")
 def test_all_slots_stop_where_one_wants_to(run: Run) -> None:
     stops = """
     def act(self):
@@ -233,7 +193,7 @@ def test_all_slots_stop_where_one_wants_to(run: Run) -> None:
     assert told(job, "checkpoint:") == ["True"]
 
 
-@pytest.mark.slow
+@pytest.mark.campaign("launchers", "training", "trials")
 def test_a_trial_ends_the_same_when_a_worker_is_killed(run: Run, tmp_path: Path) -> None:
     kills = f"""
     def act(self):
@@ -248,14 +208,3 @@ def test_a_trial_ends_the_same_when_a_worker_is_killed(run: Run, tmp_path: Path)
     assert "goes on after 2 batches" in jobs.log(job)
     straight = run(_IN_THE_FOURTH + kills, 2, config, folder="straight")
     assert history(job) == history(straight)
-
-
-@pytest.mark.slow
-def test_a_strategy_inside_a_trial_is_refused(run: Run) -> None:
-    source = slots.KERAS.replace(
-        "model = self.context.wrap_model(tf.keras.Sequential(made))",
-        "with tf.distribute.OneDeviceStrategy('CPU:0').scope():\n"
-        "            model = self.context.wrap_model(tf.keras.Sequential(made))",
-    )
-    with pytest.raises(TrainingError, match="Mixing different tf"):
-        run(source, 2)

@@ -13,7 +13,7 @@ from pipelines import run_local
 from pipelines._results import last_run
 from tests.pipelines.penguin_run import with_output
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.campaign("launchers")
 
 MODULE_FILE = Path(__file__).parent.parent.parent.parent / "module_files/penguin_multi_worker.py"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -19,8 +20,7 @@ from generic_trainer.errors import (
     WorkerMemoryError,
 )
 from generic_trainer.launchers import Distribution, Job, VertexOptions, launch
-from generic_trainer.launchers._vertex.custom_job import custom_job
-from generic_trainer.launchers._vertex.program import tf_config
+from generic_trainer.launchers._vertex.custom_job import LABEL, cluster_variables, custom_job
 from tests.launchers import jobs
 from tests.launchers.vertex_stand_in import VertexStandIn, vertex_stand_in
 
@@ -43,7 +43,7 @@ def distribution(options: dict[str, Any] | None = None, **fields: Any) -> Distri
 @pytest.fixture
 def vertex(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VertexStandIn]:
     """Vertex AI, with nothing in it."""
-    monkeypatch.setattr("generic_trainer.launchers._vertex.engine.VertexService.poll_s", 0.2)
+    monkeypatch.setattr("generic_trainer.launchers._vertex.service.CustomJobs.poll_s", 0.2)
     folder = tmp_path / "vertex"
     folder.mkdir()
     with vertex_stand_in(folder) as stand_in:
@@ -72,15 +72,21 @@ def test_job_asks_for_what_the_distribution_and_the_options_say(
         gpus_per_worker=2,
         gpu_type="NVIDIA_TESLA_T4",
         timeout_s=90.5,
-        env={"MINE": "1"},
+        env={"MINE": "1 $(HOME) $$ $x"},
         options={
-            **{"machine_type": "n1-standard-8", "parameter_server_machine_type": "e2-highmem-2"},
-            **{"boot_disk_type": "pd-ssd", "boot_disk_size_gb": 200, "spot": True},
-            **{"persistent_resource": "pool-1", "service_account": "t@p.iam.gserviceaccount.com"},
-            **{"network": "projects/12345/global/networks/vpc", "labels": {"cost": "research"}},
+            "machine_type": "n1-standard-8",
+            "spot": True,
+            "service_account": "t@p.iam.gserviceaccount.com",
+            "labels": {"cost": "research"},
             "custom_job": {
                 "encryption_spec": {"kms_key_name": "key"},
                 "job_spec": {
+                    "worker_pool_specs": [
+                        {"disk_spec": {"boot_disk_type": "pd-ssd", "boot_disk_size_gb": 200}},
+                        {},
+                        {"machine_spec": {"machine_type": "e2-highmem-2"}},
+                    ],
+                    "network": "projects/12345/global/networks/vpc",
                     "tensorboard": "projects/1/locations/us-central1/tensorboards/2",
                     "scheduling": {"max_wait_duration": {"seconds": 600}},
                 },
@@ -96,19 +102,17 @@ def test_job_asks_for_what_the_distribution_and_the_options_say(
     assert [pool.machine_spec.accelerator_count for pool in pools] == [0, 2, 0]
     assert pools[1].machine_spec.accelerator_type == AcceleratorType.NVIDIA_TESLA_T4
     assert {pool.container_spec.image_uri for pool in pools} == {"example/trainer:1"}
-    assert {"MINE": "1"}.items() <= {e.name: e.value for e in pools[2].container_spec.env}.items()
-    assert (pools[0].disk_spec.boot_disk_type, pools[0].disk_spec.boot_disk_size_gb) == (
-        *("pd-ssd", 200),
-    )
+    assert {e.name: e.value for e in pools[2].container_spec.env}["MINE"] == "1 $$(HOME) $$$ $x"
+    disk = pools[0].disk_spec
+    assert (disk.boot_disk_type, disk.boot_disk_size_gb) == ("pd-ssd", 200)
     assert spec.scheduling.strategy == Scheduling.Strategy.SPOT
     assert spec.scheduling.disable_retries and not spec.scheduling.restart_job_on_worker_restart
     assert spec.scheduling.timeout.total_seconds() == 91
     assert spec.scheduling.max_wait_duration.total_seconds() == 600
-    assert spec.persistent_resource_id == "pool-1"
     assert spec.service_account == "t@p.iam.gserviceaccount.com"
     assert spec.network == "projects/12345/global/networks/vpc"
     assert spec.tensorboard.endswith("/2")
-    assert dict(job.labels) == {"cost": "research"}
+    assert dict(job.labels) == {"cost": "research", LABEL: job.display_name}
     assert job.encryption_spec.kms_key_name == "key"
     assert job.name.startswith("projects/my-project/locations/us-central1/")
 
@@ -128,8 +132,6 @@ def test_replica_finds_its_task(
     expected: tuple[str, int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import json
-
     wanted = distribution(**fields)
     sizes = [
         pool["replica_count"]
@@ -141,31 +143,38 @@ def test_replica_finds_its_task(
     }
     spec = {"cluster": cluster, "task": dict(zip(("type", "index"), task, strict=True))}
     monkeypatch.setenv("CLUSTER_SPEC", json.dumps(spec))
-    config = json.loads(tf_config(wanted) or "")
+    config = json.loads(cluster_variables(wanted)["TF_CONFIG"])
     assert config["task"] == dict(zip(("type", "index"), expected, strict=True))
     own = config["cluster"][expected[0]][expected[1]]
     assert own == cluster[task[0]][task[1]]
     assert sum(map(len, config["cluster"].values())) == sum(sizes)
 
 
-def test_job_is_made_followed_and_left_in_the_list(run: Run, vertex: VertexStandIn) -> None:
-    vertex.instead, vertex.breaks = "pass", 1
+@pytest.mark.parametrize("fault", ["breaks", "loses"])
+def test_job_is_made_once_followed_and_left_in_the_list(
+    run: Run, vertex: VertexStandIn, fault: str
+) -> None:
+    vertex.instead = "pass"
+    setattr(vertex, fault, 1)
     job = run()
     assert vertex.calls == ["create"]
     assert "does not answer" in jobs.log(job)
     assert not list(Path(job.request.model_run_dir).glob(".vertex/*"))
 
 
-@pytest.mark.parametrize(
-    ("code", "error"), [(1, TrainingError), (2, DataError), (128, WorkerMemoryError)]
-)
-def test_exit_code_tells_the_class(
-    run: Run, vertex: VertexStandIn, code: int, error: type[Exception]
-) -> None:
-    vertex.instead = f"raise SystemExit({code})"
-    with pytest.raises(error, match=f"exit code {code}") as caught:
+def test_job_that_a_person_cancels_is_not_made_again(run: Run, vertex: VertexStandIn) -> None:
+    vertex.instead = WAITS
+    vertex.when_made = lambda: vertex.end("CANCELLING")
+    with pytest.raises(TrainingError, match="was cancelled from outside") as caught:
+        run(max_failures=3)
+    assert type(caught.value) is TrainingError
+    assert vertex.calls == ["create"]
+
+
+def test_exit_code_tells_the_class(run: Run, vertex: VertexStandIn) -> None:
+    vertex.instead = "raise SystemExit(2)"
+    with pytest.raises(DataError, match=r"exit code 2 .*See the logs"):
         run(max_failures=2)
-    assert type(caught.value) is error
     assert vertex.calls == ["create"]
 
 
@@ -198,7 +207,7 @@ if not flag.exists():
         if len(vertex.made) == 1:
             while not (tmp_path / "began").exists():
                 pass
-            vertex.preempt()
+            vertex.end("FAILED", 10, "Spot VM was preempted.")
 
     vertex.when_made = preempt
     job = run(max_failures=1, options={"spot": True})
@@ -218,7 +227,7 @@ def test_sigterm_cancels_the_job(run: Run, vertex: VertexStandIn) -> None:
     ("options", "message"),
     [
         ({"labels": {"Cost": "Research"}}, "label 'Cost'"),
-        ({"custom_job": {"job_spec": {"color": "red"}}}, "no CustomJob of Vertex AI.*color"),
+        ({"custom_job": {"job_spec": {"color": "red"}}}, "not a CustomJob of Vertex AI.*color"),
         ({"custom_job": {"job_spec": {"worker_pool_specs": [{}, {}]}}}, "expected 1 worker pools"),
     ],
 )
@@ -230,21 +239,8 @@ def test_job_that_is_refused_says_why(run: Run, options: dict[str, Any], message
 def test_root_that_no_replica_sees_is_an_error_before_anything_is_made(
     run: Run, vertex: VertexStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = "generic_trainer.launchers._vertex.engine.VertexService"
+    service = "generic_trainer.launchers._vertex.service.CustomJobs"
     monkeypatch.setattr(f"{service}.mounts", lambda self: ["/gcs"])
     with pytest.raises(ConfigurationError, match="cannot see the pipeline root"):
         run()
     assert vertex.calls == []
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"cpus_per_worker": 4}, "machine type"),
-        ({"gpus_per_worker": 1}, "name of the accelerator"),
-        ({"options": {"project": ""}}, r"VertexOptions\(project=...\)"),
-    ],
-)
-def test_what_vertex_ai_cannot_keep_is_refused(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        distribution(**fields)

@@ -1,0 +1,254 @@
+"""Jobs of an operator in a Kubernetes cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from generic_trainer._core.cluster import Task
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.launchers._distribution import Distribution
+from generic_trainer.launchers._kubernetes.api import Kind, connect, log_lines
+from generic_trainer.launchers._kubernetes.pods import options_of, status_of_pod
+from generic_trainer.launchers._packing import JobFolder
+from generic_trainer.launchers._remote.service import (
+    JobStatus,
+    RemoteService,
+    is_refusal,
+)
+
+# Seconds to connect, and to answer.
+_TIMEOUT_S = (10, 60)
+_NOT_FOUND, _CONFLICT = 404, 409
+# Condition of a job that holds → its phase.
+_PHASES: dict[str, Any] = {"Failed": "failed", "Succeeded": "succeeded", "Complete": "succeeded"}
+
+
+class KubernetesService(RemoteService):
+    """Jobs of an operator; see `RemoteService`.
+
+    Attributes:
+        release: advice for a cluster that does not know the kind.
+        kinds: the objects of a job, in the order in which they are made; the last one is the job.
+        job_label: label of the pods with the name of the job.
+        type_label: label with the type of the task.
+        index_label: label or annotation with its index.
+        container: name of the container that trains.
+    """
+
+    provider = "Kubernetes"
+    poll_s = 1.0
+    release: ClassVar[str]
+    kinds: ClassVar[tuple[Kind, ...]]
+    job_label: ClassVar[str]
+    type_label: ClassVar[str]
+    index_label: ClassVar[str]
+    container: ClassVar[str]
+
+    def __init__(self, distribution: Distribution) -> None:
+        """Reads the configuration of the cluster.
+
+        Raises:
+            ConfigurationError: the client is not installed, or not configured.
+        """
+        options = self._options = options_of(distribution)
+        self.kind, self._count = self.kinds[-1].name, distribution.num_processes
+        self.remedy = (
+            "Expected an image that the cluster can pull, with python and this package; "
+            f"{type(options).__name__}(image={options.image!r})."
+        )
+        objects = " and ".join(f"{kind.plural}.{kind.group}" for kind in self.kinds)
+        self.permissions = (
+            f"create, get and delete on {objects}, list on pods and events and get on pods/log in "
+            f"namespace {options.namespace!r}"
+        )
+        self._objects, self._core = connect(distribution.launcher)
+
+    @staticmethod
+    def specs(
+        distribution: Distribution, name: str, arguments: Sequence[str]
+    ) -> tuple[dict[str, Any], ...]:
+        """Returns the `spec` of each object of a job.
+
+        Args:
+            distribution: the distribution, with the workers' environment in `env`.
+            name: of the job.
+            arguments: of the program; see `_remote.program`.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def task_of(cls, metadata: Any) -> Task | None:
+        """Returns the task of a pod; None for one that the operator has not labelled yet."""
+        values = {**(metadata.labels or {}), **(metadata.annotations or {})}
+        kind, index = values.get(cls.type_label, ""), values.get(cls.index_label, "")
+        return Task(kind.lower(), int(index)) if kind and index.isdecimal() else None
+
+    @classmethod
+    def manifests(
+        cls, distribution: Distribution, name: str, folder: str, digest: str
+    ) -> list[dict[str, Any]]:
+        """Returns the objects of a job.
+
+        Args:
+            distribution: the distribution, with the workers' environment in `env`.
+            name: of the job.
+            folder: of the job, on the pipeline root.
+            digest: of the job; see `JobFolder`.
+        """
+        options = options_of(distribution)
+        labels = dict(options.labels)
+        specs = cls.specs(distribution, name, [folder, digest])
+        return [
+            {
+                "apiVersion": f"{kind.group}/{kind.version}",
+                "kind": kind.name,
+                "metadata": {"name": name, "namespace": options.namespace, "labels": labels},
+                "spec": spec,
+            }
+            for kind, spec in zip(cls.kinds, specs, strict=True)
+        ]
+
+    @classmethod
+    def status_of(cls, job: Mapping[str, Any] | None) -> JobStatus:
+        """Returns the state of a job, which is None if it was deleted.
+
+        It is deleted, or suspended, as soon as that is asked for: from then on its pods end.
+        """
+        if job is None or job.get("metadata", {}).get("deletionTimestamp"):
+            return JobStatus("deleted")
+        spec, status = job["spec"], job.get("status") or {}
+        messages = {
+            condition["type"]: condition.get("message", "")
+            for condition in status.get("conditions") or []
+            if condition.get("status") == "True"
+        }
+        for condition, phase in _PHASES.items():
+            if condition in messages:
+                return JobStatus(phase, messages[condition])
+        if spec.get("runPolicy", spec).get("suspend"):
+            return JobStatus("suspended", messages.get("Suspended", ""))
+        return JobStatus()
+
+    def mounts(self) -> Collection[str]:
+        """Returns the directories at which the volumes are mounted."""
+        return self._options.volumes.values()
+
+    def create(self, name: str, distribution: Distribution, folder: JobFolder, digest: str) -> None:
+        """Makes the objects of a job, all or none."""
+        manifests = self.manifests(distribution, name, folder.path, digest)
+        for number, (kind, manifest) in enumerate(zip(self.kinds, manifests, strict=True)):
+            try:
+                with _accepting(_CONFLICT):  # an earlier call has made it
+                    self._objects.create_namespaced_custom_object(
+                        *self._place(kind), manifest, _request_timeout=_TIMEOUT_S
+                    )
+            except Exception as error:
+                if not is_refusal(error):  # perhaps made: the engine asks again
+                    raise
+                for made in self.kinds[:number]:
+                    with contextlib.suppress(Exception):  # the first error explains more
+                        self._delete(made, name)
+                raise ConfigurationError(self._refusal(kind, error)) from error
+
+    def look(self, name: str, folder: JobFolder) -> JobStatus:
+        """Returns the state of a job and its pods."""
+        status = self._status(name)
+        found = {
+            task: status_of_pod(pod, self.container)
+            for pod in self._pods(name)
+            if (task := self.task_of(pod.metadata)) is not None
+        }
+        # Pods of a job that was suspended or deleted in between fail without fault.
+        if any(task.phase == "failed" for task in found.values()):
+            status = self._status(name)
+        has_all = len(found) == self._count or status.phase != "active"
+        warnings = "" if has_all else self._warnings(name)
+        return dataclasses.replace(status, tasks=found, warnings=warnings)
+
+    def delete(self, name: str) -> None:
+        """Deletes the objects of a job, with its pods."""
+        for kind in reversed(self.kinds):
+            self._delete(kind, name)
+
+    def has_ended(self, name: str) -> bool:
+        """Returns whether all pods are gone."""
+        return not self._pods(name)
+
+    def log(self, name: str, task: Task, folder: JobFolder) -> tuple[str, Iterator[str]]:
+        """Returns the pod of a task, and the lines of its log."""
+        (pod,) = [pod for pod in self._pods(name) if self.task_of(pod.metadata) == task]
+        pod_name, namespace = pod.metadata.name, self._options.namespace
+        return pod.metadata.uid, log_lines(self._core, namespace, pod_name, self.container)
+
+    def delete_command(self, name: str) -> str:
+        """Returns the command of kubectl."""
+        return f"kubectl delete {self.kind.lower()} {name} -n {self._options.namespace}"
+
+    def _place(self, kind: Kind) -> tuple[str, str, str, str]:
+        return kind.group, kind.version, self._options.namespace, kind.plural
+
+    def _status(self, name: str) -> JobStatus:
+        job = None
+        with _accepting(_NOT_FOUND):
+            job = self._objects.get_namespaced_custom_object(
+                *self._place(self.kinds[-1]), name, _request_timeout=_TIMEOUT_S
+            )
+        return self.status_of(job)
+
+    def _delete(self, kind: Kind, name: str) -> None:
+        """Deletes an object, if it exists, and all that its operator made for it."""
+        with _accepting(_NOT_FOUND):
+            self._objects.delete_namespaced_custom_object(
+                *self._place(kind),
+                name,
+                propagation_policy="Background",
+                _request_timeout=_TIMEOUT_S,
+            )
+
+    def _pods(self, name: str) -> list[Any]:
+        selector = f"{self.job_label}={name}"
+        found: list[Any] = self._core.list_namespaced_pod(
+            self._options.namespace, label_selector=selector, _request_timeout=_TIMEOUT_S
+        ).items
+        return found
+
+    def _warnings(self, name: str) -> str:
+        """Returns the reasons why pods are not made, such as a quota, by the events of the job.
+
+        They are about the job itself, or about an object that its operator made for it.
+        """
+        try:
+            found = self._core.list_namespaced_event(
+                self._options.namespace, field_selector="type=Warning", _request_timeout=_TIMEOUT_S
+            ).items
+        except Exception:  # a process that may not list events waits without reasons
+            return ""
+        found.sort(key=lambda event: str(event.last_timestamp or event.event_time))
+        own = [event for event in found if (event.involved_object.name or "").startswith(name)]
+        latest = {event.reason: event.message for event in own}
+        return "; ".join(f"{reason}: {message}" for reason, message in latest.items())
+
+    def _refusal(self, kind: Kind, error: Any) -> str:
+        start = f"Kubernetes refuses the {kind.name} in namespace {self._options.namespace!r}"
+        body = getattr(error, "body", None) or error
+        if error.status == 404:
+            return (
+                f"{start}: the namespace does not exist, or the cluster does not know the kind. "
+                f"{self.release}"
+            )
+        if error.status in (401, 403):
+            return f"{start}. This process needs {self.permissions}. {body}"
+        return f"{start}: {body}"
+
+
+@contextlib.contextmanager
+def _accepting(status: int) -> Iterator[None]:
+    """Takes a status of HTTP for a success."""
+    try:
+        yield
+    except Exception as error:
+        if getattr(error, "status", None) != status:
+            raise

@@ -1,0 +1,91 @@
+"""Actors of a run on Ray, from the inside: the address of a task, and its training."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+from typing import Any
+
+from generic_trainer._core.cluster import TF_CONFIG, reserve_port
+from generic_trainer._core.files import is_remote
+from generic_trainer._core.scratch import ScratchFolder
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.launchers._distribution import Distribution, tasks
+from generic_trainer.launchers._job import Job
+from generic_trainer.launchers._local.engine import local_engine
+from generic_trainer.launchers._packing import unpack
+from generic_trainer.launchers._supervisor import supervise_task
+from generic_trainer.launchers._worker_end import WorkerEnd
+
+_ports: list[socket.socket] = []  # reserved until this process ends
+
+
+def actor_class() -> type:
+    """Returns a class that Ray sends whole, and not by its name: a node may lack this package.
+
+    Then `call` raises an ImportError, which names the module.
+    """
+
+    class Worker:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __repr__(self) -> str:  # Ray begins the lines of an actor with it
+            return self.name
+
+        def call(self, target: str, *arguments: Any) -> Any:
+            import importlib
+
+            module, _, function = target.partition(":")
+            return getattr(importlib.import_module(module), function)(*arguments)
+
+    return Worker
+
+
+def reserve_address() -> str:
+    """Returns "host:port" for the task of this process."""
+    import ray
+
+    _ports.append(reserve_port())
+    return f"{ray.util.get_node_ip_address()}:{_ports[-1].getsockname()[1]}"
+
+
+def run(packed: dict[str, Any], size: int, number: int, tf_config: str) -> dict[str, Any]:
+    """Runs a task and returns its end, as `WorkerEnd.to_dict`.
+
+    Args:
+        packed: the job, as `pack` returned it.
+        size: the number of workers that train.
+        number: of the task, among all.
+        tf_config: empty for a task that is alone.
+    """
+    os.environ.pop(TF_CONFIG, None)  # a node may have one
+    if tf_config:
+        os.environ[TF_CONFIG] = tf_config
+    with ScratchFolder("job-") as directory:
+        job = unpack(packed, directory)
+        job = dataclasses.replace(job, distribution=of_size(job.distribution, size))
+        task = tasks(job.distribution)[number]
+        try:
+            _check_storage(job)
+            end = supervise_task(job, task, local_engine)
+        except Exception as error:
+            end = WorkerEnd.of(error, task.name)
+    return end.to_dict()
+
+
+def of_size(distribution: Distribution, size: int) -> Distribution:
+    """Returns the distribution with a fixed number of workers."""
+    return dataclasses.replace(distribution, num_workers=size)
+
+
+def _check_storage(job: Job) -> None:
+    directory = job.request.model_run_dir
+    if not is_remote(directory) and not os.path.isdir(directory):
+        raise ConfigurationError(
+            f"The pipeline root must be on storage that all nodes share, but {directory} does not "
+            "exist on this node of the Ray cluster. Use a bucket (gs://..., s3://...) or a file "
+            "system that is mounted everywhere under the same path.",
+            path=directory,
+        )

@@ -1,0 +1,202 @@
+"""Custom jobs of Vertex AI: made, watched and cancelled."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from generic_trainer._core.cluster import Task
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.launchers._distribution import Distribution, tasks
+from generic_trainer.launchers._options import VertexOptions
+from generic_trainer.launchers._packing import JobFolder
+from generic_trainer.launchers._remote.service import (
+    JobStatus,
+    RemoteService,
+    TaskStatus,
+    is_refusal,
+)
+from generic_trainer.launchers._vertex.custom_job import LABEL, custom_job, pools_of
+
+_TIMEOUT_S = 60.0
+# Codes of google.rpc for which the same job would fail again: INVALID_ARGUMENT, NOT_FOUND,
+# PERMISSION_DENIED, FAILED_PRECONDITION, UNIMPLEMENTED, UNAUTHENTICATED.
+_FINAL_CODES = (3, 5, 7, 9, 12, 16)
+# Vertex AI describes the end of a replica by these sentences alone.
+_EXITED = re.compile(r"workerpool(\d)-(\d+) exited with a non-zero status of (\d+)", re.IGNORECASE)
+_OUT_OF_MEMORY = re.compile(r"workerpool(\d)-(\d+)[^.]*out[ -]of[ -]memory()", re.IGNORECASE)
+# State of a job, after JOB_STATE_ → its phase.
+_PHASES: dict[str, Any] = {
+    "CANCELLED": "cancelled",
+    "CANCELLING": "cancelled",
+    "EXPIRED": "expired",
+    "FAILED": "failed",
+    "PARTIALLY_SUCCEEDED": "succeeded",
+    "PAUSED": "suspended",
+    "SUCCEEDED": "succeeded",
+}
+
+_logger = logging.getLogger(__name__)
+
+
+class CustomJobs(RemoteService):
+    """Custom jobs of Vertex AI; see `RemoteService`."""
+
+    provider = "Vertex AI"
+    kind = "custom job"
+    poll_s = 2.0
+    permissions = (
+        "aiplatform.customJobs.create, get, list and cancel, and may act as the service account "
+        "of the job"
+    )
+
+    def __init__(self, distribution: Distribution) -> None:
+        """Connects the client.
+
+        Raises:
+            ConfigurationError: the client is not installed, or has no credentials.
+        """
+        options = self._options = distribution.vertex or VertexOptions()
+        self._tasks, self._pools = tasks(distribution), pools_of(distribution)
+        self._client = job_client(options.region)
+        self._parent = f"projects/{options.project}/locations/{options.region}"
+        self._names: dict[str, str | None] = {}  # ours → Vertex AI's; None if the answer was lost
+
+    def mounts(self) -> Collection[str]:
+        """Returns the directory at which Vertex AI mounts the buckets of the project."""
+        return ["/gcs"]
+
+    def create(self, name: str, distribution: Distribution, folder: JobFolder, digest: str) -> None:
+        """Makes a custom job, unless an earlier call has made it already."""
+        from google.cloud.aiplatform_v1.types import CustomJob
+
+        if name in self._names and self._jobs(name):
+            return
+        fields = custom_job(distribution, name, [folder.path, digest])
+        try:
+            job = CustomJob(fields)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"vertex.custom_job is not a CustomJob of Vertex AI: {error}. Its fields are those "
+                "of google.cloud.aiplatform_v1.types.CustomJob."
+            ) from error
+        self._names[name] = None
+        try:
+            made = self._client.create_custom_job(
+                parent=self._parent, custom_job=job, timeout=_TIMEOUT_S
+            )
+        except Exception as error:
+            if not is_refusal(error):  # perhaps made: the engine asks again
+                raise
+            raise ConfigurationError(
+                f"Vertex AI refuses the custom job in {self._parent}: {error}. This process needs "
+                f"{self.permissions}."
+            ) from error
+        self._names[name] = made.name
+        _logger.info(
+            "https://console.cloud.google.com/vertex-ai/training/custom-jobs/locations/%s/jobs/%s "
+            "has the logs of all replicas.",
+            self._options.region,
+            made.name.rpartition("/")[2],
+        )
+
+    def look(self, name: str, folder: JobFolder) -> JobStatus:
+        """Returns the state of a custom job, and the ends that its replicas have written.
+
+        Raises:
+            ConfigurationError: Vertex AI has given the job up because of its specification.
+        """
+        job = next(iter(self._jobs(name)), None)
+        failed = {
+            task: TaskStatus(task.name, "failed")
+            for task in self._tasks
+            if (end := folder.end(task)) is not None and end.failure is not None
+        }
+        if failed:  # without fault if the job was cancelled in between
+            job = next(iter(self._jobs(name)), None)
+        if job is None:
+            return JobStatus("deleted")
+        state = job.state.name.removeprefix("JOB_STATE_")
+        phase = _PHASES.get(state, "active")
+        message = ": ".join(filter(None, [state.lower(), job.error.message]))
+        if phase in ("active", "suspended"):
+            task_phase: Any = "running" if state in ("RUNNING", "UPDATING") else "waiting"
+            alive = {task: TaskStatus(task.name, task_phase, reason=state) for task in self._tasks}
+            return JobStatus(phase, message, alive | failed)
+        if phase == "succeeded":
+            return JobStatus(phase, message, {t: TaskStatus(t.name, phase) for t in self._tasks})
+        for pattern, reason in ((_OUT_OF_MEMORY, "OOMKilled"), (_EXITED, "")):
+            for match in pattern.finditer(job.error.message):
+                task = self._pools[int(match[1])][int(match[2])]
+                code = int(match[3]) if match[3] else None
+                status = TaskStatus(task.name, "failed", code, reason, job.error.message)
+                failed.setdefault(task, status)
+        if phase == "failed" and not failed and job.error.code in _FINAL_CODES:
+            raise ConfigurationError(
+                f"Vertex AI gave up the custom job {job.name}: {job.error.message}"
+            )
+        return JobStatus(phase, message, failed)
+
+    def delete(self, name: str) -> None:
+        """Cancels a custom job; one that has ended stays in Vertex AI's list."""
+        for job in self._jobs(name):
+            if not job.end_time:
+                self._client.cancel_custom_job(name=job.name, timeout=_TIMEOUT_S)
+
+    def has_ended(self, name: str) -> bool:
+        """Returns whether no replica is left."""
+        return all(job.end_time for job in self._jobs(name))
+
+    def log(self, name: str, task: Task, folder: JobFolder) -> tuple[str, Iterator[str]]:
+        """Returns the lines of the first replica, which it puts into the folder at its end."""
+        return folder.path, iter(folder.log().decode(errors="replace").splitlines())
+
+    def delete_command(self, name: str) -> str:
+        """Returns the command of gcloud."""
+        known = self._names.get(name) or f"JOB (label {LABEL}={name})"
+        return f"gcloud ai custom-jobs cancel {known} --region={self._options.region}"
+
+    def _jobs(self, name: str) -> list[Any]:
+        """Returns the job of a name; none if it was deleted, or never made."""
+        from google.api_core.exceptions import NotFound
+
+        if name not in self._names:
+            return []
+        known = self._names[name]
+        if known is None:  # the answer that names it was lost
+            query = {"parent": self._parent, "filter": f'labels.{LABEL}="{name}"'}
+            found = list(self._client.list_custom_jobs(request=query, timeout=_TIMEOUT_S))
+            if found:
+                self._names[name] = found[0].name
+            return found
+        try:
+            return [self._client.get_custom_job(name=known, timeout=_TIMEOUT_S)]
+        except NotFound:
+            return []
+
+
+def job_client(region: str) -> Any:
+    """Returns the client of Vertex AI's jobs in a region.
+
+    Raises:
+        ConfigurationError: it is not installed, or has no credentials.
+    """
+    try:
+        from google.auth.exceptions import DefaultCredentialsError
+        from google.cloud.aiplatform_v1.services.job_service import JobServiceClient
+    except ImportError as error:
+        raise ConfigurationError(
+            "launcher='vertex' needs Google's client, which is not installed here: "
+            f"pip install google-cloud-aiplatform, or GenericTrainer's extra `vertex` ({error})."
+        ) from error
+    try:
+        return JobServiceClient(
+            client_options={"api_endpoint": f"{region}-aiplatform.googleapis.com"}
+        )
+    except DefaultCredentialsError as error:
+        raise ConfigurationError(
+            "launcher='vertex' finds no credentials of Google Cloud: run it as a service account, "
+            f"or `gcloud auth application-default login` ({error})."
+        ) from error
