@@ -14,49 +14,7 @@ This package also takes the place of `determined`, as in ``import generic_traine
 and of `pedl`.
 """
 
-from typing import TYPE_CHECKING
-
 from generic_trainer._core.lazy import lazy_names
-
-if TYPE_CHECKING:
-    from generic_trainer.trials import (
-        errors,
-        estimator,
-        experiment,
-        experimental,
-        horovod,
-        keras,
-        native,
-        tensorflow,
-        util,
-    )
-    from generic_trainer.trials._config import ExperimentConfig
-    from generic_trainer.trials._context import (
-        DistributedContext,
-        NativeContext,
-        TrialContext,
-    )
-    from generic_trainer.trials._hyperparameters import (
-        Categorical,
-        Constant,
-        Double,
-        Integer,
-        Log,
-    )
-    from generic_trainer.trials._loop import TrialController
-    from generic_trainer.trials._pipeline import Pipeline, get_pipeline
-    from generic_trainer.trials._run_fn import run_fn_from_trial
-    from generic_trainer.trials._scripts.start import Mode, create, create_trial_instance
-    from generic_trainer.trials._trial import (
-        EnvContext,
-        Trial,
-        get_data_config,
-        get_download_data_dir,
-        get_experiment_config,
-        get_hyperparameter,
-        get_hyperparameters,
-        get_trial_seed,
-    )
 
 __all__ = [
     "Categorical",
@@ -91,7 +49,6 @@ __all__ = [
     "native",
     "run_fn_from_trial",
     "tensorflow",
-    "util",
 ]
 
 __getattr__, __dir__ = lazy_names(

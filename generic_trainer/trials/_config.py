@@ -1,28 +1,58 @@
-"""The configuration of an experiment, as Determined and PEDL had it in YAML."""
+"""The configuration of an experiment, as Determined and PEDL had it in YAML.
+
+Source: the experiment configuration of Determined 0.12 and 0.13.
+"""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import logging
+import math
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
 
-from generic_trainer._core.texts import parse_yaml
+import pydantic
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from generic_trainer._core.options import STRICT, reported
+from generic_trainer._core.texts import describe, is_number, parse_yaml
 from generic_trainer.errors import ConfigurationError, raise_problems
-from generic_trainer.trials._fields import SEARCHERS, STEPS, check_fields, whole
 from generic_trainer.trials._hyperparameters import Hyperparameter, parse_hyperparameters
 from generic_trainer.trials.errors import InvalidExperimentException
 
 DEFAULT_SCHEDULING_UNIT = 100  # batches
 DEFAULT_DATA_DIR = "~/data/determined"
 _DEFAULT_CHECKPOINT_DIR = "/tmp/determined-cp"  # of Determined's own configuration
-_NEEDED = {
-    "max_length": "such as {'batches': 1000}, how long a trial trains",
-    "metric": "the validation metric that tells the best trial",
-}
+_SUBJECT = "The experiment configuration"
 _BUCKETS = {"s3": "s3", "gcs": "gs"}  # type of a storage → scheme of its URLs
 
+# Searcher → the fields that it needs, and those that it may have beside them.
+_COMMON = "name metric smaller_is_better source_trial_id source_checkpoint_uuid"
+_HALVING = "divisor max_concurrent_trials"
+_ADAPTIVE = f"mode max_rungs bracket_rungs {_HALVING}"
+_SEARCHERS: Mapping[str, tuple[str, str]] = {
+    "single": ("max_length", ""),
+    "random": ("metric max_length max_trials", "max_concurrent_trials"),
+    "grid": ("metric max_length", "max_concurrent_trials"),
+    "adaptive": ("metric max_length budget", _ADAPTIVE),
+    "adaptive_simple": ("metric max_length max_trials", _ADAPTIVE),
+    "adaptive_asha": ("metric max_length max_trials", _ADAPTIVE),
+    "sync_halving": ("metric max_length num_rungs budget", _HALVING),
+    "async_halving": ("metric max_length num_rungs max_trials", _HALVING),
+}
+_NEEDED = {
+    "max_length": "such as {'batches': 1000}, how long a trial trains",
+    "metric": "the validation metric by which trials are compared",
+}
+# Names of 0.12 → of 0.13. They count steps, of `batches_per_step` batches each.
+_STEPS = {"max_steps": "max_length", "target_trial_steps": "max_length", "step_budget": "budget"}
+_PERIODS = ("min_validation_period", "min_checkpoint_period")  # a bare number counts steps, too
+_WITHOUT_MEANING = ("bind_mounts", "internal", "labels", "security", "tensorboard_storage")
+_OF_A_JOB = ("checkpoint_storage", "environment")  # mean something only in the job of a script
+# Of TFX's own `custom_config`, which may be the experiment configuration too.
+_TFX_PREFIX = "ai_platform_"
 
 _DEFAULTS: Mapping[str, Any] = {
     "data": {},
@@ -38,19 +68,21 @@ _DEFAULTS: Mapping[str, Any] = {
     "searcher": {"name": "single", "max_length": {"batches": 100}},
 }
 
+_logger = logging.getLogger(__name__)
+
 
 class ExperimentConfig(dict[str, Any]):
-    """The mapping that the user wrote, with methods for what is asked most.
+    """The mapping that the user wrote, with methods for the most used fields.
 
-    | field | what it is |
+    | field | meaning |
     |---|---|
     | `hyperparameters` | name → a value, or a range to draw it from; `global_batch_size` is one |
-    | `searcher.name` | `single` (default), `random`, `grid`, `adaptive_asha`, `pbt`, ... |
+    | `searcher.name` | `single` (default), `random`, `grid`, `adaptive_asha`, ... |
     | `searcher.metric` | of the validation, by which trials and checkpoints are compared |
     | `searcher.smaller_is_better` | True by default |
     | `searcher.max_length` | how long a trial trains; `max_steps` in 0.12 |
     | `searcher.max_trials` | of a search |
-    | `searcher.max_concurrent_trials` | that train at the same time, where there are workers |
+    | `searcher.max_concurrent_trials` | that train at the same time, if there are enough workers |
     | `records_per_epoch` | training records in an epoch, for lengths in epochs |
     | `scheduling_unit` | batches of a workload, 100 by default; `batches_per_step` in 0.12 |
     | `min_validation_period` | validates at least as often; by default at the end |
@@ -58,21 +90,21 @@ class ExperimentConfig(dict[str, Any]):
     | `checkpoint_policy` | after which validations to save: `best` (default), `all`, `none` |
     | `perform_initial_validation` | validates before the first batch too |
     | `reproducibility.experiment_seed` | 0 by default |
-    | `resources.slots_per_trial` | workers, or devices of the only process, that share a batch |
+    | `resources.slots_per_trial` | workers that share a batch |
     | `resources.native_parallel` | user code batches by the global batch size |
-    | `data`, `data_layer` | for the trial to read; where cached datasets lie |
+    | `data`, `data_layer` | for the trial to read; the place of cached datasets |
     | `debug` | more is logged |
 
     A length or a period is `{"batches": n}`, `{"records": n}`, `{"epochs": n}`, or a number of
-    workloads. `checkpoint_storage` is for scripts alone: here checkpoints lie below the pipeline
-    root. Of `optimizations`, `aggregation_frequency` and `average_aggregated_gradients` count.
+    workloads. `checkpoint_storage` is for scripts only: else checkpoints are below the pipeline
+    root. `optimizations` have no effect; those that would change a step are errors.
 
     Source: `determined.ExperimentConfig` of Determined 0.12 and 0.13.
     """
 
     @classmethod
     def with_defaults(cls, written: Mapping[str, Any]) -> ExperimentConfig:
-        """Returns a copy of what the user wrote, with what it leaves out at its default."""
+        """Returns a copy of the user's configuration, with defaults for missing fields."""
         unit = {"scheduling_unit": written.get("batches_per_step", DEFAULT_SCHEDULING_UNIT)}
         return cls(copy.deepcopy({**_DEFAULTS, **unit, **written}))
 
@@ -96,21 +128,9 @@ class ExperimentConfig(dict[str, Any]):
         return int((self.get("reproducibility") or {}).get("experiment_seed") or 0)
 
     def get_records_per_epoch(self) -> int | None:
-        """Returns the records in an epoch; None if the configuration does not say."""
+        """Returns the records in an epoch; None if the configuration does not have it."""
         records = self.get("records_per_epoch")
         return None if records is None else int(records)
-
-    def get_min_validation_period(self) -> dict[str, int]:
-        """Returns how long training goes on without a validation; empty if that is not limited."""
-        return self.get("min_validation_period") or {}
-
-    def get_data_layer_type(self) -> str:
-        """Returns where cached datasets lie, such as "shared_fs"."""
-        return str(self["data_layer"]["type"])
-
-    def debug_enabled(self) -> bool:
-        """Returns whether the user wants more to be logged."""
-        return bool(self.get("debug"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,13 +139,6 @@ class Length:
 
     count: int
     unit: str = "batches"
-
-    @classmethod
-    def parse(cls, value: Any, batches_per_step: int = 1) -> Length:
-        """Reads `{"epochs": 3}`, or a bare number of steps, as the first releases had it."""
-        [(unit, count)] = value.items() if isinstance(value, Mapping) else [("batches", value)]
-        steps = 1 if isinstance(value, Mapping) else batches_per_step
-        return cls((whole(count) or 0) * steps, unit)
 
     def to_batches(self, global_batch_size: int, records_per_epoch: int) -> int:
         """Returns the number of whole batches."""
@@ -141,51 +154,193 @@ class Length:
         return self.count * records_per_epoch // global_batch_size
 
 
-@dataclasses.dataclass(frozen=True)
-class Searcher:
+def _whole(value: Any) -> Any:
+    """Returns a whole number that is written as 1e3 or "12"; any other value as it is."""
+    is_text = isinstance(value, str) and value.isdecimal()
+    return int(value) if is_text or (is_number(value) and value == int(value)) else value
+
+
+def _length(value: Any) -> Length:
+    units = ("batches", "records", "epochs")
+    is_one = isinstance(value, Mapping) and len(value) == 1
+    [(unit, count)] = value.items() if is_one else [("batches", value)]
+    if unit not in units or not is_number(count) or count < 0 or count != int(count):
+        expected = ", ".join(f"{{{unit!r}: number}}" for unit in units)
+        raise ValueError(f"must be a whole number or one of {expected}, got {describe(value)}")
+    return Length(int(count), unit)
+
+
+def _variables(value: Any) -> dict[str, list[str]]:
+    """Returns the environment variables of jobs by kind of machine."""
+    kinds = dict(value) if isinstance(value, Mapping) else {"cpu": value, "gpu": value}
+    lists = kinds.values() if kinds.keys() <= {"cpu", "gpu"} else [None]
+    if not all(
+        isinstance(one, (list, tuple)) and all(isinstance(t, str) and "=" in t for t in one)
+        for one in lists
+    ):
+        raise ValueError(
+            f"must be a list of 'NAME=value', or one each of cpu and gpu, got {describe(value)}"
+        )
+    return kinds
+
+
+def _one_batch(value: int) -> int:
+    if value > 1:
+        raise ValueError(
+            f"must be 1, got {value}: a step of the optimizer is that of one batch here. Multiply "
+            "global_batch_size by it instead, which makes the same steps, or with Keras 3 pass "
+            "gradient_accumulation_steps to the optimizer"
+        )
+    return value
+
+
+_Count = Annotated[int, BeforeValidator(_whole), Field(ge=0)]
+_AboveZero = Annotated[int, BeforeValidator(_whole), Field(ge=1)]
+# More trials or rungs are a typing error, and would fill the memory.
+_Trials = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=1_000_000)]
+_Rungs = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=100)]
+_Length = Annotated[Length, BeforeValidator(_length)]
+
+
+class Section(pydantic.BaseModel):
+    """A section of the configuration; a field that is None counts as left out.
+
+    It may have fields that mean nothing here, of which Determined had many: `log_unused` names
+    them.
+    """
+
+    model_config = {**STRICT, "frozen": True, "extra": "allow"}
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _given(cls, raw: Any) -> Any:
+        if not isinstance(raw, Mapping):
+            raise ValueError(f"must be a mapping, got {describe(raw)}")
+        return {name: value for name, value in raw.items() if value is not None}
+
+
+class Searcher(Section):
     """How the hyperparameters of the trials are chosen, and the trials compared.
 
     Attributes:
-        max_length: of a trial; in a population all rounds together.
-        options: the other fields, of those that `_fields.SEARCHERS` names.
+        max_length: of a trial.
     """
 
-    max_length: Length
-    name: str
-    metric: str | None
-    smaller_is_better: bool
-    options: Mapping[str, Any]
+    model_config = {**STRICT, "frozen": True}
+    name: Literal[
+        "single",
+        "random",
+        "grid",
+        "adaptive",
+        "adaptive_simple",
+        "adaptive_asha",
+        "sync_halving",
+        "async_halving",
+    ] = "single"
+    metric: str | None = None
+    smaller_is_better: bool = True
+    max_length: _Length = Length(0)
+    budget: _Length | None = None
+    max_trials: _Trials = 1
+    max_concurrent_trials: _Count | None = None
+    num_rungs: _Rungs = 1
+    max_rungs: _Rungs = 5
+    bracket_rungs: Sequence[_Rungs] = ()
+    divisor: Annotated[float, Field(gt=1, le=1000)] = 4.0
+    mode: Literal["conservative", "standard", "aggressive"] = "standard"
+    source_trial_id: _Count | None = None
+    source_checkpoint_uuid: str | None = None
+    train_stragglers: Any = None
 
     def is_better(self, value: float, best: float | None) -> bool:
-        """Whether a metric is the first, or strictly better than the best so far."""
-        if best is None:
-            return True
+        """Whether a metric is finite, and the first or strictly better than the best so far."""
+        if best is None or not math.isfinite(value):
+            return math.isfinite(value)
         return value < best if self.smaller_is_better else value > best
 
 
-@dataclasses.dataclass(frozen=True)
-class ExperimentSettings:
+class Resources(Section):
+    slots_per_trial: _Count = 1
+    native_parallel: bool = False
+    ray: Mapping[str, Any] = {}
+
+
+class Optimizations(Section):
+    aggregation_frequency: Annotated[_AboveZero, AfterValidator(_one_batch)] = 1
+    mixed_precision: str = "O0"
+
+
+class Reproducibility(Section):
+    experiment_seed: Annotated[int, BeforeValidator(_whole)] = 0
+
+
+class Environment(Section):
+    environment_variables: Annotated[Any, BeforeValidator(_variables)] = None
+
+
+class Place(Section):
+    """Where checkpoints, or cached datasets, go."""
+
+    type: str = "shared_fs"
+    bucket: str | None = None
+    # Of checkpoints.
+    host_path: str | None = None
+    storage_path: str | None = None
+    prefix: str | None = None
+    save_experiment_best: _Count = 0
+    save_trial_best: _Count = 1
+    save_trial_latest: _Count = 1
+    # Of datasets.
+    host_storage_path: str | None = None
+    container_storage_path: str | None = None
+    bucket_directory_path: str | None = None
+
+
+class ExperimentSettings(Section):
     """An experiment configuration, checked.
 
     Attributes:
-        raw: the configuration as the user wrote it.
         scheduling_unit: batches in a training workload.
         min_validation_period: validate at least this often; None leaves it to the end.
-        checkpoint_policy: which validations are followed by a checkpoint: "best", "all", "none".
+        checkpoint_policy: which validations are followed by a checkpoint.
         records_per_epoch: what turns epochs into batches; 0 if unknown.
     """
 
-    raw: Mapping[str, Any]
-    hyperparameters: Mapping[str, Hyperparameter]
-    searcher: Searcher
-    scheduling_unit: int
-    min_validation_period: Length | None
-    min_checkpoint_period: Length | None
-    checkpoint_policy: str
-    perform_initial_validation: bool
-    records_per_epoch: int
-    seed: int
-    slots: int
+    model_config = {**STRICT, "frozen": True}
+    bind_mounts: Any = None
+    checkpoint_policy: Literal["best", "all", "none"] = "best"
+    checkpoint_storage: Place = Place()
+    data: Mapping[Any, Any] = {}
+    data_layer: Place = Place()
+    debug: bool = False
+    description: Any = None
+    entrypoint: str | None = None
+    environment: Environment = Environment()
+    experiment_config: Any = None
+    hyperparameters: Annotated[
+        dict[str, Hyperparameter], BeforeValidator(parse_hyperparameters)
+    ] = {}
+    internal: Any = None
+    labels: Any = None
+    max_restarts: _Count = 0
+    min_checkpoint_period: _Length | None = None
+    min_validation_period: _Length | None = None
+    name: Any = None
+    optimizations: Optimizations = Optimizations()
+    perform_initial_validation: bool = False
+    records_per_epoch: _Count = 0
+    reproducibility: Reproducibility = Reproducibility()
+    resources: Resources = Resources()
+    scheduling_unit: _AboveZero = DEFAULT_SCHEDULING_UNIT
+    searcher: Searcher = Searcher()
+    security: Any = None
+    tensorboard_storage: Any = None
+    _raw: Mapping[str, Any] = pydantic.PrivateAttr(default={})
+
+    @property
+    def raw(self) -> Mapping[str, Any]:
+        """The configuration as the user wrote it."""
+        return self._raw
 
     @property
     def counts_epochs(self) -> bool:
@@ -194,85 +349,88 @@ class ExperimentSettings:
         return any(length is not None and length.unit == "epochs" for length in periods)
 
 
+def check_fields(
+    raw: Mapping[str, Any], default_length: Length | None = None
+) -> ExperimentSettings:
+    """Returns a configuration, which need not name its length or metric.
+
+    Raises:
+        ConfigurationError: with all fields that are wrong or unknown.
+    """
+    with reported(ExperimentSettings, _SUBJECT):
+        experiment = ExperimentSettings.model_validate(_of_today(raw, default_length))
+    experiment._raw = raw
+    return experiment
+
+
 def parse_experiment(
     raw: Mapping[str, Any], default_length: Length | None = None
 ) -> ExperimentSettings:
-    """Checks an experiment configuration; `default_length` is for one that says no length."""
-    problems = check_fields(raw)
-    hyperparameters: dict[str, Hyperparameter] = {}
-    try:
-        hyperparameters = parse_hyperparameters(_section(raw, "hyperparameters"))
-    except ConfigurationError as error:
-        problems.append(str(error))
-    searcher = _section(raw, "searcher")
-    problems += _missing(searcher, default_length)
-    raise_problems(ConfigurationError, "The experiment configuration", problems)
-    unit = ExperimentConfig(raw).scheduling_unit()
+    """Checks an experiment configuration; `default_length` is for one without a length.
 
-    def period(field: str) -> Length | None:
-        length = Length.parse(raw.get(field) or 0, unit)
-        return length if length.count else None
-
-    return ExperimentSettings(
-        raw=raw,
-        hyperparameters=hyperparameters,
-        searcher=_parse_searcher(searcher, unit, default_length),
-        scheduling_unit=unit,
-        min_validation_period=period("min_validation_period"),
-        min_checkpoint_period=period("min_checkpoint_period"),
-        checkpoint_policy=raw.get("checkpoint_policy") or "best",
-        perform_initial_validation=bool(raw.get("perform_initial_validation")),
-        records_per_epoch=ExperimentConfig(raw).get_records_per_epoch() or 0,
-        seed=ExperimentConfig(raw).experiment_seed(),
-        slots=ExperimentConfig(raw).slots_per_trial(),
-    )
-
-
-def _section(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Returns a section; an empty one for what is none, as `check_fields` says."""
-    section = raw.get(name)
-    return section if isinstance(section, Mapping) else {}
-
-
-def _missing(searcher: Mapping[str, Any], default_length: Length | None) -> list[str]:
-    name = searcher.get("name") or "single"
-    needed, _ = SEARCHERS.get(name, ("", "")) if isinstance(name, str) else ("", "")
-    given = {STEPS.get(field, field) for field, value in searcher.items() if value is not None}
-    given |= {"max_length"} if default_length else set()
-    return [
-        f"searcher.{field} is needed: {_NEEDED.get(field, f'the searcher is {name!r}')}"
+    Raises:
+        ConfigurationError: with all fields that are wrong, unknown or missing.
+    """
+    experiment = check_fields(raw, default_length)
+    searcher = experiment.searcher
+    needed, _ = _SEARCHERS[searcher.name]
+    problems = [
+        f"searcher.{field} is needed: {_NEEDED.get(field, f'the searcher is {searcher.name!r}')}"
         for field in needed.split()
-        if field not in given
+        if field not in searcher.model_fields_set
     ]
-
-
-def _parse_searcher(raw: Mapping[str, Any], unit: int, default_length: Length | None) -> Searcher:
-    # Steps of the first releases have names of their own.
-    options: dict[str, Any] = {
-        STEPS.get(field, field): {"batches": int(value) * unit} if field in STEPS else value
-        for field, value in raw.items()
-        if value is not None
-    }
-    if options.get("name") == "pbt":
-        round_ = Length.parse(options["length_per_round"])
-        length = dataclasses.replace(round_, count=round_.count * int(options["num_rounds"]))
-    elif "max_length" in options:
-        length = Length.parse(options["max_length"])
-    else:
-        length = default_length or Length(0)
-    budget = Length.parse(options.get("budget", {length.unit: 0}))
-    if budget.unit != length.unit:
-        raise ConfigurationError(
-            "The experiment configuration: searcher.budget must have the unit of the length of a "
-            f"trial, {length.unit}, got {budget.unit}"
+    if searcher.budget is not None and searcher.budget.unit != searcher.max_length.unit:
+        problems.append(
+            "searcher.budget must have the unit of the length of a trial, "
+            f"{searcher.max_length.unit}, got {searcher.budget.unit}"
         )
-    return Searcher(
-        name=options.get("name", "single"),
-        metric=options.get("metric"),
-        smaller_is_better=options.get("smaller_is_better", True),
-        max_length=length,
-        options=options,
-    )
+    raise_problems(ConfigurationError, _SUBJECT, problems)
+    return experiment
+
+
+def _of_today(raw: Any, default_length: Length | None) -> Any:
+    """Returns a configuration with the names of 0.13, and batches where 0.12 had steps."""
+    if not isinstance(raw, Mapping):
+        return raw
+    raw = {name: value for name, value in raw.items() if not str(name).startswith(_TFX_PREFIX)}
+    unit = raw.get("scheduling_unit") or raw.get("batches_per_step") or DEFAULT_SCHEDULING_UNIT
+
+    def batches(steps: Any) -> Any:
+        steps, size = _whole(steps), _whole(unit)
+        is_length = isinstance(steps, Mapping) or not is_number(steps) or not is_number(size)
+        return steps if is_length else {"batches": steps * size}
+
+    for name in _PERIODS:
+        raw[name] = batches(raw[name]) if raw.get(name) else None
+    searcher = raw.get("searcher") or {}
+    if isinstance(searcher, Mapping):
+        length = default_length
+        default = {"max_length": {length.unit: length.count}} if length else {}
+        given = {name: value for name, value in searcher.items() if value is not None}
+        renamed = {_STEPS[name]: batches(given.pop(name)) for name in _STEPS if name in given}
+        raw["searcher"] = {**default, **renamed, **given}
+    raw.pop("batches_per_step", None)
+    return {**raw, "scheduling_unit": unit}
+
+
+def log_unused(experiment: ExperimentSettings, *, is_job: bool) -> None:
+    """Names in the log the fields that have no meaning here, where they are given."""
+    searcher = experiment.searcher
+    used = f"{_COMMON} {' '.join(_SEARCHERS[searcher.name])}".split()
+    unused = {f"searcher.{name}" for name in searcher.model_fields_set if name not in used}
+    unused |= {*_WITHOUT_MEANING, *(() if is_job else _OF_A_JOB)} & experiment.model_fields_set
+    if not is_job and experiment.resources.ray:
+        unused.add("resources.ray")
+    for name, section in experiment:
+        if isinstance(section, Section):
+            unused |= {
+                f"{name}.{each}" for each, value in (section.model_extra or {}).items() if value
+            }
+    if unused:
+        _logger.warning(
+            "The experiment configuration has fields without a meaning here: %s",
+            ", ".join(sorted(unused)),
+        )
 
 
 def read_yaml(text: str, path: str | None = None) -> dict[str, Any]:
@@ -280,14 +438,9 @@ def read_yaml(text: str, path: str | None = None) -> dict[str, Any]:
     try:
         config = parse_yaml(text)
     except ValueError as error:
-        raise ConfigurationError(
-            f"The experiment configuration is not YAML: {error}", path=path
-        ) from error
+        raise ConfigurationError(f"{_SUBJECT} is not YAML: {error}", path=path) from error
     if not isinstance(config, dict):
-        raise ConfigurationError(
-            f"The experiment configuration must be a mapping, but got {type(config).__name__}",
-            path=path,
-        )
+        raise ConfigurationError(f"{_SUBJECT} must be a mapping, got {describe(config)}", path=path)
     return config
 
 
@@ -296,13 +449,7 @@ def data_layer_dir(layer: Mapping[str, Any]) -> str:
     if layer.get("type", "shared_fs") == "shared_fs":
         path = layer.get("host_storage_path") or layer.get("container_storage_path")
         return os.path.abspath(os.path.expanduser(path or DEFAULT_DATA_DIR))
-    url = _bucket_url(layer, layer.get("bucket_directory_path"))
-    if url is None:
-        raise ConfigurationError(
-            "data_layer must be {'type': 'shared_fs', 'host_storage_path': path}, or 's3' or 'gcs' "
-            f"with 'bucket' and 'bucket_directory_path', but got {dict(layer)!r}"
-        )
-    return url
+    return _bucket_url("data_layer", layer, "host_storage_path", "bucket_directory_path")
 
 
 def checkpoint_storage_dir(config: Mapping[str, Any]) -> str:
@@ -311,17 +458,15 @@ def checkpoint_storage_dir(config: Mapping[str, Any]) -> str:
     if storage.get("type", "shared_fs") == "shared_fs":
         path = storage.get("host_path") or _DEFAULT_CHECKPOINT_DIR
         return os.path.join(path, storage.get("storage_path") or "")
-    url = _bucket_url(storage, storage.get("prefix"))
-    if url is None:
-        raise InvalidExperimentException(
-            "checkpoint_storage must be {'type': 'shared_fs', 'host_path': path}, or 'gcs' or 's3' "
-            f"with 'bucket', but got {storage!r}"
-        )
-    return url
+    return _bucket_url("checkpoint_storage", storage, "host_path", "prefix")
 
 
-def _bucket_url(section: Mapping[str, Any], folder: Any) -> str | None:
+def _bucket_url(name: str, section: Mapping[str, Any], path_field: str, folder_field: str) -> str:
     scheme = _BUCKETS.get(section["type"])
     if scheme is None or not section.get("bucket"):
-        return None
-    return f"{scheme}://{section['bucket']}/{str(folder or '').strip('/')}".rstrip("/")
+        raise InvalidExperimentException(
+            f"{name} must be {{'type': 'shared_fs', {path_field!r}: path}}, or 's3' or 'gcs' with "
+            f"'bucket' and {folder_field!r}, but got {dict(section)!r}"
+        )
+    folder = str(section.get(folder_field) or "").strip("/")
+    return f"{scheme}://{section['bucket']}/{folder}".rstrip("/")

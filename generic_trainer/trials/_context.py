@@ -1,4 +1,4 @@
-"""The context of a trial, through which it asks about itself: the base of every API's.
+"""The context of a trial, the base of every API's, and the process and devices of a trial.
 
 Source: `TrialContext` and `NativeContext` of Determined 0.12 and 0.13.
 """
@@ -6,17 +6,25 @@ Source: `TrialContext` and `NativeContext` of Determined 0.12 and 0.13.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
+import os
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
+import numpy as np
+import tensorflow as tf
+
 from generic_trainer._core.cluster import this_task, training_addresses
+from generic_trainer._core.files import gfile
 from generic_trainer.errors import ConfigurationError
+from generic_trainer.training import distributed, get_strategy
 from generic_trainer.trials._config import ExperimentConfig
 from generic_trainer.trials._pipeline import Pipeline, current_pipeline, get_pipeline
-from generic_trainer.trials._process import share_of_dataset
-from generic_trainer.trials._trial import EnvContext, HorovodContext, TrialRun, sole_trial
+from generic_trainer.trials._trial import HorovodContext, TrialRun, sole_trial
 from generic_trainer.trials.errors import CheckFailedError, InvalidArgumentsError
+from generic_trainer.user_code import imported_files
 
 _GLOBAL_BATCH_SIZE = "global_batch_size"
 
@@ -27,20 +35,17 @@ C = TypeVar("C", bound="TrialContext")
 
 @dataclasses.dataclass(frozen=True)
 class DistributedContext:
-    """Where this process stands among those that train the trial."""
+    """The place of this process among those that train the trial."""
 
     slots: int
     rank: int = 0
     hosts: Sequence[str] = ("",)  # of all processes, by rank
 
     @classmethod
-    def of(cls, run: TrialRun) -> DistributedContext:
+    def of(cls, slots: int, workers: int) -> DistributedContext:
         """Returns it for the process that trains a trial, alone or as one of several workers."""
-        return cls(run.slots) if run.workers == 1 else cls.of_processes(run.slots)
-
-    @classmethod
-    def of_processes(cls, slots: int) -> DistributedContext:
-        """Returns it for this process of a job that has several."""
+        if workers == 1:
+            return cls(slots)
         addresses = training_addresses()
         hosts = [address.rpartition(":")[0] for address in addresses.values()]
         return cls(slots, list(addresses).index(this_task()), hosts)
@@ -67,7 +72,7 @@ class BatchSizes:
     """Records in a training step."""
 
     of_all: int  # slots together
-    per_slot: int  # what the user's code batches by
+    per_slot: int  # the batch size for the user's code
 
     @classmethod
     def of(
@@ -106,43 +111,28 @@ class TrialContext:
     """A trial's configuration, hyperparameters, batch sizes, seed and place.
 
     Attributes:
-        distributed: where this process stands among those that train the trial.
+        distributed: the place of this process among those that train the trial.
         env: the trial, as Determined had it.
         hvd_config: how its slots add up gradients.
     """
 
-    def __init__(
-        self,
-        env: TrialRun | EnvContext,
-        hvd_config: HorovodContext | None = None,
-        *,
-        managed_training: bool = True,
-    ) -> None:
+    def __init__(self, env: TrialRun, hvd_config: HorovodContext | None = None) -> None:
         """Takes a trial.
-
-        Args:
-            env: the trial.
-            hvd_config: by default what the configuration says.
-            managed_training: whether the harness trains. Without it, what `wrap_model` and the
-                like are given comes back unchanged, to be used in a script or a notebook.
 
         Raises:
             InvalidArgumentsError: there is no `global_batch_size`, or it is below the slots.
-            CheckFailedError: it is no whole number, or optimizations are asked for that there are
-                not.
+            CheckFailedError: it is not a whole number, or an optimization is set that TensorFlow's
+                trials do not have.
         """
-        if isinstance(env, TrialRun):
-            env = EnvContext.of(env, managed_training=managed_training)
-        run = self._run = env.run
-        self.env, self.hvd_config = env, hvd_config or HorovodContext.of(run)
-        self._managed_training = env.managed_training
-        self._config = env.experiment_config = ExperimentConfig.with_defaults(run.config)
-        _check_optimizations(self._config.get("optimizations") or {}, run.hparams)
+        self.env = self._run = env
+        self.hvd_config = hvd_config or HorovodContext(env.workers > 1)
+        self._config = env.experiment_config
+        _check_optimizations(self._config.get("optimizations") or {}, env.hparams)
         self._batch_sizes = BatchSizes.of(
-            run.hparams, run.slots, native_parallel=self._config.native_parallel_enabled()
+            env.hparams, env.slots, native_parallel=self.takes_whole_batches
         )
         self._stop_requested = self._has_dataset = False
-        self.distributed = DistributedContext.of(run)
+        self.distributed = DistributedContext.of(env.slots, env.workers)
         # Threads that read data know of no current pipeline.
         self._pipeline = current_pipeline()
 
@@ -159,8 +149,8 @@ class TrialContext:
         Raises:
             ConfigurationError: as the constructor, or a hyperparameter is none.
         """
-        env = EnvContext.of(sole_trial(config), managed_training=False)
-        return cls(env, HorovodContext.of(env.run))
+        run = dataclasses.replace(sole_trial(config), managed_training=False)
+        return cls(run, HorovodContext())
 
     @property
     def pipeline(self) -> Pipeline:
@@ -190,7 +180,7 @@ class TrialContext:
             A Dataset of (features, label); features are a dict of tensors [batch, ...].
 
         Raises:
-            ConfigurationError: there is no pipeline, or no schema.
+            ConfigurationError: the pipeline or its schema is missing.
             DataError: the files cannot be read.
         """
         size = self.get_per_slot_batch_size()
@@ -200,7 +190,7 @@ class TrialContext:
         return self.wrap_dataset(data)
 
     def wrap_dataset(self, dataset: Any, shard_dataset: bool = True) -> Any:
-        """Returns what this process reads of a Dataset that is trained or validated on.
+        """Returns the records that this process reads of a Dataset for training or validation.
 
         Alone it reads all of it, and its slots take batch after batch. Must be called for training
         data, unless they are cached.
@@ -210,9 +200,22 @@ class TrialContext:
             shard_dataset: whether each of n workers takes every n-th record; else all read all.
         """
         self._has_dataset = True
-        if self.takes_whole_batches:
+        return self.share_of(dataset, shard=shard_dataset)
+
+    def share_of(self, dataset: Any, *, shard: bool = True) -> Any:
+        """Returns the records that this process reads of a Dataset, marked as sharded already.
+
+        With `shard`, each of n workers takes every n-th; else they all take all. They take all of
+        global batches, and of values other than Datasets.
+        """
+        is_dataset = isinstance(dataset, (tf.data.Dataset, tf.compat.v1.data.Dataset))
+        if self._run.workers == 1 or self.takes_whole_batches or not is_dataset:
             return dataset
-        return share_of_dataset(dataset, self._run, shard_dataset)
+        if shard:
+            dataset = dataset.shard(self._run.workers, distributed.rank())
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        return dataset.with_options(options)
 
     @property
     def takes_whole_batches(self) -> bool:
@@ -220,7 +223,7 @@ class TrialContext:
         return self._config.native_parallel_enabled()
 
     def get_experiment_config(self) -> ExperimentConfig:
-        """Returns the experiment configuration, with what it leaves out at its default."""
+        """Returns the experiment configuration, with defaults for fields that it leaves out."""
         return self._config
 
     def get_data_config(self) -> dict[str, Any]:
@@ -269,7 +272,7 @@ class TrialContext:
         """Returns the number of this trial in its experiment, from 1 on.
 
         Raises:
-            ConfigurationError: this is no trial of an experiment; also a ValueError.
+            ConfigurationError: this is not a trial of an experiment; also a ValueError.
         """
         self._check_managed("trial")
         return self._run.trial_id
@@ -278,7 +281,7 @@ class TrialContext:
         """Returns the number of the experiment: 1, the only one in its pipeline step.
 
         Raises:
-            ConfigurationError: this is no trial of an experiment; also a ValueError.
+            ConfigurationError: this is not a trial of an experiment; also a ValueError.
         """
         self._check_managed("experiment")
         return 1
@@ -301,7 +304,7 @@ class TrialContext:
         self._stop_requested = stop_requested
 
     def _check_managed(self, what: str) -> None:
-        if not self._managed_training:
+        if not self._run.managed_training:
             raise ConfigurationError(
                 f"A context made by from_config belongs to no {what} and has no number. Ask for it "
                 "only in code that runs as a trial."
@@ -328,3 +331,75 @@ def _check_optimizations(optimizations: Mapping[str, Any], hparams: Mapping[str,
             f"optimizations.mixed_precision must be O0 for TensorFlow, but got {precision!r}. Set "
             "tf.keras.mixed_precision in the model's code instead."
         )
+
+
+def seed_generators(seed: int) -> None:
+    """Sets Python's, NumPy's and TensorFlow's, before any of the trial's code runs."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    tf.random.set_seed(seed)
+
+
+def fit_to_workers(
+    run: TrialRun, *, is_graph: bool = False
+) -> tuple[TrialRun, tf.distribute.Strategy]:
+    """Returns the trial with the slots that there are, and the strategy to train it in.
+
+    1. In a cluster of workers each of them is a slot, regardless of the configuration. Where Keras
+       2 trains on several GPUs of a worker, each of these is a slot; a graph of TensorFlow 1
+       (`is_graph`) trains on one device of each worker.
+    2. A process alone is one slot, which trains on whole global batches: slower, and the same
+       steps.
+    """
+    workers = distributed.size()
+    if workers == 1:
+        if run.slots > 1:
+            _logger.warning(
+                "resources.slots_per_trial is %d, and this process trains alone: one slot trains "
+                "on whole batches. Distribution(launcher='local') starts a worker for each slot.",
+                run.slots,
+            )
+        return dataclasses.replace(run, slots=1), tf.distribute.get_strategy()
+    strategy = get_strategy()  # before anything else of TensorFlow
+    slots = workers if is_graph else max(strategy.num_replicas_in_sync, workers)
+    if run.slots not in (1, slots):
+        _logger.warning(
+            "resources.slots_per_trial is %d; the trial has %d slots, one for each worker",
+            run.slots,
+            slots,
+        )
+    return dataclasses.replace(run, slots=slots, workers=workers), strategy
+
+
+def average(
+    batches: Sequence[Mapping[str, Any]], weights: Sequence[float] | None = None
+) -> dict[str, Any]:
+    """Returns the mean of each metric, a number or nested lists; batches count alike by default.
+
+    A metric that is missing somewhere, or differs in shape, is left out.
+    """
+    means = {}
+    for name in batches[0] if batches else ():
+        values = [batch.get(name) for batch in batches]
+        if not any(value is None for value in values) and len({*map(np.shape, values)}) == 1:
+            means[name] = np.average(values, axis=0, weights=weights).tolist()
+    return means
+
+
+def mean_over_slots(metrics: Mapping[str, Any], run: TrialRun) -> dict[str, Any]:
+    """Returns the means over all workers of metrics of the same names."""
+    return dict(metrics) if run.workers == 1 else average(distributed.gather(dict(metrics)))
+
+
+def write_code(file: str | None, directory: str) -> None:
+    """Writes a module's file, and its imports from the same folder, into `directory`/code."""
+    for path, content in _files(file).items():
+        target = os.path.join(directory, "code", path)
+        gfile().makedirs(os.path.dirname(target))
+        with gfile().GFile(target, "wb") as opened:
+            opened.write(content)
+
+
+@functools.lru_cache(maxsize=8)  # the same in each checkpoint of a trial
+def _files(file: str | None) -> dict[str, bytes]:
+    return imported_files(file) if file and os.path.isfile(file) else {}

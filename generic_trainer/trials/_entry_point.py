@@ -16,7 +16,7 @@ class _TrialClass:
     """A module with a trial class in place of `run_fn`, or a script; see `TrainerApi`."""
 
     def may_define(self, tree: ast.Module, names: Collection[str]) -> bool:
-        """Whether a class, or what it derives from, is called something with "Trial"."""
+        """Whether the name of a class or of its base ends with "Trial"."""
         return _is_script(tree) or any(
             name.endswith("Trial")
             for node in ast.walk(tree)
@@ -38,6 +38,12 @@ class _TrialClass:
         from generic_trainer.trials._scripts.loading import run_fn_from_script
 
         return run_fn_from_script(module)
+
+    def contrib(self) -> ModuleType:
+        """Returns the `tf.contrib` of `generic_trainer.estimator.tf1`."""
+        from generic_trainer.trials.experiment import contrib
+
+        return contrib
 
 
 TRIAL = _TrialClass()

@@ -90,9 +90,9 @@ def export_features(
     try:
         receiver = _receiver_of(estimator, input_fn, fn_args)
         export = estimator.export_saved_model(folder, receiver)
-    except Exception as error:  # of the user's model function, for want of labels say
+    except Exception as error:  # of the user's model function, without labels
         raise ExportError(
-            "There are no serving input receiver functions, and no model can be served for the "
+            "No serving input receiver functions are defined, and no model can be served for the "
             f"features of the validation data. {remedy} Found: {type(error).__name__}: {error}"
         ) from error
     copy_tree(tf.compat.as_str(export), fn_args.serving_model_dir)
@@ -149,7 +149,7 @@ def _wire(dtype: tf.DType) -> tf.DType:
 
 
 def _name_default_signature(directory: str) -> None:
-    """Gives a SavedModel the signature that is served by default, where it has only others.
+    """Gives a SavedModel the signature that is served by default, if it has only others.
 
     Those of premade classifiers take serialized tf.Examples only, but for the one of predictions.
     """

@@ -14,37 +14,25 @@ Source: `determined.Constant` and the others of Determined 0.12 and 0.13, which 
 from __future__ import annotations
 
 import itertools
-import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from generic_trainer._core.texts import describe, did_you_mean, is_number
 from generic_trainer.errors import ConfigurationError, raise_problems
-from generic_trainer.trials._fields import FieldKind
 
 Hyperparameter = dict[str, Any]
 
 _DEFAULT_BASE = 10
 _MOST_POINTS = 1_000_000  # of a grid search: more are a typing error, and would fill the memory
 
-_NUMBER = FieldKind("a number", is_number)
-_WHOLE = FieldKind("a whole number", lambda value: is_number(value) and value == int(value))
-_POINTS = FieldKind(
-    f"a whole number up to {_MOST_POINTS:,}",
-    lambda value: value is None or (isinstance(value, int) and 0 <= value <= _MOST_POINTS),
-)
-_VALUES = FieldKind(
-    "a list", lambda value: isinstance(value, Sequence) and not isinstance(value, str)
-)
 _OPTIONAL = {"base", "count"}
-# Type → its fields.
-_FIELDS: Mapping[str, Mapping[str, FieldKind]] = {
-    "const": {"val": FieldKind("", lambda value: True)},
-    "categorical": {"vals": _VALUES},
-    "int": {"minval": _WHOLE, "maxval": _WHOLE, "count": _POINTS},
-    "double": {"minval": _NUMBER, "maxval": _NUMBER, "count": _POINTS},
-    "log": {"minval": _NUMBER, "maxval": _NUMBER, "base": _NUMBER, "count": _POINTS},
+_FIELDS = {
+    "const": ["val"],
+    "categorical": ["vals"],
+    "int": ["minval", "maxval", "count"],
+    "double": ["minval", "maxval", "count"],
+    "log": ["minval", "maxval", "base", "count"],
 }
 
 
@@ -84,13 +72,15 @@ def Log(
 def parse_hyperparameters(values: Mapping[str, Any]) -> dict[str, Hyperparameter]:
     """Reads the section `hyperparameters` of an experiment configuration.
 
-    A mapping with a `type` is a constant or a range, any other value stands for itself.
+    A mapping with a `type` is a constant or a range, any other value is a constant.
 
     Raises:
         ConfigurationError: with everything that is wrong.
     """
     parsed: dict[str, Hyperparameter] = {}
     problems = []
+    if not isinstance(values, Mapping):
+        raise ConfigurationError(f"hyperparameters must be a mapping, got {describe(values)}")
     for name, value in values.items():
         if not isinstance(name, str):
             problems.append(f"expected names that are texts, found {describe(name)}")
@@ -110,20 +100,6 @@ def sample(hyperparameters: Mapping[str, Hyperparameter], seed: int) -> dict[str
     return {name: _draw(hyperparameters[name], source) for name in sorted(hyperparameters)}
 
 
-def near(hyperparameter: Hyperparameter, value: Any, change: float) -> Any:
-    """Returns a value that is larger by `change` times itself, within the range that it is of."""
-    kind = hyperparameter["type"]
-    if kind in ("const", "categorical"):
-        return value
-    bounds = [hyperparameter["minval"], hyperparameter["maxval"]]
-    if kind == "log":
-        bounds = [_power(hyperparameter, exponent) for exponent in bounds]
-    moved = value * (1 + change)
-    if kind == "int":
-        moved = math.floor(moved) if change < 0 else math.ceil(moved)
-    return min(max(moved, min(bounds)), max(bounds))
-
-
 def grid(hyperparameters: Mapping[str, Hyperparameter]) -> Iterator[dict[str, Any]]:
     """Yields every combination of the points of all, the last name varying fastest.
 
@@ -141,25 +117,30 @@ def _range(kind: str, minval: float, maxval: float, count: int | None) -> Hyperp
 
 
 def _problem(value: Mapping[str, Any]) -> str | None:
-    kind = value["type"]
+    kind, given = value["type"], value.keys() - {"type"}
     if not isinstance(kind, str) or kind not in _FIELDS:
         near = did_you_mean(kind, _FIELDS)
         return f"type must be one of {', '.join(_FIELDS)}, got {describe(kind)}{near}"
-    known, given = _FIELDS[kind], value.keys() - {"type"}
-    if not known.keys() - _OPTIONAL <= given <= known.keys():
-        expected = ", ".join(known)
+    if not {*_FIELDS[kind]} - _OPTIONAL <= given <= {*_FIELDS[kind]}:
+        expected = ", ".join(_FIELDS[kind])
         return f"a hyperparameter of type {kind} takes {expected}; got {sorted(given, key=str)}"
-    for field, must_be in known.items():
-        if field in given and not must_be.fits(value[field]):
-            return f"{field} must be {must_be.expected}, got {describe(value[field])}"
+    if kind == "const":
+        return None
     if kind == "categorical":
-        return None if value["vals"] else "vals must not be empty"
-    if "minval" in known and not value["minval"] <= value["maxval"]:
+        is_list = isinstance(value["vals"], Sequence) and not isinstance(value["vals"], str)
+        return None if is_list and value["vals"] else "vals must be a list and must not be empty"
+    for field in given - {"count"}:
+        number = value[field]
+        if not is_number(number) or (kind == "int" and number != int(number)):
+            what = "a whole number" if kind == "int" else "a number"
+            return f"{field} must be {what}, got {describe(number)}"
+    count = value.get("count")
+    if not (count is None or (isinstance(count, int) and 0 <= count <= _MOST_POINTS)):
+        return f"count must be a whole number up to {_MOST_POINTS:,}, got {describe(count)}"
+    if not value["minval"] <= value["maxval"]:
         return f"minval {value['minval']} is above maxval {value['maxval']}"
     if kind == "log" and not _has_powers(value):
-        return (
-            f"base {value.get('base', _DEFAULT_BASE)} to the power of minval or maxval is no number"
-        )
+        return "base to the power of minval or maxval is not a number"
     return None
 
 

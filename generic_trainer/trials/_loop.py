@@ -14,11 +14,16 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
 from generic_trainer._core.progress import note
-from generic_trainer._core.texts import is_number
+from generic_trainer._core.texts import did_you_mean, is_number
+from generic_trainer.errors import ConfigurationError
 from generic_trainer.training.distributed import agree_to_stop
 from generic_trainer.trials._config import ExperimentSettings, Length
 
 _logger = logging.getLogger(__name__)
+
+
+class UnknownMetricError(ConfigurationError):
+    """The searcher's metric is not a validation metric of the trial."""
 
 
 class Controller(Protocol):
@@ -37,11 +42,16 @@ class Controller(Protocol):
     def save(self, directory: str) -> None:
         """Writes what `train` and `validate` depend on into an empty directory."""
 
-    def export(self, fn_args: Any) -> None:
-        """Writes the SavedModel into `fn_args.serving_model_dir`."""
+    def export(self, fn_args: Any, checkpoint_dir: str | None = None) -> None:
+        """Writes the SavedModel into `fn_args.serving_model_dir`.
+
+        Args:
+            fn_args: the argument of `run_fn`.
+            checkpoint_dir: a checkpoint of this trial, to export in place of the present state.
+        """
 
     def close(self) -> None:
-        """Lets go of the devices."""
+        """Frees the devices."""
 
 
 TrialController = Controller  # as Determined had it, for annotations
@@ -104,8 +114,8 @@ def next_work(
 ) -> int | Literal["validate", "checkpoint"] | None:
     """Returns what to do next: train so many batches, or the like; None when the trial is over.
 
-    1. The initial validation, where one is asked for.
-    2. If the user's code wants to stop: a checkpoint of what was not saved yet, then nothing.
+    1. The initial validation, if one is configured.
+    2. If the user's code wants to stop: a checkpoint of unsaved progress, then nothing.
     3. A checkpoint that is owed for the last validation.
     4. At the end of training, a checkpoint and then a validation of the last state.
     5. Before that, a validation, then a checkpoint, whose period is over.
@@ -187,11 +197,13 @@ def _is_best(
         is_best = settings.searcher.is_better(float(value), progress.best)
         if is_best:
             progress.best, progress.best_at = float(value), progress.batches
+        elif not math.isfinite(value):
+            _logger.warning("%s is %s after %d batches", metric, value, progress.batches)
     elif metric:
-        _logger.warning(
-            "The searcher's metric %r is not among the validation metrics that are numbers (%s).",
-            metric,
-            ", ".join(sorted(metrics)) or "none",
+        names = sorted(name for name, one in metrics.items() if isinstance(one, numbers.Real))
+        raise UnknownMetricError(
+            "searcher.metric must name a validation metric that is a number "
+            f"({', '.join(names) or 'there is none'}), got {metric!r}{did_you_mean(metric, names)}"
         )
     policy = settings.checkpoint_policy
     progress.owes_checkpoint = policy == "all" or (policy == "best" and is_best)

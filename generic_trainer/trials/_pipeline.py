@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from generic_trainer._core.files import gfile, read_whole
-from generic_trainer._core.protos import read_schema
+from generic_trainer._core.files import read_whole
+from generic_trainer._core.protos import load_schema
 from generic_trainer._core.records import READ_ERRORS
 from generic_trainer._core.texts import describe
 from generic_trainer.errors import ConfigurationError
@@ -38,7 +38,7 @@ class Pipeline:
         self.fn_args = fn_args
 
     def __getattr__(self, name: str) -> Any:
-        """Returns what the argument of `run_fn` has under this name."""
+        """Returns this attribute of the argument of `run_fn`."""
         if name.startswith("__") or name == "fn_args":  # asked by copies, which have nothing yet
             raise AttributeError(name)
         return getattr(self.fn_args, name)
@@ -48,7 +48,7 @@ class Pipeline:
         """The `Schema` of the examples, Transform's where there is one; None without either."""
         if self.fn_args.transform_graph_path:
             return _transformed(self.fn_args).transformed_metadata.schema
-        return read_schema(self.fn_args.schema_path) if self.fn_args.schema_path else None
+        return load_schema(self.fn_args.schema_path or None)
 
     def examples(
         self,
@@ -70,7 +70,7 @@ class Pipeline:
             Feature → tensor [batch_size, ...], or pairs of that and the label.
 
         Raises:
-            ConfigurationError: there is no schema.
+            ConfigurationError: the schema is missing.
             DataError: the files cannot be read.
         """
         from tfx_bsl.public.tfxio import TensorFlowDatasetOptions
@@ -113,7 +113,7 @@ _current: contextvars.ContextVar[Pipeline | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def in_pipeline(fn_args: Any) -> Iterator[Pipeline]:
-    """Makes the argument of a `run_fn` what `get_pipeline` tells about."""
+    """Makes `get_pipeline` return the inputs in the argument of a `run_fn`."""
     pipeline = Pipeline(fn_args)
     token = _current.set(pipeline)
     try:
@@ -136,14 +136,14 @@ def get_pipeline() -> Pipeline:
     pipeline = _current.get()
     if pipeline is None:
         raise ConfigurationError(
-            "There are no inputs of a pipeline here: they can be asked for only in code that the "
+            "No inputs of a pipeline are available here: they can be read only in code that the "
             "component runs, and not when the module is imported."
         )
     return pipeline
 
 
 def experiment_config(fn_args: Any, module_file: str | None) -> Mapping[str, Any]:
-    """Returns `custom_config`, or what the YAML file has that it names, relative to the module."""
+    """Returns `custom_config`, or the YAML file that it names, relative to the module."""
     config = dict(fn_args.custom_config or {})
     path = config.get("experiment_config")
     if isinstance(path, Mapping):
@@ -152,26 +152,18 @@ def experiment_config(fn_args: Any, module_file: str | None) -> Mapping[str, Any
         return config
     if not isinstance(path, str):
         raise ConfigurationError(
-            "custom_config: experiment_config must be the configuration or the path of a YAML "
-            f"file, got {describe(path)}"
+            f"experiment_config must be a mapping or the path of a YAML file, got {describe(path)}"
         )
     path = os.path.join(os.path.dirname(module_file or ""), path)
-    if not gfile().exists(path):
-        raise ConfigurationError(
-            f"custom_config names {path} as experiment_config: there is no file", path=path
-        )
     try:
         text = read_whole(path).decode()
     except (OSError, ValueError, *READ_ERRORS) as error:
-        raise ConfigurationError(
-            f"custom_config names {path} as experiment_config: it cannot be read: {error}",
-            path=path,
-        ) from error
+        raise ConfigurationError(f"experiment_config cannot be read: {error}", path=path) from error
     return read_yaml(text, path)
 
 
 def tuned_values(fn_args: Any) -> dict[str, Any]:
-    """Returns what a Tuner found: the values of the `keras_tuner.HyperParameters` config."""
+    """Returns the result of a Tuner: the values of the `keras_tuner.HyperParameters` config."""
     config = fn_args.hyperparameters or {}
     values = config.get("values") or {} if isinstance(config, Mapping) else None
     if not isinstance(values, Mapping):

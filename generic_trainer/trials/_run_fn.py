@@ -1,4 +1,4 @@
-"""A `run_fn` out of a trial class."""
+"""A `run_fn` of a trial class: the experiment, its trials, their checkpoints and their record."""
 
 from __future__ import annotations
 
@@ -7,26 +7,44 @@ import dataclasses
 import functools
 import json
 import logging
+import math
+import numbers
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
+
 from generic_trainer._core.files import gfile, write_whole
 from generic_trainer.errors import ConfigurationError, TrainingError
-from generic_trainer.training import is_chief
-from generic_trainer.trials._config import ExperimentSettings, Length, parse_experiment
-from generic_trainer.trials._fields import log_unused
-from generic_trainer.trials._kept import ExperimentRun, KeptTrial
+from generic_trainer.training import CheckpointManager, SavedCheckpoint, distributed, is_chief
+from generic_trainer.trials._config import ExperimentSettings, Length, log_unused, parse_experiment
+from generic_trainer.trials._loop import (
+    Controller,
+    TrialProgress,
+    TrialSchedule,
+    UnknownMetricError,
+    next_work,
+    run,
+)
 from generic_trainer.trials._pipeline import (
     Pipeline,
     experiment_config,
     in_pipeline,
     tuned_values,
 )
-from generic_trainer.trials._search import Queue, make_search
-from generic_trainer.trials._side_by_side import ClusterPart, train_side_by_side
-from generic_trainer.trials._trial import Trial, chosen_class, code_file, current
+from generic_trainer.trials._search import Search, Steps, Stretch
+from generic_trainer.trials._side_by_side import ClusterPart
+from generic_trainer.trials._trial import (
+    Trial,
+    TrialRun,
+    chosen_class,
+    code_file,
+    current,
+    downloaded,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -42,11 +60,11 @@ def run_fn_from_trial(trial_class: type[Trial]) -> Callable[[Any], None]:
     1. The experiment configuration is the component's `custom_config`, or the YAML file that
        ``custom_config={"experiment_config": path}`` names, local or remote. A relative path starts
        at the module, and finds a data file of a package; none is packed beside a plain module.
-    2. Values of the component's input `hyperparameters` win over what the configuration says. Where
-       that says no length, it is `train_args.num_steps`; where it has epochs and says nothing of
-       their records, they are the examples of the split "train".
+    2. Values of the component's input `hyperparameters` win over those of the configuration. If
+       that has no length, it is `train_args.num_steps`; if it has epochs without
+       `records_per_epoch`, an epoch is the examples of the split "train".
     3. Several trials run one after another, or side by side on the launcher's workers, as the
-       searcher says; see `_search` and `_side_by_side`. The best one by its metric is exported,
+       searcher is configured; see `_search` and `_side_by_side`. The best one is exported,
        from its best checkpoint; without a metric it is the last state.
     4. Every trial is recorded in `trials.json` in the ModelRun artifact, its metrics under
        `trials/<number>` for TensorBoard.
@@ -77,85 +95,62 @@ def _run_fn_of(module: str, choose: Callable[[str | None], type[Trial]]) -> Call
             config = experiment_config(fn_args, code_file(module))
             settings = _settings(config, pipeline)
             trial_class = choose(config.get("entrypoint"))
-            log_unused(config, is_job=trial_class.is_script)
+            log_unused(settings, is_job=trial_class.is_script)
             _run(trial_class, settings, fn_args)
 
     return run_fn
 
 
 def _settings(config: Mapping[str, Any], pipeline: Pipeline) -> ExperimentSettings:
-    """Returns the settings of an experiment; the pipeline has what the configuration leaves out."""
+    """Returns the settings of an experiment; the pipeline supplies missing fields."""
     steps = getattr(pipeline, "train_steps", None)
-    settings = parse_experiment(config, Length(steps) if steps else None)
+    length = Length(steps) if steps else None
+    settings = parse_experiment(config, length)
     counts = getattr(pipeline, "num_examples", None)
     if counts and settings.counts_epochs and not settings.records_per_epoch:
         records = int(counts["train"])
         _logger.info("records_per_epoch is not given: an epoch is all %d examples", records)
-        settings = dataclasses.replace(
-            settings, records_per_epoch=records, raw={**config, "records_per_epoch": records}
-        )
+        settings = parse_experiment({**config, "records_per_epoch": records}, length)
     return settings
 
 
 def _run(trial_class: type[Trial], settings: ExperimentSettings, fn_args: Any) -> None:
-    queue = Queue(make_search(settings, tuned_values(fn_args)))
-    part = ClusterPart.of_this_worker(settings, queue.size)
+    search = Search(settings, tuned_values(fn_args))
+    part = ClusterPart.of_this_worker(settings, search.size)
     if part.number >= part.count:
         _logger.warning("%d trials train side by side: none is left for this worker", part.count)
         return
-    experiment = ExperimentRun(trial_class, settings, fn_args, _source(settings, fn_args))
     # No other run of the same key may delete a checkpoint before it is exported.
     with part.as_cluster(), contextlib.ExitStack() as locks:
-        if part.count > 1:
-            finished = train_side_by_side(experiment, queue, part, locks)
-        else:
-            finished = _train_one_after_another(experiment, queue, locks)
+        experiment = ExperimentRun(trial_class, settings, fn_args, locks)
+        experiment.train(search, part)
         if part.number:
             return
-        best = _best(finished, settings)
+        best = experiment.best()
         if is_chief():
-            _write_record(finished, best, fn_args.model_run_dir)
-        with (
-            current(exported := best.exported()),
-            contextlib.closing(trial_class.open_controller(exported)) as controller,
-        ):
-            controller.export(fn_args)
+            _write_record(experiment.trials.values(), best, fn_args.model_run_dir)
+        experiment.export(best)
     if trial_class.is_script and is_chief():  # in a pipeline, all go when the model is published
-        _delete_unwanted(finished, settings)
+        _delete_unwanted(experiment.trials.values(), settings)
 
 
-def _train_one_after_another(
-    experiment: ExperimentRun, queue: Queue, locks: contextlib.ExitStack
-) -> list[KeptTrial]:
-    trials: dict[int, KeptTrial] = {}
-    while (stretch := queue.take()) is not None:
-        number = stretch.trial.trial_id
-        if number not in trials:
-            trials[number] = experiment.open(stretch.trial, locks)
-        queue.ended(number, experiment.train(trials[number], stretch))
-    return [trials[number] for number in sorted(trials)]
-
-
-def _delete_unwanted(finished: list[KeptTrial], settings: ExperimentSettings) -> None:
+def _delete_unwanted(finished: Iterable[TrialState], settings: ExperimentSettings) -> None:
     """Deletes the checkpoints that `checkpoint_storage` does not ask for, as Determined did."""
-    storage = settings.raw.get("checkpoint_storage") or {}
-    of_all, of_each, latest = (
-        int(storage.get(f"save_{name}", default))
-        for name, default in (("experiment_best", 0), ("trial_best", 1), ("trial_latest", 1))
-    )
-    sign = 1 if settings.searcher.smaller_is_better else -1
+    storage, sign = settings.checkpoint_storage, 1 if settings.searcher.smaller_is_better else -1
     measured = [trial for trial in finished if trial.progress.best is not None]
     measured.sort(key=lambda trial: sign * (trial.progress.best or 0.0))
+    wanted = measured[: storage.save_experiment_best]
     for trial in finished:
-        unwanted = [] if of_each or trial in measured[:of_all] else [trial.best]
-        for manager in unwanted if latest else [*unwanted, trial.latest]:
-            gfile().rmtree(manager.directory)
+        if not storage.save_trial_best and trial not in wanted:
+            gfile().rmtree(trial.best.directory)
+        if not storage.save_trial_latest:
+            gfile().rmtree(trial.latest.directory)
 
 
 def _source(settings: ExperimentSettings, fn_args: Any) -> str | None:
-    """Returns the model that trials start from, where the searcher names another experiment's."""
+    """Returns the model that trials start from, if the searcher names another experiment."""
     fields = ("source_trial_id", "source_checkpoint_uuid")
-    named = [name for name in fields if settings.searcher.options.get(name) is not None]
+    named = [name for name in fields if getattr(settings.searcher, name) is not None]
     base_model: str | None = getattr(fn_args, "base_model", None)
     if named and not base_model:
         raise ConfigurationError(
@@ -166,24 +161,10 @@ def _source(settings: ExperimentSettings, fn_args: Any) -> str | None:
     return base_model if named else None
 
 
-def _best(trials: list[KeptTrial], settings: ExperimentSettings) -> KeptTrial:
-    finished = [trial for trial in trials if trial.error is None]
-    if not finished:
-        raise TrainingError(f"All trials failed, {len(trials)}. The last error: {trials[-1].error}")
-    best = finished[0]
-    for trial in finished[1:]:
-        value = trial.progress.best
-        if value is not None and settings.searcher.is_better(value, best.progress.best):
-            best = trial
-    return best
-
-
-def _write_record(finished: list[KeptTrial], best: KeptTrial, model_run_dir: str) -> None:
+def _write_record(finished: Iterable[TrialState], best: TrialState, model_run_dir: str) -> None:
     record = [
         {
-            "trial_id": trial.run.trial_id,
-            "hparams": dict(trial.run.hparams),
-            "seed": trial.run.seed,
+            **trial.result()["trial"],
             "batches": trial.progress.batches,
             "best": trial.progress.best,
             "best_at": trial.progress.best_at,
@@ -193,4 +174,307 @@ def _write_record(finished: list[KeptTrial], best: KeptTrial, model_run_dir: str
         }
         for trial in finished
     ]
-    write_whole(os.path.join(model_run_dir, "trials.json"), json.dumps(record, indent=2))
+    write_whole(os.path.join(model_run_dir, "trials.json"), json.dumps(_plain(record), indent=2))
+
+
+def _plain(value: Any) -> Any:
+    """Returns what JSON can hold: NumPy's values as Python's, NaN and infinity as strings."""
+    if isinstance(value, Mapping):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _plain(value.tolist())
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+@dataclasses.dataclass
+class TrialState:
+    """A trial, its checkpoints and its progress.
+
+    Attributes:
+        error: the error that it failed with after all restarts.
+    """
+
+    run: TrialRun
+    latest: CheckpointManager
+    best: CheckpointManager
+    progress: TrialProgress
+    error: str | None = None
+
+    def result(self) -> dict[str, Any]:
+        """Returns what another process has to know of the trial, as `to_json` takes it."""
+        trial = {
+            "trial_id": self.run.trial_id,
+            "hparams": dict(self.run.hparams),
+            "seed": self.run.seed,
+        }
+        progress = dataclasses.asdict(self.progress)
+        return {"trial": trial, "progress": progress, "error": self.error}
+
+    def exported(self) -> TrialRun:
+        """Returns the trial at the checkpoint to export: its best one, else its last."""
+        for manager in (self.best, self.latest):
+            saved = manager.latest()
+            if saved is not None:
+                return _at(self.run, saved.step, saved.path)
+        return self.run
+
+
+class ExperimentRun:
+    """A running experiment: everything that its trials have in common.
+
+    Attributes:
+        trials: by number.
+    """
+
+    def __init__(
+        self,
+        trial_class: type[Trial],
+        settings: ExperimentSettings,
+        fn_args: Any,
+        locks: contextlib.ExitStack,
+    ) -> None:
+        """Takes what keeps the checkpoints of its trials locked."""
+        self.trials: dict[int, TrialState] = {}
+        self._trial_class, self._settings, self._fn_args = trial_class, settings, fn_args
+        self._locks = locks
+        self._base_model = _source(settings, fn_args)
+        self._exports = True  # whether this part of the cluster exports
+        self._exported: tuple[int, str | None] | None = None  # the trial, and its checkpoint
+
+    def train(self, search: Search, part: ClusterPart) -> None:
+        """Trains the trials of a part of the cluster; part 0 then has those of all."""
+        directory, self._exports = self._fn_args.checkpoint_dir, part.number == 0
+        if part.number and part.written(directory) is not None:
+            return
+        self._train_all(search.steps(part.number, part.count))
+        if part.number:
+            self._locks.close()
+            if is_chief():  # of the part
+                part.write(directory, [trial.result() for trial in self.trials.values()])
+        elif part.count > 1:
+            logs = self._fn_args.model_run_dir
+            results = part.results_of_others(directory, logs) if is_chief() else []
+            for result in distributed.gather(results)[0]:
+                slots = self._settings.resources.slots_per_trial
+                run = TrialRun(config=self._settings.raw, slots=slots, **result["trial"])
+                self._open(run, TrialProgress(**result["progress"])).error = result["error"]
+            self.trials = dict(sorted(self.trials.items()))
+
+    def best(self) -> TrialState:
+        """Returns the best trial that has not failed, or the first where nothing is measured.
+
+        Raises:
+            TrainingError: all have failed.
+        """
+        trials = [*self.trials.values()]
+        finished = [trial for trial in trials if trial.error is None]
+        if not finished:
+            raise TrainingError(
+                f"All trials failed, {len(trials)}. The last error: {trials[-1].error}"
+            )
+        best, *others = finished
+        for trial in others:
+            value = trial.progress.best
+            if value is not None and self._settings.searcher.is_better(value, best.progress.best):
+                best = trial
+        return best
+
+    def export(self, trial: TrialState, controller: Controller | None = None) -> None:
+        """Exports a trial, unless it is what was exported last.
+
+        Args:
+            trial: the best one.
+            controller: the controller that has trained it. Without one, after a restart or from
+                another part of the cluster, the trial is built again.
+        """
+        exported, target = trial.exported(), self._fn_args.serving_model_dir
+        key = exported.trial_id, exported.checkpoint_dir
+        if key == self._exported:
+            return
+        self._exported = None
+        if gfile().exists(target):  # of a trial that was the best before
+            gfile().rmtree(target)
+        with current(exported), contextlib.ExitStack() as stack:
+            if controller is not None:
+                controller.export(self._fn_args, exported.checkpoint_dir)
+            else:
+                controller = self._trial_class.open_controller(exported)
+                stack.callback(controller.close)
+                controller.export(self._fn_args)
+        self._exported = key
+
+    def _train_all(self, steps: Steps) -> None:
+        stretch = next(steps, None)
+        while stretch is not None:
+            number = stretch.trial.trial_id
+            trial = self.trials.get(number) or self._open(stretch.trial)
+            try:
+                stretch = steps.send(self._train(trial, stretch))
+            except StopIteration:
+                break
+
+    def _open(self, trial: TrialRun, progress: TrialProgress | None = None) -> TrialState:
+        """Opens the checkpoints of a trial.
+
+        Its `progress` is how far it was known to be; a checkpoint may be of a later step.
+        """
+        trial, writes = dataclasses.replace(trial, base_model=self._base_model), is_chief()
+        if writes:
+            log_dir = os.path.join(self._fn_args.model_run_dir, "trials", str(trial.trial_id))
+            trial = dataclasses.replace(trial, log_dir=log_dir)
+        folder = os.path.join(self._fn_args.checkpoint_dir, f"trial-{trial.trial_id}")
+        latest, best = (
+            self._locks.enter_context(
+                CheckpointManager(os.path.join(folder, name), max_to_keep=count, writes=writes)
+            )
+            for name, count in (("latest", 2), ("best", 1))
+        )
+        saved = latest.latest()
+        _check_seen_by_all(saved, latest.directory)
+        if progress is None or (saved is not None and saved.step > progress.batches):
+            progress = _progress_of(saved)
+        opened = self.trials[trial.trial_id] = TrialState(trial, latest, best, progress)
+        return opened
+
+    def _train(self, trial: TrialState, stretch: Stretch) -> float:
+        """Brings a trial to the end of a stretch; returns its metric, as `Search` takes it.
+
+        Where `max_restarts` is given, a trial that fails goes on so many times from its last
+        checkpoint; one of several that fails again is left to itself.
+        """
+        settings = self._settings
+        schedule = TrialSchedule(
+            settings, lambda: self._trial_class.global_batch_size(trial.run), stretch.length
+        )
+        for left in reversed(range(settings.max_restarts + 1)):
+            try:
+                self._continue(trial, schedule)
+                break
+            except Exception as error:
+                # Other workers wait for one that fails; the launcher starts all of them anew.
+                if (
+                    distributed.size() > 1
+                    or not settings.max_restarts
+                    or isinstance(error, UnknownMetricError)
+                ):
+                    raise
+                _logger.exception("Trial %d failed; restarts left: %d", trial.run.trial_id, left)
+                trial.progress = _progress_of(trial.latest.latest())
+                if not left:
+                    if settings.searcher.name == "single":
+                        raise
+                    trial.error = f"{type(error).__name__}: {error}"
+        at_end = [
+            entry["validation"]
+            for entry in trial.progress.history
+            if "validation" in entry and entry["batches"] == schedule.max_batches
+        ]
+        # Workers that share a validation all use the metrics of the chief.
+        metrics = distributed.gather(at_end[-1] if at_end else None)[0]
+        value = (metrics or {}).get(settings.searcher.metric)
+        if not isinstance(value, numbers.Real) or not math.isfinite(value):
+            return math.inf
+        return float(value) if settings.searcher.smaller_is_better else -float(value)
+
+    def _continue(self, trial: TrialState, schedule: TrialSchedule) -> None:
+        """Trains from the last checkpoint of a trial; does nothing if it is at the end already.
+
+        A trial that is the best so far is exported at once: building it again could build
+        something else.
+        """
+        progress, saved = trial.progress, trial.latest.latest()
+        if next_work(schedule, progress, stop_requested=progress.stopped) is None:
+            return
+        number = trial.run.trial_id
+        _logger.info("Trial %d: %s", number, dict(trial.run.hparams))
+        start = trial.run = downloaded(self._trial_class, trial.run)
+        if saved:
+            _logger.info("Trial %d goes on after %d batches", number, progress.batches)
+            start = _at(start, progress.batches, saved.path)
+        with current(start), contextlib.ExitStack() as stack, _reporting(start) as report:
+            controller = self._trial_class.open_controller(start)
+            stack.callback(controller.close)
+            run(
+                controller,
+                schedule,
+                progress,
+                save=functools.partial(_save, trial.latest, controller),
+                save_best=functools.partial(_save, trial.best, controller),
+                report=report,
+            )
+            if self._exports and distributed.gather(self.best() is trial)[0]:
+                try:
+                    self.export(trial, controller)
+                except Exception as error:  # another may win; at the end it is raised again
+                    if distributed.size() > 1:  # the others may have exported it
+                        raise
+                    _logger.warning("Trial %d is the best so far, but: %s", number, error)
+
+
+def _progress_of(saved: SavedCheckpoint | None) -> TrialProgress:
+    return TrialProgress(**saved.metadata) if saved else TrialProgress()
+
+
+def _save(manager: CheckpointManager, controller: Controller, progress: TrialProgress) -> None:
+    """Saves in all workers, as strategies want it; what all but the chief write is thrown away."""
+    saved = manager.latest()
+    is_new = saved is None or saved.step < progress.batches
+    if distributed.gather(is_new)[0]:  # a resumed run meets its own checkpoint
+        manager.save(progress.batches, controller.save, dataclasses.asdict(progress))
+        distributed.barrier("at a checkpoint")  # which all can read now
+
+
+def _check_seen_by_all(saved: SavedCheckpoint | None, directory: str) -> None:
+    connected = distributed.runtime()
+    if connected is not None:
+        connected.agree(
+            "at the start of a trial",
+            {"a checkpoint of step": saved and saved.step},
+            lambda found: (
+                f"The workers do not see the same checkpoints in {directory}: {found}. Expected "
+                "the pipeline root to be mounted everywhere under the same path."
+            ),
+        )
+
+
+def _at(trial: TrialRun, batches: int, checkpoint_dir: str) -> TrialRun:
+    return dataclasses.replace(trial, batches_trained=batches, checkpoint_dir=checkpoint_dir)
+
+
+@contextlib.contextmanager
+def _reporting(trial: TrialRun) -> Iterator[Callable[[int, str, Mapping[str, Any]], None]]:
+    """Yields a function that writes metrics to the log, and to event files below `log_dir`.
+
+    Without one, in all workers but the chief, it does nothing.
+    """
+    if trial.log_dir is None:
+        yield lambda batches, kind, metrics: None
+        return
+    with distributed.eager_mode():  # code of TensorFlow 1 turns it off
+        writers = {
+            kind: tf.summary.create_file_writer(f"{trial.log_dir}/{kind}")
+            for kind in ("training", "validation")
+        }
+
+    def report(batches: int, kind: str, metrics: Mapping[str, Any]) -> None:
+        scalars = {n: float(v) for n, v in metrics.items() if isinstance(v, numbers.Real)}
+        shown = ", ".join(f"{name} {value:.6g}" for name, value in scalars.items())
+        _logger.info("Trial %d, batch %d, %s: %s", trial.trial_id, batches, kind, shown)
+        # The TensorBoard callback of Keras decides for the whole process when to write.
+        with (
+            distributed.eager_mode(),
+            tf.summary.record_if(True),
+            writers[kind].as_default(step=batches),
+            np.errstate(over="ignore"),  # a loss that explodes is infinite there
+        ):
+            for name, value in scalars.items():
+                tf.summary.scalar(name, np.float32(value))
+            writers[kind].flush()
+
+    yield report

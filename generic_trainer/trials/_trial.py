@@ -1,4 +1,4 @@
-"""Trials: samples of the hyperparameters, and what the user's code may ask about its own.
+"""Trials: samples of the hyperparameters, and the functions by which user code reads its own.
 
 An experiment has one or several (`_search`); a script or a notebook has one (`sole_trial`).
 """
@@ -8,16 +8,16 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from generic_trainer.errors import ConfigurationError, ModuleFileError
-from generic_trainer.trials._config import ExperimentConfig
-from generic_trainer.trials._fields import checked
-from generic_trainer.trials._hyperparameters import parse_hyperparameters, sample
+from generic_trainer.trials._config import ExperimentConfig, check_fields
+from generic_trainer.trials._hyperparameters import sample
 from generic_trainer.trials._loop import Controller
 from generic_trainer.user_code import loaded_modules
 
@@ -37,9 +37,10 @@ class TrialRun:
         batches_trained: where to go on; 0 at the start.
         checkpoint_dir: the checkpoint to go on from; None at the start.
         log_dir: where event files of this trial go; None outside of an experiment.
-        parent: the trial of a population whose copy this is.
-        base_model: the SavedModel whose weights it starts with; None is with those of its own.
-        download_dir: what the module's `download_data` returned.
+        base_model: the SavedModel whose weights it starts with, if any.
+        download_dir: the result of the module's `download_data`.
+        managed_training: whether the harness trains. Without it, what `wrap_model` and the like
+            are given comes back unchanged, to be used in a script or a notebook.
     """
 
     trial_id: int
@@ -51,119 +52,50 @@ class TrialRun:
     batches_trained: int = 0
     checkpoint_dir: str | None = None
     log_dir: str | None = None
-    parent: int | None = None
     base_model: str | None = None
     download_dir: str | None = None
+    managed_training: bool = True
+
+    @functools.cached_property
+    def experiment_config(self) -> ExperimentConfig:
+        """The experiment configuration, with defaults for fields that it leaves out."""
+        return ExperimentConfig.with_defaults(self.config)
 
     @property
-    def slots_here(self) -> int:
-        """Devices that this process trains on."""
-        return self.slots // self.workers
+    def trial_seed(self) -> int:
+        """The seed, by its name in Determined."""
+        return self.seed
+
+    @property
+    def det_trial_id(self) -> str:
+        """The number as a string; empty outside of an experiment."""
+        return str(self.trial_id) if self.managed_training else ""
 
 
-class EnvContext:
-    """A trial and where it runs; with `HorovodContext` what Determined's contexts were made of.
-
-    A class of the user's that derives from a context is called with both, and hands them on::
-
-        class MyContext(TFKerasTrialContext):
-            def __init__(self, env, hvd_config):
-                super().__init__(env, hvd_config)
-
-    Attributes:
-        run: the trial.
-        experiment_config: as the user wrote it.
-        hparams: this trial's values.
-        trial_seed: of this trial.
-        managed_training: whether the harness trains.
-        test_mode: whether it trains one batch only.
-        det_trial_id: "1", "2", ...; empty outside of an experiment.
-        det_experiment_id: "1"; empty outside of an experiment.
-
-    Source: `determined.EnvContext` of Determined 0.12 and 0.13.
-    """
-
-    def __init__(
-        self,
-        *,
-        experiment_config: Mapping[str, Any],
-        hparams: Mapping[str, Any],
-        trial_seed: int = 0,
-        managed_training: bool = True,
-        det_trial_id: str = "",
-        det_experiment_id: str = "",
-        **others: Any,
-    ) -> None:
-        """Takes what the original took, of which `others` say nothing here, but can be asked."""
-        self.__dict__.update(others)
-        self.experiment_config = ExperimentConfig(experiment_config)
-        self.hparams = dict(hparams)
-        self.trial_seed = trial_seed
-        self.managed_training = managed_training
-        self.test_mode = bool(others.get("test_mode"))
-        self.det_trial_id, self.det_experiment_id = det_trial_id, det_experiment_id
-        self.run = TrialRun(
-            trial_id=int(det_trial_id or 1),
-            config=self.experiment_config,
-            hparams=self.hparams,
-            seed=trial_seed,
-            slots=self.experiment_config.slots_per_trial(),
-        )
-
-    @classmethod
-    def of(cls, run: TrialRun, *, managed_training: bool = True) -> EnvContext:
-        """Returns that of a trial."""
-        env = cls(
-            experiment_config=run.config,
-            hparams=run.hparams,
-            trial_seed=run.seed,
-            managed_training=managed_training,
-            det_trial_id=str(run.trial_id) if managed_training else "",
-            det_experiment_id="1" if managed_training else "",
-            latest_checkpoint=run.checkpoint_dir,
-        )
-        env.run = run
-        return env
+# A trial and where it runs, by its name in Determined. A class of the user's that derives from a
+# context is called with (env, hvd_config), and hands both on.
+EnvContext = TrialRun
 
 
-@dataclasses.dataclass(frozen=True)
-class HorovodContext:
-    """How the slots of a trial add up gradients: `optimizations` of the configuration.
+class HorovodContext(NamedTuple):
+    """How the slots of a trial add up gradients; a step is always that of one batch.
 
     Attributes:
         use: whether there are several processes.
-        aggregation_frequency: batches whose gradients make one step.
-        average_aggregated_gradients: whether these are averaged, or else summed up.
 
     Source: `determined.horovod.HorovodContext` of Determined 0.12 and 0.13.
     """
 
     use: bool = False
     aggregation_frequency: int = 1
-    fp16_compression: bool = False
-    grad_updates_size_file: str | None = None
     average_aggregated_gradients: bool = True
-    average_training_metrics: bool = False
-
-    @classmethod
-    def of(cls, run: TrialRun) -> HorovodContext:
-        """Returns what the configuration of a trial says."""
-        given = run.config.get("optimizations") or {}
-        return cls(
-            use=run.workers > 1,
-            aggregation_frequency=int(given.get("aggregation_frequency") or 1),
-            fp16_compression=bool(given.get("gradient_compression")),
-            grad_updates_size_file=given.get("grad_updates_size_file"),
-            average_aggregated_gradients=given.get("average_aggregated_gradients") is not False,
-            average_training_metrics=bool(given.get("average_training_metrics")),
-        )
 
 
 class Trial:
     """What the base classes of the trial APIs have in common.
 
     Attributes:
-        is_script: whether a script builds the trial, in a job of its own on a cluster.
+        is_script: whether a script builds the trial, as a job on a cluster.
     """
 
     is_script = False
@@ -178,7 +110,7 @@ class Trial:
         """Returns what turns records into batches: the hyperparameter of that name.
 
         Raises:
-            ConfigurationError: there is none, or it is no whole number.
+            ConfigurationError: it is missing, or not a whole number.
         """
         names = ("global_batch_size", "batch_size")
         size = next((run.hparams[name] for name in names if name in run.hparams), None)
@@ -223,7 +155,7 @@ class HparamsTrial(Trial):
                 f"{LOADERS}(experiment_config, hparams)",
                 path=code_file(name),
             )
-        return make(ExperimentConfig.with_defaults(run.config), dict(run.hparams))
+        return make(run.experiment_config, dict(run.hparams))
 
 
 def trial_classes(module: ModuleType) -> list[type[Any]]:
@@ -251,8 +183,8 @@ def chosen_class(module: ModuleType, entrypoint: str | None) -> type[Any]:
     if len(found) > 1:
         names = ", ".join(sorted(trial.__name__ for trial in found))
         raise ModuleFileError(
-            f"Module {module.__name__!r} defines several trials ({names}) and no run_fn that says "
-            f"which to run: add `run_fn = run_fn_from_trial({found[-1].__name__})`, from "
+            f"Module {module.__name__!r} defines several trials ({names}) and no run_fn "
+            f"that chooses one: add `run_fn = run_fn_from_trial({found[-1].__name__})`, from "
             "generic_trainer.trials, or name one as `entrypoint` of the experiment configuration: "
             f'"{module.__name__}:{found[-1].__name__}"'
         )
@@ -265,10 +197,10 @@ def sole_trial(config: Mapping[str, Any]) -> TrialRun:
     Raises:
         ConfigurationError: a hyperparameter is none.
     """
-    kept = {name: part for name, part in checked(config).items() if name not in _CLUSTER_ONLY}
-    seed = ExperimentConfig(kept).experiment_seed()
-    hparams = sample(parse_hyperparameters(kept.get("hyperparameters") or {}), seed)
-    return TrialRun(trial_id=1, config=kept, hparams=hparams, seed=seed)
+    checked = check_fields(config)
+    kept = {name: part for name, part in config.items() if name not in _CLUSTER_ONLY}
+    seed = checked.reproducibility.experiment_seed
+    return TrialRun(1, config=kept, hparams=sample(checked.hyperparameters, seed), seed=seed)
 
 
 _current: contextvars.ContextVar[TrialRun] = contextvars.ContextVar("current_trial")
@@ -276,7 +208,7 @@ _current: contextvars.ContextVar[TrialRun] = contextvars.ContextVar("current_tri
 
 @contextlib.contextmanager
 def current(run: TrialRun) -> Iterator[None]:
-    """Makes a trial the one that the functions below tell about."""
+    """Makes a trial the one that the functions below return values of."""
     token = _current.set(run)
     try:
         yield
@@ -290,7 +222,7 @@ def get_experiment_config() -> ExperimentConfig:
     Raises:
         ConfigurationError: no trial is running.
     """
-    return ExperimentConfig.with_defaults(_running().config)
+    return _running().experiment_config
 
 
 def get_data_config() -> dict[str, Any]:
@@ -319,7 +251,7 @@ def get_hyperparameter(name: str) -> Any:
     """
     found = get_hyperparameters()
     if name not in found:
-        raise ConfigurationError(f"There is no hyperparameter {name!r}; there are {sorted(found)}")
+        raise ConfigurationError(f"Unknown hyperparameter {name!r}; known are {sorted(found)}")
     return found[name]
 
 
@@ -347,16 +279,27 @@ def get_download_data_dir() -> str:
 
 
 def downloaded(trial_class: type[Trial], run: TrialRun) -> TrialRun:
-    """Returns the trial with the directory of `download_data`, where its module defines that."""
+    """Returns a trial of PEDL with the directory that its module's `download_data` returns.
+
+    A function of that name that does not take (experiment_config, hparams) is the user's own.
+    """
     download = module_function(trial_class, "download_data")
-    if download is None or run.download_dir is not None:
+    if (
+        download is None
+        or run.download_dir is not None
+        or not issubclass(trial_class, HparamsTrial)
+    ):
         return run
-    config = ExperimentConfig.with_defaults(run.config)
-    return dataclasses.replace(run, download_dir=download(config, dict(run.hparams)))
+    arguments = run.experiment_config, dict(run.hparams)
+    try:
+        inspect.signature(download).bind(*arguments)
+    except TypeError:
+        return run
+    return dataclasses.replace(run, download_dir=download(*arguments))
 
 
 def code_file(module: str) -> str | None:
-    """Returns the file of a module; None if it has none, in a notebook say."""
+    """Returns the file of a module; None if it has none, as in a notebook."""
     return getattr(sys.modules.get(module), "__file__", None)
 
 

@@ -3,10 +3,10 @@
 ::
 
     ConfigurationError (ValueError)
-    ├── CheckFailedError              a rule of the trial API was not kept
+    ├── CheckFailedError              a rule of the trial API is broken
     ├── InvalidArgumentsError         the same, where the original asserted (AssertionError)
-    └── InvalidExperimentException    the order of calls or the configuration makes no sense
-        └── InvalidDataTypeException  a data loader returned something that is no data
+    └── InvalidExperimentException    the order of calls or the configuration cannot work
+        └── InvalidDataTypeException  a data loader returned something else than data
 
     import generic_trainer.trials as det
 
@@ -30,7 +30,7 @@ __all__ = [
 
 
 class CheckFailedError(ConfigurationError):
-    """A rule of the trial API was not kept."""
+    """A rule of the trial API is broken."""
 
 
 class InvalidArgumentsError(ConfigurationError, AssertionError):
@@ -38,7 +38,7 @@ class InvalidArgumentsError(ConfigurationError, AssertionError):
 
 
 class InvalidExperimentException(ConfigurationError):
-    """Calls came in an order, or with a configuration, that makes no sense."""
+    """Calls came in an order, or with a configuration, that cannot work."""
 
 
 class InvalidDataTypeException(InvalidExperimentException):

@@ -1,6 +1,6 @@
-"""The names of `determined.horovod`: `hvd`, for where a process stands, and `HorovodContext`.
+"""The names of `determined.horovod`: `hvd`, for the place of a process, and `HorovodContext`.
 
-The slots of a trial are the workers of the component; there is no Horovod among them.
+The slots of a trial are the workers of the component; Horovod is not used.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from generic_trainer.trials._trial import HorovodContext
 __all__ = ["HorovodContext", "hvd"]
 
 
-def _local_rank() -> int:
-    size = distributed.size()
-    return DistributedContext.of_processes(size).get_local_rank() if size > 1 else 0
-
-
-# Of `horovod.tensorflow`. `init` does nothing: the launcher has started what is needed.
+# Of `horovod.tensorflow`. `init` does nothing: the launcher has started all processes.
 hvd = SimpleNamespace(
-    init=lambda: None, rank=distributed.rank, size=distributed.size, local_rank=_local_rank
+    init=lambda: None,
+    rank=distributed.rank,
+    size=distributed.size,
+    local_rank=lambda: DistributedContext.of(
+        distributed.size(), distributed.size()
+    ).get_local_rank(),
 )

@@ -11,19 +11,11 @@ RATE = 0.1
 X = np.array([[1.0], [2.0], [3.0]], np.float32)
 
 
-def steps(
-    count: int, *, rate: float = RATE, every: int = 1, average: bool = True
-) -> Iterator[tuple[float, float]]:
-    """Yields (weight before, loss) of gradient descent, batch after batch of one record.
-
-    A step is made of every so many batches, by the sum or the mean of their gradients.
-    """
-    w = total = 0.0
+def steps(count: int) -> Iterator[tuple[float, float]]:
+    """Yields (weight before, loss) of gradient descent, batch after batch of one record."""
+    w = 0.0
     for index in range(count):
         x = float(index % 3 + 1)
         error = w * x - 2 * x
         yield w, error**2
-        total += 2 * error * x
-        if (index + 1) % every == 0:
-            w -= rate * total / (every if average else 1)
-            total = 0.0
+        w -= RATE * 2 * error * x

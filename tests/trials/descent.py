@@ -46,8 +46,9 @@ class _Controller:
     def save(self, directory):
         Path(directory, "w.json").write_text(json.dumps(self._w.tolist()))
 
-    def export(self, fn_args):
-        Path(fn_args.serving_model_dir).write_text(json.dumps(self._w.tolist()))
+    def export(self, fn_args, checkpoint_dir=None):
+        Path(fn_args.serving_model_dir).mkdir()
+        Path(fn_args.serving_model_dir, "w.json").write_text(json.dumps(self._w.tolist()))
 
     def close(self):
         pass

@@ -6,7 +6,7 @@ CONFIG = {
     "hyperparameters": {"global_batch_size": 8},
     "min_validation_period": {"batches": 5},
     "scheduling_unit": 5,
-    "searcher": {"metric": "loss", "max_length": {"batches": 10}},
+    "searcher": {"max_length": {"batches": 10}},
 }
 _HEAD = """
 import numpy as np

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.trials._config import Length, parse_experiment, read_yaml
-from generic_trainer.trials._fields import log_unused
+from generic_trainer.trials._config import Length, log_unused, parse_experiment, read_yaml
 from generic_trainer.trials._pipeline import experiment_config, tuned_values
 
 
@@ -37,7 +36,8 @@ def test_defaults():
     assert experiment.searcher.smaller_is_better
     assert experiment.scheduling_unit == 100
     assert experiment.checkpoint_policy == "best"
-    assert (experiment.seed, experiment.slots) == (0, 1)
+    assert experiment.reproducibility.experiment_seed == 0
+    assert experiment.resources.slots_per_trial == 1
     assert experiment.min_validation_period is None
     assert not experiment.perform_initial_validation
 
@@ -68,48 +68,28 @@ def test_epochs_need_to_know_how_long_one_is():
 WRONG = [
     ({"hyperparameters": [1]}, "hyperparameters must be a mapping, got [1] of type list"),
     ({"searcher": "random"}, "searcher must be a mapping, got 'random' of type str"),
-    ({"records_per_epoch": "many"}, "records_per_epoch must be a whole number, 0 or above"),
-    ({"scheduling_unit": True}, "scheduling_unit must be a whole number above 0, got True"),
-    ({"resources": {"slots_per_trial": "two"}}, "resources.slots_per_trial must be a whole number"),
-    ({"resources": {"slots_per_trial": -1}}, "slots_per_trial must be a whole number, 0 or above"),
-    ({"resources": "two"}, "resources must be a mapping, got 'two'"),
-    ({"reproducibility": {"experiment_seed": "x"}}, "experiment_seed must be a whole number, got"),
+    ({"records_per_epoch": "many"}, "records_per_epoch must be a whole number, got 'many'"),
+    ({"resources": {"slots_per_trial": -1}}, "slots_per_trial must be greater than or equal to 0"),
     ({"reproducibility": {"experiment_seed": float("inf")}}, "must be a whole number, got inf"),
-    (
-        {"searcher": {"max_trials": "x"}},
-        "searcher.max_trials must be a whole number from 1 to 1,000,",
-    ),
-    (
-        {"searcher": {"max_concurrent_trials": -1}},
-        "trials must be a whole number, 0 or above",
-    ),
-    ({"searcher": {"max_concurrent_trials": "four"}}, "max_concurrent_trials must be a whole"),
-    ({"searcher": {"smaller_is_better": "no"}}, "smaller_is_better must be true or false, got"),
-    ({"searcher": {"source_trial_id": "x"}}, "searcher.source_trial_id must be a whole number"),
+    ({"searcher": {"max_trials": 10**9}}, "max_trials must be less than or equal to 1000000, got"),
+    ({"searcher": {"smaller_is_better": "no"}}, "smaller_is_better must be True or False, got"),
     ({"searcher": {"name": "adaptve"}}, "got 'adaptve' of type str (did you mean 'adaptive'?)"),
-    ({"searcher": {"mode": "fast"}}, "must be one of conservative, standard, aggressive, got"),
-    ({"searcher": {"max_lenght": 1}}, "searcher.max_lenght is no field of it (did you mean 'max_l"),
+    ({"searcher": {"max_lenght": 1}}, "Searcher has no field 'max_lenght' (did you mean 'max_l"),
     ({"min_validation_period": {"hours": 1}}, "{'records': number}, {'epochs': number}, got"),
-    ({"optimizations": {"aggregation_frequency": 0}}, "aggregation_frequency must be a whole nu"),
-    ({"recrods_per_epoch": 5}, "recrods_per_epoch is no field of it (did you mean 'records_per_e"),
+    ({"optimizations": {"aggregation_frequency": 0}}, "aggregation_frequency must be greater than"),
+    ({"optimizations": {"aggregation_frequency": 2}}, "Multiply global_batch_size by it instead"),
+    (
+        {"recrods_per_epoch": 5},
+        "ExperimentSettings has no field 'recrods_per_epoch' (did you mean 'rec",
+    ),
     ({"hyperparameters": {"a": {"type": "uniform"}}}, "type must be one of const, categorical"),
-    ({"checkpoint_policy": "worst"}, "checkpoint_policy must be one of best, all, none"),
+    ({"checkpoint_policy": "worst"}, "checkpoint_policy must be 'best', 'all' or 'none', got"),
     ({"searcher": {"name": "grid"}}, "searcher.metric is needed: the validation metric"),
-    ({"searcher": {"name": "pbt", "metric": "a"}}, "searcher.num_rounds is needed: the searcher"),
+    ({"searcher": {"name": "pbt", "metric": "a"}}, "searcher.name must be 'single', 'random'"),
     ({}, "searcher.max_length is needed: such as {'batches': 1000}"),
-    ({"searcher.metric": "loss"}, "searcher.metric is no field of it"),
     ({"reproducibility": {"experiment_seed": True}}, "must be a whole number, got True"),
-    ({"searcher": {"max_rungs": 10**9}}, "searcher.max_rungs must be a whole number from 1 to 100"),
-    ({"searcher": {"bracket_rungs": [1, 0]}}, "a list with a whole number from 1 to 100 each, got"),
-    ({"data_layer": {"typ": "s3"}}, "data_layer.typ is no field of it (did you mean 'type'?)"),
-    (
-        {"data_layer": {"host_storage_path": 5}},
-        "data_layer.host_storage_path must be a text, got 5",
-    ),
-    (
-        {"checkpoint_storage": {"type": ["s3"]}},
-        "checkpoint_storage.type must be a text, got ['s3']",
-    ),
+    ({"searcher": {"bracket_rungs": [1, 0]}}, "bracket_rungs[1] must be greater than or equal to"),
+    ({"checkpoint_storage": {"type": ["s3"]}}, "checkpoint_storage.type must be a string, got"),
     ({"environment": {"environment_variables": {"A": "1"}}}, "must be a list of 'NAME=value', or"),
     (
         {"searcher": {"name": "adaptive", "metric": "a", "max_steps": 3, "budget": {"epochs": 9}}},
@@ -130,7 +110,7 @@ def test_all_problems_are_told_at_once():
     config["searcher"] = {"name": "random", "max_trials": "y", "x": 1}
     with pytest.raises(ConfigurationError) as caught:
         parse_experiment(config)
-    assert len(caught.value.problems) == 17
+    assert len(caught.value.problems) == 12
 
 
 def test_numbers_may_be_written_as_texts_and_as_floats():
@@ -138,7 +118,8 @@ def test_numbers_may_be_written_as_texts_and_as_floats():
         {"records_per_epoch": 1e3, "reproducibility": {"experiment_seed": "3"}},
         Length(5),
     )
-    assert (found.records_per_epoch, found.seed, found.searcher.max_length) == (1000, 3, Length(5))
+    assert (found.records_per_epoch, found.searcher.max_length) == (1000, Length(5))
+    assert found.reproducibility.experiment_seed == 3
 
 
 def test_fields_without_a_meaning_here_are_named_once(caplog):
@@ -150,7 +131,7 @@ def test_fields_without_a_meaning_here_are_named_once(caplog):
         "resources": {"agent_label": "", "priority": 3},
         "searcher": {"name": "single", "max_trials": 5, "max_steps": 3},
     }
-    log_unused(config, is_job=False)
+    log_unused(parse_experiment(config), is_job=False)
     [record] = caplog.records
     assert record.getMessage().endswith(
         ": bind_mounts, checkpoint_storage, optimizations.gradient_compression, "

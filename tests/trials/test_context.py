@@ -46,25 +46,12 @@ def test_the_configuration_answers_what_is_asked_most():
         "resources": {"slots_per_trial": 4, "native_parallel": True},
         "reproducibility": {"experiment_seed": "3"},
         "records_per_epoch": 50,
-        "min_validation_period": {"epochs": 1},
-        "data_layer": {"type": "gcs"},
-        "debug": True,
     }
     config = context(config=written).get_experiment_config()
     assert json.loads(json.dumps(config)) == config
     assert (config.batches_per_step(), config.scheduling_unit()) == (7, 7)
     assert (config.slots_per_trial(), config.native_parallel_enabled()) == (4, True)
     assert (config.experiment_seed(), config.get_records_per_epoch()) == (3, 50)
-    assert config.get_min_validation_period() == {"epochs": 1}
-    assert (config.get_data_layer_type(), config.debug_enabled()) == ("gcs", True)
-
-
-def test_what_the_configuration_leaves_out():
-    config = context().get_experiment_config()
-    assert (config.scheduling_unit(), config.slots_per_trial()) == (100, 1)
-    assert (config.experiment_seed(), config.get_records_per_epoch()) == (0, None)
-    assert config.get_min_validation_period() == {}
-    assert not (config.native_parallel_enabled() or config.debug_enabled())
 
 
 def test_functions_tell_about_the_running_trial():
@@ -75,28 +62,19 @@ def test_functions_tell_about_the_running_trial():
         assert trials.get_hyperparameters() == {"rate": 0.5}
         assert trials.get_hyperparameter("rate") == 0.5
         assert trials.get_trial_seed() == 5
-        with pytest.raises(ConfigurationError, match=r"no hyperparameter 'units'; there are"):
+        with pytest.raises(ConfigurationError, match=r"Unknown hyperparameter 'units'; known are"):
             trials.get_hyperparameter("units")
 
 
-def test_data_is_empty_by_default():
-    assert context().get_data_config() == {}
-
-
-def test_hyperparameters_are_values():
+def test_hyperparameters_are_values(caplog):
     found = context(rate=0.5)
+    assert found.get_data_config() == {}
     assert found.get_hparams() == {"global_batch_size": 10, "rate": 0.5}
     assert found.get_hparam("rate") == 0.5
-
-
-def test_an_unknown_hyperparameter():
-    with pytest.raises(ValueError, match="Could not find name 'rate' in experiment hyperparam"):
-        context().get_hparam("rate")
-
-
-def test_asking_for_the_global_batch_size_as_a_hyperparameter_warns(caplog):
-    assert context().get_hparam("global_batch_size") == 10
+    assert found.get_hparam("global_batch_size") == 10
     assert "get_per_slot_batch_size" in caplog.text
+    with pytest.raises(ValueError, match="Could not find name 'units' in experiment hyperparam"):
+        found.get_hparam("units")
 
 
 @pytest.mark.parametrize(
@@ -114,11 +92,6 @@ def test_with_native_parallel_batches_are_global():
     assert (found.get_global_batch_size(), found.get_per_slot_batch_size()) == (10, 10)
 
 
-def test_numbers_and_seed():
-    found = context()
-    assert (found.get_trial_id(), found.get_experiment_id(), found.get_trial_seed()) == (3, 1, 5)
-
-
 def test_stopping():
     found = context()
     assert found.get_stop_requested() is False
@@ -134,34 +107,24 @@ def test_distributed_is_one_process_with_all_slots():
     assert (found.get_rank(), found.get_local_rank(), found.get_num_agents()) == (0, 0, 1)
 
 
+@pytest.mark.parametrize(
+    ("fields", "kind", "message"),
+    [
+        ({"slots": 11}, AssertionError, "greater or equal to the number of slots"),
+        *[({"global_batch_size": one}, CheckFailedError, "an int") for one in ("32", 3.0, True)],
+        ({"aggregation_frequency": 2}, CheckFailedError, "aggregation_frequency under `optimiz"),
+        ({"gradient_compression": 2}, CheckFailedError, "gradient_compression under `optimiz"),
+        ({"config": {"optimizations": {"mixed_precision": "O1"}}}, CheckFailedError, "must be O0"),
+    ],
+)
+def test_what_is_refused(fields, kind, message):
+    with pytest.raises(kind, match=message):
+        context(**fields)
+
+
 def test_no_global_batch_size():
-    with pytest.raises(
-        AssertionError,
-        match="Please specify `global_batch_size` under `hyperparameters` in experiment config",
-    ):
+    with pytest.raises(AssertionError, match="Please specify `global_batch_size` under `hyperpa"):
         TrialContext(TrialRun(trial_id=1, config={}, hparams={}, seed=0))
-
-
-@pytest.mark.parametrize("size", ["32", 32.0, None, True])
-def test_a_global_batch_size_that_is_no_number(size):
-    with pytest.raises(CheckFailedError, match="must be an int"):
-        context(global_batch_size=size)
-
-
-def test_fewer_records_than_slots():
-    with pytest.raises(AssertionError, match="greater or equal to the number of slots"):
-        context(11)
-
-
-@pytest.mark.parametrize("name", ["aggregation_frequency", "gradient_compression"])
-def test_optimizations_are_no_hyperparameters(name):
-    with pytest.raises(CheckFailedError, match=f"{name} under `optimizations`"):
-        context(**{name: 2})
-
-
-def test_mixed_precision_is_refused():
-    with pytest.raises(CheckFailedError, match="must be O0"):
-        context(config={"optimizations": {"mixed_precision": "O1"}})
 
 
 class TestFromConfig:

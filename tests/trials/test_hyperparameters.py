@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from generic_trainer import trials
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials import Categorical, Constant, Double, Integer, Log
 from generic_trainer.trials._hyperparameters import grid, parse_hyperparameters, sample
@@ -35,24 +32,6 @@ def test_ranges_and_constants_are_told_apart():
     }
 
 
-def test_ranges_that_scripts_write_are_mappings():
-    written = {
-        "const": trials.Constant(value="x"),
-        "units": trials.Integer(minval=1, maxval=4),
-        "dropout": trials.Double(0.0, 0.5, count=3),
-        "rate": trials.Log(-4, -2),
-        "kind": trials.Categorical(vals=("a", "b")),
-    }
-    assert json.loads(json.dumps(written)) == written
-    assert parse_hyperparameters(written) == {
-        "const": Constant("x"),
-        "units": Integer(1, 4),
-        "dropout": Double(0.0, 0.5, count=3),
-        "rate": Log(-4, -2, 10),
-        "kind": Categorical(["a", "b"]),
-    }
-
-
 def test_samples_follow_the_seed_and_stay_within_their_ranges():
     ranges = {
         "units": Integer(1, 3),
@@ -67,12 +46,6 @@ def test_samples_follow_the_seed_and_stay_within_their_ranges():
     assert all(0.25 <= drawn["dropout"] <= 0.5 for drawn in samples)
     assert all(1e-4 <= drawn["rate"] <= 1e-2 for drawn in samples)
     assert 60 < sum(drawn["rate"] < 1e-3 for drawn in samples) < 140  # uniform in the exponent
-
-
-def test_a_further_hyperparameter_does_not_depend_on_the_order_of_names():
-    assert sample({"a": Double(0, 1), "b": Double(0, 1)}, 3) == sample(
-        {"b": Double(0, 1), "a": Double(0, 1)}, 3
-    )
 
 
 def test_a_grid_is_every_combination():

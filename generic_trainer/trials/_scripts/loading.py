@@ -2,7 +2,7 @@
 
 On a cluster, and as the module file of a pipeline, the script is run anew for each trial, while
 that is the current one, up to the line that would train and no further: `init` returns the context
-of the trial; the call that would train raises, and takes along what there is to train.
+of the trial; the call that would train raises an exception that carries the controller.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StopLoadingImplementation(BaseException):
 
     Attributes:
         controller: the trial, ready to be trained; None where there is none yet.
-        config: the experiment configuration, where there is no trial yet.
+        config: the experiment configuration, if no trial exists yet.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ def load(
         main()
     except StopLoadingImplementation as stop:
         return stop
-    except SystemExit as end:  # as `tf.app.run` ends, with what its function returns
+    except SystemExit as end:  # `tf.app.run` exits with the result of its function
         if end.code and isinstance(end.code, (int, str)):
             raise
     finally:
@@ -150,7 +150,7 @@ def run_fn_from_script(module: ModuleType) -> Callable[[Any], None]:
     """Returns the `run_fn` that runs a module as a script.
 
     1. A script with `init` or `create` is run anew for each trial, up to where it would train. Its
-       configuration is what it passes on, and over that the component's `custom_config`.
+       configuration is its own, overridden by the component's `custom_config`.
     2. One with `learn_runner.run` is run once: the call trains the Experiment and publishes.
 
     While the module is imported, what starts an experiment in it does nothing; later it finds the

@@ -4,30 +4,42 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
+import logging
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from generic_trainer.trials._fields import checked
+from generic_trainer.trials._config import check_fields
+from generic_trainer.trials._context import seed_generators
+from generic_trainer.trials._hyperparameters import Constant
 from generic_trainer.trials._loop import Controller
 from generic_trainer.trials._pipeline import current_pipeline
-from generic_trainer.trials._process import seed_generators
+from generic_trainer.trials._scripts.job import (
+    existing_context_dir,
+    new_results,
+    run_trials,
+    submit,
+)
 from generic_trainer.trials._scripts.loading import (
     StopLoadingImplementation,
     local_run,
+    one_batch_config,
     try_one_batch,
 )
-from generic_trainer.trials._scripts.submit import submit_experiment
 from generic_trainer.trials._trial import (
-    EnvContext,
     HorovodContext,
     Trial,
     TrialRun,
     code_file,
     current,
     current_run,
+    sole_trial,
 )
 from generic_trainer.user_code import is_importing
+
+_logger = logging.getLogger(__name__)
 
 C = TypeVar("C")
 Start = Callable[[Controller], None]
@@ -37,7 +49,7 @@ _FIRST_NAMES = {"submit": "cluster", "test": "local"}
 
 
 class Mode(enum.Enum):
-    """Determined 0.12 said this, first as SUBMIT and TEST; later it is `local=True, test=True`.
+    """The mode of Determined 0.12, first SUBMIT and TEST; later it is `local=True, test=True`.
 
     ``Mode("submit")`` and ``Mode("test")`` are modes too.
     """
@@ -57,7 +69,7 @@ class Init(Generic[C]):
     """`init` of an API: returns the context that its models are trained by.
 
     Attributes:
-        make_context: takes a trial, what is to be called with the controller when the script
+        make_context: takes a trial, a function to call with the controller when the script
             trains, and the file of the script.
     """
 
@@ -78,17 +90,18 @@ class Init(Generic[C]):
 
         Args:
             config: the experiment configuration.
-            local: whether to run here; then `test` must be True.
+            local: whether to train here, a single trial; its results go below
+                `checkpoint_storage`.
             test: whether to train one batch only, to see that everything fits together.
-            context_dir: the folder with the code, which is sent to the cluster.
+            context_dir: the folder with the code, which is sent to the cluster; if the script
+                trains here, its working directory from now on.
             command: the script in it and its arguments; by default the script that runs now.
             master_url: the cluster's address, `http://head:8265`; by default the environment
                 variable DET_MASTER.
             mode: a `Mode` or its value, as release 0.12 had it in place of `local` and `test`.
 
         Raises:
-            NotImplementedError: `local` without `test`.
-            InvalidExperimentException: `context_dir` is empty, or `command` is needed.
+            InvalidExperimentException: `context_dir` is not a folder, or `command` is needed.
             SystemExit: with 0, once the experiment is submitted: the rest of the script is for the
                 cluster.
         """
@@ -116,7 +129,7 @@ def create(
     Args:
         trial_def: the trial class.
         config: see `estimator.init`, as for all that follow.
-        local: whether to run here.
+        local: whether to run the experiment here.
         test: whether to train one batch only.
         context_dir: the folder with the code.
         command: the script in it and its arguments.
@@ -124,18 +137,21 @@ def create(
         mode: in place of `local` and `test`.
 
     Returns:
-        The job's name on the cluster; None after a local test.
+        The job's name on the cluster; None after a local run.
 
     Raises:
-        NotImplementedError: `local` without `test`.
-        InvalidExperimentException: `context_dir` is empty, or `command` is needed.
+        InvalidExperimentException: `context_dir` is not a folder, or `command` is needed.
     """
-    begun = _begin(config, local, test, context_dir, command, master_url, mode)
-    if isinstance(begun, str):
-        return begun
-    run, start = begun
-    with current(run):
-        start(trial_def.open_controller(run))
+    directory = os.getcwd()
+    try:
+        begun = _begin(config, local, test, context_dir, command, master_url, mode)
+        if isinstance(begun, str):
+            return begun
+        run, start = begun
+        with current(run):
+            start(trial_def.open_controller(run))
+    finally:
+        os.chdir(directory)
     return None
 
 
@@ -145,19 +161,6 @@ def test_one_batch(trial_class: type[Trial], config: Mapping[str, Any] | None = 
 
 
 test_one_batch.__test__ = False  # type: ignore[attr-defined]  # pytest takes it for one
-
-
-def init_native(controller_cls: Any, native_context_cls: type[C], *args: Any, **kwargs: Any) -> C:
-    """Returns a context of a class; the other arguments are those of `keras.init`.
-
-    Args:
-        controller_cls: not used: the context makes the controller.
-        native_context_cls: `TFKerasNativeContext`, `EstimatorNativeContext` or a subclass.
-        *args: see `Init`.
-        **kwargs: likewise.
-    """
-    make: Callable[..., C] = native_context_cls.make  # type: ignore[attr-defined]
-    return Init(make)(*args, **kwargs)
 
 
 def create_trial_instance(
@@ -174,13 +177,12 @@ def create_trial_instance(
         config: the experiment configuration.
         hparams: hyperparameters, in place of those drawn from the configuration's.
     """
-    config = checked({} if config is None else config)
-    run = local_run({**config, **({"hyperparameters": hparams} if hparams else {})})
+    run = local_run({**(config or {}), **({"hyperparameters": hparams} if hparams else {})})
     run = dataclasses.replace(run, checkpoint_dir=checkpoint_dir)
     seed_generators(run.seed)
     context_class = getattr(trial_def, "trial_context_class", None)
-    parts = (EnvContext.of(run), HorovodContext.of(run))
-    return trial_def(context_class(*parts) if context_class else dict(run.hparams))  # type: ignore[call-arg]
+    made_of = context_class(run, HorovodContext()) if context_class else dict(run.hparams)
+    return trial_def(made_of)  # type: ignore[call-arg]
 
 
 def _begin(
@@ -192,7 +194,7 @@ def _begin(
     master_url: str | None,
     mode: Mode | str | None,
 ) -> tuple[TrialRun, Start] | str:
-    """Returns a trial and what is to be done with it, or the name of a job that was submitted.
+    """Returns a trial and a function that starts it, or the name of a job that was submitted.
 
     The arguments are those of release 0.13, or those of 0.12 by position: a Mode comes second.
     """
@@ -204,7 +206,8 @@ def _begin(
         words = (value for value in (context_dir, command) if value and not _is_text(value))
         context_dir, command, master_url = folder, next(words, None), url
         test = False
-    config = checked({} if config is None else config)
+    config = {} if config is None else config
+    check_fields(config)
     run = current_run()  # on a cluster, or in a pipeline
     if run is not None:
         return run, _stop_loading
@@ -213,15 +216,33 @@ def _begin(
     if is_importing():  # into a pipeline, which runs the script later
         return local_run(config), lambda controller: controller.close()
     is_local = local if mode is None else Mode(mode) is Mode.LOCAL
-    if is_local and mode is None and not test:
-        raise NotImplementedError(
-            "local=True without test=True is not implemented: a local run trains one batch, to see "
-            "that everything fits together. Pass local=True, test=True for that, or run the "
-            "experiment in a pipeline or on a cluster."
-        )
-    if is_local:
+    if is_local and context_dir:
+        os.chdir(existing_context_dir(context_dir))
+    if is_local and (test or mode is not None):
         return local_run(config), try_one_batch
-    return submit_experiment(config, test, context_dir, command, master_url)
+    if is_local:
+        run, (_, directory) = sole_trial(config), new_results(config, "local")
+        return run, functools.partial(_train_here, run, directory)
+    config = one_batch_config(config) if test else config
+    return submit(config, context_dir, command, master_url)
+
+
+def _train_here(trial: TrialRun, directory: str, controller: Controller) -> None:
+    """Trains the trial of a script to its end, validates, and exports the model."""
+
+    class Script(Trial):
+        is_script = True
+
+        @classmethod
+        def open_controller(cls, run: TrialRun) -> Controller:
+            return controller
+
+    Script.__module__ = "__main__"
+    hparams = {name: Constant(value) for name, value in trial.hparams.items()}
+    searcher = {**(trial.config.get("searcher") or {}), "name": "single"}
+    config = {**trial.config, "hyperparameters": hparams, "searcher": searcher}
+    run_trials(Script, config, directory)
+    _logger.info("The trial is trained; results are in %s", directory)
 
 
 def _is_text(value: Any) -> bool:

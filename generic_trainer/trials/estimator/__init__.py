@@ -18,6 +18,11 @@ from generic_trainer.trials.estimator._trial import (
     init,
 )
 
+# Names of PEDL, which `trials.tensorflow` has.
+from generic_trainer.trials.estimator._trial import HparamsEstimatorTrial as HparamsEstimatorTrial
+from generic_trainer.trials.estimator._trial import wrap_dataset as wrap_dataset
+from generic_trainer.trials.estimator._trial import wrap_optimizer as wrap_optimizer
+
 __all__ = [
     "EstimatorContext",
     "EstimatorExperimentalContext",

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import abc
-import copy
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,6 @@ import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import distributed
-from generic_trainer.trials._aggregation import aggregated
 from generic_trainer.trials._context import TrialContext
 from generic_trainer.trials._dataset_cache import DatasetCache
 from generic_trainer.trials.errors import CheckFailedError
@@ -95,22 +92,16 @@ class EstimatorExperimentalContext(DatasetCache):
         """
         reduced = reducer if isinstance(reducer, MetricReducer) else _Listing(reducer)
         dtype = np.dtype(numpy_dtype)  # TensorFlow takes float for float32, NumPy for float64
-        tensors, rebuild = _flattened(metric)
-        # The slots of one process take turns: each has a reducer, and what that returned last.
-        others = 0 if isinstance(reduced, _Listing) else self._run.slots_here - 1
-        slots: list[tuple[MetricReducer, list[Any]]] = [(reduced, [])]
-        slots += [(copy.deepcopy(reduced), []) for _ in range(others)]
-        turns = itertools.cycle(slots)
+        tensors = _tensors(metric)
+        states: list[Any] = []  # of this process: the last one
 
         def accumulate(*values: Any) -> bool:
-            reducer, states = next(turns)
-            states[:] = [reducer.accumulate(rebuild(values))]
+            states[:] = [reduced.accumulate(tf.nest.pack_sequence_as(metric, values))]
             return True
 
         def reduce() -> Any:
-            of_all = distributed.gather([state for _, states in slots for state in states])
-            states = [state for worker in of_all for state in worker] or [None]
-            return np.asarray(reduced.cross_slot_reduce(states)).astype(dtype)
+            of_all = [state for worker in distributed.gather(states) for state in worker]
+            return np.asarray(reduced.cross_slot_reduce(of_all or [None])).astype(dtype)
 
         update = tf.numpy_function(accumulate, tensors, tf.bool)
         last = self._last_value  # values are read in a fixed order
@@ -130,27 +121,16 @@ class EstimatorContext(TrialContext):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Takes a trial; see `TrialContext`."""
         super().__init__(*args, **kwargs)
-        self.experimental = EstimatorExperimentalContext(
-            self._run, self._batch_sizes, managed_training=self._managed_training
-        )
+        self.experimental = EstimatorExperimentalContext(self)
         self._has_optimizer = False
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
         """Returns the optimizer; on several slots the estimator has gradients averaged.
 
         Must be called once at least; the optimizer may be None where the estimator has its own.
-        With `optimizations.aggregation_frequency` it makes a step of several batches.
-
-        Raises:
-            ConfigurationError: that is asked for, and there is no optimizer.
         """
         self._has_optimizer = True
-        if optimizer is None and self.hvd_config.aggregation_frequency > 1:
-            raise ConfigurationError(
-                "optimizations.aggregation_frequency needs the optimizer itself, but "
-                "wrap_optimizer got None. Make the one that the estimator is to use, and wrap it."
-            )
-        return aggregated(optimizer, self.hvd_config)
+        return optimizer
 
     def check_optimizer(self) -> None:
         """Raises `CheckFailedError` if no optimizer was wrapped."""
@@ -161,12 +141,12 @@ class EstimatorContext(TrialContext):
             )
 
     def resumed(self, dataset: Any) -> Any:
-        """Returns the training data without an end, from where training stands.
+        """Returns the training data without an end, from the next batch on.
 
-        Data that are no Dataset are returned as they are.
+        Data other than Datasets are returned as they are.
 
         Args:
-            dataset: what the user's input function returned.
+            dataset: the result of the user's input function.
 
         Raises:
             CheckFailedError: the data were neither wrapped nor cached, or both.
@@ -176,11 +156,8 @@ class EstimatorContext(TrialContext):
             raise CheckFailedError(_BOTH if is_cached else _NO_DATASET)
         if not isinstance(dataset, tf.data.Dataset | tf.compat.v1.data.Dataset):
             return dataset
-        if is_cached:
-            self.experimental.resume(dataset)
-            return dataset.repeat()
         # Skipping in a seeded pipeline leads to the batch that the straight run would see next.
-        return dataset.repeat().skip(self._run.batches_trained * self._run.slots_here)
+        return dataset.repeat().skip(self._run.batches_trained)
 
 
 class EstimatorTrialContext(EstimatorContext):
@@ -209,21 +186,12 @@ class _Listing(MetricReducer):
         return self._function([value for values in per_slot_metrics for value in values])
 
 
-def _flattened(metric: Any) -> tuple[list[tf.Tensor], Callable[[Sequence[Any]], Any]]:
-    """Returns the tensors of a metric, and what puts their values into its structure."""
-    if isinstance(metric, dict):
-        if not all(isinstance(name, str) for name in metric):
-            raise TypeError(f"the keys of a metric must be strings, but got {sorted(metric)}")
-        names = list(metric)
-        return _tensors(metric.values()), lambda values: dict(zip(names, values, strict=True))
-    if isinstance(metric, (list, tuple)):
-        return _tensors(metric), list
-    return _tensors([metric]), lambda values: values[0]
-
-
-def _tensors(values: Any) -> list[tf.Tensor]:
+def _tensors(metric: Any) -> list[tf.Tensor]:
+    """Returns the tensors of a metric, in the order of `tf.nest`."""
+    if isinstance(metric, dict) and not all(isinstance(name, str) for name in metric):
+        raise TypeError(f"the keys of a metric must be strings, but got {sorted(metric)}")
     try:
-        return [tf.convert_to_tensor(value) for value in values]
+        return [tf.convert_to_tensor(value) for value in tf.nest.flatten(metric)]
     except (TypeError, ValueError) as error:
         raise TypeError(
             "make_metric takes a tensor, a flat list or tuple of tensors or a dict of them, but "

@@ -33,11 +33,10 @@ from generic_trainer.training.resume import (
     set_random_state,
     write_state,
 )
+from generic_trainer.trials._context import mean_over_slots, write_code
 from generic_trainer.trials._estimator_exports import Exports, export_features
-from generic_trainer.trials._process import mean_over_slots, write_code
 from generic_trainer.trials._trial import TrialRun
-from generic_trainer.trials.estimator._summaries import plain
-from generic_trainer.trials.estimator._training import StopHook, Training
+from generic_trainer.trials.estimator._training import StopHook, Training, plain
 
 if TYPE_CHECKING:
     from generic_trainer.trials.estimator._context import EstimatorContext
@@ -49,9 +48,9 @@ _logger = logging.getLogger(__name__)
 
 
 class RunHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
-    """A `SessionRunHook` that is also told about checkpoints.
+    """A `SessionRunHook` that is also called for checkpoints.
 
-    Only the hooks of the TrainSpec are told::
+    Only the hooks of the TrainSpec are called::
 
         class Counter(RunHook):
             def on_checkpoint_load(self, checkpoint_dir):
@@ -64,7 +63,7 @@ class RunHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
     """
 
     def on_checkpoint_load(self, checkpoint_dir: str) -> None:
-        """Called once, before training starts, where it goes on from a checkpoint."""
+        """Called once, before training starts, if it goes on from a checkpoint."""
 
     def on_checkpoint_end(self, checkpoint_dir: str) -> None:
         """Called when a checkpoint is written; a file that is added here is kept with it."""
@@ -74,9 +73,16 @@ class RunHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
 
 
 class _Batches(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
-    """Counts the batches of an evaluation."""
+    """Counts the batches of an evaluation, which takes one even if no metric depends on it."""
 
     count = 0
+
+    def begin(self) -> None:
+        operations = tf.compat.v1.get_default_graph().get_operations()
+        self._taken = [one for one in operations if one.type == "IteratorGetNext"][:1]
+
+    def before_run(self, run_context: object) -> Any:
+        return tf.compat.v1.train.SessionRunArgs(self._taken)
 
     def after_run(
         self, run_context: tf.compat.v1.train.SessionRunContext, run_values: object
@@ -85,7 +91,7 @@ class _Batches(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
 
 
 class EstimatorController:
-    """One estimator, its data and where it stands."""
+    """One estimator, its data and its progress."""
 
     def __init__(
         self,
@@ -96,7 +102,6 @@ class EstimatorController:
         eval_spec: Any,
         serving_input_receiver_fns: Mapping[str, Callable[[], Any]],
         *,
-        strategy: tf.distribute.Strategy,
         code: str | None = None,
     ) -> None:
         """Builds the user's estimator anew for this run; sessions open when they are needed.
@@ -109,7 +114,7 @@ class EstimatorController:
         self._hooks = [hook for hook in train_spec.hooks or () if isinstance(hook, RunHook)]
         self._folder = ScratchFolder("estimator-")
         self._model_dir = os.path.join(self._folder.path, "model")
-        self._estimator = _rebuilt(estimator, self._model_dir, run, strategy)
+        self._estimator = _rebuilt(estimator, self._model_dir, run)
         self._exports = Exports(self._estimator, serving_input_receiver_fns, self._folder.path)
         self._training = Training(self._train, on_stop=self._note_stop)
         self._is_open = False
@@ -150,7 +155,7 @@ class EstimatorController:
         return plain(metrics)
 
     def save(self, directory: str) -> None:
-        """Writes state, exports and code; then the hooks add what they want to keep."""
+        """Writes state, exports and code; then the hooks add their files."""
         self._write_state()
         _copy_state(self._model_dir, directory)
         self._exports.copy_to(directory)
@@ -161,15 +166,15 @@ class EstimatorController:
         for hook in self._hooks:
             hook.on_checkpoint_end(directory)
 
-    def export(self, fn_args: Any) -> None:
-        """Publishes the export of the checkpoint that this trial stands at.
+    def export(self, fn_args: Any, checkpoint_dir: str | None = None) -> None:
+        """Publishes the export of a checkpoint, by default of the one that the trial started from.
 
         Without serving input receiver functions it is one for the features of the validation data.
 
         Raises:
             ExportError: there are none, and the estimator cannot predict from these features.
         """
-        checkpoint, folder = self._run.checkpoint_dir, self._folder.path
+        checkpoint, folder = checkpoint_dir or self._run.checkpoint_dir, self._folder.path
         if checkpoint is None:
             self._write_state()
         if self._exports.names:
@@ -183,15 +188,17 @@ class EstimatorController:
         export_features(self._estimator, self._eval_spec.input_fn, folder, fn_args)
 
     def close(self) -> None:
-        """Ends training, tells the hooks, and deletes the estimator's directory."""
-        with contextlib.ExitStack() as stack:  # all of it, whatever fails, from last to first
+        """Ends training, calls the hooks, and deletes the estimator's directory."""
+        with (
+            contextlib.ExitStack() as stack
+        ):  # all callbacks run, from last to first, even if one fails
             stack.callback(self._folder.close)
             for hook in reversed(self._hooks if self._is_open else []):
                 stack.callback(hook.on_trial_close)
             stack.callback(self._training.close)
 
     def _open(self) -> None:
-        """Goes to where the trial stands, before its first work."""
+        """Restores the checkpoint of the trial, before its first work."""
         if self._is_open:
             return
         self._is_open = True
@@ -244,14 +251,11 @@ def _copy_state(source: str, target: str) -> None:
             gfile().copy(os.path.join(source, name), os.path.join(target, name), overwrite=True)
 
 
-def _rebuilt(
-    estimator: Any, model_dir: str, run: TrialRun, strategy: tf.distribute.Strategy
-) -> Any:
+def _rebuilt(estimator: Any, model_dir: str, run: TrialRun) -> Any:
     """Returns the user's estimator with a configuration for this trial.
 
-    Checkpoints are not written periodically, but when the trial says so. Sessions place softly
-    where the user's `session_config` does not decide. An evaluation takes one device, so that it is
-    one pass.
+    Checkpoints are not written periodically, but when the trial asks for one. Sessions place softly
+    where the user's `session_config` does not decide. One device trains and evaluates.
     """
     config = estimator.config.replace(
         model_dir=model_dir,
@@ -259,7 +263,7 @@ def _rebuilt(
         save_checkpoints_steps=None,
         save_checkpoints_secs=None,
         keep_checkpoint_max=1,
-        train_distribute=strategy if run.slots_here > 1 else None,
+        train_distribute=None,
         eval_distribute=None,
     )
     return tf_estimator.Estimator(

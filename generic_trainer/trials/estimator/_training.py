@@ -1,7 +1,10 @@
-"""One `Estimator.train` in portions, and the hooks that this takes.
+"""One `Estimator.train` in portions, its hooks, and the summaries that it reports.
 
 `Estimator.train` runs from the first batch to the last and calls hooks on the way. Between two
 workloads a trial validates and saves with the session that it has open: a hook has to wait there.
+
+A summary, such as a learning rate that is computed from the step counter, is read in the same
+`Session.run` that changes the counter, and nothing orders the two. Here the summary comes first.
 """
 
 from __future__ import annotations
@@ -10,16 +13,24 @@ import contextvars
 import logging
 import os
 import queue
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from generic_trainer._core import internals
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.training.resume import stateful_draws_of_graph
-from generic_trainer.trials.estimator._summaries import Summaries
+from generic_trainer.trials._context import average
+
+# Operations whose first inputs are a tag and a value.
+_SUMMARIES = ("ScalarSummary", "TensorSummaryV2")
+_LOSS, _RENAMED_LOSS = "loss", "loss_1"
+# What optimizers, counters and moving averages do to variables; initialisers and savers assign.
+_UPDATE = re.compile(r"(Resource)?(Sparse)?Apply|(Resource)?Scatter|Assign(Add|Sub)")
 
 _logger = logging.getLogger(__name__)
 
@@ -41,7 +52,7 @@ class Training(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         self._coroutine = Coroutine(lambda: train(self))
         self._on_stop = on_stop
         self._session: Any = None
-        self._results: list[Any] = []  # what the summaries yielded, for each batch of this portion
+        self._results: list[Any] = []  # values of the summaries, for each batch of this portion
         self._batches_left = 0
         self._in_batch = self._has_ended = self._data_ended = False
 
@@ -133,7 +144,7 @@ class Training(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
             run_context.request_stop()
 
     def end(self, session: Any) -> None:
-        """Keeps the session open until it is saved, where it ends by itself."""
+        """Keeps the session open until it is saved, if it ends by itself."""
         if not self._coroutine.closing:
             self._has_ended, self._data_ended = True, self._in_batch
             self._coroutine.pause()
@@ -146,7 +157,7 @@ class StopHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
     """
 
     def __init__(self, note: Callable[[], None]) -> None:
-        """Takes what is called when a hook wants to stop."""
+        """Takes the function to call when a hook wants to stop."""
         self._note = note
 
     def after_run(
@@ -161,7 +172,7 @@ class StopHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
 class Coroutine:
     """A function that pauses in the middle, at places that it does not know of.
 
-    It has a thread of its own; of it and its caller one runs at a time.
+    It runs in a thread; of it and its caller one runs at a time.
 
     Attributes:
         closing: whether `pause` will not be answered any more: the function should end.
@@ -180,7 +191,7 @@ class Coroutine:
         self._thread = threading.Thread(target=run, args=(self._run,), daemon=True)
 
     def resume(self, order: Any = None) -> Any:
-        """Lets the function go on to its next pause and returns what that was given.
+        """Resumes the function until its next pause and returns the value of that pause.
 
         The first call starts the function. When the function has ended, None is returned, or what
         it raised is raised. Its `pause` returns the `order`.
@@ -213,7 +224,97 @@ class Coroutine:
         error = None
         try:
             self._function()
-        except BaseException as raised:  # told to the caller, whatever it is
+        except BaseException as raised:  # the caller raises it
             error = raised
         self.ended = True
         self._replies.put((None, error))
+
+
+class Summaries:
+    """What a session has to yield with each batch.
+
+    Attributes:
+        fetches: tensors for `Session.run`.
+    """
+
+    def __init__(self, graph: tf.Graph) -> None:
+        """Takes a graph that is built but for this.
+
+        Scalars are packed into one tensor: a session takes its time for each that it hands out.
+        """
+        tensors = _summarised(graph)
+        self._packed = [name for name, tensor in tensors.items() if tensor.shape.rank == 0]
+        self._others = [name for name in tensors if name not in self._packed]
+        with graph.as_default(), tf.name_scope("summaries_of_a_batch"):
+            scalars = [tf.cast(tensors[name], tf.float64) for name in self._packed]
+            packed = [tf.stack(scalars)] if scalars else []
+        self.fetches = [*packed, *(tensors[name] for name in self._others)]
+        _run_before_updates(graph, [tensor.op for tensor in self.fetches])
+
+    def average(self, batches: Sequence[Sequence[Any]]) -> dict[str, Any]:
+        """Returns the unweighted mean over batches of the values of `fetches`.
+
+        A metric whose shape is not the same in all batches is left out.
+        """
+        names = [*self._packed, *self._others]
+        return average(
+            [
+                dict(zip(names, [*(batch[0] if self._packed else ()), *others], strict=True))
+                for batch in batches
+                for others in [batch[bool(self._packed) :]]
+            ]
+        )
+
+
+def plain(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Returns the metrics of an evaluation as JSON can hold them."""
+
+    def one(value: Any) -> Any:
+        if isinstance(value, bytes):
+            return value.decode(errors="replace")
+        return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
+
+    return {name: one(value) for name, value in metrics.items()}
+
+
+def _summarised(graph: tf.Graph) -> dict[str, tf.Tensor]:
+    """Returns tag → tensor for every scalar and tensor summary of a graph that is a number.
+
+    An estimator adds a summary of its loss, which is called loss_1 where the name was taken; if
+    no summary has the name then, it gets it back.
+    """
+    values = {}
+    for summary in graph.get_collection(tf.compat.v1.GraphKeys.SUMMARIES):
+        if summary.op.type not in _SUMMARIES:
+            continue
+        tag, value = tf.get_static_value(summary.op.inputs[0]), summary.op.inputs[1]
+        dtype = value.dtype
+        is_number = dtype.is_floating or dtype.is_integer or dtype.is_bool
+        if tag is not None and value.graph is graph and is_number:
+            values[tag.item().decode()] = value
+    if _LOSS not in values and _RENAMED_LOSS in values:
+        values[_LOSS] = values.pop(_RENAMED_LOSS)
+    return values
+
+
+def _run_before_updates(graph: tf.Graph, operations: list[tf.Operation]) -> None:
+    """Runs operations before variables change, so that equal seeds give equal summaries.
+
+    Updates that the operations need themselves, such as those of a streaming metric, come first as
+    they did. So may those inside of conditions and loops of TensorFlow 1.
+    """
+    needed: set[tf.Operation] = set()
+    waiting = list(operations)
+    while waiting:
+        operation = waiting.pop()
+        if operation not in needed:
+            needed.add(operation)
+            waiting += [tensor.op for tensor in operation.inputs]
+            waiting += operation.control_inputs
+    for update in graph.get_operations():
+        if (
+            _UPDATE.match(update.type)
+            and update not in needed
+            and internals.TF_CONTROL_FLOW_CONTEXT.of(update)() is None
+        ):
+            internals.TF_ADD_CONTROL_INPUTS.of(update)(operations)

@@ -1,16 +1,23 @@
-"""`EstimatorTrial`, the base class of users' trials that are estimators, and `estimator.init`."""
+"""`EstimatorTrial` of Determined and of PEDL, base classes of users' trials; `estimator.init`."""
 
 from __future__ import annotations
 
 import abc
+import contextvars
 from collections.abc import Callable
 from typing import Any
 
 from generic_trainer import estimator as tf_estimator
-from generic_trainer.trials._context import NativeContext
-from generic_trainer.trials._process import fit_to_devices, seed_generators
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.trials._context import NativeContext, fit_to_workers, seed_generators
 from generic_trainer.trials._scripts.start import Init, Start
-from generic_trainer.trials._trial import EnvContext, HorovodContext, Trial, TrialRun, code_file
+from generic_trainer.trials._trial import (
+    HorovodContext,
+    HparamsTrial,
+    Trial,
+    TrialRun,
+    code_file,
+)
 from generic_trainer.trials.estimator._context import EstimatorContext, EstimatorTrialContext
 from generic_trainer.trials.estimator._controller import EstimatorController
 
@@ -35,7 +42,9 @@ class EstimatorTrial(Trial, abc.ABC):
                 return tf.estimator.DNNClassifier([10], COLUMNS, optimizer=optimizer)
             ...
 
-    Each method is called once per trial, in the order in which they stand here.
+    Each method is called once per trial, in the order in which they are listed here. If the module
+    takes `tf1` as its TensorFlow, they run with the behavior of TensorFlow 1: without eager
+    execution, in a graph that is thrown away, and with shapes of `Dimension`s.
 
     Source: `determined.estimator.EstimatorTrial` of Determined 0.13.
     """
@@ -64,7 +73,7 @@ class EstimatorTrial(Trial, abc.ABC):
     def build_validation_spec(self) -> Any:
         """Returns a `tf.estimator.EvalSpec`.
 
-        Its `steps` are 100 batches where nothing is said; None is one pass. Exporters are not used.
+        Its `steps` are 100 batches by default; None is one pass. Exporters are not used.
         """
 
     def build_serving_input_receiver_fns(self) -> dict[str, ServingInputReceiverFn]:
@@ -78,25 +87,81 @@ class EstimatorTrial(Trial, abc.ABC):
     @classmethod
     def open_controller(cls, run: TrialRun) -> EstimatorController:
         """Builds the trial; its sessions open when they are needed."""
-        run, strategy = fit_to_devices(run, is_graph=True)
+        run, _ = fit_to_workers(run, is_graph=True)
         seed_generators(run.seed)
-        context = cls.trial_context_class(EnvContext.of(run), HorovodContext.of(run))
-        trial, arguments = cls.of_context(context)
-        return EstimatorController(
-            context,
-            run,
-            trial.build_estimator(*arguments),
-            trial.build_train_spec(*arguments),
-            trial.build_validation_spec(*arguments),
-            trial.build_serving_input_receiver_fns(*arguments),
-            strategy=strategy,
-            code=code_file(cls.__module__),
-        )
+        context = cls.trial_context_class(run, HorovodContext(run.workers > 1))
+        with tf_estimator.first_behavior(cls.__module__):
+            trial, arguments = cls.of_context(context)
+            parts = (
+                trial.build_estimator(*arguments),
+                trial.build_train_spec(*arguments),
+                trial.build_validation_spec(*arguments),
+                trial.build_serving_input_receiver_fns(*arguments),
+            )
+        code = code_file(cls.__module__)
+        return EstimatorController(context, run, *parts, code=code)
 
     @classmethod
     def of_context(cls, context: EstimatorTrialContext) -> tuple[Any, tuple[Any, ...]]:
-        """Returns the trial, and what its methods take."""
+        """Returns the trial, and the arguments of its methods."""
         return cls(context), ()
+
+
+_pedl_context: contextvars.ContextVar[EstimatorTrialContext] = contextvars.ContextVar(
+    "estimator_trial_context"
+)
+
+
+class HparamsEstimatorTrial(HparamsTrial, EstimatorTrial):
+    """A `tf.estimator.Estimator` with its data.
+
+    ::
+
+        from generic_trainer.trials.tensorflow import EstimatorTrial, wrap_dataset, wrap_optimizer
+
+        class IrisTrial(EstimatorTrial):
+            def build_estimator(self, hparams):
+                optimizer = wrap_optimizer(tf.train.AdamOptimizer(hparams["learning_rate"]))
+                return tf.estimator.DNNClassifier([10], COLUMNS, optimizer=optimizer)
+
+            def build_train_spec(self, hparams):
+                return tf.estimator.TrainSpec(lambda: wrap_dataset(read(hparams["batch_size"])))
+            ...
+
+    Source: the documentation of PEDL's EstimatorTrial.
+    """
+
+    def build_serving_input_receiver_fns(  # type: ignore[override]
+        self, hparams: dict[str, Any]
+    ) -> dict[str, Callable[..., Any]]:
+        """Returns name → serving input receiver function."""
+        return {}
+
+    @classmethod
+    def of_context(cls, context: EstimatorTrialContext) -> tuple[Any, tuple[Any, ...]]:
+        """Returns the trial, and the arguments of its methods."""
+        _pedl_context.set(context)
+        return cls(context.get_hparams()), (context.get_hparams(),)
+
+
+def wrap_dataset(dataset: Any) -> Any:
+    """Returns this process's share of the data of the running `EstimatorTrial`."""
+    return _running().wrap_dataset(dataset)
+
+
+def wrap_optimizer(optimizer: Any) -> Any:
+    """Returns the optimizer; must be called once at least."""
+    return _running().wrap_optimizer(optimizer)
+
+
+def _running() -> EstimatorTrialContext:
+    try:
+        return _pedl_context.get()
+    except LookupError:
+        raise ConfigurationError(
+            "wrap_dataset and wrap_optimizer are for the methods of an EstimatorTrial of PEDL and "
+            "functions that these call."
+        ) from None
 
 
 class EstimatorNativeContext(EstimatorContext, NativeContext):
@@ -123,7 +188,7 @@ class EstimatorNativeContext(EstimatorContext, NativeContext):
         self._train: Callable[..., None] | None = None
 
     def train_and_evaluate(self, estimator: Any, train_spec: Any, eval_spec: Any) -> None:
-        """Trains as the experiment configuration says; see `EstimatorTrial` for the arguments."""
+        """Trains by the experiment configuration; see `EstimatorTrial` for the arguments."""
         parts = (estimator, train_spec, eval_spec)
         if self._train is None:
             tf_estimator.train_and_evaluate(*parts)
@@ -133,11 +198,11 @@ class EstimatorNativeContext(EstimatorContext, NativeContext):
     @classmethod
     def make(cls, run: TrialRun, start: Start, code: str | None) -> EstimatorNativeContext:
         """Returns the context of a script; see `Init`."""
-        run, strategy = fit_to_devices(run, is_graph=True)
+        run, _ = fit_to_workers(run, is_graph=True)
         context = cls(run)
 
         def train(*parts: Any) -> None:
-            start(EstimatorController(context, run, *parts, strategy=strategy, code=code))
+            start(EstimatorController(context, run, *parts, code=code))
 
         context._train = train
         return context

@@ -199,7 +199,7 @@ class Experiment:
             delay_secs: seconds to wait at first; by default `eval_delay_secs`.
             throttle_delay_secs: seconds between two looks; by default
                 `continuous_eval_throttle_secs`.
-            evaluate_checkpoint_only_once: whether to wait where there is no new checkpoint.
+            evaluate_checkpoint_only_once: whether to wait for a new checkpoint.
             continuous_eval_predicate_fn: is asked with the last metrics, None at first, and with
                 their `checkpoint_path` if it takes that, whether to go on.
             export: whether to call the export strategies.
@@ -210,11 +210,9 @@ class Experiment:
             The last evaluation's metrics.
         """
         self.sleep(self.eval_delay_secs if delay_secs is None else delay_secs)
-        throttle_s = (
-            self.continuous_eval_throttle_secs
-            if throttle_delay_secs is None
-            else throttle_delay_secs
-        )
+        throttle_s = throttle_delay_secs
+        if throttle_s is None:
+            throttle_s = self.continuous_eval_throttle_secs
         go_on = self._predicate(continuous_eval_predicate_fn)
         metrics: Metrics | None = None
         seen = None
@@ -237,10 +235,9 @@ class Experiment:
         export: bool = True,
     ) -> Metrics | None:
         """Evaluates each new checkpoint on the training data; see `continuous_eval`."""
-        return self.continuous_eval(
-            delay_secs, throttle_delay_secs, True, continuous_eval_predicate_fn, export,
-            name="continuous_on_train_data", input_fn=self.train_input_fn,
-        )  # fmt: skip
+        data = {"name": "continuous_on_train_data", "input_fn": self.train_input_fn}
+        given = (delay_secs, throttle_delay_secs, True, continuous_eval_predicate_fn, export)
+        return self.continuous_eval(*given, **data)  # type: ignore[arg-type]
 
     def run_std_server(self) -> None:
         """Does nothing: whoever started this process has started the servers that it needs."""
@@ -274,7 +271,7 @@ class Experiment:
         return metrics, self._export(metrics)
 
     def _predicate(self, predicate: Callable[..., bool] | None) -> Callable[[Any], bool]:
-        """Returns whether to go on after an evaluation: as the user says, and not at the end."""
+        """Returns a function: whether the user and the number of steps want to go on."""
 
         def go_on(metrics: Metrics | None) -> bool:
             asked = {}
@@ -311,7 +308,7 @@ class Experiment:
         )
 
     def _export(self, metrics: Metrics) -> list[Any]:
-        if not is_chief():  # who has evaluated the same
+        if not is_chief():  # the chief has evaluated the same
             return []
         return [
             exporter.export(

@@ -30,24 +30,13 @@ class HParams:
     Source: `tf.contrib.training.HParams` of TensorFlow 1.
     """
 
-    def __init__(self, hparam_def: None = None, model_structure: Any = None, **values: Any) -> None:
-        """Takes names and first values.
-
-        Args:
-            hparam_def: must be None; TensorFlow's message of this name is gone.
-            model_structure: kept for `get_model_structure`, and no hyperparameter.
-            **values: first values; a list must hold values of one type.
+    def __init__(self, **values: Any) -> None:
+        """Takes names and first values; a list must hold values of one type.
 
         Raises:
-            ConfigurationError: a name is taken, or `hparam_def` is given.
+            ConfigurationError: a name is taken.
         """
-        if hparam_def is not None:
-            raise ConfigurationError(
-                "HParams(hparam_def=...) needs a message that TensorFlow has no more: give names "
-                "and values, or parse_json."
-            )
         self._names: list[str] = []
-        self._model_structure = model_structure
         for name, value in values.items():
             self.add_hparam(name, value)
 
@@ -75,14 +64,6 @@ class HParams:
         self._known(name)
         self._names.remove(name)
         delattr(self, name)
-
-    def get_model_structure(self) -> Any:
-        """Returns the model structure that was given or set; None without one."""
-        return self._model_structure
-
-    def set_model_structure(self, model_structure: Any) -> None:
-        """Keeps a model structure for `get_model_structure`."""
-        self._model_structure = model_structure
 
     def parse(self, text: str) -> HParams:
         """Changes hyperparameters by a string such as "rate=0.1,layers=[64,32]"; returns itself.
@@ -156,7 +137,9 @@ class HParams:
 
     def _known(self, name: str) -> Any:
         if name not in self._names:
-            raise ConfigurationError(f"no hyperparameter {name!r}; there are {sorted(self._names)}")
+            raise ConfigurationError(
+                f"unknown hyperparameter {name!r}; known are {sorted(self._names)}"
+            )
         return getattr(self, name)
 
 

@@ -9,7 +9,7 @@
     from generic_trainer.trials.experiment.contrib import slim   # of: from tensorflow.contrib
     import generic_trainer.trials.experiment.contrib.slim as slim
 
-1. `learn` has `Experiment` and what goes with it, for estimators of `tf.estimator`: those of
+1. `learn` has `Experiment` and its companions, for estimators of `tf.estimator`: those of
    `tf.contrib.learn` itself are gone, and its names of premade ones mean `tf.estimator`'s.
 2. `layers`, `slim`, and most of `framework`, `losses`, `metrics` and `training` are those of
    tf_slim, which GenericTrainer's extra `slim` installs.
@@ -28,10 +28,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-
 from generic_trainer import estimator as tf_estimator
-from generic_trainer._core.cluster import tf_config
 from generic_trainer._core.files import gfile
 from generic_trainer.errors import ConfigurationError
 
@@ -62,59 +59,8 @@ class ModeKeys:
     TRAIN, EVAL, INFER, PREDICT = "train", "eval", "infer", "infer"
 
 
-class RunConfig(tf_estimator.RunConfig):  # type: ignore[misc]
-    """`tf.contrib.learn.RunConfig`: `tf.estimator`'s, and how sessions use this machine."""
-
-    def __init__(
-        self,
-        *args: Any,
-        master: str | None = None,
-        num_cores: int = 0,
-        log_device_placement: bool = False,
-        gpu_memory_fraction: float = 1.0,
-        evaluation_master: str = "",
-        **fields: Any,
-    ) -> None:
-        """Takes what `tf.estimator.RunConfig` takes, `model_dir` first, and by name:
-
-        Args:
-            *args: of `tf.estimator.RunConfig`.
-            master: must be empty, as `evaluation_master`: `TF_CONFIG` names the servers.
-            num_cores: threads of a session; 0 leaves it to TensorFlow.
-            log_device_placement: whether sessions log it.
-            gpu_memory_fraction: of each GPU's memory.
-            evaluation_master: see `master`.
-            **fields: of `tf.estimator.RunConfig`; a `session_config` comes before the above.
-
-        Raises:
-            ConfigurationError: a server is named.
-        """
-        if master or evaluation_master:
-            raise ConfigurationError(
-                f"RunConfig: the launcher starts all servers, found {master or evaluation_master!r}"
-                " as a session's master: leave it out."
-            )
-        if (num_cores, log_device_placement, gpu_memory_fraction) != (0, False, 1.0):
-            v1 = tf.compat.v1
-            asked = v1.ConfigProto(
-                allow_soft_placement=True,
-                log_device_placement=log_device_placement,
-                inter_op_parallelism_threads=num_cores,
-                intra_op_parallelism_threads=num_cores,
-                gpu_options=v1.GPUOptions(per_process_gpu_memory_fraction=gpu_memory_fraction),
-            )
-            fields["session_config"] = fields.get("session_config") or asked
-        super().__init__(*args, **fields)
-
-    @property
-    def environment(self) -> str:
-        """The entry `environment` of `TF_CONFIG`; "local" without one."""
-        return str(tf_config().get("environment", "local"))
-
-    @property
-    def tf_config(self) -> Any:
-        """The `ConfigProto` of the sessions, by its old name."""
-        return self.session_config or tf.compat.v1.ConfigProto()
+# Sessions are configured by its `session_config`; the launcher starts all servers.
+RunConfig = tf_estimator.RunConfig
 
 
 class ExportStrategy(NamedTuple):
@@ -123,7 +69,7 @@ class ExportStrategy(NamedTuple):
     Attributes:
         name: of the folder below `model_dir`/export.
         export_fn: takes the estimator and the folder and, if they are among its arguments,
-            `checkpoint_path` and `eval_result`; returns the path of what it has written.
+            `checkpoint_path` and `eval_result`; returns the path of the export.
 
     Source: `tf.contrib.learn.ExportStrategy` of TensorFlow 1.
     """
@@ -139,7 +85,7 @@ class ExportStrategy(NamedTuple):
         eval_result: Any = None,
         is_the_final_export: bool = True,
     ) -> Any:
-        """Calls `export_fn`; `is_the_final_export` is what `tf.estimator`'s exporters are told."""
+        """Calls `export_fn`; `is_the_final_export` is an argument of `tf.estimator`'s exporters."""
         named = {"checkpoint_path": checkpoint_path, "eval_result": eval_result}
         known = inspect.signature(self.export_fn).parameters
         named = {name: value for name, value in named.items() if name in known}
@@ -255,7 +201,7 @@ class _Part(ModuleType):
                     f"tf.contrib.{part}.{name} is looked for in {source}, which is not installed: "
                     "pip install tf_slim, or GenericTrainer's extra `slim`."
                 ) from error
-        raise AttributeError(f"There is no tf.contrib.{part}.{name} in {' or '.join(_PARTS[part])}")
+        raise AttributeError(f"tf.contrib.{part}.{name} is not in {' or '.join(_PARTS[part])}")
 
 
 def _source(name: str) -> Any:
@@ -272,4 +218,6 @@ sys.modules.update((part.__name__, part) for part in _parts.values())  # for `im
 def __getattr__(name: str) -> ModuleType:
     if name in _parts:
         return _parts[name]
-    raise AttributeError(f"There is no tf.contrib.{name} here; there are {', '.join(_PARTS)}")
+    raise AttributeError(
+        f"tf.contrib.{name} is not available here; available are {', '.join(_PARTS)}"
+    )

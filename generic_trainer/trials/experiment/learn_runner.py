@@ -23,12 +23,12 @@ from generic_trainer.trials.experiment._hparams import HParams
 from generic_trainer.trials.experiment.contrib import RunConfig
 from generic_trainer.user_code import is_importing
 
-__all__ = ["run", "tune"]  # `run_fn_from_experiment` is offered by the package
+__all__ = ["run"]  # `run_fn_from_experiment` is offered by the package
 
 _SCHEDULES = (
-    "train", "evaluate", "train_and_evaluate", "local_run", "continuous_train_and_eval",
-    "continuous_eval", "continuous_eval_on_train_data", "run_std_server", "test",
-)  # fmt: skip
+    "train evaluate train_and_evaluate local_run continuous_train_and_eval continuous_eval "
+    "continuous_eval_on_train_data run_std_server test"
+)
 _SCHEDULE_OF_TASK = {"worker": "train", "evaluator": "continuous_eval"}
 
 
@@ -41,7 +41,7 @@ def run(
 ) -> Any:
     """Calls `experiment_fn`, then the method of the Experiment that `schedule` names.
 
-    In a module file of a pipeline it does what the `run_fn` of `run_fn_from_experiment` does.
+    In a module file of a pipeline it does the same as the `run_fn` of `run_fn_from_experiment`.
 
     Args:
         experiment_fn: takes `(run_config, hparams)`, or `(run_config)`, or in its oldest form
@@ -76,38 +76,18 @@ def run(
     if pipeline is not None and experiment.train_steps is None:
         experiment.train_steps = getattr(pipeline, "train_steps", None)
     schedule = schedule or _default_schedule()
-    if schedule not in _SCHEDULES:
-        raise ConfigurationError(
-            f"schedule must be one of {', '.join(_SCHEDULES)}, but got {schedule!r}"
-        )
+    if schedule not in _SCHEDULES.split():
+        raise ConfigurationError(f"schedule must be one of {_SCHEDULES}, but got {schedule!r}")
     result = getattr(experiment, schedule)()
     if pipeline is not None and is_chief():
         _publish(experiment, pipeline)
     return result
 
 
-def tune(experiment_fn: Callable[..., Experiment], tuner: Any) -> None:
-    """Has a tuner run an Experiment for each of its trials.
-
-    Args:
-        experiment_fn: takes `(run_config, hparams)`.
-        tuner: `next_trial()` says whether there is another trial; `run_experiment(experiment_fn)`
-            calls the function with its RunConfig and HParams, and runs what it returns.
-
-    Source: `tf.contrib.learn.learn_runner.tune` of TensorFlow 1.
-    """
-
-    def make(run_config: Any, hparams: Any) -> Experiment:
-        return _make_experiment(experiment_fn, None, run_config, hparams)
-
-    while tuner.next_trial():
-        tuner.run_experiment(make)
-
-
 def run_fn_from_experiment(
     experiment_fn: Callable[..., Experiment], hparams: HParams | None = None
 ) -> Callable[[Any], None]:
-    """Returns the `run_fn` that trains an Experiment and publishes what its exporter writes.
+    """Returns the `run_fn` that trains an Experiment and publishes the export.
 
     1. Checkpoints and event files go into the ModelRun artifact.
     2. `custom_config` changes the hyperparameters of the names that `hparams` has; the values of
@@ -162,7 +142,7 @@ def _default_schedule() -> str:
 def _tuned(hparams: HParams | None, pipeline: Pipeline) -> HParams | None:
     if hparams is None:
         return None
-    own = HParams(model_structure=hparams.get_model_structure(), **hparams.values())
+    own = HParams(**hparams.values())
     changes = {**(pipeline.custom_config or {}), **tuned_values(pipeline)}
     return own.override_from_dict({name: changes[name] for name in changes if name in own})
 

@@ -9,32 +9,19 @@
 
     from generic_trainer.trials.experimental.keras import init     # for scripts without a class
 
-There is no master with an API of its own, so
+No master with an API exists here, so
 there are no `Determined`, `Checkpoint`, `ExperimentReference` and the like.
 
 Source: `determined.experimental` of Determined 0.12 and 0.13.
 """
 
-from typing import TYPE_CHECKING
-
 from generic_trainer._core.lazy import lazy_names
-
-if TYPE_CHECKING:
-    from generic_trainer.trials._scripts.start import (
-        Mode,
-        create,
-        create_trial_instance,
-        init_native,
-        test_one_batch,
-    )
-    from generic_trainer.trials.experimental import estimator, keras
 
 __all__ = [
     "Mode",
     "create",
     "create_trial_instance",
     "estimator",
-    "init_native",
     "keras",
     "test_one_batch",
 ]
@@ -42,7 +29,6 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "generic_trainer.trials._scripts.start": "Mode create create_trial_instance init_native "
-        "test_one_batch",
+        "generic_trainer.trials._scripts.start": "Mode create create_trial_instance test_one_batch",
     },
 )

@@ -6,7 +6,6 @@ The names are those of `determined.keras`, for Keras 2 and Keras 3::
 """
 
 from generic_trainer.trials.keras import callbacks, data
-from generic_trainer.trials.keras._arrays import ArrayLikeAdapter, InMemorySequence
 from generic_trainer.trials.keras._context import (
     TFKerasContext,
     TFKerasExperimentalContext,
@@ -14,9 +13,13 @@ from generic_trainer.trials.keras._context import (
     TFKerasTrialContext,
 )
 from generic_trainer.trials.keras._data import ArrayLike, InputData, KerasInputData
-from generic_trainer.trials.keras._hparams_trial import KerasTrial
-from generic_trainer.trials.keras._sequence import KerasDataAdapter, SequenceAdapter
-from generic_trainer.trials.keras._trial import TFKerasNativeContext, TFKerasTrial, init
+from generic_trainer.trials.keras._sequence import (
+    ArrayLikeAdapter,
+    InMemorySequence,
+    KerasDataAdapter,
+    SequenceAdapter,
+)
+from generic_trainer.trials.keras._trial import KerasTrial, TFKerasNativeContext, TFKerasTrial, init
 from generic_trainer.trials.keras.callbacks import TFKerasTensorBoard
 
 __all__ = [

@@ -3,22 +3,21 @@
 ::
 
     determined-keras-model-weights.{index,data-…}   the model's variables
-    determined-keras-optimizer-weights.h5           the optimizers' variables: a group for each
-                                                    optimizer, in it a dataset for each variable;
-                                                    `sums` are gradients of a step to come
-    replicas.npz                                    moving statistics of each slot, if several
+    determined-keras-optimizer-weights.{…}          the optimizers' variables
+    replicas.{json,npz}                             moving statistics of each slot, if several
+    adapted.{json,npz}                              vocabularies of layers, if there are any
     rng_state.{json,npz}                            random generators, those of layers included
     callbacks.{json,npz}                            what callbacks keep
     code/                                           the trial's module
 
 With Keras 2 the weights are what ``model.load_weights("determined-keras-model-weights")`` reads.
 Keras 3 reads no such files; there they are a `tf.train.Checkpoint` of the list
-``[variable.value for variable in model.variables]`` under the name "weights".
+``[variable.value for variable in model.variables]`` under the name "weights",
+and of the model's own variables of TensorFlow under "own".
 """
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -26,21 +25,23 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer._core.files import read_whole, write_whole
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer.errors import TrainingError
 from generic_trainer.training.resume import (
     OwnOfReplicas,
+    adapted_state,
     random_state,
     read_state,
+    set_adapted_state,
     set_random_state,
+    variables_of,
     write_state,
 )
 
 _WEIGHTS = "determined-keras-model-weights"
-_OPTIMIZERS = "determined-keras-optimizer-weights.h5"
-_REPLICAS = "replicas.npz"
-_GENERATORS, _CALLBACKS = "rng_state", "callbacks"
+_OPTIMIZERS = "determined-keras-optimizer-weights"
+_REPLICAS = "replicas"
+_GENERATORS, _CALLBACKS, _ADAPTED = "rng_state", "callbacks", "adapted"
 
 
 def write_checkpoint(
@@ -48,7 +49,6 @@ def write_checkpoint(
     model: Any,
     optimizers: Sequence[Any],
     *,
-    sums: Sequence[Any],
     callbacks: Any,
     code: Collection[str],
     generators: tuple[Any, Any] | None,
@@ -59,26 +59,18 @@ def write_checkpoint(
         directory: local or remote.
         model: all of whose variables have been made.
         optimizers: likewise.
-        sums: of gradients that are not applied yet.
-        callbacks: what they keep.
+        callbacks: their states.
         code: modules whose classes may be in it.
         generators: the state of Python's and NumPy's; None if it is the present one.
 
     Raises:
         ValueError: `callbacks` has objects of other classes.
     """
-    import h5py
-
     _tracked(model).write(os.path.join(directory, _WEIGHTS))
+    _of_optimizers(optimizers).write(os.path.join(directory, _OPTIMIZERS))
     own = OwnOfReplicas(model.distribute_strategy, model.variables)
     own.take(_REPLICAS)(directory)
-    buffer = io.BytesIO()
-    with h5py.File(buffer, "w") as file:
-        for name, variables in _groups(optimizers, sums).items():
-            group = file.create_group(name)
-            for index, variable in enumerate(variables):
-                group.create_dataset(str(index), data=np.asarray(variable))
-    write_whole(os.path.join(directory, _OPTIMIZERS), buffer.getvalue())
+    write_state(directory, _ADAPTED, adapted_state(model))
     state = random_state(model)
     if generators is not None:
         state["random_rng_state"], state["np_rng_state"] = generators
@@ -88,16 +80,10 @@ def write_checkpoint(
 
 def read_weights(directory: str, model: Any) -> None:
     """Restores the variables of a model, which must have been made."""
-    path = os.path.join(directory, _WEIGHTS)
-    try:
-        _tracked(model).read(path).assert_existing_objects_matched().expect_partial()
-    except (AssertionError, ValueError, tf.errors.OpError) as error:
-        raise TrainingError(
-            f"The checkpoint {path} does not fit the model of build_model: {error}. Build what was "
-            "saved, or delete it to start afresh."
-        ) from error
+    _read(_tracked(model), os.path.join(directory, _WEIGHTS), "the model of build_model")
     own = OwnOfReplicas(model.distribute_strategy, model.variables)
-    own.read(os.path.join(directory, _REPLICAS))
+    own.read(directory, _REPLICAS)
+    set_adapted_state(model, _read_kept(directory, _ADAPTED))
 
 
 def read_base_model(directory: str, model: Any) -> None:
@@ -108,13 +94,14 @@ def read_base_model(directory: str, model: Any) -> None:
     if saved != actual:
         raise TrainingError(
             f"The base model {directory} does not fit the model of build_model: it has weights of "
-            f"shapes {saved}, and that has {actual}. Build what was trained, or train from scratch."
+            f"shapes {saved}, and that has {actual}. Build the same model, or train from scratch."
         )
     model.set_weights(weights)
+    set_adapted_state(model, {})
 
 
 def read_generators(directory: str, model: Any) -> None:
-    """Restores the random generators that are no variables of the model.
+    """Restores the random generators that are not variables of the model.
 
     Raises:
         TrainingError: the model has another number of layers that draw.
@@ -132,40 +119,40 @@ def _read_kept(directory: str, name: str, code: Collection[str] = ()) -> Any:
         return read_state(directory, name, code=code)
     except ValueError as error:
         raise TrainingError(
-            f"The checkpoint {directory} is not restored: what it keeps as {name} is not read, "
-            f"because {error}. If you trust who has written it, have get_state() return numbers, "
+            f"The checkpoint {directory} is not restored: {name} cannot be read, "
+            f"because {error}. If you trust its author, have get_state() return numbers, "
             "texts and arrays and train anew; else delete it."
         ) from error
 
 
 def _tracked(model: Any) -> tf.train.Checkpoint:
-    if is_keras_3(model):
-        return tf.train.Checkpoint(weights=[variable.value for variable in model.variables])
-    return tf.train.Checkpoint(root=model)
+    if not is_keras_3(model):
+        return tf.train.Checkpoint(root=model)
+    weights = [variable.value for variable in model.variables]
+    listed = {id(each) for each in weights}
+    others = variables_of(model)["weights"].values()  # of TensorFlow, which Keras 3 does not list
+    own = [each for each in others if id(each) not in listed]
+    return tf.train.Checkpoint(weights=weights, own=own)
 
 
-def read_optimizers(directory: str, optimizers: Sequence[Any], sums: Sequence[Any]) -> None:
-    """Restores the variables of optimizers and sums of gradients; all must have been made."""
-    import h5py
-
-    with h5py.File(io.BytesIO(read_whole(os.path.join(directory, _OPTIMIZERS))), "r") as file:
-        for name, variables in _groups(optimizers, sums).items():
-            group = file.get(name) or {}
-            values = [group[str(index)][()] for index in range(len(group))]
-            saved, actual = [np.shape(v) for v in values], [tuple(v.shape) for v in variables]
-            if saved != actual:
-                raise TrainingError(
-                    f"The checkpoint {os.path.join(directory, _OPTIMIZERS)} does not fit {name}: "
-                    f"variables of shapes {saved} were saved, and it has {actual}. Train what was "
-                    "saved, or delete the checkpoint to start afresh."
-                )
-            for variable, value in zip(variables, values, strict=True):
-                variable.assign(value)
+def read_optimizers(directory: str, optimizers: Sequence[Any]) -> None:
+    """Restores the variables of optimizers, which must have been made."""
+    path = os.path.join(directory, _OPTIMIZERS)
+    _read(_of_optimizers(optimizers), path, "the optimizers of the trial")
 
 
-def _groups(optimizers: Sequence[Any], sums: Sequence[Any]) -> dict[str, Sequence[Any]]:
-    named = {f"optimizer_{number}": _variables(each) for number, each in enumerate(optimizers)}
-    return {**named, "sums": sums}
+def _of_optimizers(optimizers: Sequence[Any]) -> tf.train.Checkpoint:
+    return tf.train.Checkpoint(optimizers=[*map(_variables, optimizers)])
+
+
+def _read(checkpoint: tf.train.Checkpoint, path: str, subject: str) -> None:
+    try:
+        checkpoint.read(path).assert_existing_objects_matched().expect_partial()
+    except (AssertionError, ValueError, tf.errors.OpError) as error:
+        raise TrainingError(
+            f"The checkpoint {path} does not fit {subject}: {error}. Build the same model, or "
+            "delete it to start afresh."
+        ) from error
 
 
 def _variables(optimizer: Any) -> list[tf.Variable]:

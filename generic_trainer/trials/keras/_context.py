@@ -30,7 +30,6 @@ class FitOptions:
     workers: int = 1
     use_multiprocessing: bool = False
     max_queue_size: int = 10
-    shuffle: bool = False
     validation_steps: int | None = None
 
 
@@ -56,7 +55,7 @@ class TFKerasContext(TrialContext):
     Attributes:
         experimental: `cache_train_dataset` and `cache_validation_dataset`.
         fit_options: as `configure_fit` has set them.
-        train_config: what the wrapped model's `fit` was called with; not there before.
+        train_config: the arguments of the wrapped model's `fit`; missing before that call.
         model: the one that was wrapped; None before.
         optimizers: those that were wrapped.
     """
@@ -66,9 +65,7 @@ class TFKerasContext(TrialContext):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Takes a trial; see `TrialContext`."""
         super().__init__(*args, **kwargs)
-        self.experimental = TFKerasExperimentalContext(
-            self._run, self._batch_sizes, managed_training=self._managed_training
-        )
+        self.experimental = TFKerasExperimentalContext(self)
         self.fit_options = FitOptions()
         self.optimizers: list[Any] = []
         self._train: Callable[[], None] | None = None
@@ -78,12 +75,12 @@ class TFKerasContext(TrialContext):
     def wrap_model(self, model: Any) -> Any:
         """Returns the model, whose `compile` and `fit` are now noted instead of carried out.
 
-        Call its `compile` afterwards: the harness compiles it as it was told to, and trains it.
+        Call its `compile` afterwards: the harness compiles it with these arguments, and trains it.
 
         Args:
             model: a Keras model, not compiled yet.
         """
-        if not self._managed_training:
+        if not self._run.managed_training:
             return model
         self.model, self._recorded = model, _RecordedModel(model, self._fitted)
         return model
@@ -104,7 +101,7 @@ class TFKerasContext(TrialContext):
 
         Needed only for optimizers that `compile` is not given as `optimizer`, such as a GAN's.
         """
-        if self._managed_training:
+        if self._run.managed_training:
             self.optimizers.append(optimizer)
         return optimizer
 
@@ -115,19 +112,16 @@ class TFKerasContext(TrialContext):
         workers: int | None = None,
         use_multiprocessing: bool | None = None,
         max_queue_size: int | None = None,
-        shuffle: bool | None = None,
         validation_steps: int | None = _UNCHANGED,
     ) -> None:
-        """Says how to train; what is left out stays as it was.
+        """Sets how to train; arguments that are left out stay as they were.
 
         Args:
             verbose: passed on to callbacks.
             class_weight: class → weight of its records in training.
-            workers: threads or processes that read a Keras Sequence; 0 is the training thread.
-            use_multiprocessing: whether they are processes.
+            workers: threads that read a Keras Sequence; 0 is the training thread.
+            use_multiprocessing: has no effect: they are threads.
             max_queue_size: batches that they read ahead.
-            shuffle: whether to train on the batches of arrays and Sequences in an order that is
-                drawn for each epoch; a Dataset has a `shuffle` of its own.
             validation_steps: batches of a Dataset that are validated on; None is all.
         """
         given = dict(locals())
@@ -151,10 +145,10 @@ class TFKerasContext(TrialContext):
             )
 
     def compile_model(self) -> Any:
-        """Compiles the model as the user has said, and returns it.
+        """Compiles the model with the user's arguments, and returns it.
 
         Raises:
-            CheckFailedError: no model was wrapped, or not compiled, or there is no optimizer.
+            CheckFailedError: no model was wrapped, or not compiled, or has no optimizer.
         """
         model = self.model
         if model is None:
@@ -185,7 +179,7 @@ class TFKerasTrialContext(TFKerasContext):
 
 
 class _RecordedModel:
-    """A model whose `compile` and `fit` are written down instead of carried out.
+    """A model whose `compile` and `fit` are recorded instead of carried out.
 
     The model itself stays, with all that holds it; until `compile_model`, its class is a subclass
     of its own.
@@ -199,7 +193,7 @@ class _RecordedModel:
         object.__setattr__(model, "__class__", self._subclass())
 
     def compile_model(self) -> None:
-        """Gives the model its class back and compiles it as it was told to."""
+        """Gives the model its class back and compiles it with the user's arguments."""
         if self._compile is None:
             raise CheckFailedError(
                 "Please call model.compile(...). A model must be wrapped first and then compiled."

@@ -13,9 +13,8 @@ from generic_trainer._core.cluster import is_chief
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.training import distributed, keras_2_left_alone
-from generic_trainer.trials._process import mean_over_slots, write_code
+from generic_trainer.trials._context import mean_over_slots, write_code
 from generic_trainer.trials._trial import TrialRun
-from generic_trainer.trials.keras._aggregation import Aggregation, build_optimizer
 from generic_trainer.trials.keras._checkpoint import (
     read_base_model,
     read_callbacks,
@@ -26,6 +25,7 @@ from generic_trainer.trials.keras._checkpoint import (
 )
 from generic_trainer.trials.keras._data import make_data, weighted
 from generic_trainer.trials.keras._dispatch import Dispatch, numbers_of
+from generic_trainer.trials.keras._optimizers import build_optimizer
 from generic_trainer.trials.keras._serving import export, servable
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _TRAINING, _VALIDATION = "build_training_data_loader", "build_validation_data_lo
 
 
 def _eagerly(method: F) -> F:
-    """Has a method run eagerly, also where code of TensorFlow 1 has turned that off.
+    """Makes a method run eagerly, even if code of TensorFlow 1 has turned that off.
 
     A trial need not be in a `run_fn`, where Keras 2 is left alone already.
     """
@@ -51,7 +51,7 @@ def _eagerly(method: F) -> F:
 
 
 class TFKerasController:
-    """One compiled model, its data and callbacks, and where it stands."""
+    """One compiled model, its data and callbacks, and its progress."""
 
     def __init__(
         self,
@@ -69,15 +69,13 @@ class TFKerasController:
         Raises:
             CheckFailedError: the model was not wrapped or not compiled, or data are too small.
             InvalidDataTypeException: data are of none of the kinds.
-            InvalidArgumentsError: a callback needs epochs, and nothing says how long they are.
+            InvalidArgumentsError: a callback needs epochs, and their length is unknown.
         """
         self._context, self._run, self._code, self._strategy = context, run, code, strategy
         with strategy.scope():
             self._model = context.compile_model()
-        self._aggregation = Aggregation(context.hvd_config)
-        self._aggregation.take(context.optimizers)
-        self._training = make_data(training, context, _TRAINING, is_training=True)
-        self._validation = make_data(validation, context, _VALIDATION, is_training=False)
+        self._training = make_data(training, context, _TRAINING)
+        self._validation = make_data(validation, context, _VALIDATION)
         records = int(context.get_experiment_config().get("records_per_epoch") or 0)
         per_epoch = records // context.get_global_batch_size()
         params = {"verbose": context.fit_options.verbose, "epochs": 1, "steps": per_epoch or None}
@@ -85,7 +83,7 @@ class TFKerasController:
         self._batches = run.batches_trained
         self._is_open = self._has_failed = False
         self._iterator: Any = None
-        self._validation_batches: int | None = None
+        self._step_function: Callable[[Any], Any] | None = None
 
     @property
     def stop_requested(self) -> bool:
@@ -100,17 +98,21 @@ class TFKerasController:
             self._iterator = iter(self._read(self._training.training(self._trained)))
         callbacks, logs = self._callbacks, {}
         self._model.reset_metrics()
-        callbacks.tell("on_train_workload_begin", self._batches, batches, {})
+        callbacks.call("on_train_workload_begin", self._batches, batches, {})
         for total in range(self._batches, self._batches + batches):
             callbacks.batch_begin(total)
             try:
-                logs = self._aggregation.function(self._model, total)(self._iterator)
+                logs = self._step(self._iterator)
             except (StopIteration, tf.errors.OutOfRangeError) as error:  # of data without an end
                 raise ModuleFileError(f"{_TRAINING}: the training data have no batch") from error
             callbacks.batch_end(total, logs)
         self._batches += batches
+        if any("lr" in vars(optimizer) for optimizer in self._context.optimizers):
+            raise ModuleFileError(
+                "optimizer.lr = ... has no effect in Keras 3: set optimizer.learning_rate instead."
+            )
         metrics = numbers_of(self._of_all_slots(logs))
-        callbacks.tell("on_train_workload_end", self._batches, metrics)
+        callbacks.call("on_train_workload_end", self._batches, metrics)
         self._note_stop()
         self._has_failed = False
         return metrics
@@ -126,12 +128,11 @@ class TFKerasController:
         try:
             results = self._model.evaluate(
                 self._evaluated(data),
-                steps=self._steps(data),
                 callbacks=[testing],
                 return_dict=True,
                 verbose=0,
             )
-        except ValueError:  # which Keras 2 raises where there are no data
+        except ValueError:  # Keras 2 raises it if there are no data
             if testing.batches or next(iter(data), None) is not None:
                 raise
         if not any(distributed.gather(testing.batches)):
@@ -139,14 +140,14 @@ class TFKerasController:
         if not is_keras_3(self._model):  # Keras 3 does so itself
             results = self._of_all_slots(results)
         metrics = {f"val_{name}": value for name, value in numbers_of(results).items()}
-        self._callbacks.tell("on_test_end", metrics)
+        self._callbacks.call("on_test_end", metrics)
         self._note_stop()
         self._has_failed = False
         return numbers_of(metrics)
 
     @_eagerly
     def save(self, directory: str) -> None:
-        """Writes a checkpoint; then the callbacks add what they want to keep."""
+        """Writes a checkpoint; then the callbacks add their files."""
         self._open()
         if not self._batches and getattr(self._model, "optimizer", None) is not None:
             with self._strategy.scope():
@@ -156,67 +157,73 @@ class TFKerasController:
                 directory,
                 self._model,
                 self._context.optimizers,
-                sums=self._aggregation.sums,
                 callbacks=self._callbacks.state(),
                 code=self._callbacks.code,
                 generators=self._training.generators,
             )
         except ValueError as error:
             raise ModuleFileError(
-                f"get_state() of a callback returns what a checkpoint does not keep: {error}. "
+                f"get_state() of a callback returns what a checkpoint cannot keep: {error}. "
                 "Return numbers, texts, arrays, and lists, dicts or classes of your own of them."
             ) from error
         if is_chief():
             write_code(self._code, directory)
-            self._callbacks.tell("on_checkpoint_end", directory)
+            self._callbacks.call("on_checkpoint_end", directory)
 
     @_eagerly
-    def export(self, fn_args: Any) -> None:
-        """Writes the model as a SavedModel, as it is where this trial stands.
+    def export(self, fn_args: Any, checkpoint_dir: str | None = None) -> None:
+        """Writes the model as a SavedModel, by default in its present state.
+
+        Callbacks see the end of training before that.
 
         Raises:
-            ExportError: the model cannot be called with what it is validated on, and has no
+            ExportError: the model cannot be called with its validation data, and has no
                 generator.
         """
         sample = self._sample()
         if not self._is_open:
             self._build(sample)
+        self._end()
+        if checkpoint_dir is not None:
+            read_weights(checkpoint_dir, self._model)
         export(*servable(self._model, sample[0]), fn_args)
 
     @_eagerly
     def close(self) -> None:
         """Tells the callbacks, unless there was an error, and stops to read."""
-        if self._is_open and not self._has_failed:
-            self._callbacks.tell("on_train_end", {})
-        self._is_open = False
+        self._end()
         self._training.close()
         self._validation.close()
 
-    def _steps(self, data: tf.data.Dataset) -> int | None:
-        """Returns how many steps a validation has, where Keras 2 cannot find that out itself."""
-        if self._run.slots == 1 or self._run.workers > 1:
-            return None
-        if self._validation_batches is None:
-            count = int(data.cardinality())
-            self._validation_batches = count if count >= 0 else sum(1 for _ in data)
-        return -(-self._validation_batches // self._per_step)
+    def _end(self) -> None:
+        if self._is_open and not self._has_failed:
+            self._callbacks.call("on_train_end", {})
+        self._is_open = False
+
+    def _step(self, iterator: Any) -> Any:
+        """Trains on the next batch; a callback may have compiled the model once more."""
+        if self._step_function is None or self._model.train_function is None:
+            self._model.train_function = None  # or it would be returned
+            made = self._model.make_train_function()
+            self._step_function = made or self._model.train_function  # Keras 3 returns nothing
+        return self._step_function(iterator)
 
     def _open(self) -> None:
-        """Restores the checkpoint, if there is one, and tells the callbacks that it begins."""
+        """Restores the checkpoint, if there is one, and starts the callbacks."""
         if self._is_open:
             return
         directory = self._run.checkpoint_dir
         if directory is not None:
             self._build_for_training()
             read_weights(directory, self._model)
-            read_optimizers(directory, self._context.optimizers, self._aggregation.sums)
+            read_optimizers(directory, self._context.optimizers)
             self._training.replay(self._trained)
             read_generators(directory, self._model)
         elif self._run.base_model is not None:
             self._build(self._sample())
             read_base_model(self._run.base_model, self._model)
         self._model.stop_training = False
-        self._callbacks.tell("on_train_begin", {})
+        self._callbacks.call("on_train_begin", {})
         if directory is not None:
             self._callbacks.load(read_callbacks(directory, self._callbacks.code))
         self._is_open = True
@@ -246,28 +253,25 @@ class TFKerasController:
         model = self._model
         if tf.distribute.get_strategy() is not model.distribute_strategy:
             model.evaluate(data, steps=1, verbose=0)  # makes what Keras 3 cannot in a replica
-        self._aggregation.function(model, -1)(iter(data))
+        self._step(iter(data))
 
     def _read(self, data: tf.data.Dataset) -> Any:
         weights = self._context.fit_options.class_weight
-        return self._distributed(data if weights is None else weighted(data, weights))
-
-    def _distributed(self, data: tf.data.Dataset) -> Any:
-        if self._run.slots == 1:
+        data = data if weights is None else weighted(data, weights)
+        if self._run.workers == 1:
             return data
         if self._context.takes_whole_batches:
             return self._strategy.experimental_distribute_dataset(data)
-        # Each slot takes a batch of its own, of the size per slot.
+        # Each slot takes another batch, of the size per slot.
         return self._strategy.distribute_datasets_from_function(lambda _: data)
 
     def _evaluated(self, data: tf.data.Dataset) -> Any:
-        if self._run.workers == 1:
-            return self._distributed(data)
         # Keras divides batches that are the same on all workers.
-        return data if is_keras_3(self._model) else distributed.without_length(data)
+        is_cut = self._run.workers == 1 or is_keras_3(self._model)
+        return data if is_cut else distributed.without_length(data)
 
     def _of_all_slots(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Returns what the metrics have counted on all workers, of which logs tell one's."""
+        """Returns the metrics over all workers; `logs` are those of this one."""
         if self._run.workers == 1:
             return logs
         if is_keras_3(self._model):
@@ -280,7 +284,7 @@ class TFKerasController:
     @property
     def _per_step(self) -> int:
         """Batches of the user's data, as this process reads them, in a step."""
-        return 1 if self._context.takes_whole_batches else self._run.slots_here
+        return 1 if self._context.takes_whole_batches else self._run.slots // self._run.workers
 
     @property
     def _trained(self) -> int:

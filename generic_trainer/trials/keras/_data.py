@@ -1,4 +1,4 @@
-"""Training and validation data: what a data loader returned, as datasets of batches."""
+"""Training and validation data: the results of data loaders, as datasets of batches."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials.errors import CheckFailedError, InvalidDataTypeException
-from generic_trainer.trials.keras._arrays import as_tensors, standardized
-from generic_trainer.trials.keras._sequence import SequenceAdapter
+from generic_trainer.trials.keras._sequence import SequenceAdapter, as_tensors, standardized
 
 if TYPE_CHECKING:
     from generic_trainer.trials.keras._context import TFKerasContext
@@ -25,7 +24,7 @@ InputData: TypeAlias = tf.keras.utils.Sequence | tf.data.Dataset | SequenceAdapt
 KerasInputData: TypeAlias = InputData
 
 _ENDLESS = np.iinfo(np.int64).max
-# Batches of a Sequence that say which dimensions vary.
+# Batches of a Sequence that are compared to find dimensions that vary.
 _SAMPLES = 2
 
 
@@ -51,32 +50,31 @@ class Data(abc.ABC):
     def validation(self) -> tf.data.Dataset:
         """Returns the batches of one pass."""
 
-    def replay(self, batches: int) -> None:  # noqa: B027 - most data have nothing to tell
+    def replay(self, batches: int) -> None:  # noqa: B027 - most data need nothing
         """Brings the user's own object to where it was after some batches of training."""
 
     def close(self) -> None:  # noqa: B027 - most data hold nothing
         """Stops to read."""
 
 
-def make_data(data: Any, context: TFKerasContext, loader: str, *, is_training: bool) -> Data:
-    """Looks at what a data loader returned.
+def make_data(data: Any, context: TFKerasContext, loader: str) -> Data:
+    """Returns the data of a data loader, whatever kind they are of.
 
     Raises:
         InvalidDataTypeException: it is none of these.
         CheckFailedError: it is too small, or a Dataset that was not wrapped.
     """
-    seed = context.get_trial_seed() if context.fit_options.shuffle else None
     if isinstance(data, tuple):
-        return _Arrays(as_tensors(data, loader), context, loader, seed)
+        return _Arrays(as_tensors(data, loader), context, loader)
     if isinstance(data, tf.data.Dataset):
         context.check_dataset()
-        return _Batches(data, context, is_training=is_training)
+        return _Batches(data, context)
     if isinstance(data, SequenceAdapter):
-        return _Sequence(data, seed, context.share)
+        return _Sequence(data, context.share)
     if hasattr(data, "__getitem__") and hasattr(data, "on_epoch_end"):  # a Sequence, or like one
         options = context.fit_options
         reading = (options.use_multiprocessing, options.workers, options.max_queue_size)
-        return _Sequence(SequenceAdapter(data, *reading), seed, context.share)
+        return _Sequence(SequenceAdapter(data, *reading), context.share)
     raise InvalidDataTypeException(
         f"{loader} must return (x, y) or (x, y, sample_weight) of NumPy arrays, a tf.data.Dataset, "
         f"a keras.utils.Sequence or a SequenceAdapter, but got {type(data).__name__}"
@@ -84,7 +82,7 @@ def make_data(data: Any, context: TFKerasContext, loader: str, *, is_training: b
 
 
 def weighted(dataset: tf.data.Dataset, class_weight: Mapping[int, float]) -> tf.data.Dataset:
-    """Gives each record the weight of its class, on top of its own.
+    """Multiplies the weight of each record by that of its class.
 
     Args:
         dataset: batches (x, y) or (x, y, sample_weight), y as numbers [N] or [N, 1], or one-hot.
@@ -109,13 +107,10 @@ def weighted(dataset: tf.data.Dataset, class_weight: Mapping[int, float]) -> tf.
 
 
 class _Arrays(Data):
-    """In the order in which they are, or with a seed in an order of batches for each epoch."""
+    """Arrays, in the order in which they are."""
 
-    def __init__(
-        self, tensors: tuple[Any, ...], context: TFKerasContext, loader: str, seed: int | None
-    ) -> None:
+    def __init__(self, tensors: tuple[Any, ...], context: TFKerasContext, loader: str) -> None:
         self._tensors, self._size = tensors, context.get_per_slot_batch_size()
-        self._seed = seed
         self._count = len(tf.nest.flatten(tensors)[0])
         self.parts = len(tensors)
         whole = context.get_global_batch_size()
@@ -130,21 +125,15 @@ class _Arrays(Data):
 
     def training(self, start: int) -> tf.data.Dataset:
         first = start * self._workers + self._rank
-        return self._batches(first, _ENDLESS, self._per_epoch, self._seed, self._workers)
+        return self._batches(first, _ENDLESS, self._per_epoch, self._workers)
 
     def validation(self) -> tf.data.Dataset:
         count = -(-self._count // self._size)
-        return self._batches(0, count, count, None)
+        return self._batches(0, count, count)
 
-    def _batches(
-        self, start: int, stop: int, per_epoch: int, seed: int | None, every: int = 1
-    ) -> tf.data.Dataset:
+    def _batches(self, start: int, stop: int, per_epoch: int, every: int = 1) -> tf.data.Dataset:
         def batch(index: tf.Tensor) -> Any:
-            position = index % per_epoch
-            if seed is not None:
-                epoch = tf.stack([tf.constant(seed, tf.int64), index // per_epoch])
-                position = tf.random.experimental.index_shuffle(position, epoch, per_epoch - 1)
-            first = position * self._size
+            first = index % per_epoch * self._size
             return tf.nest.map_structure(
                 lambda tensor: tensor[first : first + self._size], self._tensors
             )
@@ -158,11 +147,7 @@ class _Arrays(Data):
 class _Batches(Data):
     """A Dataset, batched by the user."""
 
-    def __init__(
-        self, dataset: tf.data.Dataset, context: TFKerasContext, *, is_training: bool
-    ) -> None:
-        cache = context.experimental
-        self._cache = cache if is_training and cache.caches_training else None
+    def __init__(self, dataset: tf.data.Dataset, context: TFKerasContext) -> None:
         self._dataset = dataset
         self._validation_steps = context.fit_options.validation_steps
         spec = dataset.element_spec
@@ -170,9 +155,6 @@ class _Batches(Data):
         self.parts = 1 if self.is_bare else len(spec)
 
     def training(self, start: int) -> tf.data.Dataset:
-        if self._cache is not None:
-            self._cache.resume(self._dataset)
-            return self._dataset.repeat()
         # Skipping in a seeded pipeline leads to the batch that the straight run would see next.
         return self._dataset.repeat().skip(start) if start else self._dataset.repeat()
 
@@ -184,16 +166,16 @@ class _Batches(Data):
 class _Sequence(Data):
     """A Keras Sequence, read by an adapter.
 
-    Each of several workers reads all batches: what a Sequence draws is the same on all of them.
+    Each of several workers reads all batches, so that a Sequence draws the same on all of them.
     """
 
-    def __init__(self, adapter: SequenceAdapter, seed: int | None, share: tuple[int, int]) -> None:
-        self._adapter, self._seed = adapter, seed
+    def __init__(self, adapter: SequenceAdapter, share: tuple[int, int]) -> None:
+        self._adapter = adapter
         self._rank, self._workers = share
         self._spec: Any = None
 
     def training(self, start: int) -> tf.data.Dataset:
-        self._adapter.start(start * self._workers, shuffle_seed=self._seed)
+        self._adapter.start(start * self._workers)
         endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
         return self._dataset(self._own()).apply(endless)
 
@@ -229,7 +211,7 @@ class _Sequence(Data):
                 yield batch
 
         dataset = tf.data.Dataset.from_generator(batches, output_signature=self._spec)
-        # A batch read ahead by tf.data would be lost at a restart, and what it has drawn.
+        # A batch that tf.data reads ahead would be lost at a restart, with its random draws.
         options = tf.data.Options()
         options.experimental_optimization.inject_prefetch = False
         return dataset.with_options(options)

@@ -1,4 +1,4 @@
-"""The callbacks of a Keras trial, called when the trial API says so, and metrics as numbers."""
+"""The callbacks of a Keras trial, called at the times of the trial API; metrics as numbers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Dispatch:
         """Takes the callbacks; `batches_per_epoch` is 0 where epochs are unknown.
 
         Raises:
-            CheckFailedError: it is no list of Keras callbacks.
+            CheckFailedError: it is not a list of Keras callbacks.
             InvalidArgumentsError: one wants the end of epochs, and epochs are unknown.
         """
         if not isinstance(callbacks, list) or not all(
@@ -72,7 +72,7 @@ class Dispatch:
         self._begin, self._end = ([c for c in callbacks if _has(c, hook)] for hook in hooks)
         self._ours = [c for c in callbacks if isinstance(c, Callback)]
 
-    def tell(self, hook: str, *arguments: Any) -> None:
+    def call(self, hook: str, *arguments: Any) -> None:
         """Calls a hook of all callbacks; one that Keras does not have, of those of this API."""
         is_keras_hook = hasattr(tf.keras.callbacks.Callback, hook)
         _call(self._callbacks if is_keras_hook else self._ours, hook, *arguments)
@@ -93,20 +93,20 @@ class Dispatch:
             _call(self._callbacks, "on_epoch_end", epoch, {})
 
     def testing(self) -> _Testing:
-        """Returns what `model.evaluate` is given: it tells all but the end."""
+        """Returns the callback for `model.evaluate`: it calls all hooks but that of the end."""
         return _Testing(self._callbacks)
 
     @property
     def code(self) -> set[str]:
-        """The modules whose classes may be in what the callbacks keep: theirs, and the trial's."""
+        """The modules whose classes may be in the callbacks' states: theirs, and the trial's."""
         return {*(type(c).__module__ for c in self._ours), *(m.__name__ for m in loaded_modules())}
 
     def state(self) -> list[tuple[str, Any]]:
-        """Returns what the callbacks want to keep."""
+        """Returns the states of the callbacks."""
         return [(type(c).__name__, c.get_state()) for c in self._ours]
 
     def load(self, states: Sequence[tuple[str, Any]]) -> None:
-        """Gives it back to them."""
+        """Gives the callbacks their states back."""
         expected, actual = [name for name, _ in states], [type(c).__name__ for c in self._ours]
         if expected != actual:
             raise CheckFailedError(
@@ -121,11 +121,11 @@ class Dispatch:
 
 
 class _Testing(tf.keras.callbacks.Callback):
-    """Passes on what Keras tells during an evaluation, and counts its batches."""
+    """Calls the hooks of an evaluation, and counts its batches."""
 
     def __init__(self, callbacks: Sequence[Any]) -> None:
         super().__init__()
-        if not is_keras_3(self):  # each callback gets what it can read, from here
+        if not is_keras_3(self):  # each callback gets numbers, from here
             internals.KERAS_2_TAKES_TENSOR_LOGS.set(self, True)
         self.batches = 0
         self._callbacks = callbacks

@@ -1,32 +1,34 @@
-"""A Keras Sequence, read ahead and in order, by threads or processes."""
+"""Keras Sequences, read ahead and in order, and arrays as tensors or as a Sequence of batches."""
 
 from __future__ import annotations
 
 import collections
 import concurrent.futures
-import multiprocessing
+import logging
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
+from generic_trainer._core.texts import shown
 from generic_trainer.errors import ConfigurationError
+from generic_trainer.trials.errors import CheckFailedError, InvalidDataTypeException
 
-# The Sequence of a process that reads, set when it starts.
-_sequence: Any = None
+_logger = logging.getLogger(__name__)
 
 
 class SequenceAdapter:
     """A Keras Sequence, and how it is read.
 
     Batches come in order. With one thread, or none, the global random generators of Python and
-    NumPy are noted as they were after each batch, so that what a Sequence draws from them can go on
+    NumPy are noted as they were after each batch, so that the draws of a Sequence can go on
     from a checkpoint although batches are read ahead.
 
     Attributes:
         generators: state of Python's and NumPy's generators after the last batch that was taken;
-            None if it cannot be told.
+            None if it is unknown.
 
     Source: `determined.keras.SequenceAdapter` of Determined 0.12, and Keras's OrderedEnqueuer.
     """
@@ -42,12 +44,13 @@ class SequenceAdapter:
 
         Args:
             data: has `__len__` and `__getitem__`, and perhaps `on_epoch_end`.
-            use_multiprocessing: whether to read in processes.
-            workers: how many threads or processes read; 0 is the calling thread.
+            use_multiprocessing: has no effect: threads read. A process with TensorFlow cannot be
+                copied safely.
+            workers: how many threads read; 0 is the calling thread.
             max_queue_size: batches that are read ahead.
 
         Raises:
-            ConfigurationError: there is no batch; also a ValueError.
+            ConfigurationError: the Sequence has no batch; also a ValueError.
         """
         self._data = data
         self._length = len(data)
@@ -56,7 +59,8 @@ class SequenceAdapter:
                 "tf.keras.utils.Sequence objects should have a non-zero length, but "
                 f"{type(data).__name__} has no batch."
             )
-        self._processes = use_multiprocessing and workers > 0
+        if use_multiprocessing:
+            _logger.warning("A Sequence is read by %d threads, not by processes.", workers)
         self._workers = workers
         self._queue_size = max(1, max_queue_size)
         self._iterator: Iterator[Any] | None = None
@@ -67,27 +71,15 @@ class SequenceAdapter:
         """Returns the number of batches in an epoch."""
         return self._length
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether one thread reads, so that the order of what it draws is known."""
-        return not self._processes and self._workers <= 1
-
-    def start(
-        self,
-        batch_offset: int = 0,
-        is_validation: bool = False,
-        shuffle_seed: int | None = None,
-    ) -> None:
+    def start(self, batch_offset: int = 0, is_validation: bool = False) -> None:
         """Starts to read.
 
         Args:
             batch_offset: batches that are left out.
             is_validation: whether to end after one pass; else passes follow each other for ever.
-            shuffle_seed: what an order of batches is drawn by for each pass; None leaves them in
-                order.
         """
         self.stop()
-        self._iterator = self._batches(batch_offset, is_validation, shuffle_seed)
+        self._iterator = self._batches(batch_offset, is_validation)
 
     def skip_epochs(self, batches: int) -> None:
         """Tells the Sequence of the epochs that ended before the last of the batches trained on."""
@@ -108,62 +100,43 @@ class SequenceAdapter:
         """Stops to read.
 
         Args:
-            timeout: how long, in seconds, to wait for what is being read; None is until it is done.
+            timeout: how long, in seconds, to wait for pending reads; None is until they are done.
         """
         if self._pool is not None:
             self._pool.shutdown(wait=timeout is None or timeout > 0, cancel_futures=True)
         self._pool = self._iterator = None
 
-    def _batches(self, offset: int, is_validation: bool, seed: int | None) -> Iterator[Any]:
+    def _batches(self, offset: int, is_validation: bool) -> Iterator[Any]:
         epoch, offset = divmod(offset, self._length)
         if epoch and not offset:
             self._end_epoch()
         while True:
-            order: Sequence[int] = range(self._length)
-            if seed is not None:
-                generator = np.random.RandomState((seed + epoch) % 2**32)
-                order = generator.permutation(self._length).tolist()
-            yield from self._epoch(order[offset:])
+            for batch, generators in self._epoch(offset):
+                self.generators = generators
+                yield batch
             if is_validation:
                 return
-            epoch, offset = epoch + 1, 0
+            offset = 0
             self._end_epoch()
 
-    def _epoch(self, indices: Sequence[int]) -> Iterator[Any]:
+    def _epoch(self, first: int) -> Iterator[tuple[Any, Any]]:
         if self._workers == 0:
-            for index in indices:
-                yield self._taken(_read(self._data, index, self.is_exact))
+            yield from map(self._read, range(first, self._length))
             return
-        # Processes start anew in each epoch: they have to see what on_epoch_end has changed.
-        if self._processes or self._pool is None:
-            self._open_pool()
+        if self._pool is None:
+            self._pool = concurrent.futures.ThreadPoolExecutor(self._workers, "sequence")
         waiting: collections.deque[Any] = collections.deque()
-        for index in indices:
+        for index in range(first, self._length):
             if len(waiting) >= self._queue_size:
-                yield self._taken(waiting.popleft().result())
-            read = (_read_in_process,) if self._processes else (_read, self._data)
-            waiting.append(self._pool.submit(*read, index, self.is_exact))
+                yield waiting.popleft().result()
+            waiting.append(self._pool.submit(self._read, index))
         while waiting:
-            yield self._taken(waiting.popleft().result())
+            yield waiting.popleft().result()
 
-    def _open_pool(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown()
-        if self._processes:
-            self._pool = concurrent.futures.ProcessPoolExecutor(
-                self._workers,
-                mp_context=multiprocessing.get_context("fork"),
-                initializer=_start_process,
-                initargs=(self._data,),
-            )
-        else:
-            self._pool = concurrent.futures.ThreadPoolExecutor(
-                self._workers, thread_name_prefix="sequence"
-            )
-
-    def _taken(self, read: tuple[Any, Any]) -> Any:
-        batch, self.generators = read
-        return batch
+    def _read(self, index: int) -> tuple[Any, Any]:
+        """Returns a batch, and the generators after it where the order of draws is known."""
+        batch = self._data[index]
+        return batch, (random.getstate(), np.random.get_state()) if self._workers <= 1 else None
 
     def _end_epoch(self) -> None:
         if hasattr(self._data, "on_epoch_end"):
@@ -173,15 +146,149 @@ class SequenceAdapter:
 KerasDataAdapter = SequenceAdapter  # the name in the first release of 0.12
 
 
-def _read(data: Any, index: int, notes_generators: bool) -> tuple[Any, Any]:
-    batch = data[index]
-    return batch, (random.getstate(), np.random.get_state()) if notes_generators else None
+def as_tensors(data: tuple[Any, ...], loader: str) -> tuple[Any, ...]:
+    """Returns (x, y) or (x, y, sample_weight) as tensors [N, ...], floats as Keras has them.
+
+    Raises:
+        InvalidDataTypeException: they are not arrays, or not two or three.
+        CheckFailedError: they differ in N.
+    """
+    if len(data) not in (2, 3):
+        raise InvalidDataTypeException(
+            f"{loader}: a tuple must be (x, y) or (x, y, sample_weight), but it has {len(data)} "
+            "items"
+        )
+    names = ("x", "y", "sample_weight")
+    parts = [_arrays(part, name, loader) for name, part in zip(names, data, strict=False)]
+    parts = [part[0] if isinstance(part, list) and len(part) == 1 else part for part in parts]
+    with tf.device("CPU:0"):  # of all data, one batch at a time goes to an accelerator
+        tensors = tuple(
+            tf.nest.map_structure(tf.convert_to_tensor, standardized(part)) for part in parts
+        )
+    _records_of(tensors, f"{loader}: x, y and sample_weight")
+    return tensors
 
 
-def _start_process(data: Any) -> None:
-    global _sequence
-    _sequence = data
+def standardized(batch: Any) -> Any:
+    """Returns nested arrays, lists as tuples and floats in Keras' type, float32 by default."""
+    if isinstance(batch, Mapping):
+        return {name: standardized(part) for name, part in batch.items()}
+    if isinstance(batch, (list, tuple)):
+        return tuple(standardized(part) for part in batch)
+    if isinstance(batch, tf.Tensor):
+        return batch
+    array = np.asarray(batch)
+    if array.dtype == object:  # of texts; pandas has them so
+        return array.astype(str) if array.size and isinstance(array.flat[0], str) else array
+    if issubclass(array.dtype.type, np.floating):
+        return array.astype(tf.keras.backend.floatx(), copy=False)
+    return array
 
 
-def _read_in_process(index: int, notes_generators: bool) -> tuple[Any, Any]:
-    return _read(_sequence, index, notes_generators)
+class ArrayLikeAdapter(tf.keras.utils.Sequence):  # type: ignore[misc]
+    """A Sequence of arrays' records, in order; the last batch may be partial.
+
+    A data loader that returns (x, y) has them trained on faster.
+
+    Source: `determined.keras._ArrayLikeAdapter` of Determined 0.12 and 0.13, which its examples of
+    scripts use.
+    """
+
+    def __init__(
+        self,
+        x: Any,
+        y: Any,
+        batch_size: int,
+        sample_weights: Any = None,
+        drop_leftovers: bool = False,
+    ) -> None:
+        """Takes arrays.
+
+        Args:
+            x: an array [N, ...], or a list or dict of arrays.
+            y: likewise.
+            batch_size: records in a batch.
+            sample_weights: an array [N].
+            drop_leftovers: whether to leave out a last batch that is partial.
+
+        Raises:
+            CheckFailedError: they differ in N, or N is below the batch size.
+        """
+        super().__init__()
+        self._parts = (x, y) if sample_weights is None else (x, y, sample_weights)
+        self._size, self._drop = batch_size, drop_leftovers
+        self._count = _records_of(self._parts, "x, y and sample weights")
+        if self._count < batch_size:
+            raise CheckFailedError(
+                f"Batch size is too large for the input data: it is {batch_size}, and there are "
+                f"{self._count} records"
+            )
+
+    def __len__(self) -> int:
+        """Returns the number of batches."""
+        return self._count // self._size if self._drop else -(-self._count // self._size)
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        """Returns the batch (x, y) or (x, y, sample_weight)."""
+        records = slice(index * self._size, (index + 1) * self._size)
+        return tf.nest.map_structure(  # type: ignore[no-any-return]
+            lambda array: array[records], self._parts
+        )
+
+
+class InMemorySequence(ArrayLikeAdapter):
+    """The same, under the names of the first release of 0.12.
+
+    Source: `determined.keras.InMemorySequence` of Determined 0.12.0.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        labels: Any,
+        batch_size: int,
+        sample_weight: Any = None,
+        drop_leftovers: bool = False,
+    ) -> None:
+        """Takes arrays; see `ArrayLikeAdapter`."""
+        super().__init__(data, labels, batch_size, sample_weight, drop_leftovers)
+
+
+def _records_of(parts: tuple[Any, ...], subject: str) -> int:
+    """Returns N, which must be the same for all arrays."""
+    counts = {len(array) for array in tf.nest.flatten(parts)}
+    if len(counts) > 1:
+        raise CheckFailedError(
+            f"{subject} must have as many records each, but have {sorted(counts)}"
+        )
+    return counts.pop()
+
+
+def _arrays(part: Any, name: str, loader: str) -> Any:
+    """Returns an array [N, ...], or a list or a dict of them, of x, y or the weights."""
+    if isinstance(part, Mapping) and name == "x":
+        found: Any = {key: _array(leaf) for key, leaf in part.items()}
+        leaves = [*found.values()]
+    elif isinstance(part, list):
+        found = leaves = [_array(leaf) for leaf in part]
+    else:
+        found = _array(part)
+        leaves = [found]
+    if not leaves or any(leaf is None for leaf in leaves):
+        kinds = "an array, a list of arrays" + (" or a dict of arrays" if name == "x" else "")
+        raise InvalidDataTypeException(f"{loader}: {name} must be {kinds}, but got {shown(part)}")
+    return found
+
+
+def _array(value: Any) -> Any:
+    """Returns an array [N, ...], of a range or a Series too; None for other values."""
+    if getattr(value, "shape", ()):
+        return value
+    is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+    if not (is_list or hasattr(value, "__array__")):
+        return None
+    try:
+        array = np.asarray(value)
+    except ValueError:  # of parts of different sizes
+        return None
+    return array if array.ndim and array.dtype != object else None

@@ -1,4 +1,4 @@
-"""The export of a Keras trial: the model, or its `generator`, and names for what it is fed with."""
+"""The export of a Keras trial: the model, or its `generator`, and the names of its inputs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def export(model: Any, x: Any, fn_args: Any) -> None:
 
     Args:
         model: built.
-        x: a batch of what it is called with: a tensor, or a tuple or dict of them, each [N, ...].
+        x: a batch of its inputs: a tensor, or a tuple or dict of them, each [N, ...].
         fn_args: the argument of `run_fn`.
 
     Raises:
@@ -44,10 +44,10 @@ def export(model: Any, x: Any, fn_args: Any) -> None:
 
 
 def servable(model: Any, x: Any) -> tuple[Any, Any]:
-    """Returns what is served, and a batch for it: the model, or its `generator`.
+    """Returns the model to serve, which may be its `generator`, and a batch for it.
 
-    A model whose parts are called by its `train_step` need not have a `call`. What is wanted of
-    adversarial networks is their generator.
+    A model whose parts are called by its `train_step` need not have a `call`. The useful part of
+    adversarial networks is the generator.
     """
     reason: Exception | None = None
     if not _declared(model):
@@ -65,9 +65,9 @@ def servable(model: Any, x: Any) -> tuple[Any, Any]:
         batch = [tf.zeros([size or 1 for size in one.shape], one.dtype) for one in inputs]
         return generator, batch[0] if len(batch) == 1 else tuple(batch)
     raise ExportError(
-        f"{type(model).__name__} cannot be called with what it is validated on, as serving would: "
-        "what its `call` returns is published, or what an attribute `generator` does, a model. "
-        f"Return from `call` what is to be served. Found: {type(reason).__name__}: {reason}"
+        f"{type(model).__name__} cannot be called with its validation data, as serving would: "
+        "the result of its `call` is published, or that of its attribute `generator`, a model. "
+        f"Return the outputs to serve from `call`. Found: {type(reason).__name__}: {reason}"
     ) from reason
 
 

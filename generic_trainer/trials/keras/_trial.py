@@ -1,10 +1,11 @@
-"""`TFKerasTrial`, the base class of users' Keras trials, and `keras.init`."""
+"""`TFKerasTrial` and PEDL's `KerasTrial`, base classes of users' trials, and `keras.init`."""
 
 from __future__ import annotations
 
 import abc
 import contextlib
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -12,12 +13,18 @@ import tensorflow as tf
 from generic_trainer._core.keras import LEGACY_VARIABLE, is_keras_3
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import distributed
-from generic_trainer.trials._context import NativeContext
-from generic_trainer.trials._process import fit_to_devices
+from generic_trainer.trials._context import NativeContext, fit_to_workers
 from generic_trainer.trials._scripts.start import Init, Start
-from generic_trainer.trials._trial import EnvContext, HorovodContext, Trial, TrialRun, code_file
+from generic_trainer.trials._trial import (
+    HorovodContext,
+    HparamsTrial,
+    Trial,
+    TrialRun,
+    code_file,
+)
 from generic_trainer.trials.keras._context import TFKerasContext, TFKerasTrialContext
 from generic_trainer.trials.keras._controller import TFKerasController
+from generic_trainer.trials.keras._optimizers import old_arguments
 
 _KERAS_3_REFUSES = (
     "build_model failed with Keras 3. A model that was written for Keras 2 needs the environment "
@@ -51,10 +58,9 @@ class TFKerasTrial(Trial, abc.ABC):
     1. A step is one global batch. Training metrics are Keras' running means over a workload,
        validation metrics those of `model.evaluate`, weighted by records, `val_` before their names.
     2. The methods are called once per trial: training data, validation data, model, callbacks.
-    3. Slots are workers, one each, or the devices of one process. The methods are called in the
-       scope of their strategy; data are batched by `context.get_per_slot_batch_size()`.
-
-    4. Where the module or `__init__` turns eager execution off, it is on again from the data
+    3. Slots are workers. The methods are called in the scope of their strategy; data are batched by
+       `context.get_per_slot_batch_size()`.
+    4. If the module or `__init__` turns eager execution off, it is on again from the data
        loaders on: a step is a graph all the same. Of `session_config` soft placement counts.
 
     Source: `determined.keras.TFKerasTrial` of Determined 0.12 and 0.13.
@@ -101,14 +107,15 @@ class TFKerasTrial(Trial, abc.ABC):
         """Builds the trial; its checkpoint is restored when it is needed."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(distributed.eager_mode())  # the module may have turned it off
-            run, strategy = fit_to_devices(run)
+            run, strategy = fit_to_workers(run)
             _seed_keras(run.seed)
             stack.enter_context(strategy.scope())
-            context = cls.trial_context_class(EnvContext.of(run), HorovodContext.of(run))
+            context = cls.trial_context_class(run, HorovodContext(run.workers > 1))
             trial = cls.of_context(context)
             if not tf.executing_eagerly():
                 stack.enter_context(distributed.eager_mode())
                 tf.config.set_soft_device_placement(trial.session_config().allow_soft_placement)
+            stack.enter_context(old_arguments())
             data = (trial.build_training_data_loader(), trial.build_validation_data_loader())
             try:
                 trial.build_in(context)
@@ -130,6 +137,71 @@ class TFKerasTrial(Trial, abc.ABC):
         self.build_model()
 
 
+class KerasTrial(HparamsTrial, TFKerasTrial):
+    """A compiled Keras model, and a function of its module that returns the data.
+
+    ::
+
+        from generic_trainer.trials.keras import KerasTrial, data
+
+        def make_data_loaders(experiment_config, hparams):
+            size = hparams["batch_size"]
+            return data.InMemorySequence(x, y, size), data.InMemorySequence(test_x, test_y, size)
+
+        class DigitsTrial(KerasTrial):
+            def build_model(self, hparams):
+                model = tf.keras.Sequential([...])
+                model.compile(tf.keras.optimizers.Adam(hparams["learning_rate"]), "mse")
+                return model
+
+    Source: the documentation of PEDL's Keras trials.
+    """
+
+    _data: Sequence[Any]
+
+    @abc.abstractmethod
+    def build_model(self, hparams: dict[str, Any]) -> Any:  # type: ignore[override]
+        """Returns the model; one that is not compiled is with `optimizer()` and `loss()`."""
+
+    def optimizer(self) -> Any:
+        """Returns the optimizer of a model that is not compiled."""
+        raise NotImplementedError("build_model returns a model that is not compiled")
+
+    def loss(self) -> Any:
+        """Returns the loss of a model that is not compiled."""
+        raise NotImplementedError("build_model returns a model that is not compiled")
+
+    def metrics(self) -> list[Any]:
+        """Returns the metrics of a model that is not compiled."""
+        return []
+
+    def build_training_data_loader(self) -> Any:
+        """Returns the first part of what `make_data_loaders` returns."""
+        return self._data[0]
+
+    def build_validation_data_loader(self) -> Any:
+        """Returns the second part."""
+        return self._data[1]
+
+    @classmethod
+    def of_context(cls, context: TFKerasTrialContext) -> Any:
+        """Returns the trial, its data loaded."""
+        loaded = cls.load_data(context.env)
+        trial = cls(context.get_hparams())
+        trial._data = [
+            context.wrap_dataset(data) if isinstance(data, tf.data.Dataset) else data
+            for data in loaded
+        ]
+        return trial
+
+    def build_in(self, context: TFKerasTrialContext) -> None:
+        """Builds the model, for a context to train."""
+        model = self.build_model(context.get_hparams())
+        if getattr(model, "optimizer", None) is None:
+            model.compile(self.optimizer(), self.loss(), metrics=self.metrics())
+        context.take_compiled(model)
+
+
 class TFKerasNativeContext(TFKerasContext, NativeContext):
     """The context of a script, which trains a Keras model without a trial class.
 
@@ -142,7 +214,7 @@ class TFKerasNativeContext(TFKerasContext, NativeContext):
         model.compile("adam", "sparse_categorical_crossentropy")
         model.fit(x_train, y_train, validation_data=(x_test, y_test))
 
-    The wrapped model's `fit` and `fit_generator` train as the experiment configuration says, and
+    The wrapped model's `fit` and `fit_generator` train by the experiment configuration, and
     return None: `epochs`, `steps_per_epoch` and `batch_size` are not used.
 
     Source: `determined.keras.TFKerasNativeContext` of Determined 0.12 and 0.13.
@@ -151,11 +223,12 @@ class TFKerasNativeContext(TFKerasContext, NativeContext):
     @classmethod
     def make(cls, run: TrialRun, start: Start, code: str | None) -> TFKerasNativeContext:
         """Returns the context of a script; see `Init`."""
-        run, strategy = fit_to_devices(run)
+        run, strategy = fit_to_workers(run)
         _seed_keras(run.seed)
         context = cls(run)
         # The script builds its model between here and `fit`.
         scope = contextlib.ExitStack()
+        scope.enter_context(old_arguments())
         if run.slots > 1:
             scope.enter_context(strategy.scope())
 

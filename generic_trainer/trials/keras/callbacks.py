@@ -30,7 +30,7 @@ class Callback(tf.keras.callbacks.Callback):
     What differs from Keras:
 
     1. Validation does not end an epoch: `on_test_end` gets its metrics, `val_` before their names,
-       and what it changes or adds is reported.
+       and its changes to them are reported.
     2. An epoch is `records_per_epoch // global_batch_size` batches. `on_epoch_end` always gets an
        empty dict. Overriding it without `records_per_epoch` in the configuration is an error.
     3. `model.stop_training = True` ends training after the workload, with a checkpoint.
@@ -89,7 +89,7 @@ class _Monitor(Callback):
             set_monitor_op = internals.KERAS_3_SET_MONITOR_OP.of(self)
             try:
                 set_monitor_op()
-            except ValueError:  # Keras 2 goes by the name where Keras 3 cannot tell
+            except ValueError:  # Keras 3 does not know the metric; Keras 2 went by its name
                 larger_is_better = "acc" in self.monitor or self.monitor.endswith("auc")
                 self.mode = "max" if larger_is_better else "min"
                 set_monitor_op()
@@ -97,7 +97,7 @@ class _Monitor(Callback):
                 self.best = best
 
     def get_state(self) -> dict[str, Any]:
-        """Returns how it stands."""
+        """Returns its counters."""
         return {name: getattr(self, name, None) for name in (*self._kept, "tests")}
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -144,7 +144,7 @@ class ReduceLROnPlateau(_Monitor, tf.keras.callbacks.ReduceLROnPlateau):
 class TensorBoard(tf.keras.callbacks.TensorBoard, Callback):
     """`tf.keras.callbacks.TensorBoard`, with a validation for an epoch.
 
-    `log_dir` is ignored: the files lie with the trial's others, in the ModelRun artifact.
+    `log_dir` is ignored: the files are with the trial's others, in the ModelRun artifact.
     """
 
     on_epoch_end = Callback.on_epoch_end
@@ -162,7 +162,7 @@ class TensorBoard(tf.keras.callbacks.TensorBoard, Callback):
         self.tests = 0
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Writes the validation's metrics, and weights as `histogram_freq` says."""
+        """Writes the validation's metrics, and weights if `histogram_freq` is set."""
         logs = logs or {}
         tf.keras.callbacks.TensorBoard.on_test_end(
             self, {name.removeprefix("val_"): logs[name] for name in logs}

@@ -16,16 +16,7 @@ Source: `determined.keras.init`, `determined.estimator.init` and `determined.exp
 Determined 0.12 and 0.13.
 """
 
-from typing import TYPE_CHECKING
-
 from generic_trainer._core.lazy import lazy_names
-
-if TYPE_CHECKING:
-    from generic_trainer.trials import experimental
-    from generic_trainer.trials._scripts.loading import StopLoadingImplementation
-    from generic_trainer.trials._scripts.start import Mode
-    from generic_trainer.trials.errors import InvalidExperimentException
-    from generic_trainer.trials.native import estimator, keras
 
 __all__ = [
     "InvalidExperimentException",

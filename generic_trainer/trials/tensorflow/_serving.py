@@ -1,8 +1,8 @@
-"""The export of a `TensorFlowTrial`: predictions that its graph has, and what they are fed with.
+"""The export of a `TensorFlowTrial`: predictions that its graph has, and their inputs.
 
-`build_graph` returns metrics; predictions may be among them or not, and nothing says which part of
-a record is the label. Both can be read off the graph: the label is what joins the computation last,
-and a prediction is what the model has computed before it does.
+`build_graph` returns metrics; predictions may be among them or not, and any part of
+a record may be the label. Both can be read off the graph: the label joins the computation last,
+and a prediction is a tensor that the model has computed before.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def export(session: Any, record: Any, outputs: Mapping[str, tf.Tensor], fn_args:
     """Writes the predictions of a trial's graph as a SavedModel.
 
     Its signature takes serialized tf.Examples where the pipeline's schema, or Transform's, has all
-    features that the predictions need, else a dense tensor per feature: of a sparse one, what is 0
-    or empty there is missing.
+    features that the predictions need, else a dense tensor per feature: in a sparse one, values
+    that are 0 or empty are missing.
 
     Args:
         session: holds the trained variables.
-        record: what `build_graph` was called with.
-        outputs: what `build_graph` returned.
+        record: the argument of `build_graph`.
+        outputs: the result of `build_graph`.
         fn_args: the argument of `run_fn`.
 
     Raises:
@@ -50,10 +50,9 @@ def export(session: Any, record: Any, outputs: Mapping[str, tf.Tensor], fn_args:
         with session.graph.as_default():
             fed = _fed_parts(inputs)
             signature = tf.compat.v1.saved_model.predict_signature_def(fed, predictions)
-            builder.add_meta_graph_and_variables(
-                session, [tf.saved_model.SERVING], {_DEFAULT: signature},
-                clear_devices=True, strip_default_attrs=True,
-            )  # fmt: skip
+            options = {"clear_devices": True, "strip_default_attrs": True}
+            signatures, tags = {_DEFAULT: signature}, [tf.saved_model.SERVING]
+            builder.add_meta_graph_and_variables(session, tags, signatures, **options)
         builder.save()
         # Loading it back leaves out all that predictions do not need: data, optimizer, loss.
         model = tf.saved_model.load(directory)
@@ -165,7 +164,7 @@ class _Flow:
 
 
 def _rows_of(tensor: Any) -> int | None:
-    # Where behaviour of TensorFlow 2 is turned off, dimensions are no numbers.
+    # With the behaviour of TensorFlow 1, dimensions are not numbers.
     return tf.compat.dimension_value(tensor.shape[0])  # type: ignore[no-any-return]
 
 
@@ -191,7 +190,7 @@ def _components(record: Any) -> dict[str, tf.Tensor]:
     others = [part for part in flat if not isinstance(part, tf.Tensor | tf.SparseTensor)]
     if others:
         raise ExportError(
-            "Records with parts that are no dense or sparse tensors cannot be exported: "
+            "Only records of dense or sparse tensors can be exported, got "
             f"{others}. Make them sparse in make_data_loaders, with their to_sparse()."
         )
     paths = tf.nest.flatten(_paths(record, ()))
@@ -235,7 +234,7 @@ class _OfFeatures(tf.Module):
         self._specs = {name: tf.type_spec_from_value(like) for name, like in inputs.items()}
 
     def dense_specs(self) -> dict[str, tf.TensorSpec]:
-        """Returns what takes each feature as a dense tensor [N, ...]."""
+        """Returns the specs of each feature as a dense tensor [N, ...]."""
         return {
             # Sparse features of an Example are of rank 2.
             name: tf.TensorSpec(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import functools
 import os
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from generic_trainer._core.texts import did_you_mean
 from generic_trainer.errors import (
     ConfigurationError,
     ModuleFileError,
@@ -18,16 +18,9 @@ from generic_trainer.errors import (
     raise_problems,
 )
 from generic_trainer.training import distributed
-from generic_trainer.trials._process import fit_to_devices
+from generic_trainer.trials._context import average, fit_to_workers
 from generic_trainer.trials._trial import LOADERS, HparamsTrial, TrialRun
-from generic_trainer.trials.tensorflow._graph import (
-    LOSS,
-    SHARE,
-    Step,
-    build_replicas,
-    make_step,
-    updated,
-)
+from generic_trainer.trials.tensorflow._graph import LOSS, SHARE, build, updated
 from generic_trainer.trials.tensorflow._serving import export
 
 _CHECKPOINT = "model.ckpt"
@@ -39,9 +32,8 @@ class TensorFlowTrial(HparamsTrial, abc.ABC):
     The module of a subclass also defines ``make_data_loaders(experiment_config, hparams)``, which
     returns the training and the validation data as batched `tf.data.Dataset`s of the same
     structure. It and the methods below are called within the trial's graph, each once per trial;
-    on several slots `build_graph` and `optimizer` are called once for each, with its share of the
-    batch. Where slots are workers, all of them must get the same batches in the same order: seed
-    what is drawn.
+    each of several workers calls them for its share of a batch. All of them must get the same
+    batches in the same order: seed random draws.
 
     Source: the documentation of PEDL's TensorFlowTrial.
     """
@@ -91,15 +83,13 @@ class TensorFlowController:
     """Trains, validates, saves and exports one trial."""
 
     def __init__(self, trial_class: type[TensorFlowTrial], run: TrialRun) -> None:
-        """Builds the graph, opens a session and goes to where the trial stands.
+        """Builds the graph, opens a session and restores the checkpoint of the trial.
 
         Raises:
-            ModuleFileError: the module has no `make_data_loaders`, or its result is no good.
+            ModuleFileError: the module has no `make_data_loaders`, or its result is wrong.
             ConfigurationError: the methods of the trial contradict each other.
         """
-        run, strategy = fit_to_devices(run, is_graph=True)
-        if run.workers > 1:
-            strategy = tf.distribute.get_strategy()
+        run, _ = fit_to_workers(run, is_graph=True)
         self._graph = tf.Graph()
         with self._graph.as_default():
             tf.compat.v1.set_random_seed(run.seed)
@@ -109,7 +99,7 @@ class TensorFlowController:
             self._training = tf.compat.v1.data.make_initializable_iterator(
                 training.repeat().skip(run.batches_trained)
             )
-            if run.workers > 1:  # each takes batches of its own
+            if run.workers > 1:  # each takes other batches
                 validation = validation.shard(run.workers, distributed.rank())
             self._validation = tf.compat.v1.data.make_initializable_iterator(validation)
             self._handle = tf.compat.v1.placeholder(tf.string, [])
@@ -124,9 +114,8 @@ class TensorFlowController:
             # The parts of a sparse tensor come from one operation: an export is fed each of them.
             record = tf.nest.map_structure(tf.identity, record, expand_composites=True)
             tf.nest.assert_same_structure(training.element_spec, record)
-            with strategy.scope():
-                self._replicas = build_replicas(trial, record, self._is_training, run, strategy)
-            self._metrics = _metrics(trial, self._replicas.outputs[0])
+            self._built = build(trial, record, self._is_training, run)
+            self._metrics = _metrics(trial, self._built.outputs, run)
             self._saver = tf.compat.v1.train.Saver(max_to_keep=None)
             initialise = (
                 tf.compat.v1.global_variables_initializer(),
@@ -138,7 +127,7 @@ class TensorFlowController:
             self._session = tf.compat.v1.Session(config=trial.session_config())
             self._session.run(initialise)
             if run.checkpoint_dir is not None:
-                self._saver.restore(self._session, os.path.join(run.checkpoint_dir, _CHECKPOINT))
+                self._restore(run.checkpoint_dir)
             elif run.base_model is not None:
                 _read_base_model(run.base_model, self._session)
             distributed.start_session_alike(self._session)
@@ -154,11 +143,10 @@ class TensorFlowController:
 
     def train(self, batches: int) -> dict[str, Any]:
         """Trains on the next batches and returns the metrics, averaged over them."""
-        handle = self._handles["training"]
+        step = self._step("training", self._built.train_op)
         try:
             with distributed.explained_failures():
-                steps = (self._train_step(handle, True) for _ in range(batches))
-                return _average(metrics for step in steps for metrics in step)
+                return _average(step() for _ in range(batches))
         except tf.errors.OutOfRangeError as error:  # of a Dataset that repeats for ever
             raise ModuleFileError(f"{LOADERS}: the training Dataset has no batch") from error
 
@@ -170,11 +158,10 @@ class TensorFlowController:
         if not self._metrics["validation"]:
             return {}
         self._session.run([self._validation.initializer, self._reset])
-        handle = self._handles["validation"]
-        metrics = _average(_until_end(lambda: self._validation_step(handle, False)[0]))
+        metrics = _average(_until_end(self._step("validation")))
         if not metrics:
             raise ModuleFileError(f"{LOADERS}: the validation Dataset has no batch")
-        outputs = self._replicas.outputs[0]
+        outputs = self._built.outputs
         pairs = {name: outputs[name][0] for name in metrics if isinstance(outputs[name], tuple)}
         if pairs and distributed.size() > 1:
             with self._graph.as_default():
@@ -188,28 +175,29 @@ class TensorFlowController:
         with self._graph.as_default():
             self._saver.save(self._session, path, write_meta_graph=False, write_state=False)
 
-    def export(self, fn_args: Any) -> None:
-        """Writes a SavedModel of what does not depend on the labels."""
+    def export(self, fn_args: Any, checkpoint_dir: str | None = None) -> None:
+        """Writes a SavedModel of the outputs that do not depend on the labels."""
+        if checkpoint_dir is not None:
+            self._restore(checkpoint_dir)
         with distributed.eager_mode():  # code of TensorFlow 1 turns it off
-            export(self._session, self._replicas.records[0], self._replicas.outputs[0], fn_args)
+            export(self._session, self._built.record, self._built.outputs, fn_args)
 
     def close(self) -> None:
         self._session.close()
 
-    @functools.cached_property
-    def _train_step(self) -> Step:
-        return self._step("training", self._replicas.outputs, self._replicas.train_op)
+    def _restore(self, directory: str) -> None:
+        with self._graph.as_default():
+            self._saver.restore(self._session, os.path.join(directory, _CHECKPOINT))
 
-    @functools.cached_property
-    def _validation_step(self) -> Step:
-        return self._step("validation", self._replicas.outputs[:1])
-
-    def _step(self, kind: str, outputs: Iterable[dict[str, Any]], *operations: Any) -> Step:
-        fetched = [
-            {name: updated(one[name]) for name in (*self._metrics[kind], SHARE)} for one in outputs
-        ]
-        feeds = [self._handle, self._is_training]
-        return make_step(self._session, feeds, fetched, *operations)
+    def _step(self, kind: str, *operations: tf.Operation) -> Callable[[], dict[str, Any]]:
+        """Returns a function that runs a step, and returns its metrics."""
+        outputs = self._built.outputs
+        fetched = {name: updated(outputs[name]) for name in (*self._metrics[kind], SHARE)}
+        # Outputs need not depend on the record, but a step has to take one: passes would not end.
+        record = tf.nest.flatten(self._built.record, expand_composites=True)
+        fed = {self._handle: self._handles[kind], self._is_training: kind == "training"}
+        fetches = (fetched, [*operations, record[0].op])
+        return lambda: self._session.run(fetches, fed)[0]  # type: ignore[no-any-return]
 
 
 def _read_base_model(directory: str, session: tf.compat.v1.Session) -> None:
@@ -226,7 +214,7 @@ def _read_base_model(directory: str, session: tf.compat.v1.Session) -> None:
     if not fitting:
         raise TrainingError(
             f"The base model {directory} does not fit build_graph: it has the variables "
-            f"{sorted(values)}. Build what was trained, or train from scratch."
+            f"{sorted(values)}. Build the model that was trained, or train from scratch."
         )
     for variable in fitting:
         variable.load(values[variable.name], session)
@@ -260,7 +248,9 @@ def _compatible(first: Any, second: Any) -> bool:
     return all(a.dtype == b.dtype and a.shape[1:].is_compatible_with(b.shape[1:]) for a, b in pairs)
 
 
-def _metrics(trial: TensorFlowTrial, outputs: dict[str, Any]) -> dict[str, list[str]]:
+def _metrics(
+    trial: TensorFlowTrial, outputs: dict[str, Any], run: TrialRun
+) -> dict[str, list[str]]:
     training, validation = list(trial.training_metrics()), list(trial.validation_metrics())
     problems = [
         f"{method} names {name!r}, which build_graph does not return; it returns {sorted(outputs)}"
@@ -268,6 +258,10 @@ def _metrics(trial: TensorFlowTrial, outputs: dict[str, Any]) -> dict[str, list[
         for name in names
         if name not in outputs
     ]
+    wanted = (run.config.get("searcher") or {}).get("metric")
+    if wanted is not None and wanted not in validation:
+        near = did_you_mean(wanted, validation)
+        problems.append(f"searcher.metric: {wanted!r} is not among validation_metrics{near}")
     if LOSS in training:
         problems.append(f"training_metrics must not name {LOSS!r}: it is always reported")
     raise_problems(ConfigurationError, type(trial).__name__, problems)
@@ -283,13 +277,6 @@ def _until_end(step: Callable[[], dict[str, Any]]) -> Iterable[dict[str, Any]]:
 
 
 def _average(batches: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the mean of each metric over batches, a number or nested lists.
-
-    Batches count alike; slots count by how much of a batch they have.
-    """
+    """Returns the metrics of batches of all workers; slots count by their share of a batch."""
     slots = [batch for worker in distributed.gather([*batches]) for batch in worker]
-    shares = [slot.pop(SHARE) for slot in slots]
-    return {
-        name: np.average([slot[name] for slot in slots], axis=0, weights=shares).tolist()
-        for name in (slots[0] if slots else ())
-    }
+    return average(slots, [slot.pop(SHARE) for slot in slots])

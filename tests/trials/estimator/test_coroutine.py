@@ -11,24 +11,6 @@ from generic_trainer.trials.estimator._training import Coroutine
 variable = contextvars.ContextVar("variable")
 
 
-def test_turns_are_taken():
-    said = []
-
-    def function():
-        said.append(coroutine.pause("first"))
-        said.append(coroutine.pause("second"))
-
-    coroutine = Coroutine(function)
-    assert [coroutine.resume(), coroutine.resume(1), coroutine.resume(2)] == [
-        "first",
-        "second",
-        None,
-    ]
-    assert (said, coroutine.ended) == ([1, 2], True)
-    with pytest.raises(RuntimeError, match="has ended"):
-        coroutine.resume()
-
-
 def test_what_the_function_raises_comes_out():
     def function():
         coroutine.pause()

@@ -51,24 +51,6 @@ def test_training_data_that_ends(open_trial, records):
         trial.train(5)
 
 
-def test_a_dataset_without_records(open_trial):
-    class Empty(OneWeight):
-        def train_data(self):
-            return super().train_data().take(0)
-
-    with pytest.raises(ModuleFileError, match="at least one batch"):
-        open_trial(Empty).train(5)
-
-
-def test_a_loss_that_is_no_number(open_trial):
-    class Explodes(OneWeight):
-        def make_optimizer(self):
-            return tf.compat.v1.train.GradientDescentOptimizer(1e30)
-
-    with pytest.raises(tf.compat.v1.train.NanLossDuringTrainingError):
-        open_trial(Explodes).train(50)
-
-
 def test_nothing_to_publish(run_experiment):
     class NoPredictions(OneWeight):
         def build_serving_input_receiver_fns(self):

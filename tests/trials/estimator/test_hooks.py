@@ -100,26 +100,6 @@ def test_a_resumed_trial_loads_once_before_it_trains(open_trial, tmp_path):
     assert calls == [f"a load {tmp_path.name}", "a begin", "a session", "a run", "a run"]
 
 
-def test_a_file_that_a_hook_adds_is_kept(run_experiment, tmp_path):
-    found = []
-
-    class Counter(RunHook):
-        def on_checkpoint_load(self, checkpoint_dir):
-            found.append((Path(checkpoint_dir) / "note").read_text())
-
-        def on_checkpoint_end(self, checkpoint_dir):
-            (Path(checkpoint_dir) / "note").write_text("kept")
-
-    config = {
-        "hyperparameters": {"global_batch_size": 1},
-        "searcher": {"max_length": {"batches": 2}},
-    }
-    run_experiment(with_hooks(Counter()), config)
-    config["searcher"]["max_length"]["batches"] = 3
-    run_experiment(with_hooks(Counter()), config)
-    assert found == ["kept"]
-
-
 def test_hooks_are_closed_when_training_fails(open_trial):
     class Fails(Notes):
         def after_run(self, run_context, run_values):

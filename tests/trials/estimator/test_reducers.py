@@ -77,28 +77,3 @@ def test_values_are_computed_in_the_order_in_which_they_were_made(open_trial):
 
     open_trial(Ordered).validate()
     assert order == list("cabd")
-
-
-def test_each_slot_of_a_process_has_a_value_of_its_own():
-    class Values(MetricReducer):
-        def __init__(self):
-            self.values = []
-
-        def accumulate(self, metric):
-            self.values.append(float(metric))
-            return list(self.values)
-
-        def cross_slot_reduce(self, per_slot_metrics):
-            told.extend(per_slot_metrics)
-            return len(per_slot_metrics)
-
-    told = []
-    run = TrialRun(trial_id=1, config={}, hparams={"global_batch_size": 4}, seed=0, slots=2)
-    make_metric = EstimatorTrialContext(run).experimental.make_metric
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        number = tf.compat.v1.placeholder(tf.float32, [])
-        value, update = make_metric(number, Values(), np.float32)
-        for batch in range(5):
-            session.run(update, {number: batch})
-        assert session.run(value) == 2
-    assert told == [[0.0, 2.0, 4.0], [1.0, 3.0]]

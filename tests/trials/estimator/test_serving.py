@@ -73,22 +73,6 @@ def test_a_tensor_for_each_feature(open_trial, tmp_path, restored):
     assert weights[0] > 1  # trained
 
 
-def test_a_lone_tensor(open_trial, tmp_path):
-    class Lone(WithoutReceivers):
-        def model_fn(self, features, labels, mode):
-            return super().model_fn({"x": features}, labels, mode)
-
-        def train_data(self):
-            return super().train_data().map(lambda features, label: (features["x"], label))
-
-        def build_validation_spec(self):
-            return tf.estimator.EvalSpec(self.train_data, steps=None)
-
-    _model, serve = published(open_trial, Lone, tmp_path)
-    [outputs] = serve(features=tf_itself.constant(X)).values()
-    assert outputs.shape == (2, 1)
-
-
 def test_predictions_of_a_premade_estimator_are_served_by_default(open_trial, tmp_path):
     _model, serve = published(open_trial, Kinds, tmp_path)
     size, count = tf_itself.constant([0.5, 2.0], tf_itself.float64), tf_itself.constant([1, 2])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import random
+import sys
 
 import numpy as np
 import pytest
 
-from generic_trainer.errors import ConfigurationError
 from generic_trainer.estimator import tf
+from generic_trainer.trials._trial import TrialRun
 from tests.trials.by_hand import steps
-from tests.trials.estimator.one_weight import OneWeight, WithMomentum, examples
+from tests.trials.estimator.one_weight import OneWeight, WithMomentum
 
 tf1 = tf.compat.v1
 
@@ -38,49 +40,6 @@ def test_training_metrics_are_all_scalar_summaries_averaged_over_batches(open_tr
     assert metrics["weight"] == pytest.approx(sum(w for w, _ in by_hand) / 5, rel=1e-5)
 
 
-def aggregating(**optimizations):
-    return {"optimizations": {"aggregation_frequency": 2, **optimizations}}
-
-
-@pytest.mark.parametrize("average", [True, False])
-def test_a_step_may_be_of_several_batches(open_trial, tmp_path, average):
-    fields = {
-        "config": aggregating(average_aggregated_gradients=average),
-        "hparams": {"global_batch_size": 1, "rate": 0.04},
-    }
-    first = open_trial(**fields)
-    losses = [first.train(1)["loss"] for _ in range(5)]
-    first.save(str(tmp_path))  # within a step
-    second = open_trial(**fields, batches_trained=5, checkpoint_dir=str(tmp_path))
-    losses += [second.train(1)["loss"] for _ in range(4)]
-    expected = [loss for _, loss in steps(9, rate=0.04, every=2, average=average)]
-    assert losses == pytest.approx(expected, rel=1e-3)
-    assert second.validate()["global_step"] == 9
-
-
-def test_optimizers_of_keras_count_batches_where_these_are_the_global_step(open_trial):
-    class Ready(OneWeight):
-        def build_estimator(self):
-            optimizer = self.context.wrap_optimizer(tf.keras.optimizers.legacy.Adam(0.1))
-            columns = [tf.feature_column.numeric_column("x")]
-            return tf.estimator.LinearRegressor(columns, optimizer=optimizer)
-
-    trial = open_trial(Ready, config=aggregating())
-    losses = [trial.train(1)["loss"] for _ in range(6)]
-    assert losses[:2] == pytest.approx([4, 16], rel=1e-5)
-    assert losses[5] < 36 - 1
-    assert trial.validate()["global_step"] == 6
-
-
-def test_several_batches_need_the_optimizer_itself(open_trial):
-    class Nothing(OneWeight):
-        def build_estimator(self):
-            self.context.wrap_optimizer(None)
-
-    with pytest.raises(ConfigurationError, match="needs the optimizer itself"):
-        open_trial(Nothing, config=aggregating())
-
-
 def test_validation_metrics_are_those_of_the_estimator(open_trial):
     metrics = open_trial().validate()
     # At w = 0 the batches (1, 2) and (3) have losses (4 + 16) / 2 and 36; the metric is per record.
@@ -91,8 +50,7 @@ def test_validation_metrics_are_those_of_the_estimator(open_trial):
     }
 
 
-@pytest.mark.parametrize("trial_class", [OneWeight, WithMomentum])
-@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize(("trial_class", "shuffle"), [(OneWeight, True), (WithMomentum, False)])
 def test_a_restored_trial_goes_on_as_the_straight_one(open_trial, tmp_path, trial_class, shuffle):
     hparams = {"global_batch_size": 1, "rate": 0.0005}
     settings = {"data": {"shuffle": shuffle}, "hparams": hparams}
@@ -106,39 +64,6 @@ def test_a_restored_trial_goes_on_as_the_straight_one(open_trial, tmp_path, tria
     assert after.validate() == first.validate()
     assert before + [after.train(10)["loss"] for _ in range(10)] == losses
     assert losses[-1] > 0
-
-
-def test_validation_in_between_changes_nothing(open_trial):
-    with_validation, without = open_trial(), open_trial()
-    for _ in range(4):
-        with_validation.validate()
-        assert with_validation.train(1) == without.train(1)
-
-
-def test_equal_seeds_give_equal_histories(run_experiment, tmp_path):
-    shuffled = config(6, data={"shuffle": True}, scheduling_unit=1)
-    [first] = run_experiment(OneWeight, shuffled, checkpoint_dir=str(tmp_path / "a"))
-    [second] = run_experiment(OneWeight, shuffled, checkpoint_dir=str(tmp_path / "b"))
-    assert first["history"] == second["history"]
-
-
-def test_the_best_checkpoint_is_published(run_experiment, tmp_path):
-    ranges = {"global_batch_size": 1, "rate": {"type": "categorical", "vals": [0.0001, 0.05]}}
-    searcher = {"name": "grid", "metric": "error", "max_length": {"batches": 6}}
-    slow, fast = run_experiment(OneWeight, config(hyperparameters=ranges, searcher=searcher))
-    assert (slow["exported"], fast["exported"]) == (False, True)
-    serve = tf.saved_model.load(str(tmp_path / "Format-Serving")).signatures["serving_default"]
-    [prediction] = serve(x=tf.constant([[1.0]])).values()
-    # The error of y = w x is |w - 2| times the mean of x, which is 2.
-    expected = 2 - fast["history"][-1]["validation"]["error"] / 2
-    assert prediction.numpy() == pytest.approx(expected, rel=1e-4)
-
-
-def test_an_untrained_trial_is_published_too(run_experiment, tmp_path):
-    run_experiment(OneWeight, config(0, checkpoint_policy="none"))
-    serve = tf.saved_model.load(str(tmp_path / "Format-Serving")).signatures["serving_default"]
-    [prediction] = serve(x=tf.constant([[1.0]])).values()
-    assert prediction.numpy() == 0
 
 
 def test_the_files_of_a_checkpoint(open_trial, tmp_path):
@@ -159,15 +84,6 @@ def test_the_files_of_a_checkpoint(open_trial, tmp_path):
         f"plain/{export.name}/saved_model.pb",
     } <= names
     assert not [name for name in names if name.startswith("events")]
-
-
-def test_generators_go_on_where_the_checkpoint_was_written(open_trial, tmp_path):
-    trial = open_trial()
-    trial.train(1)
-    trial.save(str(tmp_path))
-    expected = np.random.random()
-    open_trial(checkpoint_dir=str(tmp_path), batches_trained=1).train(1)
-    assert np.random.random() == expected
 
 
 class Draws(OneWeight):
@@ -233,42 +149,6 @@ def test_what_cannot_be_resumed_exactly_is_named(open_trial, caplog):
     assert "draws other random numbers than it would have in dropped/dropout" in caplog.text
 
 
-def test_the_seed_is_there_before_the_users_code(open_trial):
-    drawn = []
-
-    class Draws(OneWeight):
-        def __init__(self, context):
-            super().__init__(context)
-            drawn.append(np.random.random())
-
-    for _ in range(2):
-        open_trial(Draws)
-    assert drawn[0] == drawn[1] == np.random.RandomState(3).random_sample()
-
-
-class Cached(OneWeight):
-    def train_data(self):
-        @self.context.experimental.cache_train_dataset("records", "1", shuffle=True)
-        def make():
-            return examples()
-
-        return make().batch(self.context.get_per_slot_batch_size())
-
-
-def test_cached_data_are_resumed_by_the_cache(open_trial, tmp_path):
-    config = {"data_layer": {"type": "shared_fs", "host_storage_path": str(tmp_path / "cache")}}
-    straight = open_trial(Cached, config=config)
-    losses = [straight.train(1)["loss"] for _ in range(8)]
-    assert losses != pytest.approx([loss for _, loss in steps(8)], rel=1e-3)
-    first = open_trial(Cached, config=config)
-    before = [first.train(1)["loss"] for _ in range(4)]
-    first.save(str(tmp_path / "saved"))
-    after = open_trial(
-        Cached, config=config, batches_trained=4, checkpoint_dir=str(tmp_path / "saved")
-    )
-    assert before + [after.train(1)["loss"] for _ in range(4)] == losses
-
-
 def test_an_input_function_may_take_what_estimators_pass(open_trial):
     class Asks(OneWeight):
         def build_train_spec(self):
@@ -328,3 +208,66 @@ def test_a_saver_of_the_model_function(open_trial, tmp_path):
     trial.close()
     after = open_trial(Saves, batches_trained=2, checkpoint_dir=str(tmp_path / "saved"))
     assert after.validate() == found
+
+
+def test_a_validation_ends_although_its_metrics_read_no_record(open_trial):
+    class Apart(OneWeight):
+        def model_fn(self, features, labels, mode):
+            w = tf.compat.v1.get_variable("w", [], initializer=tf.zeros_initializer())
+            step = tf.compat.v1.assign_add(tf.compat.v1.train.get_global_step(), 1)
+            return tf.estimator.EstimatorSpec(mode, loss=(w - 1) ** 2, train_op=step)
+
+    assert open_trial(Apart).validate()["loss"] == 1
+
+
+FIRST_API = """
+from generic_trainer.estimator import tf1 as tf
+from generic_trainer.trials.estimator import EstimatorTrial
+from generic_trainer.trials.tensorflow import EstimatorTrial as OfPedl
+
+class OfDetermined(EstimatorTrial):
+    def __init__(self, context):
+        look()
+
+    def build_estimator(self, *hparams):
+        look()
+
+    build_train_spec = build_validation_spec = build_serving_input_receiver_fns = build_estimator
+
+class OfPedl(OfPedl):
+    def __init__(self, hparams):
+        look()
+
+    build_estimator = build_train_spec = build_validation_spec = OfDetermined.build_estimator
+    build_serving_input_receiver_fns = build_estimator
+
+seen = []
+
+def look():
+    seen.append((tf.executing_eagerly(), tf.placeholder(tf.float32, [None, 3]).shape[1].value))
+"""
+
+
+@pytest.mark.parametrize("name", ["OfDetermined", "OfPedl"])
+def test_methods_of_a_trial_for_tensorflow_1_run_as_there(tmp_path, monkeypatch, name):
+    (tmp_path / "first_api.py").write_text(FIRST_API)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("first_api")
+    run = TrialRun(trial_id=1, config={}, hparams={"global_batch_size": 1}, seed=0)
+    with pytest.raises(AttributeError, match=r"'hooks'"):
+        getattr(module, name).open_controller(run)  # there is no estimator in the end
+    assert module.seen == [(False, 3)] * 5
+    assert tf.executing_eagerly()
+    del sys.modules["first_api"]
+
+
+def test_the_estimator_that_was_trained_is_exported(run_experiment, tmp_path):
+    class Once(OneWeight):
+        def build_estimator(self):
+            (tmp_path / "made").mkdir()
+            return super().build_estimator()
+
+    searcher = {"metric": "loss", "max_length": {"batches": 2}}
+    hparams = {"global_batch_size": 1}
+    run_experiment(Once, {"hyperparameters": hparams, "searcher": searcher})
+    assert (tmp_path / "Format-Serving" / "saved_model.pb").exists()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from generic_trainer.trials._scripts.task import run_experiment
+from generic_trainer.trials._scripts.job import run_experiment
 from generic_trainer.trials._trial import chosen_class
 
 FILES = Path(__file__).with_name("written_for_determined")

@@ -40,7 +40,7 @@ def test_parse_keeps_the_types(text, name, value):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("speed=1", "no hyperparameter 'speed'"),
+        ("speed=1", "unknown hyperparameter 'speed'"),
         ("units=0.5", "units is a int"),
         ("units=true", "units is a int"),
         ("rate=fast", "rate is a float"),
@@ -82,12 +82,3 @@ def test_values_and_membership():
 def test_a_name_that_is_taken(name):
     with pytest.raises(ConfigurationError, match="is taken"):
         HParams(a=1).add_hparam(name, 2)
-
-
-def test_a_model_structure_is_no_hyperparameter():
-    hparams = HParams(model_structure="crosses", a=1)
-    assert (hparams.get_model_structure(), hparams.values()) == ("crosses", {"a": 1})
-    hparams.set_model_structure(None)
-    assert hparams.get_model_structure() is None
-    with pytest.raises(ConfigurationError, match="a message that TensorFlow has no more"):
-        HParams(object())

@@ -8,7 +8,6 @@ import tensorflow as tf
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.keras import TFKerasTrialContext
 from tests.trials.by_hand import X
-from tests.trials.keras.one_weight import OneWeight
 
 CONFIG = {"hyperparameters": {"global_batch_size": 4, "units": 3}}
 
@@ -33,12 +32,6 @@ def test_outside_of_an_experiment_all_comes_back_unchanged():
     assert context.wrap_optimizer(optimizer) is optimizer
     model.compile(optimizer, "mse")
     assert len(model.fit(X, X, verbose=0).history["loss"]) == 1
-
-
-def test_a_trial_can_be_tried_in_a_notebook():
-    trial = OneWeight(TFKerasTrialContext.from_config(CONFIG))
-    history = trial.build_model().fit(*trial.build_training_data_loader(), verbose=0).history
-    assert history["mae"]
 
 
 def test_a_wrapped_model_is_still_a_model(context):
@@ -100,18 +93,16 @@ def test_fit_options_that_are_not_given_stay(context):
         "workers": 1,
         "use_multiprocessing": False,
         "max_queue_size": 10,
-        "shuffle": False,
         "validation_steps": None,
     }
     context.configure_fit(workers=4)
     context.configure_fit(verbose=False, class_weight={0: 1.0})
-    context.configure_fit(verbose=None, class_weight=None, shuffle=True)
+    context.configure_fit(verbose=None, class_weight=None)
     assert vars(context.fit_options) == {
         "verbose": False,
         "class_weight": None,
         "workers": 4,
         "use_multiprocessing": False,
         "max_queue_size": 10,
-        "shuffle": True,
         "validation_steps": None,
     }

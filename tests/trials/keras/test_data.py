@@ -54,7 +54,6 @@ KINDS = {
     "dataset": dataset,
     "sequence": lambda context, x, y: Batches(x, y),
     "arrays as a sequence": lambda context, x, y: ArrayLikeAdapter(x, y, batch_size=1),
-    "in memory": lambda context, x, y: InMemorySequence(data=x, labels=y, batch_size=1),
     "adapter": lambda context, x, y: SequenceAdapter(Batches(x, y)),
     "main thread": lambda context, x, y: SequenceAdapter(Batches(x, y), workers=0),
     "threads": lambda context, x, y: SequenceAdapter(Batches(x, y), workers=3, max_queue_size=2),
@@ -62,21 +61,15 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_training_follows_the_records_in_order_for_ever(open_trial, kind):
+def test_training_follows_the_records_for_ever_and_validation_is_one_pass(open_trial, kind):
     trial = open_trial(Loader, data={"make": KINDS[kind]})
+    assert [trial.validate()["val_loss"] for _ in range(2)] == pytest.approx([56 / 3] * 2)
     assert [trial.train(1)["loss"] for _ in range(7)] == pytest.approx(BY_HAND, rel=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_validation_is_one_pass_weighted_by_records(open_trial, kind):
-    trial = open_trial(Loader, data={"make": KINDS[kind]})
-    assert [trial.validate()["val_loss"] for _ in range(2)] == pytest.approx([56 / 3] * 2)
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_batches_of_a_dataset_may_differ_in_size(open_trial, size):
+def test_batches_of_a_dataset_may_differ_in_size(open_trial):
     def make(context, x, y):
-        return context.wrap_dataset(tf.data.Dataset.from_tensor_slices((x, y)).batch(size))
+        return context.wrap_dataset(tf.data.Dataset.from_tensor_slices((x, y)).batch(2))
 
     trial = open_trial(Loader, data={"make": make})
     assert trial.validate()["val_loss"] == pytest.approx(56 / 3)
@@ -173,17 +166,6 @@ def test_class_weights_count_in_training_alone(open_trial, one_hot):
     assert trial.validate()["val_loss"] == pytest.approx(np.log(2), rel=1e-5)
 
 
-def test_a_sequence_is_told_of_the_ends_of_epochs(open_trial):
-    made = []
-
-    def make(context, x, y):
-        made.append(Batches(x, y))
-        return SequenceAdapter(made[-1], workers=0)
-
-    open_trial(Loader, data={"make": make}).train(7)
-    assert made[0].read == [0, 1, 2, "end", 0, 1, 2, "end", 0]
-
-
 def test_batches_of_a_sequence_may_differ_in_length(open_trial):
     class Growing(Batches):
         def __getitem__(self, index):
@@ -197,40 +179,6 @@ def test_batches_of_a_sequence_may_differ_in_length(open_trial):
     trial = open_trial(Pooled, data={"make": lambda context, x, y: Growing(x, y)})
     assert trial.train(5)["loss"] > 0
     assert trial.validate()["val_loss"] > 0
-
-
-class Shuffled(Loader):
-    """Tells by its loss which record it sees: 4, 16 or 36."""
-
-    def __init__(self, context):
-        super().__init__(context)
-        context.configure_fit(shuffle=True)
-
-    def make_optimizer(self):
-        return tf.keras.optimizers.SGD(0.0)
-
-
-@pytest.mark.parametrize("kind", ["arrays", "sequence", "main thread"])
-def test_shuffled_batches_are_in_an_order_of_their_own_in_each_epoch(resumed, kind):
-    straight, found = resumed(Shuffled, before=10, after=14, data={"make": KINDS[kind]})
-    assert found == straight
-    losses = [round(loss) for loss in straight]
-    epochs = [tuple(losses[start : start + 3]) for start in range(0, 24, 3)]
-    assert {tuple(sorted(epoch)) for epoch in epochs} == {(4, 16, 36)}
-    assert len(set(epochs)) > 2
-
-
-def test_validation_data_are_not_shuffled(open_trial):
-    read = []
-
-    class Noted(Batches):
-        def __getitem__(self, index):
-            read.append(index)
-            return super().__getitem__(index)
-
-    trial = open_trial(Shuffled, data={"make": lambda context, x, y: Noted(x, y)})
-    trial.validate()
-    assert read == [0, 1, 2]
 
 
 def test_validation_may_have_fewer_steps(open_trial):

@@ -32,25 +32,22 @@ class Empty(tf.keras.utils.Sequence):
         raise IndexError(index)
 
 
-@pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize(
     ("data", "message"),
     [
         ((X,), "it has 1 items"),
-        ((X, X, X, X), "it has 4 items"),
-        (("texts", X), "x must be an array, a list of arrays or a dict of arrays, but got str"),
-        (([1.0, 2.0], X), "x must be .* but got list of float"),
-        ((X, {"y": X}), "y must be an array, a list of arrays, but got dict"),
-        (([], X), "x must be .* but got list"),
+        (("texts", X), "x must be an array, a list of arrays or a dict of arrays, but got 'texts'"),
+        (([1.0, 2.0], X), "x must be .* but got \\[1.0, 2.0\\]"),
+        ((X, {"y": X}), "y must be an array, a list of arrays, but got {"),
+        (([], X), r"x must be .* but got \[\]"),
         ([X, X], "must return .* but got list"),
-        (X, "but got ndarray"),
         (None, "but got NoneType"),
         (iter([(X, X)]), "but got list_iterator"),
     ],
 )
-def test_what_is_no_data(open_trial, role, data, message):
+def test_what_is_no_data(open_trial, data, message):
     with pytest.raises(InvalidDataTypeException, match=message):
-        open_trial(loading(role, data))
+        open_trial(loading(ROLES[0], data))
 
 
 class Four(OneWeight):
@@ -69,11 +66,6 @@ def test_fewer_records_than_a_batch(open_trial, role):
         open_trial(small, size=4)
 
 
-def test_arrays_of_different_lengths(open_trial):
-    with pytest.raises(CheckFailedError, match=r"as many records each, but have \[2, 3\]"):
-        open_trial(loading(ROLES[0], (X, X[:2])))
-
-
 @pytest.mark.parametrize("role", ROLES)
 def test_a_dataset_that_was_not_wrapped(open_trial, role):
     data = tf.data.Dataset.from_tensor_slices((X, X)).batch(1)
@@ -81,10 +73,7 @@ def test_a_dataset_that_was_not_wrapped(open_trial, role):
         open_trial(loading(role, data))
 
 
-@pytest.mark.parametrize("role", ROLES)
-def test_a_sequence_without_batches(open_trial, role):
-    with pytest.raises(ValueError, match="non-zero length"):
-        open_trial(loading(role, Empty()))
+def test_a_sequence_without_batches():
     with pytest.raises(ValueError, match="non-zero length"):
         SequenceAdapter(Empty())
 
@@ -128,16 +117,6 @@ def test_a_model_that_is_not_compiled(open_trial):
         open_trial(building(build))
 
 
-def test_a_model_that_is_compiled_before_it_is_wrapped(open_trial):
-    def build(self):
-        model = self.make_model()
-        model.compile("sgd", "mse")
-        return self.context.wrap_model(model)
-
-    with pytest.raises(CheckFailedError, match="wrapped first and then compiled"):
-        open_trial(building(build))
-
-
 def test_a_model_without_an_optimizer(open_trial):
     class Own(tf.keras.Sequential):
         def compile(self, rate):
@@ -168,26 +147,6 @@ def test_class_weights_with_a_gap(open_trial):
         open_trial(building(build)).train(1)
 
 
-def test_an_adapter_that_was_not_started():
-    class One(Empty):
-        def __len__(self):
-            return 1
-
-    with pytest.raises(ConfigurationError, match="start"):
-        SequenceAdapter(One()).get_iterator()
-
-
-def test_methods_that_are_left_out():
-    from generic_trainer.trials.keras import TFKerasTrial
-
-    class Half(TFKerasTrial):
-        def build_model(self):
-            return None
-
-    with pytest.raises(TypeError, match="abstract"):
-        Half(None)
-
-
 def test_a_model_that_nothing_can_be_served_of(open_trial, tmp_path):
     class Silent(tf.keras.Model):
         def __init__(self):
@@ -205,7 +164,7 @@ def test_a_model_that_nothing_can_be_served_of(open_trial, tmp_path):
 
     trial = open_trial(Nothing)
     trial.train(1)
-    with pytest.raises(ExportError, match=r"Silent cannot be called .* Return from `call` what"):
+    with pytest.raises(ExportError, match=r"Silent cannot be called .* Return the outputs"):
         trial.export(make_fn_args(tmp_path))
 
 

@@ -85,15 +85,14 @@ def test_flowers(run_yaml, tmp_path):
     assert list((tmp_path / "run" / "trials" / "1" / "keras").rglob("*tfevents*"))
 
 
-@pytest.mark.parametrize("processes", ["false", pytest.param("true", marks=pytest.mark.slow)])
-def test_augmented(run_yaml, processes):
+def test_augmented(run_yaml):
     [trial] = run_yaml(
         AugmentedTrial,
-        f"""
-        data: {{processes: {processes}}}
+        """
+        data: {processes: true}
         hyperparameters:
-          learning_rate: {{type: const, val: 3e-3}}
-          dropout: {{type: double, minval: 0.1, maxval: 0.2}}
+          learning_rate: {type: const, val: 3e-3}
+          dropout: {type: double, minval: 0.1, maxval: 0.2}
           global_batch_size: 32
         batches_per_step: 47
         searcher:

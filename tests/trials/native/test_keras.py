@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from generic_trainer.trials._scripts.task import run_experiment
 from generic_trainer.trials.native import InvalidExperimentException, Mode, keras
 
 CONFIG = {"hyperparameters": {"global_batch_size": 2, "rate": 0.1}}
@@ -57,36 +55,3 @@ def test_fit_before_compile():
     model = context.wrap_model(tf.keras.Sequential([tf.keras.layers.Dense(1)]))
     with pytest.raises(InvalidExperimentException, match=r"Must call \.compile before"):
         model.fit(X, X)
-
-
-SCRIPT = """
-import numpy as np
-import tensorflow as tf
-from generic_trainer.trials.native import keras
-
-context = keras.init({}, context_dir=".")
-layer = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
-model = context.wrap_model(tf.keras.Sequential([tf.keras.layers.Input((1,)), layer]))
-model.compile(tf.keras.optimizers.SGD(context.get_hparam("rate")), "mse")
-x = np.array([[1.0], [2.0]], np.float32)
-model.fit(x, 2 * x, validation_data=(x, 2 * x), epochs=9)
-raise RuntimeError("the script goes no further")
-"""
-
-
-def test_a_script_on_the_cluster_trains_each_trial(tmp_path):
-    (tmp_path / "train.py").write_text(SCRIPT)
-    config = {
-        "hyperparameters": {
-            "global_batch_size": 2,
-            "rate": {"type": "categorical", "vals": [0.001, 0.1]},
-        },
-        "searcher": {"name": "grid", "metric": "val_loss", "max_length": {"batches": 3}},
-    }
-    results = tmp_path / "results"
-    run_experiment([str(tmp_path / "train.py")], config, str(results))
-    slow, fast = json.loads((results / "model_run" / "trials.json").read_text())
-    # w after each step, by hand: 2 - w shrinks by 1 - 5 · rate.
-    assert fast["best"] == pytest.approx((2 * 0.5**3) ** 2 * 2.5, rel=1e-4)
-    assert slow["best"] == pytest.approx((2 * 0.995**3) ** 2 * 2.5, rel=1e-4)
-    assert (results / "Format-Serving" / "saved_model.pb").exists()

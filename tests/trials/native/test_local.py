@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 
 import pytest
 
-import generic_trainer.trials as det
 from generic_trainer.estimator import tf
 from generic_trainer.trials.estimator import EstimatorNativeContext, RunHook
-from generic_trainer.trials.native import Mode, estimator, experimental
+from generic_trainer.trials.native import InvalidExperimentException, Mode, estimator, experimental
 from tests.trials.estimator.one_weight import OneWeight
 from tests.trials.native.script import CONFIG, examples, train
 
@@ -26,22 +26,22 @@ class Notes(tf.compat.v1.train.SessionRunHook):
 @pytest.mark.parametrize(
     ("args", "kwargs"),
     [
-        ((), {"local": True, "test": True}),
         ((True, True), {}),
-        ((Mode.LOCAL,), {}),
         ((Mode.LOCAL, "folder", ["script.py"], "http://head"), {}),
-        ((), {"mode": Mode.LOCAL}),
-        ((), {"mode": Mode("test")}),
         ((), {"mode": "test"}),
         (("local", "folder"), {}),
         ((Mode.LOCAL,), {"context_dir": "folder"}),
     ],
 )
-def test_init_in_its_historical_forms(args, kwargs):
+def test_init_in_its_historical_forms(args, kwargs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
     context = estimator.init(CONFIG, *args, **kwargs)
     assert isinstance(context, EstimatorNativeContext)
     assert context.serving_input_receiver_fns == {}
     assert context.get_hparam("rate") == 0.05
+    is_given = "folder" in (*args, *kwargs.values())
+    assert os.getcwd() == str(tmp_path / "folder" if is_given else tmp_path)
 
 
 def test_one_batch_and_one_pass(monkeypatch, tmp_path):
@@ -74,38 +74,30 @@ def test_one_batch_and_one_pass(monkeypatch, tmp_path):
     assert not os.path.exists(directory)
 
 
-def test_init_native_makes_a_context_of_the_class():
-    class Mine(EstimatorNativeContext):
-        pass
-
-    context = experimental.init_native(None, Mine, CONFIG, local=True, test=True)
-    assert isinstance(context, Mine)
-    assert isinstance(context, det.NativeContext)
-    assert context.env.hparams == {"global_batch_size": 1, "rate": 0.05}
-
-
-def test_a_whole_run_is_not_done_here():
-    with pytest.raises(NotImplementedError, match="local=True, test=True"):
-        estimator.init(CONFIG, local=True)
-    with pytest.raises(NotImplementedError):
-        experimental.create(OneWeight, CONFIG, local=True, test=False)
+def test_a_trial_is_trained_here(tmp_path):
+    config = {**CONFIG, "checkpoint_storage": {"host_path": str(tmp_path)}}
+    train(estimator.init(config, local=True))
+    experimental.create(OneWeight, config, local=True, test=False)
+    for folder in tmp_path.iterdir():
+        [trial] = json.loads((folder / "model_run" / "trials.json").read_text())
+        assert (trial["batches"], trial["hparams"]["rate"]) == (4, 0.05)
+        assert (folder / "Format-Serving" / "saved_model.pb").exists()
+    assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_ranges_are_drawn_with_the_seed():
-    def drawn(seed):
-        ranges = {
-            "global_batch_size": det.Constant(8),
-            "layers": det.Integer(1, 1000),
-            "rate": det.Log(-4, -1, base=10),
-            "dropout": det.Double(0.2, 0.8),
-            "kind": det.Categorical(["a", "b"]),
-        }
-        config = {"hyperparameters": ranges, "reproducibility": {"experiment_seed": seed}}
-        return estimator.init(config, local=True, test=True).get_hparams()
+def test_a_trial_is_built_in_the_context_directory(tmp_path):
+    seen = []
 
-    assert drawn(1) == drawn(1) != drawn(2)
-    assert drawn(1)["global_batch_size"] == 8
-    assert 1e-4 <= drawn(1)["rate"] <= 1e-1
+    class Noted(OneWeight):
+        def build_estimator(self):
+            seen.append(os.getcwd())
+            return super().build_estimator()
+
+    before = os.getcwd()
+    experimental.create(Noted, CONFIG, local=True, test=True, context_dir=str(tmp_path))
+    assert (seen, os.getcwd()) == ([str(tmp_path)], before)
+    with pytest.raises(InvalidExperimentException, match="must be a folder"):
+        estimator.init(CONFIG, local=True, test=True, context_dir=str(tmp_path / "absent"))
 
 
 def test_what_a_local_run_ignores():
@@ -122,22 +114,6 @@ def test_what_a_local_run_ignores():
     assert config["scheduling_unit"] == 1
     assert config["resources"]["slots_per_trial"] == 1
     assert not {"bind_mounts", "checkpoint_storage", "environment"} & config.keys()
-
-
-def test_create_trains_one_batch_of_a_trial():
-    runs = []
-
-    class Noted(OneWeight):
-        def train_hooks(self):
-            class Hook(RunHook):
-                def after_run(self, run_context, run_values):
-                    runs.append(1)
-
-            return [Hook()]
-
-    assert experimental.create(Noted, CONFIG, local=True, test=True) is None
-    assert experimental.create(Noted, CONFIG, Mode.LOCAL) is None
-    assert len(runs) == 2
 
 
 def test_a_trial_to_call_by_hand(tmp_path):

@@ -8,22 +8,19 @@ import os
 import shlex
 import subprocess
 import sys
-import threading
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from generic_trainer.errors import ConfigurationError, ModuleFileError
+from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials import Categorical, Log
-from generic_trainer.trials._scripts.task import run_experiment
+from generic_trainer.trials._scripts.job import run_experiment
 from generic_trainer.trials.native import (
     InvalidExperimentException,
     Mode,
     estimator,
-    experimental,
 )
-from tests.trials.estimator.one_weight import OneWeight
 from tests.trials.native.jobs_api import head
 from tests.trials.native.script import CONFIG
 
@@ -45,8 +42,11 @@ def code(tmp_path, monkeypatch):
     folder = tmp_path / "code"
     folder.mkdir()
     (folder / "script.py").write_bytes(SCRIPT.read_bytes())
-    (folder / "notes.txt").write_text("not needed")
-    (folder / ".detignore").write_text("*.txt")
+    for name in ("notes.txt", "lib/top.txt", "lib/a.pyc", "data/big.csv", "data/small.csv"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("x")
+    (folder / ".detignore").write_text("# a comment\n/*.txt\ndata/*\n!data/small.csv\n")
+    (folder / ".gitignore").write_text("script.py")
     monkeypatch.setattr(sys, "argv", [str(folder / "script.py"), "--fast", "a b"])
     return folder
 
@@ -65,14 +65,14 @@ def experiment(job):
 def test_the_folder_and_the_running_script_are_sent(ray_head, code):
     job = submit(ray_head, code, master_url=ray_head.url)
     assert job["entrypoint"] == (
-        "python -m generic_trainer.trials._scripts.task script.py --fast 'a b'"
+        "python -m generic_trainer.trials._scripts.job script.py --fast 'a b'"
     )
     assert job["metadata"] == {"description": "one weight"}
     [package] = ray_head.packages.values()
     with zipfile.ZipFile(io.BytesIO(package)) as archive:
-        assert archive.namelist() == ["context.zip"]
-        with zipfile.ZipFile(archive.open("context.zip")) as context:
-            assert sorted(context.namelist()) == [".detignore", "script.py"]
+        names = {name for name in archive.namelist() if not name.endswith("/")}
+    sent = {".detignore", ".gitignore", "data/small.csv", "lib/top.txt", "script.py"}
+    assert names == sent
     assert experiment(job) == {
         "config": CONFIG,
         "directory": f"/tmp/determined-cp/{job['submission_id']}",
@@ -81,7 +81,7 @@ def test_the_folder_and_the_running_script_are_sent(ray_head, code):
 
 def test_the_address_may_come_from_the_environment(ray_head, code, monkeypatch):
     monkeypatch.setenv("DET_MASTER", ray_head.url.removeprefix("http://"))
-    assert submit(ray_head, code, command=["script.py"])["entrypoint"].endswith(".task script.py")
+    assert submit(ray_head, code, command=["script.py"])["entrypoint"].endswith(".job script.py")
 
 
 @pytest.mark.parametrize("by_position", [1, 2, 3, 4])
@@ -96,14 +96,7 @@ def test_by_position_in_the_first_form(ray_head, code, by_position):
     kwargs = dict(list(given.items())[by_position:])
     with pytest.raises(SystemExit):
         estimator.init(CONFIG, *args, **kwargs)
-    assert ray_head.jobs[0]["entrypoint"].endswith(".task script.py x")
-
-
-def test_create_goes_on_after_submitting(ray_head, code):
-    name = experimental.create(
-        OneWeight, CONFIG, context_dir=str(code), command=["script.py"], master_url=ray_head.url
-    )
-    assert [job["submission_id"] for job in ray_head.jobs] == [name]
+    assert ray_head.jobs[0]["entrypoint"].endswith(".job script.py x")
 
 
 def test_what_a_configuration_says_to_ray(ray_head, code):
@@ -173,7 +166,7 @@ def test_what_cannot_be_submitted(options, message):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ("const.yaml", "it must be a mapping, got 'const.yaml' of type str"),
+        ("const.yaml", "must be a mapping, got 'const.yaml' of type str"),
         ({"resources": "x"}, "resources must be a mapping"),
         ({"environment": {"environment_variables": ["A"]}}, "environment_variables must be a list"),
     ],
@@ -255,65 +248,3 @@ def test_a_script_without_a_model_to_serve(tmp_path, caplog):
     assert "The experiment is finished; no model is exported" in caplog.text
     [trial] = json.loads((tmp_path / "results" / "model_run" / "trials.json").read_text())
     assert trial["batches"] == 1
-
-
-def test_a_script_that_trains_nothing(tmp_path):
-    script = tmp_path / "nothing.py"
-    script.write_text("print('hello')")
-    with pytest.raises(ModuleFileError, match=r"nothing.py ended without training: expected a"):
-        run_experiment([str(script)], CONFIG, str(tmp_path / "results"))
-
-
-RAY_HEAD = """
-import ray, sys
-head = ray.init(
-    address="local", num_cpus=1, include_dashboard=True, dashboard_port=0, configure_logging=False
-)
-print("http://" + head.dashboard_url, flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.fixture
-def real_ray():
-    """A head with a dashboard, which takes jobs; needs ray[default] in some environment."""
-    python = os.environ.get("RAY_DEFAULT_PYTHON", sys.executable)
-    probe = [python, "-c", "import ray, aiohttp_cors, opencensus, colorful, smart_open"]
-    if subprocess.run(probe, capture_output=True).returncode:
-        pytest.skip("needs ray[default]; RAY_DEFAULT_PYTHON may name the Python that has it")
-    process = subprocess.Popen(
-        [python, "-c", RAY_HEAD],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    lines = iter(process.stdout.readline, "")
-    yield next(line.strip() for line in lines if line.startswith("http://"))
-    process.communicate()  # the head ends with its input
-
-
-@pytest.mark.slow
-def test_a_job_on_a_real_ray(real_ray, code, tmp_path):
-    from ray.job_submission import JobStatus, JobSubmissionClient
-
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    config = {
-        "hyperparameters": RANGES,
-        "searcher": GRID,
-        "environment": {"environment_variables": [f"PATH={path}", f"PYTHONPATH={ROOT}"]},
-        "checkpoint_storage": {"host_path": str(tmp_path / "results")},
-    }
-    name = experimental.create(
-        OneWeight,
-        {**CONFIG, **config},
-        context_dir=str(code),
-        command=["script.py", "{}"],
-        master_url=real_ray,
-    )
-    client = JobSubmissionClient(real_ray)
-    waiting = threading.Event()
-    while not client.get_job_status(name).is_terminal():
-        waiting.wait(1)
-    assert client.get_job_status(name) == JobStatus.SUCCEEDED, client.get_job_logs(name)
-    check_results(tmp_path / "results" / name)

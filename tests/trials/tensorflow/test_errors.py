@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import dataclasses
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -12,10 +12,8 @@ from generic_trainer.trials import get_experiment_config, run_fn_from_trial
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.user_code import bundle_module_file, user_function
 from tests.trials.tensorflow import one_weight
-from tests.trials.tensorflow.one_weight import (
-    OneWeight,
-    make_data_loaders,
-)
+from tests.trials.tensorflow.one_weight import OneWeight
+from tests.trials.tensorflow.one_weight import make_data_loaders as make_data_loaders  # of trials
 
 RUN = TrialRun(trial_id=1, config={"data": {}}, hparams={}, seed=0)
 
@@ -42,6 +40,14 @@ def test_metrics_that_the_graph_does_not_have():
     assert "validation_metrics names 'accuracy'" in message
     assert "training_metrics names 'speed'" in message
     assert "always reported" in message
+
+
+def test_the_metric_of_the_searcher_is_checked_before_training():
+    searcher = {"metric": "los", "max_length": {"batches": 1}}
+    with pytest.raises(ConfigurationError, match=r"'los' is not among .*did you mean 'loss'"):
+        OneWeight.open_controller(
+            dataclasses.replace(RUN, config={**RUN.config, "searcher": searcher})
+        )
 
 
 def test_a_graph_without_a_loss():
@@ -107,16 +113,6 @@ def test_loaders_may_be_imported_beside_the_trial(tmp_path):
     code = bundle_module_file(str(tmp_path / "entry.py"), str(tmp_path / "bundles"))
     with user_function(code) as run_fn:
         assert run_fn(RUN).train(1)["loss"] == pytest.approx(4)
-
-
-def test_loaders_may_be_imported_in_a_script(monkeypatch):
-    class Imported(OneWeight):
-        __module__ = "json"
-
-    script = sys.modules["__main__"]
-    monkeypatch.setattr(script, "Imported", Imported, raising=False)
-    monkeypatch.setattr(script, "make_data_loaders", make_data_loaders, raising=False)
-    assert Imported.open_controller(RUN).train(1)["loss"] == pytest.approx(4)
 
 
 def test_only_trial_classes_are_taken():

@@ -55,14 +55,6 @@ def test_features_that_join_on_the_way_are_no_labels(graph):
     assert inputs_of(found.values(), record).keys() == {"deep", "wide"}
 
 
-def test_a_weight_is_no_feature_where_the_label_has_its_name(graph):
-    record = components(x=floats(4, 3), label=floats(4, 1), weight=floats(4, 1))
-    score = dense(record["x"], 1, "score")
-    outputs = {"loss": tf.reduce_mean(tf.square(score - record["label"]) * record["weight"])}
-    found = find_predictions(record, record, outputs)
-    assert list(found) == ["score_out"]
-
-
 def test_in_a_tuple_the_label_comes_second(graph):
     parts = components(a=floats(4, 3), b=floats(4, 1))
     record = (parts["a"], parts["b"])

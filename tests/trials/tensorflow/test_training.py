@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from generic_trainer.trials._trial import TrialRun, current, get_experiment_config
+from generic_trainer.trials._trial import TrialRun
 from tests.trials.by_hand import steps
+from tests.trials.tensorflow import one_weight
 from tests.trials.tensorflow.one_weight import OneWeight, WithMomentum
 
 
@@ -24,12 +25,6 @@ def open_trial(trial_class=OneWeight, **fields):
     return trial_class.open_controller(TrialRun(**run))
 
 
-def test_losses_are_those_computed_by_hand(run_experiment):
-    [trial] = run_experiment(OneWeight, config(5, scheduling_unit=1))
-    losses = [entry["training"]["loss"] for entry in trial["history"] if "training" in entry]
-    assert losses == pytest.approx([loss for _, loss in steps(5)], rel=1e-5)
-
-
 def test_training_metrics_are_averaged_over_batches(run_experiment):
     [trial] = run_experiment(OneWeight, config(5))
     metrics = trial["history"][0]["training"]
@@ -37,21 +32,6 @@ def test_training_metrics_are_averaged_over_batches(run_experiment):
     assert metrics["loss"] == pytest.approx(sum(loss for _, loss in by_hand) / 5, rel=1e-5)
     assert metrics["w"] == pytest.approx(sum(w for w, _ in by_hand) / 5, rel=1e-5)
     assert metrics["training"] == 1
-
-
-@pytest.mark.parametrize("average", [True, False])
-def test_a_step_may_be_of_several_batches(tmp_path, average):
-    optimizations = {"aggregation_frequency": 2, "average_aggregated_gradients": average}
-    config, rate = {"data": {}, "optimizations": optimizations}, 0.04
-    first = open_trial(config=config, hparams={"rate": rate})
-    losses = [first.train(1)["loss"] for _ in range(5)]
-    first.save(str(tmp_path))  # within a step
-    restart = {"batches_trained": 5, "checkpoint_dir": str(tmp_path)}
-    second = open_trial(config=config, hparams={"rate": rate}, **restart)
-    losses += [second.train(1)["loss"] for _ in range(4)]
-    expected = [loss for _, loss in steps(9, rate=rate, every=2, average=average)]
-    assert losses == pytest.approx(expected, rel=1e-3)
-    assert second.validate()["counter"] == 9
 
 
 def test_validation_is_one_pass_averaged_over_batches(run_experiment):
@@ -63,15 +43,7 @@ def test_validation_is_one_pass_averaged_over_batches(run_experiment):
     assert metrics["vector"] == pytest.approx([(1.5 + 3) / 2, 3 + 1.5])
 
 
-def test_the_counter_counts_batches():
-    trial = open_trial()
-    trial.train(3)
-    trial.train(4)
-    assert trial.validate()["counter"] == 7
-
-
-@pytest.mark.parametrize("trial_class", [OneWeight, WithMomentum])
-@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize(("trial_class", "shuffle"), [(OneWeight, True), (WithMomentum, False)])
 def test_a_restored_trial_goes_on_as_the_straight_one(tmp_path, trial_class, shuffle):
     config = {"data": {"shuffle": shuffle}}
     straight = open_trial(trial_class, config=config)
@@ -81,25 +53,6 @@ def test_a_restored_trial_goes_on_as_the_straight_one(tmp_path, trial_class, shu
     first.save(str(tmp_path))
     after = open_trial(trial_class, config=config, batches_trained=7, checkpoint_dir=str(tmp_path))
     assert before + [after.train(1)["loss"] for _ in range(7)] == losses
-
-
-def test_validation_in_between_changes_nothing():
-    with_validation, without = open_trial(), open_trial()
-    for _ in range(4):
-        with_validation.validate()
-        assert with_validation.train(1) == without.train(1)
-
-
-def test_equal_seeds_give_equal_histories(run_experiment, tmp_path):
-    shuffled = config(6, data={"shuffle": True}, scheduling_unit=1)
-    [first] = run_experiment(OneWeight, shuffled, checkpoint_dir=str(tmp_path / "a"))
-    [second] = run_experiment(OneWeight, shuffled, checkpoint_dir=str(tmp_path / "b"))
-    assert first["history"] == second["history"]
-
-
-def test_tuned_values_win(run_experiment):
-    [trial] = run_experiment(OneWeight, config(1), hyperparameters={"values": {"rate": 0.5}})
-    assert trial["hparams"]["rate"] == 0.5
 
 
 def test_a_search_exports_the_best_trial(run_experiment, tmp_path):
@@ -130,15 +83,47 @@ def test_metrics_are_there_for_tensorboard(run_experiment, tmp_path):
     assert {"trials/1/training/loss", "trials/1/validation/loss"} <= found.keys()
 
 
-def test_a_trial_can_ask_for_its_configuration():
-    with current(TrialRun(trial_id=1, config={"data": {"a": 1}}, hparams={}, seed=0)):
-        assert get_experiment_config()["data"] == {"a": 1}
+class Apart(OneWeight):
+    """Its metrics depend on no record."""
+
+    def validation_metrics(self):
+        return ["w", "counter"]
 
 
-def test_more_slots_than_devices_are_no_error(run_experiment, caplog):
-    [trial] = run_experiment(OneWeight, config(1, resources={"slots_per_trial": 2}))
-    assert trial["batches"] == 1
-    assert "fewer devices: one trains on whole batches" in caplog.text
+Apart.__module__ = OneWeight.__module__  # where make_data_loaders is
+
+
+def test_a_validation_ends_although_its_metrics_read_no_record():
+    assert open_trial(Apart).validate() == {"w": 0, "counter": 0}
+
+
+def test_a_function_of_the_users_is_not_the_hook_of_that_name(run_experiment, monkeypatch):
+    def download_data(directory):
+        raise AssertionError(directory)
+
+    monkeypatch.setattr(one_weight, "download_data", download_data, raising=False)
+    run_experiment(OneWeight, config(1))
+
+
+def test_the_graph_that_was_trained_is_exported(run_experiment, tmp_path):
+    class Once(OneWeight):
+        __module__ = OneWeight.__module__
+
+        def build_graph(self, record, is_training):
+            (tmp_path / "made").mkdir()
+            return super().build_graph(record, is_training)
+
+    periods = {"min_validation_period": {"batches": 1}, "scheduling_unit": 1}
+    [trial] = run_experiment(Once, config(3, hyperparameters={"rate": 0.3}, **periods))
+    served = tf.saved_model.load(str(tmp_path / "Format-Serving")).signatures["serving_default"]
+    [prediction] = served(x=tf.constant([[1.0]])).values()
+    best = [
+        e["validation"]
+        for e in trial["history"]
+        if "validation" in e and e["batches"] == trial["best_at"]
+    ][-1]
+    assert prediction.numpy() == pytest.approx(best["w"], rel=1e-5)
+    assert trial["best_at"] < trial["batches"]  # the best checkpoint, not the last state
 
 
 class Unmeasured(OneWeight):
@@ -150,5 +135,5 @@ Unmeasured.__module__ = OneWeight.__module__  # where make_data_loaders is
 
 
 def test_a_trial_that_measures_nothing_in_validation(run_experiment):
-    [trial] = run_experiment(Unmeasured, config(5))
+    [trial] = run_experiment(Unmeasured, config(5, searcher={"max_length": {"batches": 5}}))
     assert trial["history"][-1] == {"batches": 5, "validation": {}}

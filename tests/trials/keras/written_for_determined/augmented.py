@@ -1,4 +1,4 @@
-"""Shifted images by Keras's generator, which worker threads or processes read."""
+"""Shifted images by Keras's generator, which worker threads read."""
 
 import numpy as np
 import tensorflow as tf
