@@ -22,13 +22,13 @@ or the names are taken from here: `from generic_trainer import estimator`, then
    Which Keras TensorFlow itself shows, and so `TF_USE_LEGACY_KERAS`, does not matter.
 3. Several workers train together, without a strategy: each on its rows of each batch, gradients
    averaged; worker 0 writes and evaluates. With parameter servers they train asynchronously.
-   `train_distribute` works on one worker, with `tf.distribute.MirroredStrategy` say, which on
+   `train_distribute` works on one worker, such as `tf.distribute.MirroredStrategy`, which on
    several CPU devices needs `cross_device_ops=tf.distribute.ReductionToOneDevice()`: its default
    waits for ever there.
-4. There are no TPU estimators, and no boosted trees, which left the package before 2.15.
+4. TPU estimators and boosted trees are missing: they left the package before 2.15.
 
-Names load on first use. TensorFlow itself is left as it is: who else imports `tensorflow` in the
-process sees no difference (`_tensorflow` says how).
+Names load on first use. TensorFlow itself is left as it is: other code that imports it in this
+process sees no difference (see `_tensorflow`).
 """
 
 from contextlib import AbstractContextManager
@@ -38,6 +38,7 @@ from generic_trainer.estimator._exports import copy_newest as copy_newest
 from generic_trainer.estimator._exports import copy_newest_export as copy_newest_export
 from generic_trainer.estimator._exports import times_of_exports as times_of_exports
 from generic_trainer.estimator._tensorflow import estimator_names, model_to_estimator, tf, tf1
+from generic_trainer.estimator._tensorflow import first_behavior as first_behavior
 
 # Beside the names of tf.estimator, which `dir` lists. What copies exports is for `trials`, and so
 # is `as_slot`.

@@ -28,13 +28,15 @@ def copy_newest(folder: str, target: str, missing: str = "") -> None:
     """
     times = times_of_exports(folder)
     if not times:
-        missing = missing or f"There is no exported model: expected {folder}/<time>/saved_model.pb"
-        raise ExportError(missing, path=folder)
+        raise ExportError(missing or f"Expected {folder}/<time>/saved_model.pb", path=folder)
     copy_tree(os.path.join(folder, str(times[-1])), target)
 
 
 def times_of_exports(folder: str) -> list[int]:
-    """Returns the names of a folder's exports, which are the times in seconds, from old to new."""
+    """Returns the names of a folder's exports, from old to new.
+
+    They are the times of the exports, in seconds.
+    """
     names = gfile().listdir(folder) if gfile().isdir(folder) else []
     # Unfinished ones are not a number.
     return sorted(int(name.rstrip("/")) for name in names if name.rstrip("/").isdecimal())

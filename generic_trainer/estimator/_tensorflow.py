@@ -2,19 +2,19 @@
 
 1. `tf` is TensorFlow itself but for two things. It has `tf.estimator`. And its Keras is Keras 2,
    with the optimizers that it had until 2.10, whatever `tf.keras` is elsewhere in the process:
-   estimators build TF 1 graphs, where newer Keras cannot make its variables. `tf` is a module
-   object of its own, so nobody else's `tensorflow` changes. `tf1` is `tf.compat.v1` of that, with
-   `tf.contrib`; where it is used, `tensor.shape[1]` is a `Dimension` while an estimator calls its
-   input and model functions, as it was in TensorFlow 1.
+   estimators build TF 1 graphs, where newer Keras cannot make its variables. `tf` is a
+   separate module object, so the `tensorflow` of other code does not change. `tf1` is its
+   `tf.compat.v1`, with `tf.contrib`; if it is used, `tensor.shape[1]` is a `Dimension` while an
+   estimator calls its input and model functions, as it was in TensorFlow 1.
 2. The names of `tf.estimator` come from `tensorflow_estimator` 2.15, the last release, beside a
    TensorFlow that has moved on. Its modules are read as they are installed but for three import
-   lines, which ask for what TensorFlow no longer has and get what is here instead. Its top-level
+   lines: names that TensorFlow no longer has are imported from this module. The top-level
    `__init__` is taken for empty, because it imports the TPU estimator, which is past help. Line
    numbers in tracebacks are those of the installed files.
 3. So are the modules of `tf_slim` 1.1, the last release, which `tf.contrib` needs.
 
 What stays behind in the process is one entry in `sys.meta_path`, which answers for these two
-packages and nothing else.
+packages only.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
 from generic_trainer._core import internals
+from generic_trainer._entry_points import trainer_apis
 from generic_trainer.errors import ConfigurationError
 
 _T = TypeVar("_T")
@@ -53,11 +54,9 @@ def _model_to_estimator(api: internals.PrivateName) -> Callable[..., Any]:
             ConfigurationError: the model is not one of Keras 2.
         """
         if keras_model is not None and not isinstance(keras_model, tf.keras.Model):
-            kind = type(keras_model)
             raise ConfigurationError(
-                "model_to_estimator takes a Keras 2 model, but got an object of type "
-                f"{kind.__module__}.{kind.__qualname__}. Build the model with the tf.keras of "
-                "`from generic_trainer.estimator import tf`, which is Keras 2 in every environment."
+                f"model_to_estimator takes a Keras 2 model, but got {type(keras_model)}. Build it "
+                "with the tf.keras of `from generic_trainer.estimator import tf`."
             )
         _prepare()
         return api.get().estimator.model_to_estimator(keras_model, *args, **options)
@@ -74,13 +73,16 @@ def _keras(name: str = "", api: internals.PrivateName = internals.KERAS_2_API) -
     return lambda: functools.reduce(getattr, filter(None, name.split(".")), api.get())
 
 
+def _contrib() -> Any:
+    """Returns `tf.contrib`, which a trainer API of a room above this one brings along."""
+    return next(api.contrib() for api in trainer_apis() if hasattr(api, "contrib"))
+
+
 def _module(name: str) -> Callable[[], Any]:
     return lambda: importlib.import_module(name)
 
 
-_LEGACY_OPTIMIZERS = (
-    "Adadelta", "Adagrad", "Adam", "Adamax", "Ftrl", "Nadam", "Optimizer", "RMSprop", "SGD",
-)  # fmt: skip
+_LEGACY_OPTIMIZERS = "Adadelta Adagrad Adam Adamax Ftrl Nadam Optimizer RMSprop SGD"
 
 # Dotted name in TensorFlow → what returns its meaning here. The Keras ones are what TensorFlow
 # itself takes when TF_USE_LEGACY_KERAS=1.
@@ -94,10 +96,10 @@ _ELSEWHERE: dict[str, Callable[[], Any]] = {
     **{
         f"{module}.{name}": _keras(f"optimizers.legacy.{name}")
         for module in ("optimizers", "keras.optimizers")
-        for name in _LEGACY_OPTIMIZERS
+        for name in _LEGACY_OPTIMIZERS.split()
     },
     "keras.estimator.model_to_estimator": lambda: model_to_estimator,
-    "compat.v1.contrib": _module("generic_trainer.trials.experiment.contrib"),
+    "compat.v1.contrib": _contrib,
     "compat.v1.estimator": _module("generic_trainer.estimator.v1"),
     "compat.v1.keras": _keras(api=internals.KERAS_2_API_V1),
     "compat.v1.keras.estimator.model_to_estimator": lambda: model_to_estimator_v1,
@@ -132,7 +134,7 @@ class _TensorFlow(ModuleType):
 
 
 def _find(path: str) -> Any:
-    """Returns what a dotted name in TensorFlow means here; TensorFlow for the empty name."""
+    """Returns the meaning of a dotted name in TensorFlow; TensorFlow for the empty name."""
     if path in _ELSEWHERE:
         return _ELSEWHERE[path]()
     if not path:
@@ -147,12 +149,23 @@ tf1: Any = _TensorFlow("compat.v1")
 
 @contextlib.contextmanager
 def _shapes_of_first_api() -> Iterator[None]:
-    """Has the dimensions of shapes be `Dimension`s, where code was written for TensorFlow 1."""
+    """Makes the dimensions of shapes `Dimension`s, if code for TensorFlow 1 runs."""
     with contextlib.ExitStack() as stack:
-        # There is no question for it but to look at one.
+        # TensorFlow has no function that returns this.
         if tf1.is_used and isinstance(tf.TensorShape([1])[0], int):
             tf.compat.v1.disable_v2_tensorshape()
             stack.callback(tf.compat.v1.enable_v2_tensorshape)
+        yield
+
+
+@contextlib.contextmanager
+def first_behavior(module: str) -> Iterator[None]:
+    """Turns eager execution off, and shapes into those of TensorFlow 1, if a module uses `tf1`."""
+    with contextlib.ExitStack() as stack:
+        if any(value is tf1 for value in vars(sys.modules.get(module, tf1)).values()):
+            tf1.is_used = True
+            stack.enter_context(tf.Graph().as_default())
+            stack.enter_context(_shapes_of_first_api())
         yield
 
 
@@ -161,7 +174,7 @@ def _shapes_of_first_api() -> Iterator[None]:
 _PACKAGE = "tensorflow_estimator"
 _FROM_HERE = f"from {__name__} import "
 _GENERATED = f"{_PACKAGE}.python.estimator.estimator_export"
-# Package → where an import line asks for what TensorFlow no longer has there, and for what.
+# Package → the import lines of names that TensorFlow no longer has, and the names.
 _REPLACED = {
     _PACKAGE: [
         (b"import tensorflow as tf", "tf"),
@@ -176,19 +189,19 @@ _REPLACED = {
     ],
 }
 _lock = threading.Lock()
-# Modules that several workers need to be told something of.
+# Modules whose functions differ for several workers.
 _ON_WORKERS = [
     f"{_PACKAGE}.python.estimator.{name}" for name in ("estimator", "run_config", "training")
 ]
 
 
 def estimator_export(*names: str, v1: Any = None) -> Callable[[_T], _T]:
-    """Decorates nothing; the original entered what it decorates into TensorFlow's API listing."""
+    """Decorates nothing; the original entered the function into TensorFlow's API listing."""
     return lambda decorated: decorated
 
 
 class _Moved(ModuleType):
-    """A module of TensorFlow; what has left it is found among the names of TensorFlow 1."""
+    """A module of TensorFlow; names that have left it are looked up in TensorFlow 1."""
 
     def __getattr__(self, name: str) -> Any:
         module = importlib.import_module(self.__name__)
@@ -206,7 +219,7 @@ class estimator_training:
     """In place of `tensorflow.python.distribute.estimator_training`, as it was for one worker.
 
     The original also ran estimators with a distribution strategy on several workers, by a
-    coordinator that TensorFlow has removed; see `_workers` for what runs them now.
+    coordinator that TensorFlow has removed; now `_workers` runs them.
     """
 
     @staticmethod
@@ -228,17 +241,15 @@ class estimator_training:
         workers = tf_config.get("cluster", {})
         if config.train_distribute and workers and "master" not in workers:
             raise ConfigurationError(
-                "An estimator's train_distribute works on one worker in this TensorFlow, but "
-                f"TF_CONFIG describes a cluster of {', '.join(sorted(workers))}. Leave "
-                "train_distribute out: the workers average their gradients without it, or train "
-                "asynchronously where there are parameter servers."
+                "train_distribute works on one worker only, but TF_CONFIG describes a cluster of "
+                f"{', '.join(sorted(workers))}. Leave it out: the workers average their gradients."
             )
         internals.ESTIMATOR_INIT_CLUSTER.of(config)(tf_config)
         internals.ESTIMATOR_INIT_SESSION_CONFIG.of(config)()
 
     @staticmethod
     def should_run_distribute_coordinator(config: Any) -> bool:
-        return False  # there is no coordinator any more
+        return False  # TensorFlow has removed the coordinator
 
 
 def _prepare() -> None:
@@ -341,7 +352,7 @@ def estimator_names(
         for start, reason in _GONE.items():
             if name.startswith(start):
                 raise ConfigurationError(f"There is no {module}.{name}: {reason}")
-        # Python asks for names of its own, such as __path__, which need no look at the package.
+        # Python looks up names such as __path__, for which the package need not be read.
         if name.startswith("__") or name not in homes():
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         home, original = homes()[name]

@@ -7,7 +7,7 @@ They are run as TFX's estimator executor did:
    of `base_model`, from TFX 0.x.
 2. `tf.estimator.train_and_evaluate` trains it and calls its exporter.
 3. The chief copies the exporter's newest SavedModel to where the model is checked and published.
-4. But there is no EvalSavedModel in `Format-TFMA`: TensorFlow Model Analysis, of every TFX that
+4. But no EvalSavedModel is written to `Format-TFMA`: TensorFlow Model Analysis, of every TFX that
    this package supports, neither writes nor reads them. The Evaluator scores the serving model.
 """
 
@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from generic_trainer import estimator
-from generic_trainer._core.protos import read_schema
+from generic_trainer._core.protos import load_schema
 from generic_trainer.errors import ModuleFileError, raise_problems
 from generic_trainer.training import is_chief
 from generic_trainer.user_code import checked_function
@@ -57,7 +57,7 @@ def _run_fn_of(trainer_fn: Callable[..., Any]) -> Callable[[Any], None]:
     """
 
     def run_fn(fn_args: Any) -> None:
-        schema = read_schema(fn_args.schema_path) if fn_args.schema_path else None
+        schema = load_schema(fn_args.schema_path or None)
         spec = trainer_fn(_TrainerFnArgs(fn_args), schema)
         _check(spec)
         estimator.train_and_evaluate(spec["estimator"], spec["train_spec"], spec["eval_spec"])
@@ -68,8 +68,8 @@ def _run_fn_of(trainer_fn: Callable[..., Any]) -> Callable[[Any], None]:
         if spec.get(_EVAL_RECEIVER):
             _logger.info(
                 "%s is not used: TensorFlow Model Analysis reads EvalSavedModels no more, so "
-                "there is no Format-TFMA. The Evaluator scores the serving model; its eval_config "
-                "says with which signature_name.",
+                "Format-TFMA is not written. The Evaluator scores the serving model, by the "
+                "signature that its eval_config names.",
                 _EVAL_RECEIVER,
             )
 
@@ -121,8 +121,5 @@ def _check(spec: Any) -> None:
         ]
     if not problems and len(spec["eval_spec"].exporters) != 1:
         names = [exporter.name for exporter in spec["eval_spec"].exporters]
-        problems = [
-            f"expected one exporter in the EvalSpec, to write the model that is published, found "
-            f"{names}."
-        ]
+        problems = [f"expected one exporter in the EvalSpec, to publish its model, found {names}."]
     raise_problems(ModuleFileError, "trainer_fn returned the wrong thing", problems)

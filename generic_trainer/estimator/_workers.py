@@ -1,18 +1,18 @@
 """Estimators on several workers, which train the same model together.
 
-Each builds the whole graph and runs it in a session of its own, on its share of the data. What
+Each builds the whole graph and runs it in its own session, on its share of the data. The code that
 `tf.estimator` has for clusters is about parameter servers; methods of its classes look first
 whether there is something else to do:
 
-0. A `RunConfig` says truly which type of task this process is, and whether it is the chief. It
+0. A `RunConfig` has the true type of task of this process, and whether it is the chief. It
    counts one replica, of which this is number 0: input that is cut by these numbers stays whole,
    as it has to be for 1.
 1. `train` gives the session of each worker the state of worker 0. Each trains on its rows of each
-   batch, or on all of a Dataset that is said to be its own (`AutoShardPolicy.OFF`); gradients are
+   batch, or on all of a Dataset that is marked as sharded (`AutoShardPolicy.OFF`); gradients are
    averaged by rows. All stop after the same step.
-2. Only worker 0, the chief, writes into `model_dir`; the others read there what they restore.
+2. Only worker 0, the chief, writes into `model_dir`; the others restore from there.
 3. `train_and_evaluate` evaluates and exports in the chief, for which the others wait, and returns
-   in all of them what it found.
+   the result in all of them.
 4. `evaluate` and `predict` are those of one process, in each that calls them; within `as_slot`,
    which trials are run in, all workers evaluate together.
 """
@@ -39,8 +39,8 @@ _Datasets = (tf.data.Dataset, tf.compat.v1.data.Dataset)
 # Modes whose data the workers share; and whether the process is a slot of a trial.
 _shared: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("shared", default=())
 _is_slot: contextvars.ContextVar[bool] = contextvars.ContextVar("is_slot", default=False)
-# What the user's functions are to be told, where the session is told something else.
-_told_config: contextvars.ContextVar[Any] = contextvars.ContextVar("told_config", default=None)
+# The configuration for the user's functions, if the session has another one.
+_users_config: contextvars.ContextVar[Any] = contextvars.ContextVar("users_config", default=None)
 
 
 def trains_with_others() -> bool:
@@ -50,13 +50,13 @@ def trains_with_others() -> bool:
 
 @contextlib.contextmanager
 def as_slot() -> Iterator[None]:
-    """Has all workers evaluate together, too, and leaves it to a trial when to stop."""
+    """Makes all workers evaluate together, too; the trial decides when to stop."""
     with _set(_is_slot, True), _set(_shared, (_TRAIN, _EVAL)):
         yield
 
 
 def extend(module: ModuleType) -> None:
-    """Has what a module of `tensorflow_estimator` defines work on several workers."""
+    """Makes the functions of a module of `tensorflow_estimator` work on several workers."""
     functions: dict[str, Callable[..., Any]]
     match module.__name__.rpartition(".")[2]:
         case "training":
@@ -121,23 +121,17 @@ def _train(
         saving_listeners = None
         changes = {"save_checkpoints_steps": None, "save_checkpoints_secs": None}
         changed = config.replace(save_summary_steps=0, log_step_count_steps=None, **changes)
-        internals.ESTIMATOR_IS_CHIEF.set(changed, True)  # of its own session
+        internals.ESTIMATOR_IS_CHIEF.set(changed, True)  # in its session
         internals.ESTIMATOR_CONFIG.set(estimator, changed)
     shared = _shared.get() or (_TRAIN,)
     try:
-        with (
-            _set(_shared, shared),
-            _set(_told_config, config),
-            distributed.explained_failures(),
-        ):
-            original(
-                estimator, input_fn, [_StartAlike(), *(hooks or ())], steps, max_steps,
-                saving_listeners,
-            )  # fmt: skip
+        hooks = [_StartAlike(), *(hooks or ())]
+        with _set(_shared, shared), _set(_users_config, config), distributed.explained_failures():
+            original(estimator, input_fn, hooks, steps, max_steps, saving_listeners)
     finally:
         internals.ESTIMATOR_CONFIG.set(estimator, config)
     if not _is_slot.get():
-        distributed.barrier("at the end of Estimator.train")  # all can read what it has saved
+        distributed.barrier("at the end of Estimator.train")  # its checkpoint is complete
     return estimator
 
 
@@ -151,9 +145,9 @@ def _call_input_fn(
 ) -> Any:
     if mode not in _shared.get():
         return original(estimator, input_fn, mode, *args, **kwargs)
-    session_config, told = estimator.config, _told_config.get()
+    session_config, users = estimator.config, _users_config.get()
     try:
-        internals.ESTIMATOR_CONFIG.set(estimator, told or session_config)
+        internals.ESTIMATOR_CONFIG.set(estimator, users or session_config)
         data = original(estimator, input_fn, mode, *args, **kwargs)
     finally:
         internals.ESTIMATOR_CONFIG.set(estimator, session_config)
@@ -171,8 +165,8 @@ def _call_model_fn(
     rows = distributed.number_of_rows((features, labels))
     features, labels = distributed.at_least_a_row((features, labels), rows)
     with distributed.averaging_optimizers(rows) as completed:
-        told = _told_config.get() or config
-        spec = original(estimator, features, labels, mode, told)
+        users = _users_config.get() or config
+        spec = original(estimator, features, labels, mode, users)
         spec = spec._replace(train_op=completed(spec.train_op))
     if not _is_slot.get():  # after all other hooks
         spec = spec._replace(training_hooks=(*spec.training_hooks, _StopTogether()))
@@ -207,7 +201,7 @@ class _StartAlike(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
 
 
 class _StopTogether(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
-    """Has all workers stop after the step after which one of them wants to."""
+    """Stops all workers after the step after which one of them wants to stop."""
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         if distributed.any_wants(run_context.stop_requested):
@@ -215,7 +209,7 @@ class _StopTogether(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
 
 
 class _SumMetrics(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
-    """Sums up what the metrics of all workers have counted, before anybody reads them."""
+    """Sums the variables of the metrics over all workers, before they are read."""
 
     def end(self, session: Any) -> None:
         metrics = session.graph.get_collection(tf.compat.v1.GraphKeys.METRIC_VARIABLES)

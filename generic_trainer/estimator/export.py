@@ -1,4 +1,4 @@
-"""`tf.estimator.export`: serving input receivers and what a model_fn exports."""
+"""`tf.estimator.export`: serving input receivers, and the exported outputs of a model_fn."""
 
 from generic_trainer.estimator._tensorflow import estimator_names
 

@@ -1,4 +1,4 @@
-"""The user's code: packed on the orchestrator's machine, loaded and called on the worker's.
+"""User code: packed on the orchestrator's machine, loaded and called on the worker's.
 
 ::
 
@@ -10,31 +10,31 @@
     with user_function(code) as run_fn:  # any machine, any number of times
         call_user_function(run_fn, fn_args, code)
 
-A bundle is a zip of exactly what the module imports from its own folder, found by reading the
-syntax trees (imports inside functions and constant `importlib.import_module` calls included):
+A bundle is a zip of exactly the files that the module imports from its own folder. Syntax trees
+show them, including imports inside functions and constant `importlib.import_module` calls:
 
 1. A sibling module is taken as one file, and its own imports are followed.
 2. A sibling package, with or without `__init__.py`, is taken whole: sub-packages, tests and data
    files, without `__pycache__`, `*.pyc` and hidden files. A folder without `__init__.py` counts
-   only when it holds Python files and no installed package has its name.
-3. The standard library, installed packages and files which are not imported stay where they are.
-4. The digest is over names and contents, so it changes when a helper is edited and stays when an
-   unrelated neighbour is. It does not depend on where the folder lies or on time stamps.
+   only if it has Python files and no installed package has its name.
+3. The standard library, installed packages and files that are not imported are not taken.
+4. The digest is over names and contents: it changes if a helper is edited, but not if an unrelated
+   neighbour is. It does not depend on the folder's location or on time stamps.
 
-Packing finds syntax errors and a function that is surely not defined, before any pipeline runs.
+Packing reports syntax errors and a function that is certainly undefined, before a pipeline runs.
 
 While `user_function` is open the bundle's modules are importable, lazily and in child processes,
-under the names that they have beside the module file. Three rules say which code a name means:
+under their names beside the module file. Three rules decide which code a name means:
 
-1. The bundle comes before the script's folder, the working directory and `PYTHONPATH`: what was
-   packed and hashed is what runs.
+1. The bundle comes before the script's folder, the working directory and `PYTHONPATH`: the packed
+   and hashed code runs.
 2. A sibling gives way, with a warning, to an installed package or standard library module of the
    same name, as it does in TFX, which puts its wheel last on `sys.path`.
-3. The module file itself never gives way: it is what the pipeline asked for.
+3. The module file itself never gives way.
 
 One user module is open at a time in a process, because `sys.path` and `sys.modules` belong to the
 whole process: a second thread waits, the same thread may nest. Tracebacks, debuggers and error
-messages show the path of the user's own file, not the folder that the bundle was unpacked to.
+messages show the path of the user's own file, not of the unpacked one.
 """
 
 from generic_trainer.user_code._archive import UserCode

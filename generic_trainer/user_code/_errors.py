@@ -1,11 +1,10 @@
-"""Errors of the user's code: its own file and line quoted, and what can be done about it.
+"""Messages for errors of the user's code: file, line and a remedy.
 
 Lines are quoted in the form that terminals and editors turn into links.
 """
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import linecache
 import re
@@ -15,11 +14,12 @@ from collections.abc import Callable, Collection
 from types import FrameType, ModuleType
 from typing import Any
 
+from generic_trainer._core.texts import did_you_mean
 from generic_trainer.user_code._archive import UserCode, top_level
 from generic_trainer.user_code._loader import UNPACKED_PREFIX, BundleLoader
 from generic_trainer.user_code._sources import installed_at
 
-# TensorFlow puts whole graph tracebacks into its messages; the start says what is wrong.
+# TensorFlow puts whole graph tracebacks into its messages; the start names the problem.
 _LONGEST_MESSAGE = 2000
 _RELATIVE_IMPORT = re.compile(r"\bfrom\s*\.")
 
@@ -32,9 +32,9 @@ def quote_syntax_error(error: SyntaxError | ValueError, path: str) -> str:
 
 
 def quote_error(error: BaseException, code: UserCode) -> str:
-    """Returns an exception's text, the innermost line of the user's that it passed, and a remedy.
+    """Returns an exception's text, the innermost line of the user's code, and a remedy.
 
-    The remedy is on a line of its own, where there is one that the error does not tell itself.
+    The remedy is on a separate line, if there is one that the error itself does not state.
     """
     text = _text(error)
     if len(text) > _LONGEST_MESSAGE:
@@ -46,7 +46,7 @@ def quote_error(error: BaseException, code: UserCode) -> str:
     ]
     if frames:
         loader = frames[-1][0].f_globals.get("__loader__")
-        # Python's import errors say which file lacks the name.
+        # Python's import errors contain the path of the unpacked file.
         if isinstance(error, ImportError) and isinstance(loader, BundleLoader):
             text = loader.as_users(text)
         text += _quote_frame(*frames[-1])
@@ -55,7 +55,7 @@ def quote_error(error: BaseException, code: UserCode) -> str:
 
 
 def quote_function(function: Callable[..., Any]) -> str:
-    """Returns where a function is defined, "" for one that is not written in Python."""
+    """Returns the definition of a function, "" if it is not written in Python."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return _quote_line(code.co_filename, code.co_firstlineno) if code else ""
 
@@ -70,16 +70,14 @@ NO_EVAL_MODELS = (
 
 def explain_missing(function: str, path: str, names: Collection[str]) -> str:
     """Returns the message for a module at `path` that defines `names` and not `function`."""
-    near = difflib.get_close_matches(function, names, n=1)
-    meant = f" Did you mean {near[0]!r}?" if near else ""
     return (
-        f"{path} does not define {function!r}, the function that trains: expected "
-        f"`def {function}(fn_args)` at the top level of the module.{meant}"
+        f"{path} does not define {function!r}{did_you_mean(function, names)}, the function that "
+        f"trains: expected `def {function}(fn_args)` at the top level of the module."
     )
 
 
 def hint(error: BaseException, code: UserCode) -> str:
-    """Returns what the user can do about an error, where the error itself does not say; or ""."""
+    """Returns a remedy for an error that does not state one itself; or ""."""
     if isinstance(error, SystemExit):
         return "A module that ends the process trains nothing: return from the function instead."
     if "." not in code.module and _is_relative_import(error):
@@ -101,9 +99,7 @@ def hint(error: BaseException, code: UserCode) -> str:
             '"import tensorflow as tf".'
         )
     missing_in = _module_that_lacks(error)
-    if isinstance(error, AttributeError) and (missing_in, error.name) == (
-        "tensorflow_model_analysis", "export",
-    ):  # fmt: skip
+    if missing_in == "tensorflow_model_analysis" and getattr(error, "name", "") == "export":
         return NO_EVAL_MODELS
     name = top_level(code.module)
     if code.bundle and missing_in == name and (installed := installed_at(name)):
@@ -121,20 +117,17 @@ def hint(error: BaseException, code: UserCode) -> str:
 def _is_relative_import(error: BaseException) -> bool:
     """Whether an error comes from the very line of a relative import.
 
-    It is the one ImportError of Python's import system that names no module.
+    Of the import system's ImportErrors, only this one does not name a module.
     """
-    if not isinstance(error, ImportError) or error.name is not None:
+    if not isinstance(error, ImportError) or error.name is not None or not error.__traceback__:
         return False
-    frames = list(traceback.walk_tb(error.__traceback__))
-    if not frames:
-        return False
-    frame, line = frames[-1]
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
     source = linecache.getline(frame.f_code.co_filename, line, frame.f_globals)
     return _RELATIVE_IMPORT.search(source) is not None
 
 
 def _module_that_lacks(error: BaseException) -> str | None:
-    """Returns the module in which an attribute, a name or a submodule was looked for in vain."""
+    """Returns the module that lacks an attribute, a name or a submodule."""
     if isinstance(error, ModuleNotFoundError):
         return top_level(error.name or "")
     if isinstance(error, ImportError):
@@ -154,11 +147,11 @@ def _hint_at_missing_module(name: str, code: UserCode) -> str:
 
 
 def _missing_file(error: BaseException) -> str:
-    """Returns what an error says of the file that is not there; "" for other errors."""
+    """Returns the path of a missing file, or a message with it; "" for other errors."""
     if isinstance(error, FileNotFoundError) and error.filename is not None:
         return str(error.filename)
-    # TensorFlow's error has no field for the path, and libraries that raise Python's leave it out:
-    # `UNPACKED_PREFIX`, which is in no other text, is looked for in what they say.
+    # TensorFlow's error has no field for the path, and libraries that raise Python's leave it out.
+    # `UNPACKED_PREFIX` is unique enough to search the message for it.
     tensorflow = sys.modules.get("tensorflow")
     kinds = (
         (FileNotFoundError, tensorflow.errors.NotFoundError) if tensorflow else FileNotFoundError

@@ -1,4 +1,4 @@
-"""Functions of the user's module: checked before they are called, their errors told afterwards."""
+"""Functions of the user's module: checks before a call, errors after it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def call_user_function(function: Callable[..., Any], fn_args: Any, code: UserCod
     """Returns `function(fn_args)`.
 
     1. An exception becomes the cause of a `TrainingError` that quotes the user's line.
-    2. So does `sys.exit`, whatever its status: a script's way to end is not a trained model.
-    3. Errors of this package, which say already what to do, and `KeyboardInterrupt` pass.
+    2. So does `sys.exit` with any status, because it leaves no trained model.
+    3. Errors of this package, which state a remedy already, and `KeyboardInterrupt` pass.
 
     Args:
-        function: what `user_function` has yielded.
+        function: the function from `user_function`.
         fn_args: its one argument.
-        code: where the function is, to tell its frames from those of the libraries.
+        code: the code of the function, to distinguish its frames from those of libraries.
 
     Raises:
         TrainingError: the function raised.
@@ -44,15 +44,15 @@ def checked_function(module: ModuleType, name: str, *arguments: str) -> Callable
     """Returns a function of a module.
 
     Args:
-        module: the user's, imported.
-        name: of the function.
-        *arguments: what it is going to be called with, one or two names.
+        module: the user's module.
+        name: the name of the function.
+        *arguments: the names of its arguments, one or two.
 
     Raises:
         ModuleFileError: it is missing, cannot be called with these arguments, or a call would not
             run it.
     """
-    if not hasattr(module, name):  # a module's own __getattr__ may make it
+    if not hasattr(module, name):  # the module may define __getattr__
         path = path_of_module(module)
         names = [each for each in vars(module) if not each.startswith("__")]
         raise ModuleFileError(explain_missing(name, path, names), path=path)

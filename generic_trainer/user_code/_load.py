@@ -1,4 +1,4 @@
-"""The user's module on the worker: unpacked, imported fresh, and everything put back."""
+"""The user's module on the worker: unpacked, imported anew, and removed again."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _importing: contextvars.ContextVar[bool] = contextvars.ContextVar("importing", d
 def user_module(code: UserCode) -> Iterator[ModuleType]:
     """Unpacks and imports the user's code, and yields the module.
 
-    While it is open the bundle's modules can be imported, also by child processes. On exit
-    `sys.path`, `sys.modules` and `PYTHONPATH` are what they were and the unpacked files are gone.
-    A second thread waits until the first has left.
+    Within the context the bundle's modules can be imported, also by child processes. On exit
+    `sys.path`, `sys.modules` and `PYTHONPATH` are restored and the unpacked files are deleted.
+    A second thread waits for the first.
 
     Raises:
         ModuleFileError: the bundle cannot be read; importing the module failed.
@@ -66,8 +66,8 @@ def user_function(code: UserCode) -> Iterator[Callable[..., Any]]:
 
 
 def loaded_modules() -> list[ModuleType]:
-    """Returns the modules of the user's code that are imported; none where no `user_module` is."""
-    return [sys.modules[name] for names in _open for name in _named(names)]
+    """Returns the imported modules of the user's code; empty outside of `user_module`."""
+    return [module for names in list(_open) for module in _named(names).values()]
 
 
 @contextlib.contextmanager
@@ -122,28 +122,33 @@ def _import(code: UserCode) -> ModuleType:
 
 @contextlib.contextmanager
 def _fresh_modules(names: Collection[str], folder: Path) -> Iterator[None]:
-    """Has the top-level modules `names` imported anew, and removes on exit what came from `folder`.
+    """Hides the loaded top-level modules `names`, so that they are imported again.
 
-    On exit `sys.modules` has again what was there under these names.
+    On exit these modules are restored, and modules from `folder` are removed.
     """
-    displaced = {name: sys.modules.pop(name) for name in _named(names)}
+    displaced = _named(names)
+    for name in displaced:
+        sys.modules.pop(name, None)
     try:
         yield
     finally:
-        # User code may extend sys.path by a folder of its own and import by other names.
+        # User code may add a folder of the bundle to sys.path and import by other names.
         start = f"{folder}{os.sep}"
-        for name, module in list(sys.modules.items()):
+        for name, module in sys.modules.copy().items():  # as `_named` does
             if top_level(name) in names or _file(module).startswith(start):
-                del sys.modules[name]
+                sys.modules.pop(name, None)
         sys.modules.update(displaced)
 
 
-def _named(names: Collection[str]) -> list[str]:
-    return [name for name in sys.modules if top_level(name) in names]
+def _named(names: Collection[str]) -> dict[str, ModuleType]:
+    # A copy, because other threads may import meanwhile. `list(….items())` makes tuples, during
+    # which garbage collection may let those threads run.
+    loaded = sys.modules.copy()
+    return {name: module for name, module in loaded.items() if top_level(name) in names}
 
 
 def _file(module: ModuleType) -> str:
-    # Asking the module itself would make lazy ones load.
+    # Plain attribute access would load lazy modules.
     try:
         variables = object.__getattribute__(module, "__dict__")
     except AttributeError:

@@ -21,13 +21,13 @@ from typing import Any
 
 UNPACKED_PREFIX = "generic-trainer-code-"
 
-# The same source gives the same code object. By it TensorFlow keeps, for ever, what it has
-# converted and the stacks of what it has traced; a process may import a module for many runs.
+# The same source gives the same code object. TensorFlow never frees conversions and traced stacks,
+# which it caches by code object, and a process may import a module for many runs.
 _compiled: Any = functools.lru_cache(maxsize=256)(SourceFileLoader("", "").source_to_code)
 
 
 class BundleLoader(SourceFileLoader):
-    """Loads from the unpacked bundle what tracebacks, debuggers and warnings show as the user's.
+    """Loads modules from the unpacked bundle under the paths of the user's own files.
 
     `__file__` is the unpacked file, beside which the data files are. The code object carries the
     path of the user's own file. Its lines are pinned in `linecache`, because AutoGraph reads them
@@ -47,7 +47,7 @@ class BundleLoader(SourceFileLoader):
         return text.replace(str(self._folder), self._origin)
 
     def path_stats(self, path: str) -> Any:  # type: ignore[override]
-        """Declines, which keeps bytecode out of the folder: it would be used only once."""
+        """Declines, because bytecode of a bundle would be used only once."""
         raise OSError("no bytecode is kept for a bundle")
 
     def source_to_code(self, data: Any, path: Any, **options: Any) -> Any:  # type: ignore[override]
@@ -63,8 +63,7 @@ class BundleLoader(SourceFileLoader):
 def importable(folder: Path, origin: str) -> Iterator[None]:
     """Puts `folder` first on the import path of this process and of its children.
 
-    On exit `sys.path`, `PYTHONPATH` and `sys.path_hooks` are what they were, whatever the user's
-    code did to them.
+    On exit `sys.path`, `PYTHONPATH` and `sys.path_hooks` are restored.
     """
     path, hooks, inherited = list(sys.path), list(sys.path_hooks), os.environ.get("PYTHONPATH")
     sys.path_hooks.insert(0, functools.partial(_finder, folder, origin))
@@ -89,9 +88,11 @@ def _finder(folder: Path, origin: str, path: str) -> FileFinder:
 
 
 def _forget(folder: Path, origin: str) -> None:
-    for path in [path for path in sys.path_importer_cache if path.startswith(str(folder))]:
-        del sys.path_importer_cache[path]
-    # Where the user's files are not on this machine, a later traceback has only the pinned lines.
-    for path in [path for path in linecache.cache if path.startswith(os.path.join(origin, ""))]:
-        if Path(path).exists():
-            del linecache.cache[path]
+    # Copies, because other threads may import or format tracebacks meanwhile.
+    for path in list(sys.path_importer_cache):
+        if path.startswith(str(folder)):
+            sys.path_importer_cache.pop(path, None)
+    # If the user's files are on another machine, later tracebacks only have the pinned lines.
+    for path in list(linecache.cache):
+        if path.startswith(os.path.join(origin, "")) and Path(path).exists():
+            linecache.cache.pop(path, None)

@@ -1,4 +1,4 @@
-"""Source of a bundle: what it tells about the user's code, without any of it being run."""
+"""Facts about the user's code from the source of its bundle, without running it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from generic_trainer.user_code._collect import imported_names, parse
 _MODEL_ANALYSIS = "tensorflow_model_analysis"
 _OF_ESTIMATORS = ("estimator", "eval_input_receiver_fn", "export_dir_base")
 # Statements whose parts may or may not be executed.
-_PERHAPS = (
-    ast.AsyncFunctionDef, ast.BoolOp, ast.ClassDef, ast.For, ast.FunctionDef, ast.If, ast.IfExp,
-    ast.Lambda, ast.Match, ast.Try, ast.While,
-)  # fmt: skip
+_DEFINITIONS = (ast.AsyncFunctionDef, ast.ClassDef, ast.FunctionDef, ast.Lambda)
+_BRANCHES = (ast.BoolOp, ast.For, ast.If, ast.IfExp, ast.Match, ast.Try, ast.While)
 
 
 def defines_function(code: UserCode, name: str) -> bool:
     """Whether the module defines, at its top level, a function that takes one argument.
 
-    False where its source cannot tell: it has no bundle, or gets the name from elsewhere.
+    False also if its source does not show that, because it has no bundle or imports the name.
 
     Raises:
         ModuleFileError: the bundle is missing or damaged.
@@ -38,9 +36,9 @@ def defines_function(code: UserCode, name: str) -> bool:
 
 
 def imported_packages(code: UserCode) -> set[str]:
-    """Returns the top-level names that the files of a bundle import, those of the bundle included.
+    """Returns the top-level names that the files of a bundle import, including its own modules.
 
-    Empty where there is no bundle.
+    Empty without a bundle.
 
     Raises:
         ModuleFileError: the bundle is missing or damaged.
@@ -64,11 +62,23 @@ def _takes_one(arguments: ast.arguments) -> bool:
     return least <= 1 and is_free and None not in arguments.kw_defaults
 
 
-def removed_calls(tree: ast.Module, function: str) -> list[ast.Call]:
-    """Returns the calls of what TensorFlow Model Analysis no longer has that a function makes.
+def wrong_definition(tree: ast.Module, name: str) -> ast.FunctionDef | None:
+    """Returns the definition of a function that cannot be called with one argument.
 
-    They are those of `tfma.export`, and of `tfma.EvalSharedModel` with an estimator. Only what is
-    called whenever the function is counts, in it or in functions of the module that it calls.
+    None also if decorators or other statements may give the name another value.
+    """
+    fields = ("id", "name", "asname")
+    match [node for node in ast.walk(tree) if name in [getattr(node, key, "") for key in fields]]:
+        case [ast.FunctionDef(decorator_list=[]) as node] if node in tree.body:
+            return None if _takes_one(node.args) else node
+    return None
+
+
+def removed_calls(tree: ast.Module, function: str) -> list[ast.Call]:
+    """Returns the calls by a function of APIs that TensorFlow Model Analysis has removed.
+
+    These are `tfma.export`, and `tfma.EvalSharedModel` with an estimator. Only unconditional calls
+    count, in the function itself or in functions of the module that it calls.
     """
     imports = [node.names for node in ast.walk(tree) if isinstance(node, ast.Import)]
     names = {
@@ -81,7 +91,7 @@ def removed_calls(tree: ast.Module, function: str) -> list[ast.Call]:
     nodes: list[ast.AST] = list(functions.pop(function).body) if function in functions else []
     while nodes:
         node = nodes.pop()
-        if isinstance(node, _PERHAPS):
+        if isinstance(node, _DEFINITIONS + _BRANCHES):
             continue
         nodes.extend(ast.iter_child_nodes(node))
         if not isinstance(node, ast.Call):

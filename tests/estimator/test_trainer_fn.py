@@ -133,14 +133,6 @@ def test_trainer_fn_args_are_like_hparams(tmp_path: Path) -> None:
     assert "steps: 50 {'units': 16, 'train_steps': 7}" in log
 
 
-def test_an_eval_receiver_is_said_to_be_of_no_use(
-    trained: dict[str, list[types.Artifact]],
-) -> None:
-    log = helpers.kept_log(trained)
-    assert "eval_input_receiver_fn is not used" in log
-    assert "The Evaluator scores the serving model" in log
-
-
 def test_warm_start_from_a_published_model(
     trained: dict[str, list[types.Artifact]], tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import subprocess
@@ -13,23 +14,12 @@ from pathlib import Path
 import pytest
 
 from generic_trainer.errors import ModuleFileError
-from generic_trainer.user_code import UserCode, user_function
+from generic_trainer.user_code import UserCode, _load, user_function
 from tests.user_code.conftest import run
 
 
 def state():
     return list(sys.path), list(sys.path_hooks), dict(os.environ), dict(sys.modules)
-
-
-def test_module_has_the_name_of_its_file(project):
-    project.write("penguin.py", "def run_fn(fn_args):\n    return __name__, run_fn.__module__")
-    assert project.run("penguin.py") == ("penguin", "penguin")
-
-
-def test_run_fn_gets_its_argument(project):
-    project.write("trainer.py", "def run_fn(fn_args):\n    return fn_args")
-    with user_function(project.bundle()) as run_fn:
-        assert run_fn(42) == 42
 
 
 def test_lazy_imports_and_data_files(project):
@@ -59,22 +49,6 @@ def test_lazy_imports_and_data_files(project):
     )
     project.write("layers/deep/data.txt", "text")
     assert project.run() == (("text", "text", b"text"), 1)
-
-
-def test_namespace_package_is_imported(project):
-    project.write("trainer.py", "def run_fn(a):\n    import parts.model\n    return parts.model.X")
-    project.write("parts/model.py", "from . import size\nX = size.X")
-    project.write("parts/size.py", "X = 3")
-    assert project.run() == 3
-
-
-def test_second_run_sees_an_edited_helper(project):
-    project.write("trainer.py", "import layers.dense\ndef run_fn(a):\n    return layers.dense.V")
-    project.write("layers/__init__.py")
-    project.write("layers/dense.py", "V = 1")
-    assert project.run() == 1
-    project.write("layers/dense.py", "V = 2")
-    assert project.run() == 2
 
 
 def test_a_second_run_of_the_same_source_has_the_same_code(project):
@@ -143,16 +117,6 @@ def test_everything_is_put_back(project, import_path, tmp_path):
     assert not [path for path in sys.path_importer_cache if path.startswith(folder)]
 
 
-def test_everything_is_put_back_after_an_error(project):
-    project.write("trainer.py", "import helper\nrun_fn = 1 / helper.ZERO")
-    project.write("helper.py", "ZERO = 0")
-    code = project.bundle()
-    before = state()
-    with pytest.raises(ModuleFileError, match="ZeroDivisionError"):
-        run(code)
-    assert state() == before
-
-
 def test_child_processes_can_import(project):
     project.write(
         "trainer.py",
@@ -177,42 +141,6 @@ def test_helper_gives_way_to_an_installed_module(project, caplog):
     (record,) = caplog.records
     assert "'pluggy' beside 'trainer' gives way" in record.getMessage()
     assert sys.modules["pluggy"] is pluggy
-
-
-def test_module_file_wins_over_an_installed_module(project):
-    import pluggy
-
-    project.write("pluggy.py", "def run_fn(fn_args):\n    return __name__")
-    assert project.run("pluggy.py") == "pluggy"
-    assert sys.modules["pluggy"] is pluggy
-
-
-def test_module_file_that_hides_what_it_imports(project):
-    project.write("pluggy.py", "import pluggy\nX = pluggy.HookspecMarker\ndef run_fn(a): pass")
-    with pytest.raises(ModuleFileError, match=r"hides an installed one .*pluggy.*; rename it"):
-        project.run("pluggy.py")
-
-
-def test_circular_imports(project):
-    project.write("trainer.py", "import one\ndef run_fn(a):\n    return one.f()")
-    project.write("one.py", "import two\nX = 1\ndef f():\n    return two.g()")
-    project.write("two.py", "import one\ndef g():\n    return one.X")
-    assert project.run() == 1
-
-
-def test_optional_import(project):
-    project.write(
-        "trainer.py",
-        """
-        try:
-            import not_there
-        except ImportError:
-            not_there = "optional"
-        def run_fn(fn_args):
-            return not_there
-        """,
-    )
-    assert project.run() == "optional"
 
 
 def test_contexts_nest_in_one_thread(project):
@@ -253,22 +181,19 @@ def test_a_second_thread_waits(project, caplog):
     assert seen == [2]
 
 
-def test_missing_bundle(project):
-    code = UserCode("trainer", bundle=f"{project.destination}/trainer-0.zip")
+@pytest.mark.parametrize("damage", [None, slice(0, 100), slice(0, 0), slice(40, None)])
+def test_a_missing_or_damaged_bundle_is_named(project, damage):
+    project.write("trainer.py", "def run_fn(fn_args):\n    pass\n" + "# filler\n" * 1000)
+    code = project.bundle()
+    bundle = Path(code.bundle)
+    content = bundle.read_bytes()
+    bundle.unlink()
+    if damage is not None:
+        bundle.write_bytes(content[damage])
     with pytest.raises(ModuleFileError) as error:
         run(code)
     assert f"The bundle of module 'trainer', {code.bundle}, cannot be read" in str(error.value)
     assert "Run the pipeline definition again" in str(error.value)
-
-
-@pytest.mark.parametrize("damage", [slice(0, 100), slice(0, 0), slice(40, None)])
-def test_damaged_bundle(project, damage):
-    project.write("trainer.py", "def run_fn(fn_args):\n    pass\n" + "# filler\n" * 1000)
-    code = project.bundle()
-    bundle = Path(code.bundle)
-    bundle.write_bytes(bundle.read_bytes()[damage])
-    with pytest.raises(ModuleFileError, match="cannot be read"):
-        run(code)
 
 
 def damaged(compression: int) -> bytes:
@@ -296,16 +221,12 @@ def with_byte(content: bytes, position: int, byte: int) -> bytes:
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (zipped({"a": "", "a/b.py": ""}), r"files and folders of the same names: \['a'\]"),
+        (zipped({"a": "", "a/b.py": ""}), "cannot be unpacked into "),
         (zipped({"a" * 300: "", "trainer.py": ""}), "cannot be unpacked into .*name too long"),
-        (zipped({"../trainer.py": ""}), "outside of itself"),
-        (zipped({"/tmp/trainer.py": ""}), "outside of itself"),
         (damaged(zipfile.ZIP_LZMA), "cannot be read: "),
-        (damaged(zipfile.ZIP_BZIP2), "cannot be read: "),
         (damaged(zipfile.ZIP_DEFLATED), "cannot be read: "),
         (with_byte(with_byte(GOOD, HEAD + 8, 77), DIRECTORY + 10, 77), "not supported"),
         (with_byte(with_byte(GOOD, HEAD + 6, 1), DIRECTORY + 8, 1), "encrypted"),
-        (with_byte(GOOD, DIRECTORY + 27, 0xF0), r"would unpack into 4,026,\d+"),
     ],
 )
 def test_hostile_bundle(tmp_path, content, told):
@@ -316,11 +237,15 @@ def test_hostile_bundle(tmp_path, content, told):
     assert caught.value.path == str(path)
 
 
-@pytest.mark.parametrize("damage", [slice(0, -30), slice(30, None), slice(0, 3)])
-def test_module_file_in_a_damaged_zip(project, damage):
-    project.write("code.zip", zipped({"trainer.py": "def run_fn(fn_args): pass"})[damage])
-    with pytest.raises(ModuleFileError):
-        project.bundle("code.zip/trainer.py")
+@pytest.mark.parametrize("name", ["../trainer.py", "{}/trainer.py", "a/../../trainer.py"])
+def test_a_bundle_writes_nothing_outside(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    path = tmp_path / "trainer.zip"
+    path.write_bytes(zipped({name.format(tmp_path): "def run_fn(fn_args): pass"}))
+    with pytest.raises(ModuleFileError, match="No module named 'trainer'"):
+        run(UserCode("trainer", bundle=str(path)))
+    assert not list(tmp_path.rglob("trainer.py"))
 
 
 def test_exchanged_bundle(project):
@@ -351,3 +276,39 @@ assert "tensorflow" not in sys.modules and "tfx" not in sys.modules
 """
     root = Path(__file__).parents[2]
     subprocess.run([sys.executable, "-c", script], check=True, cwd=root)
+
+
+def test_other_threads_may_import_while_modules_are_looked_up(project, monkeypatch):
+    project.write("trainer.py", "def run_fn(fn_args):\n    pass")
+    top_level = _load.top_level
+
+    def top_level_while_another_thread_imports(name: str) -> str:
+        sys.modules[f"imported_meanwhile_{len(sys.modules)}"] = sys
+        return top_level(name)
+
+    with user_function(project.bundle()):
+        monkeypatch.setattr(_load, "top_level", top_level_while_another_thread_imports)
+        assert [module.__name__ for module in _load.loaded_modules()] == ["trainer"]
+    for name in [name for name in sys.modules if name.startswith("imported_meanwhile_")]:
+        del sys.modules[name]
+
+
+def test_other_threads_may_import_while_modules_are_removed(project):
+    project.write("trainer.py", "def run_fn(fn_args):\n    pass")
+
+    def import_meanwhile(phase: str, info: dict[str, int]) -> None:
+        sys.modules[f"imported_meanwhile_{len(sys.modules)}"] = sys
+
+    thresholds = gc.get_threshold()
+    # More than there are spare tuples in Python: making another one may collect garbage.
+    sys.modules.update((f"imported_meanwhile_{index}", sys) for index in range(-5000, 0))
+    try:
+        with user_function(project.bundle()):
+            gc.callbacks.append(import_meanwhile)
+            gc.set_threshold(1)
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(import_meanwhile)
+    assert "trainer" not in sys.modules
+    for name in [name for name in sys.modules if name.startswith("imported_meanwhile_")]:
+        del sys.modules[name]

@@ -27,19 +27,9 @@ def load(directory: Path, source: str):
         return function
 
 
-def test_the_trial_class_is_run(tmp_path):
-    assert callable(load(tmp_path, TRIAL))
-
-
 def test_the_class_may_derive_from_one_in_another_module(tmp_path):
     (tmp_path / "base.py").write_text(TRIAL)
     assert callable(load(tmp_path, "from base import Base\n\nclass MyTrial(Base):\n    pass\n"))
-
-
-def test_a_trial_class_of_another_module_alone_does_not_count(tmp_path):
-    (tmp_path / "base.py").write_text(TRIAL)
-    with pytest.raises(ModuleFileError, match="does not define 'run_fn'"):
-        load(tmp_path, "from base import Base\n")
 
 
 def run(function, **config):
@@ -70,11 +60,6 @@ def test_the_entrypoint_says_which_of_several(tmp_path):
     )
     with pytest.raises(OSError, match="Second"):
         function(fn_args)
-
-
-def test_run_fn_wins(tmp_path):
-    source = TRIAL + "\ndef run_fn(fn_args):\n    return 7\n"
-    assert load(tmp_path, source).__name__ == "run_fn"
 
 
 def test_a_class_that_is_only_called_a_trial(tmp_path):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
-
 import pytest
 import tensorflow as tf
 
 from generic_trainer.errors import ModuleFileError, TrainingError
-from generic_trainer.user_code import UserCode, bundle_module_file
+from generic_trainer.user_code import bundle_module_file
 from tests.user_code.conftest import run
 
 MODULE = """
@@ -58,13 +55,6 @@ def test_module_file_and_bundle_are_remote(remote):
     assert bundle_module_file(f"{remote}/source/trainer.py", f"{remote}/bundles") == code
 
 
-def test_digest_is_the_same_as_on_disk(remote, project):
-    for name, text in FILES.items():
-        project.write(name, text)
-    local = project.bundle()
-    assert bundle_module_file(f"{remote}/source/trainer.py", f"{remote}/b").digest == local.digest
-
-
 def test_remote_edit_is_seen(remote):
     path = f"{remote}/source/trainer.py"
     first = bundle_module_file(path, f"{remote}/bundles")
@@ -74,39 +64,10 @@ def test_remote_edit_is_seen(remote):
     assert [run(first), run(second)] == [(1, "text"), (2, "text")]
 
 
-def test_errors_quote_the_remote_path(remote):
-    put(f"{remote}/source/helper.py", "VALUE = 1 / 0")
-    code = bundle_module_file(f"{remote}/source/trainer.py", f"{remote}/bundles")
-    with pytest.raises(TrainingError) as error:
-        run(code)
-    line = f'File "{remote}/source/helper.py", line 1, in <module>\n    VALUE = 1 / 0'
-    assert line in str(error.value)
-
-
-def test_zip_on_a_remote_file_system(remote):
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as archive:
-        for name, text in FILES.items():
-            archive.writestr(f"inside/{name}", text)
-    put(f"{remote}/code.zip", content.getvalue())
-    path = f"{remote}/code.zip/inside/trainer.py"
-    assert run(bundle_module_file(path, f"{remote}/bundles")) == (1, "text")
-
-
 @pytest.mark.parametrize("path", ["nowhere/trainer.py", "source/missing.py"])
 def test_missing_remote_module_file(remote, path):
     with pytest.raises(ModuleFileError, match=f"Module file {remote}/{path}: it does not exist"):
         bundle_module_file(f"{remote}/{path}", f"{remote}/bundles")
-
-
-def test_unknown_file_system(project):
-    with pytest.raises(ModuleFileError, match="nosuchscheme"):
-        bundle_module_file("nosuchscheme://bucket/trainer.py", str(project.destination))
-
-
-def test_missing_remote_bundle(remote):
-    with pytest.raises(ModuleFileError, match="cannot be read"):
-        run(UserCode("trainer", bundle=f"{remote}/none.zip"))
 
 
 AUTOGRAPH = """
@@ -144,27 +105,3 @@ def test_error_in_a_graph_function_quotes_the_users_line(project):
     message = str(error.value)
     assert f'File "{project.folder}/trainer.py", line 9, in total' in message
     assert "result += value.missing" in message
-
-
-def test_keras_registration_survives_a_second_run(project):
-    project.write(
-        "trainer.py",
-        """
-        import tensorflow as tf
-
-        @tf.keras.utils.register_keras_serializable(package="user")
-        class Scale(tf.keras.layers.Layer):
-            def call(self, inputs):
-                return inputs * 2.0
-
-        def run_fn(fn_args):
-            inputs = tf.keras.Input((1,))
-            model = tf.keras.Model(inputs, Scale()(inputs))
-            copy = tf.keras.models.clone_model(model)
-            again = tf.keras.Model.from_config(model.get_config())
-            assert type(copy.layers[-1]) is type(again.layers[-1]) is Scale
-            return float(tf.reduce_sum(again(tf.ones((1, 1)))))
-        """,
-    )
-    code = project.bundle()
-    assert [run(code), run(code)] == [2.0, 2.0]
