@@ -1,137 +1,63 @@
-"""MLflow 3: parameters, metrics by step, nested runs for trials, report, model with signature."""
+"""MLflow 3: parameters, metrics by step, report, model."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import mlflow
-import numpy as np
 from mlflow.entities import Metric as MlflowMetric
 from mlflow.entities import Param
-from mlflow.models import Model, ModelSignature
-from mlflow.types import Schema, TensorSpec
 
-from generic_trainer.tracking._tracker import Metric, Outcome, Signature, TrackedRun
+from generic_trainer.tracking._tracker import Metric
 
-# What one request may hold, and a value.
-_MOST_METRICS, _MOST_PARAMS, _MOST_CHARACTERS = 1000, 100, 6000
+# Limits of one request, and of a value.
+_MAX_METRICS, _MAX_PARAMS, _MAX_CHARACTERS = 1000, 100, 6000
 _STATUS = {"finished": "FINISHED", "failed": "FAILED", "killed": "KILLED"}
-_Item = TypeVar("_Item")
 
 
 class MlflowTracker:
-    """Tells a run to an MLflow server or store."""
+    """Sends a run to an MLflow server or store.
 
-    def start(self, run: TrackedRun) -> None:
-        """Makes the run, and the experiment where there is none of this name."""
-        if run.uri is not None:
-            mlflow.set_tracking_uri(run.uri)
-        self._client = mlflow.MlflowClient()
-        self._experiment = mlflow.set_experiment(run.experiment).experiment_id
-        tags = {**run.tags, "mlflow.source.name": run.tags["module"]}
-        self._run = self._create(run.name, tags, run.params)
-        self._trials: dict[int, str] = {}
+    It has no effect on user code in the same process that uses `mlflow` itself.
+    """
 
-    def log(self, metrics: Sequence[Metric]) -> None:
-        """Logs metrics by step; those of a trial to its nested run."""
-        for trial in sorted({each.trial for each in metrics}, key=lambda number: number or 0):
-            run_id = self._run if trial is None else self._trial(trial)
-            values = [
-                MlflowMetric(_name(each.name), each.value, int(each.time_s * 1000), each.step)
-                for each in metrics
-                if each.trial == trial
-            ]
-            for batch in _batches(values, _MOST_METRICS):
-                self._client.log_batch(run_id, metrics=batch)
+    def start(self, *, name: str, uri: str | None, experiment: str, directory: str) -> None:
+        """Creates the run, and the experiment if it does not exist."""
+        self._client = mlflow.MlflowClient(uri)
+        known = self._client.get_experiment_by_name(experiment)
+        number = known.experiment_id if known else self._client.create_experiment(experiment)
+        self._run = str(self._client.create_run(number, run_name=name).info.run_id)
 
-    def end(self, outcome: Outcome) -> None:
-        """Logs what the run came to, its files and its model."""
-        for trial in outcome.trials:
-            run_id = self._trial(trial.number)
-            self._log_params(run_id, trial.params)
-            self._client.set_tag(run_id, "exported", trial.exported)
-            self._client.set_terminated(run_id, "FAILED" if trial.error else "FINISHED")
-            self._trials.pop(trial.number)
-        for run_id in self._trials.values():
-            self._client.set_terminated(run_id, _STATUS[outcome.status])
-        for name, value in outcome.facts.items():
-            self._client.log_metric(self._run, name, value)
-        if outcome.error:
-            self._client.set_tag(self._run, "error", outcome.error[:_MOST_CHARACTERS])
-        for path in outcome.files:
-            self._client.log_artifact(self._run, path)
-        if outcome.model:
-            self._log_model(outcome.model, outcome.signature)
-        self._client.set_terminated(self._run, _STATUS[outcome.status])
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        """Logs parameters."""
+        values = [Param(_name(key), str(value)[:_MAX_CHARACTERS]) for key, value in params.items()]
+        for start in range(0, len(values), _MAX_PARAMS):
+            self._client.log_batch(self._run, params=values[start : start + _MAX_PARAMS])
 
-    def _create(self, name: str, tags: Mapping[str, str], params: Mapping[str, Any]) -> str:
-        run = self._client.create_run(self._experiment, run_name=name, tags=dict(tags))
-        self._log_params(run.info.run_id, params)
-        return str(run.info.run_id)
+    def log_metrics(self, metrics: Sequence[Metric]) -> None:
+        """Logs metrics by step."""
+        values = [
+            MlflowMetric(_name(each.name), each.value, int(each.time_s * 1000), each.step)
+            for each in metrics
+        ]
+        for start in range(0, len(values), _MAX_METRICS):
+            self._client.log_batch(self._run, metrics=values[start : start + _MAX_METRICS])
 
-    def _log_params(self, run_id: str, params: Mapping[str, Any]) -> None:
-        values = [Param(_name(key), str(value)[:_MOST_CHARACTERS]) for key, value in params.items()]
-        for batch in _batches(values, _MOST_PARAMS):
-            self._client.log_batch(run_id, params=batch)
+    def log_files(self, paths: Sequence[str]) -> None:
+        """Logs files as artifacts, and the model as the artifact `model`."""
+        for path in paths:
+            if os.path.isdir(path):
+                self._client.log_artifacts(self._run, path, "model")
+            else:
+                self._client.log_artifact(self._run, path)
 
-    def _trial(self, number: int) -> str:
-        if number not in self._trials:
-            tags = {"mlflow.parentRunId": self._run}
-            self._trials[number] = self._create(f"trial {number}", tags, {})
-        return self._trials[number]
-
-    def _log_model(self, model_dir: str, signature: Signature | None) -> None:
-        if signature is None:  # no SavedModel: MLflow's flavour of TensorFlow reads nothing else
-            self._client.log_artifacts(self._run, model_dir, "model")
-            return
-        with mlflow.start_run(run_id=self._run):
-            Model.log(
-                artifact_path=None,
-                name="model",
-                flavor=_SavedModelFlavor,
-                signature=ModelSignature(_schema(signature.inputs), _schema(signature.outputs)),
-                model_dir=model_dir,
-                key=signature.name,
-            )
-
-
-class _SavedModelFlavor:
-    """What `mlflow.tensorflow` writes for a SavedModel, without importing TensorFlow."""
-
-    @staticmethod
-    def save_model(
-        path: str, mlflow_model: Model, signature: ModelSignature, model_dir: str, key: str
-    ) -> None:
-        """Writes the model's directory and the file `MLmodel`."""
-        shutil.copytree(model_dir, os.path.join(path, "tfmodel"))
-        mlflow_model.signature = signature
-        mlflow_model.add_flavor(
-            "tensorflow",
-            saved_model_dir="tfmodel",
-            model_type="tf1-estimator",  # its word for what is called by a signature
-            meta_graph_tags=["serve"],
-            signature_def_key=key,
-        )
-        mlflow_model.add_flavor("python_function", loader_module="mlflow.tensorflow", env={})
-        mlflow_model.save(os.path.join(path, "MLmodel"))
-
-
-def _schema(tensors: Sequence[tuple[str, str, Sequence[int]]]) -> Schema:
-    return Schema(
-        [TensorSpec(np.dtype(dtype), tuple(shape), name) for name, dtype, shape in tensors]
-    )
+    def end(self, status: str) -> None:
+        """Ends the run."""
+        self._client.set_terminated(self._run, _STATUS[status])
 
 
 def _name(name: str) -> str:
     return re.sub(r"[^\w\-. :/]", "_", name)
-
-
-def _batches(items: Sequence[_Item], size: int) -> Iterator[list[_Item]]:
-    rest = iter(items)
-    while batch := list(islice(rest, size)):
-        yield batch

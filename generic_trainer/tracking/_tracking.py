@@ -1,107 +1,84 @@
-"""`Tracking`: which tracker a run is told to, and where that is."""
+"""`Tracking`: the tracker of a run, its address and its options."""
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
 import json
 from collections.abc import Sequence
 from typing import Any
 
-from generic_trainer._core.texts import describe, did_you_mean, is_number, parse_json, shown
+import pydantic
+
+from generic_trainer._core.options import Options, Positive, Text, options
+from generic_trainer._core.texts import describe, did_you_mean, shown
 from generic_trainer.errors import ConfigurationError, raise_problems
 
-# Of the entry points that are trackers; those of this package are in setup.py.
+# Entry points of trackers; pyproject.toml registers those of this package.
 GROUP = "generic_trainer.trackers"
-_TEXTS = {"to": False, "uri": True, "experiment": False, "run": True}  # → whether it may be None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Tracking:
-    """Where a run's parameters, metrics, report and model are tracked.
+@options(frozen=True, kw_only=True)
+class Tracking(Options):
+    """A tracker that gets parameters, metrics, report and model of a run.
 
     Attributes:
         to: `"mlflow"`, `"wandb"`, `"vertex"`, or the name of an entry point of the group
             `generic_trainer.trackers` that some distribution has registered.
         uri: MLflow's tracking URI, where None leaves it to `MLFLOW_TRACKING_URI`; the address of a
             W&B server, where None tracks offline, into the ModelRun, for `wandb sync`; on Vertex AI
-            `"projects/PROJECT/locations/REGION"`. Passwords do not belong here, for the pipeline
-            keeps it: MLflow and W&B take them from the environment.
-        experiment: the experiment, which W&B calls a project. It is made if it is not there.
-        run: what the run is called; None names it by module and execution.
+            `"projects/PROJECT/locations/REGION"`. Do not put passwords here, because the pipeline
+            stores it: MLflow and W&B read them from the environment.
+        experiment: the experiment, which W&B calls a project. It is created if missing.
+        run: the name of the run; None names it after module and execution.
         model: whether the tracker gets the published model too, and not only its signature.
-        timeout_s: how long, in seconds, the run waits for the tracker when it is over. A model of
-            many gigabytes needs more.
+        timeout_s: how long, in seconds, a finished run waits for the tracker. A model of many
+            gigabytes needs more.
 
     Raises:
         ConfigurationError: values are wrong; all of them are listed.
     """
 
-    to: str
+    to: Text
     uri: str | None = None
-    experiment: str = "generic-trainer"
-    run: str | None = None
+    experiment: Text = "generic-trainer"
+    run: Text | None = None
     model: bool = True
-    timeout_s: float = 30.0
+    timeout_s: Positive = 30.0
 
-    def __post_init__(self) -> None:
-        problems = []
-        for name, may_be_none in _TEXTS.items():
-            value = getattr(self, name)
-            if not (isinstance(value, str) and value) and not (may_be_none and value is None):
-                problems.append(f"{name} must be a text, got {describe(value)}")
-        known = trackers()
-        if isinstance(self.to, str) and self.to not in known:
-            near = did_you_mean(self.to, known)
-            problems.append(f"to must be one of {sorted(known)}, got {shown(self.to)}{near}")
-        if not isinstance(self.model, bool):
-            problems.append(f"model must be True or False, got {describe(self.model)}")
-        if not is_number(self.timeout_s) or self.timeout_s <= 0:
-            problems.append(f"timeout_s must be a positive number, got {describe(self.timeout_s)}")
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> Tracking:
+        problems, known = [], trackers()
+        if self.to not in known:
+            got = f"{shown(self.to)}{did_you_mean(self.to, known)}"
+            problems.append(f"to must be one of {sorted(known)}, got {got}")
         if self.to == "vertex" and (self.uri or "").split("/")[::2] != ["projects", "locations"]:
             problems.append(
                 f'uri must be "projects/PROJECT/locations/REGION", got {describe(self.uri)}'
             )
         raise_problems(ConfigurationError, "Tracking", problems)
+        return self
 
     @classmethod
     def parse(cls, value: Tracking | str) -> Tracking:
-        """Returns the tracking that a text such as `"mlflow:http://host:5000"` is short for.
+        """Returns the tracking for a string such as `"mlflow:http://host:5000"`.
 
         Args:
-            value: `to`, or `to:uri`, or a JSON object of the fields; or what this returns.
+            value: `to`, or `to:uri`, or a JSON object of the fields; or a tracking.
 
         Raises:
-            ConfigurationError: it is none of these, or its values are wrong.
+            ConfigurationError: the value is not one of these, or its fields are wrong.
         """
         if isinstance(value, Tracking):
             return value
         if not isinstance(value, str):
             raise ConfigurationError(
-                f'tracking must be a Tracking(...) or a text such as "mlflow:URI", but got '
+                f'tracking must be a Tracking(...) or a string such as "mlflow:URI", but got '
                 f"{describe(value)}."
             )
-        if not value.lstrip().startswith("{"):
-            to, _, uri = value.partition(":")
-            return cls(to=to, uri=uri or None)
-        try:
-            fields = parse_json(value)
-        except ValueError as error:
-            raise ConfigurationError(f"tracking: {shown(value)} is no JSON: {error}") from error
-        known = [field.name for field in dataclasses.fields(cls)]
-        problems = [
-            f"there is no field {shown(name)}{did_you_mean(name, known)}"
-            for name in fields
-            if name not in known
-        ]
-        raise_problems(ConfigurationError, "Tracking", problems)
-        return cls(**{"to": None, **fields})
-
-    def to_json(self) -> str:
-        """Returns a JSON object that `parse` reads, without what has its default value."""
-        default = {field.name: field.default for field in dataclasses.fields(self)}
-        values = dataclasses.asdict(self).items()
-        return json.dumps({name: value for name, value in values if value != default[name]})
+        if value.lstrip().startswith("{"):
+            return cls.from_json(value)
+        to, _, uri = value.partition(":")
+        return cls(to=to, uri=uri or None)
 
 
 def parse_trackings(value: Any) -> tuple[Tracking, ...]:
@@ -117,7 +94,7 @@ def parse_trackings(value: Any) -> tuple[Tracking, ...]:
 
 
 def trackings_to_json(value: Any) -> str | None:
-    """Returns what `parse_trackings` takes as a JSON list; None for none of them."""
+    """Returns a JSON list that `parse_trackings` reads; None if there are no trackings."""
     trackings = parse_trackings(value)
     return json.dumps([each.to_json() for each in trackings]) if trackings else None
 

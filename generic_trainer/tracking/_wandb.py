@@ -1,4 +1,4 @@
-"""Weights & Biases: offline into the ModelRun, or to a server; a run of its own for each trial."""
+"""Weights & Biases: offline into the ModelRun, or to a server."""
 
 from __future__ import annotations
 
@@ -8,65 +8,47 @@ from typing import Any
 
 import wandb
 
-from generic_trainer.tracking._tracker import Metric, Outcome, TrackedRun
+from generic_trainer.tracking._tracker import Metric, by_step
 
-# Scalars of TensorBoard come with steps of their own, which W&B's own counter does not take.
+# TensorBoard's steps may go back, which W&B's own counter does not accept.
 _STEP = "tensorboard_step"
 
 
 class WandbTracker:
-    """Tells a run to W&B; `wandb sync DIR` sends what was tracked offline."""
+    """Sends a run to W&B; `wandb sync DIR` uploads offline runs."""
 
-    def start(self, run: TrackedRun) -> None:
+    def start(self, *, name: str, uri: str | None, experiment: str, directory: str) -> None:
         """Begins the run."""
-        self._given = run
-        self._run = self._init(run.name, {**run.params, **run.tags})
-        self._trials: dict[int, Any] = {}
-
-    def log(self, metrics: Sequence[Metric]) -> None:
-        """Logs metrics by step; those of a trial to its own run."""
-        at: dict[tuple[int | None, int], dict[str, float]] = {}
-        for each in metrics:
-            at.setdefault((each.trial, each.step), {})[each.name] = each.value
-        for (trial, step), values in at.items():
-            run = self._run if trial is None else self._trial(trial)
-            run.log({**values, _STEP: step})
-
-    def end(self, outcome: Outcome) -> None:
-        """Logs what the run came to, its files and its model."""
-        failed = int(outcome.status != "finished")
-        for trial in outcome.trials:
-            run = self._trial(trial.number)
-            run.config.update({**trial.params, "exported": trial.exported})
-            run.finish(exit_code=int(trial.error is not None))
-            self._trials.pop(trial.number)
-        for run in self._trials.values():
-            run.finish(exit_code=failed)
-        self._run.summary.update({**outcome.facts, "error": outcome.error})
-        for path in outcome.files:
-            self._run.save(path, base_path=os.path.dirname(path), policy="now")
-        if outcome.model:
-            model = wandb.Artifact("model", type="model")
-            model.add_dir(outcome.model)
-            self._run.log_artifact(model)
-        self._run.finish(exit_code=failed)
-
-    def _trial(self, number: int) -> Any:
-        if number not in self._trials:
-            self._trials[number] = self._init(f"{self._given.name}, trial {number}", {})
-        return self._trials[number]
-
-    def _init(self, name: str, config: Mapping[str, Any]) -> Any:
-        settings = {"base_url": self._given.uri} if self._given.uri else {}
-        run = wandb.init(
-            project=self._given.experiment,
-            group=self._given.name,
+        settings = {"base_url": uri} if uri else {}
+        self._run = wandb.init(
+            project=experiment,
             name=name,
-            config=dict(config),
-            dir=self._given.directory,
-            mode="online" if self._given.uri else "offline",
-            reinit="create_new",  # trials train in turn, and some of them go on later
+            dir=directory,
+            mode="online" if uri else "offline",
+            reinit="create_new",  # user code may have a run of its own
             settings=wandb.Settings(silent=True, console="off", **settings),
         )
-        run.define_metric("*", step_metric=_STEP)
-        return run
+        self._run.define_metric("*", step_metric=_STEP)
+
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        """Logs the configuration."""
+        self._run.config.update(dict(params))
+
+    def log_metrics(self, metrics: Sequence[Metric]) -> None:
+        """Logs metrics by step."""
+        for step, values in by_step(metrics).items():
+            self._run.log({**values, _STEP: step})
+
+    def log_files(self, paths: Sequence[str]) -> None:
+        """Saves files, and logs the model as an artifact."""
+        for path in paths:
+            if os.path.isdir(path):
+                model = wandb.Artifact("model", type="model")
+                model.add_dir(path)
+                self._run.log_artifact(model)
+            else:
+                self._run.save(path, base_path=os.path.dirname(path), policy="now")
+
+    def end(self, status: str) -> None:
+        """Ends the run."""
+        self._run.finish(exit_code=int(status != "finished"))

@@ -1,4 +1,4 @@
-"""Runs of the executor, and what trackers are told of them."""
+"""Tests of tracking: runs of the executor, and the calls that trackers get."""
 
 from __future__ import annotations
 
@@ -12,61 +12,61 @@ from typing import Any
 from unittest.mock import create_autospec
 
 import pytest
+import tensorflow as tf
 from tfx import types
 
 from generic_trainer.errors import ConfigurationError, TrainingError
-from generic_trainer.tracking import (
-    Metric,
-    Outcome,
-    TrackedRun,
-    TrackedTrial,
-    Tracking,
-    parse_trackings,
-    trackings_to_json,
-)
+from generic_trainer.launchers import Distribution
+from generic_trainer.tracking import Metric, Tracking, parse_trackings, track, trackings_to_json
 from tests import helpers
+from tests.launchers.jobs import make_job
 
 # Two scalars, the second of a trial, and what an experiment notes of its trials.
 TRAINS = """
-import json, os
-
 def run_fn(fn_args):
     run_dir = fn_args.model_run_dir
     for folder, name in (("train", "loss"), ("trials/2/training", "loss")):
         with tf.summary.create_file_writer(f"{run_dir}/{folder}").as_default():
             for step in (1, 2):
                 tf.summary.scalar(name, 1 / step, step=step)
-    trial = {"trial_id": 2, "hparams": {"rate": 0.1}, "error": None, "exported": True}
-    with open(os.path.join(run_dir, "trials.json"), "w") as file:
-        json.dump([trial], file)
+    open(f"{run_dir}/trials.json", "w").write("[]")
     if fn_args.custom_config.get("fails"):
         raise ValueError("no luck today")
     export(fn_args.serving_model_dir)
 """
-# A tracker of somebody else's, in a distribution of its own.
+# A tracker of another distribution.
 RECORDER = """
-import dataclasses, json, os, time
+import json, os, threading
 
 class Recorder:
-    def start(self, run):
-        self.uri, self.told = run.uri, [dataclasses.asdict(run)]
-        if run.uri == "refuses":
+    def start(self, *, uri, directory, **run):
+        self.uri, self.directory = uri, directory
+        self.seen = {"run": run, "params": {}, "metrics": [], "files": []}
+        if uri == "refuses":
             raise PermissionError("who are you?")
 
-    def log(self, metrics):
-        self.told += [dataclasses.asdict(metric) for metric in metrics]
+    def log_params(self, params):
+        self.seen["params"] |= params
 
-    def end(self, outcome):
+    def log_metrics(self, metrics):
+        self.seen["metrics"] += [(each.name, each.step, each.value) for each in metrics]
+
+    def log_files(self, paths):
+        self.seen["files"] += paths
+
+    def end(self, status):
         if self.uri == "hangs":
-            time.sleep(600)
+            threading.Event().wait()
+        with open(os.path.join(self.directory, "recorded"), "w") as file:
+            file.write("by the tracker")
         with open(self.uri, "w") as file:
-            json.dump([*self.told, dataclasses.asdict(outcome)], file)
+            json.dump({**self.seen, "status": status}, file)
 """
 
 
 @dataclasses.dataclass
 class Tracked:
-    """A run that was told to every tracker that is installed, and to two that fail."""
+    """A run that every installed tracker gets, and two that fail."""
 
     outputs: dict[str, list[types.Artifact]]
     told: Path
@@ -125,31 +125,22 @@ def train(folder: Path, examples: Any, outputs: Any, tracking: Any, **config: An
     helpers.train(module_file, examples, outputs, **properties)
 
 
-def test_tells_what_the_run_was_given_and_came_to(tracked: Tracked) -> None:
-    start, *metrics, end = json.loads(tracked.told.read_text())
-    assert (start["name"], start["experiment"]) == ("trainer 1", "generic-trainer")
-    assert start["params"] == {
-        "launcher": "in_process",
-        "num_workers": "1",
-        "custom_config.net.units": "[1, 2]",
-    }
-    assert start["tags"]["module_hash"] and start["tags"]["run_key"]
-    values = [(each["trial"], each["name"], each["step"], each["value"]) for each in metrics]
-    assert values == [
-        *((None, "train/loss", step, 1 / step) for step in (1, 2)),
-        *((2, "training/loss", step, 1 / step) for step in (1, 2)),
+def test_sends_parameters_metrics_and_results(tracked: Tracked) -> None:
+    seen = json.loads(tracked.told.read_text())
+    assert seen["run"] == {"name": "trainer 1", "experiment": "generic-trainer"}
+    assert seen["status"] == "finished"
+    settings = {"launcher": "in_process", "num_workers": "1", "custom_config.net.units": "[1, 2]"}
+    assert settings.items() <= seen["params"].items()
+    assert seen["params"]["module_hash"] and seen["params"]["run_key"]
+    names = ("train/loss", "trials/2/training/loss")
+    assert [each for each in seen["metrics"] if each[0] in names] == [
+        [name, step, 1 / step] for name in names for step in (1, 2)
     ]
-    trial = {"number": 2, "params": {"rate": 0.1}, "error": None, "exported": True}
-    assert (end["status"], end["error"], end["trials"]) == ("finished", None, [trial])
-    assert end["facts"]["size_bytes"] > 0
-    assert end["model"] == helpers.published_model(tracked.outputs)
-    names = {Path(path).name for path in end["files"]}
-    assert names == {"report.html", "report.json", "training.log", "trials.json"}
-    assert end["signature"] == {
-        "name": "serving_default",
-        "inputs": [["examples", "object", [-1]]],
-        "outputs": [["outputs", "float32", [-1, 1]]],
-    }
+    assert {name: value for name, _, value in seen["metrics"]}["size_bytes"] > 0
+    *files, model = seen["files"]
+    assert model == helpers.published_model(tracked.outputs)
+    kept = ["report.html", "report.json", "training.log", "trials.json"]
+    assert [Path(path).name for path in files] == kept
 
 
 def test_a_tracker_that_fails_or_hangs_is_a_warning(tracked: Tracked) -> None:
@@ -158,41 +149,33 @@ def test_a_tracker_that_fails_or_hangs_is_a_warning(tracked: Tracked) -> None:
     assert "recorder at hangs: it takes longer than 1 s" in late
 
 
-def test_tells_mlflow(tracked: Tracked) -> None:
-    pytest.importorskip("mlflow", reason="needs the extra `mlflow`")
-    (experiment,) = (path.parent for path in tracked.mlruns.glob("[!0]*/meta.yaml"))
-    runs = {path.read_text(): path.parent.parent for path in experiment.glob("*/tags/*.runName")}
-    assert sorted(runs) == ["trainer 1", "trial 2"]
-    run, trial = runs["trainer 1"], runs["trial 2"]
-    assert (run / "params/custom_config.net.units").read_text() == "[1, 2]"
-    assert (trial / "tags/mlflow.parentRunId").read_text() == run.name
-    assert (trial / "params/rate").read_text() == "0.1"
-    for path in (run / "metrics/train/loss", trial / "metrics/training/loss"):
-        logged = [line.split()[1:3] for line in path.read_text().splitlines()]
-        assert logged == [["1.0", "1"], ["0.5", "2"]]
-    assert (run / "artifacts/report.html").is_file()
-    (described,) = experiment.rglob("MLmodel")
-    assert "examples" in described.read_text() and "outputs" in described.read_text()
-
-    import mlflow.tensorflow
-    import tensorflow as tf
-
-    predict = mlflow.tensorflow.load_model(str(described.parent))
+def test_sends_runs_to_mlflow(tracked: Tracked) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="needs the extra `mlflow`")
+    client = mlflow.MlflowClient(f"file://{tracked.mlruns}")
+    experiment = client.get_experiment_by_name("generic-trainer").experiment_id
+    (run,) = client.search_runs([experiment])
+    assert (run.info.run_name, run.info.status) == ("trainer 1", "FINISHED")
+    assert run.data.params["custom_config.net.units"] == "[1, 2]"
+    for name in ("train/loss", "trials/2/training/loss"):
+        logged = client.get_metric_history(run.info.run_id, name)
+        assert [(each.step, each.value) for each in logged] == [(1, 1.0), (2, 0.5)]
+    (artifacts,) = tracked.mlruns.glob("*/*/artifacts")
+    assert (artifacts / "report.html").is_file()
+    predict = tf.saved_model.load(artifacts / "model").signatures["serving_default"]
     assert predict(examples=tf.constant([helpers.example(3.0)]))["outputs"].numpy() == 6.0
 
 
-def test_tells_wandb_offline(tracked: Tracked) -> None:
+def test_writes_runs_of_wandb_offline(tracked: Tracked) -> None:
     if importlib.util.find_spec("wandb") is None:
         pytest.skip("needs the extra `wandb`, which is large")
     model_run = Path(tracked.outputs["model_run"][0].uri)
-    contents = [path.read_bytes() for path in model_run.glob("wandb/offline-run-*/*.wandb")]
-    assert len(contents) == 2  # one of the trial
-    assert any(b"train/loss" in each and b"report.html" in each for each in contents)
-    assert any(b"training/loss" in each and b"rate" in each for each in contents)
+    (path,) = model_run.glob("wandb/offline-run-*/*.wandb")
+    content = path.read_bytes()
+    assert all(name in content for name in (b"train/loss", b"report.html", b"training/loss"))
 
 
 @pytest.mark.usefixtures("recorder")
-def test_tells_what_a_run_failed_with(
+def test_sends_the_error_of_a_failed_run(
     examples: types.Artifact, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "wandb.py").write_text("raise ModuleNotFoundError('No module wandb')")
@@ -201,42 +184,55 @@ def test_tells_what_a_run_failed_with(
         patch.syspath_prepend(tmp_path)
         told = tmp_path / "told.json"
         train(tmp_path, examples, outputs, [f"recorder:{told}", "wandb"], fails=True)
-    end = json.loads(told.read_text())[-1]
-    assert (end["status"], end["model"], end["signature"]) == ("failed", None, None)
-    assert "no luck today" in end["error"]
+    seen = json.loads(told.read_text())
+    assert (seen["status"], len(seen["files"])) == ("failed", 2)  # the log and the trials
+    assert "no luck today" in seen["params"]["error"]
     assert "No module wandb: install the extra `wandb` of generic-trainer" in caplog.text
 
 
-def test_reads_what_it_writes() -> None:
+@pytest.mark.usefixtures("recorder")
+def test_a_directory_that_cannot_be_copied_is_a_warning(
+    examples: types.Artifact, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = make_job(tmp_path, Path(examples.uri), TRAINS, distribution=Distribution())
+    remote = f"ram://{tmp_path}/model_run/1"
+    request = dataclasses.replace(job.request, model_run_dir=remote)
+    tf.io.gfile.makedirs(remote)
+    with tf.io.gfile.GFile(f"{remote}/tracking.recorder", "w") as file:
+        file.write("not a directory")
+    job = dataclasses.replace(job, request=request)
+    with track(job, parse_trackings(f"recorder:{tmp_path}/told.json")):
+        pass
+    assert json.loads((tmp_path / "told.json").read_text())["status"] == "finished"
+    assert "The run itself is not affected" in caplog.text
+
+
+def test_reads_its_own_json() -> None:
     trackings = parse_trackings(
         ["mlflow", "mlflow:http://host:5000", Tracking(to="wandb", experiment="penguins")]
     )
     assert trackings[1].uri == "http://host:5000"
     text = trackings_to_json(trackings)
     assert text is not None and parse_trackings(json.loads(text)) == trackings
-    assert (parse_trackings(None), trackings_to_json([])) == ((), None)
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
         ("mlfow:http://host", "did you mean 'mlflow'"),
-        ("", "to must be a text"),
-        ('{"to": "mlflow", "url": "x"}', "no field 'url'"),
-        ('{"to": "mlflow"', "is no JSON"),
-        ('{"to": "mlflow", "timeout_s": 0}', "timeout_s must be a positive number"),
+        ('{"to": "mlflow", "url": "x"}', "has no field 'url'"),
+        ('{"to": "mlflow", "timeout_s": 0}', "timeout_s must be greater than 0"),
         ("vertex:my-project", "projects/PROJECT/locations/REGION"),
-        (3, "tracking must be a Tracking"),
         ([["mlflow"]], "tracking must be a Tracking"),
     ],
 )
-def test_refuses_what_is_no_tracking(value: Any, message: str) -> None:
+def test_refuses_wrong_trackings(value: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         parse_trackings(value)
 
 
 @pytest.mark.slow  # imports Google's client
-def test_tells_vertex(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sends_runs_to_vertex(monkeypatch: pytest.MonkeyPatch) -> None:
     """No Vertex AI is here: its client says whether it would be called as it wants to be."""
     from google.cloud import aiplatform
 
@@ -253,19 +249,16 @@ def test_tells_vertex(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aiplatform.ExperimentRun, "create", create)
     tracker = VertexTracker()
     uri = "projects/mine/locations/europe-west4"
-    tracker.start(TrackedRun("Trainer 1", uri, "My penguins", {"depth": 3}, {"module": "m"}, "/"))
-    tracker.log([Metric("train/loss", 0.5, 2, 0.0), Metric("loss", 1.0, 1, 0.0, trial=4)])
-    trial = TrackedTrial(4, {"rate": 0.1}, "ValueError: no", False)
-    tracker.end(Outcome("finished", facts={"size_bytes": 7.0}, trials=[trial]))
+    tracker.start(name="Trainer 1", uri=uri, experiment="My penguins", directory="/")
+    tracker.log_params({"net.depth": 3, "module": "m"})
+    tracker.log_metrics([Metric("train/loss", 0.5, 2, 0.0)])
+    tracker.end("failed")
 
     aiplatform.init.assert_called_once_with(
         project="mine", location="europe-west4", experiment="my-penguins"
     )
-    run, trial_run = runs["trainer-1"], runs["trainer-1-trial-4"]
-    run.log_params.assert_called_once_with({"depth": 3, "module": "m"})
+    run = runs["trainer-1"]
+    run.log_params.assert_called_once_with({"net.depth": 3, "module": "m"})
     run.log_time_series_metrics.assert_called_once_with({"train/loss": 0.5}, step=2)
-    run.log_metrics.assert_called_once_with({"train.loss": 0.5, "size_bytes": 7.0})
-    trial_run.log_params.assert_called_once_with({"rate": 0.1, "exported": "False"})
-    state = aiplatform.gapic.Execution.State
-    run.end_run.assert_called_once_with(state=state.COMPLETE)
-    trial_run.end_run.assert_called_once_with(state=state.FAILED)
+    run.log_metrics.assert_called_once_with({"train.loss": 0.5})
+    run.end_run.assert_called_once_with(state=aiplatform.gapic.Execution.State.FAILED)
