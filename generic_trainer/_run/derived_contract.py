@@ -1,4 +1,4 @@
-"""The contract of a run: the user's, completed by what the pipeline says about the model."""
+"""The contract of a run: the user's, completed from the inputs of the component."""
 
 from __future__ import annotations
 
@@ -6,35 +6,30 @@ import dataclasses
 import importlib.util
 import mmap
 import os
-import struct
 from pathlib import Path
 from typing import Any
 
 from generic_trainer._core.files import gfile
-from generic_trainer._core.protos import read_schema
+from generic_trainer._core.protos import load_schema
 from generic_trainer._core.tfx_names import RAW_EXAMPLES, RAW_SCHEMA, TRANSFORMED_SCHEMA
 from generic_trainer.errors import DataError, ModuleFileError
 from generic_trainer.launchers import TrainingRequest
 from generic_trainer.user_code import imported_packages
 from generic_trainer.validation import ServingContract
 
-# What a library of ops is linked with, by the name that it has in the file.
+# The library that every library of TensorFlow ops is linked with.
 _TENSORFLOW_LIBRARY = b"libtensorflow_framework"
-_SECTION = struct.Struct("<IIQQQQIIQQ")  # a section header of 64 bits
-_SHT_DYNAMIC = 6
 
 
 def derived_contract(request: TrainingRequest) -> ServingContract:
-    """Returns the contract of the run, completed by what its inputs are.
+    """Returns the contract of the run, completed from its inputs.
 
-    Eval examples, their statistics, the schema of the raw examples, the model to compare with and
-    the Evaluator's config come from the component's inputs, the consumers from the pipeline, and
-    libraries of ops from what the user's code imports, unless the contract that the user gave names
-    others.
+    Fields that the user's contract leaves empty come from elsewhere: eval examples, their
+    statistics, the schema, the base model and the eval config from the component's inputs,
+    consumers from the pipeline, and libraries of ops from the imports of the user's code.
 
-    Of a trainer behind Transform they are the raw examples, which are what the Evaluator and the
-    servers will send: those that the transform graph was made from, or the extra input
-    `raw_examples`.
+    Behind Transform the examples are the raw ones, because Evaluator and servers send those: the
+    examples that the transform graph was made from, or the extra input `raw_examples`.
 
     Raises:
         DataError: the eval examples cannot be read.
@@ -69,7 +64,7 @@ def _examples(request: TrainingRequest) -> dict[str, Any]:
         return {"examples": os.path.join(uri, *split_and_files)}
     for uri in request.raw_examples:
         raw = os.path.join(uri, *split_and_files)
-        if gfile().glob(raw):  # they may have been deleted since
+        if gfile().glob(raw):  # they may be deleted by now
             return {"examples": raw}
     return {"examples": pattern, "examples_transformed": True}
 
@@ -87,11 +82,11 @@ def _transformed(request: TrainingRequest, pattern: str) -> bool:
         example = tf.train.Example.FromString(read_records(pattern, 1)[0])
     except DecodeError as error:
         raise DataError(
-            f"The first record of {pattern} is no serialized tf.Example ({error}). Write the split "
-            "again.",
+            f"The first record of {pattern} is not a serialized tf.Example ({error}). Write the "
+            "split again.",
             path=pattern,
         ) from error
-    schema = read_schema(os.path.join(request.transform_graph_path, TRANSFORMED_SCHEMA))
+    schema = load_schema(os.path.join(request.transform_graph_path, TRANSFORMED_SCHEMA))
     return set(example.features.feature) <= {feature.name for feature in schema.feature}
 
 
@@ -102,14 +97,13 @@ def _schema(request: TrainingRequest) -> str | None:
 
 
 def _op_libraries(request: TrainingRequest) -> tuple[str, ...]:
-    """Returns the packages that the user's code imports and that may register ops.
+    """Returns the imported packages that contain a shared library linked with TensorFlow's.
 
-    They bring a shared library that is linked with TensorFlow's. They are imported only where the
-    model has an op that TensorFlow does not know.
+    The checks import them only if the model has an op that TensorFlow does not know.
     """
     try:
         names = imported_packages(request.user_code)
-    except ModuleFileError:  # of a run that packed it for itself, and has ended
+    except ModuleFileError:  # the bundle of a run that packed it for itself, and has ended
         return ()
     return tuple(name for name in sorted(names - {"tensorflow"}) if _may_register_ops(name))
 
@@ -117,7 +111,7 @@ def _op_libraries(request: TrainingRequest) -> tuple[str, ...]:
 def _may_register_ops(package: str) -> bool:
     try:
         spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):  # a module that some code has made by hand
+    except (ImportError, ValueError):  # a module that code has created by hand
         return False
     folders = spec.submodule_search_locations if spec is not None else None
     libraries = (path for folder in folders or () for path in Path(folder).rglob("*.so"))
@@ -127,22 +121,6 @@ def _may_register_ops(package: str) -> bool:
 def _is_linked_with_tensorflow(library: Path) -> bool:
     try:
         with open(library, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
-            return data.find(_TENSORFLOW_LIBRARY, *_linked_names(data)) >= 0
-    except (OSError, ValueError):  # it is empty, or a link to nothing
+            return data.find(_TENSORFLOW_LIBRARY) >= 0
+    except (OSError, ValueError):  # it is empty, or a dangling link
         return False
-
-
-def _linked_names(data: mmap.mmap) -> tuple[int, int]:
-    """Returns where the names are that a library is linked with, as libraries can be gigabytes.
-
-    Those are the strings of the dynamic section of an ELF file, see elf(5); all of another file.
-    """
-    try:
-        (start,) = struct.unpack_from("<Q", data, 0x28)
-        size, count = struct.unpack_from("<HH", data, 0x3A)
-        sections = [_SECTION.unpack_from(data, start + index * size) for index in range(count)]
-        link = next(section[6] for section in sections if section[1] == _SHT_DYNAMIC)
-        offset, length = sections[link][4:6]
-        return offset, offset + length
-    except (struct.error, StopIteration, IndexError):
-        return 0, len(data)

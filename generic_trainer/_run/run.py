@@ -3,45 +3,46 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 
+from generic_trainer._core.protos import load_schema
+from generic_trainer._core.texts import did_you_mean
 from generic_trainer._run.derived_contract import derived_contract
-from generic_trainer._run.kept_export import export_kept, keep_exports_of_the_dead
-from generic_trainer._run.live import LiveRun
-from generic_trainer._run.publishing import (
-    check_export,
+from generic_trainer._run.live import live_run
+from generic_trainer._run.publish import check_export, publish, publish_kept_export
+from generic_trainer._run.rehearse import rehearse
+from generic_trainer._run.slots import with_a_worker_for_each_slot
+from generic_trainer._run.store import (
     delete_checkpoints,
     keep_failed_run,
+    leave_checkpoint_dir,
     own_staging,
-    publish,
+    record_export,
+    sizes_below,
 )
-from generic_trainer._run.rehearsal import note_training, rehearse
-from generic_trainer._run.republishing import publish_kept_export
-from generic_trainer._run.run_key import leave_checkpoint_dir
-from generic_trainer._run.slots import with_a_worker_for_each_slot
-from generic_trainer.errors import ConfigurationError
-from generic_trainer.launchers import Job, TrainingRequest, launch
+from generic_trainer.errors import ConfigurationError, raise_problems
+from generic_trainer.launchers import Job, launch
 from generic_trainer.tracking import Tracking, track
 from generic_trainer.training import is_chief
 from generic_trainer.validation import (
+    Checker,
     ServingContract,
     ValidationReport,
     lint_eval_config,
-    start_checker,
 )
 
 _logger = logging.getLogger(__name__)
+_EXAMPLES = 100  # in which a feature that the schema lacks is looked for
 
 
 def train_and_publish(job: Job, trackings: Sequence[Tracking] = ()) -> ValidationReport | None:
     """Trains, then publishes the export into the directory of the model.
 
-    What a run that fails leaves is kept beside that; see `keep_failed_run`.
+    Log and export of a run that fails are kept; see `keep_failed_run`.
 
     Args:
-        job: the run and where it takes place.
-        trackings: which trackers it is told to.
+        job: the run and the place to run it.
+        trackings: the trackers that it is reported to.
 
     Returns:
         The report on the published model; None in workers, which publish nothing.
@@ -54,36 +55,38 @@ def train_and_publish(job: Job, trackings: Sequence[Tracking] = ()) -> Validatio
     if not is_chief():
         launch(job)
         return None
-    keep_exports_of_the_dead(job.request)
     with own_staging(job.request):
         try:
-            with LiveRun(job.request.model_run_dir) as live, track(job, trackings) as tracked:
-                tracked.report = report = _train_and_publish(job, live)
+            with live_run(job.request.model_run_dir), track(job, trackings) as tracked:
+                tracked.report = report = _train_and_publish(job)
             return report
         except Exception:
-            _keep_failed_run(job.request)
+            keep_failed_run(job.request)
             leave_checkpoint_dir(job.request.checkpoint_dir)
             raise
 
 
-def _train_and_publish(job: Job, live: LiveRun) -> ValidationReport:
+def _train_and_publish(job: Job) -> ValidationReport:
     request = job.request
     contract = derived_contract(request)
     _check_eval_config(contract)
+    _check_label_keys(contract)
     # The checks need a process with TensorFlow; it starts up while the model trains.
-    with start_checker(preload=_needed_by_checks(contract)) as checker:
+    with Checker(preload=_needed_by_checks(contract)) as checker:
         report = publish_kept_export(request, checker)
         if report is not None:
             return report
         rehearse(job, contract, checker)
-        started = time.monotonic()
-        with live.training():
-            launch(job)
-        note_training(request, time.monotonic() - started)
+        launch(job)
         staging, rejected = request.staging_dir, request.rejected_export_dir
-        with export_kept(job):
+        files = None
+        try:
             report = check_export(request, staging, contract, checker, rejected=rejected)
+            files = sizes_below(staging)  # now, because publishing moves them one by one
             report = publish(request, staging, report)
+        except Exception:
+            record_export(job, files)
+            raise
         delete_checkpoints(request.checkpoint_dir)
         return report
 
@@ -93,7 +96,7 @@ def _needed_by_checks(contract: ServingContract) -> tuple[str, ...]:
 
 
 def _check_eval_config(contract: ServingContract) -> None:
-    """Finds, before any training, what the Evaluator would fail on or silently leave out."""
+    """Raises or logs, before any training, the mistakes of the eval config."""
     if contract.eval_config is None:
         return
     result = lint_eval_config(contract.eval_config, contract.schema)
@@ -105,8 +108,26 @@ def _check_eval_config(contract: ServingContract) -> None:
         _logger.warning("eval_config: %s → %s", result.message, result.remedy)
 
 
-def _keep_failed_run(request: TrainingRequest) -> None:
-    try:
-        _logger.error("What the failed run left is in %s", keep_failed_run(request))
-    except Exception:  # a full disk, say: the error of the run itself matters more
-        _logger.exception("What the failed run left could not be kept")
+def _check_label_keys(contract: ServingContract) -> None:
+    """Raises, before any training, for a label that is not a feature of the examples."""
+    if not contract.label_keys or contract.schema is None or "without_label" in contract.severities:
+        return
+    features = {feature.name for feature in load_schema(contract.schema).feature}
+    if not features.issuperset(contract.label_keys):  # or the schema is incomplete
+        features |= _features_of_examples(contract)
+    problems = [
+        f"no feature {label!r} in the schema or the examples{did_you_mean(label, features)}"
+        for label in contract.label_keys
+        if label not in features
+    ]
+    raise_problems(ConfigurationError, "label_keys of the contract", problems)
+
+
+def _features_of_examples(contract: ServingContract) -> set[str]:
+    import tensorflow as tf
+
+    from generic_trainer._core.records import read_records
+
+    records = read_records(contract.examples or (), _EXAMPLES)
+    examples = map(tf.train.Example.FromString, records)
+    return {name for example in examples for name in example.features.feature}

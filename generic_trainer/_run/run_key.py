@@ -1,41 +1,32 @@
-"""The key of a run: what decides its outcome, and names the directory of its checkpoints."""
+"""The run key: a digest of the inputs of a run's result, which names its checkpoint directory."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib.metadata
 import json
-import logging
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from generic_trainer._core.cluster import is_chief
-from generic_trainer._core.files import (
-    files_below,
-    fingerprint_of_file,
-    gfile,
-    read_whole,
-    write_whole,
-)
+from generic_trainer._core.files import files_below, fingerprint_of_file, gfile
 from generic_trainer._core.values import digest
-from generic_trainer.errors import DataError
+from generic_trainer.errors import DataError, ModuleFileError
 from generic_trainer.launchers import TrainingRequest
+from generic_trainer.user_code import imported_packages
 
-_KEY_FILE = "key.json"
-# Where the export of a run of this key lies that failed its last check; see `kept_export`.
-KEPT_EXPORT_FILE = "kept_export.json"
-_NOT_SAVED = {_KEY_FILE, KEPT_EXPORT_FILE, ".lock"}
 _DIGITS = 16
-
-_logger = logging.getLogger(__name__)
+# Packages that decide a result although a module may not import them by name.
+_ALWAYS = {"keras", "numpy", "tensorflow", "tf_keras"}
 
 
 @dataclasses.dataclass(frozen=True)
 class RunKey:
-    """What decides the outcome of a run.
+    """The inputs of a run's result.
 
     Attributes:
-        parts: name of the part → its digest, or its value where that is short.
+        parts: name of the part → its digest, or its value if that is short.
     """
 
     parts: Mapping[str, str]
@@ -47,112 +38,72 @@ class RunKey:
 
     @property
     def seed(self) -> int:
-        """A seed that all runs of the same key, and all their workers, have in common."""
+        """A seed that all runs of the same key, and all their workers, share."""
         return int(self.digest[:7], 16)
 
 
-def run_key(request: TrainingRequest) -> RunKey:
+def run_key(request: TrainingRequest, env: Mapping[str, str]) -> RunKey:
     """Returns the key of a run.
 
-    Its parts are the user's code, the contents of the inputs, hyperparameters, custom_config and
-    the numbers of steps. Where the inputs lie is not among them: an upstream component that ran
-    again and made the same files has changed nothing.
-
-    Raises:
-        DataError: an input cannot be read.
-    """
-    code = request.user_code
-    parts = {
-        "code": code.digest or "not bundled",
-        "run_fn": f"{code.module}.{code.function}",
-        "train_files": _files_digest(request.train_files),
-        "eval_files": _files_digest(request.eval_files),
-        "schema": _files_digest(_paths_of(request.schema_path)),
-        "transform_graph": _files_digest(_paths_of(request.transform_graph_path)),
-        "base_model": _files_digest(_paths_of(request.base_model)),
-        "hyperparameters": digest(request.hyperparameters),
-        "custom_config": digest(request.custom_config),
-        "train_steps": str(request.train_steps),
-        "eval_steps": str(request.eval_steps),
-    }
-    for name, uris in request.extra_inputs.items():
-        parts[f"extra_inputs[{name}]"] = _files_digest(uris)
-    return RunKey(parts)
-
-
-def with_run_key(request: TrainingRequest) -> TrainingRequest:
-    """Returns the request with its key and seed; the chief makes the checkpoint directory.
-
-    Raises:
-        DataError: an input cannot be read.
-    """
-    key = run_key(request)
-    request = dataclasses.replace(request, run_key=key.digest, seed=key.seed)
-    if is_chief():
-        claim_checkpoint_dir(request.checkpoint_dir, key)
-    return request
-
-
-def claim_checkpoint_dir(directory: str, key: RunKey) -> None:
-    """Makes the checkpoint directory of a run, and logs whether an earlier run was another one.
+    The paths of the inputs are not part of it: an upstream component that ran again and produced
+    the same files has changed nothing, unless a file has more than 4 MiB; see
+    `fingerprint_of_file`.
 
     Args:
-        directory: named by the key's digest, beside those of other keys.
-        key: what is written into the directory.
+        request: the run.
+        env: `Distribution.env`, which `run_fn` may read.
+
+    Raises:
+        DataError: an input cannot be read.
     """
-    files = gfile()
-    if _has_checkpoints(directory):
-        _logger.info("An earlier attempt at this run may have left checkpoints in %s", directory)
-    else:
-        _name_others(os.path.dirname(directory), key)
-    files.makedirs(directory)
-    # Also where there is one: it may be damaged.
-    write_whole(os.path.join(directory, _KEY_FILE), json.dumps(dict(key.parts), indent=1))
+    code, data = request.user_code, request.examples_format
+    inputs = {
+        "train_files": request.train_files,
+        "eval_files": request.eval_files,
+        "data_view": _paths_of(data.data_view_uri),
+        "schema": _paths_of(request.schema_path),
+        "transform_graph": _paths_of(request.transform_graph_path),
+        "base_model": _paths_of(request.base_model),
+        **{f"extra_inputs[{name}]": uris for name, uris in request.extra_inputs.items()},
+    }
+    return RunKey(
+        {
+            "code": code.digest or "not bundled",
+            "run_fn": f"{code.module}.{code.function}",
+            "examples_format": str(data.payload_format),
+            "hyperparameters": digest(request.hyperparameters),
+            "custom_config": digest(request.custom_config),
+            "train_steps": str(request.train_steps),
+            "eval_steps": str(request.eval_steps),
+            "env": digest(dict(env)),
+            "packages": ", ".join(sorted(_versions(request))),
+            **{name: _files_digest(paths) for name, paths in inputs.items()},
+        }
+    )
 
 
-def leave_checkpoint_dir(directory: str) -> None:
-    """Deletes the checkpoint directory of a run that has ended and never used it."""
-    files = gfile()
+def _versions(request: TrainingRequest) -> Iterator[str]:
+    """Yields "name version" of TensorFlow, Keras and the packages that the user's code imports.
+
+    Another release of these may train another model. Packages that only other packages import do
+    not count: upgrading an unrelated tool would discard the checkpoints of every node.
+    """
     try:
-        if files.isdir(directory) and set(files.listdir(directory)) <= {_KEY_FILE}:
-            files.rmtree(directory)
-    except Exception as error:  # what it raises depends on the file system
-        _logger.warning("The empty directory %s could not be deleted: %s", directory, error)
-
-
-def _has_checkpoints(directory: str) -> bool:
-    """Returns whether a run has saved something, in whatever way, in its directory."""
-    return any(os.path.basename(path) not in _NOT_SAVED for path in files_below(directory))
-
-
-def _name_others(root: str, key: RunKey) -> None:
-    for path in sorted(gfile().glob(os.path.join(root, "*", _KEY_FILE))):
-        other = os.path.dirname(path)
-        if not _has_checkpoints(other):
-            continue  # it is running, or was killed before its first checkpoint
+        names = imported_packages(request.user_code)
+    except ModuleFileError:  # the bundle of a run that packed it for itself, and has ended
+        names = set()
+    modules = sorted((names | _ALWAYS) - sys.stdlib_module_names - {"generic_trainer"})
+    unknown = set()  # of distributions with another name, such as scikit-learn
+    for name in modules:
         try:
-            changed = _changed(key.parts, _parts(path))
-        except Exception as error:  # what it raises depends on the file system
-            _logger.warning("%s is damaged (%s): what changed since then is not known", path, error)
-            continue
-        _logger.warning(
-            "The checkpoints in %s are not used: %s changed since then. Delete them if you do not "
-            "want to go back to that.",
-            other,
-            ", ".join(sorted(changed)),
-        )
-
-
-def _parts(path: str) -> dict[str, str]:
-    parts = json.loads(read_whole(path))
-    if not isinstance(parts, dict):
-        raise ValueError(f"expected a JSON object, found {type(parts).__name__}")
-    return parts
-
-
-def _changed(parts: Mapping[str, str], others: Mapping[str, str]) -> set[str]:
-    names = parts.keys() | others.keys()
-    return {name for name in names if parts.get(name) != others.get(name)}
+            yield f"{name} {importlib.metadata.version(name)}"
+        except importlib.metadata.PackageNotFoundError:
+            unknown.add(name)
+    for each in importlib.metadata.distributions() if unknown else ():
+        # The lists of all files are not parsed: TensorFlow's alone has 20,000 lines.
+        files = "\n" + (each.read_text("RECORD") or "")
+        if any(f"\n{name}/" in files or f"\n{name}.py," in files for name in unknown):
+            yield f"{each.metadata['Name']} {each.version}"
 
 
 def _paths_of(path: str | None) -> tuple[str, ...]:
@@ -160,18 +111,18 @@ def _paths_of(path: str | None) -> tuple[str, ...]:
 
 
 def _files_digest(paths: Sequence[str]) -> str:
-    """Returns a digest of the files that some patterns match or directories hold.
+    """Returns a digest of the files that patterns match or directories hold.
 
-    Names count from the directory on: the same files elsewhere have the same digest.
+    File names are relative to the directory: the same files elsewhere have the same digest.
 
     Raises:
-        DataError: something cannot be read.
+        DataError: a file cannot be read.
     """
     try:
         files = [[name, *fingerprint_of_file(path)] for name, path in _files(paths)]
-    except Exception as error:  # what it raises depends on the file system
+    except Exception as error:  # the class depends on the file system
         raise DataError(
-            f"Cannot tell whether {', '.join(paths)} is what an earlier run read: {error}",
+            f"Cannot compare {', '.join(paths)} with the inputs of an earlier run: {error}",
             path=paths[0],
         ) from error
     return hashlib.sha256(json.dumps(files).encode()).hexdigest()[:_DIGITS]

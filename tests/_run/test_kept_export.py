@@ -5,29 +5,25 @@ from __future__ import annotations
 import fractions
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tensorflow_model_analysis.proto import config_pb2
 
-from generic_trainer._run.kept_export import (
+from generic_trainer._run.publish import kept_job
+from generic_trainer._run.store import (
     KeptExport,
-    export_kept,
     find_kept_export,
-    keep_exports_of_the_dead,
+    keep_failed_run,
+    record_export,
+    with_run_key,
 )
-from generic_trainer._run.publishing import keep_failed_run
-from generic_trainer._run.republishing import kept_job
-from generic_trainer._run.run_key import with_run_key
-from generic_trainer.errors import ConfigurationError, ModelValidationError
+from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers import Job, TrainingRequest
 from generic_trainer.user_code import UserCode
 from tests._run.test_run_key import request_in
 
-REPORT = ("report.json", "report.html", "example-1.pbtxt")
 LOCAL = "Trainer/model_run/{}"
 KUBEFLOW = "run-{}/Trainer_-{}/model_run"
 
@@ -38,28 +34,20 @@ def run_of(root: Path, number: int, layout: str = LOCAL, **changes: object) -> T
         "model_dir": str(root / "Trainer" / "model" / str(number)),
         "model_run_dir": str(root / layout.format(number, number)),
     }
-    request = with_run_key(request_in(root, **places, **changes))
+    request = with_run_key(request_in(root, **places, **changes), {})
     Path(request.model_run_dir).mkdir(parents=True, exist_ok=True)
     return request
-
-
-def trained(request: TrainingRequest) -> None:
-    """Puts what a training leaves into the directories of a run."""
-    model = Path(request.staging_dir, "Format-Serving")
-    model.mkdir(parents=True)
-    (model / "saved_model.pb").write_bytes(b"a model")
-    for name in REPORT:
-        Path(request.model_run_dir, name).touch()
-    Path(request.log_path).write_text("the log", encoding="utf-8")
 
 
 def failed(root: Path, layout: str = LOCAL, **changes: object) -> KeptExport:
     """Lets the last check of run 1 fail; returns what is kept of it."""
     request = run_of(root, 1, layout, **changes)
-    trained(request)
-    with pytest.raises(ModelValidationError), export_kept(Job(request=request, fn_args_factory="")):
-        raise ModelValidationError("a check failed")
-    return KeptExport.read(keep_failed_run(request))
+    model = Path(request.staging_dir, "Format-Serving")
+    model.mkdir(parents=True)
+    (model / "saved_model.pb").write_bytes(b"a model")
+    record_export(Job(request=request, fn_args_factory=""))
+    keep_failed_run(request)
+    return KeptExport.read(request.failed_run_dir)
 
 
 @pytest.mark.parametrize("layout", [LOCAL, KUBEFLOW])
@@ -67,7 +55,6 @@ def test_the_next_run_of_the_same_key_finds_it(tmp_path: Path, layout: str) -> N
     kept = failed(tmp_path, layout)
     assert find_kept_export(run_of(tmp_path, 2, layout)) == kept
     assert kept.files == {"Format-Serving/saved_model.pb": 7}
-    assert kept.others == ["training.log"]
 
 
 def test_runs_of_another_key_do_not(tmp_path: Path) -> None:
@@ -75,17 +62,6 @@ def test_runs_of_another_key_do_not(tmp_path: Path) -> None:
     assert find_kept_export(run_of(tmp_path, 2, custom_config={"units": 16})) is None
     code = UserCode("trainer", digest="def")
     assert find_kept_export(run_of(tmp_path, 2, user_code=code)) is None
-
-
-def test_packages_that_another_one_brings_for_itself_do_not_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    brought = tmp_path / "setuptools" / "_vendor"
-    (brought / "brought-1.0.dist-info").mkdir(parents=True)
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "path", [*sys.path, str(brought)])  # as by importing setuptools
-        kept = failed(tmp_path)
-    assert find_kept_export(run_of(tmp_path, 2)) == kept
 
 
 def delete(kept: KeptExport) -> None:
@@ -97,19 +73,11 @@ def truncate(kept: KeptExport) -> None:
 
 
 def damage(kept: KeptExport) -> None:
-    Path(kept.directory, "kept_export.json").write_text('{"files": ', encoding="utf-8")
-
-
-def upgrade(kept: KeptExport) -> None:
-    path = Path(kept.directory, "kept_export.json")
-    record = json.loads(path.read_text())
-    assert record["packages"]["tensorflow"]
-    record["packages"]["tensorflow"] = "1.0"
-    path.write_text(json.dumps(record))
+    Path(kept.directory, "run.json").write_text('{"files": ', encoding="utf-8")
 
 
 def belong_to_others(kept: KeptExport) -> None:
-    path = Path(kept.directory, "kept_export.json")
+    path = Path(kept.directory, "run.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), "run_keys": ["another"]}))
 
 
@@ -119,7 +87,6 @@ def belong_to_others(kept: KeptExport) -> None:
         (delete, None),
         (truncate, "Format-Serving/saved_model.pb is missing or has another size"),
         (damage, "is damaged"),
-        (upgrade, "packages have changed since: tensorflow 1.0 → "),
         (belong_to_others, "other inputs, code or hyperparameters"),
     ],
 )
@@ -158,54 +125,17 @@ def test_its_job_is_read_without_unpickling(tmp_path: Path) -> None:
         kept_job(other.directory, "scratch")
 
 
-def test_one_run_at_a_time_publishes_it(tmp_path: Path) -> None:
-    kept = failed(tmp_path)
-    with kept.claimed() as first, kept.claimed() as second:
-        assert (first, second) == (True, False)
-    with kept.claimed() as third:
-        assert third
+def test_an_export_that_is_published_in_part_is_not_used(tmp_path: Path) -> None:
+    request = run_of(tmp_path, 1)
+    Path(request.staging_dir, "Format-Serving").mkdir(parents=True)
+    record_export(Job(request=request, fn_args_factory=""), {"Format-TFMA/saved_model.pb": 7})
+    keep_failed_run(request)
+    assert find_kept_export(run_of(tmp_path, 2)) is None
 
 
 def test_a_run_that_exported_nothing_leaves_nothing_to_publish(tmp_path: Path) -> None:
     request = run_of(tmp_path, 1)
-    with pytest.raises(ModelValidationError), export_kept(Job(request=request, fn_args_factory="")):
-        raise ModelValidationError("no export")
-    with pytest.raises(ConfigurationError, match="expected what is kept of a run that trained"):
-        KeptExport.read(keep_failed_run(request))
-
-
-def test_a_run_that_passes_leaves_no_notes(tmp_path: Path) -> None:
-    request = run_of(tmp_path, 1)
-    trained(request)
-    with export_kept(Job(request=request, fn_args_factory="")):
-        assert Path(request.model_run_dir, "kept_export.json").exists()
-    left = {path.name for path in Path(request.model_run_dir).iterdir()}
-    assert left == {"training.log", *REPORT}
-
-
-def test_what_a_run_has_trained_that_was_killed_in_its_check(tmp_path: Path) -> None:
-    request = run_of(tmp_path, 1)
-    trained(request)
-    code = f"""if True:
-    import os, signal
-    from generic_trainer._core.scratch import claimed
-    from generic_trainer._run.kept_export import export_kept
-    from generic_trainer.launchers import Job
-    job = Job.from_json({Job(request=request, fn_args_factory="").to_json()!r})
-    with claimed(job.request.staging_dir), export_kept(job):
-        print("checking", flush=True)
-        input()
-    """
-    command = [sys.executable, "-c", code]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"checking\n"
-        second = run_of(tmp_path, 2)
-        keep_exports_of_the_dead(second)
-        assert find_kept_export(second) is None  # it lives
-        process.kill()
-    keep_exports_of_the_dead(second)
-    kept = find_kept_export(second)
-    assert kept is not None
-    assert kept.others == ["training.log"]
-    assert not Path(request.staging_dir).exists()
+    record_export(Job(request=request, fn_args_factory=""))
+    keep_failed_run(request)
+    with pytest.raises(ConfigurationError, match="expected the directory of a run that trained"):
+        KeptExport.read(request.failed_run_dir)

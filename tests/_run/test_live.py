@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
 import pytest
-import tensorflow as tf
 
 from generic_trainer._core.event_files import scalars_by_step
 from generic_trainer._core.progress import Progress, ProgressReader, note, recording
-from generic_trainer._run.live import LiveRun, run_sections, run_view
-from generic_trainer._run.live.comparison import ComparedModels
-from generic_trainer._run.live.page import live_page, render, scalars_reader
-from generic_trainer._run.live.terminal import StatusLine, _drawn, text_of
-from generic_trainer._run.live.view import View, duration, view_of
+from generic_trainer._run.live import live_run, run_sections, run_view
+from generic_trainer._run.live.report import render
+from generic_trainer._run.live.surfaces import LogLines, text_of
+from generic_trainer._run.live.view import View, view_of
 from generic_trainer.validation import Result, ValidationReport
+from tests._run.test_run_key import request_in
 
 EVIL = "<script>alert(1)</script>"
 
@@ -45,11 +45,12 @@ def test_a_view_says_how_a_run_is(tmp_path: Path) -> None:
         "left": "1 min 0 s", "CPU": "70%", "GPU": "40%", "memory": "1,300 MiB", "restarts": "1",
     }  # fmt: skip
     assert [chart.name for chart in shown.charts] == [
-        "loss", "accuracy", "examples/s", "busy", "memory in MiB"
+        "loss", "accuracy", "examples/s", "busy, in %", "memory in MiB"
     ]  # fmt: skip
     assert [line.label for line in shown.charts[0].lines] == ["", "validation"]
-    assert shown.bound and shown.bound[0].startswith("Input-bound")
-    assert text_of(shown).startswith("Training: 40%, step 400 of 1,000, epoch 1 of 2, loss 0.0125")
+    assert shown.remarks[0][0].startswith("Input-bound")
+    assert text_of(shown).startswith("Training: step 400 of 1,000, epoch 1 of 2, examples/s 320, ")
+    assert text_of(shown).endswith("restarts 1, loss 0.0125, accuracy 0.9975")
     assert dict(shown.facts)["Checkpoints"] == "1, the last at step 400"
 
 
@@ -57,86 +58,97 @@ def test_a_view_says_how_a_run_is(tmp_path: Path) -> None:
 def test_curves_of_any_numbers(values: list[float]) -> None:
     points = [(float(step), value) for step, value in enumerate(values)]
     shown = view_of(Progress(curves={"loss": points}), "run", {"x": points})
-    assert "nan" not in live_page(shown, is_over=False, report=False)
+    assert "nan" not in page_of(shown)
 
 
-def test_scalars_are_read_again_when_they_grow(tmp_path: Path) -> None:
-    read = scalars_reader(str(tmp_path))
-    assert read() == {}
-    for folder in (tmp_path, tmp_path / "train" / "deep"):
-        with tf.summary.create_file_writer(str(folder)).as_default():
-            tf.summary.scalar("loss", 0.5, 3)
-    assert read() == {"loss": [(3, 0.5)], "train/deep/loss": [(3, 0.5)]}
-    assert read() is read()
+def page_of(shown: View) -> str:
+    return render("live.html", view=shown, refresh=None)
 
 
-def test_durations() -> None:
-    assert [duration(each) for each in (3, 61, 7300)] == ["3 s", "1 min 1 s", "2 h 1 min"]
+def test_duplicates_and_constants_have_no_chart() -> None:
+    curves = {
+        "loss": [(1.0, 2.0), (2.0, 2.0)],
+        "accuracy": [(1.0, 0.5), (2.0, 0.6)],
+        "learning_rate": [(1.0, 0.1), (2.0, 0.1)],
+        "evaluation_accuracy_vs_iterations": [(1.0, 0.5), (2.0, 0.6)],
+    }
+    shown = view_of(Progress(curves=curves), "run", {})
+    assert [chart.name for chart in shown.charts] == ["loss", "accuracy"]
+
+
+@pytest.mark.parametrize(("validation", "count"), [(0.15, 0), (1.4, 1), (float("nan"), 0)])
+def test_overfitting_is_pointed_out(validation: float, count: int) -> None:
+    curves = {"loss": [(1.0, 0.9), (2.0, 0.1)], "val_loss": [(1.0, 0.8), (2.0, validation)]}
+    remarks = view_of(Progress(curves=curves), "run", {}).remarks
+    assert [text for text, _ in remarks] == [
+        "Overfitting: validation loss 1.4, training loss 0.1."
+    ] * count
+
+
+def test_losses_that_span_much_have_a_logarithmic_axis_and_memory_one_from_zero() -> None:
+    progress = Progress(
+        curves={"loss": [(1.0, 1000.0), (2.0, 1.0)]}, memory_mb=[(1.0, 900.0), (2.0, 1000.0)]
+    )
+    loss, memory = view_of(progress, "run", {}).charts
+    assert (loss.scale, loss.lowest, loss.highest) == ("logarithmic", "1", "1,000")
+    assert (memory.scale, memory.lowest, memory.highest) == ("", "0", "1,000")
+
+
+def test_the_first_log_line_comes_with_the_first_step(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = LogLines()
+    with caplog.at_level(logging.INFO):
+        lines(view(tmp_path), Progress(phase="training"))
+        assert not caplog.text
+        write_run(tmp_path)
+        for _ in range(2):
+            lines(view(tmp_path), Progress(phase="training"))
+    assert caplog.text.count("Training: step 400 of 1,000") == 1
 
 
 def test_pages_escape_what_others_have_named(tmp_path: Path) -> None:
     run_dir = tmp_path / EVIL.replace("/", "")
     write_run(run_dir, name=EVIL, phase=EVIL)
     (run_dir / "training.log").write_text(f"{EVIL}\n")
-    compared = ComparedModels((EVIL, EVIL), ((EVIL, (EVIL, EVIL)),))
-    sections = run_sections(str(run_dir), compared)
+    sections = run_sections(request_in(tmp_path, model_run_dir=str(run_dir)))
     report = ValidationReport(EVIL, (Result(EVIL, "pass", EVIL),)).to_html(sections)
     (run_dir / "report.html").write_text(report)
     pages = [
         report,
-        live_page(view(run_dir), is_over=False, report=False),
+        page_of(view(run_dir)),
         render("cell.html", view=view(run_dir)),
         run_view(str(run_dir)),
     ]
     for page in pages:
         assert "<script" not in page and "script" in page
-    assert len(_drawn(view(run_dir), 40)) < 120
 
 
 def test_the_page_loads_itself_again_while_the_run_goes_on(tmp_path: Path) -> None:
-    with LiveRun(str(tmp_path)) as live:
+    with live_run(str(tmp_path)) as show:
         note(phase="training")
-        live.show()
+        show()
         page = (tmp_path / "live.html").read_text()
         assert 'http-equiv="refresh" content="3"' in page and "<h1>Training</h1>" in page
     assert 'content="0; url=report.html"' in (tmp_path / "live.html").read_text()
 
 
 def test_a_failed_run_says_why(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="wrong"), LiveRun(str(tmp_path)):
+    with pytest.raises(ValueError, match="wrong"), live_run(str(tmp_path)):
         raise ValueError(f"wrong {EVIL}")
     page = (tmp_path / "live.html").read_text()
-    assert "The run has failed" in page and "wrong &lt;script&gt;" in page
+    assert "<h1>Failed</h1>" in page and "wrong &lt;script&gt;" in page
     assert "refresh" not in page
 
 
-def test_what_cannot_be_shown_fails_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "isatty", lambda descriptor: True)
-    monkeypatch.setenv("TERM", "xterm")
+def test_what_cannot_be_shown_fails_nobody(tmp_path: Path) -> None:
     before = os.dup(1)
     (tmp_path / "file").write_text("in the way of the folder")
     os.close(1)
     try:
-        with LiveRun(str(tmp_path / "file")) as live, live.training():
+        with live_run(str(tmp_path / "file")) as show:
             note(phase="training")
-            live.show()
+            show()
     finally:
         os.dup2(before, 1)
         os.close(before)
-
-
-def test_the_line_lies_below_the_output_and_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_run(tmp_path)
-    read_end, write_end = os.pipe()
-    monkeypatch.setattr(os, "dup", lambda descriptor: write_end)
-    line = StatusLine()
-    line.show(view(tmp_path), Progress())  # not yet
-    with line.shown():
-        line.show(view(tmp_path), Progress())
-    line.close()
-    shown = os.read(read_end, 1 << 16).decode()
-    os.close(read_end)
-    assert shown.startswith("\x1bD\x1b[A\x1b7\x1b[B\r\x1b[2K") and shown.endswith("\x1b8\x1b[J")
-    assert "400 of 1,000" in shown and "\n" not in shown

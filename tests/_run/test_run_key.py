@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from generic_trainer._run.run_key import claim_checkpoint_dir, leave_checkpoint_dir, run_key
+from generic_trainer._run import run_key as keys
+from generic_trainer._run.store import claim_checkpoint_dir, leave_checkpoint_dir
 from generic_trainer.errors import DataError
 from generic_trainer.launchers import ExamplesFormat, TrainingRequest
-from generic_trainer.user_code import UserCode
+from generic_trainer.user_code import UserCode, bundle_module_file
 
 
 def request_in(root: Path, **changes: Any) -> TrainingRequest:
@@ -37,6 +38,10 @@ def request_in(root: Path, **changes: Any) -> TrainingRequest:
     return dataclasses.replace(request, **changes)
 
 
+def run_key(request: TrainingRequest, **env: str) -> keys.RunKey:
+    return keys.run_key(request, env)
+
+
 def test_the_same_inputs_elsewhere_and_other_outputs_change_nothing(tmp_path: Path) -> None:
     first, second = request_in(tmp_path / "a"), request_in(tmp_path / "b")
     assert run_key(first) == run_key(second)
@@ -53,6 +58,7 @@ def test_the_same_inputs_elsewhere_and_other_outputs_change_nothing(tmp_path: Pa
         ("eval_steps", {"eval_steps": 1}),
         ("custom_config", {"custom_config": {"units": 16}}),
         ("hyperparameters", {"hyperparameters": {"values": {"units": 16}}}),
+        ("examples_format", {"examples_format": ExamplesFormat(7)}),
     ],
 )
 def test_what_decides_the_outcome_is_part_of_the_key(
@@ -63,11 +69,26 @@ def test_what_decides_the_outcome_is_part_of_the_key(
     assert {name for name in first.parts if first.parts[name] != second.parts[name]} == {part}
 
 
-def test_a_changed_input_changes_the_key(tmp_path: Path) -> None:
+def test_the_environment_of_the_workers_is_part_of_the_key(tmp_path: Path) -> None:
     request = request_in(tmp_path)
-    before = run_key(request)
-    (tmp_path / "Split-train" / "data").write_text("exemples", encoding="utf-8")
-    assert run_key(request).parts["train_files"] != before.parts["train_files"]
+    assert run_key(request, RATE="0.1").parts["env"] != run_key(request, RATE="0.2").parts["env"]
+
+
+def test_versions_of_imported_packages_are_part_of_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "trainer.py"
+    source.write_text("import os\nimport sklearn.svm\nimport yaml\n\ndef run_fn(fn_args): pass\n")
+    code = bundle_module_file(str(source), str(tmp_path))
+    request = request_in(tmp_path, user_code=code)
+    packages = run_key(request).parts["packages"]
+    names = {each.rpartition(" ")[0].lower() for each in packages.split(", ")}
+    assert names == {"keras", "numpy", "scikit-learn", "tensorflow", "tf_keras", "pyyaml"}
+    installed = keys.importlib.metadata.version
+    monkeypatch.setattr(
+        keys.importlib.metadata, "version", lambda name: installed(name) + ".1" * (name == "numpy")
+    )
+    assert run_key(request).parts["packages"] != packages
 
 
 def test_a_large_file_is_told_by_its_ends_and_its_time(tmp_path: Path) -> None:
@@ -116,7 +137,7 @@ def test_all_executions_of_a_node_look_in_one_place(
 def claimed(root: Path, checkpoints: bool, **changes: Any) -> Path:
     """Returns the checkpoint directory of a run with other settings."""
     key = run_key(request_in(root, **changes))
-    claim_checkpoint_dir(str(root / "checkpoints" / key.digest), key)
+    claim_checkpoint_dir(str(root / "checkpoints" / key.digest), key.parts)
     directory = root / "checkpoints" / key.digest
     (directory / "fit").mkdir()
     (directory / "fit" / ("state" if checkpoints else ".lock")).touch()
@@ -132,23 +153,13 @@ def test_starting_afresh_says_what_changed(
         claimed(tmp_path, checkpoints=False, train_steps=11, custom_config={})
         assert f"{first.name} are not used: custom_config, train_steps changed" in caplog.text
         caplog.clear()
-        claim_checkpoint_dir(str(first), key)
+        claim_checkpoint_dir(str(first), key.parts)
     assert "An earlier attempt at this run may have left checkpoints" in caplog.text
 
 
-def test_runs_that_saved_nothing_warn_nobody(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for steps in range(3):  # killed: they could not leave
-        claimed(tmp_path, checkpoints=False, train_steps=steps)
-    with caplog.at_level(logging.INFO):
-        claim_checkpoint_dir(str(tmp_path / "checkpoints" / "last"), run_key(request_in(tmp_path)))
-    assert not caplog.text
-
-
 def test_a_run_that_never_used_its_directory_leaves_none(tmp_path: Path) -> None:
-    claim_checkpoint_dir(str(tmp_path / "unused"), run_key(request_in(tmp_path)))
-    assert (tmp_path / "unused" / "key.json").exists()
+    claim_checkpoint_dir(str(tmp_path / "unused"), run_key(request_in(tmp_path)).parts)
+    assert (tmp_path / "unused" / "run.json").exists()
     leave_checkpoint_dir(str(tmp_path / "unused"))
     assert not (tmp_path / "unused").exists()
     used = claimed(tmp_path, checkpoints=True)
@@ -161,13 +172,16 @@ def test_a_damaged_key_is_named_and_written_anew(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes | None
 ) -> None:
     other = claimed(tmp_path, checkpoints=True, train_steps=11)
-    (other / "key.json").unlink()
+    (other / "run.json").unlink()
     if content is None:
-        (other / "key.json").mkdir()
+        (other / "run.json").mkdir()
     else:
-        (other / "key.json").write_bytes(content)
+        (other / "run.json").write_bytes(content)
     claimed(tmp_path, checkpoints=False)
-    assert f"{other.name}/key.json is damaged (" in caplog.text
+    assert f"{other.name}/run.json is damaged (" in caplog.text
     if content is not None:
-        claim_checkpoint_dir(str(other), run_key(request_in(tmp_path, train_steps=11)))
-        assert json.loads((other / "key.json").read_text(encoding="utf-8"))["train_steps"] == "11"
+        claim_checkpoint_dir(str(other), run_key(request_in(tmp_path, train_steps=11)).parts)
+        assert (
+            json.loads((other / "run.json").read_text(encoding="utf-8"))["key"]["train_steps"]
+            == "11"
+        )

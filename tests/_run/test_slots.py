@@ -27,11 +27,9 @@ def job(tmp_path: Path) -> Any:
         ({"launcher": "local"}, 0, 4, 3),
         ({"launcher": "local"}, 3, 4, 1),  # the slots of one worker
         ({"launcher": "local"}, 0, 2, 1),  # which trains on whole batches
-        ({"launcher": "local", "gpus_per_worker": 1}, 8, 4, 3),
         ({"launcher": "local", "num_workers": 2}, 0, 4, 2),
         ({"launcher": "local", "parameter_servers": 1}, 0, 4, 1),
         ({"launcher": "tfjob", "tfjob": TFJOB}, 8, 2, 3),
-        ({"launcher": "tfjob", "tfjob": TFJOB, "gpus_per_worker": 4}, 0, 2, 1),
         ({}, 0, 4, 1),
     ],
 )
@@ -46,57 +44,17 @@ def test_a_worker_for_each_slot(
     assert slots.with_a_worker_for_each_slot(job).distribution.num_workers == expected
 
 
-RAY = {"launcher": "ray"}
-
-
 @pytest.mark.parametrize(
-    ("wanted", "searcher", "slots_per_trial", "gpus", "expected"),
+    "config",
     [
-        ({}, {"max_concurrent_trials": 4}, 1, 0, 1),  # in process
-        ({"launcher": "local"}, {}, 1, 0, 1),
-        ({"launcher": "local"}, {"max_concurrent_trials": 4}, 1, 0, 4),
-        ({"launcher": "local"}, {"max_concurrent_trials": 16}, 1, 0, 8),  # one each processor
-        ({"launcher": "local"}, {"max_concurrent_trials": 16}, 1, 1, 1),  # one each GPU
-        ({"launcher": "local"}, {"max_concurrent_trials": 16}, 1, 4, 4),
-        ({"launcher": "local"}, {"max_concurrent_trials": 2}, 3, 0, 6),
-        ({"launcher": "local"}, {"max_concurrent_trials": 0, "max_trials": 3}, 1, 0, 3),
-        (
-            {"launcher": "local", "memory_mb_per_worker": 5000},
-            {"max_concurrent_trials": 4},
-            1,
-            0,
-            2,
-        ),
-        ({"launcher": "local", "cpus_per_worker": 4}, {"max_concurrent_trials": 4}, 1, 0, 2),
-        ({"launcher": "local", "num_workers": 3}, {"max_concurrent_trials": 4}, 1, 0, 3),
-        ({"launcher": "local"}, {"max_concurrent_trials": "four"}, 1, 0, 1),  # is refused later
-        (RAY, {"max_concurrent_trials": 4}, 2, 0, (2, 8)),
-        ({"launcher": "tfjob", "tfjob": TFJOB}, {"max_concurrent_trials": 4}, 1, 0, 1),
+        None,
+        {},
+        {"resources": 3},
+        {"resources": {}},
+        {"resources": {"slots_per_trial": "three"}},
+        {"searcher": {"max_concurrent_trials": 4}},
     ],
 )
-def test_workers_for_trials_side_by_side(
-    job: Any,
-    monkeypatch: Any,
-    wanted: Any,
-    searcher: Any,
-    slots_per_trial: int,
-    gpus: int,
-    expected: Any,
-) -> None:
-    monkeypatch.setattr(slots, "visible_gpus", lambda: ["gpu"] * gpus)
-    monkeypatch.setattr(slots, "available_cpus", lambda: [*range(8)])
-    monkeypatch.setattr(
-        slots,
-        "free_memory_bytes",
-        lambda: (10_500 if "memory_mb_per_worker" in wanted else 32_000) << 20,
-    )
-    config = {"searcher": searcher, "resources": {"slots_per_trial": slots_per_trial}}
-    request = dataclasses.replace(job.request, custom_config=config)
-    job = dataclasses.replace(job, request=request, distribution=Distribution(**wanted))
-    assert slots.with_a_worker_for_each_slot(job).distribution.num_workers == expected
-
-
-@pytest.mark.parametrize("config", [None, {}, {"resources": 3}, {"resources": {}}])
 def test_without_slots_the_job_stays_as_it_is(job: Any, config: Any) -> None:
     request = dataclasses.replace(job.request, custom_config=config)
     job = dataclasses.replace(job, request=request)

@@ -1,10 +1,14 @@
-"""The live run: how a run is, shown while it trains and kept in its report.
+"""The live view: progress of a run, shown while it trains and kept in its report.
 
-Everything here reads what `_core.progress` has written, and nobody waits for it.
+It only reads the files of `_core.progress`; training never waits for it.
 """
 
-from generic_trainer._run.live.comparison import compared_models, run_of
-from generic_trainer._run.live.display import LiveRun
-from generic_trainer._run.live.page import REPORT_FILE, run_sections, run_view
+from generic_trainer._run.live.live_run import live_run
+from generic_trainer._run.live.report import (
+    REPORT_FILE,
+    run_of,
+    run_sections,
+    run_view,
+)
 
-__all__ = ["REPORT_FILE", "LiveRun", "compared_models", "run_of", "run_sections", "run_view"]
+__all__ = ["REPORT_FILE", "live_run", "run_of", "run_sections", "run_view"]

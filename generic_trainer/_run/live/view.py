@@ -1,44 +1,37 @@
-"""A run's progress in the words and numbers that people read, whatever shows them."""
+"""A run as people read it: headline, numbers and charts, for all places that show it."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from generic_trainer._core.progress import Points, Progress
 
 _WIDTH, _HEIGHT, _MARGIN = 300, 90, 4  # of a chart, in the units of its SVG
 _MOST_POINTS, _MOST_CHARTS = 150, 12
-_LATEST = 5  # speeds that the one that is said is the mean of
+_LATEST = 5  # speeds that the displayed one is the mean of
 _STYLES = ("first", "second")
 _VALIDATION = ("val_", "validation_", "evaluation_", "eval_")
-_HEADLINES = {
-    "": "The run begins",
-    "preparing": "Preparing the run",
-    "packing": "Starting the workers",
-    "training": "Training",
-    "checks": "Checking the model",
-    "publishing": "Publishing the model",
-    "published": "Published",
-    "failed": "The run has failed",
-}
+_DUPLICATES = "_vs_iterations"  # of Keras' TensorBoard callback: the same values as by epoch
+_OVERFITTED = 2.0  # times the training loss
+_GOES_ON = ("training", "validating")
+_LOG_RATIO = 20.0  # losses that span more than this get a logarithmic axis
 _BOUNDS = {
     "input": (
         "Input-bound: the processors wait, most likely for data.",
-        "Read them with fn_args.data_accessor, which keeps them parsed in memory if "
-        "GENERIC_TRAINER_READER_MEMORY_MB allows; give each map() of your own "
-        "num_parallel_calls=tf.data.AUTOTUNE, and end the dataset with prefetch().",
+        "Read with fn_args.data_accessor, which keeps parsed examples in memory if "
+        "GENERIC_TRAINER_READER_MEMORY_MB allows; set num_parallel_calls=tf.data.AUTOTUNE in each "
+        "map() of yours, and end the dataset with prefetch().",
     ),
     "compute": (
         "Compute-bound: the steps compute all the time.",
-        "A GPU, more workers (Distribution(num_workers=...)) or mixed precision make it faster; "
-        "the data come fast enough.",
+        "A GPU, more workers (Distribution(num_workers=...)) or mixed precision make training "
+        "faster; the data arrive fast enough.",
     ),
     "overhead": (
-        "Overhead-bound: to start a step takes longer than to compute it.",
-        "Have Keras run several at once, model.compile(steps_per_execution=16), or take larger "
+        "Overhead-bound: starting a step takes longer than computing it.",
+        "Run several steps at once with model.compile(steps_per_execution=16), or use larger "
         "batches.",
     ),
 }
@@ -46,36 +39,37 @@ _BOUNDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """One curve of a chart: `points` as SVG has them, and its last value."""
+    """One curve of a chart: its points as coordinates of an SVG, and its last value."""
 
     label: str
     style: str
-    points: str
+    points: tuple[str, ...]
     last: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-    """Curves on one pair of axes, and how far these go."""
+    """Curves on one pair of axes, and the ends of these."""
 
     name: str
     lines: tuple[Line, ...]
     lowest: str
     highest: str
     until: str
+    scale: str
 
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """What there is to be seen of a run.
+    """The state of a run, ready to be shown.
 
     Attributes:
         headline: its phase.
-        share: of the steps that are done, from 0 to 1; None where nobody knows.
+        share: share of the steps that are done, from 0 to 1; None if the number is unknown.
         tiles, facts: label and value, the former short ones.
         charts: losses, metrics, then throughput and machine; `more` metrics are left out.
-        bound: what limits the speed, and what helps; empty where that is not known.
-        error: why the run failed.
+        remarks: sentence and remedy: overfitting, the limit of the speed.
+        error: the reason why the run failed.
     """
 
     run_dir: str
@@ -85,16 +79,16 @@ class View:
     facts: list[tuple[str, str]]
     charts: list[Chart]
     more: int
-    bound: tuple[str, str] | None
+    remarks: list[tuple[str, str]]
     error: str
 
 
 def view_of(progress: Progress, run_dir: str, scalars: Mapping[str, Points]) -> View:
-    """Returns what there is to be seen.
+    """Returns the view of a run.
 
     Args:
-        progress: how the run is.
-        run_dir: of the ModelRun artifact.
+        progress: its progress.
+        run_dir: directory of the ModelRun artifact.
         scalars: of its event files; see `event_files.scalars_by_step`.
     """
     seen = {_key(name)[0] for name in progress.curves}
@@ -102,27 +96,40 @@ def view_of(progress: Progress, run_dir: str, scalars: Mapping[str, Points]) -> 
     groups: dict[str, list[tuple[str, Points]]] = {}
     for name, points in curves.items():
         key, label = _key(name)
-        groups.setdefault(key, []).append((label, points))
+        if not key.endswith(_DUPLICATES):
+            groups.setdefault(key, []).append((label, points))
     last_steps = (points[-1][0] for points in scalars.values() if points)
     step = progress.step or int(max(last_steps, default=0))
     names = sorted(groups, key=lambda name: (name != "loss", "loss" not in name, name))
-    charts = [_chart(name, groups[name], "step {:,.0f}") for name in names]
+    charts = [
+        _chart(name, groups[name], "step {:,.0f}")
+        for name in names
+        if "loss" in name or not _is_constant(groups[name])
+    ]
     charts = [chart for chart in charts if chart.lines]
+    bounds = [_BOUNDS[progress.bound]] if progress.bound in _BOUNDS else []
     return View(
         run_dir=run_dir,
-        headline=_HEADLINES.get(progress.phase, progress.phase),
+        headline=progress.phase.capitalize() or "Preparing",
         share=min(1.0, step / progress.steps) if progress.steps else None,
         tiles=_tiles(progress, step),
         facts=_facts(progress),
         charts=charts[:_MOST_CHARTS] + _machine(progress),
         more=len(charts[_MOST_CHARTS:]),
-        bound=_BOUNDS.get(progress.bound),
+        remarks=[*_overfitting(groups.get("loss", ())), *bounds],
         error=progress.error,
     )
 
 
+def number(value: float) -> str:
+    """Returns a number as all pages write it: "1,200", "0.0125", "3.2e+09"."""
+    if float(value).is_integer() and abs(value) < 1e9:
+        return f"{value:,.0f}"
+    return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:.3g}"
+
+
 def duration(seconds: float) -> str:
-    """Returns a time as people say it: "45 s", "3 min 20 s", "2 h 5 min"."""
+    """Returns a time as people write it: "45 s", "3 min 20 s", "2 h 5 min"."""
     whole = max(0, round(seconds))
     minutes, rest = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)
@@ -149,7 +156,7 @@ def _tiles(progress: Progress, step: int) -> list[tuple[str, str]]:
         ("epoch", f"{progress.epoch}{of_epochs}" if progress.epoch else ""),
         ("examples/s", examples_per_s),
         ("steps/s", "" if examples_per_s else recent(progress.steps_per_s, "{:,.3g}")),
-        ("so far" if left_s is not None else "took", duration(progress.seconds)),
+        ("so far" if progress.phase in _GOES_ON else "took", duration(progress.seconds)),
         ("left", duration(left_s) if left_s is not None else ""),
         ("CPU", last(progress.cpu, "{:.0%}")),
         ("GPU", last(progress.gpu, "{:.0%}")),
@@ -171,17 +178,37 @@ def _facts(progress: Progress) -> list[tuple[str, str]]:
     return [(label, value) for label, value in facts if value]
 
 
+def _overfitting(curves: Iterable[tuple[str, Points]]) -> list[tuple[str, str]]:
+    """Returns a remark if the validation loss is far above the training loss."""
+    last = {label == "validation": points[-1][1] for label, points in curves if points}
+    loss, validation = last.get(False, 0.0), last.get(True, 0.0)
+    if not 0 < _OVERFITTED * loss < validation:
+        return []
+    return [
+        (
+            f"Overfitting: validation loss {number(validation)}, training loss {number(loss)}.",
+            "Train on more data, regularize (dropout, weight decay, a smaller model), or stop "
+            "earlier: tf.keras.callbacks.EarlyStopping(restore_best_weights=True).",
+        )
+    ]
+
+
 def _machine(progress: Progress) -> list[Chart]:
     speed = ("examples/s", progress.examples_per_s)
     if not progress.examples_per_s:
         speed = ("steps/s", progress.steps_per_s)
-    used = [("CPU", progress.cpu), ("GPU", progress.gpu)]
+    shares = (("CPU", progress.cpu), ("GPU", progress.gpu))
+    used = [(name, [(at, 100 * share) for at, share in points]) for name, points in shares]
     charts = [
-        _chart(speed[0], [("", speed[1])], "{:,.0f} s"),
-        _chart("busy", used, "{:,.0f} s"),
-        _chart("memory in MiB", [("", progress.memory_mb)], "{:,.0f} s"),
+        _chart(speed[0], [("", speed[1])], "{:,.0f} s", from_zero=True),
+        _chart("busy, in %", used, "{:,.0f} s", from_zero=True),
+        _chart("memory in MiB", [("", progress.memory_mb)], "{:,.0f} s", from_zero=True),
     ]
     return [chart for chart in charts if chart.lines]
+
+
+def _is_constant(curves: Iterable[tuple[str, Points]]) -> bool:
+    return all(len(points) > 1 and len({y for _, y in points}) == 1 for _, points in curves)
 
 
 def _key(name: str) -> tuple[str, str]:
@@ -194,31 +221,34 @@ def _key(name: str) -> tuple[str, str]:
     return tag, "validation" if any(word.rstrip("_") in run for word in _VALIDATION) else run
 
 
-def _chart(name: str, curves: list[tuple[str, Points]], until: str) -> Chart:
+def _chart(
+    name: str, curves: list[tuple[str, Points]], until: str, *, from_zero: bool = False
+) -> Chart:
     finite = [(label, _thinned(points)) for label, points in curves[: len(_STYLES)]]
     finite = [(label, points) for label, points in finite if points]
     xs = [x for _, points in finite for x, _ in points] or [0.0]
     ys = [y for _, points in finite for _, y in points] or [0.0]
-    width, height = max(xs) - min(xs) or 1.0, max(ys) - min(ys) or 1.0
+    bottom, top = min([*ys, *([0.0] if from_zero else [])]), max(ys)
+    is_log = "loss" in name and bottom > 0 and top / bottom > _LOG_RATIO
+    scaled = math.log10 if is_log else float
+    left, width = min(xs), max(xs) - min(xs) or 1.0
+    height = scaled(top) - scaled(bottom) or 1.0
 
     def place(x: float, y: float) -> str:
-        across = (x - min(xs)) / width * _WIDTH
-        down = (max(ys) - y) / height * (_HEIGHT - 2 * _MARGIN) + _MARGIN
+        across = (x - left) / width * _WIDTH
+        down = (scaled(top) - scaled(y)) / height * (_HEIGHT - 2 * _MARGIN) + _MARGIN
         return f"{across:.1f},{down:.1f}"
 
     lines = tuple(
-        Line(label, style, " ".join(place(*point) for point in points), _short(points[-1][1]))
+        Line(label, style, tuple(place(*point) for point in points), number(points[-1][1]))
         for (label, points), style in zip(finite, _STYLES, strict=False)
     )
-    return Chart(name, lines, _short(min(ys)), _short(max(ys)), until.format(max(xs)))
+    scale = "logarithmic" if is_log else ""
+    return Chart(name, lines, number(bottom), number(top), until.format(max(xs)), scale)
 
 
 def _thinned(points: Points) -> Points:
-    """Returns the points that are numbers; of many, one of each stretch, and the last."""
+    """Returns the finite points; of many, one of each stretch, and the last."""
     good = [point for point in points if all(map(math.isfinite, point)) and abs(point[1]) < 1e300]
     every = -(-len(good) // _MOST_POINTS) or 1
     return good[::every] + (good[-1:] if (len(good) - 1) % every else [])
-
-
-def _short(value: Any) -> str:
-    return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:.3g}"

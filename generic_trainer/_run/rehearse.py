@@ -1,0 +1,149 @@
+"""Rehearsals: the export of an untrained model is checked before the training.
+
+Only `export_fn` is called; a module without one is not rehearsed.
+
+A false alarm would cost the run. So by default a rehearsal rejects only failures that the code
+decides and training cannot change. Failures that untrained weights, unadapted vocabularies or an
+`export_fn` that needs a checkpoint may cause are logged.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Mapping
+
+from generic_trainer._core.progress import recording
+from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
+from generic_trainer.errors import GenericTrainerError, ModelValidationError, WorkerLostError
+from generic_trainer.launchers import Distribution, Job, launch
+from generic_trainer.user_code import defines_function
+from generic_trainer.validation import Checker, ServingContract, ValidationReport, all_checks
+
+_EXPORT_FN = "export_fn"
+_REHEARSAL_DIR = "rehearsal"
+_TIMEOUT_S = 120.0  # of `export_fn`, if the contract does not ask for it
+
+_ABLE_TO_SCORE = frozenset({"scores", "outputs_finite"})
+
+_logger = logging.getLogger(__name__)
+
+
+def rehearse(job: Job, contract: ServingContract, checker: Checker) -> None:
+    """Checks an export of untrained weights; see `ServingContract.rehearse`.
+
+    Raises:
+        ModelValidationError: it failed.
+        TrainingError: `export_fn` raised, and the contract asks for a rehearsal.
+        WorkerLostError: this process is being stopped.
+    """
+    if contract.rehearse:
+        # The module may import `export_fn`, which only a process that imports the module finds out.
+        report = _export_of_export_fn(job, contract, checker)
+        if report is None:
+            _logger.warning(
+                "The contract asks for a rehearsal, but %s has no export_fn(fn_args): skipping the "
+                "rehearsal",
+                job.request.user_code.module,
+            )
+        else:
+            require_passed(report, "The untrained export")
+    elif (
+        contract.rehearse is None
+        and contract.format != "any"
+        and defines_function(job.request.user_code, _EXPORT_FN)
+    ):
+        _rehearse_by_default(job, _of_any_size(contract), checker)
+
+
+def not_cured_by_training(report: ValidationReport) -> ValidationReport:
+    """Returns a report in which failures that training may cure are warnings."""
+    well = {each.name for each in report.results if each.status in ("pass", "warn")}
+    certain = {"code", "rows"} if well >= _ABLE_TO_SCORE else {"code"}
+    decided_by = {each.name: each.decided_by for each in all_checks()}
+    results = tuple(
+        dataclasses.replace(each, status="warn")
+        if each.status == "fail" and decided_by[each.name] not in certain
+        else each
+        for each in report.results
+    )
+    return dataclasses.replace(report, results=results)
+
+
+def require_passed(report: ValidationReport, subject: str) -> None:
+    """Raises the findings of a report that did not pass; `subject` begins the message.
+
+    Raises:
+        ModelValidationError: a check failed.
+    """
+    if not report.passed:
+        raise ModelValidationError(
+            f"{subject} failed its checks and is not published.\n{report.summary()}",
+            path=report.model_dir,
+            report=report,
+        )
+
+
+def export_alone(job: Job, directory: str, *, timeout_s: float | None = None) -> bool:
+    """Calls `export_fn` to export into a local directory; returns whether the module has one.
+
+    It runs in a child process: in this one it would leave names in Keras and memory on the GPU, and
+    in a cluster only one strategy can be made.
+
+    Raises:
+        TrainingError: `export_fn` raised, or took longer than `timeout_s` seconds.
+    """
+    with recording("", "rehearsal"):  # not part of the progress of the run
+        alone = Distribution(launcher="local", env=job.distribution.env, timeout_s=timeout_s)
+        launch(dataclasses.replace(job, distribution=alone, export_fn_dir=directory))
+    return os.path.exists(directory)
+
+
+def _rehearse_by_default(job: Job, contract: ServingContract, checker: Checker) -> None:
+    """Rejects an export of `export_fn` for failures that training cannot change."""
+    try:
+        report = _export_of_export_fn(job, contract, checker, timeout_s=_TIMEOUT_S)
+    except WorkerLostError:
+        raise
+    except GenericTrainerError as error:
+        _logger.warning(
+            "export_fn cannot export untrained weights, so its export is checked only after the "
+            "training: %s",
+            error,
+        )
+        return
+    if report is None:
+        return
+    require_passed(
+        not_cured_by_training(report),
+        "The untrained export, in ways that training cannot change "
+        "(ServingContract(rehearse=False) skips the rehearsal),",
+    )
+    if not report.passed:
+        _logger.warning(
+            "The untrained export fails checks that training may cure: %s", report.summary()
+        )
+
+
+def _export_of_export_fn(
+    job: Job, contract: ServingContract, checker: Checker, *, timeout_s: float | None = None
+) -> ValidationReport | None:
+    _logger.info("Rehearsing: %s exports untrained weights", _EXPORT_FN)
+    directory = os.path.join(job.request.scratch_dir, _REHEARSAL_DIR)
+    if not export_alone(job, directory, timeout_s=timeout_s):
+        return None
+    return checker.validate(os.path.join(directory, SERVING_MODEL_DIR), contract)
+
+
+def _of_any_size(contract: ServingContract) -> ServingContract:
+    """Returns a contract without shapes: training may determine the number of classes or words."""
+
+    def types(tensors: Mapping[str, str]) -> dict[str, str]:
+        return {name: tensor.partition("[")[0].strip() for name, tensor in tensors.items()}
+
+    specs = (
+        dataclasses.replace(spec, inputs=types(spec.inputs), outputs=types(spec.outputs))
+        for spec in contract.signature_specs
+    )
+    return dataclasses.replace(contract, signatures=tuple(specs))
