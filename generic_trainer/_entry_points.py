@@ -1,7 +1,7 @@
 """Trainer APIs: ways to write a trainer other than a `run_fn`, and the choice among them.
 
-A module file defines `run_fn(fn_args)`; or what an installed API can make a `run_fn` of. APIs are
-found by `importlib.metadata`, so that other distributions can add their own::
+A module file defines `run_fn(fn_args)`, or code that an installed API turns into a `run_fn`. APIs
+are found by `importlib.metadata`, so that other distributions can add their own::
 
     # setup.py
     entry_points={"generic_trainer.trainer_apis": ["main = my_package.trainer_api:MAIN"]}
@@ -17,9 +17,9 @@ found by `importlib.metadata`, so that other distributions can add their own::
 
     MAIN = _Main()
 
-1. The function that was asked for comes first, where the module defines it.
-2. Where it does not define `run_fn`, the APIs are asked, in the order of their entry points' names.
-3. The name of an entry point stands for its API: `run_fn="package.module.main"` asks for `main`.
+1. The requested function comes first, if the module defines it.
+2. If it does not define `run_fn`, the APIs try it, in the order of their entry points' names.
+3. The name of an entry point selects its API: `run_fn="package.module.main"` selects `main`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from generic_trainer.user_code import (
 GROUP = "generic_trainer.trainer_apis"
 RUN_FN = "run_fn"
 _NONE_INSTALLED = (
-    "Other trainer APIs, such as trainer_fn and trial classes, are not known here, because the "
+    "Other trainer APIs, such as trainer_fn and trial classes, are unknown here, because the "
     'distribution "generic-trainer" is not installed: run `pip install generic-trainer`, or '
     "`pip install -e .` in a checkout of it."
 )
@@ -53,23 +53,23 @@ class TrainerApi(Protocol):
     """A way to write a trainer, which the object behind an entry point of `GROUP` implements."""
 
     def may_define(self, tree: ast.Module, names: Collection[str]) -> bool:
-        """Whether a module without `run_fn` may be written for this API, as far as source tells.
+        """Whether a module without `run_fn` may be written for this API, judged by its source.
 
-        Asked before a pipeline runs, where neither the module nor TensorFlow is imported.
+        Called before a pipeline runs; neither the module nor TensorFlow is imported.
 
         Args:
             tree: the syntax tree of the module.
-            names: what it assigns, defines or imports at its top level.
+            names: names that it assigns, defines or imports at its top level.
         """
 
     def run_fn(self, module: ModuleType, function: str) -> Callable[[Any], Any] | None:
-        """Returns the `run_fn` that trains with an imported module; None if it is for others.
+        """Returns the `run_fn` that trains with an imported module; None if another API should.
 
-        Asked on the worker.
+        Called on the worker.
 
         Args:
             module: the user's.
-            function: the name that was asked for: `"run_fn"`, or that of the entry point.
+            function: the requested name: `"run_fn"`, or that of the entry point.
 
         Raises:
             ModuleFileError: the module is written for this API, and wrongly.
@@ -78,13 +78,13 @@ class TrainerApi(Protocol):
 
 @contextlib.contextmanager
 def run_fn_of(code: UserCode) -> Iterator[Callable[..., Any]]:
-    """Yields what trains with the user's code: see the rules of this module.
+    """Yields the function that trains with the user's code, by the rules of this module.
 
-    While it is open the user's modules can be imported; see `user_code.user_module`.
+    The user's modules can be imported inside this context; see `user_code.user_module`.
 
     Raises:
-        ModuleFileError: the code cannot be read or imported; there is no such function, it does not
-            take one argument, or the API refuses the module.
+        ModuleFileError: the code cannot be read or imported; the function is missing or does not
+            take one argument; or the API rejects the module.
         ConfigurationError: an API cannot be loaded.
     """
     with user_module(code) as module:
@@ -92,17 +92,17 @@ def run_fn_of(code: UserCode) -> Iterator[Callable[..., Any]]:
 
 
 def may_define(function: str, path: str, tree: ast.Module, names: Collection[str]) -> bool:
-    """Whether a module that does not define `function` may be run all the same.
+    """Whether a module that does not define `function` may be run nevertheless.
 
-    This is the `may_define` that `user_code.bundle_module_file` asks for.
+    An argument of `user_code.bundle_module_file`.
 
     Raises:
-        ModuleFileError: that cannot be told, for no API is installed.
+        ModuleFileError: unknown, because no API is installed.
         ConfigurationError: an API cannot be loaded.
     """
     if function != RUN_FN:
         return False
-    apis = list(_apis())
+    apis = list(trainer_apis())
     if not apis:
         raise _nothing_installed(explain_missing(function, path, names), path)
     return any(api.may_define(tree, names) for api in apis)
@@ -111,7 +111,7 @@ def may_define(function: str, path: str, tree: ast.Module, names: Collection[str
 def _run_fn(module: ModuleType, function: str) -> Callable[..., Any]:
     is_missing = not hasattr(module, function)
     if function != RUN_FN or is_missing:
-        apis = list(_apis(None if function == RUN_FN else function))
+        apis = list(trainer_apis(None if function == RUN_FN else function))
         for api in apis:
             run_fn = api.run_fn(module, function)
             if run_fn is not None:
@@ -123,17 +123,17 @@ def _run_fn(module: ModuleType, function: str) -> Callable[..., Any]:
     return checked_function(module, function, "fn_args")
 
 
-def _apis(name: str | None = None) -> Iterator[TrainerApi]:
+def trainer_apis(name: str | None = None) -> Iterator[TrainerApi]:
     """Yields the installed APIs, or those of one name."""
     for entry_point in sorted(importlib.metadata.entry_points(group=GROUP)):
         if name in (None, entry_point.name):
             try:
                 yield entry_point.load()
-            except Exception as error:  # what another's module raises
+            except Exception as error:  # any error of another package
                 raise ConfigurationError(
                     f"The trainer API {entry_point.name!r} of {entry_point.value} cannot be "
                     f"loaded ({type(error).__name__}: {error}): update or uninstall the "
-                    "distribution that brought it."
+                    "distribution that provides it."
                 ) from error
 
 

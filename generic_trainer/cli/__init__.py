@@ -14,32 +14,30 @@
 
 In a shell, ``eval "$(register-python-argcomplete generic-trainer)"`` completes words after a tab.
 
-Exit status: 0 all is well, 1 it is not, 2 the call was wrong. `run` and `publish` tell more
-failures apart, by the codes of `generic_trainer.launchers`.
+Exit status: 0 success, 1 failure, 2 a wrong call. `run` and `publish` also exit with the codes of
+`generic_trainer.launchers`.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
+import select
+import signal
 import sys
 from collections.abc import Sequence
 
 from generic_trainer import __version__
-from generic_trainer.cli._cache import add_cache
-from generic_trainer.cli._doctor import add_doctor
-from generic_trainer.cli._explain import add_explain
-from generic_trainer.cli._init import add_init
-from generic_trainer.cli._migrate import add_migrate
-from generic_trainer.cli._publish import add_publish
-from generic_trainer.cli._run import add_run
-from generic_trainer.cli._validate import add_validate
+from generic_trainer.cli._options import reject_unknown
 from generic_trainer.errors import ConfigurationError, GenericTrainerError
-from generic_trainer.launchers import exit_code
 
 __all__ = ["main"]
 
+_COMMANDS = ("init", "run", "validate", "explain", "publish", "migrate", "cache", "doctor")
 _WRONG_CALL = 2
+_CLOSED_OUTPUT = 128 + signal.SIGPIPE  # the status that shells report for it
+_INTERRUPTED = 128 + signal.SIGINT
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,37 +46,63 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: the words after the command's name; None for those of this process.
     """
-    parser = command_parser()
-    if "_ARGCOMPLETE" in os.environ:  # the shell asks, after a tab
-        import argcomplete
-
-        argcomplete.autocomplete(parser)
-    options = parser.parse_args(arguments)
     try:
+        try:
+            return _main(arguments)
+        finally:
+            print(end="", flush=True)  # Python's own flush at exit would only print a traceback
+    except BrokenPipeError:
+        if not _reader_is_gone():
+            raise
+        # `generic-trainer ... | head` has read enough. The buffered rest is discarded.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _CLOSED_OUTPUT
+
+
+def _reader_is_gone() -> bool:
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def _main(arguments: Sequence[str] | None) -> int:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    name = next(iter(words), "")
+    try:
+        # The doctor starts even if packages of other commands are missing.
+        parser = command_parser(["doctor"] if name == "doctor" else _COMMANDS)
+        if "_ARGCOMPLETE" in os.environ:  # called by the shell, after a tab
+            import argcomplete
+
+            argcomplete.autocomplete(parser)
+        options, unknown = parser.parse_known_args(words)
+        reject_unknown(options, unknown)
         return int(options.run(options))
     except GenericTrainerError as error:
-        print(f"generic-trainer {options.command}: {error}", file=sys.stderr)
-        return _WRONG_CALL if isinstance(error, ConfigurationError) else exit_code(error)
-    except ModuleNotFoundError as error:  # of a user's module it would be a ModuleFileError
+        print(f"generic-trainer {name}: {error}", file=sys.stderr)
+        if isinstance(error, ConfigurationError):
+            return _WRONG_CALL
+        from generic_trainer.launchers import exit_code
+
+        return exit_code(error)
+    except KeyboardInterrupt:
+        resumes = ", and it resumes from its checkpoint, if there is one" if name == "run" else ""
+        print(f"\ngeneric-trainer {name}: interrupted; start it again{resumes}.", file=sys.stderr)
+        return _INTERRUPTED
+    except ModuleNotFoundError as error:  # that of a user's module would be a ModuleFileError
         print(
-            f"generic-trainer {options.command}: {error}: `generic-trainer doctor` tells what is "
-            "missing, and how to get it",
+            f"generic-trainer {name}: {error}: `generic-trainer doctor` lists missing packages and "
+            "how to install them",
             file=sys.stderr,
         )
         return 1
 
 
-def command_parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command, from which the documents are made too."""
+def command_parser(names: Sequence[str] = _COMMANDS) -> argparse.ArgumentParser:
+    """Returns the parser of some commands; documents are made from that of all."""
     parser = argparse.ArgumentParser(prog="generic-trainer", description=__doc__.split("\n")[0])
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
-    add_init(commands)
-    add_run(commands)
-    add_validate(commands)
-    add_explain(commands)
-    add_publish(commands)
-    add_migrate(commands)
-    add_cache(commands)
-    add_doctor(commands)
+    for name in names:
+        importlib.import_module(f"{__name__}._{name}").add_to(commands)
     return parser

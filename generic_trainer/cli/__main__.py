@@ -1,4 +1,4 @@
-"""`python -m generic_trainer.cli`, where the command itself is not on the path."""
+"""`python -m generic_trainer.cli`, for environments without the command on their path."""
 
 import sys
 

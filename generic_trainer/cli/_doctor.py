@@ -1,162 +1,143 @@
-"""`generic-trainer doctor`: this machine and what is installed on it, and how to get the rest."""
+"""`generic-trainer doctor`: versions, hardware and missing packages of this environment.
+
+An import can fail in ways that no list of versions shows: an undeclared dependency, a binary for
+another processor, another protobuf. So each package is imported, in another process because a
+broken binary may crash it.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import importlib
 import json
+import multiprocessing
 import os
 import platform
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from importlib import metadata
+from typing import Any, Literal
 
 from generic_trainer import __version__
-from generic_trainer._core.keras import LEGACY_VARIABLE
-from generic_trainer._core.machine import available_cpus, free_memory_bytes
-from generic_trainer.cli._doctor_packages import (
-    Observation,
-    optional_packages,
-    required_packages,
-    run_python,
-)
-from generic_trainer.data import MEMORY_VARIABLE, default_budget_bytes
+from generic_trainer._core.keras import LEGACY_VARIABLE, keras_version
+from generic_trainer.cli._options import add_command
 from generic_trainer.errors import ConfigurationError
 
-_PYTHONS = ((3, 10), (3, 13))
-_MIN_GLIBC_OF_CURRENT_STACK = (2, 39)
-_TIMEOUT_S = 300.0
-_ASK_TENSORFLOW = """
-import json, tensorflow as tf
-from generic_trainer._core.keras import keras_version
-print(json.dumps({
-    "keras": keras_version(),
-    "gpus": [tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name)
-             for gpu in tf.config.list_physical_devices("GPU")],
-    "cuda": tf.test.is_built_with_cuda(),
-}))
-"""
-_STYLES = {"ok": "green", "missing": "dim", "warn": "yellow", "fail": "bold red"}
+# Distribution → module, in the order in which they need each other.
+_REQUIRED = {
+    "psutil": "psutil",
+    "pydantic": "pydantic",
+    "tensorflow": "tensorflow",
+    "tf-keras": "tf_keras",
+    "ml-metadata": "ml_metadata",
+    "apache-beam": "apache_beam",
+    "tfx-bsl": "tfx_bsl.public.tfxio",
+    "tensorflow-transform": "tensorflow_transform",
+    "tensorflow-model-analysis": "tensorflow_model_analysis",
+    "tfx": "tfx.v1",
+    "tensorflow-estimator": "generic_trainer.estimator",
+}
+_UNDECLARED = ("dill", "nbformat", "tensorboard")  # dependencies that no package declares
+# Distribution → (extra, purpose).
+_OPTIONAL = {
+    "ray": ("ray", "training on a Ray cluster"),
+    "kubernetes": ("kubernetes", "training as a TFJob or a TrainJob of Kubeflow"),
+    "google-cloud-aiplatform": ("vertex", "training as a custom job of Vertex AI"),
+    "kfp": ("kfp", "compiling pipelines for Kubeflow and Vertex AI"),
+    "nbformat": ("notebook", "InteractiveContext in notebooks"),
+    "tf-slim": ("slim", "tf.contrib's layers"),
+    "scikit-learn": ("examples", "the data of the example module files"),
+}
 
 
-def add_doctor(commands: Any) -> None:
-    """Adds the command to the parser."""
-    parser = commands.add_parser(
-        "doctor",
-        help="show versions, Keras mode and GPUs, what is missing and how to get it",
-        description="Imports what GenericTrainer needs, each part in turn, in another process.",
-    )
-    parser.set_defaults(run=_doctor)
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+@dataclasses.dataclass(frozen=True)
+class Observation:
+    """A finding of the doctor.
+
+    Attributes:
+        subject: a package or a part of the machine.
+        status: `"ok"`; `"missing"` for an optional package; `"warn"` if it works, but could work
+            better; `"fail"` if GenericTrainer cannot work.
+        found: its version or state.
+        remedy: how to install or repair it.
+    """
+
+    subject: str
+    status: Literal["ok", "missing", "warn", "fail"]
+    found: str
+    remedy: str = ""
+
+
+def add_to(commands: Any) -> None:
+    """Adds the command to the program."""
+    add_command(commands, _doctor)
 
 
 def _doctor(options: argparse.Namespace) -> int:
+    """Show versions, Keras mode, GPUs, and missing packages with their remedies.
+
+    Imports each package that GenericTrainer needs, in another process.
+
+    Options:
+        --json: print the findings as JSON
+    """
     print("Importing TensorFlow, TFX and their parts ...", file=sys.stderr, flush=True)
     observations = list(examine())
     if options.json:
         print(json.dumps([dataclasses.asdict(each) for each in observations], indent=2))
     else:
-        _print(observations)
+        for each in observations:
+            remedy = f"\n{'':9}→ {each.remedy}" if each.remedy else ""
+            print(f"{each.status.upper():7}  {each.subject}: {each.found}{remedy}")
     return int(any(each.status == "fail" for each in observations))
 
 
 def examine() -> Iterator[Observation]:
-    """Yields what GenericTrainer needs, what is there of it, and what to do about the rest.
+    """Yields the state of the machine and of each package, and remedies.
 
-    Takes as long as TensorFlow and TFX take to import, in other processes than this one.
+    Takes as long as TensorFlow and TFX take to import.
     """
     yield Observation("GenericTrainer", "ok", __version__)
-    yield from _machine()
+    yield Observation("Python", "ok", f"{platform.python_version()} at {sys.executable}")
+    yield Observation("C library", "ok", " ".join(platform.libc_ver()))
+    yield from _resources()
     yield from required_packages()
-    yield from _keras_and_gpus()
+    with contextlib.suppress(Exception):  # the import of TensorFlow has shown its error
+        keras, gpus, built_with_cuda = _other_process().submit(_inspect_tensorflow).result()
+        yield _keras(keras)
+        yield _gpus(gpus, built_with_cuda)
     yield from optional_packages()
 
 
-def _print(observations: Sequence[Observation]) -> None:
+def _resources() -> Iterator[Observation]:
     try:
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-    except ImportError:  # the doctor is for environments in which things are missing
-        for each in observations:
-            remedy = f"\n    → {each.remedy}" if each.remedy else ""
-            print(f"{each.status.upper():7}  {each.subject}: {each.found}{remedy}")
-        return
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for column in ("status", "subject"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("found", overflow="fold")
-    for each in observations:
-        found = Text(each.found)
-        if each.remedy:
-            found.append(f"\n→ {each.remedy}", style="cyan")
-        status = Text(each.status.upper(), style=_STYLES[each.status])
-        table.add_row(status, Text(each.subject), found)
-    Console().print(table)
+        from generic_trainer._core.machine import available_cpus, free_memory_bytes
+        from generic_trainer.data import MEMORY_VARIABLE, default_budget_bytes
 
-
-def _machine() -> Iterator[Observation]:
-    """Yields findings about interpreter, C library, processors and memory."""
-    yield _python()
-    yield _glibc()
-    yield Observation("processors", "ok", str(len(available_cpus())))
-    yield _memory()
-
-
-def _keras_and_gpus() -> Iterator[Observation]:
-    """Yields what TensorFlow says of its Keras and its GPUs, asked in a process of its own."""
-    try:
-        done = run_python(_ASK_TENSORFLOW, timeout_s=_TIMEOUT_S)
-        answer = json.loads(done.stdout.splitlines()[-1])
-    except (subprocess.TimeoutExpired, IndexError, ValueError):
-        return  # whatever is wrong with TensorFlow, its import has shown
-    yield _keras(answer["keras"])
-    yield _gpus(answer["gpus"], answer["cuda"])
-
-
-def _python() -> Observation:
-    lowest, highest = _PYTHONS
-    found = f"{platform.python_version()} at {sys.executable}"
-    if lowest <= sys.version_info[:2] <= highest:
-        return Observation("Python", "ok", found)
-    remedy = "use Python 3.10, or 3.11 to 3.13 where glibc is 2.39 or newer"
-    return Observation("Python", "fail", found, remedy)
-
-
-def _glibc() -> Observation:
-    library, version = platform.libc_ver()
-    numbers = tuple(int(part) for part in version.split(".") if part.isdecimal())
-    found = f"{library} {version}".strip() or "unknown"
-    if library == "glibc" and numbers >= _MIN_GLIBC_OF_CURRENT_STACK:
-        return Observation("C library", "ok", f"{found}: both stacks can be installed")
-    newest = "TFX 1.16 is the newest that has binaries for it"
-    return Observation("C library", "ok", f"{found}: {newest}")
-
-
-def _memory() -> Observation:
-    try:
-        budget = default_budget_bytes()
-    except ConfigurationError as error:
-        return Observation("memory", "fail", str(error))
-    found = (
-        f"{free_memory_bytes() / 1e9:.1f} GB free; the reader keeps up to {budget / 1e9:.1f} GB of "
-        f"columns in memory ({MEMORY_VARIABLE} changes that)"
-    )
-    return Observation("memory", "ok", found)
+        yield Observation("processors", "ok", str(len(available_cpus())))
+        found = (
+            f"{free_memory_bytes() / 1e9:.1f} GB free; the reader keeps up to "
+            f"{default_budget_bytes() / 1e9:.1f} GB of columns in memory ({MEMORY_VARIABLE} "
+            "changes that)"
+        )
+        yield Observation("memory", "ok", found)
+    except (ConfigurationError, ModuleNotFoundError) as error:
+        yield Observation("memory", "fail", str(error))
 
 
 def _keras(version: str) -> Observation:
     variable = os.environ.get(LEGACY_VARIABLE)
     found = f"tf.keras is Keras {version}; {LEGACY_VARIABLE} is {variable or 'not set'}"
-    if version.startswith("2."):
-        return Observation("Keras", "ok", found)
     remedy = (
         f"set {LEGACY_VARIABLE}=1 for module files written for Keras 2, and for "
         "MultiWorkerMirroredStrategy, which Keras 3 cannot train under"
     )
-    return Observation("Keras", "ok", found, remedy)
+    return Observation("Keras", "ok", found, "" if version.startswith("2.") else remedy)
 
 
 def _gpus(names: list[str], built_with_cuda: bool) -> Observation:
@@ -164,8 +145,106 @@ def _gpus(names: list[str], built_with_cuda: bool) -> Observation:
         return Observation("GPUs", "ok", ", ".join(names))
     if shutil.which("nvidia-smi") is None:
         return Observation("GPUs", "ok", "none: training runs on processors")
-    if not built_with_cuda:
-        remedy = "pip install 'tensorflow[and-cuda]': this TensorFlow is built without CUDA"
+    remedy = "pip install 'tensorflow[and-cuda]'"
+    if built_with_cuda:
+        remedy += ", and check CUDA_VISIBLE_DEVICES"
     else:
-        remedy = "pip install 'tensorflow[and-cuda]', and look at CUDA_VISIBLE_DEVICES"
-    return Observation("GPUs", "warn", "nvidia-smi is there, but TensorFlow sees no GPU", remedy)
+        remedy += ": this TensorFlow is built without CUDA"
+    return Observation("GPUs", "warn", "nvidia-smi exists, but TensorFlow sees no GPU", remedy)
+
+
+def required_packages() -> Iterator[Observation]:
+    """Yields an observation of each package that GenericTrainer needs."""
+    errors = import_errors(*_REQUIRED.values())
+    for distribution, module in _REQUIRED.items():
+        version = _version(distribution)
+        if version is None:
+            remedy = f"pip install {distribution}, or GenericTrainer again, for all of them"
+            yield Observation(distribution, "fail", "not installed", remedy)
+        elif module in errors:
+            message, missing = errors[module]
+            remedy = "pip install --force-reinstall it in a fresh environment, with constraints/"
+            if missing in _UNDECLARED:
+                remedy = f"pip install {missing} (the package does not declare this dependency)"
+            found = f"{version}, import fails: {message}"
+            yield Observation(distribution, "fail", found, remedy)
+        else:
+            yield Observation(distribution, "ok", version)
+
+
+def optional_packages() -> Iterator[Observation]:
+    """Yields an observation of each package that some uses need."""
+    for distribution, (extra, purpose) in _OPTIONAL.items():
+        version = _version(distribution)
+        if version is not None:
+            yield Observation(distribution, "ok", f"{version}, for {purpose}")
+        else:
+            remedy = f"pip install {_requirements(extra) or distribution}"
+            yield Observation(distribution, "missing", f"not installed: for {purpose}", remedy)
+
+
+def _requirements(extra: str) -> str:
+    """Returns the requirements of an extra as arguments for pip; "" if they are unknown.
+
+    The package's own name would not help pip if it was installed from a checkout or a wheel.
+    """
+    try:
+        lines = metadata.requires("generic-trainer") or []
+    except metadata.PackageNotFoundError:
+        return ""
+    parts = (line.replace("'", '"').partition(";") for line in lines)
+    marker = f'extra == "{extra}"'
+    return " ".join(f"'{name.strip()}'" for name, _, when in parts if when.strip() == marker)
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def import_errors(*modules: str) -> dict[str, tuple[str, str]]:
+    """Returns module → (error of its import, module that was not found) for failing imports."""
+    errors: dict[str, tuple[str, str]] = {}
+    process = _other_process()
+    for module in modules:
+        try:
+            error = process.submit(_import_error, module).result()
+        except BrokenProcessPool:
+            error = ("the process crashed", "")
+            process = _other_process()
+        if error:
+            errors[module] = error
+    return errors
+
+
+def _other_process() -> ProcessPoolExecutor:
+    """Returns a process whose output is discarded."""
+    spawn = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(1, mp_context=spawn, initializer=_discard_output)
+
+
+def _discard_output() -> None:
+    for descriptor in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+
+
+def _import_error(module: str) -> tuple[str, str] | None:
+    try:
+        importlib.import_module(module)
+    except BaseException as error:
+        missing = getattr(error, "name", None) or ""
+        return f"{type(error).__name__}: {error}", missing.partition(".")[0]
+    return None
+
+
+def _inspect_tensorflow() -> tuple[str, list[str], bool]:
+    """Returns the version of `tf.keras`, names of GPUs, and whether TensorFlow can use CUDA."""
+    import tensorflow as tf
+
+    details = tf.config.experimental.get_device_details
+    gpus = [
+        details(gpu).get("device_name", gpu.name) for gpu in tf.config.list_physical_devices("GPU")
+    ]
+    return keras_version(), gpus, tf.test.is_built_with_cuda()

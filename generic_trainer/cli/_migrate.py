@@ -1,6 +1,6 @@
-"""`generic-trainer migrate`: TFX's Trainer in a pipeline replaced, and what will be refused, told.
+"""`generic-trainer migrate`: replaces TFX's Trainer in a pipeline, and lists unsupported code.
 
-The source is read and never imported: a pipeline of anybody's may do anything when it is.
+The source is parsed and never imported, because importing a pipeline may have any effect.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ import dataclasses
 import difflib
 import json
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from generic_trainer._core.keras import LEGACY_VARIABLE
-from generic_trainer.cli._files import require_files
+from generic_trainer.cli._options import add_command
 from generic_trainer.errors import ConfigurationError, ModuleFileError
 
-# Where TFX has its Trainers → the import line that brings ours, and its name.
-_OURS = ("from generic_trainer import GenericTrainer", "GenericTrainer")
-_OURS_ON_VERTEX = ("from generic_trainer.vertex import Trainer", "Trainer")
+# Paths of TFX's Trainers → the start of our import line, and the imported name.
+_OURS = ("from generic_trainer import", "GenericTrainer")
+_OURS_ON_VERTEX = ("from generic_trainer.vertex import", "Trainer")
 _VERTEX = "extensions.google_cloud_ai_platform"
 _TRAINERS = {
     "tfx.components.Trainer": _OURS,
@@ -32,70 +33,72 @@ _TRAINERS = {
     f"tfx.v1.{_VERTEX}.Trainer": _OURS_ON_VERTEX,
     f"tfx.{_VERTEX}.trainer.component.Trainer": _OURS_ON_VERTEX,
 }
-_NAME_ON_VERTEX = "VertexTrainer"  # where the name `Trainer` has not been the pipeline's own
-_KERAS_3 = (
-    "of a Keras 3 model this writes one that only Python can load: refused by the check `session`"
+_KERAS_3_SAVED = (
+    "of a Keras 3 model this writes one that only Python can load: rejected by the check `session`"
 )
-_WAYS_OUT = (
+_KERAS_3_SAVE = "save() of a Keras 3 model does not write a SavedModel, and rejects a directory"
+_EXPORT = (
     "training.export_model(model, fn_args) of generic_trainer, or model.export(directory), or "
-    f"Keras 2 ({LEGACY_VARIABLE}=1), or contract=ServingContract(severities={{'session': 'warn'}})"
+    f"Keras 2 ({LEGACY_VARIABLE}=1)"
 )
+_SILENCE = "contract=ServingContract(severities={'session': 'warn'})"
+# A notebook is one source, whose cells begin with a comment; its magics become comments.
+_CELL, _MAGIC = "# %% cell of a notebook\n", "#magic "
+
+_Position = tuple[int, int]  # line, column: both from 0
 
 
 @dataclasses.dataclass(frozen=True)
 class _Edit:
-    """A piece of source, from and to (line, column), both from 0, and what takes its place."""
+    """A replacement of a piece of source."""
 
-    start: tuple[int, int]
-    end: tuple[int, int]
+    start: _Position
+    end: _Position
     text: str
 
 
 @dataclasses.dataclass(frozen=True)
 class _Warning:
-    """What will be refused or needs a hand, by line from 1."""
+    """Code that will be rejected or needs an edit by hand; `line` is from 1."""
 
     line: int
     message: str
     remedy: str
 
 
-def add_migrate(commands: Any) -> None:
-    """Adds the command to the parser."""
-    parser = commands.add_parser(
-        "migrate",
-        help="have a pipeline use GenericTrainer instead of TFX's Trainer",
-        description=(
-            "Shows as a diff how a pipeline comes to use GenericTrainer, and tells what of it and "
-            "of its module files will be refused. Exit status 1: something will be."
-        ),
-    )
-    parser.set_defaults(run=_migrate)
-    parser.add_argument("files", metavar="FILE", nargs="+", help="pipeline and module files")
-    parser.add_argument("--write", action="store_true", help="change the files")
-    parser.add_argument("--json", action="store_true", help="print diffs and warnings as JSON")
+def add_to(commands: Any) -> None:
+    """Adds the command to the program."""
+    add_command(commands, _migrate, files={"nargs": "+"})
 
 
 def _migrate(options: argparse.Namespace) -> int:
-    for file in options.files:
-        require_files(FILE=file)
+    """Replace TFX's Trainer with GenericTrainer in a pipeline.
+
+    Shows the necessary changes of a pipeline as a diff, and lists parts of it and of its module
+    files that will be rejected. Exit status 1: it found some.
+
+    Options:
+        files FILE: pipelines and module files, .py or .ipynb
+        --write: change the files
+        --json: print diffs and warnings as JSON
+    """
     read = [_Source(file) for file in options.files]
     warnings = {source.path: list(source.warnings()) for source in read}
-    if not any(source.edits or source.is_user_code or source.is_migrated for source in read):
-        line = "no Trainer of TFX's, and no run_fn: tfx.components.Trainer by another name?"
-        warnings[read[0].path].append(_Warning(1, line, "change the import by hand"))
+    if not any(source.is_known for source in read):
+        message = "neither TFX's Trainer nor run_fn found: tfx.components.Trainer by another name?"
+        warnings[read[0].path].append(_Warning(1, message, "change the import by hand"))
     if options.write:
         for source in read:
             source.write()
     if options.json:
-        told = {
+        files = {
             source.path: {
                 "diff": source.diff(),
                 "warnings": [dataclasses.asdict(each) for each in warnings[source.path]],
             }
             for source in read
         }
-        print(json.dumps({"written": options.write, "files": told}, indent=2))
+        print(json.dumps({"written": options.write, "files": files}, indent=2))
     else:
         for source in read:
             print(source.diff() or f"{source.path}: nothing to change\n", end="")
@@ -103,49 +106,47 @@ def _migrate(options: argparse.Namespace) -> int:
             for each in listed:
                 print(f"{path}:{each.line}: {each.message}\n    → {each.remedy}", file=sys.stderr)
         if not options.write and any(source.edits for source in read):
-            print("Nothing is written: --write does it", file=sys.stderr)
+            print("No files changed; pass --write to apply.", file=sys.stderr)
     return int(any(warnings.values()))
 
 
 class _Source:
-    """A file of Python, and what is to be changed in it."""
+    """A Python file or a notebook, with its edits and warnings."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         try:
-            self._text = Path(path).read_bytes().decode("utf-8")
-            self._tree = ast.parse(self._text)
-        except (OSError, ValueError) as error:
-            raise ConfigurationError(f"{path} cannot be read: {error}", path=path) from error
+            text = Path(path).read_bytes().decode("utf-8")
+            self._notebook: Any = json.loads(text) if path.endswith(".ipynb") else None
+            if self._notebook is not None:
+                text = "".join(map(_cell_text, self._python_cells()))
+            tree = ast.parse(text)
         except SyntaxError as error:
             raise ModuleFileError(f"{path}:{error.lineno}: {error.msg}", path=path) from error
-        self._lines = self._text.splitlines(keepends=True)
-        self._names = dict(_imported(self._tree))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigurationError(f"{path} cannot be read: {error}", path=path) from error
+        self._nodes = list(ast.walk(tree))
+        self._lines = text.splitlines(keepends=True)
+        self._names = dict(name for node in self._nodes for name in _imported(node))
         self.edits = [*self._of_imports(), *self._of_uses(), *self._of_estimators()]
 
-    @property
-    def is_user_code(self) -> bool:
-        """Whether the file defines what a Trainer calls."""
-        names = ("run_fn", "trainer_fn")
-        return any(isinstance(node, ast.FunctionDef) and node.name in names for node in self._nodes)
+    def _python_cells(self) -> list[dict[str, Any]]:
+        cells = (cell for cell in self._notebook["cells"] if cell["cell_type"] == "code")
+        return [cell for cell in cells if not "".join(cell["source"]).startswith("%%")]
 
     @property
-    def is_migrated(self) -> bool:
-        """Whether the file imports this package already."""
-        return any(path.startswith("generic_trainer") for path in self._names.values())
-
-    @property
-    def _nodes(self) -> Iterator[ast.AST]:
-        return ast.walk(self._tree)
+    def is_known(self) -> bool:
+        """Whether the file has a Trainer, imports this package, or defines a Trainer's function."""
+        names = r"\b(generic_trainer|run_fn|trainer_fn)\b"
+        return bool(self.edits or re.search(names, "".join(self._lines)))
 
     def warnings(self) -> Iterator[_Warning]:
-        """Yields what the edits do not mend."""
+        """Yields code that the edits do not mend."""
         for node in self._nodes:
             if isinstance(node, ast.Call):
                 yield from self._warnings_of_call(node)
             elif isinstance(node, (ast.Import, ast.ImportFrom)):
-                modules = [alias.name for alias in node.names]
-                module = getattr(node, "module", None) or modules[0]
+                module = getattr(node, "module", None) or node.names[0].name
                 if module.split(".")[0] in ("determined", "pedl"):
                     yield _Warning(
                         node.lineno,
@@ -154,34 +155,31 @@ class _Source:
                     )
 
     def _warnings_of_call(self, node: ast.Call) -> Iterator[_Warning]:
-        path = self._path_of(node.func) or ""
+        path = self._path_of(node.func)
         if path in _TRAINERS or path.startswith("generic_trainer."):
             for keyword in node.keywords:
                 if keyword.arg == "custom_executor_spec":
                     yield _Warning(
                         keyword.value.lineno,
                         "custom_executor_spec runs another executor, without any of the checks",
-                        "leave it out: what GenericExecutor does, GenericTrainer does by itself",
+                        "omit it: GenericTrainer does the work of GenericExecutor itself",
                     )
-        elif path == "tensorflow.saved_model.save" and not _is_keras_2():
-            yield _Warning(node.lineno, _KERAS_3, _WAYS_OUT)
         elif path.endswith("export_eval_savedmodel"):
             yield _Warning(
                 node.lineno,
-                "TensorFlow Model Analysis reads no EvalSavedModel any more",
-                "leave it out: the Evaluator scores the serving model",
+                "TensorFlow Model Analysis does not read an EvalSavedModel any more",
+                "omit it: the Evaluator scores the serving model",
             )
+        elif os.environ.get(LEGACY_VARIABLE) in ("1", "true", "True"):
+            return  # Keras 2 can save as it did
+        elif path == "tensorflow.saved_model.save":
+            yield _Warning(node.lineno, _KERAS_3_SAVED, f"{_EXPORT}, or {_SILENCE}")
         elif (
             isinstance(node.func, ast.Attribute)
             and node.func.attr == "save"
             and "serving_model_dir" in ast.unparse(node)
-            and not _is_keras_2()
         ):
-            yield _Warning(
-                node.lineno,
-                "save() of a Keras 3 model writes no SavedModel, and takes no directory",
-                _WAYS_OUT,
-            )
+            yield _Warning(node.lineno, _KERAS_3_SAVE, _EXPORT)
 
     def _of_imports(self) -> Iterator[_Edit]:
         """`from tfx.components import Trainer`, alone or among others."""
@@ -194,51 +192,33 @@ class _Source:
                 if known is None:
                     others.append(ast.unparse(alias))
                     continue
-                line, name = known
-                kept = alias.asname or alias.name
-                ours.append(line if name == kept else f"{line} as {kept}")
+                ours.append(_import_line(*known, alias.asname or alias.name))
             if ours:
-                yield self._replaced(node, _import_lines(node, others) + ours)
-
-    def _replaced(self, node: ast.ImportFrom, lines: list[str]) -> _Edit:
-        indent = " " * node.col_offset
-        end = (
-            (node.end_lineno or node.lineno) - 1,
-            self._column(node.end_lineno, node.end_col_offset),
-        )
-        start = node.lineno - 1, self._column(node.lineno, node.col_offset)
-        return _Edit(start, end, f"\n{indent}".join(lines))
+                lines = _import_lines(node, others) + ours
+                yield self._replaced(node, f"\n{' ' * node.col_offset}".join(lines))
 
     def _of_uses(self) -> Iterator[_Edit]:
         """`tfx.components.Trainer(...)`, and the import that this needs."""
-        needed: dict[str, ast.AST] = {}
+        needed: dict[str, ast.stmt] = {}
         for node in self._nodes:
-            if isinstance(node, ast.Attribute) and (
-                known := _TRAINERS.get(self._path_of(node) or "")
-            ):
-                line, name = known
-                if known is _OURS_ON_VERTEX:
-                    line, name = f"{line} as {_NAME_ON_VERTEX}", _NAME_ON_VERTEX
-                needed[line] = self._import_of(node)
-                start = node.lineno - 1, self._column(node.lineno, node.col_offset)
-                end = (node.end_lineno or 1) - 1, self._column(node.end_lineno, node.end_col_offset)
-                yield _Edit(start, end, name)
+            if isinstance(node, ast.Attribute) and (known := _TRAINERS.get(self._path_of(node))):
+                name = "GenericTrainer" if known is _OURS else "VertexTrainer"
+                needed[_import_line(*known, name)] = self._import_of(node)
+                yield self._replaced(node, name)
         for line, after in needed.items():
-            place = getattr(after, "end_lineno", 1), 0
-            yield _Edit(place, place, f"{' ' * getattr(after, 'col_offset', 0)}{line}\n")
+            position = after.end_lineno or after.lineno, 0
+            yield _Edit(position, position, f"{' ' * after.col_offset}{line}\n")
 
     def _of_estimators(self) -> Iterator[_Edit]:
-        """`import tensorflow as tf` where `tf.estimator` is used, which TensorFlow has no more."""
+        """`import tensorflow as tf` if `tf.estimator` is used, which new TensorFlows lack."""
         uses = (self._path_of(node) for node in self._nodes if isinstance(node, ast.Attribute))
         if "tensorflow.estimator" not in uses:
             return
         for node in self._nodes:
             if isinstance(node, ast.Import) and ast.unparse(node) == "import tensorflow as tf":
-                start = node.lineno - 1, node.col_offset
-                end = node.lineno - 1, node.end_col_offset or 0
-                yield _Edit(start, end, "from generic_trainer.estimator import tf")
+                yield self._replaced(node, "from generic_trainer.estimator import tf")
 
-    def _import_of(self, node: ast.expr) -> ast.AST:
+    def _import_of(self, node: ast.expr) -> ast.stmt:
         """Returns the import that brought the first name of a dotted path."""
         first = ast.unparse(node).split(".")[0]
         return next(
@@ -247,20 +227,19 @@ class _Source:
             if isinstance(each, (ast.Import, ast.ImportFrom)) and first in dict(_imported(each))
         )
 
-    def _path_of(self, node: ast.expr) -> str | None:
-        """Returns what a dotted name is called where it comes from; None where nobody knows."""
-        parts = []
-        while isinstance(node, ast.Attribute):
-            parts.append(node.attr)
-            node = node.value
-        if not isinstance(node, ast.Name) or node.id not in self._names:
-            return None
-        return ".".join([self._names[node.id], *reversed(parts)])
+    def _path_of(self, node: ast.expr) -> str:
+        """Returns the full import path of a dotted name; "" if it was not imported."""
+        first, dot, rest = ast.unparse(node).partition(".")
+        return self._names[first] + dot + rest if first in self._names else ""
 
-    def _column(self, line: int | None, column: int | None) -> int:
-        """Returns characters for the bytes that syntax trees count."""
-        text = self._lines[(line or 1) - 1].encode("utf-8")
-        return len(text[: column or 0].decode("utf-8"))
+    def _replaced(self, node: ast.stmt | ast.expr, text: str) -> _Edit:
+        end = self._position(node.end_lineno or node.lineno, node.end_col_offset or 0)
+        return _Edit(self._position(node.lineno, node.col_offset), end, text)
+
+    def _position(self, line: int, column: int) -> _Position:
+        """Converts a position of a syntax tree, whose lines are from 1 and columns in bytes."""
+        prefix = self._lines[line - 1].encode("utf-8")[:column]
+        return line - 1, len(prefix.decode("utf-8"))
 
     def changed(self) -> str:
         """Returns the source with all edits made."""
@@ -271,43 +250,53 @@ class _Source:
         return "".join(lines)
 
     def diff(self) -> str:
-        """Returns what the edits change, as `diff -u` has it."""
+        """Returns the edits in the format of `diff -u`."""
         after = self.changed().splitlines(keepends=True)
         return "".join(difflib.unified_diff(self._lines, after, self.path, self.path))
 
     def write(self) -> None:
         """Makes the edits in the file."""
-        if self.edits:
-            try:
-                Path(self.path).write_bytes(self.changed().encode("utf-8"))
-            except OSError as error:
-                raise ConfigurationError(
-                    f"{self.path} cannot be written: {error.strerror}", path=self.path
-                ) from error
+        if not self.edits:
+            return
+        text = self.changed()
+        if self._notebook is not None:
+            _, *cells = text.split(_CELL)
+            for cell, source in zip(self._python_cells(), cells, strict=True):
+                lines = source.removesuffix("\n").replace(_MAGIC, "").splitlines(keepends=True)
+                cell["source"] = lines
+            text = json.dumps(self._notebook, indent=1, ensure_ascii=False) + "\n"
+        try:
+            Path(self.path).write_bytes(text.encode("utf-8"))
+        except OSError as error:
+            raise ConfigurationError(
+                f"{self.path} cannot be written: {error.strerror}", path=self.path
+            ) from error
 
 
-def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yields each name that imports bring, and what it is called where it comes from."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield (
-                    alias.asname or alias.name.split(".")[0],
-                    (alias.name if alias.asname else alias.name.split(".")[0]),
-                )
-        elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
+def _cell_text(cell: Mapping[str, Any]) -> str:
+    magics_as_comments = re.sub(r"(?m)^(?=[%!])", _MAGIC, "".join(cell["source"]))
+    return f"{_CELL}{magics_as_comments}\n"
+
+
+def _imported(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yields each name that an import brings, and the full path of the imported object."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            path = alias.name if alias.asname else alias.name.split(".")[0]
+            yield alias.asname or path, path
+    elif isinstance(node, ast.ImportFrom):
+        for alias in node.names:
+            yield alias.asname or alias.name, f"{node.module}.{alias.name}"
+
+
+def _import_line(start: str, name: str, local_name: str) -> str:
+    return f"{start} {name}" if name == local_name else f"{start} {name} as {local_name}"
 
 
 def _import_lines(node: ast.ImportFrom, names: list[str]) -> list[str]:
-    """Returns an import without some of its names, in as many lines as it had."""
+    """Returns an import of only some names, in one line or, as it was, in several."""
     if not names:
         return []
     if node.lineno == node.end_lineno:
         return [f"from {node.module} import {', '.join(names)}"]
     return [f"from {node.module} import (", *(f"    {name}," for name in names), ")"]
-
-
-def _is_keras_2() -> bool:
-    return os.environ.get(LEGACY_VARIABLE) in ("1", "true", "True")

@@ -1,4 +1,4 @@
-"""`generic-trainer publish`: what a run has trained that failed its last check, checked again."""
+"""`generic-trainer publish`: checks the export of a failed run again, and publishes it."""
 
 from __future__ import annotations
 
@@ -10,67 +10,52 @@ import sys
 from typing import Any
 
 from generic_trainer._core.files import absolute, file_errors_as
-from generic_trainer._core.scratch import ScratchFolder
-from generic_trainer._run.run_key import KEPT_EXPORT_FILE
-from generic_trainer.cli._files import require_files
+from generic_trainer._core.scratch import ScratchFolder, claimed
+from generic_trainer._entry_points import may_define
+from generic_trainer._run.store import RUN_FILE, KeptExport
+from generic_trainer.cli._options import add_command, require_files
 from generic_trainer.cli._run import new_directories
-from generic_trainer.cli._validate import (
-    add_report_options,
-    require_place_for_report,
-    show_report,
-)
-from generic_trainer.errors import ConfigurationError, ExportError, GenericTrainerError
-from generic_trainer.validation import ServingContract, start_checker
+from generic_trainer.cli._validate import TIMEOUT, require_writable_html, show_report
+from generic_trainer.errors import ExportError
+from generic_trainer.user_code import UserCode, bundle_module_file
+from generic_trainer.validation import Checker, ServingContract
 
 
-def add_publish(commands: Any) -> None:
-    """Adds the command to the parser."""
-    parser = commands.add_parser(
-        "publish",
-        help="check the export of a failed run again, and publish it without training",
-        description=(
-            "Checks what a run has trained and its last check has refused: for another contract, "
-            "or exported again from its checkpoint by export_fn of a repaired module. What passes "
-            "is published by the next run of the node with the same inputs, code (or repaired "
-            "module) and hyperparameters, which then does not train; or at once, with --output."
-        ),
-    )
-    parser.set_defaults(run=_publish)
-    add = parser.add_argument
-    add("directory", metavar="RUN", help="what is kept of the run: .../model_run/7.failed")
-    add("--contract", metavar="FILE", help="YAML or JSON file of a ServingContract, instead of "
-        "the contract of the pipeline")  # fmt: skip
-    add("--module-file", metavar="FILE", help="Python file whose export_fn exports the model "
-        "anew, from the checkpoint in fn_args.checkpoint_dir")  # fmt: skip
-    add("--output", metavar="DIR", help="publish at once, as DIR/model/N/Format-Serving, without "
-        "a pipeline; the directory that `generic-trainer run` was given, or another one on the "
-        "same file system")  # fmt: skip
-    add_report_options(parser)
+def add_to(commands: Any) -> None:
+    """Adds the command to the program."""
+    add_command(commands, _publish, timeout=TIMEOUT)
 
 
 def _publish(options: argparse.Namespace) -> int:
-    require_files(RUN=options.directory, contract=options.contract, module_file=options.module_file)
-    require_files(RUN=os.path.join(options.directory, KEPT_EXPORT_FILE))
-    require_place_for_report(options)
-    contract = ServingContract.from_yaml(options.contract) if options.contract else None
-    from generic_trainer.launchers import exit_code
+    """Check the export of a failed run again, and publish it without training.
 
+    Checks the export of a run that failed its last check again: with another contract, or exported
+    anew from its checkpoint by export_fn of a repaired module. If it meets the pipeline's contract,
+    the next run of the node with the same inputs, code (or repaired module) and hyperparameters
+    publishes it without training; with --output, this command does.
+
+    Options:
+        directory RUN: directory of the failed run: .../model_run/7.failed
+        --contract FILE: YAML or JSON file of a ServingContract, instead of the pipeline's contract
+        --module-file FILE: Python file whose export_fn exports the model anew, from the checkpoint
+            in fn_args.checkpoint_dir
+        --output DIR: publish at once, as DIR/model/N/Format-Serving, without a pipeline; the
+            --output of `generic-trainer run`, or another directory on the same file system
+        --timeout SECONDS: for a check (default: %(default)g)
+        --json: print the report as JSON
+        --html FILE: also write the report as an HTML page, and the failing examples beside it
+    """
+    require_files(RUN=options.directory, contract=options.contract, module_file=options.module_file)
+    require_files(RUN=os.path.join(options.directory, RUN_FILE))
+    require_writable_html(options)
+    contract = ServingContract.from_yaml(options.contract) if options.contract else None
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    try:
-        with file_errors_as(ExportError, "The kept export could not be published"):
-            return _check_and_publish(options, contract)
-    except ConfigurationError:
-        raise
-    except GenericTrainerError as error:
-        print(f"generic-trainer publish: {error}", file=sys.stderr)
-        return exit_code(error)
+    with file_errors_as(ExportError, "The kept export could not be published"):
+        return _check_and_publish(options, contract)
 
 
 def _check_and_publish(options: argparse.Namespace, contract: ServingContract | None) -> int:
-    from generic_trainer._entry_points import may_define
-    from generic_trainer._run.kept_export import KeptExport
-    from generic_trainer._run.republishing import check_again, kept_job, publish_from
-    from generic_trainer.user_code import UserCode, bundle_module_file
+    from generic_trainer._run.publish import check_again, kept_job, publish_from
 
     def repair(scratch_dir: str) -> UserCode:
         return bundle_module_file(options.module_file, scratch_dir, may_define=may_define)
@@ -78,12 +63,10 @@ def _check_and_publish(options: argparse.Namespace, contract: ServingContract | 
     directory = absolute(options.directory.rstrip("/"))
     kept = KeptExport.read(directory)
     with (
-        kept.claimed() as is_ours,
+        claimed(directory),
         ScratchFolder("run-") as scratch_dir,
-        start_checker(timeout_s=options.timeout_s) as checker,
+        Checker(timeout_s=options.timeout_s) as checker,
     ):
-        if not is_ours:
-            raise ConfigurationError(f"Another run is at work on {directory}", path=directory)
         job = kept_job(directory, scratch_dir)
         kept, report = check_again(
             kept, job, checker, contract=contract, repair=repair if options.module_file else None
@@ -92,16 +75,14 @@ def _check_and_publish(options: argparse.Namespace, contract: ServingContract | 
         if not report.passed:
             return 1
         if options.output:
-            places = new_directories(options.output)
-            publish_from(kept, dataclasses.replace(job.request, **places), report)
-            _say(f"Published in {places['model_dir']}")
+            directories = new_directories(options.output)
+            publish_from(kept, dataclasses.replace(job.request, **directories), report)
+            outcome = f"Published in {directories['model_dir']}"
         else:
-            _say(
+            outcome = (
                 "The next run of the node with the same inputs, code and hyperparameters publishes "
-                f"this export instead of training. Delete {directory} to train anew."
+                "this export instead of training, if it meets the pipeline's contract. Delete "
+                f"{directory} to train anew."
             )
+        print(outcome, file=sys.stderr)  # standard output is the report's
     return 0
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)  # standard output is the report's

@@ -1,4 +1,4 @@
-"""`generic-trainer validate`: the checks of an exported model, on their own."""
+"""`generic-trainer validate`: the checks of an exported model, without training."""
 
 from __future__ import annotations
 
@@ -13,81 +13,16 @@ from typing import Any
 from generic_trainer._core.files import is_remote
 from generic_trainer._core.protos import load_schema, read_proto, require_eval_config
 from generic_trainer._core.texts import is_number
-from generic_trainer.cli._files import require_files
+from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
+from generic_trainer.cli._options import add_command, require_files
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.validation import (
+    Checker,
     ServingContract,
     ValidationReport,
     differences,
     print_report,
-    start_checker,
 )
-
-
-def add_validate(commands: Any) -> None:
-    """Adds the command to the parser."""
-    parser = commands.add_parser(
-        "validate",
-        help="check whether an exported model works downstream",
-        description="Checks a SavedModel, or a model in another format (TFLite, .keras, pickles, "
-        "ONNX, XGBoost, ...), in a separate process; the model is never changed.",
-    )
-    parser.set_defaults(run=_validate)
-    parser.add_argument(
-        "models",
-        metavar="MODEL",
-        nargs="+",
-        help="directory with saved_model.pb or a model in another format, or the file of such; of "
-        "two, the second is compared with the first as well",
-    )
-    parser.add_argument("--contract", metavar="FILE", help="YAML or JSON file of a ServingContract")
-    parser.add_argument(
-        "--examples", metavar="GLOB", help="TFRecords of real eval tf.Examples, or their directory"
-    )
-    parser.add_argument(
-        "--example",
-        metavar="FILE",
-        action="append",
-        help="a tf.Example in text format, such as a report has beside it; may be repeated",
-    )
-    parser.add_argument("--schema", metavar="FILE", help="schema of the examples (schema.pbtxt)")
-    parser.add_argument(
-        "--statistics", metavar="GLOB", help="statistics of the examples (FeatureStats.pb)"
-    )
-    parser.add_argument(
-        "--transform-graph", metavar="DIR", help="TransformGraph artifact, to compare vocabularies"
-    )
-    parser.add_argument("--eval-config", metavar="FILE", help="the Evaluator's tfma.EvalConfig")
-    parser.add_argument("--base-model", metavar="DIR", help="SavedModel to compare with")
-    parser.add_argument(
-        "--source",
-        metavar="DIR",
-        help="SavedModel that the model was converted or quantised from, whose predictions it must "
-        "have",
-    )
-    parser.add_argument(
-        "--signature",
-        metavar="NAME",
-        action="append",
-        help="signature that must exist; may be repeated (default: what the contract says)",
-    )
-    parser.add_argument(
-        "--label",
-        metavar="FEATURE",
-        action="append",
-        help="feature that is absent when the model serves; may be repeated",
-    )
-    add_report_options(parser)
-
-
-def add_report_options(parser: argparse.ArgumentParser) -> None:
-    """Adds how long to check and how to show the outcome, for `show_report`."""
-    parser.add_argument("--timeout", metavar="SECONDS", type=_seconds, default=600.0,
-                        dest="timeout_s", help="for a check (default: %(default)g)")  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument("--html", metavar="FILE",
-                        help="also write the report as an HTML page, and beside it the examples "
-                        "that fail")  # fmt: skip
 
 
 def _seconds(text: str) -> float:
@@ -96,27 +31,69 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def require_place_for_report(options: argparse.Namespace) -> None:
-    """Checks, before minutes of work, that a report can be written to where it shall go.
+TIMEOUT = {"type": _seconds, "default": 600.0, "dest": "timeout_s"}
+_REPEATED = {"action": "append"}
+
+
+def add_to(commands: Any) -> None:
+    """Adds the command to the program."""
+    add_command(
+        commands,
+        _validate,
+        models={"nargs": "+"},
+        example=_REPEATED,
+        signature=_REPEATED,
+        label=_REPEATED,
+        timeout=TIMEOUT,
+    )
+
+
+def require_writable_html(options: argparse.Namespace) -> None:
+    """Checks, before minutes of work, that `--html` names a file in a directory.
 
     Raises:
-        ConfigurationError: it cannot.
+        ConfigurationError: it does not.
     """
     if options.html and not Path(options.html).absolute().parent.is_dir():
-        raise ConfigurationError(
-            f"--html: {options.html} is in no directory that exists", path=options.html
-        )
-    if options.html and Path(options.html).is_dir():
-        raise ConfigurationError(f"--html: {options.html} is a directory", path=options.html)
+        problem = "is not in an existing directory"
+    elif options.html and Path(options.html).is_dir():
+        problem = "is a directory"
+    else:
+        return
+    raise ConfigurationError(f"--html: {options.html} {problem}", path=options.html)
 
 
 def _validate(options: argparse.Namespace) -> int:
+    """Check whether an exported model works downstream.
+
+    Checks a SavedModel or a TFLite model in a separate process; the model is never changed.
+
+    Options:
+        models MODEL: directory with saved_model.pb or a TFLite model, or a TFLite file; of two, the
+            second is compared with the first as well
+        --contract FILE: YAML or JSON file of a ServingContract
+        --examples GLOB: TFRecords of real eval tf.Examples, or their directory
+        --example FILE: a tf.Example in text format, such as those beside a report; may be repeated
+        --schema FILE: schema of the examples (schema.pbtxt)
+        --statistics GLOB: statistics of the examples (FeatureStats.pb)
+        --transform-graph DIR: TransformGraph artifact, to compare vocabularies
+        --eval-config FILE: the Evaluator's tfma.EvalConfig
+        --base-model DIR: SavedModel to compare with
+        --source DIR: SavedModel that the model was converted or quantised from, whose predictions
+            it must have
+        --signature NAME: signature that must exist; may be repeated (default: those of the
+            contract)
+        --label FEATURE: feature that is absent when the model serves; may be repeated
+        --timeout SECONDS: for a check (default: %(default)g)
+        --json: print the report as JSON
+        --html FILE: also write the report as an HTML page, and the failing examples beside it
+    """
     for model in options.models:
-        if not is_remote(model) and not Path(model).exists():
-            raise ConfigurationError(f"MODEL: {model} is not a directory or a file", path=model)
+        if not is_remote(model):
+            _require_model(Path(model))
     if options.html and len(options.models) > 1:
-        raise ConfigurationError("--html: expected one model, whose report it is")
-    require_place_for_report(options)
+        raise ConfigurationError("--html: expected a single model, the subject of the report")
+    require_writable_html(options)
     options.examples = _files_of(options.examples)
     files = "contract", "schema", "transform_graph", "eval_config", "base_model", "source"
     require_files(**{name: getattr(options, name) for name in files})
@@ -127,7 +104,7 @@ def _validate(options: argparse.Namespace) -> int:
         require_eval_config(options.eval_config)
     if options.examples and not is_remote(options.examples) and not glob.glob(options.examples):
         raise ConfigurationError(f"--examples: no file matches {options.examples}")
-    with start_checker(timeout_s=options.timeout_s) as checker:
+    with Checker(timeout_s=options.timeout_s) as checker:
         reports = []
         for number, model in enumerate(options.models):
             if number == 1 and len(options.models) == 2 and contract.base_model is None:
@@ -141,7 +118,7 @@ def _validate(options: argparse.Namespace) -> int:
 
 
 def _show_reports(reports: Sequence[ValidationReport], options: argparse.Namespace) -> None:
-    """Prints several reports, and what differs between them where they are two."""
+    """Prints several reports, and the differences between two."""
     changes = differences(*reports) if len(reports) == 2 else []
     if options.json:
         listed = [json.loads(report.to_json()) for report in reports]
@@ -154,17 +131,26 @@ def _show_reports(reports: Sequence[ValidationReport], options: argparse.Namespa
         print(f"\nFrom {reports[0].model_dir} to {reports[1].model_dir}:")
         for change in changes:
             print(f"  {change['what']}: {change['before']} → {change['after']}")
-        base = [result for result in reports[1].results if result.name == "base_model"]
-        print("".join(f"  {result.message}\n" for result in base) or "  nothing else", end="")
+        for result in reports[1].results:
+            if result.name == "base_model":
+                print(f"  {result.message}")
+
+
+def _require_model(model: Path) -> None:
+    if not model.exists():
+        raise ConfigurationError(f"MODEL: {model} is not a directory or a file", path=str(model))
+    export = model / SERVING_MODEL_DIR
+    if export.is_dir() and not (model / "saved_model.pb").exists():
+        raise ConfigurationError(
+            f"MODEL: {model} is not a model: did you mean {export}?", path=str(model)
+        )
 
 
 def _contract(options: argparse.Namespace) -> ServingContract:
-    """Joins the contract's file and the options; options win."""
-    contract = (
-        ServingContract.from_yaml(options.contract)
-        if options.contract
-        else ServingContract(signatures=())
-    )
+    """Joins the contract's file and the options, which take precedence."""
+    contract = ServingContract(signatures=())
+    if options.contract:
+        contract = ServingContract.from_yaml(options.contract)
     if options.examples and options.example:
         raise ConfigurationError("--examples and --example: expected one of them")
     given = {
@@ -182,7 +168,7 @@ def _contract(options: argparse.Namespace) -> ServingContract:
 
 
 def _files_of(examples: str | None) -> str | None:
-    """Returns the glob of a directory's files, of an Examples artifact those to evaluate on."""
+    """Returns the glob of a directory's files; of an Examples artifact, those of its eval split."""
     if not examples or not Path(examples).is_dir():
         return examples
     split = Path(examples, "Split-eval")
@@ -193,7 +179,7 @@ def _examples(files: list[str] | None) -> list[bytes] | None:
     """Returns the examples in some files, serialized.
 
     Raises:
-        DataError: a file holds none.
+        DataError: a file cannot be read as an example.
     """
     if files is None:
         return None
@@ -204,22 +190,17 @@ def _examples(files: list[str] | None) -> list[bytes] | None:
 
 
 def show_report(report: ValidationReport, options: argparse.Namespace) -> None:
-    """Prints a report as the options say."""
+    """Prints a report, and writes its page, as the options ask for."""
     if options.json:
         print(report.to_json())
     else:
         print_report(report)
-    if options.html:  # last: what cannot be written has been printed
+    if options.html:  # last: if it cannot be written, the report has been printed
         page = Path(options.html)
-        _write(page, report.to_html())
-        for name, text in report.failing_examples.items():
-            _write(page.with_name(name), text)
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(
-            f"--html: {file} cannot be written: {error.strerror}", path=str(file)
-        ) from error
+        for name, text in {page.name: report.to_html(), **report.failing_examples}.items():
+            file = page.with_name(name)
+            try:
+                file.write_text(text, encoding="utf-8")
+            except OSError as error:
+                message = f"--html: {file} cannot be written: {error.strerror}"
+                raise ConfigurationError(message, path=str(file)) from error

@@ -1,8 +1,8 @@
-"""Arguments of the component: what they are in TFX's own terms, and every check of them at once."""
+"""Arguments of the component: their specification for TFX, and all checks of them at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from google.protobuf import json_format
@@ -11,7 +11,7 @@ from tfx.dsl.components.base.executor_spec import ExecutorSpec
 from tfx.dsl.placeholder.placeholder import Placeholder
 from tfx.orchestration.data_types import RuntimeParameter
 from tfx.proto import trainer_pb2
-from tfx.types import standard_artifacts
+from tfx.types import standard_artifacts as artifacts
 from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
 from tfx.types.system_executions import Train
 from tfx.utils import json_utils, proto_utils
@@ -23,7 +23,7 @@ from generic_trainer.launchers import Distribution
 from generic_trainer.tracking import parse_trackings
 from generic_trainer.validation import ServingContract, lint_eval_config
 
-# Their value is known only when the pipeline runs.
+# Values that are known only when the pipeline runs.
 PER_RUN_VALUES = (RuntimeParameter, Placeholder)
 _CLASSES = {
     "custom_executor_spec": ExecutorSpec,
@@ -50,22 +50,18 @@ class GenericTrainerSpec(ComponentSpec):
         keys.TRACKING: ExecutionParameter(type=str, optional=True),
     }
     INPUTS: ClassVar[Mapping[str, ChannelParameter]] = {
-        keys.EXAMPLES: ChannelParameter(type=standard_artifacts.Examples),
-        keys.TRANSFORM_GRAPH: ChannelParameter(
-            type=standard_artifacts.TransformGraph, optional=True
-        ),
-        keys.SCHEMA: ChannelParameter(type=standard_artifacts.Schema, optional=True),
-        keys.BASE_MODEL: ChannelParameter(type=standard_artifacts.Model, optional=True),
-        keys.HYPERPARAMETERS: ChannelParameter(
-            type=standard_artifacts.HyperParameters, optional=True
-        ),
-        keys.STATISTICS: ChannelParameter(type=standard_artifacts.ExampleStatistics, optional=True),
-        keys.RAW_EXAMPLES: ChannelParameter(type=standard_artifacts.Examples, optional=True),
+        keys.EXAMPLES: ChannelParameter(type=artifacts.Examples),
+        keys.TRANSFORM_GRAPH: ChannelParameter(type=artifacts.TransformGraph, optional=True),
+        keys.SCHEMA: ChannelParameter(type=artifacts.Schema, optional=True),
+        keys.BASE_MODEL: ChannelParameter(type=artifacts.Model, optional=True),
+        keys.HYPERPARAMETERS: ChannelParameter(type=artifacts.HyperParameters, optional=True),
+        keys.STATISTICS: ChannelParameter(type=artifacts.ExampleStatistics, optional=True),
+        keys.RAW_EXAMPLES: ChannelParameter(type=artifacts.Examples, optional=True),
     }
     OUTPUTS: ClassVar[Mapping[str, ChannelParameter]] = {
-        keys.MODEL: ChannelParameter(type=standard_artifacts.Model),
-        keys.MODEL_RUN: ChannelParameter(type=standard_artifacts.ModelRun),
-        keys.INFRA_BLESSING: ChannelParameter(type=standard_artifacts.InfraBlessing),
+        keys.MODEL: ChannelParameter(type=artifacts.Model),
+        keys.MODEL_RUN: ChannelParameter(type=artifacts.ModelRun),
+        keys.INFRA_BLESSING: ChannelParameter(type=artifacts.InfraBlessing),
     }
     TYPE_ANNOTATION = Train
 
@@ -93,18 +89,17 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
     Raises:
         ConfigurationError: at least one argument is wrong.
     """
-    checks: tuple[Callable[[Mapping[str, Any]], Iterator[str]], ...] = (
-        _examples,
-        _user_code,
-        _channels,
-        _extra_inputs,
-        _steps,
-        _custom_config,
-        _classes,
-        _tracking,
-        _eval_config,
-    )
-    problems = [problem for check in checks for problem in check(arguments)]
+    problems = [
+        *_examples(arguments),
+        *_user_code(arguments),
+        *_channels(arguments),
+        *_extra_inputs(arguments),
+        *_steps(arguments),
+        *_custom_config(arguments),
+        *_classes(arguments),
+        *_tracking(arguments),
+        *_eval_config(arguments),
+    ]
     raise_problems(ConfigurationError, "GenericTrainer got wrong arguments", problems)
 
 
@@ -150,9 +145,7 @@ def _channels(arguments: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _extra_inputs(arguments: Mapping[str, Any]) -> Iterator[str]:
-    extra_inputs = arguments["extra_inputs"]
-    if extra_inputs is None:
-        return
+    extra_inputs = arguments["extra_inputs"] or {}
     if not isinstance(extra_inputs, Mapping):
         yield f"`extra_inputs` must be a dict of name → channel, but got {describe(extra_inputs)}."
         return
@@ -190,15 +183,14 @@ def _as_proto(value: Any, proto: Any) -> Any:
 
 def _custom_config(arguments: Mapping[str, Any]) -> Iterator[str]:
     value = arguments["custom_config"]
-    if value is None or isinstance(value, PER_RUN_VALUES):
-        return
-    if not isinstance(value, dict):
+    if value is not None and not isinstance(value, (dict, *PER_RUN_VALUES)):
         yield f"`custom_config` must be a dict or a RuntimeParameter, but got {describe(value)}."
+    if not isinstance(value, dict):
         return
     try:
         json_utils.dumps(value)
     except (TypeError, ValueError, RecursionError) as error:
-        yield f"`custom_config` must hold only what JSON can hold: {error}."
+        yield f"`custom_config` must be JSON-serialisable: {error}."
 
 
 def _classes(arguments: Mapping[str, Any]) -> Iterator[str]:

@@ -1,9 +1,9 @@
-"""A step as it is compiled: the user's code in a bundle, and room for the workers on Kubeflow.
+"""Compilation of a step: bundling the user's code, and resources for its workers on Kubeflow.
 
-Both are found out whenever a pipeline is compiled: the pipeline root, which every machine that runs
-the pipeline can read, is known only then. The bundle's path goes into the execution property
-`module_path` in TFX's own form, `module@path`, and its digest into `module_hash`. What the steps
-before it read is known earlier, as soon as they are connected: `raw_examples`.
+Both happen whenever a pipeline is compiled: the pipeline root, which every machine that runs the
+pipeline can read, is known only then. The bundle's path goes into the execution property
+`module_path` in TFX's own form, `module@path`, and its digest into `module_hash`. The inputs of
+earlier steps are known as soon as the steps are connected: `raw_examples`.
 """
 
 from __future__ import annotations
@@ -30,18 +30,17 @@ _logger = logging.getLogger(__name__)
 
 
 def raw_examples(transform_graph: types.BaseChannel | None) -> types.BaseChannel | None:
-    """Returns the channel of the examples that a transform graph was made from, where it is known.
+    """Returns the channel of the examples that a transform graph was made from; None if unknown.
 
-    They are what the Evaluator and the servers send, and a trainer behind Transform gets none of
-    them otherwise. A channel from outside a nested pipeline, or of a resolver, tells nothing.
+    The Evaluator and servers send such raw examples, and a trainer behind Transform would not get
+    any. They are unknown for a channel from outside a nested pipeline, or of a resolver.
     """
     if transform_graph is None or type(transform_graph) is not OutputChannel:
         return None
     inputs = getattr(transform_graph.producer_component, "inputs", {})
-    examples = inputs.get(keys.EXAMPLES)
-    if examples is None or type(examples) is not OutputChannel:
-        return None
-    return examples if examples.type is standard_artifacts.Examples else None
+    examples: Any = inputs.get(keys.EXAMPLES)
+    is_known = type(examples) is OutputChannel and examples.type is standard_artifacts.Examples
+    return examples if is_known else None
 
 
 def bundle_user_code(
@@ -49,8 +48,8 @@ def bundle_user_code(
 ) -> dict[str, str | None]:
     """Bundles the user's code and returns the execution properties that point to the bundle.
 
-    Code whose path is known only when the pipeline runs (a runtime parameter), code that lies in
-    the environment's installed packages, and code of a pipeline without a root stay where they are.
+    Code whose path is known only when the pipeline runs (a runtime parameter), code in the
+    environment's installed packages, and code of a pipeline without a root are not bundled.
 
     Raises:
         ModuleFileError: the module file is missing or cannot be read or parsed.
@@ -83,19 +82,18 @@ def bundle_user_code(
 
 
 def is_of_tfx(spec: ExecutorSpec | None) -> bool:
-    """Whether it is an executor of TFX's Trainer, and no class that a user derives from one."""
+    """Whether it is an executor of TFX's Trainer; not a class that a user derives from one."""
     # By name: its module takes seconds to import.
     executor_class = getattr(spec, "executor_class", None)
     return getattr(executor_class, "__module__", None) == "tfx.components.trainer.executor"
 
 
 def step_resources(distribution: Distribution) -> Any:
-    """Returns the `ResourceSpec` of a step on Kubeflow or Vertex; None where it asks for nothing.
+    """Returns the `ResourceSpec` of a step on Kubeflow or Vertex; None if it does not need any.
 
-    1. Workers that run in the step, in the process of the executor or beside it, are what it needs
-       room for: all of them together.
-    2. Workers on Ray, in Kubernetes or on Vertex AI are elsewhere: their resources are none of the
-       step's.
+    1. A step needs the resources of all workers that run in it, in the process of the executor or
+       beside it.
+    2. Workers on Ray, in Kubernetes or on Vertex AI run elsewhere, with separate resources.
     3. Requests equal limits; the accelerator's type is `distribution.gpu_type`.
     """
     if distribution.launcher not in ("in_process", "local"):
@@ -125,9 +123,9 @@ def step_resources(distribution: Distribution) -> Any:
 def with_encode_hook(spec: ExecutorSpec, hook: Callable[[], None]) -> ExecutorSpec:
     """Returns a copy of an executor's specification that calls `hook` when it is encoded.
 
-    TFX's compiler encodes it, and reads a component's `platform_config` afterwards. Of all runners
-    KubeflowV2DagRunner alone builds a step without this compiler, and it alone knows the resources
-    of `step_resources`: the others refuse a component that has them.
+    TFX's compiler encodes it, and reads a component's `platform_config` afterwards. Only
+    KubeflowV2DagRunner builds a step without this compiler, and only it supports the resources of
+    `step_resources`: the other runners reject a component that has them.
     """
     kind = type(spec)
 

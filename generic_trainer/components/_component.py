@@ -93,30 +93,30 @@ class GenericTrainer(BaseComponent):
             base_model: a Model to start from; `fn_args.base_model` is the SavedModel's directory.
             hyperparameters: HyperParameters, such as a Tuner's best ones.
             statistics: ExampleStatistics of the examples; `fn_args.num_examples[split]` comes
-                from them, and the checks of the export try the values that they have seen.
+                from them, and the checks of the export try the values in them.
             module_file: path of a .py file with `run_fn(fn_args)`, local or remote. It travels
-                with exactly what it imports from its own folder. Exactly one of `module_file` and
+                with the files that it imports from its own folder. Exactly one of `module_file` and
                 `run_fn` must be given.
             run_fn: import path "package.module.function" of such a function.
             train_args: splits and number of steps to train on; by default the split `train`.
             eval_args: splits and number of steps to evaluate on; by default the split `eval`.
-            custom_config: what else `run_fn` shall find, as `fn_args.custom_config`. Must be
+            custom_config: extra values for `run_fn`, passed as `fn_args.custom_config`. Must be
                 JSON-serialisable.
             custom_executor_spec: deprecated, runs another executor; TFX's own Trainer executors,
                 which pipelines named here until TFX 1.0, mean this component's.
             transformed_examples: deprecated, use `examples`.
             extra_inputs: further inputs by name; their artifacts' URIs arrive as the list
                 `fn_args.extra_inputs[name]`.
-            eval_config: the `tfma.EvalConfig` of the Evaluator downstream. What is wrong with it
-                is found before training, and it is tried on the exported model.
-            contract: what the exported model must fulfil before it is published, beyond being
-                a SavedModel that works.
-            distribution: on how many workers to train, what they need, and who starts them; by
-                default where the executor runs. It is an execution property: a step that is run
-                with another one is not taken from the cache. KubeflowV2DagRunner makes the step
-                as large as the workers that run inside it need.
-            tracking: which experiment trackers the run is told to: `Tracking(...)`, a text such as
-                "mlflow:http://host:5000", or several. A tracker that fails is a warning. It is an
+            eval_config: the `tfma.EvalConfig` of the Evaluator downstream. Its errors are reported
+                before training, and it is tried on the exported model.
+            contract: requirements of the exported model before it is published, beyond being a
+                SavedModel that works.
+            distribution: number, resources and launcher of the workers; by default training runs
+                in the executor's process. It is an execution property: a step with another one is
+                not taken from the cache. KubeflowV2DagRunner gives the step the resources of the
+                workers that run inside it.
+            tracking: experiment trackers that the run is logged to: `Tracking(...)`, a string such
+                as "mlflow:http://host:5000", or several. A failing tracker is a warning. It is an
                 execution property too.
 
         Raises:
@@ -159,11 +159,15 @@ class GenericTrainer(BaseComponent):
         if self._reads_bundles():
             self.executor_spec = with_encode_hook(self.executor_spec, self._withdraw_resources)
         else:
-            _package_as_tfx_does(self)
+            from tfx.components.util import udf_utils
+
+            # Another executor expects the wheel of TFX's own executors.
+            if udf_utils.should_package_user_modules():
+                udf_utils.add_user_module_dependency(self, keys.MODULE_FILE, keys.MODULE_PATH)
 
     @property
     def platform_config(self) -> Any:
-        """What `with_platform_config` has set, or what the step needs; see `step_resources`."""
+        """The setting of `with_platform_config`, or the step's needs; see `step_resources`."""
         if self._platform_config is None and self._offers_resources:
             return step_resources(self._distribution or Distribution())
         return self._platform_config
@@ -174,7 +178,7 @@ class GenericTrainer(BaseComponent):
 
     def _resolve_pip_dependencies(self, pipeline_root: str) -> None:
         # TFX calls this whenever a pipeline is compiled and before each run in a notebook: the
-        # only moments at which the pipeline root is known and the user's files are at hand.
+        # only moments when the pipeline root is known and the user's files are available.
         super()._resolve_pip_dependencies(pipeline_root)
         if self._reads_bundles():
             code = bundle_user_code(self._module_file, self._run_fn, pipeline_root)
@@ -208,11 +212,3 @@ def _warn_of_deprecated(arguments: Mapping[str, Any]) -> None:
 def _as_json(custom_config: Any) -> Any:
     known_per_run = isinstance(custom_config, PER_RUN_VALUES)
     return custom_config if known_per_run else json_utils.dumps(custom_config)
-
-
-def _package_as_tfx_does(component: BaseComponent) -> None:
-    """Gives another executor the wheel that TFX's own executors expect."""
-    from tfx.components.util import udf_utils
-
-    if udf_utils.should_package_user_modules():
-        udf_utils.add_user_module_dependency(component, keys.MODULE_FILE, keys.MODULE_PATH)

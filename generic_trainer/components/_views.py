@@ -12,7 +12,7 @@ _REGISTRY = "tfx.orchestration.experimental.interactive.visualizations"
 
 
 def register_views() -> None:
-    """Registers the views where a notebook has imported InteractiveContext; twice is no error."""
+    """Registers the views if a notebook has imported InteractiveContext; may be called twice."""
     if _REGISTRY in sys.modules:
         _register()
 
@@ -30,7 +30,7 @@ def _register() -> None:
             _show(artifact.uri)
 
     class ModelView(visualizations.ArtifactVisualization):  # type: ignore[misc]
-        """The same, of the run that has trained the model."""
+        """Report of the run that trained the model."""
 
         ARTIFACT_TYPE = standard_artifacts.Model
 

@@ -19,11 +19,7 @@ from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._run.run import train_and_publish
 from generic_trainer.errors import TrainingError
 from generic_trainer.executors import FN_ARGS_FACTORY
-from generic_trainer.executors._request import (
-    distribution_of,
-    request_from_artifacts,
-    tracking_of,
-)
+from generic_trainer.executors._request import distribution_of, request_from_artifacts, tracking_of
 from generic_trainer.launchers import Job
 from generic_trainer.validation import ValidationReport
 
@@ -31,7 +27,7 @@ from generic_trainer.validation import ValidationReport
 _BLESSED_FILE = "INFRA_BLESSED"
 _BLESSED_PROPERTY = "blessed"
 
-_REPORTED_FACTS = ("size_bytes", "latency_ms", "goodput", "restarts", "steps_lost")
+_REPORTED_FACTS = ("size_bytes", "latency_ms")
 _NAMED_FACTS = {"manifest_sha256", "trained_in"}
 
 
@@ -77,10 +73,8 @@ class GenericTrainerExecutor(BaseExecutor):
                 scratch_dir=scratch_dir,
                 consumers=self._downstream(),
             )
-            report = train_and_publish(
-                Job(request=request, distribution=distribution, fn_args_factory=FN_ARGS_FACTORY),
-                trackings,
-            )
+            job = Job(request=request, distribution=distribution, fn_args_factory=FN_ARGS_FACTORY)
+            report = train_and_publish(job, trackings)
         if report is not None:
             record_outputs(output_dict, report)
 
@@ -103,8 +97,8 @@ def record_outputs(
     """Describes the published model in its artifact, and blesses it.
 
     The Model's custom properties are `validation` ("passed"), `manifest_sha256`, `size_bytes`,
-    `latency_ms`, `goodput`, `restarts` and `steps_lost` of the training, and the last value of each
-    scalar in the event files of the ModelRun, under its TensorBoard name. `trained_in` is what was
+    `latency_ms`, and the last value of each scalar in the event files of the ModelRun, under its
+    TensorBoard name. `trained_in` is what was
     kept of the failed run that trained the model, where this one did not. The InfraBlessing, where
     the pipeline has that output, is the one that Pusher accepts.
 

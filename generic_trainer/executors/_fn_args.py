@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +13,7 @@ from tfx.components.util import examples_utils, tfxio_utils
 from tfx.types import standard_artifacts
 
 from generic_trainer._core.tfx_names import EVAL_MODEL_DIR, SERVING_MODEL_DIR
-from generic_trainer.data import SplitCounts, make_dataset_factory, make_record_batch_factory
+from generic_trainer.data import SplitCounts, make_dataset_factory
 from generic_trainer.launchers import ExamplesFormat, TrainingRequest
 
 _TELEMETRY = ["GenericTrainer"]
@@ -56,32 +57,49 @@ def make_fn_args(request: TrainingRequest, export_dir: str) -> FnArgs:
         eval_model_dir=os.path.join(export_dir, EVAL_MODEL_DIR),
         model_run_dir=request.model_run_dir,
         base_model=request.base_model,
-        hyperparameters=_copy(request.hyperparameters),
-        custom_config=_copy(request.custom_config),
-        num_examples=_copy(request.num_examples) or SplitCounts(request.split_files),
+        # `run_fn` may change its arguments, and the request must not change with them.
+        hyperparameters=copy.copy(request.hyperparameters),
+        custom_config=copy.copy(request.custom_config),
+        num_examples=copy.copy(request.num_examples) or SplitCounts(request.split_files),
         extra_inputs={name: list(uris) for name, uris in request.extra_inputs.items()},
         checkpoint_dir=request.checkpoint_dir,
     )
 
 
-def _copy(mapping: Any) -> dict[str, Any] | None:
-    # `run_fn` may change what it is given, the request must not change with it.
-    return None if mapping is None else dict(mapping)
+def make_fn_args_of_one_pass(request: TrainingRequest, export_dir: str) -> FnArgs:
+    """Builds the argument as `make_fn_args` does; steps that are not given become one pass.
+
+    A run without `--train-steps` would otherwise never end, because datasets repeat by default. The
+    number of batches follows from the batch size, so `train_steps` and `eval_steps` are set when
+    `run_fn` makes an endless dataset of the files of the split.
+    """
+    fn_args = make_fn_args(request, export_dir)
+    accessor = fn_args.data_accessor
+
+    def make_dataset(file_pattern: Any, options: Any, schema: Any) -> Any:
+        dataset = accessor.tf_dataset_factory(file_pattern, options, schema)
+        counts = fn_args.num_examples or {}
+        for split, files in (("train", fn_args.train_files), ("eval", fn_args.eval_files)):
+            is_open = options.num_epochs is None and getattr(fn_args, f"{split}_steps") is None
+            if is_open and file_pattern == files:
+                steps = -(-counts[split] // options.batch_size)
+                setattr(fn_args, f"{split}_steps", steps)
+        return dataset
+
+    fn_args.data_accessor = accessor._replace(tf_dataset_factory=make_dataset)
+    return fn_args
 
 
 def _data_accessor(examples_format: ExamplesFormat, seed: int | None) -> fn_args_utils.DataAccessor:
     examples = [_like_original(examples_format)]
-    payload_format = examples_utils.get_payload_format_string(examples[0])
     return fn_args_utils.DataAccessor(
         tf_dataset_factory=make_dataset_factory(
             tfxio_utils.get_tf_dataset_factory_from_artifact(examples, _TELEMETRY),
-            payload_format=payload_format,
-            data_view_uri=examples_format.data_view_uri,
+            payload_format=examples_utils.get_payload_format_string(examples[0]),
             seed=seed,
         ),
-        record_batch_factory=make_record_batch_factory(
-            tfxio_utils.get_record_batch_factory_from_artifact(examples, _TELEMETRY),
-            payload_format=payload_format,
+        record_batch_factory=tfxio_utils.get_record_batch_factory_from_artifact(
+            examples, _TELEMETRY
         ),
         data_view_decode_fn=tfxio_utils.get_data_view_decode_fn_from_artifact(examples, _TELEMETRY),
     )

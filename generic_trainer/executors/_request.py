@@ -1,4 +1,4 @@
-"""The `TrainingRequest` that TFX's dictionaries of artifacts and properties make."""
+"""Conversion of TFX's artifacts and execution properties into a `TrainingRequest`."""
 
 from __future__ import annotations
 
@@ -16,16 +16,9 @@ from tfx.utils import io_utils, json_utils, path_utils, proto_utils
 from generic_trainer._core import tfx_names as keys
 from generic_trainer._core.texts import describe, parse_json, parse_json_object, shown
 from generic_trainer._entry_points import may_define
-from generic_trainer._run.run_key import with_run_key
+from generic_trainer._run.store import with_run_key
 from generic_trainer.errors import ConfigurationError, DataError
-from generic_trainer.executors._examples import (
-    common_splits,
-    examples_format,
-    num_examples,
-    split_files,
-    statistics_pattern,
-    tf_examples,
-)
+from generic_trainer.executors import _examples
 from generic_trainer.launchers import Distribution, TrainingRequest
 from generic_trainer.tracking import Tracking, parse_trackings
 from generic_trainer.user_code import UserCode, bundle_function, bundle_module_file
@@ -42,33 +35,34 @@ def request_from_artifacts(
     scratch_dir: str,
     consumers: Sequence[str] = (),
 ) -> TrainingRequest:
-    """Reads what an executor is given.
+    """Returns the training request for the arguments of an executor.
 
     Args:
         input_dict: input name → artifacts.
         output_dict: output name → artifacts.
         exec_properties: the component's execution properties.
-        scratch_dir: a local directory that outlives the run and nothing else.
-        consumers: ids of the nodes downstream.
+        scratch_dir: a local directory that exists until the end of the run.
+        consumers: the ids of the downstream nodes.
 
     Raises:
-        ConfigurationError: an execution property cannot be understood.
+        ConfigurationError: an execution property is malformed.
         DataError: an input artifact is missing, empty or unreadable.
         ModuleFileError: a module file that was not bundled at compile time cannot be bundled now.
     """
     train_args = _proto(exec_properties, keys.TRAIN_ARGS, trainer_pb2.TrainArgs())
     eval_args = _proto(exec_properties, keys.EVAL_ARGS, trainer_pb2.EvalArgs())
     examples = input_dict.get(keys.EXAMPLES) or []
+    splits = _examples.common_splits(examples)
     request = TrainingRequest(
         user_code=_user_code(exec_properties, scratch_dir),
-        train_files=split_files(examples, list(train_args.splits) or ["train"]),
-        eval_files=split_files(examples, list(eval_args.splits) or ["eval"]),
-        split_files={name: split_files(examples, [name]) for name in common_splits(examples)},
-        examples_format=examples_format(examples),
+        train_files=_examples.split_files(examples, list(train_args.splits) or ["train"]),
+        eval_files=_examples.split_files(examples, list(eval_args.splits) or ["eval"]),
+        split_files={name: _examples.split_files(examples, [name]) for name in splits},
+        examples_format=_examples.examples_format(examples),
         model_dir=artifact_utils.get_single_uri(output_dict[keys.MODEL]),
         model_run_dir=artifact_utils.get_single_uri(output_dict[keys.MODEL_RUN]),
         scratch_dir=scratch_dir,
-        # A proto cannot tell 0 from "not set"; TensorFlow refuses 0 steps.
+        # In a proto, 0 and "not set" are the same. TensorFlow rejects 0 steps, so 0 means not set.
         train_steps=train_args.num_steps or None,
         eval_steps=eval_args.num_steps or None,
         schema_path=_only_file(input_dict, keys.SCHEMA),
@@ -76,19 +70,19 @@ def request_from_artifacts(
         base_model=_base_model(input_dict),
         hyperparameters=_hyperparameters(input_dict),
         custom_config=_custom_config(exec_properties),
-        num_examples=num_examples(input_dict.get(keys.STATISTICS)),
-        raw_examples=tf_examples(input_dict.get(keys.RAW_EXAMPLES)),
-        statistics_path=statistics_pattern(input_dict.get(keys.STATISTICS)),
+        num_examples=_examples.num_examples(input_dict.get(keys.STATISTICS)),
+        raw_examples=_examples.tf_examples(input_dict.get(keys.RAW_EXAMPLES)),
+        statistics_path=_examples.statistics_pattern(input_dict.get(keys.STATISTICS)),
         extra_inputs=_extra_inputs(input_dict),
         contract=_contract(exec_properties),
         eval_config=_eval_config(exec_properties),
         consumers=tuple(consumers),
     )
-    return with_run_key(request)
+    return with_run_key(request, distribution_of(exec_properties).env)
 
 
 def distribution_of(exec_properties: Mapping[str, Any]) -> Distribution:
-    """Returns on how many workers to train; on this one by default.
+    """Returns the distribution of the training; by default, one worker in this process.
 
     Raises:
         ConfigurationError: the execution property is not a distribution.
@@ -97,10 +91,10 @@ def distribution_of(exec_properties: Mapping[str, Any]) -> Distribution:
 
 
 def tracking_of(exec_properties: Mapping[str, Any]) -> tuple[Tracking, ...]:
-    """Returns where the run is tracked.
+    """Returns the trackings of the run.
 
     Raises:
-        ConfigurationError: the execution property is no list of trackings.
+        ConfigurationError: the execution property is not a list of trackings.
     """
     text = exec_properties.get(keys.TRACKING) or "[]"
     try:
@@ -145,7 +139,7 @@ def _custom_config(exec_properties: Mapping[str, Any]) -> dict[str, Any] | None:
     text = exec_properties.get(keys.CUSTOM_CONFIG) or "null"
     try:
         value = json_utils.loads(text)
-    except Exception as error:  # TFX's own objects in it raise whatever their classes do
+    except Exception as error:  # classes of TFX's objects in it may raise any exception
         raise ConfigurationError(
             f"The execution property custom_config must be JSON, but got {shown(text)} ({error})."
         ) from error
@@ -185,7 +179,7 @@ def _only_file(input_dict: _Artifacts, name: str) -> str | None:
         return None
     try:
         return io_utils.get_only_uri_in_dir(directory)
-    except Exception as error:  # what it raises depends on the file system
+    except Exception as error:  # the type of the error depends on the file system
         raise DataError(
             f"The input {name} must be a directory with exactly one file, but {directory} is not.",
             path=directory,

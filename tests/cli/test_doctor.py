@@ -1,22 +1,28 @@
-"""`generic-trainer doctor`, called as a user calls it."""
+"""`generic-trainer doctor`, called like by a user, and its findings about packages."""
 
 from __future__ import annotations
 
 import json
-import sys
+import re
+from pathlib import Path
 
 import pytest
 
 from generic_trainer import cli
 from generic_trainer.cli import _doctor
-from generic_trainer.cli._doctor_packages import Observation
+from generic_trainer.cli._doctor import (
+    Observation,
+    import_errors,
+    optional_packages,
+    required_packages,
+)
 
 SOUND = Observation("tensorflow", "ok", "2.16.2")
 BROKEN = Observation("tfx-bsl", "fail", "1.16.1, import fails", "pip install dill")
 
 
 @pytest.mark.parametrize(("observations", "status"), [([SOUND], 0), ([SOUND, BROKEN], 1)])
-def test_the_status_tells_whether_all_is_there(
+def test_the_status_depends_on_required_packages(
     observations: list[Observation],
     status: int,
     monkeypatch: pytest.MonkeyPatch,
@@ -31,19 +37,49 @@ def test_the_status_tells_whether_all_is_there(
         assert each.remedy in printed
 
 
-def test_it_prints_where_rich_is_missing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(_doctor, "examine", lambda: [BROKEN])
-    monkeypatch.setitem(sys.modules, "rich.console", None)
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "sound.py").write_text("")
+    (tmp_path / "bereft.py").write_text("import a_missing_module")
+    (tmp_path / "deadly.py").write_text("import os; os.kill(os.getpid(), 11)")
+    return tmp_path
 
-    assert cli.main(["doctor"]) == 1
-    told = "FAIL     tfx-bsl: 1.16.1, import fails\n    → pip install dill\n"
-    assert capsys.readouterr().out == told
+
+def test_a_crashing_import_does_not_hide_the_next(modules: Path) -> None:
+    errors = import_errors("sound", "deadly", "json", "bereft")
+
+    assert list(errors) == ["deadly", "bereft"]
+    assert errors["deadly"][0] == "the process crashed"
+
+
+def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_doctor, "_REQUIRED", {"no-such-package": "json"})
+    monkeypatch.setattr(_doctor, "_OPTIONAL", {"no-such-engine": ("kfp", "speed")})
+
+    (required,), (optional,) = list(required_packages()), list(optional_packages())
+
+    assert (required.status, optional.status) == ("fail", "missing")
+    assert "pip install no-such-package" in required.remedy
+    assert re.fullmatch(r"pip install 'kfp[<>=.,\d]+'", optional.remedy)
+
+
+def test_an_undeclared_dependency_is_named(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (modules / "bereft.py").write_text("raise ModuleNotFoundError('no dill', name='dill')")
+    monkeypatch.setattr(_doctor, "_REQUIRED", {"pytest": "bereft"})
+
+    (found,) = required_packages()
+
+    assert found.status == "fail"
+    assert "import fails: ModuleNotFoundError: no dill" in found.found
+    assert found.remedy.startswith("pip install dill ")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("legacy", "keras"), [("1", "2."), ("0", "3.")])
+@pytest.mark.parametrize(
+    ("legacy", "keras"),
+    [("0", "3."), pytest.param("1", "2.", marks=pytest.mark.campaign("_core", "cli"))],
+)
 def test_this_environment_is_sound(
     legacy: str, keras: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from generic_trainer import cli
-from generic_trainer.validation import all_checks
 
 
 def test_a_check_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,18 +19,6 @@ def test_a_check_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Example: `tf.saved_model.save` on a Keras 3 model" in told
     assert 'severities={"session": "skip"}' in told
     assert "It runs after loads, devices" in told
-
-
-def test_all_checks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["explain"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == len(all_checks())
-
-
-def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["explain", "unforeseen_rows", "--json"]) == 0
-    (told,) = json.loads(capsys.readouterr().out)
-    assert told["is_advisory"] and told["needs"] == ["scores"]
-    assert "it warns at most" in told["how_to_silence"]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,17 +30,41 @@ def test_a_project_is_written_once(tmp_path: Path, capsys: pytest.CaptureFixture
     assert (tmp_path / "new" / "houses" / "pipeline.py").read_text() == "mine"
 
 
-def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    assert cli.main(["init", str(tmp_path / "file" / "houses")]) == 2
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [["-m", "pytest", "-q"], ["pipeline.py"]])
-def test_the_project_works(words: list[str], tmp_path: Path) -> None:
+def test_the_tests_of_the_project_pass(tmp_path: Path) -> None:
     assert cli.main(["init", str(tmp_path)]) == 0
-    done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True)
+    command = [sys.executable, "-m", "pytest", "-q"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    if words == ["pipeline.py"]:
-        assert list(tmp_path.glob("serving/*/saved_model.pb"))
-        assert done.stdout.strip().endswith("report.html")
+
+
+@pytest.mark.campaign("_run", "cli", "components", "executors", "validation")
+def test_the_commands_of_quick_start_run_as_printed(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "quick-start.md").read_text(encoding="utf-8")
+    sections = page[page.index("## A project of your own") : page.index("## A notebook")]
+    printed = re.findall(r"(?m)^\$ (.*?)(?:\s+#.*)?$", sections)
+    assert len(printed) == 7
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    folder, said = tmp_path, []
+    for command in printed:
+        if command.startswith("cd "):
+            folder = folder / command.removeprefix("cd ")
+            continue
+        for name, path in {
+            "DIR": "CsvExampleGen/examples",
+            "schema.pbtxt": "SchemaGen/schema",
+        }.items():
+            if name in command:
+                [found] = folder.glob(f"**/{path}/*")
+                where = found / ("schema.pbtxt" if name == "schema.pbtxt" else "")
+                command = command.replace(name, str(where))
+        command = command.removeprefix("pip install pytest && ")
+        done = subprocess.run(
+            command, shell=True, cwd=folder, env=env, timeout=300, capture_output=True, text=True
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        said.append(done.stdout)
+    assert list(folder.glob("serving/*/saved_model.pb"))
+    assert said[1].strip().endswith("report.html")  # of `python pipeline.py`
+    assert "ublished" not in said[3], "by a dry run"
+    assert len(list(folder.glob("runs/model/*/Format-Serving/saved_model.pb"))) == 2

@@ -37,6 +37,7 @@ def keras_3(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_of_tfx(example: Path, tmp_path: Path) -> None:
+    assert len(EXAMPLES) >= 6
     copy = tmp_path / example.name
     copy.write_bytes(example.read_bytes())
 
@@ -50,10 +51,6 @@ def test_examples_of_tfx(example: Path, tmp_path: Path) -> None:
     assert all(re.search("generic_trainer|GenericTrainer|VertexTrainer", line) for line in lines)
     assert cli.main(["migrate", str(copy)]) == cli.main(["migrate", str(copy), "--write"])
     assert copy.read_text("utf-8") == after
-
-
-def test_there_are_examples() -> None:
-    assert len(EXAMPLES) >= 6
 
 
 def test_what_stands_beside_a_trainer_stays(
@@ -99,15 +96,6 @@ def test_what_will_be_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "session" in warnings[0]["message"] and "export_model" in warnings[0]["remedy"]
 
 
-def test_keras_2_may_save_as_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
-    file = tmp_path / "trainer.py"
-    file.write_text(
-        "import tensorflow as tf\ndef run_fn(fn_args):\n    tf.saved_model.save(model, 'x')\n"
-    )
-    assert cli.main(["migrate", str(file)]) == 0
-
-
 def test_estimators_get_the_tensorflow_that_has_them(tmp_path: Path) -> None:
     file = tmp_path / "trainer.py"
     file.write_text(
@@ -121,7 +109,7 @@ def test_estimators_get_the_tensorflow_that_has_them(tmp_path: Path) -> None:
     ("text", "status", "told"),
     [
         ("import this_is(", 1, "invalid syntax"),
-        ("x = 1\n", 1, "no Trainer of TFX's"),
+        ("x = 1\n", 1, "neither TFX's Trainer nor run_fn found"),
         ("import determined as det\ndef run_fn(a): ...\n", 1, "generic_trainer.trials"),
     ],
 )
@@ -132,3 +120,28 @@ def test_files_that_cannot_be_moved(
     file.write_text(text)
     assert cli.main(["migrate", str(file)]) == status
     assert told in capsys.readouterr().err
+
+
+def test_cells_of_a_notebook(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cells = [
+        {"cell_type": "markdown", "source": ["# tfx.components.Trainer"]},
+        {"cell_type": "code", "source": ["!pip install tfx\n", "from tfx import v1 as tfx"]},
+        {"cell_type": "code", "source": ["%%writefile trainer.py\n", "def run_fn(fn_args):"]},
+        {"cell_type": "code", "source": ["trainer = tfx.components.Trainer()\n", "trainer"]},
+    ]
+    file = tmp_path / "pipeline.ipynb"
+    file.write_text(json.dumps({"cells": cells, "nbformat": 4}))
+
+    assert cli.main(["migrate", str(file), "--write"]) == 0
+
+    assert "+trainer = GenericTrainer()" in capsys.readouterr().out
+    after = json.loads(file.read_text())["cells"]
+    assert [after[0], after[2]] == [cells[0], cells[2]]
+    assert after[1]["source"] == [
+        "!pip install tfx\n",
+        "from tfx import v1 as tfx\n",
+        "from generic_trainer import GenericTrainer",
+    ]
+    assert after[3]["source"] == ["trainer = GenericTrainer()\n", "trainer"]
+    file.write_text("[]")
+    assert cli.main(["migrate", str(file)]) == 2

@@ -314,7 +314,7 @@ def test_a_derived_executor_gets_a_bundle(
         ({"train_args": {"num_steps": "many"}}, "`train_args` must be a tfx.proto.TrainArgs"),
         ({"eval_args": trainer_pb2.EvalArgs(num_steps=-1)}, "or more, but got -1"),
         ({"custom_config": [1]}, r"`custom_config` must be a dict .* got \[1\] of type list"),
-        ({"custom_config": {"f": object()}}, "`custom_config` must hold only what JSON can hold"),
+        ({"custom_config": {"f": object()}}, "`custom_config` must be JSON-serialisable"),
         ({"custom_executor_spec": "x"}, "`custom_executor_spec` must be an ExecutorSpec"),
         ({"extra_inputs": [1]}, "`extra_inputs` must be a dict of name → channel"),
         ({"extra_inputs": {"a b": 1}}, r"must be Python identifiers, but one is 'a b'"),

@@ -58,17 +58,6 @@ def test_checkpoints_stay_for_another_run_that_is_at_work_there(
     assert list(checkpoints.iterdir()) == []
 
 
-def test_another_configuration_starts_afresh(
-    examples: types.Artifact, outputs: Any, tmp_path: Path
-) -> None:
-    module_file = helpers.write_module(tmp_path / "code", MODULE)
-    for units in (8, 16):  # the second is not the retry of the first
-        with pytest.raises(TrainingError, match="killed in mid-epoch"):
-            helpers.train(module_file, examples, outputs, custom_config={"units": units})
-    for units in (8, 16):
-        helpers.train(module_file, examples, outputs, custom_config={"units": units})
-
-
 def test_what_cannot_be_deleted_does_not_fail_a_published_run(
     examples: types.Artifact,
     outputs: Any,

@@ -18,12 +18,9 @@ from tfx.types import standard_artifacts
 from tfx_bsl.coders import tf_graph_record_decoder
 from tfx_bsl.public import tfxio
 
-from generic_trainer._core.protos import load_statistics
-from generic_trainer._run.derived_contract import derived_contract
 from generic_trainer.errors import ConfigurationError, DataError
-from generic_trainer.executors._fn_args import FnArgs, make_fn_args
+from generic_trainer.executors._fn_args import FnArgs, make_fn_args, make_fn_args_of_one_pass
 from generic_trainer.executors._request import request_from_artifacts
-from generic_trainer.launchers import ExamplesFormat
 from tests import helpers
 
 
@@ -31,24 +28,23 @@ from tests import helpers
 def fn_args_for(examples: types.Artifact, outputs: Any, tmp_path: Path) -> Any:
     module_file = helpers.write_module(tmp_path, "def run_fn(fn_args): ...")
 
-    def build(inputs: dict[str, Any] | None = None, **properties: Any) -> FnArgs:
+    def build(
+        inputs: dict[str, Any] | None = None, make: Any = make_fn_args, **properties: Any
+    ) -> FnArgs:
         request = request_from_artifacts(
             {"examples": [examples], **(inputs or {})},
             outputs,
             helpers.exec_properties(**{"module_file": module_file, **properties}),
             scratch_dir=str(tmp_path),
         )
-        return make_fn_args(request, export_dir=str(tmp_path / "export"))
+        return make(request, export_dir=str(tmp_path / "export"))
 
     return build
 
 
-def test_is_the_fn_args_of_tfx(fn_args_for: Any) -> None:
-    assert isinstance(fn_args_for(), fn_args_utils.FnArgs)
-
-
 def test_paths_and_defaults(fn_args_for: Any, examples: types.Artifact, outputs: Any) -> None:
     fn_args = fn_args_for()
+    assert isinstance(fn_args, fn_args_utils.FnArgs)
     assert fn_args.train_files == [f"{examples.uri}/Split-train/*"]
     assert fn_args.eval_files == [f"{examples.uri}/Split-eval/*"]
     assert fn_args.serving_model_dir.endswith("/export/Format-Serving")
@@ -73,16 +69,26 @@ def test_directory_names_are_those_of_tfx(fn_args_for: Any) -> None:
     assert fn_args.eval_model_dir == path_utils.eval_model_dir(export_dir)
 
 
-def test_payload_format_is_that_of_tfx() -> None:
-    assert ExamplesFormat(example_gen_pb2.PayloadFormat.FORMAT_TF_EXAMPLE).is_tf_example
-    assert not ExamplesFormat(example_gen_pb2.PayloadFormat.FORMAT_PROTO).is_tf_example
-
-
 def test_no_steps_means_no_limit(fn_args_for: Any) -> None:
     fn_args = fn_args_for(train_args='{"num_steps": 0}', eval_args="{}")
     assert (fn_args.train_steps, fn_args.eval_steps) == (None, None)
     fn_args = fn_args_for(train_args='{"num_steps": 7}', eval_args='{"num_steps": 3}')
     assert (fn_args.train_steps, fn_args.eval_steps) == (7, 3)
+
+
+def test_a_run_of_one_pass_knows_its_steps_from_its_datasets(fn_args_for: Any) -> None:
+    fn_args = fn_args_for(make=make_fn_args_of_one_pass)
+    options = tfxio.TensorFlowDatasetOptions(batch_size=5)
+    make_dataset = fn_args.data_accessor.tf_dataset_factory
+    make_dataset(fn_args.train_files, options._replace(num_epochs=1), helpers.read_schema())
+    assert fn_args.train_steps is None  # the dataset ends by itself
+    make_dataset(fn_args.train_files, options, helpers.read_schema())
+    assert (fn_args.train_steps, fn_args.eval_steps) == (7, None)
+    make_dataset(fn_args.eval_files, options, helpers.read_schema())
+    assert (fn_args.train_steps, fn_args.eval_steps) == (7, 2)
+    given = fn_args_for(make=make_fn_args_of_one_pass, train_args='{"num_steps": 3}')
+    given.data_accessor.tf_dataset_factory(given.train_files, options, helpers.read_schema())
+    assert given.train_steps == 3
 
 
 def test_splits_of_several_spans(
@@ -165,7 +171,7 @@ def test_data_accessor_reads_through_a_data_view(
     options = tfxio.TensorFlowDatasetOptions(batch_size=8, num_epochs=1)
     batches = fn_args.data_accessor.tf_dataset_factory(fn_args.train_files, options, None)
     assert sum(len(batch["length"]) for batch in batches) == 32
-    assert "from memory" in caplog.text
+    assert "FORMAT_PROTO through TFX's own reader" in caplog.text
 
 
 class Lengths(tf_graph_record_decoder.TFGraphRecordDecoder):
@@ -173,12 +179,6 @@ class Lengths(tf_graph_record_decoder.TFGraphRecordDecoder):
 
     def decode_record(self, records: tf.Tensor) -> dict[str, tf.Tensor]:
         return {"length": tf.strings.length(records)}
-
-
-def test_changing_fn_args_leaves_the_request_alone(fn_args_for: Any) -> None:
-    fn_args = fn_args_for(custom_config={"epochs": 3})
-    fn_args.custom_config["epochs"] = 4
-    assert fn_args_for(custom_config={"epochs": 3}).custom_config == {"epochs": 3}
 
 
 @pytest.mark.parametrize(
@@ -210,37 +210,7 @@ def test_bad_inputs(
         fn_args_for(inputs, **properties)
 
 
-def test_empty_split(fn_args_for: Any, tmp_path: Path) -> None:
-    empty = helpers.write_examples(tmp_path / "empty")
-    for path in (tmp_path / "empty" / "Split-eval").iterdir():
-        path.unlink()
-    with pytest.raises(DataError, match=r"have no files: .*/empty/Split-eval"):
-        fn_args_for({"examples": [empty]})
-
-
-def test_the_checks_find_the_statistics(
-    examples: types.Artifact, outputs: Any, tmp_path: Path
-) -> None:
-    module_file = helpers.write_module(tmp_path, "def run_fn(fn_args): ...")
-    statistics = helpers.write_statistics(tmp_path / "statistics", {"train": 33, "eval": 9})
-    request = request_from_artifacts(
-        {"examples": [examples], "statistics": [statistics]},
-        outputs,
-        helpers.exec_properties(module_file=module_file),
-        scratch_dir=str(tmp_path),
-    )
-    datasets = load_statistics(derived_contract(request).statistics).datasets
-    assert sorted(dataset.num_examples for dataset in datasets) == [9, 33]
-
-
-def test_corrupt_statistics(fn_args_for: Any, tmp_path: Path) -> None:
-    statistics = helpers.write_statistics(tmp_path / "statistics", {"train": 1})
-    (tmp_path / "statistics" / "Split-train" / "FeatureStats.pb").write_bytes(b"\xff\xff")
-    with pytest.raises(DataError, match=r"statistics .*/Split-train/FeatureStats\.pb cannot"):
-        fn_args_for({"statistics": [statistics]})
-
-
-@pytest.mark.parametrize("content", [b"{", b"5", b"\xff", b"[" * 100_000, b'{"a": 1, "a": 2}'])
+@pytest.mark.parametrize("content", [b"5", b"\xff", b'{"a": 1, "a": 2}'])
 def test_corrupt_hyperparameters(fn_args_for: Any, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "hparams").mkdir()
     (tmp_path / "hparams" / "best.txt").write_bytes(content)
