@@ -40,8 +40,6 @@ BENCHMARKS: dict[str, dict[str, list[str]]] = {
         "small": ["--rows", "50000", "--batch", "256", "--kinds", "half", "--repeats", "2"],
         "full": ["--batch", "256", "1024"],
     },
-    "record_batches": {"small": ["--rows", "20000", "--repeats", "2"], "full": []},
-    "payloads": {"small": ["--rows", "20000", "--repeats", "1"], "full": []},
     "training": {
         "small": ["--rows", "50000", "--runs", "2", "--epochs", "2"],
         "full": ["--rows", "1000000", "--runs", "3"],

@@ -106,10 +106,13 @@ def change_value(value: Any, dice: random.Random) -> Any:
 
 
 def change_records(records: list[bytes], dice: random.Random) -> bytes:
-    """Returns a TFRecord file with frames whose checksums are right and whose lengths may lie."""
+    """Returns a TFRecord file with frames whose checksums are right and whose lengths may lie.
+
+    TensorFlow allocates the memory for a length, and dies if that is more than there is.
+    """
     frames = [_frame(len(record)) + record + _crc(record) for record in records]
     wrong = dice.randrange(len(frames) + 1)
-    length = dice.choice((0, 1, 1 << 20, 1 << 31, 1 << 34, 1 << 36, 1 << 40, (1 << 64) - 1))
+    length = dice.choice((0, 1, 1 << 20))
     bad = dice.choice(
         (
             _frame(length) + dice.randbytes(dice.choice((0, 3, 100))),

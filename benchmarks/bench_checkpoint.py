@@ -1,12 +1,10 @@
 """The cost of a checkpoint of `resume_callbacks`, and of going on from it.
 
 Prints two tables. The first one is about the model of `bench_training`, with embeddings and a
-shuffle buffer, on made-up rows: without checkpoints, with `every_steps=10` and `max_overhead=None`,
-which saves at exactly these steps, and with `every_steps=10` alone. It has milliseconds of a step,
-the share of it that checkpoints take, how many steps there were to one, what one costs training,
-the part of that in which training stood still, its share of the time at one a minute, and the
-goodput. Shares and costs are differences of the steps per second, and vary as these do. The last
-column has the share again, by what one costs of the many that there are without a limit.
+shuffle buffer, on made-up rows: without checkpoints, and with `every_steps=10`. It has milliseconds
+of a step, the share of it that checkpoints take, how many steps there were to one, what one costs
+training, and its share of the time at one a minute. Shares and costs are differences of the steps
+per second, and vary as these do.
 
 The second table: seconds to write one checkpoint of a Keras model with Adam (three numbers per
 weight, plus the reader's state), its share of the training time at the default interval of 60 s,
@@ -18,15 +16,12 @@ and seconds from the start of a resumed `fit` to its first new step, next to tho
 from __future__ import annotations
 
 import argparse
-import inspect
-import json
 import logging
 import os
 import statistics
 import tempfile
 import time
 import types
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,7 +31,7 @@ from benchmarks import _figures, bench_training
 from generic_trainer.training import resume_callbacks
 
 INTERVAL_S = 60.0
-MAX_OVERHEAD = inspect.signature(resume_callbacks).parameters["max_overhead"].default
+MAX_OVERHEAD = 0.01
 STEPS = 20
 TAXI_STEPS, TAXI_ROWS = 2000, 50_000
 WARM_UP = 20
@@ -89,7 +84,7 @@ def measure(units: int) -> tuple[int, float, float, float]:
     """Returns weights, seconds per checkpoint and to the first step of a new and a resumed fit."""
     with tempfile.TemporaryDirectory() as directory:
         start_s, plain = fit(directory + "/plain", units, 1, every_s=3600.0)
-        _, saving = fit(directory + "/saving", units, 1, every_steps=1, max_overhead=None)
+        _, saving = fit(directory + "/saving", units, 1, every_steps=1)
         per_step = (plain[-1] - plain[1]) / (STEPS - 2)
         cost_s = (saving[-1] - saving[1]) / (STEPS - 2) - per_step
         _break_off(directory + "/saving")
@@ -109,8 +104,8 @@ def compiled_weights(units: int) -> int:
     return 2 * units + units * (units + 1) + units + 1
 
 
-def taxi_fit(directory: str, **arguments: Any) -> tuple[float, int, dict[str, Any]]:
-    """Returns seconds per step, and the number of checkpoints and the goodput of a fit.
+def taxi_fit(directory: str, **arguments: Any) -> tuple[float, int]:
+    """Returns seconds per step, and the number of checkpoints of a fit.
 
     The model is that of `bench_training`.
     """
@@ -136,48 +131,39 @@ def taxi_fit(directory: str, **arguments: Any) -> tuple[float, int, dict[str, An
         verbose=0,
         callbacks=[*resume_callbacks(fn_args, **arguments), clock],
     )
-    kept = json.loads(Path(directory, "run", "goodput.json").read_text(encoding="utf-8"))["fit"]
     ends_s = clock.ends_s[WARM_UP:]
-    return (ends_s[-1] - ends_s[0]) / (len(ends_s) - 1), max(1, len(clock.saved)), kept
+    return (ends_s[-1] - ends_s[0]) / (len(ends_s) - 1), max(1, len(clock.saved))
 
 
 def print_taxi(runs: int) -> list[_figures.Figure]:
     """Prints the first table."""
     ways: dict[str, dict[str, Any]] = {
         "none": {"every_s": 3600.0},
-        "exact": {"every_steps": 10, "max_overhead": None},
-        "every_steps=10": {"every_steps": 10},
+        "exact": {"every_steps": 10},
     }
     steps: dict[str, list[float]] = {way: [] for way in ways}
-    kept: dict[str, list[tuple[float, float, float]]] = {way: [] for way in ways}
+    intervals: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(runs):
         for way, arguments in ways.items():
             with tempfile.TemporaryDirectory() as directory:
-                step_s, count, goodput = taxi_fit(directory, **arguments)
+                step_s, count = taxi_fit(directory, **arguments)
             steps[way].append(step_s)
-            shares = goodput["saving_s"] / count, goodput["useful_s"] / goodput["wall_s"]
-            kept[way].append((TAXI_STEPS / count, *shares))
+            intervals[way].append(TAXI_STEPS / count)
     plain_s = statistics.median(steps["none"])
-    cost_s, figures = 0.0, []
-    print(
-        "checkpoints     step      share    one every   costs     still     a minute  goodput  told"
-    )
+    figures = []
+    print("checkpoints     step      share    one every   costs     a minute")
     for way in ways:
         step_s = statistics.median(steps[way])
-        interval, still_s, goodput = map(statistics.median, zip(*kept[way], strict=True))
+        interval = statistics.median(intervals[way])
         if way == "none":
             print(f"{way:14}  {1000 * step_s:5.2f} ms")
             continue
         more_s = statistics.median(
             each - one for each, one in zip(steps[way], steps["none"], strict=True)
         )
-        if way == "exact":
-            cost_s = interval * more_s
         print(
             f"{way:14}  {1000 * step_s:5.2f} ms  {more_s / plain_s:6.1%}  {interval:5.0f} steps"
-            f"  {1000 * interval * more_s:5.1f} ms  {1000 * still_s:5.2f} ms"
-            f"  {interval * more_s / INTERVAL_S:9.3%}  {goodput:6.1%}"
-            f"  {cost_s / interval / plain_s:5.1%}",
+            f"  {1000 * interval * more_s:5.1f} ms  {interval * more_s / INTERVAL_S:9.3%}",
             flush=True,
         )
         figures.append(

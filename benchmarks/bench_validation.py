@@ -29,7 +29,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks import _figures
-from generic_trainer.validation import Checker, start_checker
+from generic_trainer.validation import Checker
 
 _WRITE = """
 import sys, tensorflow as tf
@@ -79,7 +79,7 @@ def main() -> None:
     print(f"{'':>7} {'load':>11} {'process':>11} {'checks':>11} {'probing':>7} "
           f"{'to process':>11} {'to load':>11} {'peaks':>13}")  # fmt: skip
     figures = []
-    with start_checker() as checker:
+    with Checker() as checker:
         checker.validate("/nowhere")  # returns when the process is ready
         for size in options.sizes:
             with tempfile.TemporaryDirectory() as folder:

@@ -126,7 +126,7 @@ DISTRIBUTIONS = (
                                                   "runtime_env": {"pip": ["x"]}}},
     {"launcher": "tfjob", "gpu_type": "amd.com/gpu", "tfjob": {
         "image": "a/b:1", "namespace": "n", "service_account": "s", "volumes": {"claim": "/mnt"},
-        "node_selector": {"a": "b"}, "labels": {"c": "d"}, "keep_job": True}},
+        "node_selector": {"a": "b"}, "labels": {"c": "d"}}},
 )  # fmt: skip
 HYPERPARAMETERS = {
     "space": [
@@ -216,7 +216,7 @@ def contract_yaml(folder: Path, dice: random.Random) -> None:
     text = any_text(dice.choice((CONTRACT, CONTRACT_OF_PROTOS)), dice, as_yaml)
     path = folder / "contract.yaml"
     contract = ServingContract.from_yaml(written(path, text, dice))
-    contract.to_yaml(folder / "again.yaml")
+    (folder / "again.yaml").write_text(contract.to_json())
     require(ServingContract.from_yaml(folder / "again.yaml") == contract, text)
 
 

@@ -1,25 +1,27 @@
 """Ends fits at random steps and resumes them, with all that draws or remembers in a training.
 
-Each round trains one small model of one kind (Dropout, augmentation, noise, recurrent dropout,
-BatchNorm, ReduceLROnPlateau, gradient accumulation, mixed precision), with one Keras, from one
-reader, endless or pass by pass. It is ended one to three times, and resumed by
-`training.resume_callbacks`: in process by an exception or by SIGTERM, and on the launcher `local`,
-where one worker or two train, by a SIGKILL or SIGTERM of one of them. Weights and history have to
-equal, bit by bit, those of a fit that was never ended and knew nothing of checkpoints; the history
-of two workers with Keras 3 but for rounding, as what its checkpoints have of a metric is the sum
-over both.
+Each round trains one small model of one kind with one Keras, from one reader or a pipeline of
+`tf.data`. Kinds are layers that draw, gradient accumulation, mixed precision, optimizers and
+variables of a model's own, adapted layers, two fits of one model, copied callbacks. The data are
+endless, end with each epoch, or end between epochs. A callback with paths records the steps. A fit
+is ended one to three times, and resumed by `training.resume_callbacks`: in process by an exception
+or by SIGTERM, and on the launcher `local`, where one worker or two train, by a SIGKILL or SIGTERM
+of one of them. Weights and history have to equal, bit by bit, those of a fit that was never ended
+and used no checkpoints. The history of two workers with Keras 3 may differ by rounding, as its
+checkpoints have the sum of a metric over both.
 
-    python -m benchmarks.resume_campaign [--rounds 143] [--first 0] [--seed 0]
+    python -m benchmarks.resume_campaign [--rounds 391] [--first 0] [--seed 0] [--kind KIND]
                                          [--keras keras|tf_keras] [--launcher NAME]
 
 Goes through all combinations in a random order, as often as the rounds allow; on a launcher from
 one reader and endless alone. Prints one line for each round, which `--first N --rounds 1` repeats
-alone, and a summary; exits with 1 if a round ended otherwise than it should.
+alone, and a summary; exits with 1 if a round differs.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import importlib
 import itertools
 import json
@@ -59,25 +61,27 @@ SCHEMA = """
     feature { name: "x" type: FLOAT presence { min_fraction: 1.0 } shape { dim { size: 1 } } }
     feature { name: "y" type: FLOAT presence { min_fraction: 1.0 } shape { dim { size: 1 } } }
 """
-READERS = ("memory", "disk", "stream")
-PASSES = (True, False)
+OWN = "tf.data"  # a pipeline of the user's, without our reader
+READERS = ("memory", "disk", "stream", OWN)
+PASSES, ENDLESS, BETWEEN_EPOCHS = "passes", "endless", "between epochs"
 IN_PROCESS = "in_process"
 # Launcher → its workers.
 WORKERS = {"local": 1, "two workers": 2}
+_runs = itertools.count()
 _TF_EXAMPLE = 6  # tfx.proto.example_gen_pb2.PayloadFormat.FORMAT_TF_EXAMPLE
 
 
 class Ended(Exception):
-    """What ends a fit as an error of the user's would."""
+    """Ends a fit as an error of the user's would."""
 
 
 class Fit(NamedTuple):
-    """What is trained: a key of `KINDS`, a Keras, a reader, whether pass by pass, and where."""
+    """The subject of a round: a key of `KINDS`, a Keras, a reader, where data end, a launcher."""
 
     kind: str
     keras: str
     reader: str
-    passes: bool
+    ends: str
     launcher: str = IN_PROCESS
 
 
@@ -137,6 +141,72 @@ def mixed_precision(keras: Any) -> Any:
     return plain(keras, keras.layers.Dense(2, dtype="mixed_float16"), optimizer=optimizer)
 
 
+def with_own_optimizers(keras: Any) -> Any:
+    """Returns a model that trains two layers with an optimizer each, as keras.io's GAN does."""
+
+    class Own(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = [keras.layers.Dense(2), keras.layers.Dense(1)]
+
+        def compile(self) -> None:
+            super().compile(loss="mse")
+            self.own = {"first": keras.optimizers.Adam(0.02)}
+            self.other = keras.optimizers.RMSprop(0.01, momentum=0.5)
+
+        def call(self, x: Any) -> Any:
+            return self.parts[1](self.parts[0](x))
+
+        def train_step(self, batch: Any) -> dict[str, Any]:
+            x, y = batch
+            optimizers = (self.own["first"], self.other)
+            for part, optimizer in zip(self.parts, optimizers, strict=True):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean((self(x) - y) ** 2)
+                gradients = tape.gradient(loss, part.trainable_variables)
+                optimizer.apply_gradients(zip(gradients, part.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    model = Own()
+    model.compile()
+    return model
+
+
+def with_own_variables(keras: Any) -> Any:
+    """Returns a model with a counter and a moving target of its own."""
+
+    class Own(keras.Sequential):
+        def __init__(self, layers: Any) -> None:
+            super().__init__(layers)
+            self.seen = tf.Variable(0.0, trainable=False)
+            self.targets = [{"moving": tf.Variable([[0.5]], trainable=False)}]
+
+        def train_step(self, batch: Any) -> Any:
+            x, y = batch
+            moving = self.targets[0]["moving"]
+            self.seen.assign_add(0.1)
+            moving.assign(0.9 * moving + 0.1 * tf.reduce_mean(y))
+            return super().train_step((x + self.seen, y + moving))
+
+    model = Own([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    return model
+
+
+def adapted(keras: Any) -> Any:
+    """Returns a model with layers that have learned by `adapt`."""
+    scaled, bins = keras.layers.Normalization(), keras.layers.Discretization(num_bins=3)
+    for layer in (scaled, bins):
+        layer.adapt(np.linspace(0, 1, 20, dtype="float32")[:, None])
+    x = keras.Input((1,))
+    embedded = keras.layers.Flatten()(keras.layers.Embedding(4, 2)(bins(x)))
+    outputs = keras.layers.Dense(1)(keras.layers.Concatenate()([scaled(x), embedded]))
+    model = keras.Model(x, outputs)
+    model.compile("adam", "mse")
+    return model
+
+
+TWO_FITS, COPIED = "two fits", "copied callbacks"
 KINDS: dict[str, Callable[[Any], Any]] = {
     "dropout": lambda keras: plain(keras, keras.layers.Dropout(0.4)),
     "augmentation": lambda keras: plain(
@@ -148,6 +218,11 @@ KINDS: dict[str, Callable[[Any], Any]] = {
     "plateau": lambda keras: plain(keras),
     "accumulation": accumulating,
     "mixed precision": mixed_precision,
+    "own optimizers": with_own_optimizers,
+    "own variables": with_own_variables,
+    "adapted": adapted,
+    TWO_FITS: lambda keras: plain(keras, keras.layers.Dropout(0.4)),
+    COPIED: lambda keras: plain(keras),
     "all that draws": lambda keras: plain(
         keras,
         keras.layers.RandomFlip(),
@@ -175,14 +250,28 @@ def write_examples(directory: Path) -> str:
     return str(directory / "data-*")
 
 
-def dataset(pattern: str, reader: Any, passes: bool) -> tf.data.Dataset:
+def dataset(pattern: str, reader: Any, ends: str) -> tf.data.Dataset:
     """Returns shuffled batches (x, y)."""
+    if reader == OWN:
+        return own_dataset(pattern, ends)
     options = TensorFlowDatasetOptions(
-        batch_size=BATCH_SIZE, num_epochs=1 if passes else None, label_key="y"
+        batch_size=BATCH_SIZE, num_epochs=None if ends == ENDLESS else 1, label_key="y"
     )
     schema = text_format.Parse(SCHEMA, schema_pb2.Schema())
     batches = data.make_dataset_factory(seed=5, path=reader)([pattern], options, schema)
     return batches.map(lambda features, label: (features["x"], label))
+
+
+def own_dataset(pattern: str, ends: str) -> tf.data.Dataset:
+    """Returns what `dataset` does, from a pipeline as TensorFlow's guides write it."""
+    scalar = tf.io.FixedLenFeature([1], tf.float32)
+    files = tf.data.Dataset.list_files(pattern, shuffle=True, seed=2)
+    rows = files.interleave(tf.data.TFRecordDataset, cycle_length=2).shuffle(20, seed=1)
+    rows = rows.repeat() if ends == ENDLESS else rows
+    batches = rows.batch(BATCH_SIZE).map(
+        lambda records: tf.io.parse_example(records, {"x": scalar, "y": scalar})
+    )
+    return batches.map(lambda parsed: (parsed["x"], parsed["y"])).prefetch(tf.data.AUTOTUNE)
 
 
 def made(fit: Fit) -> Any:
@@ -198,10 +287,30 @@ def made(fit: Fit) -> Any:
 
 
 class Result(NamedTuple):
-    """What a fit came to."""
+    """The results of a fit: weights, history, and the steps that its callback has recorded."""
 
     weights: list[Any]
     history: dict[str, list[float]]
+    steps: list[int]
+
+
+def recorder(keras: Any, path: str) -> Any:
+    """Returns a callback that records steps, and has the path of a file."""
+
+    class Recorder(keras.callbacks.Callback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.path = path
+            self.steps: list[int] = []
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.steps.append(batch)
+
+        def on_train_end(self, logs: Any = None) -> None:
+            if self.path != path:
+                raise ValueError(f"the path is that of another run: {self.path}")
+
+    return Recorder()
 
 
 def result(
@@ -209,41 +318,51 @@ def result(
 ) -> Result:
     """Trains, and resumes where a directory of checkpoints is given.
 
-    `end` is called at the end of every batch with its number in this process.
+    `end` is called at the end of every batch that this process trains, with its number.
     """
     keras = importlib.import_module(fit.keras)
     keras.utils.set_random_seed(1)
     with training.get_strategy().scope():
         model = made(fit)
-    callbacks = [keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=10.0)]
-    if directory:
-        fn_args = types.SimpleNamespace(checkpoint_dir=directory)
-        callbacks = training.resume_callbacks(
-            fn_args, callbacks=callbacks, every_steps=every_steps, max_overhead=None
+    data = dataset(pattern, fit.reader, fit.ends)
+    steps_per_epoch = {ENDLESS: STEPS_PER_EPOCH, BETWEEN_EPOCHS: STEPS_PER_EPOCH // 2}
+    count, fn_args = itertools.count(1), types.SimpleNamespace(checkpoint_dir=directory)
+    history, steps = dict[str, list[float]](), list[int]()
+    for name in ("first", "second") if fit.kind == TWO_FITS else ("first",):
+        record = recorder(keras, f"{tempfile.gettempdir()}/{next(_runs)}")
+        callbacks = [keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=10.0), record]
+        if directory:
+            callbacks = training.resume_callbacks(
+                fn_args, callbacks=callbacks, every_steps=every_steps, name=name
+            )
+        if fit.kind == COPIED:
+            callbacks = copy.deepcopy(callbacks)
+            record = callbacks[1]
+        if end is not None:
+            on_end = keras.callbacks.LambdaCallback(
+                on_train_batch_end=lambda batch, logs: end(next(count))
+            )
+            callbacks.append(on_end)
+        fitted = model.fit(
+            data,
+            epochs=EPOCHS,
+            steps_per_epoch=steps_per_epoch.get(fit.ends),
+            verbose=0,
+            callbacks=callbacks,
         )
-    if end is not None:
-        count = itertools.count(1)
-        on_end = keras.callbacks.LambdaCallback(
-            on_train_batch_end=lambda batch, logs: end(next(count))
-        )
-        callbacks.append(on_end)
-    history = model.fit(
-        dataset(pattern, fit.reader, fit.passes),
-        epochs=EPOCHS,
-        steps_per_epoch=None if fit.passes else STEPS_PER_EPOCH,
-        verbose=0,
-        callbacks=callbacks,
-    )
-    weights = [np.asarray(each).tolist() for each in model.get_weights()]
-    return Result(weights, {name: list(map(float, v)) for name, v in history.history.items()})
+        for key, values in fitted.history.items():
+            history.setdefault(key, []).extend(map(float, values))
+        steps += record.steps
+    return Result([np.asarray(each).tolist() for each in model.get_weights()], history, steps)
 
 
 def ended_and_resumed(fit: Fit, pattern: str, dice: random.Random) -> tuple[Result, int]:
-    """Returns what a fit came to that was ended on the way, and how often it was."""
+    """Returns the result of a fit that was ended on the way, and how often it was."""
     with tempfile.TemporaryDirectory(prefix="resume-campaign-") as directory:
         ends = dice.randint(1, 3)
         for _ in range(ends):
-            at, by_signal = dice.randint(1, EPOCHS * STEPS_PER_EPOCH - 1), dice.random() < 0.3
+            at = dice.randint(1, EPOCHS * STEPS_PER_EPOCH - 1)
+            by_signal = dice.random() < 0.3 and fit.kind != COPIED  # which listens to no signal
 
             def end(batch: int, at: int = at, by_signal: bool = by_signal) -> None:
                 if batch == at:
@@ -315,7 +434,7 @@ def train_as_worker(fn_args: Any) -> None:
 
 
 def killed_and_resumed(fit: Fit, pattern: str, dice: random.Random) -> tuple[Result, int]:
-    """Returns what a fit on a launcher came to, and how often a worker was killed."""
+    """Returns the result of a fit on a launcher, and how often a worker was killed."""
     ends = [
         {
             "step": dice.randint(1, EPOCHS * STEPS_PER_EPOCH - 1),
@@ -329,23 +448,28 @@ def killed_and_resumed(fit: Fit, pattern: str, dice: random.Random) -> tuple[Res
 
 
 def are_equal(fit: Fit, found: Result, straight: Result) -> bool:
-    """Whether a resumed fit came to what the straight one did."""
+    """Returns whether a resumed fit has the result of the straight one."""
     if fit.launcher != "two workers" or fit.keras == "tf_keras":
         return found == straight
-    return found.weights == straight.weights and all(
+    return found[::2] == straight[::2] and all(
         np.allclose(found.history[name], values, rtol=1e-5, atol=0.0)
         for name, values in straight.history.items()
     )
 
 
-def rounds(dice: random.Random, only_keras: str | None, only_launcher: str | None) -> Iterator[Fit]:
+def rounds(
+    dice: random.Random, only_keras: str | None, only_launcher: str | None, only_kind: str | None
+) -> Iterator[Fit]:
     """Yields all combinations in a random order, again and again."""
+    kinds = [only_kind] if only_kind else [*KINDS]
     packages = [only_keras] if only_keras else ["keras", "tf_keras"]
     places = [only_launcher] if only_launcher else [IN_PROCESS, *WORKERS]
     fits = [
         Fit(*each)
-        for each in itertools.product(KINDS, packages, READERS, PASSES, places)
-        if each[-1] == IN_PROCESS or each[2:4] == ("disk", False)
+        for each in itertools.product(
+            kinds, packages, READERS, (PASSES, ENDLESS, BETWEEN_EPOCHS), places
+        )
+        if each[-1] == IN_PROCESS or each[2:4] == ("disk", ENDLESS)
     ]
     # Gradients are exchanged in each step: TensorFlow has no collectives in a `cond`.
     fits = [fit for fit in fits if fit[:2] + fit[4:] != ("accumulation", "tf_keras", "two workers")]
@@ -356,13 +480,15 @@ def rounds(dice: random.Random, only_keras: str | None, only_launcher: str | Non
 def main(arguments: list[str] | None = None) -> int:
     """Runs the rounds, and prints them and what they came to."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=143)
+    parser.add_argument("--rounds", type=int, default=391)
     parser.add_argument("--first", type=int, default=0, help="number of the first round")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keras", choices=["keras", "tf_keras"])
     parser.add_argument("--launcher", choices=[IN_PROCESS, *WORKERS])
+    parser.add_argument("--kind", choices=[*KINDS])
     options = parser.parse_args(arguments)
-    fits = rounds(random.Random(options.seed), options.keras, options.launcher)
+    dice = random.Random(options.seed)
+    fits = rounds(dice, options.keras, options.launcher, options.kind)
     numbers = range(options.first, options.first + options.rounds)
     ends = differing = 0
     with tempfile.TemporaryDirectory(prefix="resume-campaign-") as directory:

@@ -87,8 +87,9 @@ def run_fn(fn_args):
     save(fn_args, weight.numpy(), bias.numpy())
 """
 _FIT = """
+_steps = []  # of this process, where an attribute of the callback would be restored
+
 class Notes(tf.keras.callbacks.Callback):
-    last = None
     def on_train_begin(self, logs=None):
         if training.is_chief():
             note(f"training {os.getpid()}")
@@ -96,11 +97,10 @@ class Notes(tf.keras.callbacks.Callback):
         time.sleep(0.003)
         if training.is_chief():
             step = int(self.model.optimizer.iterations.numpy())
-            # A resumed fit replays what is done with the same first step again and again.
-            if self.last is not None and (step > self.last + 1 or (self.last, step) == (1, 2)):
-                note(f"resumed {step - 1 if step > 2 else 0}")
+            if not _steps and step > 1:
+                note(f"resumed {step - 1}")
             note(f"step {step}")
-            self.last = step
+            _steps.append(step)
 
 def run_fn(fn_args):
     if training.is_chief():
@@ -113,7 +113,6 @@ def run_fn(fn_args):
         fn_args,
         callbacks=[Notes()],
         every_steps=INTERVAL_STEPS,
-        max_overhead=None,
         preemption_grace_s=15.0,
     )
     steps = fn_args.train_steps // 2

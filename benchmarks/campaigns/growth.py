@@ -32,7 +32,7 @@ from benchmarks.campaigns._runs import SERVING_DIR, kept_if_failed
 from generic_trainer.executors import FN_ARGS_FACTORY
 from generic_trainer.launchers import ExamplesFormat, Job, TrainingRequest, launch
 from generic_trainer.user_code import UserCode, bundle_module_file
-from generic_trainer.validation import Checker, start_checker
+from generic_trainer.validation import Checker
 
 # Fits and validations together.
 FULL_SIZE = 600
@@ -194,7 +194,7 @@ class _Checks:
         if number % _VALIDATIONS_OF_A_CHECKER == 0:
             if self._checker is not None:
                 self._checker.close()
-            self._checker = start_checker()
+            self._checker = Checker()
         report = self._checker.validate(self._model)  # type: ignore[union-attr]
         if not report.passed:
             raise Violation(report.summary())
