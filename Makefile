@@ -9,7 +9,7 @@ PY := $(VENV)/bin/python
 export VENV STACK PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pipeline notebook test test-slow test-all lint types docs format ci constraints clean
+.PHONY: help setup pipeline notebook test test-slow campaigns test-all lint types docs format ci constraints clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,10 +25,13 @@ notebook: setup ## open the notebook that walks the pipeline step by step
 	$(PY) -m notebook notebooks/penguin.ipynb
 
 test: setup ## run the default tests (ARGS="tests/user_code -k lazy" chooses)
-	$(PY) -m pytest -m "not slow" --numprocesses $(WORKERS) --dist loadfile $(ARGS)
+	$(PY) -m pytest -m "not slow and not campaign" --numprocesses $(WORKERS) --dist loadfile $(ARGS)
 
 test-slow: setup ## run the slow tests, which `make test` leaves out
-	$(PY) -m pytest -m slow --numprocesses $(WORKERS) --dist loadscope $(ARGS)
+	$(PY) -m pytest -m "slow and not campaign" --numprocesses $(WORKERS) --dist loadscope $(ARGS)
+
+campaigns: setup ## run the campaigns: kills, clusters, slots, resumes, inputs (ARGS="--changed-since TAG" chooses)
+	$(PY) -m pytest -m campaign --numprocesses $(WORKERS) --dist loadscope $(ARGS)
 
 test-all: setup ## run every test
 	$(PY) -m pytest $(ARGS)
@@ -42,6 +45,7 @@ types: setup ## check types
 
 docs: setup ## build the documents as a site, build/site/index.html
 	NO_MKDOCS_2_WARNING=true $(PY) -m mkdocs build --strict
+	@echo "The documents: $(CURDIR)/build/site/index.html"
 
 format: setup ## rewrite what the linter can fix
 	$(PY) -m ruff check --fix .

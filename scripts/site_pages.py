@@ -23,6 +23,7 @@ PAGES = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security-policy.md",
 }
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
 SUBJECTS = {
@@ -31,7 +32,6 @@ SUBJECTS = {
     "examples": "Golden outputs and labels",
     "features": "Features",
     "files": "Files",
-    "formats": "Other formats",
     "graph": "The graph",
     "parity": "Converted and quantised models",
     "predictions": "Predictions",
@@ -39,6 +39,7 @@ SUBJECTS = {
     "serving": "Serving",
     "signatures": "Signatures",
     "state": "State",
+    "tflite": "TFLite models",
 }
 
 
@@ -83,9 +84,9 @@ def checks_page() -> str:
     """Returns the page of all checks, by subject."""
     parts = [
         "# Every check\n",
-        "In the order in which they run within a subject. `generic-trainer explain NAME` has the "
-        "same text. How serious a finding is may depend on [who reads the model]"
-        "(before-publishing.md#who-reads-the-model).\n",
+        "Within a subject, checks are listed in the order in which they run. "
+        "`generic-trainer explain NAME` prints the same text. Severity may depend on the "
+        "[consumers of the model](before-publishing.md#consumers-of-the-model).\n",
     ]
     by_subject: dict[str, list[Any]] = {}
     for check in all_checks():
@@ -106,9 +107,9 @@ def command_page() -> str:
     parser = command_parser()
     parts = [
         f"# The command line\n\n```\n{parser.format_help()}```\n",
-        "With `--json` the last thing on standard output is JSON, of every command. "
-        "[What the exit statuses mean](errors.md#exit-statuses-of-the-command-line).\n",
-        "A shell completes words after a tab, once it was told so:\n\n"
+        "With `--json` every command prints JSON as the last output. "
+        "[Exit statuses](errors.md#exit-statuses-of-the-command-line).\n",
+        "To complete words with the tab key, register the command in your shell:\n\n"
         '```\n$ eval "$(register-python-argcomplete generic-trainer)"             # bash, zsh\n'
         "$ register-python-argcomplete --shell fish generic-trainer | source   # fish\n```\n",
     ]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from generic_trainer._core.forkserver import kept_fork_servers
+from tests import kept_servers
+from tests.house import ROOT
 from tests.launchers import engines
 
 # Before TensorFlow is imported: its start-up chatter would hide what a test has to say.
@@ -28,7 +30,7 @@ def imported_once() -> Iterator[None]:
     Nor is Keras 2 converted by AutoGraph in each process, here as in a worker.
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(kept_fork_servers())
+        stack.enter_context(kept_servers.kept_fork_servers())
         if "tf_keras" in sys.modules:
             from generic_trainer.training import keras_2_left_alone
 
@@ -39,16 +41,33 @@ def imported_once() -> Iterator[None]:
 @pytest.fixture
 def no_kept_fork_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets a test have servers of its own, which end with what has started them."""
-    monkeypatch.setattr("generic_trainer._core.forkserver.client._keepers", 0)
-    monkeypatch.setattr("generic_trainer._core.forkserver.client._kept", [])
+    monkeypatch.setattr(kept_servers, "keeps", False)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     engines.add_options(parser)
+    parser.addoption("--changed-since", metavar="TAG", help="only campaigns of rooms that changed")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     engines.deselect(config, items)
+    if tag := config.getoption("--changed-since"):
+        changed = changed_rooms(tag)
+        unchanged = [item for item in items if not _rooms_of(item) & changed]
+        items[:] = [item for item in items if _rooms_of(item) & changed]
+        config.hook.pytest_deselected(items=unchanged)
+
+
+def _rooms_of(item: pytest.Item) -> set[str]:
+    """Returns the rooms that a campaign names in its marker."""
+    return {room for mark in item.iter_markers("campaign") for room in mark.args}
+
+
+def changed_rooms(tag: str) -> set[str]:
+    """Returns the rooms of the package that have files which differ from those of a tag."""
+    command = ["git", "diff", "--name-only", tag, "--", "generic_trainer"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return {path.split("/")[1] for path in done.stdout.splitlines()}
 
 
 @pytest.hookimpl(optionalhook=True)  # pytest-xdist may be switched off

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 SMALL = "kills=3 disk=3 concurrency=4 growth=18 object_store=1"
 
 
-@pytest.mark.slow
+@pytest.mark.campaign("_core", "_run", "data", "executors", "launchers", "training", "trials")
 @pytest.mark.skipif(sys.platform != "linux", reason="the campaigns look into /proc")
 def test_campaigns_find_no_violation(tmp_path: Path) -> None:
     campaigns = os.environ.get("CAMPAIGNS", SMALL).split()

@@ -76,7 +76,7 @@ def run_fn(fn_args):
     model.fit(
         batches(fn_args), epochs=3, steps_per_epoch=10, verbose=2,
         callbacks=training.resume_callbacks(
-            fn_args, callbacks=callbacks, every_steps=5, max_overhead=None
+            fn_args, callbacks=callbacks, every_steps=5
         ),
     )
     variable = model.trainable_variables[0]

@@ -1,4 +1,4 @@
-"""`import generic_trainer` is cheap, and the component costs no more than TFX's own DSL."""
+"""`import generic_trainer` is cheap; the component loads only TFX's own DSL and pydantic."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
+_PYDANTIC = {"annotated_types", "pydantic", "pydantic_core", "typing_inspection"}
 REPORT_IMPORTS = """
 import json, sys, time
 
@@ -50,11 +51,12 @@ def test_errors_and_version_need_nothing_but_the_standard_library() -> None:
     assert loaded == {"generic_trainer"}
 
 
+@pytest.mark.slow
 def test_component_loads_nothing_that_the_dsl_of_tfx_does_not() -> None:
     dsl = "tfx.dsl.components.base.base_component", "tfx.types.standard_component_specs"
     component = import_in_new_process(*dsl, "generic_trainer.components")
     added = component - import_in_new_process(*dsl)
-    assert added == {"generic_trainer"}
+    assert added - _PYDANTIC == {"generic_trainer"}
 
 
 def test_first_process_of_a_pod_leaves_tensorflow_to_the_one_that_trains() -> None:
@@ -67,7 +69,7 @@ def test_the_command_needs_nothing_but_the_standard_library_to_start() -> None:
     assert loaded - {"__mp_main__"} == {"generic_trainer"}
     command = [sys.executable, "-S", "-m", "generic_trainer.cli", "explain"]
     done = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 1 and "`generic-trainer doctor` tells" in done.stderr
+    assert done.returncode == 1 and "`generic-trainer doctor` lists" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -83,10 +85,10 @@ def test_the_command_needs_nothing_but_the_standard_library_to_start() -> None:
         ("run setup.py --output o --examples . --distribution {", "--distribution: "),
         ("validate no", "validate: MODEL: no is not a directory or a file"),
         ("validate docs --schema no --source gone", "--source: gone does not exist"),
-        ("validate docs --html /nowhere/x.html", "/nowhere/x.html is in no directory"),
+        ("validate docs --html /nowhere/x.html", "/nowhere/x.html is not in an existing directory"),
         ("validate docs --html docs", "--html: docs is a directory"),
-        ("explain sesion", "there is no check 'sesion' (did you mean 'session'?)"),
-        ("migrate no.py", "migrate: wrong options: FILE: no.py does not exist"),
+        ("explain sesion", "unknown check 'sesion' (did you mean 'session'?)"),
+        ("migrate no.py", "migrate: no.py cannot be read: [Errno 2] No such file"),
         ("init .", "README.md exists already"),
         ("publish no", "publish: wrong options: RUN: no does not exist"),
     ],

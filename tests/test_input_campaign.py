@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.slow
+@pytest.mark.campaign("_core", "components", "data", "executors", "user_code")
 @pytest.mark.skipif(sys.platform != "linux", reason="the campaign limits its processes' memory")
 def test_bad_inputs_get_clear_errors() -> None:
     inputs = os.environ.get("INPUTS", "100")

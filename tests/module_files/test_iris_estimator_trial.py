@@ -14,6 +14,8 @@ from tfx.types import artifact_utils, standard_artifacts
 from tests.helpers import artifact_at, output_artifacts, train
 from tests.module_files.training import MODULE_FILES
 
+pytestmark = pytest.mark.slow
+
 FEATURES = ("sepal_length", "sepal_width", "petal_length", "petal_width")
 CONFIG = {
     "data": {"validation_records": 30},

@@ -43,6 +43,9 @@ def assert_a_v1_session_loads(model_dir: Path) -> None:
         assert session.run(signature.outputs["probabilities"].name, feed).shape == (1, 3)
 
 
+pytestmark = pytest.mark.slow  # the first of them waits for the penguin pipeline
+
+
 @pytest.fixture(scope="module")
 def trained(
     penguin_run: PenguinRun, tmp_path_factory: pytest.TempPathFactory
@@ -99,7 +102,6 @@ def test_a_base_model_of_another_shape_is_not_used(
     assert "Starting from scratch." in log_of(tmp_path)
 
 
-@pytest.mark.slow
 def test_mirroring_over_two_devices_leaves_no_trace_in_the_model(
     penguin_run: PenguinRun, tmp_path: Path
 ) -> None:
@@ -119,7 +121,6 @@ def test_mirroring_over_two_devices_leaves_no_trace_in_the_model(
     assert not [node for node in nodes if "Collective" in node.op or "CPU:1" in node.device]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("legacy", ["0", "1"], ids=["Keras 3", "Keras 2"])
 def test_two_workers_train_a_model_that_serves(
     legacy: str, penguin_run: PenguinRun, tmp_path: Path

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import os
-import resource
 import signal
 import socket
 import sys
@@ -104,7 +103,6 @@ def start(
     *arguments: Any,
     output_file: Path,
     gate: Gate | None = None,
-    max_file_bytes: int | None = None,
     temp_dir: Path | None = None,
 ) -> Run:
     """Calls `target(*arguments)` in a process of its own.
@@ -114,12 +112,11 @@ def start(
         arguments: what can be pickled.
         output_file: takes standard output and error.
         gate: where the user's code waits.
-        max_file_bytes: size at which files cannot grow further, as on a full disk.
         temp_dir: the directory for its temporary files; None for that of this process.
     """
     port = None if gate is None else gate.port
     process = _context.Process(
-        target=_main, args=(target, arguments, str(output_file), port, max_file_bytes, temp_dir)
+        target=_main, args=(target, arguments, str(output_file), port, temp_dir)
     )
     process.start()
     return Run(process, output_file)
@@ -130,7 +127,6 @@ def _main(
     arguments: tuple[Any, ...],
     output_file: str,
     port: int | None,
-    max_file_bytes: int | None,
     temp_dir: Path | None,
 ) -> None:
     # A shell that starts the tests in the background has them ignore Ctrl-C.
@@ -142,7 +138,4 @@ def _main(
         os.environ[_PORT_VARIABLE] = str(port)
     if temp_dir is not None:
         os.environ["TMPDIR"] = tempfile.tempdir = str(temp_dir)
-    if max_file_bytes is not None:
-        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-        resource.setrlimit(resource.RLIMIT_FSIZE, (max_file_bytes, hard))
     target(*arguments)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from tfx.orchestration.beam.beam_dag_runner import BeamDagRunner
 
 from tests import helpers
-from tests.orchestrators import processes, small_pipeline
+from tests.orchestrators import processes
 from tests.orchestrators.small_pipeline import Store, run_local
 
 # The exported model multiplies by `factor`, so that each tells whose it is.
@@ -64,35 +61,3 @@ def test_two_processes_share_a_metadata_store(
 
 def run_factor(root: Path, examples: str, module_file: str, name: str, factor: float) -> None:
     run_local(root, examples, name=name, module_file=module_file, custom_config={"factor": factor})
-
-
-def test_two_beam_runners_in_threads_with_module_files_of_the_same_name(
-    examples: str, tmp_path: Path
-) -> None:
-    streams_before = [os.fstat(descriptor).st_ino for descriptor in (1, 2)]
-    factors = {"first": 3.0, "second": 5.0}
-    pipelines = [
-        small_pipeline.build(
-            tmp_path,
-            examples,
-            name=name,
-            module_file=helpers.write_module(
-                tmp_path / name, SOURCE.format(wait=f"print('module of', {name!r})")
-            ),
-            custom_config={"factor": factor},
-        )
-        for name, factor in factors.items()
-    ]
-    threads = [threading.Thread(target=BeamDagRunner().run, args=[p]) for p in pipelines]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    models = {Path(model.uri).parents[2].name: model.uri for model in Store(tmp_path).models()}
-    assert {name: factor_of(uri) for name, uri in models.items()} == factors
-    for name, factor in factors.items():
-        (log,) = tmp_path.glob(f"{name}/GenericTrainer/model_run/*/training.log")
-        text = log.read_text()
-        assert f"factor {factor}\nmodule of {name}\n" in text
-        assert text.count("module of") == 1
-    assert [os.fstat(descriptor).st_ino for descriptor in (1, 2)] == streams_before

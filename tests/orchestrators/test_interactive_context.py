@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests import helpers
-from tests.orchestrators import processes
 
 pytest.importorskip("IPython", reason="needs the extra notebook")
 
@@ -59,15 +58,6 @@ def pages_of(cell: Any) -> list[str]:
     return [page for page in shown if "Published" in page or "<iframe" in page]
 
 
-def run_in_shell(sources: Sequence[str]) -> None:
-    from IPython.core.interactiveshell import InteractiveShell
-
-    shell = InteractiveShell.instance()
-    for number, source in enumerate(sources):
-        print(f"In [{number}]", flush=True)
-        shell.run_cell(source).raise_error()
-
-
 def check_run(root: Path, outputs: Sequence[str]) -> None:
     """Checks what each cell has shown, and that each run that was needed has published."""
     shown = [
@@ -77,12 +67,6 @@ def check_run(root: Path, outputs: Sequence[str]) -> None:
     assert shown == [[], ["helper says 1"], [], ["helper says 2"], ["helper says 3"]]
     assert "".join(outputs).count("so does a child process\n") == 3
     assert len(list(root.glob("GenericTrainer/model/*/Format-Serving/saved_model.pb"))) == 3
-
-
-def test_shell_shows_output_and_sees_edits(examples: str, tmp_path: Path) -> None:
-    run = processes.start(run_in_shell, cells(tmp_path, examples), output_file=tmp_path / "output")
-    assert run.exit_code() == 0, run.output()
-    check_run(tmp_path, run.output().split("In [")[1:])
 
 
 @pytest.mark.slow

@@ -115,7 +115,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize(
     "source",
     [
-        pytest.param(WAITS_IN_TRAINING, id="training"),
+        pytest.param(WAITS_IN_TRAINING, id="training", marks=pytest.mark.slow),
         pytest.param(WAITS_IN_EXPORT, id="export"),
         pytest.param(WAITS_IN_PUBLISHING, id="publishing", marks=pytest.mark.slow),
     ],
@@ -138,15 +138,6 @@ def test_killed_run_leaves_no_model_and_the_next_one_publishes_and_cleans_up(
     assert store.trainer_runs()[-1] == "COMPLETE"
     assert left_below(tmp_path) == set()
     assert not_on_the_operators_page(tmp_path) == []
-
-
-def test_termination_leaves_no_model(examples: str, tmp_path: Path) -> None:
-    with processes.Gate() as gate:
-        run = start_and_wait(tmp_path, examples, WAITS_IN_TRAINING, gate)
-        assert run.kill(signal.SIGTERM) == -signal.SIGTERM
-    assert published(tmp_path) == []
-    assert Store(tmp_path).models() == []
-    run.wait_for_output("training goes on")
 
 
 def test_interrupt_leaves_no_model_and_gives_the_terminal_back(
@@ -174,17 +165,3 @@ def test_full_disk_leaves_no_model(examples: str, tmp_path: Path, small_disk: Pa
     assert "Training with run_fn" in log.read_text()
     assert left_below(tmp_path) == set()
     assert operations.not_named(small_disk, {"<root>": str(small_disk)}) == []
-
-
-def test_file_that_cannot_grow_leaves_no_model(examples: str, tmp_path: Path) -> None:
-    arguments = (tmp_path, examples, helpers.write_module(tmp_path, EXPORTS_4_MIB))
-    run = processes.start(
-        run_and_report_interrupt,
-        *arguments,
-        output_file=tmp_path / "output",
-        max_file_bytes=2**20,
-    )
-    assert run.exit_code() == 1
-    run.wait_for_output("File too large")
-    assert published(tmp_path) == []
-    assert Store(tmp_path).models() == []

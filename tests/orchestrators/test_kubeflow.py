@@ -17,7 +17,7 @@ from tests.orchestrators import small_pipeline
 
 pytest.importorskip("kfp", reason="needs the extra kfp")
 
-from tests.orchestrators.kubeflow_cluster import Cluster, StepFailed
+from tests.orchestrators.kubeflow_cluster import Cluster
 
 SOURCE = """
 import helper
@@ -112,12 +112,6 @@ def check_walk(root: Path, job: dict[str, Any]) -> None:
     assert prediction.numpy().tolist() == [[6.0]]
 
 
-def test_walks_from_the_compiled_file_to_a_pushed_model(examples: str, tmp_path: Path) -> None:
-    module_file = write_code(tmp_path / "code")
-    pipeline = build(tmp_path, examples, tmp_path / "serving", module_file=module_file)
-    check_walk(tmp_path, compile_job(pipeline, tmp_path, schema_2_1=False, **VALUES))
-
-
 @pytest.mark.slow
 def test_walks_with_an_import_path_and_the_newer_schema(
     examples: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -126,21 +120,3 @@ def test_walks_with_an_import_path_and_the_newer_schema(
     monkeypatch.syspath_prepend(str(tmp_path / "code"))
     pipeline = build(tmp_path, examples, tmp_path / "serving", run_fn="trainer.run_fn")
     check_walk(tmp_path, compile_job(pipeline, tmp_path, schema_2_1=True, **VALUES))
-
-
-@pytest.mark.slow
-def test_failing_step_stops_the_pipeline(examples: str, tmp_path: Path) -> None:
-    source = """
-    def run_fn(fn_args):
-        export(fn_args.serving_model_dir)
-        raise ValueError("loss is not finite")
-    """
-    pipeline = small_pipeline.build(
-        tmp_path, examples, module_file=helpers.write_module(tmp_path, source)
-    )
-    job = compile_job(pipeline, tmp_path, schema_2_1=True)
-    cluster = Cluster(tmp_path / "small")
-    with pytest.raises(StepFailed, match="loss is not finite"):
-        cluster.run(job)
-    assert not list(tmp_path.glob("small/tasks/*/model/*"))
-    assert not list(tmp_path.glob("small/tasks/*/executor_output.json"))

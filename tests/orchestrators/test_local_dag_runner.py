@@ -6,13 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tfx import v1 as tfx
-from tfx.dsl.compiler.compiler import Compiler
-from tfx.orchestration.portable.runtime_parameter_utils import substitute_runtime_parameter
 
-from generic_trainer import GenericTrainer, ServingContract
-from generic_trainer.errors import ModelValidationError, TrainingError
+from generic_trainer import GenericTrainer
 from tests import helpers
 from tests.orchestrators import small_pipeline
 from tests.orchestrators.small_pipeline import PLAIN, Store, run_local
@@ -82,74 +78,3 @@ def test_inputs_arrive_and_metrics_reach_the_store(examples: str, tmp_path: Path
     assert model.custom_properties["train/loss"].double_value == 0.25
     assert model.custom_properties["train/gradient"].string_value == "inf"
     assert Path(model.uri, "Format-Serving", "saved_model.pb").exists()
-
-
-def test_runtime_parameters_are_given_when_the_pipeline_runs(examples: str, tmp_path: Path) -> None:
-    def parameter(name: str, default: str | None = None) -> Any:
-        return tfx.dsl.experimental.RuntimeParameter(name=name, ptype=str, default=default)
-
-    pipeline = small_pipeline.build(
-        tmp_path,
-        examples,
-        module_file=parameter("the-module", default=helpers.write_module(tmp_path, ECHO)),
-        train_args=parameter("the-train-args", default='{"num_steps": 3}'),
-        eval_args=parameter("the-eval-args", default='{"num_steps": 4}'),
-        custom_config=parameter("the-config"),
-    )
-    compiled = Compiler().compile(pipeline)
-    values = {"the-train-args": '{"num_steps": 5}', "the-config": '{"units": 16}'}
-    substitute_runtime_parameter(compiled, values)
-    tfx.orchestration.LocalDagRunner().run_with_ir(compiled)
-    echo = echo_of(tmp_path)
-    assert (echo["train_steps"], echo["eval_steps"]) == (5, 4)
-    assert echo["custom_config"] == {"units": 16}
-
-
-def test_failing_run_fn_leaves_no_model_and_keeps_its_log(examples: str, tmp_path: Path) -> None:
-    source = """
-    def run_fn(fn_args):
-        print("about to fail")
-        export(fn_args.serving_model_dir)
-        raise ValueError("loss is not finite")
-    """
-    module_file = helpers.write_module(tmp_path, source)
-    with pytest.raises(TrainingError, match="loss is not finite"):
-        run_local(tmp_path, examples, module_file=module_file)
-    store = Store(tmp_path)
-    assert store.trainer_runs() == ["FAILED"]
-    assert store.models() == []
-    (log,) = tmp_path.glob("small/GenericTrainer/model_run/*.failed/training.log")
-    assert "about to fail" in log.read_text()
-
-
-@pytest.mark.slow
-def test_a_run_with_a_corrected_contract_publishes_what_was_trained(
-    examples: str, tmp_path: Path
-) -> None:
-    source = """
-    def run_fn(fn_args):
-        print("trained")
-        export(fn_args.serving_model_dir)
-    """
-    module_file = helpers.write_module(tmp_path, source)
-
-    def run(contract: ServingContract) -> None:
-        source = small_pipeline.imported_examples(examples)
-        trainer = GenericTrainer(
-            examples=source.outputs["result"], module_file=module_file, contract=contract
-        )
-        pusher = small_pipeline.pusher(trainer, tmp_path / "serving")
-        nodes = [source, trainer, pusher]
-        tfx.orchestration.LocalDagRunner().run(small_pipeline.of_nodes(tmp_path, nodes))
-
-    with pytest.raises(ModelValidationError, match="'predict'"):
-        run(ServingContract(signatures=("predict",)))
-    (failed,) = tmp_path.glob("small/GenericTrainer/model_run/*.failed")
-    run(ServingContract())
-    store = Store(tmp_path)
-    assert store.trainer_runs() == ["FAILED", "COMPLETE"]
-    (model,) = store.models()
-    assert model.custom_properties["trained_in"].string_value == str(failed)
-    (log,) = tmp_path.glob("small/GenericTrainer/model_run/*/training.log")
-    assert log.read_text().count("trained\n") == 1
-    assert len(list(tmp_path.glob("serving/*/saved_model.pb"))) == 1

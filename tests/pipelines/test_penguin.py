@@ -13,6 +13,8 @@ from pipelines import run_local
 from pipelines._summary import first_penguin, predict
 from tests.pipelines.penguin_run import PenguinRun, run_penguin, with_output
 
+pytestmark = pytest.mark.slow
+
 SPECIES = [b"Adelie", b"Chinstrap", b"Gentoo"]
 STAGES = [
     "CsvExampleGen",
