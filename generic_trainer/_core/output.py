@@ -13,6 +13,7 @@ import contextlib
 import io
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -29,9 +30,9 @@ from generic_trainer._core.scratch import ScratchFolder
 _LOGGERS_WITH_HANDLERS = ("", "absl", "tensorflow")
 _FORMAT = "%(levelname).1s %(asctime)s %(name)s: %(message)s"
 # Libraries whose progress messages no user of a trainer can act on; their warnings are shown.
-_QUIET = tuple(
-    f"/site-packages/{name}/"
-    for name in ("apache_beam", "tensorflow_model_analysis", "tensorflow_transform", "tfx_bsl")
+_QUIET = re.compile(
+    "/site-packages/(apache_beam|tensorflow/python/saved_model|tensorflow_model_analysis|"
+    "tensorflow_transform|tfx|tfx_bsl)/"
 )
 _STDERR_NAMES = ("<stderr>", "stderr")  # Python's own, a notebook's
 _STANDARD = (1, 2)
@@ -270,10 +271,7 @@ def _writes_to_stderr(handler: logging.Handler) -> bool:
 def _stream_handlers() -> list[logging.Handler]:
     progress = logging.StreamHandler(sys.stdout)
     progress.addFilter(
-        lambda record: (
-            record.levelno < logging.WARNING
-            and not any(folder in record.pathname for folder in _QUIET)
-        )
+        lambda record: record.levelno < logging.WARNING and not _QUIET.search(record.pathname)
     )
     problems = logging.StreamHandler(sys.stderr)
     problems.setLevel(logging.WARNING)

@@ -63,6 +63,7 @@ def _run(options: argparse.Namespace) -> int:
         --output DIR: directory of models and logs
         --dry-run: train two steps on ten examples of each split, export and check, and keep nothing
         --json: print the outcome as one line of JSON, the last line
+        --verbose: also show what TensorFlow's C++ code says below the level of errors
         --examples DIR: output of an ExampleGen or Transform: Split-*/; or a .csv file, of which
             every third row is for evaluation
         --train GLOB: TFRecords of tf.Examples to train on, or a .csv file
@@ -167,8 +168,8 @@ def _request(
     hyperparameters = _hyperparameters(options.hyperparameters)
     contract = ServingContract.from_yaml(options.contract) if options.contract else None
 
-    # Hide import messages of TensorFlow and Google's clients.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    # Hide what TensorFlow's C++ code and Google's clients say: nobody can act on it.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if options.verbose else "2")
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"google\.")
     import tensorflow as tf
 

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import importlib.util
 import json
+import logging
 import os
 import re
 import shutil
@@ -33,6 +34,7 @@ from generic_trainer.validation._report import ValidationReport
 _RUNNER = "generic_trainer.validation._runner"
 _KILL_TIMEOUT_S = 30.0
 _ADVISORY_TIMEOUT_S = 6.0  # beyond `probe_s`, after which no call begins
+_TELL_EVERY_S = 5.0
 _LAST_WORDS_BYTES = 2000
 # Needs of programs and libraries, and settings that change the results of TensorFlow and Keras.
 # TF_ alone would not do: Terraform keeps passwords and tokens in variables that begin so.
@@ -41,6 +43,8 @@ _KEPT_VARIABLES = re.compile(
     r"(KERAS|KMP|MALLOC|MKL|OMP|ONEDNN|DNNL|XLA)_\w+|PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION|"
     r"TF_(CPP|CPU|DETERMINISTIC|DISABLE|ENABLE|MKL|NUM|ONEDNN|USE|XLA)_\w+"
 )
+
+_logger = logging.getLogger(__name__)
 
 
 def validate_saved_model(
@@ -173,7 +177,7 @@ class Checker(contextlib.AbstractContextManager["Checker"]):
         """Takes the events of a process; returns False if it is silent for too long."""
         unread = b""
         while not partial.complete:
-            if not wait([events.fileno()], self._limit_s(partial)):
+            if not self._answers(partial, events):
                 return False
             part = events.read(1 << 16)
             if not part:
@@ -182,6 +186,16 @@ class Checker(contextlib.AbstractContextManager["Checker"]):
             for line in lines:
                 partial.take(json.loads(line))
         return True
+
+    def _answers(self, partial: PartialReport, events: IO[bytes]) -> bool:
+        """Waits for an event; names a check that takes long, so that a user sees what goes on."""
+        left_s = self._limit_s(partial)
+        while left_s > 0:
+            if wait([events.fileno()], min(left_s, _TELL_EVERY_S)):
+                return True
+            left_s -= _TELL_EVERY_S
+            _logger.info("Still checking: %s", partial.checking or "the model is being opened")
+        return False
 
     def _limit_s(self, partial: PartialReport) -> float:
         """Returns the seconds that the check that runs now may take."""

@@ -172,3 +172,18 @@ def test_descriptors_and_processes_are_as_before(tmp_path: Path) -> None:
             print(1 / 0 if fails else "")
     assert held() == before
     assert (tmp_path / "training.log").read_text() == "kept\n\nkept\n"
+
+
+def test_progress_messages_of_libraries_are_left_out(tmp_path: Path) -> None:
+    body = """
+    import logging
+    for library in ("tfx", "tfx_bsl/coders", "tensorflow/python/saved_model", "other", "tfxs"):
+        for level in (logging.INFO, logging.WARNING):
+            path = f"/opt/lib/site-packages/{library}/module.py"
+            record = logging.LogRecord("absl", level, path, 1, f"{library} {level}", (), None)
+            logging.getLogger("absl").handle(record)
+    """
+    done, kept = run(tmp_path, body)
+    shown = {line.split(": ")[1] for line in done.stdout.splitlines()}
+    assert shown == {"other 20", "tfxs 20"}, done.stderr
+    assert len(done.stderr.splitlines()) == 5 and "tfx 20" not in kept

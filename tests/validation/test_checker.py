@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import signal
 import subprocess
@@ -146,12 +147,15 @@ def test_a_loop_without_end_for_an_empty_batch_is_a_warning(
     assert report["session"].status == "pass"
 
 
-def test_a_loop_without_end_is_a_failed_check(tmp_path: Path) -> None:
+def test_a_loop_without_end_is_a_failed_check(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = _without_end(tmp_path / "1")
-    with Checker(timeout_s=10) as impatient:
+    with Checker(timeout_s=10) as impatient, caplog.at_level(logging.INFO):
         report = impatient.validate(str(folder))
         assert [result.name for result in report.failures] == ["scores"]
         assert "10 s" in report["scores"].message
+        assert "Still checking: scores" in caplog.messages  # a user sees what goes on meanwhile
 
 
 def test_memory_without_end_is_a_failed_check(tmp_path: Path, good_model: Path) -> None:
