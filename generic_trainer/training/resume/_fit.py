@@ -88,6 +88,7 @@ class _TrainFunction:
         iterator: gives the batches of the current epoch.
         consumed: the number of batches that were taken from it.
         replays: whether this is a replay.
+        is_over: whether it replays a fit that had ended.
     """
 
     def __init__(
@@ -99,13 +100,15 @@ class _TrainFunction:
         self.function, self._is_past_the_end, self._give_up = function, is_past_the_end, give_up
         self.iterator: Any = None
         self.consumed = 0
-        self.replays = self._has_read = self._reads_all = False
+        self.replays = self.is_over = self._has_read = self._reads_all = False
         self._logs: Any = None
 
     def __call__(self, iterator: Any) -> Any:
         if iterator is not self.iterator:
             self.iterator, self.consumed = iterator, 0
-            self._reads_all = self.replays and shuffles_within_a_pass(iterator)
+            self._reads_all = self.replays and shuffles_within_a_pass(
+                iterator, is_over=self.is_over
+            )
         if self.replays and self._is_past_the_end():
             raise tf.errors.OutOfRangeError(None, None, "End of sequence")
         self._has_read = not self.replays or self._logs is None
@@ -308,7 +311,7 @@ class Resume(tf.keras.callbacks.Callback):
                 position.steps,
                 saved.path,
             )
-        self._replay, self._train.replays = saved, True
+        self._replay, self._train.replays, self._train.is_over = saved, True, position.done
         self._muting.enter_context(_muted(self))
 
     def _is_past_the_end(self) -> bool:

@@ -225,15 +225,20 @@ def take_position(iterator: Any, batches: int, consumed: int, *, is_last: bool) 
         return lambda directory: None
 
 
-def shuffles_within_a_pass(iterator: Any) -> bool:
-    """Returns whether one pass through a dataset draws several seeds, as after `repeat(2)`.
+def shuffles_within_a_pass(iterator: Any, *, is_over: bool) -> bool:
+    """Returns whether a replayed pass has drawn several seeds, which passes after it continue.
 
-    A shuffle draws one with the first element, and another whenever its data are repeated.
+    A shuffle draws one with the first element, and another whenever its data are repeated, as
+    after `repeat(2)`.
+
+    Args:
+        iterator: of the pass.
+        is_over: whether the fit had ended: then another fit may begin a pass after an endless one.
     """
     if not isinstance(iterator, tf.data.Iterator):
         return False
     dataset = internals.TF_ITERATOR_DATASET.of(iterator)
-    if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:  # the only pass
+    if dataset.cardinality() == tf.data.INFINITE_CARDINALITY and not is_over:  # the only pass
         return False
     kinds = " ".join(node.op for node in _nodes(iterator))
     return "Shuffle" in kinds and "Repeat" in kinds

@@ -132,13 +132,12 @@ def trained(
     keras.backend.clear_session()
     keras.utils.set_random_seed(1)
     model, data = KINDS[kind](keras), arguments.pop("data", None) or batches()
-    first = model.fit(
-        data, verbose=0, callbacks=callbacks(package, directory, end), **{"epochs": 2, **arguments}
-    )
+    arguments = {"epochs": 2, "verbose": 0, **arguments}
+    first = model.fit(data, callbacks=callbacks(package, directory, end), **arguments)
     losses = first.history["loss"]
     if second >= 0:
         fine = callbacks(package, directory, second, name="fine_tuning")
-        losses = losses + model.fit(data, epochs=2, verbose=0, callbacks=fine).history["loss"]
+        losses = losses + model.fit(data, callbacks=fine, **arguments).history["loss"]
     return values(model), losses
 
 
@@ -234,6 +233,25 @@ def test_data_that_are_shuffled_more_than_once_in_an_epoch(tmp_path: Path, packa
     with pytest.raises(Ended):
         trained(package, "plain", tmp_path / "ended", 5, data=data())
     assert trained(package, "plain", tmp_path / "ended", data=data()) == straight
+
+
+@PACKAGES
+def test_a_second_fit_shuffles_endless_data_as_without_the_interruption(
+    tmp_path: Path, package: str
+) -> None:
+    def data() -> tf.data.Dataset:
+        options = tf.data.Options()  # what is read ahead may draw a seed, or not yet
+        options.experimental_optimization.inject_prefetch = False
+        return batches().unbatch().shuffle(12, seed=4).repeat().batch(2).with_options(options)
+
+    arguments: dict[str, Any] = {"steps_per_epoch": 4}
+    straight = trained(package, "plain", tmp_path / "straight", second=0, data=data(), **arguments)
+    with pytest.raises(Ended):
+        trained(package, "plain", tmp_path / "ended", second=1, data=data(), **arguments)
+    for path in (tmp_path / "ended" / "fine_tuning").glob("step-*"):
+        path.rename(tmp_path / path.name)  # so that the second fit begins anew
+    found = trained(package, "plain", tmp_path / "ended", second=0, data=data(), **arguments)
+    assert found == straight
 
 
 @PACKAGES

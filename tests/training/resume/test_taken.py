@@ -111,7 +111,8 @@ def test_passes_after_the_restored_one_are_shuffled_as_without_it(
         return rows.batch(3).prefetch(prefetched)
 
     def after(dataset: tf.data.Dataset, iterator: Any) -> list[Any]:
-        rests = (iterator, *(iter(dataset) for _ in range(2)))
+        # An endless pass reads ahead, and draws seeds meanwhile: passes beside it may differ.
+        rests = (iterator, *(iter(dataset) for _ in range(2 * (kind != "repeated"))))
         return [[batch.numpy().tolist() for batch in itertools.islice(rest, 9)] for rest in rests]
 
     undisturbed, resumed = passes(), passes()
