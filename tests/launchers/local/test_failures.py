@@ -164,7 +164,7 @@ def test_a_program_that_run_fn_waits_for_is_a_sign_of_life(run: Run) -> None:
 
 
 def test_time_limit_shows_the_stack(run: Run) -> None:
-    with pytest.raises(WorkerHangError, match=r"timeout_s=4\.0") as caught:
+    with pytest.raises(WorkerHangError, match="timeout_s=4 ") as caught:
         run("def run_fn(fn_args):\n    while True:\n        pass", timeout_s=4.0)
     assert "in run_fn" in str(caught.value)
 
