@@ -15,6 +15,12 @@ from tests import kept_servers
 from tests.house import ROOT
 from tests.launchers import engines
 
+# Files of default tests that take minutes, and whose tests may run in any process.
+SHARE_NOTHING = {
+    f"tests/training/resume/test_{name}.py"
+    for name in ("exactness", "other_callbacks", "resume_callbacks")
+}
+
 # Before TensorFlow is imported: its start-up chatter would hide what a test has to say.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # What one test has parsed is not what another one reads, and nothing of it is for the user.
@@ -72,16 +78,23 @@ def changed_rooms(tag: str) -> set[str]:
 
 @pytest.hookimpl(optionalhook=True)  # pytest-xdist may be switched off
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Has one process run all tests of Ray: two clusters at once do not come up on two cores.
+    """Says which tests stay in one process; see the Makefile.
 
-    What `--dist loadgroup` is for does not work with pytest 9.2 and pytest-xdist 3.8.
+    All slow tests of Ray do: two clusters at once do not come up on two cores. Of default tests,
+    those of a file do, but for files that take minutes and share nothing: the other processes would
+    wait for their end. What `--dist loadgroup` is for does not work with pytest 9.2 and
+    pytest-xdist 3.8.
     """
-    if config.getoption("dist") != "loadscope":
+    dist = config.getoption("dist")
+    if dist not in ("loadfile", "loadscope"):
         return None
     from xdist.scheduler import LoadScopeScheduling
 
-    class RayTogether(LoadScopeScheduling):
+    class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "ray" if "ray" in nodeid.lower() else nodeid
+            if dist == "loadscope":
+                return "ray" if "ray" in nodeid.lower() else nodeid
+            file = nodeid.partition("::")[0]
+            return nodeid if file in SHARE_NOTHING else file
 
-    return RayTogether(config, log)
+    return Scheduling(config, log)
