@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import mmap
 import os
-from pathlib import Path
 from typing import Any
 
 from generic_trainer._core.files import gfile
 from generic_trainer._core.protos import load_schema
 from generic_trainer._core.tfx_names import RAW_EXAMPLES, RAW_SCHEMA, TRANSFORMED_SCHEMA
-from generic_trainer.errors import DataError, ModuleFileError
+from generic_trainer.errors import DataError
 from generic_trainer.launchers import TrainingRequest
-from generic_trainer.user_code import imported_packages
 from generic_trainer.validation import ServingContract
-
-# The library that every library of TensorFlow ops is linked with.
-_TENSORFLOW_LIBRARY = b"libtensorflow_framework"
 
 
 def derived_contract(request: TrainingRequest) -> ServingContract:
     """Returns the contract of the run, completed from its inputs.
 
     Fields that the user's contract leaves empty come from elsewhere: eval examples, their
-    statistics, the schema, the base model and the eval config from the component's inputs,
-    consumers from the pipeline, and libraries of ops from the imports of the user's code.
+    statistics, the schema, the base model and the eval config from the component's inputs, and
+    consumers from the pipeline.
 
     Behind Transform the examples are the raw ones, because Evaluator and servers send those: the
     examples that the transform graph was made from, or the extra input `raw_examples`.
@@ -45,7 +38,6 @@ def derived_contract(request: TrainingRequest) -> ServingContract:
         "base_model": request.base_model,
         "eval_config": request.eval_config,
         "consumers": request.consumers,
-        "op_libraries": _op_libraries(request),
     }
     return dataclasses.replace(
         contract, **{name: value for name, value in derived.items() if not getattr(contract, name)}
@@ -94,33 +86,3 @@ def _schema(request: TrainingRequest) -> str | None:
     if request.transform_graph_path is not None:
         return os.path.join(request.transform_graph_path, RAW_SCHEMA)
     return request.schema_path
-
-
-def _op_libraries(request: TrainingRequest) -> tuple[str, ...]:
-    """Returns the imported packages that contain a shared library linked with TensorFlow's.
-
-    The checks import them only if the model has an op that TensorFlow does not know.
-    """
-    try:
-        names = imported_packages(request.user_code)
-    except ModuleFileError:  # the bundle of a run that packed it for itself, and has ended
-        return ()
-    return tuple(name for name in sorted(names - {"tensorflow"}) if _may_register_ops(name))
-
-
-def _may_register_ops(package: str) -> bool:
-    try:
-        spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):  # a module that code has created by hand
-        return False
-    folders = spec.submodule_search_locations if spec is not None else None
-    libraries = (path for folder in folders or () for path in Path(folder).rglob("*.so"))
-    return any(_is_linked_with_tensorflow(path) for path in libraries)
-
-
-def _is_linked_with_tensorflow(library: Path) -> bool:
-    try:
-        with open(library, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
-            return data.find(_TENSORFLOW_LIBRARY) >= 0
-    except (OSError, ValueError):  # it is empty, or a dangling link
-        return False

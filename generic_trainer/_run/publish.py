@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Callable
+from typing import Any
 
 from generic_trainer._core.files import (
     copy_tree,
@@ -34,12 +34,13 @@ from generic_trainer._run.store import (
     KeptExport,
     delete_checkpoints,
     find_kept_export,
+    only_logged,
     read_facts,
     sizes_below,
     take_estimator_export,
     write_facts,
 )
-from generic_trainer.errors import ConfigurationError, ExportError, ModelValidationError
+from generic_trainer.errors import ConfigurationError, ExportError
 from generic_trainer.launchers import Job, TrainingRequest
 from generic_trainer.user_code import UserCode
 from generic_trainer.validation import (
@@ -59,20 +60,17 @@ _logger = logging.getLogger(__name__)
 @file_errors_as(ExportError, "The exported model could not be checked")
 def check_export(
     request: TrainingRequest,
-    exported: str,
     contract: ServingContract,
     checker: Checker,
-    *,
-    rejected: str,
+    kept: KeptExport | None = None,
 ) -> ValidationReport:
     """Checks an export, and writes the report into the ModelRun.
 
     Args:
         request: the run.
-        exported: the directory of its exports, such as the staging directory.
         contract: the requirements.
         checker: the process that runs the checks.
-        rejected: the directory of the exports if they fail, for the report.
+        kept: the export of an earlier run; None for the run's own, in its staging directory.
 
     Returns:
         The outcome of the checks, all passed.
@@ -81,6 +79,15 @@ def check_export(
         ExportError: nothing was exported, or a disk is full.
         ModelValidationError: the export failed the checks.
     """
+    exported, rejected = request.staging_dir, request.rejected_export_dir
+    subject = "The exported model"
+    if kept is not None:
+        exported = rejected = kept.export_dir
+        subject = (
+            f"The export in {kept.directory}, which this run checked instead of training (correct "
+            f"the contract, repair it with `generic-trainer publish {kept.directory} "
+            "--module-file`, or delete that directory to train again),"
+        )
     model = os.path.join(exported, SERVING_MODEL_DIR)
     if not gfile().exists(model):
         raise ExportError(
@@ -96,12 +103,11 @@ def check_export(
     note(phase="checks")
     _logger.info("Checking the exported model")
     report = checker.validate(model, contract)
-    rests_in = os.path.join(request.model_dir if report.passed else rejected, SERVING_MODEL_DIR)
-    report = dataclasses.replace(report, model_dir=rests_in)
-    write_report(report, request.model_run_dir, run=about_run(request))
+    report = _moved(report, request.model_dir if report.passed else rejected)
+    write_report(report, request)
     for warning in report.warnings:
         _logger.warning("%s: %s → %s", warning.name, warning.message, warning.remedy)
-    require_passed(report, "The exported model")
+    require_passed(report, subject)
     _logger.info("%s; the report is in %s", report.summary(), request.model_run_dir)
     return report
 
@@ -125,42 +131,31 @@ def publish(request: TrainingRequest, exported: str, report: ValidationReport) -
     """
     note(phase="publishing")
     manifest_hash = write_manifest(os.path.join(exported, SERVING_MODEL_DIR), report)
-    report = dataclasses.replace(report, facts={**report.facts, "manifest_sha256": manifest_hash})
+    report = _moved(report, request.model_dir, manifest_sha256=manifest_hash)
     names = sorted(name.rstrip("/") for name in gfile().listdir(exported))
     for name in sorted(names, key=lambda name: name == SERVING_MODEL_DIR):
         publish_tree(os.path.join(exported, name), os.path.join(request.model_dir, name))
-    try:
+    with only_logged("The empty directory of the export could not be deleted"):
         delete_tree(exported)
-    except Exception as error:  # the model is published: nothing after that fails the run
-        _logger.warning("The empty directory %s could not be deleted: %s", exported, error)
     if not request.model_dir.startswith(request.scratch_dir):  # as in a dry run
-        _logger.info(
-            "Published the model in %s", os.path.join(request.model_dir, SERVING_MODEL_DIR)
-        )
+        _logger.info("Published the model in %s", report.model_dir)
     return report
 
 
-def write_report(report: ValidationReport, directory: str, *, run: str = "") -> None:
-    """Writes a report into the directory of a ModelRun, with the examples that it refers to.
-
-    Args:
-        report: the outcome of the checks.
-        directory: of the ModelRun.
-        run: the page's sections about the run, as HTML.
-    """
-    pages = {REPORT_FILE: report.to_html(run)} if run else {}
-    for name, text in {**report.files, **pages}.items():
-        with gfile().GFile(os.path.join(directory, name), "w") as file:
+def write_report(report: ValidationReport, request: TrainingRequest) -> None:
+    """Writes a report into the ModelRun, with the course of the run and the failing examples."""
+    run = ""
+    with only_logged("The report omits the course of the run"):  # damaged files, for example
+        run = run_sections(request)
+    for name, text in {**report.files, REPORT_FILE: report.to_html(run)}.items():
+        with gfile().GFile(os.path.join(request.model_run_dir, name), "w") as file:
             file.write(text)
 
 
-def about_run(request: TrainingRequest) -> str:
-    """Returns the sections of the report's page about the run, as HTML."""
-    try:
-        return run_sections(request)
-    except Exception:  # damaged files, for example: they do not fail a good model
-        _logger.warning("The report omits the course of the run", exc_info=True)
-        return ""
+def _moved(report: ValidationReport, exported: str, **facts: Any) -> ValidationReport:
+    """Returns a report with further facts, on the model in another directory of exports."""
+    model = os.path.join(exported, SERVING_MODEL_DIR)
+    return dataclasses.replace(report, model_dir=model, facts={**report.facts, **facts})
 
 
 # ---- exports that were kept ----------------------------------------------------------------------
@@ -194,18 +189,7 @@ def publish_kept_export(request: TrainingRequest, checker: Checker) -> Validatio
             "its last check. Checking its export again. To train again, delete that directory.",
             kept.directory,
         )
-        contract, exported = derived_contract(request), kept.export_dir
-        try:
-            report = check_export(request, exported, contract, checker, rejected=exported)
-        except ModelValidationError as error:
-            raise ModelValidationError(
-                f"{error}\nThis run did not train: it checked the export in {kept.directory}, "
-                "which does not meet the present requirements either. Correct the contract, repair "
-                f"the export with `generic-trainer publish {kept.directory} --module-file`, or "
-                "delete that directory to train again.",
-                path=error.path,
-                report=error.report,
-            ) from error
+        report = check_export(request, derived_contract(request), checker, kept)
         return publish_from(kept, request, report)
 
 
@@ -226,29 +210,28 @@ def publish_from(
     Raises:
         ExportError: it cannot be published.
     """
-    report = dataclasses.replace(
-        report,
-        model_dir=os.path.join(request.model_dir, SERVING_MODEL_DIR),
-        facts={**report.facts, "trained_in": kept.directory},
+    report = publish(
+        request, kept.export_dir, _moved(report, request.model_dir, trained_in=kept.directory)
     )
-    report = publish(request, kept.export_dir, report)
-    try:
+    with only_logged("The files of the failed run could not be moved"):
         for name in gfile().listdir(kept.directory):
             if name == RUN_FILE or is_report_file(name):
                 gfile().remove(os.path.join(kept.directory, name))
         move_aside(kept.directory, request.model_run_dir)
-        write_report(report, request.model_run_dir, run=about_run(request))
+        write_report(report, request)
         delete_tree(kept.directory)
-    except Exception as error:  # the model is published: nothing after that fails the run
-        _logger.warning("The files of %s could not be moved: %s", kept.directory, error)
     failed = dataclasses.replace(request, model_run_dir=kept.directory)
     for key in kept.run_keys:
         delete_checkpoints(failed.checkpoint_dir_of(key))
     return report
 
 
-def kept_job(directory: str, scratch_dir: str) -> Job:
-    """Returns the job of a failed run, with its checkpoints and a new scratch directory.
+def kept_job(directory: str, **changes: Any) -> Job:
+    """Returns the job of a failed run, with its checkpoints.
+
+    Args:
+        directory: of the failed run.
+        **changes: fields of the request, such as a new scratch directory.
 
     Raises:
         ConfigurationError: the directory holds no export that could be published.
@@ -264,17 +247,12 @@ def kept_job(directory: str, scratch_dir: str) -> Job:
             "checks and publishes this export without this command.",
             path=path,
         ) from error
-    request = dataclasses.replace(job.request, model_run_dir=directory, scratch_dir=scratch_dir)
+    request = dataclasses.replace(job.request, model_run_dir=directory, **changes)
     return dataclasses.replace(job, request=request)
 
 
 def check_again(
-    kept: KeptExport,
-    job: Job,
-    checker: Checker,
-    *,
-    contract: ServingContract | None = None,
-    repair: Callable[[str], UserCode] | None = None,
+    kept: KeptExport, job: Job, checker: Checker, *, repaired: UserCode | None = None
 ) -> tuple[KeptExport, ValidationReport]:
     """Checks a kept export once more, and replaces it by a repaired one that passes.
 
@@ -282,9 +260,7 @@ def check_again(
         kept: the export.
         job: its job, of `kept_job`.
         checker: the process that runs the checks.
-        contract: the requirements, instead of the pipeline's contract.
-        repair: packs, into a directory, a module whose `export_fn` exports again from the run's
-            checkpoint.
+        repaired: a module whose `export_fn` exports again from the run's checkpoint.
 
     Returns:
         The record of the export, and the report, which is also written beside it.
@@ -294,29 +270,30 @@ def check_again(
         TrainingError: `export_fn` raised.
         DataError: the inputs of the run are gone.
     """
-    request, exported, keys = job.request, kept.export_dir, kept.run_keys
-    if contract is not None:
-        request = dataclasses.replace(request, contract=contract)
-    if repair is not None:
-        request = dataclasses.replace(request, user_code=repair(request.scratch_dir))
+    request, exported = job.request, kept.export_dir
+    if repaired is not None:
+        request = dataclasses.replace(request, user_code=repaired)
         exported = os.path.join(request.scratch_dir, _REPAIRED_DIR)
         if not export_alone(dataclasses.replace(job, request=request), exported):
             raise ConfigurationError(
-                f"{request.user_code.module} has no export_fn(fn_args): expected a function that "
+                f"{repaired.module} has no export_fn(fn_args): expected a function that "
                 "builds the model, reads the checkpoint of fn_args.checkpoint_dir (see "
                 "generic_trainer.training.restore_weights) and exports to fn_args."
             )
-        keys = tuple(dict.fromkeys([*keys, run_key(request, job.distribution.env).digest]))
     report = checker.validate(os.path.join(exported, SERVING_MODEL_DIR), derived_contract(request))
-    report = dataclasses.replace(report, model_dir=os.path.join(kept.export_dir, SERVING_MODEL_DIR))
-    write_report(report, kept.directory)
-    if not report.passed or repair is None:
-        return kept, report
-    _replace(kept, exported)
-    kept = dataclasses.replace(kept, run_keys=keys, files=sizes_below(kept.export_dir))
-    kept.write(kept.directory)
-    for key in keys:
-        write_facts(request.checkpoint_dir_of(key), kept_in=kept.directory)
+    report = _moved(report, kept.export_dir)
+    write_report(report, request)
+    if report.passed and repaired is not None:
+        _replace(kept, exported)
+        key = run_key(request, job.distribution.env).digest
+        kept = dataclasses.replace(
+            kept,
+            run_keys=tuple(dict.fromkeys([*kept.run_keys, key])),
+            files=sizes_below(kept.export_dir),
+        )
+        kept.write(kept.directory)
+        for key in kept.run_keys:
+            write_facts(request.checkpoint_dir_of(key), kept_in=kept.directory)
     return kept, report
 
 

@@ -38,23 +38,45 @@ def rehearse(job: Job, contract: ServingContract, checker: Checker) -> None:
         TrainingError: `export_fn` raised, and the contract asks for a rehearsal.
         WorkerLostError: this process is being stopped.
     """
-    if contract.rehearse:
-        # The module may import `export_fn`, which only a process that imports the module finds out.
-        report = _export_of_export_fn(job, contract, checker)
-        if report is None:
-            _logger.warning(
-                "The contract asks for a rehearsal, but %s has no export_fn(fn_args): skipping the "
-                "rehearsal",
-                job.request.user_code.module,
-            )
-        else:
-            require_passed(report, "The untrained export")
-    elif (
-        contract.rehearse is None
-        and contract.format != "any"
-        and defines_function(job.request.user_code, _EXPORT_FN)
-    ):
-        _rehearse_by_default(job, _of_any_size(contract), checker)
+    is_asked_for, code = contract.rehearse, job.request.user_code
+    if is_asked_for is False or (is_asked_for is None and contract.format == "any"):
+        return
+    # A module may import its `export_fn`, which only a process that imports the module finds out.
+    if is_asked_for is None and not defines_function(code, _EXPORT_FN):
+        return
+    _logger.info("Rehearsing: %s exports untrained weights", _EXPORT_FN)
+    directory = os.path.join(job.request.scratch_dir, _REHEARSAL_DIR)
+    try:
+        if not export_alone(job, directory, timeout_s=None if is_asked_for else _TIMEOUT_S):
+            if is_asked_for:
+                _logger.warning(
+                    "The contract asks for a rehearsal, but %s has no export_fn(fn_args): skipping "
+                    "the rehearsal",
+                    code.module,
+                )
+            return
+        required = contract if is_asked_for else _of_any_size(contract)
+        report = checker.validate(os.path.join(directory, SERVING_MODEL_DIR), required)
+    except GenericTrainerError as error:
+        if is_asked_for or isinstance(error, WorkerLostError):
+            raise
+        _logger.warning(
+            "export_fn cannot export untrained weights, so its export is checked only after the "
+            "training: %s",
+            error,
+        )
+        return
+    if is_asked_for:
+        require_passed(report, "The untrained export")
+    require_passed(
+        not_cured_by_training(report),
+        "The untrained export, in ways that training cannot change "
+        "(ServingContract(rehearse=False) skips the rehearsal),",
+    )
+    if not report.passed:
+        _logger.warning(
+            "The untrained export fails checks that training may cure: %s", report.summary()
+        )
 
 
 def not_cured_by_training(report: ValidationReport) -> ValidationReport:
@@ -98,42 +120,6 @@ def export_alone(job: Job, directory: str, *, timeout_s: float | None = None) ->
         alone = Distribution(launcher="local", env=job.distribution.env, timeout_s=timeout_s)
         launch(dataclasses.replace(job, distribution=alone, export_fn_dir=directory))
     return os.path.exists(directory)
-
-
-def _rehearse_by_default(job: Job, contract: ServingContract, checker: Checker) -> None:
-    """Rejects an export of `export_fn` for failures that training cannot change."""
-    try:
-        report = _export_of_export_fn(job, contract, checker, timeout_s=_TIMEOUT_S)
-    except WorkerLostError:
-        raise
-    except GenericTrainerError as error:
-        _logger.warning(
-            "export_fn cannot export untrained weights, so its export is checked only after the "
-            "training: %s",
-            error,
-        )
-        return
-    if report is None:
-        return
-    require_passed(
-        not_cured_by_training(report),
-        "The untrained export, in ways that training cannot change "
-        "(ServingContract(rehearse=False) skips the rehearsal),",
-    )
-    if not report.passed:
-        _logger.warning(
-            "The untrained export fails checks that training may cure: %s", report.summary()
-        )
-
-
-def _export_of_export_fn(
-    job: Job, contract: ServingContract, checker: Checker, *, timeout_s: float | None = None
-) -> ValidationReport | None:
-    _logger.info("Rehearsing: %s exports untrained weights", _EXPORT_FN)
-    directory = os.path.join(job.request.scratch_dir, _REHEARSAL_DIR)
-    if not export_alone(job, directory, timeout_s=timeout_s):
-        return None
-    return checker.validate(os.path.join(directory, SERVING_MODEL_DIR), contract)
 
 
 def _of_any_size(contract: ServingContract) -> ServingContract:

@@ -71,28 +71,24 @@ def _train_and_publish(job: Job) -> ValidationReport:
     contract = derived_contract(request)
     _check_eval_config(contract)
     _check_label_keys(contract)
+    preload = ("tensorflow_model_analysis",) if contract.eval_config is not None else ()
     # The checks need a process with TensorFlow; it starts up while the model trains.
-    with Checker(preload=_needed_by_checks(contract)) as checker:
+    with Checker(preload=preload) as checker:
         report = publish_kept_export(request, checker)
         if report is not None:
             return report
         rehearse(job, contract, checker)
         launch(job)
-        staging, rejected = request.staging_dir, request.rejected_export_dir
         files = None
         try:
-            report = check_export(request, staging, contract, checker, rejected=rejected)
-            files = sizes_below(staging)  # now, because publishing moves them one by one
-            report = publish(request, staging, report)
+            report = check_export(request, contract, checker)
+            files = sizes_below(request.staging_dir)  # now: publishing moves them one by one
+            report = publish(request, request.staging_dir, report)
         except Exception:
             record_export(job, files)
             raise
         delete_checkpoints(request.checkpoint_dir)
         return report
-
-
-def _needed_by_checks(contract: ServingContract) -> tuple[str, ...]:
-    return ("tensorflow_model_analysis",) if contract.eval_config is not None else ()
 
 
 def _check_eval_config(contract: ServingContract) -> None:

@@ -76,6 +76,19 @@ def write_facts(directory: str, **facts: Any) -> None:
     write_whole(os.path.join(directory, RUN_FILE), json.dumps({**known, **facts}, indent=1))
 
 
+@contextlib.contextmanager
+def only_logged(failure: str) -> Iterator[None]:
+    """Logs an error instead of raising it: the outcome of the run matters more.
+
+    Args:
+        failure: the start of the message.
+    """
+    try:
+        yield
+    except Exception as error:  # a full disk, for example: the class depends on the file system
+        _logger.warning("%s: %s: %s", failure, type(error).__name__, error, exc_info=True)
+
+
 # ---- staging and failed runs ---------------------------------------------------------------------
 
 
@@ -97,19 +110,17 @@ def own_staging(request: TrainingRequest) -> Iterator[None]:
         yield
 
 
+@only_logged("The log and the export of the failed run could not be kept")
 def keep_failed_run(request: TrainingRequest) -> None:
     """Moves log and export of a failed run aside; a failure to do so is only logged.
 
     TFX's local orchestrators delete the output directories of a failed step.
     """
-    try:
-        move_aside(request.model_run_dir, request.failed_run_dir)
-        if gfile().exists(request.staging_dir):
-            move_aside(request.staging_dir, request.rejected_export_dir)
-            delete_tree(request.staging_dir)
-        _logger.error("The log and the export of the failed run are in %s", request.failed_run_dir)
-    except Exception:  # a full disk, for example: the error of the run itself matters more
-        _logger.exception("The log and the export of the failed run could not be kept")
+    move_aside(request.model_run_dir, request.failed_run_dir)
+    if gfile().exists(request.staging_dir):
+        move_aside(request.staging_dir, request.rejected_export_dir)
+        delete_tree(request.staging_dir)
+    _logger.error("The log and the export of the failed run are in %s", request.failed_run_dir)
 
 
 def take_estimator_export(model: str, run_dir: str) -> None:
@@ -171,22 +182,17 @@ def leave_checkpoint_dir(directory: str) -> None:
             delete_tree(directory)
 
 
+@only_logged("The checkpoints of the published run could not be deleted")
 def delete_checkpoints(directory: str) -> None:
     """Deletes the checkpoints of a published run; a failure to do so is only logged.
 
     Another run of the same key may be training from them: it deletes them at its end.
     """
-    try:
-        if is_remote(directory):
+    with contextlib.nullcontext(True) if is_remote(directory) else locks_held(directory) as alone:
+        if alone:
             delete_tree(directory)
-            return
-        with locks_held(directory) as alone:
-            if alone:
-                delete_tree(directory)
-            else:
-                _logger.info("Another run trains from the checkpoints in %s", directory)
-    except Exception as error:
-        _logger.warning("The checkpoints in %s could not be deleted: %s", directory, error)
+        else:
+            _logger.info("Another run trains from the checkpoints in %s", directory)
 
 
 def _has_checkpoints(directory: str) -> bool:
@@ -242,22 +248,18 @@ class KeptExport:
         """Reads the record of a kept export.
 
         Raises:
-            ConfigurationError: the directory holds no kept export.
+            ConfigurationError: the directory holds no kept export, or its record is damaged.
         """
-        path = os.path.join(directory, RUN_FILE)
-        if not gfile().exists(path):
-            raise ConfigurationError(
-                f"{directory} has no {RUN_FILE}: expected the directory of a run that trained and "
-                "failed its last check, such as <root>/<node>/model_run/7.failed. A run that "
-                "failed earlier, or was published since, has nothing to publish.",
-                path=directory,
-            )
         try:
             facts = read_facts(directory)
             return cls(directory, facts["run_keys"], dict(facts["files"]))
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigurationError(
-                f"{path} is damaged ({error}): delete {directory} to train again.", path=directory
+                f"{os.path.join(directory, RUN_FILE)} is missing or damaged ({error!r}): expected "
+                "the directory of a run that trained and failed its last check, such as "
+                "<root>/<node>/model_run/7.failed. A run that failed earlier, or was published "
+                f"since, has nothing to publish. Delete {directory} to train again.",
+                path=directory,
             ) from error
 
     def write(self, directory: str, **facts: Any) -> None:
@@ -265,6 +267,7 @@ class KeptExport:
         write_facts(directory, run_keys=self.run_keys, files=self.files, **facts)
 
 
+@only_logged("The export can be kept, but not published later")
 def record_export(job: Job, files: Mapping[str, int] | None = None) -> None:
     """Records in the ModelRun of a failed run how to publish its export later.
 
@@ -275,16 +278,13 @@ def record_export(job: Job, files: Mapping[str, int] | None = None) -> None:
         files: path → size in bytes of all exports, if some may have been published by now.
     """
     request = job.request
-    try:
-        if not gfile().exists(os.path.join(request.staging_dir, SERVING_MODEL_DIR)):
-            return
-        files = files or sizes_below(request.staging_dir)
-        kept = KeptExport(request.failed_run_dir, (request.run_key,), files)
-        kept.write(request.model_run_dir, job=job.to_json())
-        if request.user_code.digest is not None:  # otherwise the code may have changed
-            write_facts(request.checkpoint_dir, kept_in=kept.directory)
-    except Exception:  # a full disk, for example: the error of the run itself matters more
-        _logger.exception("The export can be kept, but not published later")
+    if not gfile().exists(os.path.join(request.staging_dir, SERVING_MODEL_DIR)):
+        return
+    files = files or sizes_below(request.staging_dir)
+    kept = KeptExport(request.failed_run_dir, (request.run_key,), files)
+    kept.write(request.model_run_dir, job=job.to_json())
+    if request.user_code.digest is not None:  # otherwise the code may have changed
+        write_facts(request.checkpoint_dir, kept_in=kept.directory)
 
 
 def find_kept_export(request: TrainingRequest) -> KeptExport | None:

@@ -17,7 +17,7 @@ from generic_trainer.cli._options import add_command, require_files
 from generic_trainer.cli._run import new_directories
 from generic_trainer.cli._validate import TIMEOUT, require_writable_html, show_report
 from generic_trainer.errors import ExportError
-from generic_trainer.user_code import UserCode, bundle_module_file
+from generic_trainer.user_code import bundle_module_file
 from generic_trainer.validation import Checker, ServingContract
 
 
@@ -48,17 +48,14 @@ def _publish(options: argparse.Namespace) -> int:
     require_files(RUN=options.directory, contract=options.contract, module_file=options.module_file)
     require_files(RUN=os.path.join(options.directory, RUN_FILE))
     require_writable_html(options)
-    contract = ServingContract.from_yaml(options.contract) if options.contract else None
+    changes = {"contract": ServingContract.from_yaml(options.contract)} if options.contract else {}
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     with file_errors_as(ExportError, "The kept export could not be published"):
-        return _check_and_publish(options, contract)
+        return _check_and_publish(options, changes)
 
 
-def _check_and_publish(options: argparse.Namespace, contract: ServingContract | None) -> int:
+def _check_and_publish(options: argparse.Namespace, changes: dict[str, Any]) -> int:
     from generic_trainer._run.publish import check_again, kept_job, publish_from
-
-    def repair(scratch_dir: str) -> UserCode:
-        return bundle_module_file(options.module_file, scratch_dir, may_define=may_define)
 
     directory = absolute(options.directory.rstrip("/"))
     kept = KeptExport.read(directory)
@@ -67,10 +64,11 @@ def _check_and_publish(options: argparse.Namespace, contract: ServingContract | 
         ScratchFolder("run-") as scratch_dir,
         Checker(timeout_s=options.timeout_s) as checker,
     ):
-        job = kept_job(directory, scratch_dir)
-        kept, report = check_again(
-            kept, job, checker, contract=contract, repair=repair if options.module_file else None
-        )
+        job = kept_job(directory, scratch_dir=scratch_dir, **changes)
+        module_file, repaired = options.module_file, None
+        if module_file:
+            repaired = bundle_module_file(module_file, scratch_dir, may_define=may_define)
+        kept, report = check_again(kept, job, checker, repaired=repaired)
         show_report(report, options)
         if not report.passed:
             return 1

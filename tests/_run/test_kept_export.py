@@ -86,7 +86,7 @@ def belong_to_others(kept: KeptExport) -> None:
     [
         (delete, None),
         (truncate, "Format-Serving/saved_model.pb is missing or has another size"),
-        (damage, "is damaged"),
+        (damage, "missing or damaged"),
         (belong_to_others, "other inputs, code or hyperparameters"),
     ],
 )
@@ -119,10 +119,10 @@ def test_code_that_is_not_bundled_may_have_changed(tmp_path: Path) -> None:
 def test_its_job_is_read_without_unpickling(tmp_path: Path) -> None:
     eval_config = config_pb2.EvalConfig(model_specs=[config_pb2.ModelSpec(label_key="label")])
     plain = failed(tmp_path / "plain", eval_config=eval_config)
-    assert kept_job(plain.directory, "scratch").request.eval_config == eval_config
+    assert kept_job(plain.directory).request.eval_config == eval_config
     other = failed(tmp_path / "other", custom_config={"object": fractions.Fraction(1, 3)})
     with pytest.raises(ConfigurationError, match=r"is pickled .*run the pipeline again"):
-        kept_job(other.directory, "scratch")
+        kept_job(other.directory)
 
 
 def test_an_export_that_is_published_in_part_is_not_used(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_a_corrected_contract_publishes_what_was_trained(
     assert "'predict'" in node.fail(WRONG)
     message = node.fail(ALSO_WRONG)
     assert "'classify'" in message
-    assert f"This run did not train: it checked the export in {node.kept(1)}" in message
+    assert f"The export in {node.kept(1)}, which this run checked instead of training" in message
     outputs = node.run()
     assert node.trainings == 1
     assert f"Not training: the run of {node.kept(1)} had the same inputs" in caplog.text
