@@ -29,7 +29,7 @@ _SUBJECT = "The experiment configuration"
 _BUCKETS = {"s3": "s3", "gcs": "gs"}  # type of a storage → scheme of its URLs
 
 # Searcher → the fields that it needs, and those that it may have beside them.
-_COMMON = "name metric smaller_is_better source_trial_id source_checkpoint_uuid"
+_COMMON = "name metric smaller_is_better"
 _HALVING = "divisor max_concurrent_trials"
 _ADAPTIVE = f"mode max_rungs bracket_rungs {_HALVING}"
 _SEARCHERS: Mapping[str, tuple[str, str]] = {
@@ -194,6 +194,14 @@ def _one_batch(value: int) -> int:
     return value
 
 
+def _no_source(value: Any) -> None:
+    raise ValueError(
+        f"must be left out, got {value!r}: the model of another experiment is the component's base "
+        "model here. Load its weights in the trial, from context.pipeline.base_model"
+    )
+
+
+_Source = Annotated[Any, AfterValidator(_no_source)]
 _Count = Annotated[int, BeforeValidator(_whole), Field(ge=0)]
 _AboveZero = Annotated[int, BeforeValidator(_whole), Field(ge=1)]
 # More trials or rungs are a typing error, and would fill the memory.
@@ -248,8 +256,8 @@ class Searcher(Section):
     bracket_rungs: Sequence[_Rungs] = ()
     divisor: Annotated[float, Field(gt=1, le=1000)] = 4.0
     mode: Literal["conservative", "standard", "aggressive"] = "standard"
-    source_trial_id: _Count | None = None
-    source_checkpoint_uuid: str | None = None
+    source_trial_id: _Source = None
+    source_checkpoint_uuid: _Source = None
     train_stragglers: Any = None
 
     def is_better(self, value: float, best: float | None) -> bool:
@@ -287,9 +295,6 @@ class Place(Section):
     host_path: str | None = None
     storage_path: str | None = None
     prefix: str | None = None
-    save_experiment_best: _Count = 0
-    save_trial_best: _Count = 1
-    save_trial_latest: _Count = 1
     # Of datasets.
     host_storage_path: str | None = None
     container_storage_path: str | None = None

@@ -6,9 +6,7 @@ Source: `TrialContext` and `NativeContext` of Determined 0.12 and 0.13.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
-import os
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
@@ -17,14 +15,12 @@ import numpy as np
 import tensorflow as tf
 
 from generic_trainer._core.cluster import this_task, training_addresses
-from generic_trainer._core.files import gfile
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import distributed, get_strategy
 from generic_trainer.trials._config import ExperimentConfig
 from generic_trainer.trials._pipeline import Pipeline, current_pipeline, get_pipeline
 from generic_trainer.trials._trial import HorovodContext, TrialRun, sole_trial
 from generic_trainer.trials.errors import CheckFailedError, InvalidArgumentsError
-from generic_trainer.user_code import imported_files
 
 _GLOBAL_BATCH_SIZE = "global_batch_size"
 
@@ -389,17 +385,3 @@ def average(
 def mean_over_slots(metrics: Mapping[str, Any], run: TrialRun) -> dict[str, Any]:
     """Returns the means over all workers of metrics of the same names."""
     return dict(metrics) if run.workers == 1 else average(distributed.gather(dict(metrics)))
-
-
-def write_code(file: str | None, directory: str) -> None:
-    """Writes a module's file, and its imports from the same folder, into `directory`/code."""
-    for path, content in _files(file).items():
-        target = os.path.join(directory, "code", path)
-        gfile().makedirs(os.path.dirname(target))
-        with gfile().GFile(target, "wb") as opened:
-            opened.write(content)
-
-
-@functools.lru_cache(maxsize=8)  # the same in each checkpoint of a trial
-def _files(file: str | None) -> dict[str, bytes]:
-    return imported_files(file) if file and os.path.isfile(file) else {}

@@ -130,35 +130,6 @@ def _run(trial_class: type[Trial], settings: ExperimentSettings, fn_args: Any) -
         if is_chief():
             _write_record(experiment.trials.values(), best, fn_args.model_run_dir)
         experiment.export(best)
-    if trial_class.is_script and is_chief():  # in a pipeline, all go when the model is published
-        _delete_unwanted(experiment.trials.values(), settings)
-
-
-def _delete_unwanted(finished: Iterable[TrialState], settings: ExperimentSettings) -> None:
-    """Deletes the checkpoints that `checkpoint_storage` does not ask for, as Determined did."""
-    storage, sign = settings.checkpoint_storage, 1 if settings.searcher.smaller_is_better else -1
-    measured = [trial for trial in finished if trial.progress.best is not None]
-    measured.sort(key=lambda trial: sign * (trial.progress.best or 0.0))
-    wanted = measured[: storage.save_experiment_best]
-    for trial in finished:
-        if not storage.save_trial_best and trial not in wanted:
-            gfile().rmtree(trial.best.directory)
-        if not storage.save_trial_latest:
-            gfile().rmtree(trial.latest.directory)
-
-
-def _source(settings: ExperimentSettings, fn_args: Any) -> str | None:
-    """Returns the model that trials start from, if the searcher names another experiment."""
-    fields = ("source_trial_id", "source_checkpoint_uuid")
-    named = [name for name in fields if getattr(settings.searcher, name) is not None]
-    base_model: str | None = getattr(fn_args, "base_model", None)
-    if named and not base_model:
-        raise ConfigurationError(
-            f"searcher.{named[0]} asks for the weights of another experiment, which are the "
-            "component's base model here: pass base_model=..., such as the model of a Resolver, to "
-            "GenericTrainer, or leave the field out."
-        )
-    return base_model if named else None
 
 
 def _write_record(finished: Iterable[TrialState], best: TrialState, model_run_dir: str) -> None:
@@ -243,7 +214,6 @@ class ExperimentRun:
         self.trials: dict[int, TrialState] = {}
         self._trial_class, self._settings, self._fn_args = trial_class, settings, fn_args
         self._locks = locks
-        self._base_model = _source(settings, fn_args)
         self._exports = True  # whether this part of the cluster exports
         self._exported: tuple[int, str | None] | None = None  # the trial, and its checkpoint
 
@@ -324,7 +294,7 @@ class ExperimentRun:
 
         Its `progress` is how far it was known to be; a checkpoint may be of a later step.
         """
-        trial, writes = dataclasses.replace(trial, base_model=self._base_model), is_chief()
+        writes = is_chief()
         if writes:
             log_dir = os.path.join(self._fn_args.model_run_dir, "trials", str(trial.trial_id))
             trial = dataclasses.replace(trial, log_dir=log_dir)

@@ -37,7 +37,6 @@ class TrialRun:
         batches_trained: where to go on; 0 at the start.
         checkpoint_dir: the checkpoint to go on from; None at the start.
         log_dir: where event files of this trial go; None outside of an experiment.
-        base_model: the SavedModel whose weights it starts with, if any.
         download_dir: the result of the module's `download_data`.
         managed_training: whether the harness trains. Without it, what `wrap_model` and the like
             are given comes back unchanged, to be used in a script or a notebook.
@@ -52,7 +51,6 @@ class TrialRun:
     batches_trained: int = 0
     checkpoint_dir: str | None = None
     log_dir: str | None = None
-    base_model: str | None = None
     download_dir: str | None = None
     managed_training: bool = True
 

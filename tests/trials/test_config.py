@@ -95,6 +95,7 @@ WRONG = [
         {"searcher": {"name": "adaptive", "metric": "a", "max_steps": 3, "budget": {"epochs": 9}}},
         "searcher.budget must have the unit of the length of a trial, batches, got epochs",
     ),
+    ({"searcher": {"source_trial_id": 3}}, "searcher.source_trial_id must be left out, got 3"),
 ]
 
 

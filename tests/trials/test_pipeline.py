@@ -128,26 +128,6 @@ def test_a_trial_sees_what_a_run_fn_sees(run_experiment, inputs):
     assert pipeline.data_accessor is inputs["data_accessor"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("trial_class", [Doubling, DoublingGraph, DoublingEstimator])
-def test_a_trial_starts_from_the_base_model(trial_class, run_experiment, inputs, tmp_path):
-    trained = str(tmp_path / "Format-Serving")
-    config = {"hyperparameters": {"global_batch_size": 4, "rate": 2e-4}}
-    run_experiment(trial_class, config, **inputs)
-    metric = "val_loss" if trial_class is Doubling else "loss"
-    searcher = {"metric": metric, "source_trial_id": 1, "max_length": {"batches": 1}}
-    config = {**config, "searcher": searcher, "perform_initial_validation": True}
-    own = {"checkpoint_dir": str(tmp_path / "c2"), "serving_model_dir": str(tmp_path / "second")}
-    with pytest.raises(ConfigurationError, match=r"pass base_model=.*GenericTrainer"):
-        run_experiment(trial_class, config, **{**inputs, **own, "base_model": None})
-    [first] = run_experiment(trial_class, config, **{**inputs, **own, "base_model": trained})
-    at_first = first["history"][0]["validation"][metric]
-    fresh = {**config, "searcher": {"metric": metric, "max_length": {"batches": 1}}}
-    own = {"checkpoint_dir": str(tmp_path / "c3"), "serving_model_dir": str(tmp_path / "third")}
-    [scratch] = run_experiment(trial_class, fresh, **{**inputs, **own})
-    assert at_first < 0.5 * scratch["history"][0]["validation"][metric]
-
-
 def test_eval_steps_are_the_batches_of_a_validation(inputs):
     from generic_trainer.trials._pipeline import in_pipeline
     from generic_trainer.trials.keras import TFKerasTrialContext

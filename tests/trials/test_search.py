@@ -254,25 +254,3 @@ def test_a_trial_that_fails_is_restarted_and_then_left(run_experiment):
     assert Failing.failures == 2 + 3
     assert [trial["error"] for trial in trials] == [None, "OSError: the disk is away", None]
     assert [trial["batches"] for trial in trials] == [5, 0, 5]
-
-
-def test_a_script_keeps_the_checkpoints_that_it_asks_for(run_experiment, tmp_path):
-    class Script(Descent):
-        is_script = True
-
-    def kept(**storage):
-        folder = tmp_path / f"checkpoints-{len(storage)}"
-        length = {"max_trials": 3, "max_length": {"batches": 5}}
-        config = {
-            "hyperparameters": {"rate": RATE},
-            "searcher": {"name": "random", "metric": "loss", **length},
-            "checkpoint_storage": {"type": "shared_fs", **storage},
-        }
-        trials = run_experiment(Script, config, checkpoint_dir=str(folder))
-        [best] = [trial["trial_id"] for trial in trials if trial["exported"]]
-        found = {path.relative_to(folder).as_posix() for path in folder.glob("trial-*/*")}
-        return f"trial-{best}/best", found
-
-    best, found = kept(save_experiment_best=1, save_trial_best=0, save_trial_latest=0)
-    assert found == {best}
-    assert len(kept()[1]) == 6

@@ -32,7 +32,6 @@ from generic_trainer.trials._trial import (
     HorovodContext,
     Trial,
     TrialRun,
-    code_file,
     current,
     current_run,
     sole_trial,
@@ -69,11 +68,11 @@ class Init(Generic[C]):
     """`init` of an API: returns the context that its models are trained by.
 
     Attributes:
-        make_context: takes a trial, a function to call with the controller when the script
-            trains, and the file of the script.
+        make_context: takes a trial, and a function to call with the controller when the script
+            trains.
     """
 
-    make_context: Callable[[TrialRun, Start, str | None], C]
+    make_context: Callable[[TrialRun, Start], C]
 
     def __call__(
         self,
@@ -110,7 +109,7 @@ class Init(Generic[C]):
             sys.exit(0)
         run, start = begun
         seed_generators(run.seed)
-        return self.make_context(run, start, code_file("__main__"))
+        return self.make_context(run, start)
 
 
 def create(

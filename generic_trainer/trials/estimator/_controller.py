@@ -5,7 +5,6 @@ The files of a checkpoint, to which hooks may add::
     checkpoint  graph.pbtxt  model.ckpt-300.{index,meta,data-…}    the session
     <name>/<time>/saved_model.pb                                   an export per receiver function
     rng_state.{json,npz}                                           random generators
-    code/                                                          the trial's module
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from generic_trainer.training.resume import (
     set_random_state,
     write_state,
 )
-from generic_trainer.trials._context import mean_over_slots, write_code
+from generic_trainer.trials._context import mean_over_slots
 from generic_trainer.trials._estimator_exports import Exports, export_features
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.estimator._training import StopHook, Training, plain
@@ -101,15 +100,13 @@ class EstimatorController:
         train_spec: Any,
         eval_spec: Any,
         serving_input_receiver_fns: Mapping[str, Callable[[], Any]],
-        *,
-        code: str | None = None,
     ) -> None:
         """Builds the user's estimator anew for this run; sessions open when they are needed.
 
         The data and hooks of both specs are used, and the steps of `eval_spec`; `max_steps` is the
-        trial's own affair. `code`, the file of the user's code, is kept with checkpoints.
+        trial's own affair.
         """
-        self._context, self._run, self._code = context, run, code
+        self._context, self._run = context, run
         self._train_spec, self._eval_spec = train_spec, eval_spec
         self._hooks = [hook for hook in train_spec.hooks or () if isinstance(hook, RunHook)]
         self._folder = ScratchFolder("estimator-")
@@ -155,15 +152,12 @@ class EstimatorController:
         return plain(metrics)
 
     def save(self, directory: str) -> None:
-        """Writes state, exports and code; then the hooks add their files."""
+        """Writes state and exports; then the hooks add their files."""
         self._write_state()
         _copy_state(self._model_dir, directory)
         self._exports.copy_to(directory)
         write_state(directory, _GENERATORS, random_state())
-        if not is_chief():
-            return
-        write_code(self._code, directory)
-        for hook in self._hooks:
+        for hook in self._hooks if is_chief() else ():
             hook.on_checkpoint_end(directory)
 
     def export(self, fn_args: Any, checkpoint_dir: str | None = None) -> None:
@@ -270,5 +264,5 @@ def _rebuilt(estimator: Any, model_dir: str, run: TrialRun) -> Any:
         internals.ESTIMATOR_MODEL_FN.of(estimator),
         config=config,
         params=estimator.params or None,
-        warm_start_from=run.base_model or internals.ESTIMATOR_WARM_START.of(estimator),
+        warm_start_from=internals.ESTIMATOR_WARM_START.of(estimator),
     )

@@ -16,7 +16,6 @@ from generic_trainer.trials._trial import (
     HparamsTrial,
     Trial,
     TrialRun,
-    code_file,
 )
 from generic_trainer.trials.estimator._context import EstimatorContext, EstimatorTrialContext
 from generic_trainer.trials.estimator._controller import EstimatorController
@@ -98,8 +97,7 @@ class EstimatorTrial(Trial, abc.ABC):
                 trial.build_validation_spec(*arguments),
                 trial.build_serving_input_receiver_fns(*arguments),
             )
-        code = code_file(cls.__module__)
-        return EstimatorController(context, run, *parts, code=code)
+        return EstimatorController(context, run, *parts)
 
     @classmethod
     def of_context(cls, context: EstimatorTrialContext) -> tuple[Any, tuple[Any, ...]]:
@@ -196,13 +194,13 @@ class EstimatorNativeContext(EstimatorContext, NativeContext):
             self._train(*parts, self.serving_input_receiver_fns)
 
     @classmethod
-    def make(cls, run: TrialRun, start: Start, code: str | None) -> EstimatorNativeContext:
+    def make(cls, run: TrialRun, start: Start) -> EstimatorNativeContext:
         """Returns the context of a script; see `Init`."""
         run, _ = fit_to_workers(run, is_graph=True)
         context = cls(run)
 
         def train(*parts: Any) -> None:
-            start(EstimatorController(context, run, *parts, code=code))
+            start(EstimatorController(context, run, *parts))
 
         context._train = train
         return context

@@ -8,7 +8,6 @@
     adapted.{json,npz}                              vocabularies of layers, if there are any
     rng_state.{json,npz}                            random generators, those of layers included
     callbacks.{json,npz}                            what callbacks keep
-    code/                                           the trial's module
 
 With Keras 2 the weights are what ``model.load_weights("determined-keras-model-weights")`` reads.
 Keras 3 reads no such files; there they are a `tf.train.Checkpoint` of the list
@@ -22,7 +21,6 @@ import os
 from collections.abc import Collection, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from generic_trainer._core.keras import is_keras_3
@@ -84,20 +82,6 @@ def read_weights(directory: str, model: Any) -> None:
     own = OwnOfReplicas(model.distribute_strategy, model.variables)
     own.read(directory, _REPLICAS)
     set_adapted_state(model, _read_kept(directory, _ADAPTED))
-
-
-def read_base_model(directory: str, model: Any) -> None:
-    """Gives a model, whose variables have been made, the weights of a SavedModel."""
-    base = tf.saved_model.load(directory)
-    weights = [np.asarray(weight) for weight in getattr(base, "model_weights", ())]
-    saved, actual = [w.shape for w in weights], [tuple(w.shape) for w in model.weights]
-    if saved != actual:
-        raise TrainingError(
-            f"The base model {directory} does not fit the model of build_model: it has weights of "
-            f"shapes {saved}, and that has {actual}. Build the same model, or train from scratch."
-        )
-    model.set_weights(weights)
-    set_adapted_state(model, {})
 
 
 def read_generators(directory: str, model: Any) -> None:

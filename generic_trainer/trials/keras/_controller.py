@@ -13,10 +13,9 @@ from generic_trainer._core.cluster import is_chief
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.training import distributed, keras_2_left_alone
-from generic_trainer.trials._context import mean_over_slots, write_code
+from generic_trainer.trials._context import mean_over_slots
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.keras._checkpoint import (
-    read_base_model,
     read_callbacks,
     read_generators,
     read_optimizers,
@@ -62,7 +61,6 @@ class TFKerasController:
         callbacks: Any,
         *,
         strategy: tf.distribute.Strategy,
-        code: str | None = None,
     ) -> None:
         """Compiles the model; nothing is read or restored before it is needed.
 
@@ -71,7 +69,7 @@ class TFKerasController:
             InvalidDataTypeException: data are of none of the kinds.
             InvalidArgumentsError: a callback needs epochs, and their length is unknown.
         """
-        self._context, self._run, self._code, self._strategy = context, run, code, strategy
+        self._context, self._run, self._strategy = context, run, strategy
         with strategy.scope():
             self._model = context.compile_model()
         self._training = make_data(training, context, _TRAINING)
@@ -167,7 +165,6 @@ class TFKerasController:
                 "Return numbers, texts, arrays, and lists, dicts or classes of your own of them."
             ) from error
         if is_chief():
-            write_code(self._code, directory)
             self._callbacks.call("on_checkpoint_end", directory)
 
     @_eagerly
@@ -219,9 +216,6 @@ class TFKerasController:
             read_optimizers(directory, self._context.optimizers)
             self._training.replay(self._trained)
             read_generators(directory, self._model)
-        elif self._run.base_model is not None:
-            self._build(self._sample())
-            read_base_model(self._run.base_model, self._model)
         self._model.stop_training = False
         self._callbacks.call("on_train_begin", {})
         if directory is not None:

@@ -20,7 +20,6 @@ from generic_trainer.trials._trial import (
     HparamsTrial,
     Trial,
     TrialRun,
-    code_file,
 )
 from generic_trainer.trials.keras._context import TFKerasContext, TFKerasTrialContext
 from generic_trainer.trials.keras._controller import TFKerasController
@@ -124,8 +123,7 @@ class TFKerasTrial(Trial, abc.ABC):
                     _logger.error(_KERAS_3_REFUSES, LEGACY_VARIABLE)
                 raise
             callbacks = trial.keras_callbacks()
-            code = code_file(cls.__module__)
-            return TFKerasController(context, run, *data, callbacks, strategy=strategy, code=code)
+            return TFKerasController(context, run, *data, callbacks, strategy=strategy)
 
     @classmethod
     def of_context(cls, context: TFKerasTrialContext) -> Any:
@@ -221,7 +219,7 @@ class TFKerasNativeContext(TFKerasContext, NativeContext):
     """
 
     @classmethod
-    def make(cls, run: TrialRun, start: Start, code: str | None) -> TFKerasNativeContext:
+    def make(cls, run: TrialRun, start: Start) -> TFKerasNativeContext:
         """Returns the context of a script; see `Init`."""
         run, strategy = fit_to_workers(run)
         _seed_keras(run.seed)
@@ -236,7 +234,7 @@ class TFKerasNativeContext(TFKerasContext, NativeContext):
             scope.close()
             call = context.train_config
             parts = (call.training_data, call.validation_data, call.callbacks)
-            start(TFKerasController(context, run, *parts, strategy=strategy, code=code))
+            start(TFKerasController(context, run, *parts, strategy=strategy))
 
         context.on_fit(train)
         return context

@@ -11,12 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from generic_trainer._core.texts import did_you_mean
-from generic_trainer.errors import (
-    ConfigurationError,
-    ModuleFileError,
-    TrainingError,
-    raise_problems,
-)
+from generic_trainer.errors import ConfigurationError, ModuleFileError, raise_problems
 from generic_trainer.training import distributed
 from generic_trainer.trials._context import average, fit_to_workers
 from generic_trainer.trials._trial import LOADERS, HparamsTrial, TrialRun
@@ -128,8 +123,6 @@ class TensorFlowController:
             self._session.run(initialise)
             if run.checkpoint_dir is not None:
                 self._restore(run.checkpoint_dir)
-            elif run.base_model is not None:
-                _read_base_model(run.base_model, self._session)
             distributed.start_session_alike(self._session)
             self._session.run(self._training.initializer)
             iterators = {"training": self._training, "validation": self._validation}
@@ -198,26 +191,6 @@ class TensorFlowController:
         fed = {self._handle: self._handles[kind], self._is_training: kind == "training"}
         fetches = (fetched, [*operations, record[0].op])
         return lambda: self._session.run(fetches, fed)[0]  # type: ignore[no-any-return]
-
-
-def _read_base_model(directory: str, session: tf.compat.v1.Session) -> None:
-    """Gives the variables of a session's graph the values of those of a SavedModel, by name."""
-    with distributed.eager_mode():
-        base = tf.saved_model.load(directory)
-        parts = [part for name in ("parts", "variables") for part in getattr(base, name, ())]
-        values = {part.name: part.numpy() for part in parts if isinstance(part, tf.Variable)}
-    fitting = [
-        variable
-        for variable in tf.compat.v1.global_variables()
-        if variable.name in values and values[variable.name].shape == tuple(variable.shape)
-    ]
-    if not fitting:
-        raise TrainingError(
-            f"The base model {directory} does not fit build_graph: it has the variables "
-            f"{sorted(values)}. Build the model that was trained, or train from scratch."
-        )
-    for variable in fitting:
-        variable.load(values[variable.name], session)
 
 
 def _datasets(trial_class: type[TensorFlowTrial], run: TrialRun) -> tuple[Any, Any]:

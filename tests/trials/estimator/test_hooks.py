@@ -38,7 +38,6 @@ class Notes(RunHook):
     def on_checkpoint_end(self, checkpoint_dir):
         assert (Path(checkpoint_dir) / "checkpoint").exists()
         assert list((Path(checkpoint_dir) / "plain").glob("*/saved_model.pb"))
-        assert (Path(checkpoint_dir) / "code").exists()
         self.note(f"saved {Path(checkpoint_dir).name}")
 
     def on_trial_close(self):

@@ -80,7 +80,6 @@ def test_the_files_of_a_checkpoint(open_trial, tmp_path):
         "model.ckpt-3.data-00000-of-00001",
         "rng_state.json",
         "rng_state.npz",
-        "code/one_weight.py",
         f"plain/{export.name}/saved_model.pb",
     } <= names
     assert not [name for name in names if name.startswith("events")]

@@ -50,7 +50,6 @@ def test_the_layout(open_trial, tmp_path):
         "adapted.npz",
         "callbacks.json",
         "callbacks.npz",
-        "code/one_weight.py",
         "determined-keras-model-weights.data-00000-of-00001",
         "determined-keras-model-weights.index",
         "determined-keras-optimizer-weights.data-00000-of-00001",

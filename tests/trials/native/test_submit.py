@@ -138,13 +138,7 @@ def test_a_test_on_the_cluster_is_one_batch(ray_head, code):
         "min_validation_period": {"batches": 1},
         "searcher": {"name": "single", "metric": "loss", "max_length": {"batches": 1}},
         "max_restarts": 0,
-        "checkpoint_storage": {
-            "type": "shared_fs",
-            "host_path": "/data",
-            "save_experiment_best": 0,
-            "save_trial_best": 0,
-            "save_trial_latest": 0,
-        },
+        "checkpoint_storage": {"type": "shared_fs", "host_path": "/data"},
     }
 
 
