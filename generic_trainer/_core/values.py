@@ -24,8 +24,22 @@ _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
 # effects.
 _OF_DATA = {
     "_codecs": {"encode"},
-    "builtins": {"bytearray", "complex", "frozenset", "range", "set", "slice"},
-    "collections": {"Counter", "OrderedDict", "deque"},
+    "builtins": {
+        *[
+            "bytearray",
+            "complex",
+            "dict",
+            "float",
+            "frozenset",
+            "int",
+            "list",
+            "range",
+            "set",
+            "slice",
+            "tuple",
+        ]
+    },
+    "collections": {"Counter", "OrderedDict", "defaultdict", "deque"},
     "datetime": {"date", "datetime", "time", "timedelta", "timezone"},
     "random": {"Random"},
     "ml_dtypes": {"bfloat16"},

@@ -8,10 +8,8 @@ process without other workers, each function returns its argument.
 
 from __future__ import annotations
 
-import io
 import json
-import pickle
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,7 @@ import tensorflow as tf
 from generic_trainer._core.texts import describe
 from generic_trainer._core.values import unpickled_data
 from generic_trainer.errors import ConfigurationError
+from generic_trainer.training._plain import pickled
 from generic_trainer.training.distributed._ops import (
     gathered_rows,
     reduced_sum,
@@ -178,7 +177,14 @@ def gather(value: Any) -> list[Any]:
     if connected is None:
         return [value]
     code = {module.__name__ for module in loaded_modules()}
-    content = np.frombuffer(_pickled(value, code), np.uint8)
+    try:
+        content = np.frombuffer(pickled(value, code), np.uint8)
+    except ValueError as error:
+        raise ConfigurationError(
+            "training.distributed.gather, or a metric of several slots: expected numbers, strings, "
+            "arrays, containers of them, and objects of classes in your own modules, found "
+            f"{describe(value)}: {error}."
+        ) from error
     length = -(-len(content) // 4)
     padded = np.zeros(4 * length, np.uint8)
     padded[: len(content)] = content
@@ -187,26 +193,6 @@ def gather(value: Any) -> list[Any]:
         ends = np.cumsum(lengths[0].numpy())
         parts = np.split(rows[0].numpy(), ends[:-1])
     return [unpickled_data(part.tobytes(), code) for part in parts]
-
-
-class _Pickler(pickle.Pickler):
-    def reducer_override(self, value: Any) -> Any:
-        return np.asarray(value).__reduce__() if isinstance(value, tf.Tensor) else NotImplemented
-
-
-def _pickled(value: Any, code: Collection[str]) -> bytes:
-    """Returns a pickle that other workers can load with `unpickled_data`, without running code."""
-    buffer = io.BytesIO()
-    try:
-        _Pickler(buffer).dump(value)
-        unpickled_data(buffer.getvalue(), code)
-    except (AttributeError, TypeError, ValueError, pickle.PicklingError) as error:
-        raise ConfigurationError(
-            "training.distributed.gather, or a metric of several slots: expected numbers, strings, "
-            "arrays, containers of them, and objects of classes in your own modules, found "
-            f"{describe(value)}: {error}."
-        ) from error
-    return buffer.getvalue()
 
 
 # ---- sums ----------------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ __getattr__, __dir__ = lazy_names(
         # For trials, whose checkpoints hold the same.
         "_adapted": "adapted_state set_adapted_state",
         "_parts": "variables_of",
-        "_plain": "read_state write_state",
         "_randomness": "random_state set_random_state stateful_draws_of_graph",
         "_replicas": "OwnOfReplicas",
+        "generic_trainer.training._plain": "read_state write_state",
     },
 )

@@ -6,16 +6,12 @@ to the last bit to the values that training would continue with.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
 
-from generic_trainer._core.files import gfile
-from generic_trainer.training.distributed import gather, rank
-from generic_trainer.training.resume._plain import read_state, taken_state
-from generic_trainer.training.resume._taken import Writer
+from generic_trainer.training.distributed import gather, rank, size
 
 _MULTI_WORKER = tf.distribute.MultiWorkerMirroredStrategy
 _DTYPES = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
@@ -32,6 +28,7 @@ class OwnOfReplicas:
             variables: TensorFlow's or Keras 3's.
         """
         self._strategy = strategy
+        self._spans_workers = isinstance(strategy, _MULTI_WORKER)
         tensorflows = (each if isinstance(each, tf.Variable) else each.value for each in variables)
         self._own = [
             variable
@@ -42,33 +39,18 @@ class OwnOfReplicas:
             and variable.dtype in _DTYPES
         ]
 
-    def take(self, name: str) -> Writer:
-        """Takes the values, if there are any; all workers of a cluster call this.
-
-        The result writes files of that name into a directory: for each worker, variable and replica
-        an array.
-        """
-        if not self._own:
-            return lambda directory: None
+    def values(self) -> list[Any]:
+        """Returns for each worker, variable and replica an array; all workers call this."""
         values = [[part.numpy() for part in self._parts(each)] for each in self._own]
-        of_workers = gather(values) if isinstance(self._strategy, _MULTI_WORKER) else [values]
-        return taken_state(name, of_workers)
+        return gather(values) if self._own and self._spans_workers else [values]
 
-    def read(self, directory: str, name: str) -> None:
-        """Restores the files of `take`, if there are as many replicas as there were then."""
-        if not (self._own and gfile().exists(os.path.join(directory, f"{name}.json"))):
-            return  # one device has none
+    def assign(self, of_workers: list[Any]) -> None:
+        """Restores the result of `values`, if there are as many replicas as there were then."""
         parts = [self._parts(each) for each in self._own]
-        of_workers = read_state(directory, name)
-        is_several = isinstance(self._strategy, _MULTI_WORKER)
-        number = rank() if is_several else 0
-        replicas = sum(len(values[0]) for values in of_workers)
-        if replicas != self._strategy.num_replicas_in_sync or number >= len(of_workers):
+        number, workers = (rank(), size()) if self._spans_workers else (0, 1)
+        if len(of_workers) != workers or _shapes(of_workers[number]) != _shapes(parts):
             return
-        values = of_workers[number]
-        if [[*map(_shape, each)] for each in values] != [[*map(_shape, each)] for each in parts]:
-            return
-        for variables, arrays in zip(parts, values, strict=True):
+        for variables, arrays in zip(parts, of_workers[number], strict=True):
             for variable, array in zip(variables, arrays, strict=True):
                 variable.assign(array)
 
@@ -78,5 +60,5 @@ class OwnOfReplicas:
         return parts
 
 
-def _shape(value: Any) -> tuple[int, ...]:
-    return tuple(value.shape)
+def _shapes(values: Iterable[Iterable[Any]]) -> list[list[tuple[int, ...]]]:
+    return [[tuple(one.shape) for one in each] for each in values]

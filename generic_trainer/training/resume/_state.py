@@ -12,9 +12,9 @@ import tensorflow as tf
 from generic_trainer._core import internals
 from generic_trainer._core.files import gfile
 from generic_trainer.errors import TrainingError
+from generic_trainer.training._plain import is_plain, read_state, taken_state
 from generic_trainer.training.resume._adapted import adapted_state, set_adapted_state
 from generic_trainer.training.resume._parts import Variables, variables_of
-from generic_trainer.training.resume._plain import is_plain, read_state, taken_state
 from generic_trainer.training.resume._randomness import (
     is_generator,
     random_state,
@@ -35,7 +35,7 @@ from generic_trainer.training.resume._taken import (
 )
 
 _VARIABLES, _STATE, _CALLBACKS, _READER = "variables", "model", "callbacks", "reader"
-_REPLICAS = "replicas-{}"
+_REPLICAS = "replicas"
 _MOST_NAMED = 5
 # Attributes that `fit` sets, also in the run that resumes.
 _SET_BY_FIT = {"model", "_model", "params", "validation_data"}
@@ -66,8 +66,9 @@ class ModelState:
 
     def take(self) -> Writer:
         """Returns a writer of the present state; all workers of a cluster call this."""
-        own = [each.take(name) for name, each in self._own.items()]
-        return in_turn(self._taken.take(_VARIABLES), self._write_state, *own)
+        own = {name: each.values() for name, each in self._own.items()}
+        write_own = taken_state(_REPLICAS, own)
+        return in_turn(self._taken.take(_VARIABLES), self._write_state, write_own)
 
     def read(self, directory: str) -> None:
         """Restores the state.
@@ -83,8 +84,7 @@ class ModelState:
                 "validation makes, for example, has to be made before fit)"
             )
         read_variables(path, self._variables)
-        for name, own in self._own.items():
-            own.read(directory, name)
+        _read_own(self._own, directory)
         set_adapted_state(self._model, read_state(directory, _STATE)["adapted"])
 
 
@@ -102,8 +102,7 @@ def read_weights(model: Any, directory: str) -> list[str]:
     path = os.path.join(directory, _VARIABLES)
     variables, saved = _named(groups), names_in(path)
     read_variables(path, {name: each for name, each in variables.items() if name in saved})
-    for name, own in _own_of_replicas(model, groups).items():
-        own.read(directory, name)
+    _read_own(_own_of_replicas(model, groups), directory)
     set_adapted_state(model, state["adapted"])
     return sorted(variables.keys() - saved)
 
@@ -116,10 +115,16 @@ def _named(groups: dict[str, Variables]) -> Variables:
 
 def _own_of_replicas(model: Any, groups: dict[str, Variables]) -> dict[str, OwnOfReplicas]:
     return {
-        _REPLICAS.format(name): OwnOfReplicas(model.distribute_strategy, group.values())
+        name: OwnOfReplicas(model.distribute_strategy, group.values())
         for name, group in groups.items()
         if name != "tables"
     }
+
+
+def _read_own(own: dict[str, OwnOfReplicas], directory: str) -> None:
+    values = read_state(directory, _REPLICAS)
+    for name, each in own.items():
+        each.assign(values[name])
 
 
 class CallbacksState:

@@ -4,7 +4,7 @@ The files of a checkpoint, to which hooks may add::
 
     checkpoint  graph.pbtxt  model.ckpt-300.{index,meta,data-…}    the session
     <name>/<time>/saved_model.pb                                   an export per receiver function
-    rng_state.{json,npz}                                           random generators
+    rng_state.pickle                                               random generators
 """
 
 from __future__ import annotations

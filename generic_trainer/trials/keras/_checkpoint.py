@@ -4,10 +4,10 @@
 
     determined-keras-model-weights.{index,data-…}   the model's variables
     determined-keras-optimizer-weights.{…}          the optimizers' variables
-    replicas.{json,npz}                             moving statistics of each slot, if several
-    adapted.{json,npz}                              vocabularies of layers, if there are any
-    rng_state.{json,npz}                            random generators, those of layers included
-    callbacks.{json,npz}                            what callbacks keep
+    replicas.pickle                                 statistics of which each slot has its own
+    adapted.pickle                                  vocabularies of layers, if there are any
+    rng_state.pickle                                random generators, those of layers included
+    callbacks.pickle                                what callbacks keep
 
 With Keras 2 the weights are what ``model.load_weights("determined-keras-model-weights")`` reads.
 Keras 3 reads no such files; there they are a `tf.train.Checkpoint` of the list
@@ -67,7 +67,7 @@ def write_checkpoint(
     _tracked(model).write(os.path.join(directory, _WEIGHTS))
     _of_optimizers(optimizers).write(os.path.join(directory, _OPTIMIZERS))
     own = OwnOfReplicas(model.distribute_strategy, model.variables)
-    own.take(_REPLICAS)(directory)
+    write_state(directory, _REPLICAS, own.values())
     write_state(directory, _ADAPTED, adapted_state(model))
     state = random_state(model)
     if generators is not None:
@@ -80,7 +80,7 @@ def read_weights(directory: str, model: Any) -> None:
     """Restores the variables of a model, which must have been made."""
     _read(_tracked(model), os.path.join(directory, _WEIGHTS), "the model of build_model")
     own = OwnOfReplicas(model.distribute_strategy, model.variables)
-    own.read(directory, _REPLICAS)
+    own.assign(_read_kept(directory, _REPLICAS))
     set_adapted_state(model, _read_kept(directory, _ADAPTED))
 
 

@@ -138,10 +138,10 @@ def test_a_fit_goes_on_from_the_checkpoint_before(
 ) -> None:
     original, weights = checkpoints
     copy = shutil.copytree(original, tmp_path / "fit")
-    (copy / "step-000000000006.1" / "model.json").write_text("{}", encoding="utf-8")
+    (copy / "step-000000000006.1" / "model.pickle").write_text("{}", encoding="utf-8")
     with caplog.at_level(logging.INFO):
         assert fit(tmp_path) == weights
-    assert "model.json was altered" in caplog.text
+    assert "model.pickle was altered" in caplog.text
     assert "Resuming in epoch 2 after 3 of its batches (6 steps in all)" in caplog.text
 
 

@@ -78,8 +78,7 @@ def test_the_files_of_a_checkpoint(open_trial, tmp_path):
         "model.ckpt-3.index",
         "model.ckpt-3.meta",
         "model.ckpt-3.data-00000-of-00001",
-        "rng_state.json",
-        "rng_state.npz",
+        "rng_state.pickle",
         f"plain/{export.name}/saved_model.pb",
     } <= names
     assert not [name for name in names if name.startswith("events")]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import json
 import os
 import pickle
 from pathlib import Path
@@ -31,7 +29,7 @@ class Kept(callbacks.Callback):
 
     def on_checkpoint_end(self, checkpoint_dir):
         files = {path.name for path in Path(checkpoint_dir).iterdir()}
-        assert "callbacks.json" in files
+        assert "callbacks.pickle" in files
         Path(checkpoint_dir, "mine.txt").write_text("mine")
 
     def get_state(self):
@@ -46,17 +44,15 @@ def test_the_layout(open_trial, tmp_path):
     trial.train(2)
     trial.save(str(tmp_path))
     assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")) == [
-        "adapted.json",
-        "adapted.npz",
-        "callbacks.json",
-        "callbacks.npz",
+        "adapted.pickle",
+        "callbacks.pickle",
         "determined-keras-model-weights.data-00000-of-00001",
         "determined-keras-model-weights.index",
         "determined-keras-optimizer-weights.data-00000-of-00001",
         "determined-keras-optimizer-weights.index",
         "mine.txt",
-        "rng_state.json",
-        "rng_state.npz",
+        "replicas.pickle",
+        "rng_state.pickle",
     ]
     assert {"random_rng_state", "np_rng_state"} <= read_state(str(tmp_path), "rng_state").keys()
 
@@ -127,8 +123,7 @@ class Harm:
 @pytest.mark.parametrize("name", ["callbacks", "rng_state"])
 def test_what_somebody_else_has_pickled_is_not_run(open_trial, tmp_path, monkeypatch, name):
     open_trial(callbacks=[Kept()]).save(str(tmp_path))
-    pickled = base64.b64encode(pickle.dumps(Harm())).decode()
-    (tmp_path / f"{name}.json").write_text(json.dumps({"pickle": pickled}))
+    (tmp_path / f"{name}.pickle").write_bytes(pickle.dumps(Harm()))
     monkeypatch.chdir(tmp_path)
     resumed = open_trial(callbacks=[Kept()], checkpoint_dir=str(tmp_path))
     with pytest.raises(TrainingError, match="mkdir, which is no data"):
