@@ -76,6 +76,15 @@ def test_duplicates_and_constants_have_no_chart() -> None:
     assert [chart.name for chart in shown.charts] == ["loss", "accuracy"]
 
 
+@pytest.mark.parametrize(("validation", "count"), [(0.15, 0), (1.4, 1), (float("nan"), 0)])
+def test_overfitting_is_pointed_out(validation: float, count: int) -> None:
+    curves = {"loss": [(1.0, 0.9), (2.0, 0.1)], "val_loss": [(1.0, 0.8), (2.0, validation)]}
+    remarks = view_of(Progress(curves=curves), "run", {}).remarks
+    assert [text for text, _ in remarks] == [
+        "Overfitting: validation loss 1.4, training loss 0.1."
+    ] * count
+
+
 def test_losses_that_span_much_have_a_logarithmic_axis_and_memory_one_from_zero() -> None:
     progress = Progress(
         curves={"loss": [(1.0, 1000.0), (2.0, 1.0)]}, memory_mb=[(1.0, 900.0), (2.0, 1000.0)]

@@ -14,6 +14,7 @@ _LATEST = 5  # speeds that the displayed one is the mean of
 _STYLES = ("first", "second")
 _VALIDATION = ("val_", "validation_", "evaluation_", "eval_")
 _DUPLICATES = "_vs_iterations"  # of Keras' TensorBoard callback: the same values as by epoch
+_OVERFITTED = 2.0  # times the training loss
 _GOES_ON = ("training", "validating")
 _LOG_RATIO = 20.0  # losses that span more than this get a logarithmic axis
 _BOUNDS = {
@@ -67,7 +68,7 @@ class View:
         share: share of the steps that are done, from 0 to 1; None if the number is unknown.
         tiles, facts: label and value, the former short ones.
         charts: losses, metrics, then throughput and machine; `more` metrics are left out.
-        remarks: sentence and remedy, such as the limit of the speed.
+        remarks: sentence and remedy: overfitting, the limit of the speed.
         error: the reason why the run failed.
     """
 
@@ -106,6 +107,7 @@ def view_of(progress: Progress, run_dir: str, scalars: Mapping[str, Points]) -> 
         if "loss" in name or not _is_constant(groups[name])
     ]
     charts = [chart for chart in charts if chart.lines]
+    bounds = [_BOUNDS[progress.bound]] if progress.bound in _BOUNDS else []
     return View(
         run_dir=run_dir,
         headline=progress.phase.capitalize() or "Preparing",
@@ -114,7 +116,7 @@ def view_of(progress: Progress, run_dir: str, scalars: Mapping[str, Points]) -> 
         facts=_facts(progress),
         charts=charts[:_MOST_CHARTS] + _machine(progress),
         more=len(charts[_MOST_CHARTS:]),
-        remarks=[_BOUNDS[progress.bound]] if progress.bound in _BOUNDS else [],
+        remarks=[*_overfitting(groups.get("loss", ())), *bounds],
         error=progress.error,
     )
 
@@ -174,6 +176,21 @@ def _facts(progress: Progress) -> list[tuple[str, str]]:
         ("Data", "\n".join(dict.fromkeys(progress.data))),
     ]
     return [(label, value) for label, value in facts if value]
+
+
+def _overfitting(curves: Iterable[tuple[str, Points]]) -> list[tuple[str, str]]:
+    """Returns a remark if the validation loss is far above the training loss."""
+    last = {label == "validation": points[-1][1] for label, points in curves if points}
+    loss, validation = last.get(False, 0.0), last.get(True, 0.0)
+    if not 0 < _OVERFITTED * loss < validation:
+        return []
+    return [
+        (
+            f"Overfitting: validation loss {number(validation)}, training loss {number(loss)}.",
+            "Train on more data, regularize (dropout, weight decay, a smaller model), or stop "
+            "earlier: tf.keras.callbacks.EarlyStopping(restore_best_weights=True).",
+        )
+    ]
 
 
 def _machine(progress: Progress) -> list[Chart]:
