@@ -24,21 +24,9 @@ _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
 # effects.
 _OF_DATA = {
     "_codecs": {"encode"},
-    "builtins": {
-        *[
-            "bytearray",
-            "complex",
-            "dict",
-            "float",
-            "frozenset",
-            "int",
-            "list",
-            "range",
-            "set",
-            "slice",
-            "tuple",
-        ]
-    },
+    "builtins": set(
+        "bytearray complex dict float frozenset int list range set slice tuple".split()
+    ),
     "collections": {"Counter", "OrderedDict", "defaultdict", "deque"},
     "datetime": {"date", "datetime", "time", "timedelta", "timezone"},
     "random": {"Random"},

@@ -85,5 +85,3 @@ def test_generators_of_callbacks_go_on_in_their_place(tmp_path: Path) -> None:
     CallbacksState([second]).read(str(tmp_path), model)
     assert second.numpy is kept
     assert second.draw() == first.draw()
-
-
