@@ -111,35 +111,6 @@ def private_owner(name: str) -> str | None:
     return None
 
 
-def circles(edges: dict[str, set[str]]) -> list[list[str]]:
-    """Returns the groups of two and more nodes each of which leads to all others (Tarjan, 1972)."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    groups: list[list[str]] = []
-
-    def visit(node: str) -> None:
-        index[node] = low[node] = len(index)
-        stack.append(node)
-        for other in sorted(edges.get(node, ())):
-            if other not in index:
-                visit(other)
-                low[node] = min(low[node], low[other])
-            elif other in stack:
-                low[node] = min(low[node], index[other])
-        if low[node] == index[node]:
-            start = stack.index(node)
-            group = stack[start:]
-            del stack[start:]
-            if len(group) > 1:
-                groups.append(sorted(group))
-
-    for node in sorted(edges):
-        if node not in index:
-            visit(node)
-    return groups
-
-
 def _imports(node: ast.AST, *, only_types: bool) -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 import statistics
 from collections import Counter
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from generic_trainer.user_code._loader import UNPACKED_PREFIX
-from tests.house import PACKAGE, ROOT, Module, circles, modules, own_imports, private_owner
+from tests.house import PACKAGE, ROOT, Module, modules, own_imports, private_owner
 from tests.operations import first_cells
 
 MODULES = list(modules().values())
@@ -114,58 +115,86 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
             is_own_package = modules()[name].is_package and module.name.startswith(f"{name}.")
             if name != module.name and not is_own_package:
                 edges.setdefault(module.name, set()).add(name)
-    assert circles(edges) == []
+    graphlib.TopologicalSorter(edges).prepare()  # raises an error that names a circle
 
 
 # ---- one place for one thing ---------------------------------------------------------------------
 
 
-@for_each_module
-def test_tf_config_is_read_in_one_place(module: Module) -> list[Any]:
-    reads = [
-        node.lineno
+def reads_tf_config(node: ast.AST) -> bool:
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+        reads, key = ast.unparse(node.value) == "os.environ", node.slice
+    elif isinstance(node, ast.Call) and node.args:
+        reads, key = ast.unparse(node.func) in ("os.environ.get", "os.getenv"), node.args[0]
+    else:
+        return False
+    return reads and ast.unparse(key) in ("'TF_CONFIG'", "TF_CONFIG", "cluster.TF_CONFIG")
+
+
+def asks_which_keras(node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute):
+        return ast.unparse(node).endswith("keras.__version__")
+    if isinstance(node, ast.Call):
+        return bool(re.match(r"getattr\(.*keras.*__version__", ast.unparse(node)))
+    return isinstance(node, ast.Constant) and node.value == "TF_USE_LEGACY_KERAS"
+
+
+def names_files_of_the_machine(node: ast.AST) -> bool:
+    pattern = r"/proc/(meminfo|vmstat|\d|self/status)|/sys/fs/cgroup"
+    is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return is_text and bool(re.match(pattern, node.value))
+
+
+def looks_for_a_scheme(node: ast.AST) -> bool:
+    return isinstance(node, ast.Compare) and ast.unparse(node.left) == "'://'"
+
+
+def asserts(node: ast.AST) -> bool:
+    """Python's option -O takes assertions away, and their errors say nothing."""
+    return isinstance(node, ast.Assert)
+
+
+def looks_at_the_callers_frame(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr in ("_getframe", "currentframe")
+
+
+def parses_the_text_of_an_error(node: ast.AST) -> bool:
+    """`"..." in str(error)`, `str(error).startswith(...)`: the error's fields tell it."""
+    if isinstance(node, ast.Compare):
+        return any(map(_is_text_of_error, node.comparators))
+    parsers = ("startswith", "endswith", "find", "index", "partition")
+    is_method = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    return is_method and node.func.attr in parsers and _is_text_of_error(node.func.value)
+
+
+def _is_text_of_error(node: ast.expr) -> bool:
+    if not isinstance(node, ast.Call) or ast.unparse(node.func) not in ("str", "repr"):
+        return False
+    about = ast.unparse(node.args[0]) if node.args else ""
+    return bool(re.search(r"error|exception|cause|reason|failure", about))
+
+
+@pytest.mark.parametrize(
+    ("does_so", "home"),
+    [
+        (reads_tf_config, CLUSTER),
+        (asks_which_keras, KERAS),
+        (names_files_of_the_machine, MACHINE),
+        (looks_for_a_scheme, FILES),
+        (asserts, None),
+        (looks_at_the_callers_frame, None),
+        (parses_the_text_of_an_error, None),
+    ],
+)
+def test_one_module_alone_or_none(does_so: Callable[[ast.AST], bool], home: str | None) -> None:
+    found = [
+        f"{module.name}, line {node.lineno}: {ast.unparse(node)}"  # type: ignore[attr-defined]
+        for module in MODULES
+        if module.name != home
         for node in module.nodes
-        if (isinstance(node, ast.Subscript) and _reads_environ(node) and _is_tf_config(node.slice))
-        or (isinstance(node, ast.Call) and _gets_environ(node) and _is_tf_config(node.args[0]))
+        if does_so(node)
     ]
-    return [] if module.name == CLUSTER else reads
-
-
-@for_each_module
-def test_which_keras_is_asked_in_one_place(module: Module) -> list[Any]:
-    asks = [
-        f"line {node.lineno}: {ast.unparse(node)}"
-        for node in module.nodes
-        if (isinstance(node, ast.Attribute) and ast.unparse(node).endswith("keras.__version__"))
-        or (
-            isinstance(node, ast.Call)
-            and re.match(r"getattr\(.*keras.*__version__", ast.unparse(node))
-        )
-        or (isinstance(node, ast.Constant) and node.value == "TF_USE_LEGACY_KERAS")
-    ]
-    return [] if module.name == KERAS else asks
-
-
-@for_each_module
-def test_the_machine_is_asked_in_one_place(module: Module) -> list[Any]:
-    asks = [
-        f"line {node.lineno}: {node.value!r}"
-        for node in module.nodes
-        if isinstance(node, ast.Constant)
-        and isinstance(node.value, str)
-        and re.match(r"/proc/(meminfo|vmstat|\d|self/status)|/sys/fs/cgroup", node.value)
-    ]
-    return [] if module.name == MACHINE else asks
-
-
-@for_each_module
-def test_remote_paths_are_told_in_one_place(module: Module) -> list[Any]:
-    asks = [
-        node.lineno
-        for node in module.nodes
-        if isinstance(node, ast.Compare) and ast.unparse(node.left) == "'://'"
-    ]
-    return [] if module.name == FILES else asks
+    assert found == []
 
 
 @for_each_module
@@ -227,18 +256,6 @@ def _is_foreign_private(name: str, names: tuple[str, ...]) -> bool:
     if name.startswith(INTERNAL_PACKAGES):
         return True
     return any(re.match(r"_[a-z]", part) for part in (*parts, *names))
-
-
-def _is_tf_config(node: ast.expr) -> bool:
-    return ast.unparse(node) in ("'TF_CONFIG'", "TF_CONFIG", "cluster.TF_CONFIG")
-
-
-def _reads_environ(node: ast.Subscript) -> bool:
-    return isinstance(node.ctx, ast.Load) and ast.unparse(node.value) == "os.environ"
-
-
-def _gets_environ(node: ast.Call) -> bool:
-    return bool(node.args) and ast.unparse(node.func) in ("os.environ.get", "os.getenv")
 
 
 # ---- size ----------------------------------------------------------------------------------------
@@ -305,51 +322,6 @@ def test_one_name_means_one_thing() -> None:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert {name: count for name, count in classes.items() if count > 1} == {}
-
-
-# ---- code that is no good at run time ------------------------------------------------------------
-
-
-@for_each_module
-def test_no_assertion_guards_the_run_time(module: Module) -> list[Any]:
-    # `python -O` takes them away, and their errors say nothing.
-    return [node.lineno for node in module.nodes if isinstance(node, ast.Assert)]
-
-
-@for_each_module
-def test_no_text_of_an_error_is_parsed(module: Module) -> list[Any]:
-    """`"..." in str(error)`, `str(error).startswith(...)`: the error's fields tell it."""
-    return [
-        f"line {node.lineno}: {ast.unparse(node)}"
-        for node in module.nodes
-        if (isinstance(node, ast.Compare) and any(map(_is_text_of_error, node.comparators)))
-        or (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr in ("startswith", "endswith", "find", "index", "partition")
-            and _is_text_of_error(node.func.value)
-        )
-    ]
-
-
-@for_each_module
-def test_nobody_looks_at_the_callers_frame(module: Module) -> list[Any]:
-    frames = ("_getframe", "currentframe")
-    return [
-        node.lineno
-        for node in module.nodes
-        if isinstance(node, ast.Attribute) and node.attr in frames
-    ]
-
-
-def _is_text_of_error(node: ast.expr) -> bool:
-    if (
-        not isinstance(node, ast.Call)
-        or not node.args
-        or ast.unparse(node.func) not in ("str", "repr")
-    ):
-        return False
-    return bool(re.search(r"error|exception|cause|reason|failure", ast.unparse(node.args[0])))
 
 
 def test_operators_are_told_of_every_temporary_folder() -> None:

@@ -41,14 +41,15 @@ def import_in_new_process(*modules: str, options: tuple[str, ...] = ()) -> set[s
     return set(report["modules"])
 
 
-def test_bare_package_needs_nothing_but_the_standard_library() -> None:
+def test_package_errors_and_command_need_nothing_but_the_standard_library() -> None:
     # -S: without site-packages, as in an environment where nothing else is installed.
-    assert import_in_new_process("generic_trainer", options=("-S",)) == {"generic_trainer"}
-
-
-def test_errors_and_version_need_nothing_but_the_standard_library() -> None:
-    loaded = import_in_new_process("generic_trainer.errors", options=("-S",))
-    assert loaded == {"generic_trainer"}
+    names = "generic_trainer", "generic_trainer.errors", "generic_trainer.cli"
+    loaded = import_in_new_process(*names, options=("-S",))
+    assert loaded - {"__mp_main__"} == {"generic_trainer"}
+    # Else the doctor could not be asked what is missing.
+    command = [sys.executable, "-S", "-m", "generic_trainer.cli", "explain"]
+    done = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1 and "`generic-trainer doctor` lists" in done.stderr
 
 
 @pytest.mark.slow
@@ -63,44 +64,35 @@ def test_first_process_of_a_pod_leaves_tensorflow_to_the_one_that_trains() -> No
     assert "tensorflow" not in import_in_new_process("generic_trainer.launchers._remote.program")
 
 
-def test_the_command_needs_nothing_but_the_standard_library_to_start() -> None:
-    # Else the doctor could not be asked what is missing.
-    loaded = import_in_new_process("generic_trainer.cli", options=("-S",))
-    assert loaded - {"__mp_main__"} == {"generic_trainer"}
-    command = [sys.executable, "-S", "-m", "generic_trainer.cli", "explain"]
-    done = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 1 and "`generic-trainer doctor` lists" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (
-            "run no.py --output o --examples .",
-            "MODULE_FILE: no.py does not exist",
-        ),
-        ("run setup.py --output o --examples .", "run: --examples: . has no Split-train"),
-        ("run setup.py --output o --train no --eval no", "no file matches"),
-        ("run setup.py --output o --examples . --schema no --contract no", "2 problems"),
-        ("run setup.py --output o --examples . --distribution {", "--distribution: "),
-        ("validate no", "validate: MODEL: no is not a directory or a file"),
-        ("validate docs --schema no --source gone", "--source: gone does not exist"),
-        ("validate docs --html /nowhere/x.html", "/nowhere/x.html is not in an existing directory"),
-        ("validate docs --html docs", "--html: docs is a directory"),
-        ("explain sesion", "unknown check 'sesion' (did you mean 'session'?)"),
-        ("migrate no.py", "migrate: no.py cannot be read: [Errno 2] No such file"),
-        ("init .", "README.md exists already"),
-        ("publish no", "publish: wrong options: RUN: no does not exist"),
-    ],
-)
-def test_a_wrong_call_is_told_before_tensorflow_is_imported(words: str, told: str) -> None:
-    code = f"""
+WRONG_CALLS = {
+    "run no.py --output o --examples .": "MODULE_FILE: no.py does not exist",
+    "run setup.py --output o --examples .": "run: --examples: . has no Split-train",
+    "run setup.py --output o --train no --eval no": "no file matches",
+    "run setup.py --output o --examples . --schema no --contract no": "2 problems",
+    "run setup.py --output o --examples . --distribution {": "--distribution: ",
+    "validate no": "validate: MODEL: no is not a directory or a file",
+    "validate docs --schema no --source gone": "--source: gone does not exist",
+    "validate docs --html /nowhere/x.html": "/nowhere/x.html is not in an existing directory",
+    "validate docs --html docs": "--html: docs is a directory",
+    "explain sesion": "unknown check 'sesion' (did you mean 'session'?)",
+    "migrate no.py": "migrate: no.py cannot be read: [Errno 2] No such file",
+    "init .": "README.md exists already",
+    "publish no": "publish: wrong options: RUN: no does not exist",
+}
+CALL_EACH = """
 import sys
 from generic_trainer import cli
-status = cli.main({words.split()})
-assert status == 2 and not {{"tensorflow", "tfx"}} & set(sys.modules), status
+for words in sys.argv[1:]:
+    status = cli.main(words.split())
+    assert status == 2 and not {"tensorflow", "tfx"} & set(sys.modules), (words, status)
+    print("END", file=sys.stderr)
 """
-    command = [sys.executable, "-c", code]
+
+
+def test_a_wrong_call_is_told_before_tensorflow_is_imported() -> None:
+    command = [sys.executable, "-c", CALL_EACH, *WRONG_CALLS]
     done = subprocess.run(command, cwd=ROOT, check=True, stderr=subprocess.PIPE, text=True)
-    assert told in done.stderr
-    assert len(done.stderr.splitlines()) <= 3
+    *answers, _ = done.stderr.split("END\n")
+    for answer, told in zip(answers, WRONG_CALLS.values(), strict=True):
+        assert told in answer
+        assert len(answer.splitlines()) <= 3
