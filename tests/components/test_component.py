@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,41 +27,47 @@ from tfx.types.system_executions import Train
 from generic_trainer import GenericTrainer, ServingContract
 from generic_trainer._core import tfx_names as keys
 from generic_trainer.components import GenericTrainerSpec
-from generic_trainer.errors import ConfigurationError
+from generic_trainer.errors import ConfigurationError, ModuleFileError
 from generic_trainer.executors import GenericTrainerExecutor
 from tests import helpers
+
+Make = Callable[..., GenericTrainer]
 
 
 def channel_of(artifact_type: type[types.Artifact]) -> types.Channel:
     return channel.Channel(type=artifact_type)
 
 
-@pytest.fixture
-def examples() -> types.Channel:
-    return channel_of(standard_artifacts.Examples)
+EXAMPLES = channel_of(standard_artifacts.Examples)
+GRAPH = channel_of(standard_artifacts.TransformGraph)
 
 
 @pytest.fixture
-def module_file(tmp_path: Path) -> str:
-    return helpers.write_module(tmp_path / "code", "def run_fn(fn_args): ...")
+def make(tmp_path: Path) -> Make:
+    """Makes a component with the examples and a module file, unless other arguments are given."""
+    module_file = helpers.write_module(tmp_path / "code", "def run_fn(fn_args): ...")
+    return lambda **arguments: GenericTrainer(
+        **{"examples": EXAMPLES, "module_file": module_file, **arguments}
+    )
 
 
-def compiled(component: GenericTrainer, root: Path) -> dict[str, Any]:
+def compiled(components: Any, root: Path) -> Any:
+    """Returns the last node of the compiled pipeline."""
+    components[-1]._resolve_pip_dependencies(str(root))
+    proto = Compiler().compile(Pipeline("p", pipeline_root=str(root), components=components))
+    return proto.nodes[-1].pipeline_node
+
+
+def properties_of(component: GenericTrainer, root: Path) -> dict[str, Any]:
     """Returns the execution properties that the compiled pipeline carries."""
-    component._resolve_pip_dependencies(str(root))
-    pipeline = Pipeline("p", pipeline_root=str(root), components=[component])
-    proto = Compiler().compile(pipeline)
-    parameters = proto.nodes[0].pipeline_node.parameters.parameters
+    parameters = compiled([component], root).parameters.parameters
     return {name: value.field_value.string_value for name, value in parameters.items()}
 
 
-def test_takes_every_argument_of_tfx() -> None:
+def test_takes_every_argument_and_key_of_tfx() -> None:
     ours = inspect.signature(GenericTrainer.__init__).parameters
     theirs = inspect.signature(Trainer.__init__).parameters
     assert not theirs.keys() - ours.keys()
-
-
-def test_keys_are_those_of_tfx() -> None:
     spec = standard_component_specs.TrainerSpec
     assert not spec.INPUTS.keys() - GenericTrainerSpec.INPUTS.keys()
     assert not spec.PARAMETERS.keys() - GenericTrainerSpec.PARAMETERS.keys()
@@ -68,9 +75,10 @@ def test_keys_are_those_of_tfx() -> None:
     assert keys.STATISTICS == standard_component_specs.STATISTICS_KEY
 
 
-def test_public_surface_of_a_tfx_component(examples: types.Channel, module_file: str) -> None:
-    component = GenericTrainer(examples=examples, module_file=module_file)
+def test_public_surface_of_a_tfx_component(make: Make) -> None:
+    component = make()
     assert component.id == "GenericTrainer"
+    assert component.type == "generic_trainer.components.GenericTrainer"
     assert isinstance(component.spec, GenericTrainer.SPEC_CLASS)
     assert component.outputs["model"].type is standard_artifacts.Model
     assert component.outputs["model_run"].type is standard_artifacts.ModelRun
@@ -80,45 +88,29 @@ def test_public_surface_of_a_tfx_component(examples: types.Channel, module_file:
     assert executor_spec.class_path == "generic_trainer.executors.GenericTrainerExecutor"
 
 
-def test_all_inputs_reach_the_specification(module_file: str) -> None:
-    inputs = {
-        "examples": standard_artifacts.Examples,
-        "transform_graph": standard_artifacts.TransformGraph,
-        "schema": standard_artifacts.Schema,
-        "base_model": standard_artifacts.Model,
-        "hyperparameters": standard_artifacts.HyperParameters,
-        "statistics": standard_artifacts.ExampleStatistics,
+def test_all_inputs_reach_the_specification(make: Make) -> None:
+    channels = {
+        "examples": EXAMPLES,
+        "transform_graph": GRAPH,
+        "schema": channel_of(standard_artifacts.Schema),
+        "base_model": channel_of(standard_artifacts.Model),
+        "hyperparameters": channel_of(standard_artifacts.HyperParameters),
+        "statistics": channel_of(standard_artifacts.ExampleStatistics),
     }
-    channels = {name: channel_of(artifact_type) for name, artifact_type in inputs.items()}
-    component = GenericTrainer(**channels, module_file=module_file)
-    assert dict(component.inputs) == channels
-
-
-def test_transformed_examples_still_work(
-    examples: types.Channel, module_file: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    component = GenericTrainer(
-        transformed_examples=examples,
-        transform_graph=channel_of(standard_artifacts.TransformGraph),
-        module_file=module_file,
-    )
-    assert component.inputs["examples"] is examples
-    assert "`transformed_examples` is deprecated" in caplog.text
-
-
-def test_extra_inputs_become_inputs(examples: types.Channel, module_file: str) -> None:
     embeddings = channel_of(standard_artifacts.Model)
-    component = GenericTrainer(
-        examples=examples, module_file=module_file, extra_inputs={"embeddings": embeddings}
-    )
-    assert component.inputs["extra_input_embeddings"] is embeddings
+    component = make(**channels, extra_inputs={"embeddings": embeddings})
+    assert dict(component.inputs) == {**channels, "extra_input_embeddings": embeddings}
     # One component's inputs are not another's.
     assert "extra_input_embeddings" not in GenericTrainerSpec.INPUTS
 
 
-def test_raw_examples_are_found_behind_the_transform_graph(
-    module_file: str, tmp_path: Path
-) -> None:
+def test_transformed_examples_still_work(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    component = make(examples=None, transformed_examples=EXAMPLES, transform_graph=GRAPH)
+    assert component.inputs["examples"] is EXAMPLES
+    assert "`transformed_examples` is deprecated" in caplog.text
+
+
+def test_raw_examples_are_found_behind_the_transform_graph(make: Make, tmp_path: Path) -> None:
     example_gen = CsvExampleGen(input_base=str(tmp_path))
     schema = ImportSchemaGen(schema_file=str(tmp_path / "schema.pbtxt"))
     transform = Transform(
@@ -126,45 +118,37 @@ def test_raw_examples_are_found_behind_the_transform_graph(
         schema=schema.outputs["schema"],
         preprocessing_fn="module.preprocessing_fn",
     )
-    trainer = GenericTrainer(
+    trainer = make(
         examples=transform.outputs["transformed_examples"],
         transform_graph=transform.outputs["transform_graph"],
-        module_file=module_file,
     )
     assert trainer.inputs["raw_examples"] is example_gen.outputs["examples"]
-    trainer._resolve_pip_dependencies(str(tmp_path / "root"))
-    nodes = [example_gen, schema, transform, trainer]
-    proto = Compiler().compile(Pipeline("p", pipeline_root=str(tmp_path), components=nodes))
-    node = proto.nodes[-1].pipeline_node
+    node = compiled([example_gen, schema, transform, trainer], tmp_path / "root")
     (source,) = node.inputs.inputs["raw_examples"].channels
     assert source.producer_node_query.id == example_gen.id
 
 
 @pytest.mark.parametrize("from_resolver", [False, True])
-def test_raw_examples_may_be_unknown(
-    from_resolver: bool, examples: types.Channel, module_file: str
-) -> None:
-    graph = channel_of(standard_artifacts.TransformGraph)
+def test_raw_examples_may_be_unknown(from_resolver: bool, make: Make) -> None:
+    graph = GRAPH
     if from_resolver:
         graph = Resolver(strategy_class=LatestArtifactStrategy, graph=graph).outputs["graph"]
-    trainer = GenericTrainer(examples=examples, transform_graph=graph, module_file=module_file)
-    assert "raw_examples" not in trainer.inputs
+    assert "raw_examples" not in make(transform_graph=graph).inputs
 
 
-def test_arguments_in_the_compiled_pipeline(
-    examples: types.Channel, module_file: str, tmp_path: Path
-) -> None:
-    component = GenericTrainer(
-        examples=examples,
-        module_file=module_file,
+def test_arguments_in_the_compiled_pipeline(make: Make, tmp_path: Path) -> None:
+    contract = ServingContract(max_latency_ms=20, severities={"latency": "warn"})
+    component = make(
         train_args=trainer_pb2.TrainArgs(splits=["train"], num_steps=5),
         eval_args={"num_steps": 2},
         custom_config={"epochs": 3},
+        contract=contract,
     )
-    properties = compiled(component, tmp_path / "root")
+    properties = properties_of(component, tmp_path / "root")
     assert json.loads(properties["train_args"]) == {"splits": ["train"], "num_steps": 5}
     assert json.loads(properties["eval_args"]) == {"num_steps": 2}
     assert json.loads(properties["custom_config"]) == {"epochs": 3}
+    assert ServingContract.from_json(properties["contract"]) == contract
     assert "module_file" not in properties
     module, _, bundle = properties["module_path"].partition("@")
     assert module == "trainer"
@@ -172,125 +156,80 @@ def test_arguments_in_the_compiled_pipeline(
     assert properties["module_hash"][:16] in bundle
 
 
-def test_contract_travels(examples: types.Channel, module_file: str, tmp_path: Path) -> None:
-    contract = ServingContract(max_latency_ms=20, severities={"latency": "warn"})
-    component = GenericTrainer(examples=examples, module_file=module_file, contract=contract)
-    properties = compiled(component, tmp_path / "root")
-    assert ServingContract.from_json(properties["contract"]) == contract
-
-
 def test_edited_helper_changes_the_hash_and_a_neighbour_does_not(
-    examples: types.Channel, tmp_path: Path
+    make: Make, tmp_path: Path
 ) -> None:
     code = tmp_path / "code"
-    helper, neighbour = code / "my_helper.py", code / "my_neighbour.py"
-    source = "def run_fn(fn_args):\n    import my_helper"
-    module_file = helpers.write_module(code, source)
-    helper.write_text("A = 1")
-    neighbour.write_text("B = 1")
-
-    def properties() -> dict[str, Any]:
-        component = GenericTrainer(examples=examples, module_file=module_file)
-        return compiled(component, tmp_path / "root")
-
-    first = properties()
-    neighbour.write_text("B = 2")
-    assert properties() == first
-    helper.write_text("A = 2")
-    edited = properties()
-    assert edited["module_hash"] != first["module_hash"]
+    component = make()
+    helpers.write_module(code, "def run_fn(fn_args):\n    import my_helper")
+    (code / "my_helper.py").write_text("A = 1")
+    first = properties_of(make(), tmp_path / "root")
+    (code / "my_neighbour.py").write_text("B = 1")
+    # Of another component, and of one that is used again.
+    assert properties_of(component, tmp_path / "root") == first
+    (code / "my_helper.py").write_text("A = 2")
+    assert properties_of(component, tmp_path / "root")["module_hash"] != first["module_hash"]
 
 
-def test_an_edit_between_two_runs_of_one_component_is_seen(
-    examples: types.Channel, module_file: str, tmp_path: Path
-) -> None:
-    component = GenericTrainer(examples=examples, module_file=module_file)
-    component._resolve_pip_dependencies(str(tmp_path / "root"))
-    first = component.exec_properties["module_hash"]
-    helpers.write_module(tmp_path / "code", "def run_fn(fn_args): print()")
-    component._resolve_pip_dependencies(str(tmp_path / "root"))
-    assert component.exec_properties["module_hash"] != first
-
-
-def test_run_fn_of_an_installed_package_is_not_bundled(
-    examples: types.Channel, tmp_path: Path
-) -> None:
+def test_run_fn_of_an_installed_package_is_not_bundled(make: Make, tmp_path: Path) -> None:
     run_fn = "tfx.examples.penguin.penguin_utils_keras.run_fn"
-    component = GenericTrainer(examples=examples, run_fn=run_fn)
-    properties = compiled(component, tmp_path / "root")
+    properties = properties_of(make(module_file=None, run_fn=run_fn), tmp_path / "root")
     assert properties["run_fn"] == run_fn
     assert not {"module_path", "module_file"} & properties.keys()
 
 
-def test_runtime_parameters_stay_open_until_the_run(
-    examples: types.Channel, tmp_path: Path
-) -> None:
-    component = GenericTrainer(
-        examples=examples,
+def test_runtime_parameters_stay_open_until_the_run(make: Make, tmp_path: Path) -> None:
+    component = make(
         module_file=RuntimeParameter(name="module", ptype=str),
         train_args=RuntimeParameter(name="train-args", ptype=str),
         eval_args={"num_steps": RuntimeParameter(name="eval-steps", ptype=int)},
         custom_config=RuntimeParameter(name="custom-config", ptype=str),
     )
-    component._resolve_pip_dependencies(str(tmp_path / "root"))
-    pipeline = Pipeline("p", pipeline_root=str(tmp_path / "root"), components=[component])
-    parameters = Compiler().compile(pipeline).nodes[0].pipeline_node.parameters.parameters
-    for name, parameter in (("module_file", "module"), ("train_args", "train-args")):
+    parameters = compiled([component], tmp_path / "root").parameters.parameters
+    expected = {"module_file": "module", "train_args": "train-args"}
+    for name, parameter in {**expected, "custom_config": "custom-config"}.items():
         assert parameters[name].runtime_parameter.name == parameter
-    assert parameters["custom_config"].runtime_parameter.name == "custom-config"
 
 
 def test_without_a_pipeline_root_the_module_file_stays(
-    examples: types.Channel, module_file: str, caplog: pytest.LogCaptureFixture
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    component = GenericTrainer(examples=examples, module_file=module_file)
+    component = make()
     component._resolve_pip_dependencies("")
-    assert component.exec_properties["module_file"] == module_file
+    assert component.exec_properties["module_file"] == str(tmp_path / "code" / "trainer.py")
     assert "must exist where the step runs" in caplog.text
-
-
-def test_the_executor_of_tfx_means_this_one(
-    examples: types.Channel, module_file: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    spec = ExecutorClassSpec(GenericExecutor)
-    component = GenericTrainer(
-        examples=examples, module_file=module_file, custom_executor_spec=spec
-    )
-    assert component.executor_spec.executor_class is GenericTrainerExecutor
-    assert "names the executor of TFX's Trainer" in caplog.text
 
 
 class Another(GenericExecutor):
     """An executor that a user derives from TFX's."""
 
 
-def test_another_executor_gets_the_wheel_of_tfx(
-    examples: types.Channel, module_file: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    component = GenericTrainer(
-        examples=examples,
-        module_file=module_file,
-        custom_executor_spec=ExecutorClassSpec(Another),
-    )
-    component._resolve_pip_dependencies(str(tmp_path / "root"))
-    assert component.exec_properties["module_path"].endswith(".whl")
-    assert "`custom_executor_spec` is deprecated" in caplog.text
-
-
 class Subclassed(GenericTrainerExecutor):
     """An executor that a user derives from ours."""
 
 
-def test_a_derived_executor_gets_a_bundle(
-    examples: types.Channel, module_file: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("given", "used", "package", "told"),
+    [
+        (GenericExecutor, GenericTrainerExecutor, ".zip", "names the executor of TFX's Trainer"),
+        (Another, Another, ".whl", "`custom_executor_spec` is deprecated"),
+        (Subclassed, Subclassed, ".zip", ""),
+    ],
+)
+def test_each_executor_gets_the_code_as_it_reads_it(
+    given: type,
+    used: type,
+    package: str,
+    told: str,
+    make: Make,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    component = GenericTrainer(
-        examples=examples,
-        module_file=module_file,
-        custom_executor_spec=ExecutorClassSpec(Subclassed),
-    )
+    component = make(custom_executor_spec=ExecutorClassSpec(given))
     component._resolve_pip_dependencies(str(tmp_path / "root"))
-    assert component.exec_properties["module_path"].endswith(".zip")
+    assert component.executor_spec.executor_class is used
+    assert component.exec_properties["module_path"].endswith(package)
+    assert told in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -301,10 +240,7 @@ def test_a_derived_executor_gets_a_bundle(
         ({"module_file": None, "run_fn": "run_fn"}, "must be the import path .* got 'run_fn'"),
         ({"module_file": 3}, "`module_file` must be a string or a RuntimeParameter, but got 3"),
         ({"examples": None}, "exactly one of `examples` and `transformed_examples`.*, not neither"),
-        (
-            {"examples": "data"},
-            "`examples` must be a channel of Examples .* got 'data'",
-        ),
+        ({"examples": "data"}, "`examples` must be a channel of Examples .* got 'data'"),
         ({"schema": channel_of(standard_artifacts.Model)}, "Schema artifacts, but .* type Model"),
         ({"statistics": 1}, "`statistics` must be a channel of ExampleStatistics artifacts"),
         ({"base_model": 1}, "`base_model` must be a channel of Model artifacts"),
@@ -325,28 +261,21 @@ def test_a_derived_executor_gets_a_bundle(
         ({"distribution": 1}, "`distribution` must be a Distribution, but got 1 of type int"),
     ],
 )
-def test_wrong_argument(arguments: Any, message: str, examples: types.Channel) -> None:
+def test_wrong_argument(arguments: Any, message: str, make: Make) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        GenericTrainer(**{"examples": examples, "module_file": "trainer.py", **arguments})
+        make(**arguments)
 
 
-def test_wrong_arguments_are_reported_together(examples: types.Channel) -> None:
+def test_wrong_arguments_are_reported_together() -> None:
     with pytest.raises(ValueError) as caught:
-        GenericTrainer(transformed_examples=examples, schema=1, train_args=2)
+        GenericTrainer(transformed_examples=EXAMPLES, schema=1, train_args=2)
     message = str(caught.value)
     assert message.startswith("GenericTrainer got wrong arguments: 4 problems\n")
     for text in ("`transform_graph`", "`module_file`", "`schema`", "`train_args`"):
         assert text in message
 
 
-def test_missing_module_file(examples: types.Channel, tmp_path: Path) -> None:
-    from generic_trainer.errors import ModuleFileError
-
-    component = GenericTrainer(examples=examples, module_file=str(tmp_path / "none.py"))
+def test_missing_module_file(make: Make, tmp_path: Path) -> None:
+    component = make(module_file=str(tmp_path / "none.py"))
     with pytest.raises(ModuleFileError, match=r"none\.py"):
         component._resolve_pip_dependencies(str(tmp_path / "root"))
-
-
-def test_execution_type_is_public(examples: types.Channel, module_file: str) -> None:
-    trainer = GenericTrainer(examples=examples, module_file=module_file)
-    assert trainer.type == "generic_trainer.components.GenericTrainer"

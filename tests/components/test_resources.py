@@ -33,19 +33,23 @@ def pipeline_of(root: Path, distribution: Distribution | None) -> tfx.dsl.Pipeli
 
 
 def compiled(pipeline: tfx.dsl.Pipeline) -> dict[str, Any]:
-    """Returns the trainer's container in the compiled pipeline."""
+    """Returns the compiled specification of the pipeline."""
     kubeflow = tfx.orchestration.experimental
     config = kubeflow.KubeflowV2DagRunnerConfig(default_image="registry.example/trainer:1")
-    job = kubeflow.KubeflowV2DagRunner(config).run(pipeline, write_out=False)
-    executors = job["pipelineSpec"]["deploymentSpec"]["executors"]
-    container: dict[str, Any] = executors["GenericTrainer_executor"]["container"]
-    return container
+    spec: dict[str, Any] = kubeflow.KubeflowV2DagRunner(config).run(pipeline, write_out=False)
+    return spec["pipelineSpec"]
+
+
+def resources(pipeline: tfx.dsl.Pipeline) -> dict[str, Any]:
+    """Returns those of the trainer's container in the compiled pipeline."""
+    executors = compiled(pipeline)["deploymentSpec"]["executors"]
+    found: dict[str, Any] = executors["GenericTrainer_executor"]["container"]["resources"]
+    return found
 
 
 def test_the_step_is_as_large_as_its_one_worker(tmp_path: Path) -> None:
     distribution = Distribution(cpus_per_worker=4, memory_mb_per_worker=8192, gpus_per_worker=2)
-    container = compiled(pipeline_of(tmp_path, distribution))
-    assert container["resources"] == {
+    assert resources(pipeline_of(tmp_path, distribution)) == {
         "cpuLimit": 4.0,
         "cpuRequest": 4.0,
         "memoryLimit": pytest.approx(8.589934592),
@@ -56,11 +60,8 @@ def test_the_step_is_as_large_as_its_one_worker(tmp_path: Path) -> None:
 
 def test_the_distribution_travels_to_the_executor(tmp_path: Path) -> None:
     pipeline = pipeline_of(tmp_path, Distribution(launcher="local", num_workers=2))
-    config = tfx.orchestration.experimental.KubeflowV2DagRunnerConfig(default_image="a/b:1")
-    job = tfx.orchestration.experimental.KubeflowV2DagRunner(config).run(pipeline, write_out=False)
-    task = job["pipelineSpec"]["root"]["dag"]["tasks"]["GenericTrainer"]
-    text = json.dumps(task["inputs"]["parameters"]["distribution"])
-    assert "num_workers" in text
+    task = compiled(pipeline)["root"]["dag"]["tasks"]["GenericTrainer"]
+    assert "num_workers" in json.dumps(task["inputs"]["parameters"]["distribution"])
 
 
 def test_all_workers_of_this_machine_fit_into_the_step() -> None:
@@ -90,16 +91,12 @@ def test_no_resources_where_the_step_needs_none(distribution: Distribution) -> N
 def test_other_runners_compile_the_same_component(tmp_path: Path) -> None:
     pipeline = pipeline_of(tmp_path, Distribution(cpus_per_worker=4))
     (component,) = (one for one in pipeline.components if isinstance(one, GenericTrainer))
-    assert compiled(pipeline)["resources"]["cpuLimit"] == 4.0
+    assert resources(pipeline)["cpuLimit"] == 4.0
     component._resolve_pip_dependencies(str(tmp_path / "root"))  # as LocalDagRunner does
     deployment = pipeline_pb2.IntermediateDeploymentConfig()
     Compiler().compile(pipeline).deployment_config.Unpack(deployment)
     assert not deployment.node_level_platform_configs
-    assert compiled(pipeline)["resources"]["cpuLimit"] == 4.0
-
-
-def test_resources_that_the_user_has_given_stay(tmp_path: Path) -> None:
-    pipeline = pipeline_of(tmp_path, Distribution(cpus_per_worker=4))
-    (component,) = (one for one in pipeline.components if isinstance(one, GenericTrainer))
+    assert resources(pipeline)["cpuLimit"] == 4.0
+    # What the user gives stays.
     component.with_platform_config(step_resources(Distribution(cpus_per_worker=7)))
-    assert compiled(pipeline)["resources"]["cpuLimit"] == 7.0
+    assert resources(pipeline)["cpuLimit"] == 7.0
