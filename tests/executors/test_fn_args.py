@@ -15,6 +15,7 @@ from tfx.components.trainer import fn_args_utils
 from tfx.components.util import examples_utils
 from tfx.proto import example_gen_pb2
 from tfx.types import standard_artifacts
+from tfx.utils import path_utils
 from tfx_bsl.coders import tf_graph_record_decoder
 from tfx_bsl.public import tfxio
 
@@ -22,18 +23,19 @@ from generic_trainer.errors import ConfigurationError, DataError
 from generic_trainer.executors._fn_args import FnArgs, make_fn_args, make_fn_args_of_one_pass
 from generic_trainer.executors._request import request_from_artifacts
 from tests import helpers
+from tests.executors.conftest import Node
 
 
 @pytest.fixture
-def fn_args_for(examples: types.Artifact, outputs: Any, tmp_path: Path) -> Any:
+def fn_args_for(node: Node, tmp_path: Path) -> Any:
     module_file = helpers.write_module(tmp_path, "def run_fn(fn_args): ...")
 
     def build(
         inputs: dict[str, Any] | None = None, make: Any = make_fn_args, **properties: Any
     ) -> FnArgs:
         request = request_from_artifacts(
-            {"examples": [examples], **(inputs or {})},
-            outputs,
+            {"examples": [node.examples], **(inputs or {})},
+            node.outputs,
             helpers.exec_properties(**{"module_file": module_file, **properties}),
             scratch_dir=str(tmp_path),
         )
@@ -42,31 +44,23 @@ def fn_args_for(examples: types.Artifact, outputs: Any, tmp_path: Path) -> Any:
     return build
 
 
-def test_paths_and_defaults(fn_args_for: Any, examples: types.Artifact, outputs: Any) -> None:
+def test_paths_and_defaults(fn_args_for: Any, node: Node, tmp_path: Path) -> None:
     fn_args = fn_args_for()
     assert isinstance(fn_args, fn_args_utils.FnArgs)
-    assert fn_args.train_files == [f"{examples.uri}/Split-train/*"]
-    assert fn_args.eval_files == [f"{examples.uri}/Split-eval/*"]
+    assert fn_args.train_files == [f"{node.examples.uri}/Split-train/*"]
+    assert fn_args.eval_files == [f"{node.examples.uri}/Split-eval/*"]
+    assert fn_args.serving_model_dir == path_utils.serving_model_dir(f"{tmp_path}/export")
+    assert fn_args.eval_model_dir == path_utils.eval_model_dir(f"{tmp_path}/export")
     assert fn_args.serving_model_dir.endswith("/export/Format-Serving")
     assert fn_args.eval_model_dir.endswith("/export/Format-TFMA")
-    assert fn_args.model_run_dir == outputs["model_run"][0].uri
-    node_dir = Path(fn_args.model_run_dir).parent.parent
-    assert Path(fn_args.checkpoint_dir).parent == node_dir / ".checkpoints"
+    assert fn_args.model_run_dir == str(node.path("model_run"))
+    assert Path(fn_args.checkpoint_dir).parent == node.root / "node" / ".checkpoints"
     for name in ("schema_path", "schema_file", "transform_graph_path", "transform_output"):
         assert getattr(fn_args, name) is None
     for name in ("base_model", "hyperparameters", "custom_config"):
         assert getattr(fn_args, name) is None
     assert fn_args.extra_inputs == {}
     assert fn_args.num_examples == {"train": 32, "eval": 8}
-
-
-def test_directory_names_are_those_of_tfx(fn_args_for: Any) -> None:
-    from tfx.utils import path_utils
-
-    fn_args = fn_args_for()
-    export_dir = fn_args.serving_model_dir.rpartition("/")[0]
-    assert fn_args.serving_model_dir == path_utils.serving_model_dir(export_dir)
-    assert fn_args.eval_model_dir == path_utils.eval_model_dir(export_dir)
 
 
 def test_no_steps_means_no_limit(fn_args_for: Any) -> None:
