@@ -1,11 +1,11 @@
-"""The table of broken models: what finds each, of this validator and of other tools.
+r"""The table of broken models: what finds each, of this validator and of other tools.
 
-    python -m tests.validation.table_broken_models [--tool-python PYTHON] [--write] [--also FILE]
+    python -m benchmarks.broken_models [--tool-python PYTHON] [--write] [--also FILE]
 
 Makes every broken model of the tests and of their catalogue, and every good one, and shows them to
 
 - TFX's Trainer, which looks whether the directory exists;
-- the tools of `other_tools.py`, those that are installed here and, with `--tool-python`, modelscan
+- the tools of `_other_tools.py`, those that are installed here and, with `--tool-python`, modelscan
   and MLflow in an environment of their own;
 - the validator, which must find the broken ones by the check meant for them and pass the good ones.
 
@@ -16,7 +16,7 @@ a broken model was missed that can be known, or a good one refused.
 
 What holds on other stacks, and with the other Keras, is measured there, and joined by `--also`::
 
-    TF_USE_LEGACY_KERAS=1 python -m tests.validation.table_broken_models \\
+    TF_USE_LEGACY_KERAS=1 python -m benchmarks.broken_models \
         --measure ours --only keras --answers keras-2.json
 """
 
@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from tests.validation.table_page import Row, page_of
+from benchmarks.broken_models._page import Row, page_of
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -131,7 +131,7 @@ class _Tools:
     """Tools of another process, which starts with the first model and answers for each."""
 
     def __init__(self, python: str, names: Sequence[str]) -> None:
-        self._command = [python, str(Path(__file__).with_name("other_tools.py")), *names]
+        self._command = [python, str(Path(__file__).with_name("_other_tools.py")), *names]
         self.names = names
         self._process: subprocess.Popen[str] | None = None
 
@@ -236,6 +236,7 @@ def _verdict(report: Any, check: str, missed: str) -> dict[str, str]:
     """Returns what the validator finds, and when.
 
     Args:
+        report: what it says of the model.
         check: the check that must find the model; empty for a good one.
         missed: why none can; empty for a model that can be known.
     """

@@ -31,7 +31,7 @@ GROUPS = (
     ("the Evaluator's config", "eval_config eval_signatures eval_rehearsal"),
 )  # fmt: skip
 _INTRODUCTION = """\
-`python -m tests.validation.table_broken_models --write`; the recipes are in `tests/validation`.
+`python -m benchmarks.broken_models --write`; the recipes are in `tests/validation`.
 A name like `serving#992` is an issue of the repository of that name, where `tensorflow`, `serving`,
 `tfx`, `transform`, `model-analysis`, `hub`, `keras` and the like belong to TensorFlow and Keras;
 other sources name the broken feature.

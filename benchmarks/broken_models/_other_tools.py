@@ -1,6 +1,6 @@
 """What other tools say of models: runs in whichever Python has them, a line for each model.
 
-    python other_tools.py TOOL ... < directories
+    python _other_tools.py TOOL ... < directories
 
 Reads directories from standard input, one a line, and writes for each one line of JSON: tool → what
 it complains of, empty for nothing. Each tool gets a process of its own for each model, forked from
