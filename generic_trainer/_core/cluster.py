@@ -96,12 +96,7 @@ def training_addresses() -> dict[Task, str]:
     addresses = [address for name in _TRAINS for address in cluster.get(name, ())]
     if len({*addresses}) < len(addresses):
         raise ConfigurationError(f"{TF_CONFIG}: two tasks have the same address in {cluster!r}.")
-    if task not in tasks:
-        raise ConfigurationError(
-            f"{TF_CONFIG} says that this process is {task.name}, but the tasks of its cluster "
-            f"that train are {', '.join(each.name for each in tasks)}. Give each process the "
-            "same cluster, and as its task one of these, each once."
-        )
+    _require(task, tasks)
     return dict(zip(tasks, addresses, strict=True))
 
 
@@ -166,13 +161,19 @@ def this_task() -> Task:
         ) from error
     found = Task(name, index, is_server=bool(cluster.get("ps")) and name in _SERVERS)
     known = [Task(job, number) for job in cluster for number in range(len(cluster[job]))]
-    if found not in known and name != _EVALUATOR:
+    if name != _EVALUATOR:
+        _require(found, known)
+    return found
+
+
+def _require(task: Task, known: Sequence[Task]) -> None:
+    """Raises an error if this process is not one of some tasks."""
+    if task not in known:
         raise ConfigurationError(
-            f"{TF_CONFIG} says that this process is {found.name}, but the tasks of its cluster are "
+            f"{TF_CONFIG} says that this process is {task.name}, but the tasks of its cluster are "
             f"{', '.join(each.name for each in known)}. Give each process the same cluster, and "
             "as its task one of these, each once."
         )
-    return found
 
 
 def tf_config() -> dict[str, Any]:

@@ -48,7 +48,7 @@ def publish_tree(source: str, target: str) -> None:
     if not is_remote(target):
         os.rename(source, target)
         return
-    _move_files(source, target, last=_SAVED_MODEL_FILE)
+    _each_file(gfile().rename, source, target, _SAVED_MODEL_FILE)
     delete_tree(source)
 
 
@@ -66,12 +66,8 @@ def copy_tree(source: str, target: str, *, last: str = _SAVED_MODEL_FILE) -> Non
         target: created if missing; files of the same names are replaced.
         last: name of the file that makes the copy complete for readers.
     """
-    files = gfile()
-    files.makedirs(target)
-    for name in files_below(source, last=last):
-        destination = os.path.join(target, name)
-        files.makedirs(os.path.dirname(destination))
-        files.copy(os.path.join(source, name), destination, overwrite=True)
+    gfile().makedirs(target)
+    _each_file(gfile().copy, source, target, last)
 
 
 def files_below(directory: str, *, last: str | None = None) -> list[str]:
@@ -208,13 +204,12 @@ def _opened(path: str) -> Any:
 
 def move_aside(directory: str, target: str) -> None:
     """Moves the content of a directory to `target` and leaves the directory empty."""
-    files = gfile()
-    files.makedirs(target)
+    gfile().makedirs(target)
     if is_remote(directory):
-        _move_files(directory, target)
+        _each_file(gfile().rename, directory, target)
         return
-    for name in files.listdir(directory):
-        files.rename(os.path.join(directory, name), os.path.join(target, name), overwrite=True)
+    for name in gfile().listdir(directory):
+        gfile().rename(os.path.join(directory, name), os.path.join(target, name), overwrite=True)
 
 
 def follow_links(directory: str) -> None:
@@ -244,13 +239,12 @@ def _leads_out(link: str, root: str) -> bool:
     return os.path.isabs(os.readlink(link)) or not real.startswith(f"{root}{os.sep}")
 
 
-def _move_files(source: str, target: str, *, last: str | None = None) -> None:
-    """Moves a tree file by file, which every file system supports."""
-    files = gfile()
+def _each_file(transfer: Any, source: str, target: str, last: str | None = None) -> None:
+    """Copies or moves a tree file by file, which every file system supports."""
     for name in files_below(source, last=last):
         destination = os.path.join(target, name)
-        files.makedirs(os.path.dirname(destination))
-        files.rename(os.path.join(source, name), destination, overwrite=True)
+        gfile().makedirs(os.path.dirname(destination))
+        transfer(os.path.join(source, name), destination, overwrite=True)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Private names of other libraries: the only module that may name them.
 
-`_TABLE` lists every private name that the package reads, calls, sets or overrides, one a line, with
-the feature that breaks without it. If a release has renamed one, users get an error with library,
+`_TABLE` lists every private name that the package reads, calls or sets, one a line, with the feature
+that breaks without it; `OVERRIDDEN` those that its classes override. If a release has renamed one, users get an error with library,
 version and name instead of an AttributeError from deep inside; `tests/_core/test_internals.py`
 looks up every row on both stacks, and reports rows without a use.
 
@@ -26,8 +26,7 @@ from typing import Any
 from generic_trainer.errors import ConfigurationError
 
 # Key, path and purpose. A path is `package.module`, `package.module:name` or, for an attribute of
-# objects, `package.module:Class.name`. Rows without a key ("-") are names that classes of ours
-# override: the library calls them.
+# objects, `package.module:Class.name`.
 _TABLE = """
 PYTHON_ATEXIT_CLEAR          atexit:_clear                            children that do not run the exit functions of their parent
 PYTHON_ATEXIT_RUN            atexit:_run_exitfuncs                    children that run the exit functions of user code
@@ -52,22 +51,6 @@ TF_OWNED_ITERATOR            tensorflow.python.data.ops.iterator_ops:OwnedIterat
 TF_PARSE_SAVED_MODEL         tensorflow.python.saved_model.loader_impl:parse_saved_model             reading a SavedModel without loading it
 TF_SESSION_STOP_REQUESTED    tensorflow:compat.v1.train.SessionRunContext._stop_requested            a session that stays open when a hook wants to stop
 TF_WRITE_FINGERPRINT         tensorflow.python.saved_model.fingerprinting_utils:write_fingerprint    the fingerprint of an export without devices
--                            tensorflow:compat.v1.distribute.StrategyExtended._batch_reduce_to  training.get_strategy()
--                            tensorflow:compat.v1.distribute.StrategyExtended._broadcast_to  training.get_strategy()
--                            tensorflow:compat.v1.distribute.StrategyExtended._call_for_each_replica  training.get_strategy()
--                            tensorflow:compat.v1.distribute.StrategyExtended._create_variable  training.get_strategy()
--                            tensorflow:compat.v1.distribute.StrategyExtended._distribute_datasets_from_function  training.get_strategy()
--                            tensorflow:compat.v1.distribute.StrategyExtended._experimental_distribute_dataset  training.get_strategy()
--                            tensorflow:compat.v1.distribute.StrategyExtended._experimental_distribute_values_from_function  training.get_strategy()
--                            tensorflow:compat.v1.distribute.StrategyExtended._gather_to_implementation  training.get_strategy()
--                            tensorflow.python.distribute.distribute_lib:_DefaultDistributionExtended._get_local_replica_id  training.get_strategy()
--                            tensorflow:compat.v1.distribute.StrategyExtended._in_multi_worker_mode  training.get_strategy()
--                            tensorflow:compat.v1.distribute.StrategyExtended._local_results  training.get_strategy()
--                            tensorflow:compat.v1.distribute.StrategyExtended._num_replicas_in_sync  training.get_strategy()
--                            tensorflow:compat.v1.distribute.StrategyExtended._reduce_to  training.get_strategy()
--                            tensorflow:compat.v1.distribute.StrategyExtended._update  training.get_strategy()
--                            tensorflow:compat.v1.distribute.StrategyExtended._update_non_slot  training.get_strategy()
--                            tensorflow:compat.v1.distribute.StrategyExtended._validate_colocate_with_variable  training.get_strategy()
 
 KERAS_2_AGGREGATE            tf_keras:optimizers.legacy.Optimizer._aggregate_gradients   estimators on several workers
 KERAS_2_API                  tf_keras.api._v2.keras                                      the tf.keras of estimators
@@ -76,10 +59,6 @@ KERAS_2_LAYERS               tf_keras:Model._flatten_layers                     
 KERAS_2_LEGACY_BUILD         tf_keras:optimizers.legacy.Optimizer._create_all_weights    checkpoints of Keras trials before their first batch
 KERAS_2_SEEDS                tf_keras.src.backend:_SEED_GENERATOR                        resuming with the random state of the previous run
 KERAS_2_TAKES_TENSOR_LOGS    tf_keras:callbacks.Callback._supports_tf_logs               callbacks that each get the logs they can read
--                            tf_keras:callbacks.Callback._chief_worker_only              resuming on every worker
--                            tf_keras:callbacks.Callback._implements_predict_batch_hooks  resuming without a call for each batch
--                            tf_keras:callbacks.Callback._implements_test_batch_hooks    resuming without a call for each batch
--                            tf_keras:callbacks.Callback._implements_train_batch_hooks   resuming without a call for each batch
 
 KERAS_3_BUILD                keras:Model._maybe_symbolic_build                           building models on several workers without consuming a batch
 KERAS_3_GLOBAL_ATTRIBUTE     keras.src.backend.common.global_state:get_global_attribute  resuming with the random state of the previous run
@@ -90,7 +69,6 @@ KERAS_3_SET_MONITOR_OP       keras:callbacks.EarlyStopping._set_monitor_op      
 KERAS_TENSORBOARD_BATCH      keras:callbacks.TensorBoard._global_train_batch             curves that continue after a restart
 
 TFX_BSL_PARSER_CONFIG        tfx_bsl.tfxio.tf_example_record:TFExampleRecord._GetTfExampleParserConfig  parsing examples as TFX's reader does
--                            tfx.dsl.components.base.base_component:BaseComponent._resolve_pip_dependencies  components whose dependencies are wheels
 
 ESTIMATOR_CALL_INPUT_FN      tensorflow_estimator.python.estimator.estimator:Estimator._call_input_fn          estimators on several workers
 ESTIMATOR_CALL_MODEL_FN      tensorflow_estimator.python.estimator.estimator:Estimator._call_model_fn          estimators on several workers
@@ -107,6 +85,20 @@ ESTIMATOR_TASK_TYPE          tensorflow_estimator.python.estimator.run_config:Ru
 ESTIMATOR_TRAIN_STRATEGY     tensorflow_estimator.python.estimator.run_config:RunConfig._train_distribute      distribution strategies
 ESTIMATOR_WARM_START         tensorflow_estimator.python.estimator.estimator:Estimator._warm_start_settings    a user's estimator in a trial
 """
+# Class of a library → methods and attributes that classes of ours override: the library uses them.
+OVERRIDDEN = {
+    "tensorflow:compat.v1.distribute.StrategyExtended": """
+        _batch_reduce_to _broadcast_to _call_for_each_replica _create_variable
+        _distribute_datasets_from_function _experimental_distribute_dataset
+        _experimental_distribute_values_from_function _gather_to_implementation
+        _in_multi_worker_mode _local_results _num_replicas_in_sync _reduce_to _update
+        _update_non_slot _validate_colocate_with_variable""",
+    "tensorflow.python.distribute.distribute_lib:_DefaultDistributionExtended": "_get_local_replica_id",
+    "tf_keras:callbacks.Callback": """
+        _chief_worker_only _implements_predict_batch_hooks _implements_test_batch_hooks
+        _implements_train_batch_hooks""",
+    "tfx.dsl.components.base.base_component:BaseComponent": "_resolve_pip_dependencies",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,17 +171,16 @@ class PrivateName:
 
 
 @functools.cache
-def rows() -> list[tuple[str, PrivateName]]:
-    """Returns the rows of the table, with their keys."""
+def names() -> dict[str, PrivateName]:
+    """Returns the rows of the table, by their keys."""
     table = (line.split(None, 2) for line in _TABLE.splitlines() if line)
-    return [(key, PrivateName(path, purpose)) for key, path, purpose in table]
+    return {key: PrivateName(path, purpose) for key, path, purpose in table}
 
 
 def __getattr__(key: str) -> PrivateName:
     """Returns the name with a key of the table."""
-    for known, name in rows():
-        if known == key:
-            return name
+    if key in names():
+        return names()[key]
     raise AttributeError(f"module {__name__!r} has no attribute {key!r}")
 
 

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
+
 from generic_trainer.errors import ConfigurationError
 
 _LOCK_FILE = ".lock"
@@ -58,18 +60,47 @@ def lock_directory(directory: str, *, wait_s: float = 0.0) -> IO[str]:
         ConfigurationError: another process, or another lock in this one, still holds it.
         OSError: the file system has no locks, for example; see `NO_LOCKS`.
     """
-    deadline_s = time.monotonic() + wait_s
-    while (file := _locked_in(directory)) is None:
-        if time.monotonic() >= deadline_s:
-            holder = _holder(os.path.join(directory, _LOCK_FILE))
-            raise ConfigurationError(
-                f"Another run writes into {directory}: {holder}. Expected to be the only "
-                f"one (waited {wait_s:g} s). Let it finish or stop it; a run with other inputs, "
-                "code or hyperparameters has a directory of its own."
-            )
-        time.sleep(_POLL_S)
-    sign(file)
+    path = os.path.join(directory, _LOCK_FILE)
+    if (file := signed_lock(path, wait_s=wait_s)) is None:
+        raise another_run(directory, path, waited_s=wait_s)
     return file
+
+
+def signed_lock(path: str, *, wait_s: float) -> IO[str] | None:
+    """Returns a lock, in a file that names this process; None if another one holds it.
+
+    Args:
+        path: the file; it and its directory are created if missing.
+        wait_s: how long to wait for another holder, in seconds.
+
+    Raises:
+        OSError: the file system has no locks, for example; see `NO_LOCKS`.
+    """
+    deadline_s = time.monotonic() + wait_s
+    while True:
+        with contextlib.suppress(FileNotFoundError):  # another run is deleting the directory
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            if (file := locked_file(path)) is not None:
+                sign(file)
+                return file
+        if time.monotonic() >= deadline_s:
+            return None
+        time.sleep(_POLL_S)
+
+
+def another_run(subject: str, path: str, *, waited_s: float) -> ConfigurationError:
+    """Returns the error of a run that did not get a lock.
+
+    Args:
+        subject: the directory that the lock protects.
+        path: of the lock.
+        waited_s: how long the run has waited for it, in seconds.
+    """
+    return ConfigurationError(
+        f"Another run writes into {subject}: {_holder(path)}. Expected to be the only one (waited "
+        f"{waited_s:g} s). Let it finish or stop it, and run again; a run with other inputs, code "
+        "or hyperparameters has checkpoints of its own."
+    )
 
 
 @contextlib.contextmanager
@@ -85,14 +116,6 @@ def locks_held(root: str) -> Iterator[bool]:
                 else:  # locks of this process do not count
                     alone = alone and _signed(path).get("pid") == os.getpid()
         yield alone
-
-
-def _locked_in(directory: str) -> IO[str] | None:
-    """Returns the lock of a directory, which another run may be deleting at this moment."""
-    with contextlib.suppress(FileNotFoundError):
-        os.makedirs(directory, exist_ok=True)
-        return locked_file(os.path.join(directory, _LOCK_FILE))
-    return None
 
 
 def locked_file(path: str) -> IO[str] | None:
@@ -130,9 +153,7 @@ def locked_file_of_the_dead(path: str) -> IO[str] | None:
         return None
     if file is None:
         return None
-    file.seek(0)
-    holder = _parsed(file.read())
-    here = _signature()
+    holder, here = _signed(path), _signature()
     if not holder or any(here.get(name, holder) == holder.get(name) for name in ("host", "boot")):
         return file
     file.close()
@@ -140,25 +161,19 @@ def locked_file_of_the_dead(path: str) -> IO[str] | None:
 
 
 def sign(file: IO[str]) -> None:
-    """Writes process and machine of the holder into a locked file.
-
-    Raises:
-        OSError: the disk is full, for example.
-    """
-    file.truncate(0)
-    json.dump(_signature(), file)
-    file.flush()
+    """Writes process and machine of the holder into a locked file; it holds without, too."""
+    with contextlib.suppress(OSError):  # the disk is full, for example
+        file.truncate(0)
+        json.dump(_signature(), file)
+        file.flush()
 
 
-def living_holder(path: str) -> str | None:
-    """Returns the process that has signed a lock; None unless it is known to be alive."""
+def has_living_holder(path: str) -> bool:
+    """Returns whether the process that has signed a lock is known to be alive."""
     signature, here = _signed(path), _signature()
     if not signature or any(signature.get(name) != here.get(name) for name in ("host", "boot")):
-        return None
-    with contextlib.suppress(KeyError, TypeError, ProcessLookupError, PermissionError):
-        os.kill(signature["pid"], 0)
-        return _holder(path)
-    return None
+        return False
+    return psutil.pid_exists(signature.get("pid", -1))
 
 
 def _open(path: str, flags: int) -> int:
@@ -181,16 +196,9 @@ def _holder(path: str) -> str:
 
 
 def _signed(path: str) -> dict[str, Any]:
-    """Returns the signature in a file; empty if there is none."""
-    with contextlib.suppress(OSError):
-        return _parsed(Path(path).read_text(encoding="utf-8"))
-    return {}
-
-
-def _parsed(signature: str) -> dict[str, Any]:
-    """Returns a signature; empty if it is incomplete."""
+    """Returns the signature in a file; empty if there is none, or it is incomplete."""
     try:
-        holder = json.loads(signature)
-    except ValueError:
+        holder = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return {}
     return holder if isinstance(holder, dict) else {}

@@ -22,6 +22,8 @@ MIB = 1 << 20
 # 0.02 % of a processor. A process below these shares, of all threads and of the main thread, is
 # idle; a step, a compilation or a request to a service takes more.
 IDLE_SHARE, IDLE_MAIN_SHARE = 0.02, 0.002
+# With many GPUs it takes seconds.
+_NVIDIA_SMI_S = 60.0
 _PROC = Path("/proc")
 _CGROUP = Path("/sys/fs/cgroup")
 _OOM_COUNTERS = (
@@ -58,11 +60,7 @@ def visible_gpus() -> list[str]:
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return [name for name in chosen.split(",") if name.strip() not in ("", "-1")]
-    try:
-        command = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
-        return subprocess.run(command, capture_output=True, text=True).stdout.split()
-    except OSError:
-        return []
+    return [name for (name,) in _nvidia_smi("uuid")]
 
 
 def gpu_usage() -> list[tuple[float, float]]:
@@ -70,15 +68,19 @@ def gpu_usage() -> list[tuple[float, float]]:
 
     The list is empty without `nvidia-smi`.
     """
-    command = ["nvidia-smi", "--query-gpu=utilization.gpu,memory.used"]
-    try:
-        printed = subprocess.run(
-            [*command, "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=10
-        )
-        lines = [line.split(",") for line in printed.stdout.splitlines()]
-        return [(float(share) / 100, float(mb)) for share, mb in lines]
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        return []
+    with contextlib.suppress(ValueError):  # it does not know the load of some
+        busy = _nvidia_smi("utilization.gpu,memory.used")
+        return [(float(share) / 100, float(mb)) for share, mb in busy]
+    return []
+
+
+def _nvidia_smi(query: str) -> list[list[str]]:
+    """Returns the answers for each GPU of the machine; an empty list without `nvidia-smi`."""
+    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        printed = subprocess.check_output(command, text=True, timeout=_NVIDIA_SMI_S)
+        return [line.split(", ") for line in printed.splitlines()]
+    return []
 
 
 def resident_memory_mb() -> float | None:

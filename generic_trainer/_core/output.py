@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, TextIO
 
 from generic_trainer._core import output_copier
-from generic_trainer._core.files import is_remote
+from generic_trainer._core.files import gfile, is_remote
 from generic_trainer._core.locks import held
 from generic_trainer._core.output_copier import Stream
 from generic_trainer._core.scratch import ScratchFolder
@@ -92,15 +92,13 @@ def _local_file(path: str) -> Iterator[str]:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         yield path
         return
-    import tensorflow as tf
-
     with ScratchFolder("log-") as directory:
         local = os.path.join(directory, os.path.basename(path))
         try:
             yield local
         finally:
             try:
-                tf.io.gfile.copy(local, path, overwrite=True)
+                gfile().copy(local, path, overwrite=True)
             except Exception as error:  # its type depends on the file system
                 _logger.warning("The log of the run could not be copied to %s: %s", path, error)
 

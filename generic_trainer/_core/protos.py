@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
-from pathlib import Path
 from typing import Any
 
 from generic_trainer._core.files import read_text, read_whole
 from generic_trainer.errors import DataError
 
 _PATHS = (str, os.PathLike)
-
-
-def require_eval_config(path: str) -> None:
-    """Checks a file with a `tfma.EvalConfig`, without importing TFMA, which takes seconds.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
-    package = importlib.util.find_spec("tensorflow_model_analysis")
-    if package is None or package.origin is None:  # an error elsewhere reports that
-        return
-    file = Path(package.origin).parent / "proto" / "config_pb2.py"
-    spec = importlib.util.spec_from_file_location("_eval_config_pb2", file)
-    if spec is not None and spec.loader is not None and file.exists():
-        importlib.import_module("google.protobuf.wrappers_pb2")  # it expects this to be imported
-        config_pb2 = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(config_pb2)
-        read_proto(path, config_pb2.EvalConfig, "eval config")
 
 
 def load_schema(source: Any) -> Any:

@@ -12,22 +12,23 @@ import os
 import shutil
 import stat
 import tempfile
-import time
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import IO
 
 from generic_trainer._core.locks import (
     NO_LOCKS,
-    living_holder,
+    another_run,
+    has_living_holder,
     locked_file,
     locked_file_of_the_dead,
     sign,
+    signed_lock,
 )
 from generic_trainer.errors import ConfigurationError
 
 LOCK_SUFFIX = ".lock"
-_CLAIM_POLLS, _CLAIM_POLL_S = 50, 0.02
+_CLAIM_S = 1.0  # `sweep` of another process holds a lock for a moment
 
 
 def system_temp_dir() -> str:
@@ -139,8 +140,8 @@ def claimed(path: str) -> Iterator[None]:
     """Protects a folder from other runs and from `sweep`, by a lock beside it.
 
     Args:
-        path: the folder, which may be created and deleted meanwhile. Without a directory above it,
-            or without locks there, it is not protected, but not swept either.
+        path: the folder, which may be created and deleted meanwhile. On a file system without
+            locks it is not protected, but not swept either.
 
     Raises:
         ConfigurationError: another run, which is alive, has claimed it.
@@ -148,7 +149,10 @@ def claimed(path: str) -> Iterator[None]:
     lock = None
     try:
         with contextlib.suppress(OSError):
-            lock = _claim(path)
+            lock = signed_lock(path + LOCK_SUFFIX, wait_s=_CLAIM_S)
+        # Leftover processes of a dead run may hold it.
+        if lock is None and has_living_holder(path + LOCK_SUFFIX):
+            raise another_run(path, path + LOCK_SUFFIX, waited_s=_CLAIM_S)
         yield
     finally:
         if lock is not None:
@@ -156,22 +160,6 @@ def claimed(path: str) -> Iterator[None]:
                 with contextlib.suppress(OSError):
                     os.unlink(path + LOCK_SUFFIX)
             lock.close()
-
-
-def _claim(path: str) -> IO[str] | None:
-    """Returns the lock of a folder; None if only leftover processes of a dead run hold it."""
-    for _ in range(_CLAIM_POLLS):
-        if (lock := locked_file(path + LOCK_SUFFIX)) is not None:
-            with contextlib.suppress(OSError):
-                sign(lock)
-            return lock
-        if (holder := living_holder(path + LOCK_SUFFIX)) is not None:
-            raise ConfigurationError(
-                f"Another run writes into {path}: {holder}. Expected to be the only one. Let it "
-                "finish or stop it, and run again."
-            )
-        time.sleep(_CLAIM_POLL_S)  # `sweep` holds it for a moment, without a signature
-    return None
 
 
 def sweep(paths: Iterable[str]) -> list[str]:
@@ -204,8 +192,7 @@ def _new_folder(prefix: str, inside: str) -> tuple[str, IO[str] | None]:
             os.rmdir(path)
             raise
         if lock is not None and os.path.isdir(path):
-            with contextlib.suppress(OSError):
-                sign(lock)
+            sign(lock)
             return path, lock
         # `sweep` of another process has deleted it between the two calls.
         if lock is not None:

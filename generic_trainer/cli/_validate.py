@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from generic_trainer._core.files import is_remote
-from generic_trainer._core.protos import load_schema, read_proto, require_eval_config
+from generic_trainer._core.protos import load_eval_config, load_schema, read_proto
 from generic_trainer._core.texts import is_number
 from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
 from generic_trainer.cli._options import add_command, require_files
@@ -101,7 +101,7 @@ def _validate(options: argparse.Namespace) -> int:
     if options.schema and not is_remote(options.schema):
         load_schema(options.schema)
     if options.eval_config and not is_remote(options.eval_config):
-        require_eval_config(options.eval_config)
+        load_eval_config(options.eval_config)
     if options.examples and not is_remote(options.examples) and not glob.glob(options.examples):
         raise ConfigurationError(f"--examples: no file matches {options.examples}")
     with Checker(timeout_s=options.timeout_s) as checker:
