@@ -25,10 +25,11 @@ from generic_trainer._core.files import (
 from generic_trainer._core.progress import note
 from generic_trainer._core.scratch import claimed
 from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
+from generic_trainer._core.values import digest
 from generic_trainer._run.derived_contract import derived_contract
 from generic_trainer._run.live import REPORT_FILE, run_sections
 from generic_trainer._run.rehearse import export_alone, require_passed
-from generic_trainer._run.run_key import run_key
+from generic_trainer._run.run_key import parts_of_run_key
 from generic_trainer._run.store import (
     RUN_FILE,
     KeptExport,
@@ -285,7 +286,7 @@ def check_again(
     write_report(report, request)
     if report.passed and repaired is not None:
         _replace(kept, exported)
-        key = run_key(request, job.distribution.env).digest
+        key = digest(parts_of_run_key(request, job.distribution.env))
         kept = dataclasses.replace(
             kept,
             run_keys=tuple(dict.fromkeys([*kept.run_keys, key])),

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import importlib.metadata
-import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,42 +13,23 @@ from generic_trainer.errors import DataError, ModuleFileError
 from generic_trainer.launchers import TrainingRequest
 from generic_trainer.user_code import imported_packages
 
-_DIGITS = 16
 # Packages that decide a result although a module may not import them by name.
 _ALWAYS = {"keras", "numpy", "tensorflow", "tf_keras"}
 
 
-@dataclasses.dataclass(frozen=True)
-class RunKey:
-    """The inputs of a run's result.
+def parts_of_run_key(request: TrainingRequest, env: Mapping[str, str]) -> dict[str, str]:
+    """Returns the inputs of a run's result, of which the run key is the digest.
 
-    Attributes:
-        parts: name of the part → its digest, or its value if that is short.
-    """
-
-    parts: Mapping[str, str]
-
-    @property
-    def digest(self) -> str:
-        """A short name for it."""
-        return digest(self.parts)
-
-    @property
-    def seed(self) -> int:
-        """A seed that all runs of the same key, and all their workers, share."""
-        return int(self.digest[:7], 16)
-
-
-def run_key(request: TrainingRequest, env: Mapping[str, str]) -> RunKey:
-    """Returns the key of a run.
-
-    The paths of the inputs are not part of it: an upstream component that ran again and produced
+    The paths of the inputs are not part of them: an upstream component that ran again and produced
     the same files has changed nothing, unless a file has more than 4 MiB; see
     `fingerprint_of_file`.
 
     Args:
         request: the run.
         env: `Distribution.env`, which `run_fn` may read.
+
+    Returns:
+        Name of the part → its digest, or its value if that is short.
 
     Raises:
         DataError: an input cannot be read.
@@ -66,20 +44,18 @@ def run_key(request: TrainingRequest, env: Mapping[str, str]) -> RunKey:
         "base_model": _paths_of(request.base_model),
         **{f"extra_inputs[{name}]": uris for name, uris in request.extra_inputs.items()},
     }
-    return RunKey(
-        {
-            "code": code.digest or "not bundled",
-            "run_fn": f"{code.module}.{code.function}",
-            "examples_format": str(data.payload_format),
-            "hyperparameters": digest(request.hyperparameters),
-            "custom_config": digest(request.custom_config),
-            "train_steps": str(request.train_steps),
-            "eval_steps": str(request.eval_steps),
-            "env": digest(dict(env)),
-            "packages": ", ".join(sorted(_versions(request))),
-            **{name: _files_digest(paths) for name, paths in inputs.items()},
-        }
-    )
+    return {
+        "code": code.digest or "not bundled",
+        "run_fn": f"{code.module}.{code.function}",
+        "examples_format": str(data.payload_format),
+        "hyperparameters": digest(request.hyperparameters),
+        "custom_config": digest(request.custom_config),
+        "train_steps": str(request.train_steps),
+        "eval_steps": str(request.eval_steps),
+        "env": digest(dict(env)),
+        "packages": ", ".join(sorted(_versions(request))),
+        **{name: _files_digest(paths) for name, paths in inputs.items()},
+    }
 
 
 def _versions(request: TrainingRequest) -> Iterator[str]:
@@ -125,7 +101,7 @@ def _files_digest(paths: Sequence[str]) -> str:
             f"Cannot compare {', '.join(paths)} with the inputs of an earlier run: {error}",
             path=paths[0],
         ) from error
-    return hashlib.sha256(json.dumps(files).encode()).hexdigest()[:_DIGITS]
+    return digest(files)
 
 
 def _files(paths: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -40,7 +40,8 @@ from generic_trainer._core.files import (
 from generic_trainer._core.locks import locks_held
 from generic_trainer._core.scratch import LOCK_SUFFIX, claimed, sweep
 from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
-from generic_trainer._run.run_key import run_key
+from generic_trainer._core.values import digest
+from generic_trainer._run.run_key import parts_of_run_key
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers import REJECTED_DIR, Job, TrainingRequest
 
@@ -86,7 +87,7 @@ def only_logged(failure: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # a full disk, for example: the class depends on the file system
-        _logger.warning("%s: %s: %s", failure, type(error).__name__, error, exc_info=True)
+        _logger.warning("%s: %s", failure, error, exc_info=True)
 
 
 # ---- staging and failed runs ---------------------------------------------------------------------
@@ -154,10 +155,12 @@ def with_run_key(request: TrainingRequest, env: Mapping[str, str]) -> TrainingRe
     Raises:
         DataError: an input cannot be read.
     """
-    key = run_key(request, env)
-    request = dataclasses.replace(request, run_key=key.digest, seed=key.seed)
+    parts = parts_of_run_key(request, env)
+    key = digest(parts)
+    # All runs of a key, and all their workers, share the seed.
+    request = dataclasses.replace(request, run_key=key, seed=int(key[:7], 16))
     if is_chief():
-        claim_checkpoint_dir(request.checkpoint_dir, key.parts)
+        claim_checkpoint_dir(request.checkpoint_dir, parts)
     return request
 
 
@@ -299,13 +302,20 @@ def find_kept_export(request: TrainingRequest) -> KeptExport | None:
         if not directory or not gfile().exists(directory):
             return None  # a user deletes it in order to train again
         kept = KeptExport.read(directory)
-        reason = _why_unreliable(kept, request)
+        sizes = sizes_below(kept.export_dir)
+        altered = [name for name, size in kept.files.items() if sizes.get(name) != size]
+        if request.run_key not in kept.run_keys:
+            reason = "it belongs to a run of other inputs, code or hyperparameters"
+        elif is_in_a_cluster():
+            reason = "the other workers of TF_CONFIG train, and need this one"
+        elif altered:
+            reason = f"{', '.join(altered)} is missing or has another size"
+        else:
+            return kept
     except Exception as error:  # the class depends on the file system
         reason = str(error)
-    if reason:
-        _logger.warning("The export kept in %s is not used: %s", directory, reason)
-        return None
-    return kept
+    _logger.warning("The export kept in %s is not used: %s", directory, reason)
+    return None
 
 
 def sizes_below(directory: str) -> dict[str, int]:
@@ -313,13 +323,3 @@ def sizes_below(directory: str) -> dict[str, int]:
     return {
         name: gfile().stat(os.path.join(directory, name)).length for name in files_below(directory)
     }
-
-
-def _why_unreliable(kept: KeptExport, request: TrainingRequest) -> str | None:
-    if request.run_key not in kept.run_keys:
-        return "it belongs to a run of other inputs, code or hyperparameters"
-    if is_in_a_cluster():
-        return "the other workers of TF_CONFIG train, and need this one"
-    sizes = sizes_below(kept.export_dir)
-    altered = [name for name, size in kept.files.items() if sizes.get(name) != size]
-    return f"{', '.join(altered)} is missing or has another size" if altered else None

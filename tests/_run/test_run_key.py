@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import json
 import logging
 import os
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from generic_trainer._run import run_key as keys
-from generic_trainer._run.store import claim_checkpoint_dir, leave_checkpoint_dir
+from generic_trainer._core.values import digest
+from generic_trainer._run.run_key import parts_of_run_key
+from generic_trainer._run.store import claim_checkpoint_dir, leave_checkpoint_dir, with_run_key
 from generic_trainer.errors import DataError
 from generic_trainer.launchers import ExamplesFormat, TrainingRequest
 from generic_trainer.user_code import UserCode, bundle_module_file
@@ -38,15 +40,15 @@ def request_in(root: Path, **changes: Any) -> TrainingRequest:
     return dataclasses.replace(request, **changes)
 
 
-def run_key(request: TrainingRequest, **env: str) -> keys.RunKey:
-    return keys.run_key(request, env)
+def parts(request: TrainingRequest, **env: str) -> dict[str, str]:
+    return parts_of_run_key(request, env)
 
 
 def test_the_same_inputs_elsewhere_and_other_outputs_change_nothing(tmp_path: Path) -> None:
     first, second = request_in(tmp_path / "a"), request_in(tmp_path / "b")
-    assert run_key(first) == run_key(second)
-    assert run_key(first).digest == run_key(second).digest
-    assert run_key(first).seed == run_key(second).seed
+    assert parts(first) == parts(second)
+    first, second = with_run_key(first, {}), with_run_key(second, {})
+    assert (first.run_key, first.seed) == (second.run_key, second.seed)
 
 
 @pytest.mark.parametrize(
@@ -64,14 +66,13 @@ def test_the_same_inputs_elsewhere_and_other_outputs_change_nothing(tmp_path: Pa
 def test_what_decides_the_outcome_is_part_of_the_key(
     tmp_path: Path, part: str, changes: dict[str, Any]
 ) -> None:
-    first, second = run_key(request_in(tmp_path)), run_key(request_in(tmp_path, **changes))
-    assert first.digest != second.digest
-    assert {name for name in first.parts if first.parts[name] != second.parts[name]} == {part}
+    first, second = parts(request_in(tmp_path)), parts(request_in(tmp_path, **changes))
+    assert {name for name in first if first[name] != second[name]} == {part}
 
 
 def test_the_environment_of_the_workers_is_part_of_the_key(tmp_path: Path) -> None:
     request = request_in(tmp_path)
-    assert run_key(request, RATE="0.1").parts["env"] != run_key(request, RATE="0.2").parts["env"]
+    assert parts(request, RATE="0.1")["env"] != parts(request, RATE="0.2")["env"]
 
 
 def test_versions_of_imported_packages_are_part_of_the_key(
@@ -81,14 +82,14 @@ def test_versions_of_imported_packages_are_part_of_the_key(
     source.write_text("import os\nimport sklearn.svm\nimport yaml\n\ndef run_fn(fn_args): pass\n")
     code = bundle_module_file(str(source), str(tmp_path))
     request = request_in(tmp_path, user_code=code)
-    packages = run_key(request).parts["packages"]
+    packages = parts(request)["packages"]
     names = {each.rpartition(" ")[0].lower() for each in packages.split(", ")}
     assert names == {"keras", "numpy", "scikit-learn", "tensorflow", "tf_keras", "pyyaml"}
-    installed = keys.importlib.metadata.version
+    installed = importlib.metadata.version
     monkeypatch.setattr(
-        keys.importlib.metadata, "version", lambda name: installed(name) + ".1" * (name == "numpy")
+        importlib.metadata, "version", lambda name: installed(name) + ".1" * (name == "numpy")
     )
-    assert run_key(request).parts["packages"] != packages
+    assert parts(request)["packages"] != packages
 
 
 def test_a_large_file_is_told_by_its_ends_and_its_time(tmp_path: Path) -> None:
@@ -96,25 +97,25 @@ def test_a_large_file_is_told_by_its_ends_and_its_time(tmp_path: Path) -> None:
     path = tmp_path / "Split-train" / "data"
     path.write_bytes(bytes(5 << 20))
     os.utime(path, (1e9, 1e9))
-    before = run_key(request)
-    assert run_key(request) == before
+    before = parts(request)
+    assert parts(request) == before
     os.utime(path, (2e9, 2e9))
-    assert run_key(request) != before
+    assert parts(request) != before
 
 
 def test_a_directory_counts_with_all_its_files(tmp_path: Path) -> None:
     graph = tmp_path / "graph" / "transform_fn"
     graph.mkdir(parents=True)
     request = request_in(tmp_path, transform_graph_path=str(tmp_path / "graph"))
-    before = run_key(request)
+    before = parts(request)
     (graph / "saved_model.pb").write_text("x", encoding="utf-8")
-    assert run_key(request).parts["transform_graph"] != before.parts["transform_graph"]
+    assert parts(request)["transform_graph"] != before["transform_graph"]
 
 
 def test_an_input_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     request = request_in(tmp_path, schema_path="nowhere://schema.pbtxt")
     with pytest.raises(DataError, match=r"nowhere://schema\.pbtxt"):
-        run_key(request)
+        parts(request)
 
 
 @pytest.mark.parametrize(
@@ -136,9 +137,9 @@ def test_all_executions_of_a_node_look_in_one_place(
 
 def claimed(root: Path, checkpoints: bool, **changes: Any) -> Path:
     """Returns the checkpoint directory of a run with other settings."""
-    key = run_key(request_in(root, **changes))
-    claim_checkpoint_dir(str(root / "checkpoints" / key.digest), key.parts)
-    directory = root / "checkpoints" / key.digest
+    key = parts(request_in(root, **changes))
+    directory = root / "checkpoints" / digest(key)
+    claim_checkpoint_dir(str(directory), key)
     (directory / "fit").mkdir()
     (directory / "fit" / ("state" if checkpoints else ".lock")).touch()
     return directory
@@ -147,18 +148,18 @@ def claimed(root: Path, checkpoints: bool, **changes: Any) -> Path:
 def test_starting_afresh_says_what_changed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    key = run_key(request_in(tmp_path))
+    key = parts(request_in(tmp_path))
     with caplog.at_level(logging.INFO):
         first = claimed(tmp_path, checkpoints=True)
         claimed(tmp_path, checkpoints=False, train_steps=11, custom_config={})
         assert f"{first.name} are not used: custom_config, train_steps changed" in caplog.text
         caplog.clear()
-        claim_checkpoint_dir(str(first), key.parts)
+        claim_checkpoint_dir(str(first), key)
     assert "An earlier attempt at this run may have left checkpoints" in caplog.text
 
 
 def test_a_run_that_never_used_its_directory_leaves_none(tmp_path: Path) -> None:
-    claim_checkpoint_dir(str(tmp_path / "unused"), run_key(request_in(tmp_path)).parts)
+    claim_checkpoint_dir(str(tmp_path / "unused"), parts(request_in(tmp_path)))
     assert (tmp_path / "unused" / "run.json").exists()
     leave_checkpoint_dir(str(tmp_path / "unused"))
     assert not (tmp_path / "unused").exists()
@@ -180,7 +181,7 @@ def test_a_damaged_key_is_named_and_written_anew(
     claimed(tmp_path, checkpoints=False)
     assert f"{other.name}/run.json is damaged (" in caplog.text
     if content is not None:
-        claim_checkpoint_dir(str(other), run_key(request_in(tmp_path, train_steps=11)).parts)
+        claim_checkpoint_dir(str(other), parts(request_in(tmp_path, train_steps=11)))
         assert (
             json.loads((other / "run.json").read_text(encoding="utf-8"))["key"]["train_steps"]
             == "11"
