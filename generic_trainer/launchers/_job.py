@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import logging
 import os
 import re
 from collections.abc import Mapping
@@ -172,14 +171,7 @@ class Job:
             export_dir: directory that the model directories go into.
         """
         name, _, function = self.fn_args_factory.partition(":")
-        # Beam and Model Analysis log dozens of irrelevant lines when they are imported.
-        disabled = logging.root.manager.disable
-        logging.disable(logging.INFO)
-        try:
-            module = importlib.import_module(name)
-        finally:
-            logging.disable(disabled)
-        return getattr(module, function)(self.request, export_dir)
+        return getattr(importlib.import_module(name), function)(self.request, export_dir)
 
     def to_json(self) -> str:
         """Returns the job as JSON that keeps the types of all values.

@@ -23,7 +23,8 @@ class Launcher(Protocol):
     1. The chief exports into the staging directory of the request, on storage that the executor can
        read; the other workers export into scratch directories.
     2. The output of the workers is copied live to standard output and error of this process. With
-       several workers, each line starts with the name of its worker.
+       several workers, each line starts with the name of its worker. Of pods that is the first
+       worker; the logs of Vertex AI are in its console, whose address is logged.
     3. A failure is raised as the error of its class (see `Failure`), with the traceback of the
        worker. Only lost workers are replaced, at most `distribution.max_failures` times.
     4. When the launcher returns or raises, all of its processes have ended.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from generic_trainer._core.options import Options, Positive, options
+from generic_trainer.errors import ConfigurationError
 
 
 @options(frozen=True)
@@ -100,3 +102,21 @@ REQUIRED = {
     "trainjob": ("image",),
     "vertex": ("image", "project", "region"),
 }
+
+
+@contextlib.contextmanager
+def needed_client(launcher: str, requirement: str, extra: str) -> Iterator[None]:
+    """Explains that the client of a launcher's service cannot be imported.
+
+    Args:
+        launcher: name of the launcher.
+        requirement: the argument of `pip install`.
+        extra: the extra of this package with that requirement.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigurationError(
+            f"launcher={launcher!r} needs a client that is not installed here: "
+            f"pip install {requirement}, or GenericTrainer's extra `{extra}` ({error})."
+        ) from error

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from generic_trainer._core.cluster import Task
-from generic_trainer._core.files import gfile, is_remote, read_whole, write_whole
+from generic_trainer._core.files import delete_tree, gfile, is_remote, read_whole, write_whole
 from generic_trainer._core.keras import same_keras
 from generic_trainer.errors import ConfigurationError, ModuleFileError
 from generic_trainer.launchers._job import Job
@@ -86,8 +86,7 @@ def unpack(packed: dict[str, Any], directory: str) -> Job:
 class JobFolder:
     """A folder on the pipeline root by which a job and its workers exchange files.
 
-    It contains `job.json`, the user's code, `<task>-<index>.json` after the end of a worker, and
-    `log`, that of the first worker, if the service does not show it.
+    It contains `job.json`, the user's code, and `<task>-<index>.json` after the end of a worker.
 
     Attributes:
         path: local or remote.
@@ -153,22 +152,9 @@ class JobFolder:
         if gfile().exists(path):
             gfile().remove(path)
 
-    def write_log(self, log: bytes) -> None:
-        """Writes the log of the first worker."""
-        write_whole(self._log, log)
-
-    def log(self) -> bytes:
-        """Returns the log that `write_log` wrote; an empty one if it did not."""
-        return read_whole(self._log) if gfile().exists(self._log) else b""
-
     def delete(self) -> None:
         """Deletes the folder."""
-        if gfile().exists(self.path):
-            gfile().rmtree(self.path)
-
-    @property
-    def _log(self) -> str:
-        return os.path.join(self.path, "log")
+        delete_tree(self.path)
 
     def _file(self, name: str) -> str:
         return os.path.join(self.path, f"{name}.json")

@@ -22,6 +22,7 @@ from generic_trainer._core.cluster import (
     is_one_of_several,
     this_task,
 )
+from generic_trainer._core.files import delete_tree, gfile
 from generic_trainer._core.keras import keras_module, keras_version
 from generic_trainer._core.output import shown_output
 from generic_trainer._core.scratch import ScratchFolder
@@ -203,11 +204,8 @@ def _checked() -> contextlib.AbstractContextManager[None]:
 def _export_dir(request: TrainingRequest) -> str:
     if not is_chief():
         return os.path.join(request.scratch_dir, _SCRATCH_EXPORT_DIR)
-    import tensorflow as tf
-
-    if tf.io.gfile.exists(request.staging_dir):  # a killed run left it
-        tf.io.gfile.rmtree(request.staging_dir)
-    tf.io.gfile.makedirs(request.staging_dir)
+    delete_tree(request.staging_dir)  # a killed run left it
+    gfile().makedirs(request.staging_dir)
     return request.staging_dir
 
 

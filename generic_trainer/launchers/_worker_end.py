@@ -110,25 +110,18 @@ class WorkerEnd:
             error.__cause__ = WorkerTraceback(self)
         return error
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns plain values that `from_dict` reads."""
-        return {**vars(self), "failure": self.failure and self.failure.name}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> WorkerEnd:
-        """Reads the result of `to_dict`."""
-        failure = values["failure"]
-        return cls(**{**values, "failure": failure and Failure[failure]})
-
     def write(self, path: str) -> None:
         """Writes a file, local or remote, atomically."""
-        write_whole(path, to_json(self.to_dict()))
+        failure = self.failure and self.failure.name
+        write_whole(path, to_json({**vars(self), "failure": failure}))
 
     @classmethod
     def read(cls, path: str) -> WorkerEnd | None:
         """Reads the result of `write`; None if the worker did not write it."""
         try:
-            return cls.from_dict(from_json(read_whole(path).decode(), is_ours=False))
+            values = from_json(read_whole(path).decode(), is_ours=False)
+            failure = values["failure"]
+            return cls(**{**values, "failure": failure and Failure[failure]})
         except Exception:  # the error for a missing file depends on the file system
             return None
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -146,7 +147,7 @@ def ray_options(distribution: Distribution) -> Any:
         cluster_resources = staticmethod(lambda: {"CPU": 99.0})
 
     with pytest.MonkeyPatch.context() as patch, mock.patch.dict(os.environ):
-        patch.setattr(connection, "_import_ray", Ray)
+        patch.setitem(sys.modules, "ray", Ray())
         patch.setattr(connection, "check_reachable", lambda *tried: calls.append(tried))
         with connection.connected(distribution):
             return calls

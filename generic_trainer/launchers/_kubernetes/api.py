@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from generic_trainer.errors import ConfigurationError
+from generic_trainer.launchers._options import needed_client
 
 # Seconds to connect, and to answer: a log may contain nothing new for hours.
 _LOG_TIMEOUT_S = (10, None)
@@ -42,13 +43,8 @@ def connect(launcher: str) -> tuple[Any, Any]:
     Raises:
         ConfigurationError: the client is not installed, or not configured.
     """
-    try:
+    with needed_client(launcher, "kubernetes", "kubernetes"):
         from kubernetes import client, config
-    except ImportError as error:
-        raise ConfigurationError(
-            f"launcher={launcher!r} needs the Kubernetes client, which is not installed here: "
-            f"pip install kubernetes, or GenericTrainer's extra `kubernetes` ({error})."
-        ) from error
     connection = client.ApiClient(_configuration(client, config, launcher))
     return client.CustomObjectsApi(connection), client.CoreV1Api(connection)
 

@@ -177,7 +177,7 @@ class KubernetesService(RemoteService):
         """Returns whether all pods are gone."""
         return not self._pods(name)
 
-    def log(self, name: str, task: Task, folder: JobFolder) -> tuple[str, Iterator[str]]:
+    def log(self, name: str, task: Task) -> tuple[str, Iterator[str]]:
         """Returns the pod of a task, and the lines of its log."""
         (pod,) = [pod for pod in self._pods(name) if self.task_of(pod.metadata) == task]
         pod_name, namespace = pod.metadata.name, self._options.namespace

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import socket
 from typing import Any
@@ -11,7 +10,7 @@ from generic_trainer._core.cluster import TF_CONFIG, reserve_port
 from generic_trainer._core.files import is_remote
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.launchers._distribution import Distribution, tasks
+from generic_trainer.launchers._distribution import tasks
 from generic_trainer.launchers._job import Job
 from generic_trainer.launchers._local.engine import local_engine
 from generic_trainer.launchers._packing import unpack
@@ -51,12 +50,11 @@ def reserve_address() -> str:
     return f"{ray.util.get_node_ip_address()}:{_ports[-1].getsockname()[1]}"
 
 
-def run(packed: dict[str, Any], size: int, number: int, tf_config: str) -> dict[str, Any]:
-    """Runs a task and returns its end, as `WorkerEnd.to_dict`.
+def run(packed: dict[str, Any], number: int, tf_config: str) -> WorkerEnd:
+    """Runs a task and returns its end.
 
     Args:
         packed: the job, as `pack` returned it.
-        size: the number of workers that train.
         number: of the task, among all.
         tf_config: empty for a task that is alone.
     """
@@ -65,19 +63,12 @@ def run(packed: dict[str, Any], size: int, number: int, tf_config: str) -> dict[
         os.environ[TF_CONFIG] = tf_config
     with ScratchFolder("job-") as directory:
         job = unpack(packed, directory)
-        job = dataclasses.replace(job, distribution=of_size(job.distribution, size))
         task = tasks(job.distribution)[number]
         try:
             _check_storage(job)
-            end = supervise_task(job, task, local_engine)
+            return supervise_task(job, task, local_engine)
         except Exception as error:
-            end = WorkerEnd.of(error, task.name)
-    return end.to_dict()
-
-
-def of_size(distribution: Distribution, size: int) -> Distribution:
-    """Returns the distribution with a fixed number of workers."""
-    return dataclasses.replace(distribution, num_workers=size)
+            return WorkerEnd.of(error, task.name)
 
 
 def _check_storage(job: Job) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import logging
 import os
 import secrets
@@ -18,7 +17,7 @@ from generic_trainer._core.machine import MIB
 from generic_trainer._core.scratch import ScratchFolder, private_folder
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers._distribution import Distribution
-from generic_trainer.launchers._options import RayOptions
+from generic_trainer.launchers._options import RayOptions, needed_client
 
 # Almost nothing is kept there: our data are files. Ray refuses less than 75 MiB.
 _OBJECT_STORE_BYTES = 100 * MIB
@@ -56,7 +55,8 @@ def connected(distribution: Distribution) -> Iterator[Any]:
             answer_s = options.connect_timeout_s
             check_reachable(options.address, _ANSWER_S if answer_s is None else answer_s)
             arguments = {"address": options.address}
-        ray = _import_ray()
+        with needed_client("ray", "'ray[client]'", "ray"):
+            import ray
         stack.callback(ray.shutdown)
         where = "this machine" if options.address is None else f"the cluster at {options.address}"
         _logger.info("Connecting to Ray on %s", where)
@@ -159,16 +159,6 @@ def no_room(
         "scattered over its nodes. Ask for fewer or smaller workers, add nodes, or give an "
         "autoscaler more time with RayOptions(connect_timeout_s=...)."
     )
-
-
-def _import_ray() -> Any:
-    try:
-        return importlib.import_module("ray")
-    except ImportError as error:
-        raise ConfigurationError(
-            "launcher='ray' needs Ray, which is not installed here: "
-            f"pip install 'ray[client]', or GenericTrainer's extra `ray` ({error})."
-        ) from error
 
 
 def _own_ray(distribution: Distribution, stack: contextlib.ExitStack) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from generic_trainer.launchers._distribution import Distribution, tasks
 from generic_trainer.launchers._failures import Failure
 from generic_trainer.launchers._job import Job
 from generic_trainer.launchers._packing import pack
-from generic_trainer.launchers._ray.actors import actor_class, of_size
+from generic_trainer.launchers._ray.actors import actor_class
 from generic_trainer.launchers._ray.connection import (
     connected,
     no_room,
@@ -33,26 +34,17 @@ _END_S = 10.0
 _LAST_LINES_S = 2.0
 
 
-@contextlib.contextmanager
-def ray_engine(job: Job) -> Iterator[RayEngine]:
+def ray_engine(job: Job) -> contextlib.AbstractContextManager[RayEngine]:
     """Opens the engine; all attempts share its connection, as long as that lasts."""
-    engine = RayEngine(job)
-    try:
-        yield engine
-    finally:
-        engine.close()
+    return contextlib.closing(RayEngine(job))
 
 
 class RayEngine:
     """Actors on a Ray cluster; see `Engine`."""
 
     def __init__(self, job: Job) -> None:
-        """Packs the job; the first attempt connects.
-
-        Raises:
-            ModuleFileError: the user's code cannot be read.
-        """
-        self._distribution, self._packed = job.distribution, pack(job)
+        """Makes the engine; the first attempt connects."""
+        self._job, self._distribution = job, job.distribution
         self._connection, self._attempt = contextlib.ExitStack(), contextlib.ExitStack()
         self._ray: Any = None
         self._pending: dict[Any, Task] = {}  # Ray's reference to a result → its task
@@ -63,6 +55,7 @@ class RayEngine:
 
         Raises:
             ConfigurationError: Ray cannot be used, has no room, or its nodes lack this package.
+            ModuleFileError: the user's code cannot be read.
             WorkerLostError: a worker or the connection was lost meanwhile.
         """
         self._ends = []
@@ -88,7 +81,7 @@ class RayEngine:
             for reference in self._ray.wait([*self._pending], timeout=_POLL_S)[0]:
                 task = self._pending.pop(reference)
                 try:
-                    end = WorkerEnd.from_dict(self._ray.get(reference))
+                    end = self._ray.get(reference)
                 except Exception as error:
                     end = end_of_actor(task, error)
                 self._ends.append(end)
@@ -130,7 +123,8 @@ class RayEngine:
 
         group, count = self._attempt.enter_context(placed(self._ray, self._distribution))
         size = count - self._distribution.num_processes + self._distribution.max_workers
-        all_tasks = tasks(of_size(self._distribution, size))
+        distribution = dataclasses.replace(self._distribution, num_workers=size)
+        all_tasks = tasks(distribution)
         resources = resources_per_worker(self._distribution)
         worker, actors = self._ray.remote(actor_class()), []
         for number, task in enumerate(all_tasks):
@@ -146,10 +140,10 @@ class RayEngine:
             self._attempt.callback(self._ray.kill, actors[-1])
         reserved = [actor.call.remote(f"{_ACTORS}:reserve_address") for actor in actors]
         addresses = dict(zip(all_tasks, self._ray.get(reserved), strict=True))
-        packed = self._ray.put(self._packed)
+        packed = self._ray.put(pack(dataclasses.replace(self._job, distribution=distribution)))
         for number, (task, actor) in enumerate(zip(all_tasks, actors, strict=True)):
             config = make_tf_config(task, addresses) if len(all_tasks) > 1 else ""
-            reference = actor.call.remote(f"{_ACTORS}:run", packed, size, number, config)
+            reference = actor.call.remote(f"{_ACTORS}:run", packed, number, config)
             self._pending[reference] = task
 
     @contextlib.contextmanager

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import importlib
 import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from generic_trainer._core.cluster import Task
 from generic_trainer.errors import (
@@ -52,8 +51,7 @@ _UNSEEN = JobStatus()
 _logger = logging.getLogger(__name__)
 
 
-@contextlib.contextmanager
-def remote_engine(job: Job) -> Iterator[RemoteEngine]:
+def remote_engine(job: Job) -> contextlib.AbstractContextManager[RemoteEngine]:
     """Opens the engine for the service of the job's launcher.
 
     Raises:
@@ -61,11 +59,7 @@ def remote_engine(job: Job) -> Iterator[RemoteEngine]:
     """
     module, _, name = _SERVICES[job.distribution.launcher].partition(":")
     services = importlib.import_module(f"generic_trainer.launchers.{module}")
-    engine = RemoteEngine(job, getattr(services, name)(job.distribution))
-    try:
-        yield engine
-    finally:
-        engine.close()
+    return contextlib.closing(RemoteEngine(job, getattr(services, name)(job.distribution)))
 
 
 class RemoteEngine:
@@ -199,7 +193,7 @@ class RemoteEngine:
         chief = self._status.tasks.get(self._tasks[0])
         if chief is not None and chief.phase in _ENDED:  # else its log ends with the deletion
             self._log.close()
-        if not self._wait_until(functools.partial(self._is_gone, self._name)):
+        if not self._await_end(self._name):
             _logger.warning("The %s may still run", self._label)
             if self._name not in self._deleted:
                 self._undeleted.append(self._name)
@@ -209,14 +203,14 @@ class RemoteEngine:
     def close(self) -> None:
         """Deletes the jobs that could not be deleted before, or logs how a person can."""
         for name in self._undeleted:
-            if not self._wait_until(functools.partial(self._is_gone, name)):
+            if not self._await_end(name):
                 command = self._service.delete_command(name)
                 _logger.error("A job may still run. It can be deleted with `%s`.", command)
 
     def _make(self) -> None:
         for name in list(self._undeleted):  # two jobs must not write the same checkpoints
             self._delete(name)
-            self._wait_until(functools.partial(self._is_gone, name))
+            self._await_end(name)
             self._undeleted.remove(name)
         service, name, folder, chief = self._service, self._name, self._folder, self._tasks[0]
         try:
@@ -226,8 +220,9 @@ class RemoteEngine:
             raise
         self._is_made = self._has_answered = True
         _logger.info("Made the %s", self._label)
-        prefix = f"[{chief.name}] " if self._job.distribution.is_cluster else ""
-        self._log.enter_context(shown_log(lambda: service.log(name, chief, folder), prefix))
+        if service.has_logs:
+            prefix = f"[{chief.name}] " if self._job.distribution.is_cluster else ""
+            self._log.enter_context(shown_log(lambda: service.log(name, chief), prefix))
 
     def _note(self, status: JobStatus) -> None:
         """Keeps the state of the job, and logs it if it has changed."""
@@ -286,16 +281,13 @@ class RemoteEngine:
             self._service.delete(name)
             self._deleted.add(name)
 
-    def _is_gone(self, name: str) -> bool:
-        self._delete(name)
-        return self._service.has_ended(name)
-
-    def _wait_until(self, is_so: Callable[[], bool]) -> bool:
-        """Asks the service again and again, as long as workers may take to end."""
+    def _await_end(self, name: str) -> bool:
+        """Deletes a job and waits as long as its workers may take to end; returns if they have."""
         end_s = self._clock() + self._job.distribution.preemption_grace_s + _DELETION_S
         while True:
             with contextlib.suppress(Exception):  # of the network, the service or its client
-                if is_so():
+                self._delete(name)
+                if self._service.has_ended(name):
                     return True
             if self._clock() >= end_s:
                 return False

@@ -71,6 +71,7 @@ class RemoteService(Protocol):
         kind: its name for a job, such as `"TFJob"`.
         poll_s: seconds between two calls of `look`.
         permissions: permissions that this process needs, for messages.
+        has_logs: whether it shows the logs of workers, by `log`.
         remedy: advice for tasks that are stuck.
     """
 
@@ -78,6 +79,7 @@ class RemoteService(Protocol):
     kind: str
     poll_s: float
     permissions: str
+    has_logs: bool = True
     remedy: str = ""
 
     def mounts(self) -> Collection[str]:
@@ -101,7 +103,7 @@ class RemoteService(Protocol):
     def has_ended(self, name: str) -> bool:
         """Returns whether all workers of a deleted job are gone."""
 
-    def log(self, name: str, task: Task, folder: JobFolder) -> tuple[str, Iterator[str]]:
+    def log(self, name: str, task: Task) -> tuple[str, Iterator[str]]:
         """Returns the name of the writer of a task's log, and all lines of it."""
 
     def delete_command(self, name: str) -> str:

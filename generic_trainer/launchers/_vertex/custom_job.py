@@ -114,17 +114,14 @@ def _pool(distribution: Distribution, options: VertexOptions, task: Task) -> dic
 
 def _merged(ours: Any, theirs: Any) -> Any:
     """Returns ours, changed by theirs: objects field by field, pools one by one, `env` added."""
+    if theirs is None:
+        return ours
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-        merged = {**theirs, **ours}
-        for name in ours.keys() & theirs.keys():
-            both = ours[name], theirs[name]
-            merged[name] = [*both[0], *both[1]] if name == "env" else _merged(*both)
-        return merged
+        changed = {
+            name: [*ours.get(name, ()), *value] if name == "env" else _merged(ours.get(name), value)
+            for name, value in theirs.items()
+        }
+        return {**ours, **changed}
     if isinstance(ours, list) and isinstance(theirs, Sequence):
-        more = [dict(pool) for pool in theirs[len(ours) :]]
-        return (
-            [_merged(*both) for both in zip(ours, theirs, strict=False)]
-            + ours[len(theirs) :]
-            + more
-        )
+        return [_merged(*both) for both in itertools.zip_longest(ours, theirs)]
     return theirs

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
-from generic_trainer._core.cluster import Task
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers._distribution import Distribution, tasks
-from generic_trainer.launchers._options import VertexOptions
+from generic_trainer.launchers._options import VertexOptions, needed_client
 from generic_trainer.launchers._packing import JobFolder
 from generic_trainer.launchers._remote.service import (
     JobStatus,
@@ -47,6 +46,7 @@ class CustomJobs(RemoteService):
     provider = "Vertex AI"
     kind = "custom job"
     poll_s = 2.0
+    has_logs = False  # another service of Google's has them
     permissions = (
         "aiplatform.customJobs.create, get, list and cancel, and may act as the service account "
         "of the job"
@@ -149,10 +149,6 @@ class CustomJobs(RemoteService):
         """Returns whether no replica is left."""
         return all(job.end_time for job in self._jobs(name))
 
-    def log(self, name: str, task: Task, folder: JobFolder) -> tuple[str, Iterator[str]]:
-        """Returns the lines of the first replica, which it puts into the folder at its end."""
-        return folder.path, iter(folder.log().decode(errors="replace").splitlines())
-
     def delete_command(self, name: str) -> str:
         """Returns the command of gcloud."""
         known = self._names.get(name) or f"JOB (label {LABEL}={name})"
@@ -183,14 +179,9 @@ def job_client(region: str) -> Any:
     Raises:
         ConfigurationError: it is not installed, or has no credentials.
     """
-    try:
+    with needed_client("vertex", "google-cloud-aiplatform", "vertex"):
         from google.auth.exceptions import DefaultCredentialsError
         from google.cloud.aiplatform_v1.services.job_service import JobServiceClient
-    except ImportError as error:
-        raise ConfigurationError(
-            "launcher='vertex' needs Google's client, which is not installed here: "
-            f"pip install google-cloud-aiplatform, or GenericTrainer's extra `vertex` ({error})."
-        ) from error
     try:
         return JobServiceClient(
             client_options={"api_endpoint": f"{region}-aiplatform.googleapis.com"}

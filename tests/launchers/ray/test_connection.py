@@ -108,7 +108,7 @@ def test_a_cluster_must_answer_sooner_than_it_must_have_room(
 ) -> None:
     tried: list[float] = []
     monkeypatch.setattr(connection, "check_reachable", lambda _, seconds: tried.append(seconds))
-    monkeypatch.setattr(connection, "_import_ray", FailingRay)
+    monkeypatch.setitem(sys.modules, "ray", FailingRay())
     options = RayOptions(address="head:6379", connect_timeout_s=timeout_s)
     wanted = Distribution(launcher="ray", ray=options)
     with (
@@ -121,7 +121,7 @@ def test_a_cluster_must_answer_sooner_than_it_must_have_room(
 
 
 def test_ray_that_does_not_start_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "_import_ray", FailingRay)
+    monkeypatch.setitem(sys.modules, "ray", FailingRay())
     with (
         pytest.raises(ConfigurationError, match="Ray cannot be used on this machine: out of order"),
         connection.connected(Distribution(launcher="ray")),

@@ -107,7 +107,7 @@ class Memory(RemoteService):
         self._check_that_it_answers()
         return name not in self.jobs
 
-    def log(self, name: str, task: Task, folder: JobFolder) -> tuple[str, Iterator[str]]:
+    def log(self, name: str, task: Task) -> tuple[str, Iterator[str]]:
         return name, iter(())
 
     def delete_command(self, name: str) -> str:
