@@ -25,7 +25,7 @@ _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
 _OF_DATA = {
     "_codecs": {"encode"},
     "builtins": set(
-        "bytearray complex dict float frozenset int list range set slice tuple".split()
+        ["bytearray", "complex", "dict", "float", "frozenset", "int", "list", "range", "set", "slice", "tuple"]
     ),
     "collections": {"Counter", "OrderedDict", "defaultdict", "deque"},
     "datetime": {"date", "datetime", "time", "timedelta", "timezone"},
