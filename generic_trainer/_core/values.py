@@ -20,13 +20,12 @@ _TAG = "__type__"
 _PLAIN = (type(None), bool, int, float, str)
 # How Python shows an object without a `__str__`.
 _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
+_BUILTINS = "bytearray complex dict float frozenset int list range set slice tuple"
 # Module → names in pickles of plain data, arrays and random generators. Calling them has no side
 # effects.
 _OF_DATA = {
     "_codecs": {"encode"},
-    "builtins": set(
-        ["bytearray", "complex", "dict", "float", "frozenset", "int", "list", "range", "set", "slice", "tuple"]
-    ),
+    "builtins": {*_BUILTINS.split()},
     "collections": {"Counter", "OrderedDict", "defaultdict", "deque"},
     "datetime": {"date", "datetime", "time", "timedelta", "timezone"},
     "random": {"Random"},

@@ -106,9 +106,7 @@ class _TrainFunction:
     def __call__(self, iterator: Any) -> Any:
         if iterator is not self.iterator:
             self.iterator, self.consumed = iterator, 0
-            self._reads_all = self.replays and shuffles_within_a_pass(
-                iterator, is_over=self.is_over
-            )
+            self._reads_all = self.replays and shuffles_within_a_pass(iterator, self.is_over)
         if self.replays and self._is_past_the_end():
             raise tf.errors.OutOfRangeError(None, None, "End of sequence")
         self._has_read = not self.replays or self._logs is None

@@ -230,7 +230,7 @@ def take_position(iterator: Any, batches: int, consumed: int, *, is_last: bool) 
         return lambda directory: None
 
 
-def shuffles_within_a_pass(iterator: Any, *, is_over: bool) -> bool:
+def shuffles_within_a_pass(iterator: Any, is_over: bool) -> bool:
     """Returns whether a replayed pass has drawn several seeds, which passes after it continue.
 
     A shuffle draws one with the first element, and another whenever its data are repeated, as
