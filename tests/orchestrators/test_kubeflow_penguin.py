@@ -19,7 +19,7 @@ from tests.orchestrators.kubeflow_cluster import Cluster
 MODULE_FILES = Path(__file__).parents[2] / "module_files"
 
 
-@pytest.mark.slow
+@pytest.mark.campaign("components", "executors")  # twice all steps, a process each: minutes
 def test_second_job_starts_from_the_model_that_the_first_has_pushed(tmp_path: Path) -> None:
     write_penguin_csv(tmp_path / "data")
     shutil.copytree(MODULE_FILES, tmp_path / "code")
