@@ -16,17 +16,21 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from generic_trainer._core.options import STRICT, reported
+from generic_trainer._core.options import STRICT, Expected, reported
 from generic_trainer._core.texts import describe, is_number, parse_yaml
 from generic_trainer.errors import ConfigurationError, raise_problems
 from generic_trainer.trials._hyperparameters import Hyperparameter, parse_hyperparameters
 from generic_trainer.trials.errors import InvalidExperimentException
 
 DEFAULT_SCHEDULING_UNIT = 100  # batches
-DEFAULT_DATA_DIR = "~/data/determined"
-_DEFAULT_CHECKPOINT_DIR = "/tmp/determined-cp"  # of Determined's own configuration
 _SUBJECT = "The experiment configuration"
 _BUCKETS = {"s3": "s3", "gcs": "gs"}  # type of a storage → scheme of its URLs
+
+# Section → its fields for a local path and for a folder of a bucket, and Determined's default path.
+_PLACES = {
+    "checkpoint_storage": ("host_path", "prefix", "/tmp/determined-cp"),
+    "data_layer": ("host_storage_path", "bucket_directory_path", "~/data/determined"),
+}
 
 # Searcher → the fields that it needs, and those that it may have beside them.
 _COMMON = "name metric smaller_is_better"
@@ -36,10 +40,8 @@ _SEARCHERS: Mapping[str, tuple[str, str]] = {
     "single": ("max_length", ""),
     "random": ("metric max_length max_trials", "max_concurrent_trials"),
     "grid": ("metric max_length", "max_concurrent_trials"),
-    "adaptive": ("metric max_length budget", _ADAPTIVE),
     "adaptive_simple": ("metric max_length max_trials", _ADAPTIVE),
     "adaptive_asha": ("metric max_length max_trials", _ADAPTIVE),
-    "sync_halving": ("metric max_length num_rungs budget", _HALVING),
     "async_halving": ("metric max_length num_rungs max_trials", _HALVING),
 }
 _NEEDED = {
@@ -47,7 +49,7 @@ _NEEDED = {
     "metric": "the validation metric by which trials are compared",
 }
 # Names of 0.12 → of 0.13. They count steps, of `batches_per_step` batches each.
-_STEPS = {"max_steps": "max_length", "target_trial_steps": "max_length", "step_budget": "budget"}
+_STEPS = {"max_steps": "max_length", "target_trial_steps": "max_length"}
 _PERIODS = ("min_validation_period", "min_checkpoint_period")  # a bare number counts steps, too
 _WITHOUT_MEANING = ("bind_mounts", "internal", "labels", "security", "tensorboard_storage")
 _OF_A_JOB = ("checkpoint_storage", "environment")  # mean something only in the job of a script
@@ -170,20 +172,6 @@ def _length(value: Any) -> Length:
     return Length(int(count), unit)
 
 
-def _variables(value: Any) -> dict[str, list[str]]:
-    """Returns the environment variables of jobs by kind of machine."""
-    kinds = dict(value) if isinstance(value, Mapping) else {"cpu": value, "gpu": value}
-    lists = kinds.values() if kinds.keys() <= {"cpu", "gpu"} else [None]
-    if not all(
-        isinstance(one, (list, tuple)) and all(isinstance(t, str) and "=" in t for t in one)
-        for one in lists
-    ):
-        raise ValueError(
-            f"must be a list of 'NAME=value', or one each of cpu and gpu, got {describe(value)}"
-        )
-    return kinds
-
-
 def _one_batch(value: int) -> int:
     if value > 1:
         raise ValueError(
@@ -207,6 +195,7 @@ _AboveZero = Annotated[int, BeforeValidator(_whole), Field(ge=1)]
 # More trials or rungs are a typing error, and would fill the memory.
 _Trials = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=1_000_000)]
 _Rungs = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=100)]
+_Variables = Sequence[Annotated[str, Field(pattern="=")]]
 _Length = Annotated[Length, BeforeValidator(_length)]
 
 
@@ -239,16 +228,13 @@ class Searcher(Section):
         "single",
         "random",
         "grid",
-        "adaptive",
         "adaptive_simple",
         "adaptive_asha",
-        "sync_halving",
         "async_halving",
     ] = "single"
     metric: str | None = None
     smaller_is_better: bool = True
     max_length: _Length = Length(0)
-    budget: _Length | None = None
     max_trials: _Trials = 1
     max_concurrent_trials: _Count | None = None
     num_rungs: _Rungs = 1
@@ -283,7 +269,10 @@ class Reproducibility(Section):
 
 
 class Environment(Section):
-    environment_variables: Annotated[Any, BeforeValidator(_variables)] = None
+    environment_variables: Annotated[
+        _Variables | Mapping[Literal["cpu", "gpu"], _Variables],
+        Expected("a list of 'NAME=value', or one each of cpu and gpu"),
+    ] = ()
 
 
 class Place(Section):
@@ -384,11 +373,6 @@ def parse_experiment(
         for field in needed.split()
         if field not in searcher.model_fields_set
     ]
-    if searcher.budget is not None and searcher.budget.unit != searcher.max_length.unit:
-        problems.append(
-            "searcher.budget must have the unit of the length of a trial, "
-            f"{searcher.max_length.unit}, got {searcher.budget.unit}"
-        )
     raise_problems(ConfigurationError, _SUBJECT, problems)
     return experiment
 
@@ -449,29 +433,18 @@ def read_yaml(text: str, path: str | None = None) -> dict[str, Any]:
     return config
 
 
-def data_layer_dir(layer: Mapping[str, Any]) -> str:
-    """Returns the directory, local or remote, that a section `data_layer` names."""
-    if layer.get("type", "shared_fs") == "shared_fs":
-        path = layer.get("host_storage_path") or layer.get("container_storage_path")
-        return os.path.abspath(os.path.expanduser(path or DEFAULT_DATA_DIR))
-    return _bucket_url("data_layer", layer, "host_storage_path", "bucket_directory_path")
-
-
-def checkpoint_storage_dir(config: Mapping[str, Any]) -> str:
-    """Returns the directory, local or remote, that a section `checkpoint_storage` names."""
-    storage = config.get("checkpoint_storage") or {}
-    if storage.get("type", "shared_fs") == "shared_fs":
-        path = storage.get("host_path") or _DEFAULT_CHECKPOINT_DIR
-        return os.path.join(path, storage.get("storage_path") or "")
-    return _bucket_url("checkpoint_storage", storage, "host_path", "prefix")
-
-
-def _bucket_url(name: str, section: Mapping[str, Any], path_field: str, folder_field: str) -> str:
-    scheme = _BUCKETS.get(section["type"])
-    if scheme is None or not section.get("bucket"):
+def directory_of(name: str, section: Mapping[str, Any]) -> str:
+    """Returns the directory, local or remote, of a `checkpoint_storage` or a `data_layer`."""
+    path_field, folder_field, path = _PLACES[name]
+    kind = section.get("type", "shared_fs")
+    if kind == "shared_fs":
+        path = section.get(path_field) or section.get("container_storage_path") or path
+        path = os.path.abspath(os.path.expanduser(path))
+        return os.path.join(path, section.get("storage_path") or "")
+    if kind not in _BUCKETS or not section.get("bucket"):
         raise InvalidExperimentException(
             f"{name} must be {{'type': 'shared_fs', {path_field!r}: path}}, or 's3' or 'gcs' with "
             f"'bucket' and {folder_field!r}, but got {dict(section)!r}"
         )
     folder = str(section.get(folder_field) or "").strip("/")
-    return f"{scheme}://{section['bucket']}/{folder}".rstrip("/")
+    return f"{_BUCKETS[kind]}://{section['bucket']}/{folder}".rstrip("/")

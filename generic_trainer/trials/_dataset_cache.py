@@ -30,7 +30,7 @@ import tensorflow as tf
 from generic_trainer._core.files import gfile, read_whole, write_whole
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import distributed
-from generic_trainer.trials._config import data_layer_dir
+from generic_trainer.trials._config import directory_of
 from generic_trainer.trials._context import TrialContext
 from generic_trainer.trials.errors import CheckFailedError
 
@@ -147,7 +147,7 @@ class DatasetCache:
                 "The configuration has no data_layer, the place of cached datasets: add "
                 "{'data_layer': {'type': 'shared_fs', 'host_storage_path': '/some/folder'}}"
             )
-        return data_layer_dir(layer or {})
+        return directory_of("data_layer", layer or {})
 
 
 def _stored(directory: str, make: Maker, function: Callable[..., Any]) -> str:

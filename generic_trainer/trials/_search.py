@@ -9,8 +9,7 @@ each ended with. It has no other inputs, so an experiment that was killed repeat
 `async_halving`   trials start on a rung of short training; a trial among the best 1/`divisor` that
                   its rung has seen trains on, `divisor` times as long; the best of all trains to
                   the end
-`sync_halving`    the same, of as many trials as its budget has room for
-`adaptive…`       several halvings, with fewer or more rungs, by `mode`
+`adaptive_…`      several halvings, with fewer or more rungs, by `mode`
 ================  ===============================================================================
 
 Where parts of a cluster train side by side, each searches a share of the trials by itself.
@@ -88,31 +87,28 @@ class Search:
             )
 
     def _make_brackets(self) -> list[Bracket]:
-        searcher, count = self._searcher, self._searcher.max_trials
-        name = searcher.name
+        name, count = self._searcher.name, self._searcher.max_trials
         if name in ("single", "grid"):
             count = len(self._points) if self._points else 1
-        if name == "async_halving":
-            return [Bracket(count, self._lengths(searcher.num_rungs))]
-        if name == "sync_halving":
-            return self._by_budget([searcher.num_rungs])
-        if not name.startswith("adaptive"):
-            return [Bracket(count, (searcher.max_length,))]
-        most = searcher.max_rungs
-        if name == "adaptive_asha":
-            most = min(most, self._most_rungs(searcher.max_length.count))
-            most = min(most, self._most_rungs(count))
-        fewest = {"conservative": 1, "standard": (most - 1) // 2 + 1, "aggressive": most}
-        rungs = searcher.bracket_rungs or range(fewest[searcher.mode], most + 1)
-        chosen = sorted(rungs, reverse=True)
-        if name == "adaptive":
-            return self._by_budget(chosen)
+        rungs = self._rungs(count)
         # With these weights the brackets of `adaptive_asha` train about equally long.
         is_weighted = name == "adaptive_asha"
-        weights = [self._divisor ** (n - 1) / n if is_weighted else 1.0 for n in chosen]
+        weights = [self._divisor ** (n - 1) / n if is_weighted else 1.0 for n in rungs]
         shares = [max(1, int(weight / sum(weights) * count)) for weight in weights]
         shares[0] += max(0, count - sum(shares))
-        return [Bracket(s, self._lengths(n)) for s, n in zip(shares, chosen, strict=True)]
+        return [Bracket(s, self._lengths(n)) for s, n in zip(shares, rungs, strict=True)]
+
+    def _rungs(self, count: int) -> list[int]:
+        """Returns the number of rungs of each bracket of a search of so many trials."""
+        searcher, name = self._searcher, self._searcher.name
+        if not name.startswith("adaptive"):
+            return [searcher.num_rungs if name == "async_halving" else 1]
+        most = searcher.max_rungs
+        if name == "adaptive_asha":
+            most = min(most, *map(self._most_rungs, (searcher.max_length.count, count)))
+        fewest = {"conservative": 1, "standard": (most - 1) // 2 + 1, "aggressive": most}
+        rungs = searcher.bracket_rungs or range(fewest[searcher.mode], most + 1)
+        return sorted(rungs, reverse=True)
 
     def _most_rungs(self, number: int) -> int:
         return int(math.log(max(1, number)) / math.log(self._divisor)) + 1
@@ -121,19 +117,9 @@ class Search:
         """Returns the lengths of rungs, the last of which is the whole length of a trial."""
         whole = self._searcher.max_length
         counts = (int(whole.count / self._divisor**left) for left in reversed(range(rungs)))
-        return tuple(dataclasses.replace(whole, count=max(1, count)) for count in counts)
-
-    def _by_budget(self, brackets: list[int]) -> list[Bracket]:
-        """Returns brackets of as many trials as train the budget together, in equal shares."""
-        whole = self._searcher.budget  # which these searchers need
-        budget = whole.count / len(brackets) if whole else 0
-        made = []
-        for lengths in map(self._lengths, brackets):
-            counts = [0, *(length.count for length in lengths)]
-            steps = [after - before for before, after in itertools.pairwise(counts)]
-            of_a_trial = sum(step / self._divisor**rung for rung, step in enumerate(steps))
-            made.append(Bracket(max(1, int(budget / of_a_trial)), lengths))
-        return made
+        return tuple(
+            dataclasses.replace(whole, count=min(max(1, count), whole.count)) for count in counts
+        )
 
 
 def _halving(lengths: tuple[Length, ...], divisor: float, trials: Iterator[TrialRun]) -> Steps:

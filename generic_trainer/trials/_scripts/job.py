@@ -17,13 +17,13 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 from generic_trainer._core.files import gfile, is_remote
 from generic_trainer.errors import ConfigurationError, ExportError
-from generic_trainer.trials._config import check_fields, checkpoint_storage_dir
+from generic_trainer.trials._config import check_fields, directory_of
 from generic_trainer.trials._run_fn import run_fn_from_trial
-from generic_trainer.trials._scripts.loading import script_trial
+from generic_trainer.trials._scripts.loading import loaded_trial
 from generic_trainer.trials._trial import Trial
 from generic_trainer.trials.errors import InvalidExperimentException
 
@@ -65,8 +65,9 @@ def submit(
     name, directory = new_results(config, "experiment")
     checked = check_fields(config)
     options = checked.resources.ray
-    kind = "gpu" if options.get("entrypoint_num_gpus") else "cpu"
-    listed = (checked.environment.environment_variables or {}).get(kind, [])
+    kind: Literal["cpu", "gpu"] = "gpu" if options.get("entrypoint_num_gpus") else "cpu"
+    variables = checked.environment.environment_variables
+    listed = variables.get(kind, ()) if isinstance(variables, Mapping) else variables
     experiment = json.dumps({"config": config, "directory": directory})
     os.environ.setdefault("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "1")  # as in Determined
     ignored = folder / _IGNORE_FILE
@@ -92,7 +93,8 @@ def submit(
 def new_results(config: Mapping[str, Any], kind: str) -> tuple[str, str]:
     """Returns a new name, and the directory of this name below the `checkpoint_storage`."""
     name = f"{kind}-{uuid.uuid4().hex[:12]}"
-    return name, os.path.join(checkpoint_storage_dir(config), name)
+    storage = config.get("checkpoint_storage") or {}
+    return name, os.path.join(directory_of("checkpoint_storage", storage), name)
 
 
 def _connect(address: str) -> Any:
@@ -154,7 +156,7 @@ def run_experiment(command: Sequence[str], config: Mapping[str, Any], directory:
         ModuleFileError: the script trains nothing.
     """
     main = functools.partial(runpy.run_path, command[0], run_name="__main__")
-    run_trials(script_trial(main, command), config, directory)
+    run_trials(loaded_trial(main, command), config, directory)
 
 
 def run_trials(trial_class: type[Trial], config: Mapping[str, Any], directory: str) -> None:

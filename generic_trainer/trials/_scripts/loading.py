@@ -72,10 +72,8 @@ def load(
     return None
 
 
-def script_trial(
-    main: Callable[[], Any], command: Sequence[str], module: str = "__main__"
-) -> type[Trial]:
-    """Returns the trial class of a script, which is run anew for each trial; see `load`."""
+def script_trial(build: Callable[[], Controller], module: str = "__main__") -> type[Trial]:
+    """Returns the trial class of a script, whose trials are those that a function builds."""
 
     class Script(Trial):
         """The trial that the script builds."""
@@ -84,13 +82,24 @@ def script_trial(
 
         @classmethod
         def open_controller(cls, run: TrialRun) -> Controller:
-            stopped = load(main, command, module)
-            if stopped is None or stopped.controller is None:
-                raise nothing_trained(command[0])
-            return stopped.controller
+            return build()
 
     Script.__module__ = module
     return Script
+
+
+def loaded_trial(
+    main: Callable[[], Any], command: Sequence[str], module: str = "__main__"
+) -> type[Trial]:
+    """Returns the trial class of a script, which is run anew for each trial; see `load`."""
+
+    def build() -> Controller:
+        stopped = load(main, command, module)
+        if stopped is None or stopped.controller is None:
+            raise nothing_trained(command[0])
+        return stopped.controller
+
+    return script_trial(build, module)
 
 
 def nothing_trained(path: str) -> ModuleFileError:
@@ -166,7 +175,7 @@ def run_fn_from_script(module: ModuleType) -> Callable[[Any], None]:
         if stopped is not None:
             fn_args = copy.copy(fn_args)
             fn_args.custom_config = {**stopped.config, **experiment_config(fn_args, path)}
-            trial = script_trial(main, [path], module.__name__)
+            trial = loaded_trial(main, [path], module.__name__)
             run_fn_from_trial(trial)(fn_args)
         elif is_chief() and not gfile().exists(fn_args.serving_model_dir):
             raise nothing_trained(path)

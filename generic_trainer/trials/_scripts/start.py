@@ -26,6 +26,7 @@ from generic_trainer.trials._scripts.loading import (
     StopLoadingImplementation,
     local_run,
     one_batch_config,
+    script_trial,
     try_one_batch,
 )
 from generic_trainer.trials._trial import (
@@ -104,7 +105,7 @@ class Init(Generic[C]):
             SystemExit: with 0, once the experiment is submitted: the rest of the script is for the
                 cluster.
         """
-        begun = _begin(config, local, test, context_dir, command, master_url, mode)
+        begun = _begin(config, local, test, context_dir, command, master_url, mode=mode)
         if isinstance(begun, str):
             sys.exit(0)
         run, start = begun
@@ -143,7 +144,7 @@ def create(
     """
     directory = os.getcwd()
     try:
-        begun = _begin(config, local, test, context_dir, command, master_url, mode)
+        begun = _begin(config, local, test, context_dir, command, master_url, mode=mode)
         if isinstance(begun, str):
             return begun
         run, start = begun
@@ -184,19 +185,13 @@ def create_trial_instance(
     return trial_def(made_of)  # type: ignore[call-arg]
 
 
-def _begin(
-    config: Mapping[str, Any] | None,
-    local: Any,
-    test: Any,
-    context_dir: Any,
-    command: Any,
-    master_url: str | None,
-    mode: Mode | str | None,
-) -> tuple[TrialRun, Start] | str:
+def _begin(*given: Any, mode: Mode | str | None) -> tuple[TrialRun, Start] | str:
     """Returns a trial and a function that starts it, or the name of a job that was submitted.
 
-    The arguments are those of release 0.13, or those of 0.12 by position: a Mode comes second.
+    The arguments of `init` are those of release 0.13, or those of 0.12 by position: a Mode comes
+    second.
     """
+    config, local, test, context_dir, command, master_url = given
     if isinstance(local, (Mode, str)):
         mode, local = local, False
         # What came by position is one place too far to the right; names are where they belong.
@@ -229,18 +224,10 @@ def _begin(
 def _train_here(trial: TrialRun, directory: str, controller: Controller) -> None:
     """Trains the trial of a script to its end, validates, and exports the model."""
 
-    class Script(Trial):
-        is_script = True
-
-        @classmethod
-        def open_controller(cls, run: TrialRun) -> Controller:
-            return controller
-
-    Script.__module__ = "__main__"
     hparams = {name: Constant(value) for name, value in trial.hparams.items()}
     searcher = {**(trial.config.get("searcher") or {}), "name": "single"}
     config = {**trial.config, "hyperparameters": hparams, "searcher": searcher}
-    run_trials(Script, config, directory)
+    run_trials(script_trial(lambda: controller), config, directory)
     _logger.info("The trial is trained; results are in %s", directory)
 
 

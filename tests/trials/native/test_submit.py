@@ -16,11 +16,7 @@ import pytest
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials import Categorical, Log
 from generic_trainer.trials._scripts.job import run_experiment
-from generic_trainer.trials.native import (
-    InvalidExperimentException,
-    Mode,
-    estimator,
-)
+from generic_trainer.trials.native import InvalidExperimentException, Mode, estimator
 from tests.trials.native.jobs_api import head
 from tests.trials.native.script import CONFIG
 
