@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer._core.cluster import this_task, training_addresses
+from generic_trainer._core.cluster import training_addresses
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import distributed, get_strategy
 from generic_trainer.trials._config import ExperimentConfig
@@ -29,78 +29,30 @@ _logger = logging.getLogger(__name__)
 C = TypeVar("C", bound="TrialContext")
 
 
-@dataclasses.dataclass(frozen=True)
 class DistributedContext:
     """The place of this process among those that train the trial."""
 
-    slots: int
-    rank: int = 0
-    hosts: Sequence[str] = ("",)  # of all processes, by rank
-
-    @classmethod
-    def of(cls, slots: int, workers: int) -> DistributedContext:
-        """Returns it for the process that trains a trial, alone or as one of several workers."""
-        if workers == 1:
-            return cls(slots)
-        addresses = training_addresses()
-        hosts = [address.rpartition(":")[0] for address in addresses.values()]
-        return cls(slots, list(addresses).index(this_task()), hosts)
+    def __init__(self, slots: int) -> None:
+        """Takes the number of slots of the trial, in all processes together."""
+        self._slots, self._rank = slots, distributed.rank()
+        addresses = training_addresses().values()  # by rank
+        self._hosts = [address.rpartition(":")[0] for address in addresses]
 
     def get_rank(self) -> int:
         """Returns the rank of this process; 0 is the one that writes checkpoints."""
-        return self.rank
+        return self._rank
 
     def get_local_rank(self) -> int:
         """Returns the rank of this process among those on its machine."""
-        return self.hosts[: self.rank].count(self.hosts[self.rank])
+        return self._hosts[: self._rank].count(self._hosts[self._rank])
 
     def get_size(self) -> int:
         """Returns the number of slots of the trial."""
-        return self.slots
+        return self._slots
 
     def get_num_agents(self) -> int:
         """Returns the number of machines."""
-        return len({*self.hosts})
-
-
-@dataclasses.dataclass(frozen=True)
-class BatchSizes:
-    """Records in a training step."""
-
-    of_all: int  # slots together
-    per_slot: int  # the batch size for the user's code
-
-    @classmethod
-    def of(
-        cls, hparams: Mapping[str, Any], slots: int, *, native_parallel: bool = False
-    ) -> BatchSizes:
-        """Divides the `global_batch_size` by the slots, rounding down."""
-        if _GLOBAL_BATCH_SIZE not in hparams:
-            raise InvalidArgumentsError(
-                "Please specify `global_batch_size` under `hyperparameters` in experiment config."
-            )
-        if "batch_size" in hparams:
-            _logger.warning(
-                "Use `global_batch_size` not `batch_size` under `hyperparameters` in experiment "
-                "config."
-            )
-        size = hparams[_GLOBAL_BATCH_SIZE]
-        if not isinstance(size, int) or isinstance(size, bool):
-            raise CheckFailedError(f"`global_batch_size` hparam must be an int, but got {size!r}.")
-        if size < slots or size < 1:
-            raise InvalidArgumentsError(
-                "Please set the `global_batch_size` hyperparameter to be greater or equal to the "
-                f"number of slots. Current batch_size: {size}, slots_per_trial: {slots}."
-            )
-        effective = size // slots * slots
-        if effective != size:
-            _logger.warning(
-                "`global_batch_size` changed from %d to %d to divide equally across %d slots.",
-                size,
-                effective,
-                slots,
-            )
-        return cls(effective, effective if native_parallel else effective // slots)
+        return len({*self._hosts})
 
 
 class TrialContext:
@@ -124,11 +76,9 @@ class TrialContext:
         self.hvd_config = hvd_config or HorovodContext(env.workers > 1)
         self._config = env.experiment_config
         _check_optimizations(self._config.get("optimizations") or {}, env.hparams)
-        self._batch_sizes = BatchSizes.of(
-            env.hparams, env.slots, native_parallel=self.takes_whole_batches
-        )
+        self._batch_size = _global_batch_size(env.hparams, env.slots)
         self._stop_requested = self._has_dataset = False
-        self.distributed = DistributedContext.of(env.slots, env.workers)
+        self.distributed = DistributedContext(env.slots)
         # Threads that read data know of no current pipeline.
         self._pipeline = current_pipeline()
 
@@ -251,14 +201,14 @@ class TrialContext:
 
     def get_global_batch_size(self) -> int:
         """Returns the records in a training step, a multiple of the slots."""
-        return self._batch_sizes.of_all
+        return self._batch_size
 
     def get_per_slot_batch_size(self) -> int:
         """Returns the records that a slot takes in a training step.
 
         With `resources.native_parallel` it is the global batch size: each batch is divided.
         """
-        return self._batch_sizes.per_slot
+        return self._batch_size // (1 if self.takes_whole_batches else self._run.slots)
 
     def get_trial_seed(self) -> int:
         """Returns the seed of this trial."""
@@ -314,6 +264,35 @@ class NativeContext(TrialContext):
     """
 
 
+def _global_batch_size(hparams: Mapping[str, Any], slots: int) -> int:
+    """Returns the records in a training step: the hyperparameter, as far as slots can share it."""
+    if _GLOBAL_BATCH_SIZE not in hparams:
+        raise InvalidArgumentsError(
+            "Please specify `global_batch_size` under `hyperparameters` in experiment config."
+        )
+    if "batch_size" in hparams:
+        _logger.warning(
+            "Use `global_batch_size` not `batch_size` under `hyperparameters` in experiment config."
+        )
+    size = hparams[_GLOBAL_BATCH_SIZE]
+    if not isinstance(size, int) or isinstance(size, bool):
+        raise CheckFailedError(f"`global_batch_size` hparam must be an int, but got {size!r}.")
+    if size < slots or size < 1:
+        raise InvalidArgumentsError(
+            "Please set the `global_batch_size` hyperparameter to be greater or equal to the "
+            f"number of slots. Current batch_size: {size}, slots_per_trial: {slots}."
+        )
+    effective = size // slots * slots
+    if effective != size:
+        _logger.warning(
+            "`global_batch_size` changed from %d to %d to divide equally across %d slots.",
+            size,
+            effective,
+            slots,
+        )
+    return effective
+
+
 def _check_optimizations(optimizations: Mapping[str, Any], hparams: Mapping[str, Any]) -> None:
     misplaced = {"aggregation_frequency", "gradient_compression"} & hparams.keys()
     if misplaced:
@@ -348,19 +327,14 @@ def fit_to_workers(
        steps.
     """
     workers = distributed.size()
-    if workers == 1:
-        if run.slots > 1:
-            _logger.warning(
-                "resources.slots_per_trial is %d, and this process trains alone: one slot trains "
-                "on whole batches. Distribution(launcher='local') starts a worker for each slot.",
-                run.slots,
-            )
-        return dataclasses.replace(run, slots=1), tf.distribute.get_strategy()
-    strategy = get_strategy()  # before anything else of TensorFlow
+    # Before anything else of TensorFlow.
+    strategy = get_strategy() if workers > 1 else tf.distribute.get_strategy()
     slots = workers if is_graph else max(strategy.num_replicas_in_sync, workers)
     if run.slots not in (1, slots):
         _logger.warning(
-            "resources.slots_per_trial is %d; the trial has %d slots, one for each worker",
+            "resources.slots_per_trial is %d, but the trial has %d, one for each worker: a process "
+            "alone trains on whole batches. Distribution(launcher='local') starts a worker for "
+            "each slot.",
             run.slots,
             slots,
         )

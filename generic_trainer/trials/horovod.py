@@ -19,7 +19,5 @@ hvd = SimpleNamespace(
     init=lambda: None,
     rank=distributed.rank,
     size=distributed.size,
-    local_rank=lambda: DistributedContext.of(
-        distributed.size(), distributed.size()
-    ).get_local_rank(),
+    local_rank=lambda: DistributedContext(distributed.size()).get_local_rank(),
 )
