@@ -40,8 +40,10 @@ _SEARCHERS: Mapping[str, tuple[str, str]] = {
     "single": ("max_length", ""),
     "random": ("metric max_length max_trials", "max_concurrent_trials"),
     "grid": ("metric max_length", "max_concurrent_trials"),
+    "adaptive": ("metric max_length budget", _ADAPTIVE),
     "adaptive_simple": ("metric max_length max_trials", _ADAPTIVE),
     "adaptive_asha": ("metric max_length max_trials", _ADAPTIVE),
+    "sync_halving": ("metric max_length num_rungs budget", _HALVING),
     "async_halving": ("metric max_length num_rungs max_trials", _HALVING),
 }
 _NEEDED = {
@@ -49,7 +51,7 @@ _NEEDED = {
     "metric": "the validation metric by which trials are compared",
 }
 # Names of 0.12 → of 0.13. They count steps, of `batches_per_step` batches each.
-_STEPS = {"max_steps": "max_length", "target_trial_steps": "max_length"}
+_STEPS = {"max_steps": "max_length", "target_trial_steps": "max_length", "step_budget": "budget"}
 _PERIODS = ("min_validation_period", "min_checkpoint_period")  # a bare number counts steps, too
 _WITHOUT_MEANING = ("bind_mounts", "internal", "labels", "security", "tensorboard_storage")
 _OF_A_JOB = ("checkpoint_storage", "environment")  # mean something only in the job of a script
@@ -228,13 +230,16 @@ class Searcher(Section):
         "single",
         "random",
         "grid",
+        "adaptive",
         "adaptive_simple",
         "adaptive_asha",
+        "sync_halving",
         "async_halving",
     ] = "single"
     metric: str | None = None
     smaller_is_better: bool = True
     max_length: _Length = Length(0)
+    budget: _Length | None = None
     max_trials: _Trials = 1
     max_concurrent_trials: _Count | None = None
     num_rungs: _Rungs = 1
@@ -373,6 +378,11 @@ def parse_experiment(
         for field in needed.split()
         if field not in searcher.model_fields_set
     ]
+    if searcher.budget is not None and searcher.budget.unit != searcher.max_length.unit:
+        problems.append(
+            "searcher.budget must have the unit of the length of a trial, "
+            f"{searcher.max_length.unit}, got {searcher.budget.unit}"
+        )
     raise_problems(ConfigurationError, _SUBJECT, problems)
     return experiment
 

@@ -9,7 +9,8 @@ each ended with. It has no other inputs, so an experiment that was killed repeat
 `async_halving`   trials start on a rung of short training; a trial among the best 1/`divisor` that
                   its rung has seen trains on, `divisor` times as long; the best of all trains to
                   the end
-`adaptive_…`      several halvings, with fewer or more rungs, by `mode`
+`sync_halving`    the same, of as many trials as its budget has room for
+`adaptive…`       several halvings, with fewer or more rungs, by `mode`
 ================  ===============================================================================
 
 Where parts of a cluster train side by side, each searches a share of the trials by itself.
@@ -91,6 +92,9 @@ class Search:
         if name in ("single", "grid"):
             count = len(self._points) if self._points else 1
         rungs = self._rungs(count)
+        if self._searcher.budget is not None:
+            budget = self._searcher.budget.count / len(rungs)
+            return [self._of_budget(budget, self._lengths(n)) for n in rungs]
         # With these weights the brackets of `adaptive_asha` train about equally long.
         is_weighted = name == "adaptive_asha"
         weights = [self._divisor ** (n - 1) / n if is_weighted else 1.0 for n in rungs]
@@ -102,7 +106,7 @@ class Search:
         """Returns the number of rungs of each bracket of a search of so many trials."""
         searcher, name = self._searcher, self._searcher.name
         if not name.startswith("adaptive"):
-            return [searcher.num_rungs if name == "async_halving" else 1]
+            return [searcher.num_rungs if name.endswith("halving") else 1]
         most = searcher.max_rungs
         if name == "adaptive_asha":
             most = min(most, *map(self._most_rungs, (searcher.max_length.count, count)))
@@ -120,6 +124,14 @@ class Search:
         return tuple(
             dataclasses.replace(whole, count=min(max(1, count), whole.count)) for count in counts
         )
+
+    def _of_budget(self, budget: float, lengths: tuple[Length, ...]) -> Bracket:
+        """Returns the bracket of as many trials as train a budget together."""
+        counts = itertools.pairwise([0, *(length.count for length in lengths)])
+        of_a_trial = sum(
+            (after - before) / self._divisor**rung for rung, (before, after) in enumerate(counts)
+        )
+        return Bracket(max(1, int(budget / of_a_trial)), lengths)
 
 
 def _halving(lengths: tuple[Length, ...], divisor: float, trials: Iterator[TrialRun]) -> Steps:

@@ -73,7 +73,7 @@ WRONG = [
     ({"reproducibility": {"experiment_seed": float("inf")}}, "must be a whole number, got inf"),
     ({"searcher": {"max_trials": 10**9}}, "max_trials must be less than or equal to 1000000, got"),
     ({"searcher": {"smaller_is_better": "no"}}, "smaller_is_better must be True or False, got"),
-    ({"searcher": {"name": "adaptve"}}, "got 'adaptve' of type str (did you mean 'adaptive_"),
+    ({"searcher": {"name": "adaptve"}}, "got 'adaptve' of type str (did you mean 'adaptive'?)"),
     ({"searcher": {"max_lenght": 1}}, "Searcher has no field 'max_lenght' (did you mean 'max_l"),
     ({"min_validation_period": {"hours": 1}}, "{'records': number}, {'epochs': number}, got"),
     ({"optimizations": {"aggregation_frequency": 0}}, "aggregation_frequency must be greater than"),
@@ -91,6 +91,10 @@ WRONG = [
     ({"searcher": {"bracket_rungs": [1, 0]}}, "bracket_rungs[1] must be greater than or equal to"),
     ({"checkpoint_storage": {"type": ["s3"]}}, "checkpoint_storage.type must be a string, got"),
     ({"environment": {"environment_variables": {"A": "1"}}}, "must be a list of 'NAME=value', or"),
+    (
+        {"searcher": {"name": "adaptive", "metric": "a", "max_steps": 3, "budget": {"epochs": 9}}},
+        "searcher.budget must have the unit of the length of a trial, batches, got epochs",
+    ),
     ({"searcher": {"source_trial_id": 3}}, "searcher.source_trial_id must be left out, got 3"),
 ]
 

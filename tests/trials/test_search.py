@@ -45,6 +45,16 @@ def lengths(done):
     return dict(sorted(done))
 
 
+def test_a_synchronous_halving_trains_as_many_trials_as_its_budget_has_room_for():
+    done = simulate(
+        lambda trial: trial, "sync_halving", max_length={"batches": 64}, num_rungs=3, budget=192
+    )
+    # A trial costs 4 batches, one in 4 another 12, one in 16 another 48: 10 on average.
+    found = lengths(done)
+    assert len(found) == 19
+    assert sum(found.values()) <= 192 + 64
+
+
 def test_an_asynchronous_halving_lets_the_best_so_far_go_on():
     done = simulate(
         lambda trial: trial,
@@ -79,6 +89,19 @@ def test_modes_have_more_or_fewer_brackets(mode, shortest):
     assert set(first.values()) == shortest
 
 
+def test_adaptive_divides_its_budget():
+    done = simulate(
+        lambda trial: trial,
+        "adaptive",
+        max_length={"batches": 64},
+        budget={"batches": 640},
+        max_rungs=2,
+        bracket_rungs=[1, 2],
+    )
+    trained = sum(lengths(done).values())
+    assert 0.8 * 640 <= trained <= 640 + 64
+
+
 def test_a_trial_that_ended_early_does_not_go_on():
     done = simulate(
         lambda trial: float("inf") if trial < 4 else trial,
@@ -102,10 +125,9 @@ def test_parts_share_the_trials():
     ]
 
 
-@pytest.mark.parametrize("name", ["pbt", "sync_halving", "adaptive"])
-def test_other_searchers_are_refused_with_those_that_there_are(name):
-    with pytest.raises(ConfigurationError, match=rf"must be 'single', .*_halving', got '{name}'"):
-        settings(name, max_length={"batches": 4})
+def test_population_based_training_is_refused_with_the_others():
+    with pytest.raises(ConfigurationError, match=r"must be 'single', .*'async_halving', got 'pbt'"):
+        settings("pbt", max_length={"batches": 4})
 
 
 @pytest.mark.parametrize("metric", ["loss", "gain"])
