@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from generic_trainer.validation import Checker
+from generic_trainer.validation import Checker, ServingContract, ValidationReport
+
+Check = Callable[..., ValidationReport]
 
 
 @pytest.fixture(scope="session")
@@ -17,9 +20,30 @@ def checker() -> Iterator[Checker]:
         yield running
 
 
+@pytest.fixture
+def check(checker: Checker, tmp_path: Path) -> Check:
+    """Checks a model: a folder, or a module, which is saved as `tmp_path / "model"`."""
+
+    def check(model: Any, contract: ServingContract | None = None) -> ValidationReport:
+        from tests.validation import models
+
+        folder = model if isinstance(model, Path) else models.save(model, tmp_path / "model")
+        return checker.validate(str(folder), contract)
+
+    return check
+
+
 @pytest.fixture(scope="session")
 def good_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small tf.Module with variables, a vocabulary asset and a tf.Example signature."""
     from tests.validation import models
 
     return models.good(tmp_path_factory.mktemp("good") / "1")
+
+
+@pytest.fixture
+def copy(good_model: Path, tmp_path: Path) -> Path:
+    """A copy of the good model."""
+    import shutil
+
+    return Path(shutil.copytree(good_model, tmp_path / "model"))

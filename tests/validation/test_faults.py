@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from generic_trainer.validation import Checker
 from tests.validation.catalogue.all_good import all_good
 from tests.validation.catalogue.rows import FAULTS
 from tests.validation.catalogue.sources import all_faults
+from tests.validation.conftest import Check
+from tests.validation.test_broken_models import find
 
 EVERY = all_faults()
 GOOD = all_good()
@@ -24,6 +25,7 @@ BY_DEFAULT = (
 GOOD_BY_DEFAULT = ("nan_in_unread_variables", "graph_for_training_beside_it")
 # They end by a limit of time, or start an evaluation.
 SLOWEST = {"loop_that_never_ends", "asks_a_data_service", "calls_another_server"}
+CAMPAIGN = pytest.mark.campaign("validation")
 SAMPLE = [
     n for n in FAULTS if n not in {*BY_DEFAULT, *SLOWEST} and "eval_re" not in FAULTS[n].check
 ]
@@ -42,46 +44,19 @@ def test_faults_that_nobody_can_know_are_few() -> None:
     assert sum(bool(fault.missed) for fault in EVERY.values()) < 10
 
 
-@pytest.mark.parametrize("name", BY_DEFAULT)
-def test_is_found(name: str, checker: Checker, good_model: Path, tmp_path: Path) -> None:
-    find(name, checker, good_model, tmp_path)
+@pytest.mark.parametrize(
+    "name", [*BY_DEFAULT, *(pytest.param(n, marks=CAMPAIGN) for n in SAMPLE[::7])]
+)
+def test_is_found(name: str, check: Check, good_model: Path, tmp_path: Path) -> None:
+    find(FAULTS[name], check, good_model, tmp_path)
 
 
-@pytest.mark.campaign("validation")
-@pytest.mark.parametrize("name", SAMPLE[::7])
-def test_some_more_are_found(name: str, checker: Checker, good_model: Path, tmp_path: Path) -> None:
-    find(name, checker, good_model, tmp_path)
-
-
-def find(name: str, checker: Checker, good_model: Path, tmp_path: Path) -> None:
-    fault = FAULTS[name]
-    folder = tmp_path / "model"
-    fault.make(good_model, folder)
-    report = checker.validate(str(folder), fault.contract_for(good_model))
-    if fault.missed:
-        assert report.passed and not report.warnings, report.summary()
-        return
-    result = report[fault.check]
-    assert result.status == fault.status, (result, report.summary())
-    assert fault.told in result.message
-    assert result.remedy
-    assert report.passed == (fault.status == "warn"), report.summary()
-
-
-@pytest.mark.parametrize("name", GOOD_BY_DEFAULT)
-def test_passes(name: str, checker: Checker, tmp_path: Path) -> None:
-    accept(name, checker, tmp_path)
-
-
-@pytest.mark.campaign("validation")
-@pytest.mark.parametrize("name", GOOD_SAMPLE[::14])
-def test_some_more_pass(name: str, checker: Checker, tmp_path: Path) -> None:
-    accept(name, checker, tmp_path)
-
-
-def accept(name: str, checker: Checker, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", [*GOOD_BY_DEFAULT, *(pytest.param(n, marks=CAMPAIGN) for n in GOOD_SAMPLE[::14])]
+)
+def test_passes(name: str, check: Check, tmp_path: Path) -> None:
     make, contract = GOOD[name]
     make(tmp_path / "model")
     for each in (contract, None):
-        report = checker.validate(str(tmp_path / "model"), each)
+        report = check(tmp_path / "model", each)
         assert report.passed, report.summary()

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from generic_trainer.validation import ServingContract
 from tests.validation import models
-from tests.validation.broken_evaluations import GOOD_CONFIG, MSE, THRESHOLD, contract
+from tests.validation.broken_evaluations import GOOD_CONFIG, MSE, THRESHOLD, contract, metric, spec
 from tests.validation.catalogue.rows import add
 from tests.validation.models import example
 
@@ -115,11 +115,11 @@ for name, source, write, status in (
 
 # The Evaluator's config.
 
-SPEC = 'model_specs { label_key: "tips" }'
+SPEC = spec()
 
 
 def _metric(name: str, more: str = "") -> str:
-    return f'metrics_specs {{ metrics {{ class_name: "{name}" {more} {THRESHOLD} }} }}'
+    return metric(name, f"{more} {THRESHOLD}")
 
 
 BUCKETS = """config: '{"buckets": 3}'"""

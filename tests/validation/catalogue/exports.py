@@ -7,9 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tests.validation.broken import EVALUATED
-from tests.validation.catalogue.rows import add
+from tests.validation.catalogue.rows import add, fault
 from tests.validation.models import ROWS, save
+from tests.validation.recipes import EVALUATED
 
 
 def keras() -> Any:
@@ -52,7 +52,8 @@ for entry in (
     add(*entry)
 
 
-def _augmented(good: Path, folder: Path) -> None:
+@fault("deterministic", "keras RandomFlip: training=True", "all", EVALUATED)
+def keras_augments_while_it_serves(good: Path, folder: Path) -> None:
     """Layers of augmentation, which Keras 3 takes to be in training where nobody says otherwise."""
     layer = keras().layers
     inputs = keras().Input([8, 8, 3], name="image")
@@ -62,26 +63,11 @@ def _augmented(good: Path, folder: Path) -> None:
     _export(model, folder, model, image)
 
 
-def _inside_a_module(good: Path, folder: Path) -> None:
-    module = tf.Module()
-    module.model = keras().Sequential([keras().Input([2]), keras().layers.Dense(1, name="dense")])
-    serve = tf.function(lambda x: {"y": module.model(x)}, input_signature=[ROWS])
-    save(module, folder, {"serving_default": serve})
-
-
-add(
-    "keras_augments_while_it_serves",
-    "deterministic",
-    "keras RandomFlip: training=True",
-    "all",
-    _augmented,
-    EVALUATED,
-)
 if "tf_keras" not in keras().Model.__module__:  # Keras 2 tracks what a module holds
-    add(
-        "keras_3_inside_a_module",
-        "session",
-        "tensorflow#72963, keras#20095",
-        "TF Serving, BulkInferrer",
-        _inside_a_module,
-    )
+
+    @fault("session", "tensorflow#72963, keras#20095", "TF Serving, BulkInferrer")
+    def keras_3_inside_a_module(good: Path, folder: Path) -> None:
+        module, layers = tf.Module(), keras().layers
+        module.model = keras().Sequential([keras().Input([2]), layers.Dense(1, name="dense")])
+        serve = tf.function(lambda x: {"y": module.model(x)}, input_signature=[ROWS])
+        save(module, folder, {"serving_default": serve})

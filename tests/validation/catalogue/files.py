@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from generic_trainer.validation import ValidationReport, write_manifest
 from tests.validation import models
-from tests.validation.broken import WITH_EXAMPLES
 from tests.validation.catalogue.rows import add, damaged, edited, fault
 from tests.validation.models import ROWS, broken_copy, save, serving
+from tests.validation.recipes import WITH_EXAMPLES
 
 SHARD = "variables/variables.data-00000-of-00001"
 INDEX = "variables/variables.index"

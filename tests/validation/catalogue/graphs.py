@@ -9,9 +9,9 @@ from typing import Any
 import tensorflow as tf
 
 from tests.validation import hostile
-from tests.validation.broken import EVALUATED, EVALUATED_EXAMPLES, WITH_EXAMPLES
-from tests.validation.catalogue.rows import add, export_v1, fault, tensors
+from tests.validation.catalogue.rows import add, export_of_miles, export_v1, fault, tensors
 from tests.validation.models import FEATURES, ROWS, SERIALIZED, save, serving
+from tests.validation.recipes import EVALUATED, EVALUATED_EXAMPLES, WITH_EXAMPLES
 
 # Reaching files and the network: what `tests/validation/hostile.py` makes of each way.
 _SOURCES = {
@@ -74,23 +74,15 @@ def vocabulary_in_a_bucket(good: Path, folder: Path) -> None:
 # Graphs of TensorFlow 1.
 
 
-def _miles(v1: Any) -> tuple[Any, Any]:
-    examples = v1.placeholder(tf.string, [None], name="input_example_tensor")
-    return examples, v1.io.parse_example(examples, FEATURES)["miles"]
-
-
 def v1_fault(check: str, source: str, contract: Any = WITH_EXAMPLES, **options: Any) -> Any:
     """Registers a model that is built in a graph, of examples and their miles."""
     initialised = options.pop("initialised", True)
 
     def register(score: Callable[[Any, Any], Any]) -> Any:
-        def build(v1: Any) -> Any:
-            examples, miles = _miles(v1)
-            return {"examples": examples}, {"score": score(v1, miles)}
+        def make(good: Path, folder: Path) -> None:
+            export_of_miles(folder, score, initialised=initialised)
 
-        add(score.__name__, check, source, "all",
-            lambda good, folder: export_v1(folder, build, initialised=initialised),
-            contract, **options)  # fmt: skip
+        add(score.__name__, check, source, "all", make, contract, **options)
         return score
 
     return register

@@ -8,12 +8,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tests.validation.broken import Make, Recipe
-from tests.validation.broken_rows import scoring
-from tests.validation.models import ROWS, broken_copy, edit_proto, save, serving
+from tests.validation import recipes
+from tests.validation.models import FEATURES
+from tests.validation.recipes import Features, Make, Recipe, damaging, editing
 
 FAULTS: dict[str, Recipe] = {}
-Features = dict[str, tf.Tensor]
 
 
 def add(
@@ -49,8 +48,7 @@ def damaged(
     name: str, check: str, source: str, edit: Callable[[Path], Any], *more: Any, **options: Any
 ) -> None:
     """Registers damage to the files of a copy, which breaks everybody."""
-    make = _copying(edit)
-    add(name, check, source, "all", make, *more, **options)
+    add(name, check, source, "all", damaging(edit), *more, **options)
 
 
 def edited(
@@ -63,11 +61,7 @@ def edited(
     **options: Any,
 ) -> None:
     """Registers a change to the proto of a copy."""
-    add(name, check, source, breaks, _copying(lambda f: edit_proto(f, edit)), *more, **options)
-
-
-def _copying(edit: Callable[[Path], Any]) -> Make:
-    return lambda good, folder: broken_copy(good, folder, edit)
+    add(name, check, source, breaks, editing(edit), *more, **options)
 
 
 def scored(
@@ -82,11 +76,8 @@ def scored(
     **options: Any,
 ) -> None:
     """Registers a model whose score is computed from parsed features."""
-    add(
-        name, check, source, breaks,
-        lambda good, folder: save(scoring(score, **(features or {})), folder),
-        contract, **options,
-    )  # fmt: skip
+    make = recipes.scored(score, **(features or {}))
+    add(name, check, source, breaks, make, contract, **options)
 
 
 def tensors(
@@ -97,16 +88,11 @@ def tensors(
     contract: Any,
     function: Callable[..., dict[str, Any]],
     *specs: tf.TensorSpec,
-    tracked: Callable[[], dict[str, Any]] = dict,
+    tracked: dict[str, Callable[[], Any]] | None = None,
     **options: Any,
 ) -> None:
-    """Registers a model that takes tensors; `tracked` makes the variables that it has."""
-
-    def make(good: Path, folder: Path) -> None:
-        has = tracked()
-        module = serving(lambda *args: function(*args, **has), *(specs or [ROWS]), **has)
-        save(module, folder)
-
+    """Registers a model that takes tensors; `tracked` make the variables that it has."""
+    make = recipes.model(function, *specs, **(tracked or {}))
     add(name, check, source, breaks, make, contract, **options)
 
 
@@ -114,7 +100,7 @@ def export_v1(
     folder: Path,
     build: Callable[[Any], tuple[dict[str, Any], dict[str, Any]]],
     *,
-    signature: Callable[..., Any] | None = None,
+    method: str = "predict",
     assets: bool = False,
     initialised: bool = True,
 ) -> None:
@@ -123,21 +109,39 @@ def export_v1(
     Args:
         folder: where.
         build: gets `tf.compat.v1` and returns the inputs and the outputs of serving_default.
-        signature: makes the signature of them; a predict one by default.
+        method: what serving_default does: predict, classify or regress.
         assets: whether the graph's collection of assets goes along.
         initialised: whether tables are initialised where it is loaded.
     """
     v1 = tf.compat.v1
+    info = v1.saved_model.build_tensor_info
     with tf.Graph().as_default(), v1.Session() as session:
-        inputs, outputs = build(v1)
+        infos = [{key: info(x) for key, x in tensors.items()} for tensors in build(v1)]
+        signature = v1.saved_model.build_signature_def(*infos, f"tensorflow/serving/{method}")
         session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
         session.run(v1.tables_initializer())
-        define = signature or v1.saved_model.predict_signature_def
         builder = v1.saved_model.Builder(str(folder))
         files = v1.get_collection(v1.GraphKeys.ASSET_FILEPATHS) if assets else None
         builder.add_meta_graph_and_variables(
-            session, ["serve"], {"serving_default": define(inputs, outputs)},
+            session, ["serve"], {"serving_default": signature},
             assets_collection=files,
             main_op=v1.tables_initializer() if initialised else None,
         )  # fmt: skip
         builder.save()
+
+
+def export_of_miles(folder: Path, outputs: Callable[[Any, tf.Tensor], Any], **options: Any) -> None:
+    """Writes a graph of TensorFlow 1 that takes examples and computes outputs of their miles.
+
+    Args:
+        folder: where.
+        outputs: gets `tf.compat.v1` and the miles; returns a tensor, or several by name.
+        options: more arguments of `export_v1`.
+    """
+
+    def build(v1: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        examples = v1.placeholder(tf.string, [None], name="input_example_tensor")
+        made = outputs(v1, v1.io.parse_example(examples, FEATURES)["miles"])
+        return {"inputs": examples}, made if isinstance(made, dict) else {"outputs": made}
+
+    export_v1(folder, build, **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,18 @@ from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from tests.validation import models
-from tests.validation.broken import EVALUATED, EVALUATED_EXAMPLES
-from tests.validation.broken_rows import BY_BOTH, BY_SCHEMA, COMPANIES, MANY, SCHEMA
-from tests.validation.catalogue.rows import Features, add, fault, scored, tensors
+from tests.validation.broken_rows import BY_BOTH, BY_SCHEMA, MANY, SCHEMA
+from tests.validation.broken_rows import LISTS as COMPANIES
+from tests.validation.catalogue.rows import add, fault, scored, tensors
 from tests.validation.models import FEATURES, SERIALIZED, save, serving
+from tests.validation.recipes import EVALUATED, EVALUATED_EXAMPLES, Features, parsing
 
 EVALUATOR = "Evaluator, BulkInferrer"
 FEW = dataclasses.replace(BY_BOTH, examples=())  # rows of the schema alone
 
 
-def _state(value: Any, **options: Any) -> Any:
-    return lambda: {"state": tf.Variable(value, **options)}
+def _state(value: Any) -> dict[str, Callable[[], Any]]:
+    return {"state": lambda: tf.Variable(value)}
 
 
 # Batches.
@@ -148,34 +150,25 @@ WITH_ENVIRONMENT = text_format.Parse(
 BY_ENVIRONMENT = dataclasses.replace(EVALUATED, schema=WITH_ENVIRONMENT)
 
 
-def _parses(name: str, dtype: Any, score: Any, shape: Any = (), **more: Any) -> Any:
-    spec = {name: tf.io.FixedLenFeature(list(shape), dtype, **more)}
-
-    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"score": score(tf.io.parse_example(examples, spec)[name])}
-
-    return lambda good, folder: save(serving(serve, SERIALIZED), folder)
-
-
 for name, check, source, recipe, status in (
     ("weight_of_training_needed_to_serve", "without_optional", "tfx#2920, tfx#2309",
-     _parses("weight", tf.float32, lambda v: v), "fail"),
+     parsing("weight", tf.float32), "fail"),
     ("another_number_of_values_than_the_schema", "schema_features", "tfx#5520",
-     _parses("row", tf.float32, lambda v: v), "fail"),
+     parsing("row", tf.float32), "fail"),
     ("feature_that_is_out_of_use", "schema_features", "tfdv lifecycle_stage",
-     _parses("old", tf.int64, _as_float), "warn"),
+     parsing("old", tf.int64, _as_float), "warn"),
     ("feature_that_transform_makes", "schema_features", "transform#309, transform#15",
-     _parses("miles_xf", tf.float32, lambda v: v), "warn"),
+     parsing("miles_xf", tf.float32), "warn"),
     ("picture_that_must_decode", "scores", "serving#1223",
-     _parses("image", tf.string, lambda v: tf.map_fn(
+     parsing("image", tf.string, lambda v: tf.map_fn(
          lambda b: tf.reduce_mean(_as_float(tf.io.decode_image(b))), v,
          fn_output_signature=tf.float32)), "warn"),
     ("text_that_must_be_base64", "unforeseen_rows", "DecodeBase64",
-     _parses("image", tf.string, lambda v: tf.strings.length(tf.io.decode_base64(v))), "warn"),
+     parsing("image", tf.string, lambda v: tf.strings.length(tf.io.decode_base64(v))), "warn"),
     ("text_that_must_have_three_letters", "unforeseen_rows", "Substr: pos out of range",
-     _parses("image", tf.string, lambda v: tf.strings.length(tf.strings.substr(v, 3, 1))), "warn"),
+     parsing("image", tf.string, lambda v: tf.strings.length(tf.strings.substr(v, 3, 1))), "warn"),
     ("text_that_must_have_columns", "scores", "DecodeCSV",
-     _parses("image", tf.string, lambda v: tf.io.decode_csv(v, [[0.0], [0.0]])[1]), "warn"),
+     parsing("image", tf.string, lambda v: tf.io.decode_csv(v, [[0.0], [0.0]])[1]), "warn"),
 ):  # fmt: skip
     add(name, check, source, "all", recipe, BY_ENVIRONMENT, status=status)
 
@@ -238,16 +231,7 @@ for *entry, options in (
 
 @fault("scores", "tfx#3016, tfx#2920", "Evaluator", EVALUATED_EXAMPLES)
 def text_read_as_a_number(good: Path, folder: Path) -> None:
-    spec = {"payment": tf.io.FixedLenFeature([], tf.string)}
-    save(
-        serving(
-            lambda examples: {
-                "y": tf.strings.to_number(tf.io.parse_example(examples, spec)["payment"])
-            },
-            SERIALIZED,
-        ),
-        folder,
-    )
+    parsing("payment", tf.string, tf.strings.to_number)(good, folder)
 
 
 @fault("without_label", "tfx#2920, tfx#5518", "all", EVALUATED_EXAMPLES)

@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from generic_trainer.validation import ServingContract
 from tests.validation import models
-from tests.validation.broken import EVALUATED, EVALUATED_EXAMPLES
 from tests.validation.broken_rows import BY_SCHEMA
-from tests.validation.catalogue.rows import add, edited, export_v1, fault, tensors
+from tests.validation.catalogue.rows import add, edited, export_of_miles, fault, tensors
 from tests.validation.models import FEATURES, ROWS, SERIALIZED, save, serving
+from tests.validation.recipes import EVALUATED, EVALUATED_EXAMPLES
 
 INFERRED = ServingContract(signatures=(), consumers=("BulkInferrer",))
 INFERRED_EXAMPLES = dataclasses.replace(INFERRED, examples=models.examples())
@@ -121,32 +121,6 @@ for *entry, options in (
 # Signatures to classify and regress.
 
 
-def _parsed(v1: Any) -> tuple[Any, Any]:
-    examples = v1.placeholder(tf.string, [None], name="input_example_tensor")
-    return examples, v1.io.parse_example(examples, FEATURES)["miles"]
-
-
-def _classifies(classes: Callable[[Any], Any], scores: Callable[[Any], Any]) -> Any:
-    """A recipe of a signature that classifies by the miles."""
-
-    def define(inputs: Any, outputs: Any) -> Any:
-        info = tf.compat.v1.saved_model.build_tensor_info
-        return tf.compat.v1.saved_model.build_signature_def(
-            {"inputs": info(inputs["inputs"])},
-            {key: info(value) for key, value in outputs.items()},
-            "tensorflow/serving/classify" if "scores" in outputs else "tensorflow/serving/regress",
-        )
-
-    def build(v1: Any) -> Any:
-        examples, miles = _parsed(v1)
-        outputs = {"classes": classes(miles), "scores": scores(miles)}
-        if outputs["classes"] is None:
-            outputs = {"outputs": outputs["scores"]}
-        return {"inputs": examples}, outputs
-
-    return lambda good, folder: export_v1(folder, build, signature=define)
-
-
 def _two(miles: tf.Tensor) -> tf.Tensor:
     return tf.stack([miles, -miles], axis=1)
 
@@ -155,21 +129,23 @@ def _words(miles: tf.Tensor) -> tf.Tensor:
     return tf.strings.as_string(_two(miles))
 
 
-def _none(miles: tf.Tensor) -> None:
-    return None
-
-
-for name, classes, scores in (
-    ("classes_that_are_numbers", lambda m: tf.cast(_two(m), tf.int64), _two),
-    ("scores_of_double_precision", _words, lambda m: tf.cast(_two(m), tf.float64)),
-    ("scores_of_one_dimension", lambda m: tf.strings.as_string(m), lambda m: m),
-    ("more_scores_than_classes", _words, lambda m: tf.stack([m, m, m], axis=1)),
-    ("regression_of_double_precision", _none, lambda m: tf.cast(m, tf.float64)),
-    ("regression_of_two_values", _none, _two),
-):
-    kind = "regressor.cc" if classes is _none else "classifier.cc"
+for name, method, outputs in (
+    ("classes_that_are_numbers", "classify",
+     lambda m: {"classes": tf.cast(_two(m), tf.int64), "scores": _two(m)}),
+    ("scores_of_double_precision", "classify",
+     lambda m: {"classes": _words(m), "scores": tf.cast(_two(m), tf.float64)}),
+    ("scores_of_one_dimension", "classify",
+     lambda m: {"classes": tf.strings.as_string(m), "scores": m}),
+    ("more_scores_than_classes", "classify",
+     lambda m: {"classes": _words(m), "scores": tf.stack([m, m, m], axis=1)}),
+    ("regression_of_double_precision", "regress", lambda m: {"outputs": tf.cast(m, tf.float64)}),
+    ("regression_of_two_values", "regress", lambda m: {"outputs": _two(m)}),
+):  # fmt: skip
+    kind = {"classify": "classifier.cc", "regress": "regressor.cc"}[method]
     source = f"{kind} of TF Serving, serving#1512, models#9264"
-    add(name, "signature_methods", source, f"{SERVING}, {BULK}", _classifies(classes, scores),
+    add(name, "signature_methods", source, f"{SERVING}, {BULK}",
+        lambda good, folder, method=method, outputs=outputs:
+            export_of_miles(folder, lambda v1, miles: outputs(miles), method=method),
         INFERRED_EXAMPLES)  # fmt: skip
 
 

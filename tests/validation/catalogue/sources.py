@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from tests.validation import broken_evaluations, broken_rows
-from tests.validation.broken import Recipe
 from tests.validation.catalogue import consumers, exports, files, graphs, scores, signatures
 from tests.validation.catalogue.rows import FAULTS
+from tests.validation.recipes import Recipe
 
 __all__ = ["all_faults"]
 
