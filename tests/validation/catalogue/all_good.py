@@ -8,12 +8,12 @@ from typing import Any
 
 from generic_trainer.validation import ServingContract
 from tests.validation import good
-from tests.validation.catalogue import good_files, good_keras
+from tests.validation.catalogue import good_keras
 from tests.validation.catalogue.good_graphs import EVALUATED, GOOD
 
 __all__ = ["all_good"]
 
-_MODULES = (good_files, good_keras)  # which registers what it has
+_MODULES = (good_keras,)  # which registers what it has
 
 
 def all_good() -> dict[str, tuple[Callable[[Path], Any], ServingContract]]:

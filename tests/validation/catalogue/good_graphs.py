@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer.validation import ServingContract
+from generic_trainer.validation import ServingContract, ValidationReport, write_manifest
 from tests.validation import models
-from tests.validation.broken_rows import observed
-from tests.validation.models import ROWS, save, serving
-from tests.validation.recipes import Features, model, scoring
+from tests.validation.broken_rows import observed, scoring
+from tests.validation.catalogue.consumers import logs, several_at_once
+from tests.validation.catalogue.rows import Features, export_v1
+from tests.validation.models import FEATURES, ROWS, SERIALIZED, save, serving
 
 SERVED = ServingContract(signatures=(), consumers=("Pusher",))
 EVALUATED = ServingContract(signatures=(), consumers=("Evaluator", "Pusher"))
@@ -44,8 +46,12 @@ def computes(
 ) -> None:
     """Registers a model that takes tensors; `tracked` make its variables, tables and the like."""
 
-    recipe = model(lambda *args, **has: {"y": function(*args, **has)}, *specs, **tracked)
-    add(name, lambda folder: recipe(folder, folder), contract)
+    def make(folder: Path) -> None:
+        has = {key: value() for key, value in tracked.items()}
+        module = serving(lambda *args: {"y": function(*args, **has)}, *(specs or [ROWS]), **has)
+        save(module, folder)
+
+    add(name, make, contract)
 
 
 def spec(*dims: int | None, dtype: Any = tf.float32, name: str = "x") -> tf.TensorSpec:
@@ -73,12 +79,32 @@ def _floats(value: Any) -> tf.Tensor:
 
 for *entry, options in (
     ("linear_regression", lambda x, w: x @ w, {"w": weights(2, 1)}),
+    ("network_of_two_layers", lambda x, w, v: tf.nn.relu(x @ w) @ v,
+     {"w": weights(2, 8), "v": weights(8, 1)}),
+    ("convolution", lambda x, w: tf.reduce_mean(tf.nn.conv2d(x, w, 2, "SAME"), [1, 2]), IMAGE,
+     {"w": weights(3, 3, 3, 4)}),
     ("convolution_of_channels_first",
      lambda x, w: tf.reduce_mean(tf.nn.conv2d(x, w, 1, "SAME", "NCHW"), [2, 3]), spec(3, 8, 8),
      {"w": weights(3, 3, 3, 4)}),
+    ("depthwise_convolution", lambda x, w: tf.nn.depthwise_conv2d(x, w, [1, 1, 1, 1], "SAME"),
+     IMAGE, {"w": weights(3, 3, 3, 1)}),
+    ("dilated_convolution", lambda x, w: tf.nn.conv2d(x, w, 1, "VALID", dilations=2), IMAGE,
+     {"w": weights(3, 3, 3, 2)}),
+    ("transposed_convolution",
+     lambda x, w: tf.nn.conv2d_transpose(x, w, [tf.shape(x)[0], 32, 32, 2], 2), IMAGE,
+     {"w": weights(3, 3, 2, 3)}),
+    ("pooling", lambda x: tf.nn.max_pool2d(x, 2, 2, "SAME"), IMAGE, {}),
+    ("resized_images", lambda x: tf.image.resize(x, [8, 8]), IMAGE, {}),
+    ("cropped_images", lambda x: tf.image.central_crop(x, 0.5), IMAGE, {}),
     ("images_of_bytes", lambda x: _floats(x) / 255.0, spec(8, 8, 3, dtype=tf.uint8), {}),
     ("images_of_any_size", lambda x: tf.reduce_mean(x, [1, 2]), spec(None, None, 3), {}),
+    ("segmentation_of_images", lambda x: tf.argmax(x, axis=-1), IMAGE, {}),
     ("spectrogram", lambda x: tf.abs(tf.signal.stft(x, 128, 64)), SOUND, {}),
+    ("mel_cepstrum",
+     lambda x: tf.signal.mfccs_from_log_mel_spectrograms(tf.math.log(tf.abs(tf.signal.stft(x, 128,
+         64)) @ tf.signal.linear_to_mel_weight_matrix(16, 65) + 1e-3)), SOUND, {}),
+    ("fourier_transform", lambda x: tf.abs(tf.signal.rfft(x)), SOUND, {}),
+    ("attention", lambda x: tf.nn.softmax(x @ tf.transpose(x, [0, 2, 1])) @ x, spec(4, 8), {}),
     ("causal_mask_of_infinities",
      lambda x: tf.nn.softmax(x + tf.linalg.band_part(tf.fill([4, 4], -1e9), 0, -1) * 0.1),
      spec(4, 4), {}),
@@ -89,12 +115,25 @@ for *entry, options in (
      spec(1, dtype=tf.int64), {"e": weights(9, 4)}),
     ("positions_and_ids_of_32_bits", lambda i, e: tf.gather(e, tf.math.floormod(i, 9)),
      spec(4, dtype=tf.int32), {"e": weights(9, 4)}),
+    ("factorisation_machine",
+     lambda x, w: tf.reduce_sum((x @ w) ** 2 - (x**2) @ (w**2), 1, keepdims=True),
+     {"w": weights(2, 4)}),
     ("two_towers", lambda a, b, u, v: tf.reduce_sum((a @ u) * (b @ v), 1), spec(2, name="query"),
      spec(2, name="item"), {"u": weights(2, 3), "v": weights(2, 3)}),
+    ("nearest_neighbours", lambda x, w: tf.math.top_k(x @ w, 3).indices, {"w": weights(2, 20)}),
+    ("clusters", lambda x, c: tf.argmin(tf.norm(x[:, None] - c, axis=-1), 1), {"c": weights(5, 2)}),
+    ("tree_of_decisions", lambda x: tf.where(x[:, 0] > 0.5, tf.where(x[:, 1] > 0.5, 3.0, 2.0), 1.0),
+     {}),
+    ("linear_systems", lambda x, a: tf.linalg.matvec(tf.linalg.inv(a), x),
+     {"a": lambda: tf.Variable([[2.0, 0.1], [0.1, 2.0]])}),
     ("cholesky",
      lambda x, a: tf.linalg.cholesky_solve(tf.linalg.cholesky(a), tf.transpose(x))[0] + x[:, 0],
      {"a": lambda: tf.Variable([[2.0, 0.1], [0.1, 2.0]])}),
-
+    ("singular_values", lambda x: tf.linalg.svd(x, compute_uv=False), spec(3, 3), {}),
+    ("sums_of_einstein", lambda x, w: tf.einsum("bi,ij->bj", x, w), {"w": weights(2, 3)}),
+    ("sparse_weights",
+     lambda x: tf.transpose(tf.sparse.sparse_dense_matmul(tf.sparse.from_dense([[1.0, 0.0], [0.0,
+         2.0]]), x, adjoint_b=True)), {}),
 ):  # fmt: skip
     computes(*entry, **options)
 
@@ -102,6 +141,10 @@ for *entry, options in (
 
 for *entry, options in (
     ("branch", lambda x: tf.cond(tf.reduce_all(x < 9.0), lambda: x, lambda: x * 1.0), {}),
+    ("branch_of_many",
+     lambda x: tf.switch_case(tf.constant(1), [lambda: x, lambda: x * 2.0, lambda: x * 3.0]), {}),
+    ("loop", lambda x: tf.while_loop(lambda i, y: i < 4, lambda i, y: (i + 1, y * 0.5), (0, x))[1],
+     {}),
     ("loop_until_it_converges",
      lambda x: (tf.while_loop(lambda y: tf.reduce_max(tf.abs(y)) > 1e-3, lambda y: (y * 0.5,), (x
          * 0.0,))[0] + x), {}),
@@ -109,9 +152,16 @@ for *entry, options in (
      lambda x, w: tf.scan(lambda h, step: tf.tanh((h + step) @ w), tf.transpose(x, [1, 0, 2]),
          tf.zeros_like(x[:, 0]))[-1], spec(4, 2), {"w": weights(2, 2)}),
     ("map_over_rows", lambda x: tf.map_fn(tf.reduce_max, x), {}),
+    ("vectorised_map", lambda x: tf.vectorized_map(lambda row: row * row[0], x), {}),
+    ("array_of_tensors",
+     lambda x: tf.transpose(tf.TensorArray(tf.float32, 2).unstack(tf.transpose(x)).stack()), {}),
     ("gradients_of_its_own_score", lambda x: tf.gradients(tf.reduce_sum(x**2), x)[0], {}),
     ("function_in_a_function", tf.function(lambda x: tf.function(lambda y: y + 1.0)(x)), {}),
+    ("own_gradient", tf.custom_gradient(lambda x: (x * 2.0, lambda g: g)), {}),
+    ("beam_of_candidates",
+     lambda x: tf.sort(tf.reshape(x[:, :, None] + x[:, None, :], [tf.shape(x)[0], 4]), axis=1), {}),
     ("assertion_that_holds", lambda x: _asserted(tf.rank(x) == 2, x), {}),
+    ("shape_asked_of_the_batch", lambda x: tf.reshape(x, [tf.shape(x)[0], 1, 2]), {}),
     ("random_numbers_of_a_fixed_seed", lambda x: x @ tf.random.stateless_normal([2, 4], [7, 7]),
      {}),
 ):  # fmt: skip
@@ -155,6 +205,9 @@ for *entry, options in (
 # Text.
 
 for entry in (
+    ("length_of_text", lambda t: tf.strings.length(t), TEXT),
+    ("text_cleaned_by_expressions",
+     lambda t: tf.strings.regex_replace(tf.strings.lower(t), r"[^a-z ]", ""), TEXT),
     ("bag_of_hashed_words",
      lambda t: tf.reduce_sum(tf.one_hot(tf.strings.to_hash_bucket_fast(tf.strings.split(t),
          8).to_tensor(-1), 8), 1), TEXT),
@@ -162,6 +215,8 @@ for entry in (
      lambda t: tf.strings.ngrams(tf.strings.split(t), 2, separator=" ").row_lengths(), TEXT),
     ("letters_of_unicode",
      lambda t: tf.strings.unicode_decode(t, "UTF-8", errors="replace").row_lengths(), TEXT),
+    ("text_joined", lambda a, b: tf.strings.join([a, b], " "), spec(dtype=tf.string, name="a"),
+     spec(dtype=tf.string, name="b")),
     ("images_decoded_from_bytes",
      lambda t: tf.map_fn(lambda b: tf.image.resize(tf.io.decode_image(b, expand_animations=False),
          [8, 8]), t, fn_output_signature=tf.float32), spec(dtype=tf.string, name="image_bytes")),
@@ -282,8 +337,10 @@ def _last_of_a_list(folder: Path) -> None:
     save(scoring(score, **LIST), folder)
 
 
-SEEN = observed('name: "company" num_stats { max: 6000', "num_non_missing: 9999 max_num_values: 7")
-add("place_in_a_list_of_the_row", _last_of_a_list, SEEN)
+add("place_in_a_list_of_the_row", _last_of_a_list, observed(
+    'name: "company" num_stats { max: 6000 common_stats {'
+    " num_non_missing: 9999 min_num_values: 1 max_num_values: 7 } }"
+))  # fmt: skip
 
 
 # Outputs and signatures for servers alone.
@@ -334,3 +391,221 @@ add(
     "signature_of_ragged_lists",
     _signatures(split=(lambda t: {"words": tf.strings.split(t)}, [TEXT])),
 )
+
+
+# Graphs of TensorFlow 1.
+
+
+def of_v1(name: str, score: Callable[[Any, Any], Any], **options: Any) -> None:
+    """Registers a graph of TensorFlow 1 that computes something of examples' miles."""
+
+    def build(v1: Any) -> Any:
+        examples = v1.placeholder(tf.string, [None], name="input_example_tensor")
+        miles = v1.io.parse_example(examples, FEATURES)["miles"]
+        return {"inputs": examples}, {"outputs": score(v1, miles)}
+
+    add(name, lambda folder: export_v1(folder, build, **options))
+
+
+def _variable(v1: Any, **options: Any) -> Any:
+    return v1.get_variable("w", [], initializer=v1.ones_initializer(), **options)
+
+
+for entry in (
+    ("v1_constants", lambda v1, miles: miles * 2.0),
+    ("v1_variable", lambda v1, miles: miles * _variable(v1, use_resource=True)),
+    ("v1_variable_by_reference", lambda v1, miles: miles * _variable(v1, use_resource=False)),
+    ("v1_flag_with_a_default",
+     lambda v1, miles: v1.where(v1.fill(v1.shape(miles), v1.placeholder_with_default(False, [])),
+         -miles, miles)),
+    ("v1_while_loop",
+     lambda v1, miles: v1.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * 2.0), (0,
+         miles))[1]),
+    ("v1_cond",
+     lambda v1, miles: v1.cond(v1.reduce_any(miles > 1e9), lambda: -miles, lambda: miles)),
+    ("v1_table",
+     lambda v1, miles:
+         tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(tf.constant([0, 1],
+         tf.int64), [0.0, 1.0]), -1.0).lookup(tf.cast(miles, tf.int64))),
+    ("v1_queue_of_the_training_left_over", lambda v1, miles: _queued(v1, miles)),
+):  # fmt: skip
+    of_v1(*entry)
+
+
+def _queued(v1: Any, miles: Any) -> Any:
+    v1.FIFOQueue(8, [tf.float32], name="input_producer").dequeue()
+    return miles + 1.0
+
+
+def _methods(
+    name: str,
+    build_outputs: Callable[[Any], dict[str, Any]],
+    method: str,
+    warm_up: Callable[[Path], Any] = lambda folder: None,
+) -> None:
+    def define(inputs: Any, outputs: Any) -> Any:
+        v1 = tf.compat.v1.saved_model
+        info = v1.build_tensor_info
+        return v1.build_signature_def(
+            {"inputs": info(inputs["inputs"])},
+            {key: info(value) for key, value in outputs.items()},
+            f"tensorflow/serving/{method}",
+        )
+
+    def build(v1: Any) -> Any:
+        examples = v1.placeholder(tf.string, [None], name="input_example_tensor")
+        return {"inputs": examples}, build_outputs(v1.io.parse_example(examples, FEATURES)["miles"])
+
+    bulk = ServingContract(signatures=(), consumers=("BulkInferrer",), examples=models.examples())
+
+    def make(folder: Path) -> None:
+        export_v1(folder, build, signature=define)
+        warm_up(folder)
+
+    add(name, make, bulk)
+
+
+def _two(miles: tf.Tensor) -> tf.Tensor:
+    return tf.stack([miles, -miles], axis=1)
+
+
+_methods("classifies_with_scores_alone", lambda m: {"scores": _two(m)}, "classify")
+_methods(
+    "classifies_with_classes_alone",
+    lambda m: {"classes": tf.strings.as_string(_two(m))},
+    "classify",
+)
+_methods(
+    "classifies_with_both",
+    lambda m: {"classes": tf.strings.as_string(_two(m)), "scores": _two(m)},
+    "classify",
+)
+_methods("regresses_to_a_vector", lambda m: {"outputs": m}, "regress")
+_methods("regresses_to_a_column", lambda m: {"outputs": m[:, None]}, "regress")
+_methods(
+    "regresses_among_several_questions",
+    lambda m: {"outputs": m},
+    "regress",
+    logs(lambda log: several_at_once(log, "regress")),
+)
+
+
+# Files as others lay them out.
+
+
+def laid_out(name: str, change: Callable[[Path], Any]) -> None:
+    """Registers a good model whose files are changed in a way that nobody minds."""
+
+    def make(folder: Path) -> None:
+        models.good(folder)
+        change(folder)
+
+    add(name, make)
+
+
+def _linked(folder: Path) -> None:
+    blobs = folder.parent / "blobs"
+    blobs.mkdir(exist_ok=True)
+    for number, file in enumerate(path for path in folder.rglob("*") if path.is_file()):
+        file.symlink_to(file.rename(blobs / f"{folder.name}-{number}"))
+
+
+def _as_text(folder: Path) -> None:
+    from google.protobuf import text_format
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    file = folder / "saved_model.pb"
+    proto = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+    (folder / "saved_model.pbtxt").write_text(text_format.MessageToString(proto))
+    file.unlink()
+    (folder / "fingerprint.pb").unlink()
+
+
+def _older_fingerprint(folder: Path) -> None:
+    from tensorflow.core.protobuf.fingerprint_pb2 import FingerprintDef
+
+    file = folder / "fingerprint.pb"
+    fingerprint = FingerprintDef.FromString(file.read_bytes())
+    fingerprint.signature_def_hash ^= 1  # TensorFlow 2.12 computed it in another way
+    file.write_bytes(fingerprint.SerializeToString())
+
+
+def _saved_again(folder: Path) -> None:
+    loaded = tf.saved_model.load(str(folder))
+    signature = loaded.signatures["serving_default"]
+    tf.saved_model.save(loaded, f"{folder}-again", {"serving_default": signature})
+    shutil.rmtree(folder)
+    shutil.move(f"{folder}-again", folder)
+
+
+laid_out("links_to_blobs", _linked)
+laid_out("text_proto", _as_text)
+laid_out("fingerprint_of_tensorflow_2_12", _older_fingerprint)
+laid_out("no_fingerprint", lambda f: (f / "fingerprint.pb").unlink())
+laid_out("files_of_a_finder", lambda f: (f / ".DS_Store").write_bytes(b"\0"))
+laid_out("model_card", lambda f: (f / "README.md").write_text("---\nlicense: mit\n---\n"))
+laid_out("metadata_of_keras", lambda f: (f / "keras_metadata.pb").write_bytes(b"\x0a\x00"))
+laid_out("file_of_mlflow", lambda f: (f / "MLmodel").write_text("flavors: {}\n"))
+laid_out(
+    "labels_in_assets_extra",
+    lambda f: ((f / "assets.extra").mkdir(), (f / "assets.extra/labels.txt").write_text("a\nb\n")),
+)
+laid_out("manifest", lambda f: write_manifest(str(f), ValidationReport("", ())))
+laid_out("warm_up_request", lambda f: models.write_warmup(f))
+laid_out("warm_up_of_1000_requests", lambda f: models.write_warmup(f, count=1000))
+laid_out("warm_up_without_a_request", lambda f: models.write_warmup(f, count=0))
+laid_out("loaded_and_saved_again", _saved_again)
+
+
+@good
+def nan_in_unread_variables(folder: Path) -> None:
+    """Such as the moments of an optimizer, or a metric without a value."""
+    module = models.linear(folder)
+    module.slot = tf.Variable([math.nan], name="slot")
+    save(module, folder)
+
+
+@good
+def many_weights(folder: Path) -> None:
+    module = serving(
+        lambda x: {"y": x @ big[:2, :4]}, ROWS, big=(big := tf.Variable(tf.zeros([2000, 1000])))
+    )
+    save(module, folder)
+
+
+@good
+def nested_modules(folder: Path) -> None:
+    outer, inner = tf.Module(), models.linear(folder)
+    outer.parts = [{"inner": inner}]
+    serve = tf.function(inner.serve, input_signature=[SERIALIZED])
+    save(outer, folder, {"serving_default": serve})
+
+
+@good
+def graph_for_training_beside_it(folder: Path) -> None:
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32, [None, 2], name="x")
+        signature = v1.saved_model.predict_signature_def({"x": x}, {"y": x * _variable(v1)})
+        session.run(v1.global_variables_initializer())
+        builder = v1.saved_model.Builder(str(folder))
+        builder.add_meta_graph_and_variables(session, ["train"], {"serving_default": signature})
+        builder.add_meta_graph(["serve"], {"serving_default": signature})
+        builder.save()
+
+
+@good
+def example_inside_an_example(folder: Path) -> None:
+    """As rankings have it: features of a document in a feature of the list."""
+    outer = {"payment": tf.io.FixedLenFeature([], tf.string, default_value="")}
+    inner = {"clicks": tf.io.FixedLenFeature([], tf.float32)}
+    clicks = tf.train.Feature(float_list={"value": [1.0]})
+    empty = tf.train.Example(features={"feature": {"clicks": clicks}})
+
+    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        document = tf.io.parse_example(examples, outer)["payment"]
+        known = tf.fill(tf.shape(document), empty.SerializeToString())
+        parsed = tf.io.parse_example(tf.where(document == "document", document, known), inner)
+        return {"score": parsed["clicks"]}
+
+    save(serving(serve, SERIALIZED), folder)

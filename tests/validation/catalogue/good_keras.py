@@ -33,16 +33,17 @@ def exported(model: Any, folder: Path) -> None:
 def network(
     name: str,
     build: Callable[[Any, Any], Any],
-    shape: tuple[int | None, ...] = (4,),
+    *shape: int | None,
     dtype: str = "float32",
+    **more: Any,
 ) -> None:
     """Registers a network of one input; `build` gets the layers and the input."""
 
     def make(folder: Path) -> None:
-        inputs = keras().Input(list(shape), dtype=dtype, name="x")
+        inputs = keras().Input(list(shape or (4,)), dtype=dtype, name="x")
         exported(keras().Model(inputs, build(keras().layers, inputs)), folder)
 
-    add(f"keras_{name}", make)
+    add(f"keras_{name}", make, **more)
 
 
 def _adapted(layer: Any, values: Any) -> Any:
@@ -50,54 +51,90 @@ def _adapted(layer: Any, values: Any) -> Any:
     return layer
 
 
-IMAGE, ANY_IMAGE = (16, 16, 3), (None, None, 3)
-TEXT: dict[str, Any] = {"shape": (1,), "dtype": "string"}
-ONE_ID, IDS = ({"shape": (size,), "dtype": "int64"} for size in (1, 5))
+TEXT: dict[str, Any] = {"dtype": "string"}
 network("dense", lambda k, x: k.Dense(1)(x))
 network("two_heads", lambda k, x: {"a": k.Dense(1)(x), "b": k.Dense(2, "softmax")(x)})
 network("dropout", lambda k, x: k.Dropout(0.5)(k.Dense(4)(x)))
 network("batch_normalisation", lambda k, x: k.BatchNormalization()(x))
 network("layer_normalisation", lambda k, x: k.LayerNormalization()(x))
+network("unit_normalisation", lambda k, x: k.UnitNormalization()(x))
 network("noise_in_training", lambda k, x: k.GaussianNoise(0.1)(x))
+network("regularised", lambda k, x: k.Dense(1, kernel_regularizer="l2")(x))
 network("activations", lambda k, x: k.PReLU()(k.LeakyReLU()(k.ELU()(x))))
+network("residual", lambda k, x: k.Add()([x, k.Dense(4)(x)]))
+network("wide_and_deep", lambda k, x: k.Concatenate()([x, k.Dense(2, "relu")(x)]))
 network("lambda_layer", lambda k, x: k.Lambda(lambda v: v * 2.0, output_shape=(4,))(x))
+network("reshaped", lambda k, x: k.Reshape([2, 2])(x))
 network("shared_layer", lambda k, x: (lambda dense: k.Add()([dense(x), dense(x)]))(k.Dense(2)))
-network("convolution", lambda k, x: k.GlobalAveragePooling2D()(k.Conv2D(4, 3)(x)), IMAGE)
-network(
-    "images_of_any_size", lambda k, x: k.GlobalMaxPooling2D()(k.Conv2D(2, 3)(x)), (None, None, 3)
-)
-network(
-    "rescaled_and_resized", lambda k, x: k.Resizing(8, 8)(k.Rescaling(1 / 255.0)(x)), (16, 16, 3)
-)
+network("convolution", lambda k, x: k.GlobalAveragePooling2D()(k.Conv2D(4, 3)(x)), 16, 16, 3)
+network("separable_convolution", lambda k, x: k.Flatten()(k.SeparableConv2D(4, 3)(x)), 8, 8, 3)
+network("upsampling", lambda k, x: k.UpSampling2D()(k.MaxPooling2D()(x)), 8, 8, 3)
+network("transposed_convolution", lambda k, x: k.Conv2DTranspose(2, 3, 2)(x), 8, 8, 3)
+network("images_of_any_size", lambda k, x: k.GlobalMaxPooling2D()(k.Conv2D(2, 3)(x)), None, None, 3)
+network("convolution_in_time", lambda k, x: k.GlobalMaxPooling1D()(k.Conv1D(4, 3)(x)), 8, 2)
+network("rescaled_and_resized", lambda k, x: k.Resizing(8, 8)(k.Rescaling(1 / 255.0)(x)), 16, 16, 3)
 network(
     "augmented_in_training",
     lambda k, x: k.RandomRotation(0.1)(k.RandomFlip()(x, training=False), training=False),
-    (8, 8, 3),
+    8,
+    8,
+    3,
 )
-network("lstm", lambda k, x: k.LSTM(4)(x), (6, 2))
-network("attention", lambda k, x: k.MultiHeadAttention(2, 2)(x, x), (6, 4))
-network("masked", lambda k, x: k.LSTM(4)(k.Masking(-1.0)(x)), (6, 2))
-network("embedding", lambda k, x: k.GlobalAveragePooling1D()(k.Embedding(9, 4)(x)), **IDS)
-network("embedding_with_mask", lambda k, x: k.LSTM(2)(k.Embedding(9, 4, mask_zero=True)(x)), **IDS)
-network("string_lookup", lambda k, x: k.StringLookup(vocabulary=WORDS)(x), **TEXT)
-network("integer_lookup", lambda k, x: k.IntegerLookup(vocabulary=[3, 5, 7])(x), **ONE_ID)
+network("lstm", lambda k, x: k.LSTM(4)(x), 6, 2)
+network("gru", lambda k, x: k.GRU(4)(x), 6, 2)
+network("simple_recurrent", lambda k, x: k.SimpleRNN(4)(x), 6, 2)
+network("bidirectional", lambda k, x: k.Bidirectional(k.LSTM(2))(x), 6, 2)
+network(
+    "sequences_returned",
+    lambda k, x: k.TimeDistributed(k.Dense(1))(k.LSTM(4, return_sequences=True)(x)),
+    6,
+    2,
+)
+network("attention", lambda k, x: k.MultiHeadAttention(2, 2)(x, x), 6, 4)
+network("masked", lambda k, x: k.LSTM(4)(k.Masking(-1.0)(x)), 6, 2)
+network(
+    "embedding", lambda k, x: k.GlobalAveragePooling1D()(k.Embedding(9, 4)(x)), 5, dtype="int64"
+)
+network(
+    "embedding_with_mask",
+    lambda k, x: k.LSTM(2)(k.Embedding(9, 4, mask_zero=True)(x)),
+    5,
+    dtype="int64",
+)
+network("string_lookup", lambda k, x: k.StringLookup(vocabulary=WORDS)(x), 1, **TEXT)
+network(
+    "string_lookup_one_hot",
+    lambda k, x: k.StringLookup(vocabulary=WORDS, output_mode="multi_hot")(x),
+    1,
+    **TEXT,
+)
+network(
+    "string_lookup_inverted",
+    lambda k, x: k.StringLookup(vocabulary=WORDS, invert=True)(x),
+    1,
+    dtype="int64",
+)
+network("integer_lookup", lambda k, x: k.IntegerLookup(vocabulary=[3, 5, 7])(x), 1, dtype="int64")
 network(
     "text_vectorised",
     lambda k, x: k.TextVectorization(vocabulary=WORDS, output_sequence_length=4)(x),
+    1,
     **TEXT,
 )
 network(
     "text_as_tf_idf",
     lambda k, x: _adapted(k.TextVectorization(output_mode="tf_idf"), ["cash or card", "card"])(x),
+    1,
     **TEXT,
 )
-network("hashed", lambda k, x: k.Hashing(8)(x), **TEXT)
+network("hashed", lambda k, x: k.Hashing(8)(x), 1, **TEXT)
+network("hashed_with_salt", lambda k, x: k.Hashing(8, salt=1234)(x), 1, dtype="int64")
 network("discretised", lambda k, x: k.Discretization([0.2, 0.5])(x))
 network(
     "normalised",
     lambda k, x: _adapted(k.Normalization(), [[0.0, 1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 5.0]])(x),
 )
-network("category_encoding", lambda k, x: k.CategoryEncoding(9, "multi_hot")(x), **IDS)
+network("category_encoding", lambda k, x: k.CategoryEncoding(9, "multi_hot")(x), 3, dtype="int64")
 
 
 @lambda make: add("keras_sequential", make)
@@ -110,8 +147,12 @@ def _sequential(folder: Path) -> None:
 def _several_inputs(folder: Path) -> None:
     k = keras()
     inputs = {"miles": k.Input([1], name="miles"), "age": k.Input([1], name="age")}
-    both = k.layers.Concatenate()([inputs["miles"], inputs["age"]])
-    exported(k.Model(inputs, k.layers.Dense(1)(both)), folder)
+    exported(
+        k.Model(
+            inputs, k.layers.Dense(1)(k.layers.Concatenate()([inputs["miles"], inputs["age"]]))
+        ),
+        folder,
+    )
 
 
 @lambda make: add("keras_crossed_features", make)
