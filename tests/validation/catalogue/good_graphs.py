@@ -13,10 +13,11 @@ import tensorflow as tf
 
 from generic_trainer.validation import ServingContract, ValidationReport, write_manifest
 from tests.validation import models
-from tests.validation.broken_rows import observed, scoring
+from tests.validation.broken_rows import observed
 from tests.validation.catalogue.consumers import logs, several_at_once
 from tests.validation.catalogue.rows import Features, export_v1
 from tests.validation.models import FEATURES, ROWS, SERIALIZED, save, serving
+from tests.validation.recipes import scoring
 
 SERVED = ServingContract(signatures=(), consumers=("Pusher",))
 EVALUATED = ServingContract(signatures=(), consumers=("Evaluator", "Pusher"))
@@ -337,10 +338,8 @@ def _last_of_a_list(folder: Path) -> None:
     save(scoring(score, **LIST), folder)
 
 
-add("place_in_a_list_of_the_row", _last_of_a_list, observed(
-    'name: "company" num_stats { max: 6000 common_stats {'
-    " num_non_missing: 9999 min_num_values: 1 max_num_values: 7 } }"
-))  # fmt: skip
+SEEN = observed('name: "company" num_stats { max: 6000', "num_non_missing: 9999 max_num_values: 7")
+add("place_in_a_list_of_the_row", _last_of_a_list, SEEN)
 
 
 # Outputs and signatures for servers alone.
