@@ -352,7 +352,7 @@ def average(
     for name in batches[0] if batches else ():
         values = [batch.get(name) for batch in batches]
         if not any(value is None for value in values) and len({*map(np.shape, values)}) == 1:
-            means[name] = np.average(values, axis=0, weights=weights).tolist()
+            means[name] = np.average(np.asarray(values, float), axis=0, weights=weights).tolist()
     return means
 
 

@@ -63,17 +63,7 @@ class DatasetCache:
 
     def __init__(self, context: TrialContext) -> None:
         self._context = context
-        self._used: set[str] = set()
-
-    @property
-    def caches_training(self) -> bool:
-        """Whether the training data come from the cache."""
-        return "train" in self._used
-
-    @property
-    def is_used(self) -> bool:
-        """Whether any data come from the cache."""
-        return bool(self._used)
+        self.used: set[str] = set()
 
     def cache_train_dataset(
         self,
@@ -93,11 +83,11 @@ class DatasetCache:
         Raises:
             CheckFailedError: this context has a cached training dataset already.
         """
-        if "train" in self._used:
+        if "train" in self.used:
             raise CheckFailedError(
                 "cache_train_dataset can be used once in a trial, and was used before"
             )
-        self._used.add("train")
+        self.used.add("train")
 
         reshuffle = None if not shuffle else not skip_shuffle_at_epoch_end
         # Horovod's shards are of equal size; a rest of the records is dropped.
@@ -114,7 +104,7 @@ class DatasetCache:
             dataset_version: change it when the function returns something else.
             shuffle: whether to shuffle, record by record.
         """
-        self._used.add("validation")
+        self.used.add("validation")
         return self._decorator(dataset_id, f"{dataset_version}_val", True if shuffle else None)
 
     def _decorator(

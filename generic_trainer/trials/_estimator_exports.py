@@ -1,8 +1,7 @@
-"""The exports of an estimator: by the user's serving input receiver functions, or by its data."""
+"""The export of an estimator without serving input receiver functions: by its data."""
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,52 +19,6 @@ from generic_trainer.trials._pipeline import are_features
 _LONE = "features"
 _DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 _PREDICT = tf.saved_model.PREDICT_METHOD_NAME.rpartition("/")[2]
-
-_logger = logging.getLogger(__name__)
-
-
-class Exports:
-    """The exports of an estimator's newest checkpoint, made when they are asked for."""
-
-    def __init__(
-        self, estimator: Any, receivers: Mapping[str, Callable[[], Any]], folder: str
-    ) -> None:
-        """Takes an estimator, its receiver functions by name, and a folder of its trial."""
-        self.names = list(receivers)
-        self._estimator = estimator
-        self._receivers = dict(receivers)
-        self._folder = os.path.join(folder, "exports")
-        self._are_made = False
-
-    def forget(self) -> None:
-        """To be called when there is a newer checkpoint."""
-        if gfile().exists(self._folder):
-            gfile().rmtree(self._folder)
-        self._are_made = False
-
-    def copy_to(self, directory: str) -> None:
-        """Writes `directory`/<name>/<time>/saved_model.pb for each function."""
-        for name, receiver in self._receivers.items():
-            export = os.path.join(self._folder, name)
-            if not self._are_made:
-                self._estimator.export_saved_model(export, receiver)
-            copy_tree(export, os.path.join(directory, name))
-        self._are_made = True
-
-    def publish(self, directory: str, fn_args: Any) -> None:
-        """Copies the first export that `copy_to` wrote to where it is checked and published.
-
-        Raises:
-            ExportError: there is none.
-        """
-        name, *others = self.names
-        if others:
-            _logger.warning(
-                "The first export, %r, is published; the others (%s) are in the checkpoints.",
-                name,
-                ", ".join(others),
-            )
-        tf_estimator.copy_newest(os.path.join(directory, name), fn_args.serving_model_dir)
 
 
 def export_features(

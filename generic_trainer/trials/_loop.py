@@ -13,6 +13,8 @@ import numbers
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
+import numpy as np
+
 from generic_trainer._core.progress import note
 from generic_trainer._core.texts import did_you_mean, is_number
 from generic_trainer.errors import ConfigurationError
@@ -160,10 +162,11 @@ def run(
     """
 
     def record(kind: str, metrics: Mapping[str, Any]) -> None:
-        progress.history.append({"batches": progress.batches, kind: dict(metrics)})
+        values = plain(metrics)
+        progress.history.append({"batches": progress.batches, kind: values})
         report(progress.batches, kind, metrics)
         prefix = "" if kind == "training" else "validation_"
-        numbers_of = {f"{prefix}{k}": v for k, v in metrics.items() if is_number(v)}
+        numbers_of = {f"{prefix}{k}": v for k, v in values.items() if is_number(v)}
         note(step=progress.batches, steps=schedule.max_batches, metrics=numbers_of)
 
     def next_one() -> int | str | None:
@@ -208,3 +211,18 @@ def _is_best(
     policy = settings.checkpoint_policy
     progress.owes_checkpoint = policy == "all" or (policy == "best" and is_best)
     return is_best
+
+
+def plain(value: Any) -> Any:
+    """Returns what JSON can hold: NumPy's values as Python's, NaN and infinity as strings."""
+    if isinstance(value, Mapping):
+        return {name: plain(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(part) for part in value]
+    if isinstance(value, (np.ndarray, np.generic)):
+        return plain(value.tolist())
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value

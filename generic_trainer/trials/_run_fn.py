@@ -27,14 +27,10 @@ from generic_trainer.trials._loop import (
     TrialSchedule,
     UnknownMetricError,
     next_work,
+    plain,
     run,
 )
-from generic_trainer.trials._pipeline import (
-    Pipeline,
-    experiment_config,
-    in_pipeline,
-    tuned_values,
-)
+from generic_trainer.trials._pipeline import Pipeline, experiment_config, in_pipeline, tuned_values
 from generic_trainer.trials._search import Search, Steps, Stretch
 from generic_trainer.trials._side_by_side import ClusterPart
 from generic_trainer.trials._trial import (
@@ -145,22 +141,7 @@ def _write_record(finished: Iterable[TrialState], best: TrialState, model_run_di
         }
         for trial in finished
     ]
-    write_whole(os.path.join(model_run_dir, "trials.json"), json.dumps(_plain(record), indent=2))
-
-
-def _plain(value: Any) -> Any:
-    """Returns what JSON can hold: NumPy's values as Python's, NaN and infinity as strings."""
-    if isinstance(value, Mapping):
-        return {name: _plain(part) for name, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
-    if isinstance(value, (np.ndarray, np.generic)):
-        return _plain(value.tolist())
-    if isinstance(value, bytes):
-        return value.decode()
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
+    write_whole(os.path.join(model_run_dir, "trials.json"), json.dumps(plain(record), indent=2))
 
 
 @dataclasses.dataclass

@@ -151,7 +151,7 @@ class EstimatorContext(TrialContext):
         Raises:
             CheckFailedError: the data were neither wrapped nor cached, or both.
         """
-        is_cached = self.experimental.caches_training
+        is_cached = "train" in self.experimental.used
         if self._has_dataset == is_cached:
             raise CheckFailedError(_BOTH if is_cached else _NO_DATASET)
         if not isinstance(dataset, tf.data.Dataset | tf.compat.v1.data.Dataset):

@@ -26,16 +26,11 @@ from generic_trainer._core.files import gfile
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.training import distributed
-from generic_trainer.training.resume import (
-    random_state,
-    read_state,
-    set_random_state,
-    write_state,
-)
+from generic_trainer.training.resume import random_state, read_state, set_random_state, write_state
 from generic_trainer.trials._context import mean_over_slots
-from generic_trainer.trials._estimator_exports import Exports, export_features
+from generic_trainer.trials._estimator_exports import export_features
 from generic_trainer.trials._trial import TrialRun
-from generic_trainer.trials.estimator._training import StopHook, Training, plain
+from generic_trainer.trials.estimator._training import StopHook, Training
 
 if TYPE_CHECKING:
     from generic_trainer.trials.estimator._context import EstimatorContext
@@ -112,7 +107,7 @@ class EstimatorController:
         self._folder = ScratchFolder("estimator-")
         self._model_dir = os.path.join(self._folder.path, "model")
         self._estimator = _rebuilt(estimator, self._model_dir, run)
-        self._exports = Exports(self._estimator, serving_input_receiver_fns, self._folder.path)
+        self._receivers = dict(serving_input_receiver_fns)
         self._training = Training(self._train, on_stop=self._note_stop)
         self._is_open = False
         self._is_saved = False
@@ -149,13 +144,13 @@ class EstimatorController:
             )
         if not any(distributed.gather(batches.count)):  # all its metrics are 0: it would be best
             raise ModuleFileError("build_validation_spec: the validation data have no batch")
-        return plain(metrics)
+        return dict(metrics)
 
     def save(self, directory: str) -> None:
         """Writes state and exports; then the hooks add their files."""
         self._write_state()
         _copy_state(self._model_dir, directory)
-        self._exports.copy_to(directory)
+        self._export_to(directory)
         write_state(directory, _GENERATORS, random_state())
         for hook in self._hooks if is_chief() else ():
             hook.on_checkpoint_end(directory)
@@ -171,10 +166,18 @@ class EstimatorController:
         checkpoint, folder = checkpoint_dir or self._run.checkpoint_dir, self._folder.path
         if checkpoint is None:
             self._write_state()
-        if self._exports.names:
+        if self._receivers:
+            name, *others = self._receivers
+            if others:
+                _logger.warning(
+                    "The first export, %r, is published; the others (%s) are in the checkpoints.",
+                    name,
+                    ", ".join(others),
+                )
             if checkpoint is None:
-                self._exports.copy_to(folder)
-            self._exports.publish(checkpoint or folder, fn_args)
+                self._export_to(folder)
+            written = os.path.join(checkpoint or folder, name)
+            tf_estimator.copy_newest(written, fn_args.serving_model_dir)
             return
         if checkpoint is not None:
             _copy_state(checkpoint, self._model_dir)
@@ -190,6 +193,11 @@ class EstimatorController:
             for hook in reversed(self._hooks if self._is_open else []):
                 stack.callback(hook.on_trial_close)
             stack.callback(self._training.close)
+
+    def _export_to(self, directory: str) -> None:
+        """Writes `directory`/<name>/<time>/saved_model.pb for each receiver function."""
+        for name, receiver in self._receivers.items():
+            self._estimator.export_saved_model(os.path.join(directory, name), receiver)
 
     def _open(self) -> None:
         """Restores the checkpoint of the trial, before its first work."""
@@ -216,7 +224,6 @@ class EstimatorController:
         self._open()
         if not self._is_saved:
             self._training.save(self._model_dir)
-            self._exports.forget()
             self._is_saved = True
 
     def _train(self, last_hook: Any) -> None:

@@ -12,13 +12,11 @@ from __future__ import annotations
 import contextvars
 import logging
 import os
-import queue
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from generic_trainer._core import internals
@@ -38,7 +36,8 @@ _logger = logging.getLogger(__name__)
 class Training(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
     """Trains an estimator some batches at a time, in one session from first to last.
 
-    It is a hook of that session, which waits each time that so many batches are done.
+    It is a hook of that session, which waits each time that so many batches are done. The session
+    is in a thread; of it and its caller one runs at a time.
     """
 
     def __init__(self, train: Callable[[Any], Any], *, on_stop: Callable[[], None]) -> None:
@@ -49,17 +48,22 @@ class Training(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
             on_stop: is called when the session ended before the batches were done, because a hook
                 that the model function added wants to stop.
         """
-        self._coroutine = Coroutine(lambda: train(self))
+        # A thread starts with no context variables: get_experiment_config() would know nothing.
+        run = contextvars.copy_context().run
+        self._thread = threading.Thread(target=run, args=(self._run, train), daemon=True)
+        self._ordered, self._waiting = threading.Semaphore(0), threading.Semaphore(0)
+        self._error: BaseException | None = None
+        self._closing = self._is_over = False
         self._on_stop = on_stop
         self._session: Any = None
-        self._results: list[Any] = []  # values of the summaries, for each batch of this portion
+        self._results: list[dict[str, Any]] = []  # summaries, by batch of this portion
         self._batches_left = 0
         self._in_batch = self._has_ended = self._data_ended = False
 
     @property
     def started(self) -> bool:
         """Whether the session is or was open."""
-        return self._coroutine.started
+        return self._thread.ident is not None
 
     def start(self) -> None:
         """Opens the session, its variables initialised or restored; once."""
@@ -75,7 +79,7 @@ class Training(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         self.start()
         self._results = []
         self._resume(batches)
-        return self._summaries.average(self._results)
+        return average(self._results)
 
     def save(self, directory: str) -> None:
         """Writes the state of the session, and its graph, into the estimator's directory."""
@@ -92,10 +96,36 @@ class Training(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
 
     def close(self) -> None:
         """Closes the session."""
-        self._coroutine.close()
+        self._closing = True
+        self._ordered.release()
+        if self.started:
+            self._thread.join()
+
+    def _run(self, train: Callable[[Any], Any]) -> None:
+        try:
+            train(self)
+        except BaseException as error:  # the caller raises it
+            self._error = error
+        self._is_over = True
+        self._waiting.release()
+
+    def _wait(self) -> None:
+        """Called in the session: waits for the next order."""
+        self._waiting.release()
+        self._ordered.acquire()
 
     def _resume(self, batches: int = 0) -> None:
-        self._coroutine.resume(batches)
+        """Goes on with the session until it waits again or is over; raises what it raised."""
+        if self._is_over:
+            raise RuntimeError("training is over and cannot go on")
+        self._batches_left = batches
+        if self.started:
+            self._ordered.release()
+        else:
+            self._thread.start()
+        self._waiting.acquire()
+        if self._error is not None:
+            raise self._error
         if self._data_ended:
             raise ModuleFileError(
                 f"The training data ended within {batches} batches, of which it had "
@@ -108,8 +138,9 @@ class Training(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
     def begin(self) -> None:
         """Looks for the summaries, while the graph may still change."""
         self._graph = tf.compat.v1.get_default_graph()
-        self._summaries = Summaries(self._graph)
-        self._fetched = tf.compat.v1.train.SessionRunArgs(self._summaries.fetches)
+        summaries = _summarised(self._graph)
+        _run_before_updates(self._graph, [tensor.op for tensor in summaries.values()])
+        self._fetched = tf.compat.v1.train.SessionRunArgs(summaries)
         self._step = tf.compat.v1.train.get_global_step(self._graph)
         if places := stateful_draws_of_graph(self._graph):
             _logger.warning(
@@ -126,7 +157,7 @@ class Training(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         """Waits for the first order; a session that is made anew after a failure just goes on."""
         is_first, self._session = self._session is None, session
         if is_first:
-            self._batches_left = self._coroutine.pause() or 0
+            self._wait()
 
     def before_run(self, run_context: Any) -> Any:
         """Asks for the metrics of a batch."""
@@ -138,16 +169,16 @@ class Training(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         self._in_batch = False
         self._results.append(run_values.results)
         self._batches_left -= 1
-        if self._batches_left <= 0 and not self._coroutine.closing:
-            self._batches_left = self._coroutine.pause() or 0
-        if self._coroutine.closing:
+        if self._batches_left <= 0 and not self._closing:
+            self._wait()
+        if self._closing:
             run_context.request_stop()
 
     def end(self, session: Any) -> None:
         """Keeps the session open until it is saved, if it ends by itself."""
-        if not self._coroutine.closing:
+        if not self._closing:
             self._has_ended, self._data_ended = True, self._in_batch
-            self._coroutine.pause()
+            self._wait()
 
 
 class StopHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
@@ -167,114 +198,6 @@ class StopHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         if run_context.stop_requested:
             internals.TF_SESSION_STOP_REQUESTED.set(run_context, False)
             self._note()
-
-
-class Coroutine:
-    """A function that pauses in the middle, at places that it does not know of.
-
-    It runs in a thread; of it and its caller one runs at a time.
-
-    Attributes:
-        closing: whether `pause` will not be answered any more: the function should end.
-        started: whether the function was called.
-        ended: whether it has returned or raised.
-    """
-
-    def __init__(self, function: Callable[[], None]) -> None:
-        """Takes the function, which calls `pause` wherever it is to wait."""
-        self.closing = self.started = self.ended = False
-        self._function = function
-        self._orders: queue.Queue[Any] = queue.Queue()
-        self._replies: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue()
-        # A thread starts with no context variables: get_experiment_config() would know nothing.
-        run = contextvars.copy_context().run
-        self._thread = threading.Thread(target=run, args=(self._run,), daemon=True)
-
-    def resume(self, order: Any = None) -> Any:
-        """Resumes the function until its next pause and returns the value of that pause.
-
-        The first call starts the function. When the function has ended, None is returned, or what
-        it raised is raised. Its `pause` returns the `order`.
-        """
-        if self.ended:
-            raise RuntimeError("the function has ended and cannot go on")
-        if self.started:
-            self._orders.put(order)
-        else:
-            self.started = True
-            self._thread.start()
-        value, error = self._replies.get()
-        if error is not None:
-            raise error
-        return value
-
-    def pause(self, value: Any = None) -> Any:
-        """Called in the function: waits for the next `resume` and returns its order."""
-        self._replies.put((value, None))
-        return self._orders.get()
-
-    def close(self) -> None:
-        """Makes the function end, and waits for it."""
-        self.closing = True
-        self._orders.put(None)
-        if self.started:
-            self._thread.join()
-
-    def _run(self) -> None:
-        error = None
-        try:
-            self._function()
-        except BaseException as raised:  # the caller raises it
-            error = raised
-        self.ended = True
-        self._replies.put((None, error))
-
-
-class Summaries:
-    """What a session has to yield with each batch.
-
-    Attributes:
-        fetches: tensors for `Session.run`.
-    """
-
-    def __init__(self, graph: tf.Graph) -> None:
-        """Takes a graph that is built but for this.
-
-        Scalars are packed into one tensor: a session takes its time for each that it hands out.
-        """
-        tensors = _summarised(graph)
-        self._packed = [name for name, tensor in tensors.items() if tensor.shape.rank == 0]
-        self._others = [name for name in tensors if name not in self._packed]
-        with graph.as_default(), tf.name_scope("summaries_of_a_batch"):
-            scalars = [tf.cast(tensors[name], tf.float64) for name in self._packed]
-            packed = [tf.stack(scalars)] if scalars else []
-        self.fetches = [*packed, *(tensors[name] for name in self._others)]
-        _run_before_updates(graph, [tensor.op for tensor in self.fetches])
-
-    def average(self, batches: Sequence[Sequence[Any]]) -> dict[str, Any]:
-        """Returns the unweighted mean over batches of the values of `fetches`.
-
-        A metric whose shape is not the same in all batches is left out.
-        """
-        names = [*self._packed, *self._others]
-        return average(
-            [
-                dict(zip(names, [*(batch[0] if self._packed else ()), *others], strict=True))
-                for batch in batches
-                for others in [batch[bool(self._packed) :]]
-            ]
-        )
-
-
-def plain(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Returns the metrics of an evaluation as JSON can hold them."""
-
-    def one(value: Any) -> Any:
-        if isinstance(value, bytes):
-            return value.decode(errors="replace")
-        return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
-
-    return {name: one(value) for name, value in metrics.items()}
 
 
 def _summarised(graph: tf.Graph) -> dict[str, tf.Tensor]:

@@ -11,12 +11,7 @@ from generic_trainer import estimator as tf_estimator
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._context import NativeContext, fit_to_workers, seed_generators
 from generic_trainer.trials._scripts.start import Init, Start
-from generic_trainer.trials._trial import (
-    HorovodContext,
-    HparamsTrial,
-    Trial,
-    TrialRun,
-)
+from generic_trainer.trials._trial import HorovodContext, HparamsTrial, Trial, TrialRun
 from generic_trainer.trials.estimator._context import EstimatorContext, EstimatorTrialContext
 from generic_trainer.trials.estimator._controller import EstimatorController
 

@@ -138,7 +138,7 @@ class TFKerasContext(TrialContext):
 
     def check_dataset(self) -> None:
         """Raises `CheckFailedError` if no dataset was wrapped or cached."""
-        if not (self._has_dataset or self.experimental.is_used):
+        if not (self._has_dataset or self.experimental.used):
             raise CheckFailedError(
                 "Please pass your datasets (train and test) into `context.wrap_dataset(dataset)` "
                 "right after creating them, or cache them with `context.experimental`."
