@@ -72,7 +72,7 @@ for name, check, told, edit in (
     ("flipped_byte_in_a_shard", "variables_read", "cannot be read", _flip),
     ("truncated_shard", "variables_read", "", cut(SHARD, 0.1)),
     ("missing_shard", "variables_read", "", lose(SHARD)),
-    ("missing_variables_index", "variables_read", "no variables/variables.in", lose("variables")),
+    ("missing_variables_index", "variables_read", "variables/variables.index", lose("variables")),
     ("missing_asset", "assets", "is missing", lose("assets/*")),
     ("empty_vocabulary", "loads", "tf.saved_model.load raises", cut("assets/*", 0)),
     ("garbage_manifest", "manifest_matches", "cannot be read", put("manifest.json", b"[]")),
@@ -236,7 +236,7 @@ NOWHERE = {"transform_graph": "/nowhere"}
 for name, check, told, contract in (
     ("examples_that_do_not_exist", "inputs_read", "0 files match", {"examples": "/nowhere/*.gz"}),
     ("transform_graph_that_does_not_exist", "inputs_read", "is not a directory", NOWHERE),
-    ("examples_that_are_none", "inputs_read", "not serialized tf.Ex", {"examples": (b"\xff",)}),
+    ("examples_that_are_none", "inputs_read", "serialized tf.Examples", {"examples": (b"\xff",)}),
     ("too_slow", "latency", "budget", {"max_latency_ms": 1e-6}),
     ("too_large", "memory", "budget", {"max_memory_mb": 1e-3}),
 ):

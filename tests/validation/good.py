@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tests.validation import models
+from tests.validation.catalogue.rows import export_v1
 from tests.validation.models import FEATURES, ROWS, SERIALIZED, save, serving
 
 Make = Callable[[Path], Any]
@@ -46,41 +48,41 @@ def counts_its_requests(folder: Path) -> None:
     save(serving(serve, SERIALIZED, count=count, seen=seen), folder)
 
 
-@recipe
-def keras_2_save(folder: Path) -> None:
-    _keras_2_model().save(str(folder), save_format="tf")
+def _scores(model: Any) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
+    """Returns a function that calls a network with tf.Examples."""
 
-
-@recipe
-def keras_2_with_serving_function(folder: Path) -> None:
-    model = _keras_2_model()
-
-    @tf.function(input_signature=[SERIALIZED])
     def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
         miles = tf.io.parse_example(examples, FEATURES)["miles"]
         return {"outputs": model(tf.stack([miles, miles], axis=1), training=False)}
 
+    return serve
+
+
+@recipe
+def keras_2_save(folder: Path) -> None:
+    _network("tf_keras").save(str(folder), save_format="tf")
+
+
+@recipe
+def keras_2_with_serving_function(folder: Path) -> None:
+    model = _network("tf_keras")
+    serve = tf.function(_scores(model), input_signature=[SERIALIZED])
     model.save(str(folder), save_format="tf", signatures={"serving_default": serve})
 
 
 @recipe
 def keras_3_export(folder: Path) -> None:
-    keras_3_model().export(str(folder), verbose=False)
+    _network("keras").export(str(folder), verbose=False)
 
 
 @recipe
 def keras_3_export_archive(folder: Path) -> None:
     import keras
 
-    model = keras_3_model()
-
-    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
-        miles = tf.io.parse_example(examples, FEATURES)["miles"]
-        return {"outputs": model(tf.stack([miles, miles], axis=1), training=False)}
-
+    model = _network("keras")
     archive = keras.export.ExportArchive()
     archive.track(model)
-    archive.add_endpoint("serving_default", serve, input_signature=[SERIALIZED])
+    archive.add_endpoint("serving_default", _scores(model), input_signature=[SERIALIZED])
     archive.add_endpoint("raw", model.call, input_signature=[ROWS])
     archive.write_out(str(folder), verbose=False)
 
@@ -190,29 +192,21 @@ def text_classifier(folder: Path) -> None:
 @recipe
 def vocabulary_in_records(folder: Path) -> None:
     """A V1 graph whose table is filled from a dataset over an asset, as Transform can write it."""
-    v1 = tf.compat.v1
     file = folder.parent / "words.gz"
     with tf.io.TFRecordWriter(str(file), "GZIP") as writer:
         for word in models.VOCABULARY:
             writer.write(word.encode())
-    with tf.Graph().as_default(), v1.Session() as session:
+
+    def build(v1: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         text = v1.placeholder(tf.string, [None], name="text")
         asset = tf.constant(str(file))
         v1.add_to_collection(v1.GraphKeys.ASSET_FILEPATHS, asset)
         words = tf.data.TFRecordDataset(asset, "GZIP").enumerate()
         words = words.map(lambda row, word: (word, row))
         table = tf.lookup.StaticHashTable(tf.data.experimental.DatasetInitializer(words), -1)
-        signature = v1.saved_model.predict_signature_def(
-            {"text": text}, {"row": table.lookup(text)}
-        )
-        session.run(v1.tables_initializer())
-        builder = v1.saved_model.Builder(str(folder))
-        builder.add_meta_graph_and_variables(
-            session, ["serve"], {"serving_default": signature},
-            assets_collection=v1.get_collection(v1.GraphKeys.ASSET_FILEPATHS),
-            main_op=v1.tables_initializer(),
-        )  # fmt: skip
-        builder.save()
+        return {"text": text}, {"row": table.lookup(text)}
+
+    export_v1(folder, build, assets=True)
 
 
 @recipe
@@ -273,22 +267,11 @@ def sequences_padded_to_the_longest(folder: Path) -> None:
     save(serving(serve, tf.TensorSpec([None], tf.string, name="text")), folder)
 
 
-def keras_3_model() -> Any:
-    """A functional Keras 3 model with a BatchNormalization and a Dropout."""
-    import keras
-
+def _network(name: str) -> Any:
+    """A functional model of this Keras with a BatchNormalization and a Dropout."""
+    keras = importlib.import_module(name)
     keras.utils.set_random_seed(1)
     inputs = keras.Input([2], name="x")
     hidden = keras.layers.BatchNormalization()(keras.layers.Dense(4, "relu")(inputs))
     outputs = keras.layers.Dense(1)(keras.layers.Dropout(0.5)(hidden))
     return keras.Model(inputs, outputs)
-
-
-def _keras_2_model() -> Any:
-    import tf_keras
-
-    tf_keras.utils.set_random_seed(1)
-    inputs = tf_keras.Input([2], name="x")
-    hidden = tf_keras.layers.BatchNormalization()(tf_keras.layers.Dense(4, "relu")(inputs))
-    outputs = tf_keras.layers.Dense(1)(tf_keras.layers.Dropout(0.5)(hidden))
-    return tf_keras.Model(inputs, outputs)

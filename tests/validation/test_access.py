@@ -90,12 +90,9 @@ def test_few_ops_are_found_that_nobody_has_looked_at() -> None:
     assert len(unseen) < 80, sorted(unseen)
 
 
-@pytest.mark.parametrize("op", ["FixedUnigramCandidateSampler", "DebugIdentityV2", "Skipgram"])
-def test_a_file_that_is_not_named_is_not_reached(op: str) -> None:
-    assert not reaches_out(node_def_pb2.NodeDef(op=op))
-
-
-def test_protos_that_are_compiled_in_are_no_file() -> None:
+def test_files_that_are_not_named_and_protos_that_are_compiled_in_are_not_reached() -> None:
+    for op in ("FixedUnigramCandidateSampler", "DebugIdentityV2", "Skipgram"):
+        assert not reaches_out(node_def_pb2.NodeDef(op=op))
     node = node_def_pb2.NodeDef(op="DecodeProtoV2")
     for value, reached in ((b"local://", False), (b"bytes://abc", False), (b"/x.pb", True)):
         node.attr["descriptor_source"].s = value
@@ -110,18 +107,14 @@ def _found(folder: Path, op: str) -> list[bool]:
     return [model.asset_readers.are_all_that_is_read(node) for node in nodes]
 
 
-def test_an_asset_may_be_read(tmp_path: Path) -> None:
-    file = tmp_path / "words.txt"
+def _asset(folder: Path) -> tf.saved_model.Asset:
+    file = folder / "words.txt"
     file.write_text("a\nb\n")
-    asset = tf.saved_model.Asset(str(file))
-    module = _reading(lambda x: asset.asset_path, asset)
-    assert _found(models.save(module, tmp_path / "1"), "ReadFile") == [True]
+    return tf.saved_model.Asset(str(file))
 
 
 def test_a_path_that_is_made_of_an_assets_may_not(tmp_path: Path) -> None:
-    file = tmp_path / "words.txt"
-    file.write_text("a\nb\n")
-    asset = tf.saved_model.Asset(str(file))
+    asset = _asset(tmp_path)
     made = (
         lambda x: tf.strings.join([asset.asset_path, "/../../secret"]),
         lambda x: tf.io.read_file(asset.asset_path),  # a file that names another
@@ -134,9 +127,7 @@ def test_a_path_that_is_made_of_an_assets_may_not(tmp_path: Path) -> None:
 
 def _asset_model(folder: Path) -> Path:
     """A model that reads an asset, the path of which TensorFlow keeps in a variable."""
-    file = folder / "words.txt"
-    file.write_text("a\n")
-    asset = tf.saved_model.Asset(str(file))
+    asset = _asset(folder)
     return models.save(_reading(lambda x: asset.asset_path, asset), folder / "model")
 
 

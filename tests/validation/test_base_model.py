@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from generic_trainer.validation import Checker, ServingContract
+from generic_trainer.validation import ServingContract
 from tests.validation import hostile, models
 from tests.validation.broken_evaluations import GOOD_CONFIG, contract
+from tests.validation.conftest import Check
 from tests.validation.models import FEATURES, SERIALIZED, save, serving
 
 
@@ -19,8 +20,8 @@ def _contract(base: Path, **severities: str) -> ServingContract:
     return ServingContract(examples=models.examples(), base_model=str(base), severities=severities)
 
 
-def test_the_same_model_is_no_warning(checker: Checker, good_model: Path) -> None:
-    result = checker.validate(str(good_model), _contract(good_model))["base_model"]
+def test_the_same_model_is_no_warning(check: Check, good_model: Path) -> None:
+    result = check(good_model, _contract(good_model))["base_model"]
     assert result.status == "pass"
     assert "differs by 0 on average" in result.message
 
@@ -39,28 +40,21 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(module, folder, {"serving_default": serve})
 
 
-def test_differences_are_warnings(checker: Checker, good_model: Path, changed: Path) -> None:
-    report = checker.validate(str(changed), _contract(good_model))
+def test_differences_are_warnings_or_what_the_contract_says(
+    check: Check, good_model: Path, changed: Path
+) -> None:
+    report = check(changed, _contract(good_model))
     assert report.passed, report.summary()
     result = report["base_model"]
     assert result.status == "warn"
     for told in ("outputs were", "probability", "Sinh", "assets were", "differs by"):
         assert told in result.message, told
-
-
-def test_they_fail_where_the_contract_says_so(
-    checker: Checker, good_model: Path, changed: Path
-) -> None:
-    contract = _contract(good_model, base_model="fail")
-    report = checker.validate(str(changed), contract)
+    report = check(changed, _contract(good_model, base_model="fail"))
     assert [failure.name for failure in report.failures] == ["base_model"]
 
 
-def test_a_base_model_that_is_none(checker: Checker, good_model: Path, tmp_path: Path) -> None:
-    report = checker.validate(str(good_model), _contract(tmp_path))
-    assert report["base_model"].status == "warn"
-    assert "cannot be read" in report["base_model"].message
-    assert report.passed, report.summary()
+def _absent(folder: Path) -> Path:
+    return folder
 
 
 def _unsafe(folder: Path) -> Path:
@@ -87,16 +81,16 @@ def _hanging(folder: Path) -> Path:
 @pytest.mark.parametrize(
     "make, told",
     [
+        (_absent, "cannot be read"),
         (_unsafe, "not run, because it would reach files"),
         (_crashing, "SIGABRT"),
         (_hanging, "no answer within"),
     ],
 )
 def test_a_base_model_that_does_harm_is_a_warning(
-    make: Callable[[Path], Path], told: str, checker: Checker, good_model: Path, tmp_path: Path
+    make: Callable[[Path], Path], told: str, check: Check, good_model: Path, tmp_path: Path
 ) -> None:
-    base = make(tmp_path)
-    report = checker.validate(str(good_model), _contract(base))
+    report = check(good_model, _contract(make(tmp_path)))
     assert report.passed, report.summary()
     assert report["base_model"].status == "warn"
     assert told in report["base_model"].message
@@ -104,10 +98,10 @@ def test_a_base_model_that_does_harm_is_a_warning(
 
 
 def test_an_unsafe_base_model_is_not_rehearsed(
-    checker: Checker, good_model: Path, tmp_path: Path
+    check: Check, good_model: Path, tmp_path: Path
 ) -> None:
     config = GOOD_CONFIG.replace("model_specs {", 'model_specs { name: "new"', 1)
     config = 'model_specs { name: "old" label_key: "tips" is_baseline: true } ' + config
     changed = dataclasses.replace(contract(config), base_model=str(_unsafe(tmp_path)))
-    report = checker.validate(str(good_model), changed)
+    report = check(good_model, changed)
     assert report["eval_rehearsal"].status == "pass", report.summary()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -28,32 +27,15 @@ WITHOUT_MANIFEST = (
 )
 
 
-def _flip(content: bytearray, generator: random.Random) -> None:
-    content[generator.randrange(len(content))] ^= 1 << generator.randrange(8)
-
-
-def _overwrite(content: bytearray, generator: random.Random) -> None:
+def _damage(content: bytearray, generator: random.Random) -> None:
     start = generator.randrange(len(content))
-    content[start : start + 8] = generator.randbytes(min(8, len(content) - start))
-
-
-def _cut(content: bytearray, generator: random.Random) -> None:
-    del content[generator.randrange(len(content)) :]
-
-
-def _remove(content: bytearray, generator: random.Random) -> None:
-    start = generator.randrange(len(content))
-    del content[start : start + generator.randint(1, 16)]
-
-
-def _insert(content: bytearray, generator: random.Random) -> None:
-    start = generator.randrange(len(content))
-    content[start:start] = generator.randbytes(generator.randint(1, 16))
-
-
-KINDS: tuple[Callable[[bytearray, random.Random], None], ...] = (
-    _flip, _flip, _overwrite, _cut, _remove, _insert,
-)  # fmt: skip
+    noise = generator.randbytes(generator.randint(1, 16))
+    kind = generator.choice(["flip", "flip", "overwrite", "cut", "remove", "insert"])
+    if kind == "flip":
+        content[start] ^= 1 << generator.randrange(8)
+        return
+    end = {"insert": start, "cut": len(content)}.get(kind, start + len(noise))
+    content[start:end] = noise if kind in ("overwrite", "insert") else b""
 
 
 def predictions(model: Path) -> np.ndarray:
@@ -66,7 +48,7 @@ def edited(model: Path, folder: Path, name: str, generator: random.Random) -> Pa
     shutil.rmtree(copied, ignore_errors=True)
     shutil.copytree(model, copied)
     content = bytearray((copied / name).read_bytes())
-    generator.choice(KINDS)(content, generator)
+    _damage(content, generator)
     (copied / name).write_bytes(bytes(content))
     return copied
 

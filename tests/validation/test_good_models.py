@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from generic_trainer.validation import Checker, ServingContract
+from generic_trainer.validation import ServingContract
 from tests.validation import models
 from tests.validation.broken_rows import SCHEMA, TRANSFORMED
+from tests.validation.conftest import Check
 from tests.validation.good import RECIPES
 
 CONTRACT = ServingContract(
@@ -28,15 +29,13 @@ PADDED = {"sequences_padded_to_the_longest"}
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_passes(name: str, checker: Checker, tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    RECIPES[name](folder)
-    plain = checker.validate(str(folder))
+def test_passes(name: str, check: Check, tmp_path: Path) -> None:
+    RECIPES[name](tmp_path / "model")
+    plain = check(tmp_path / "model")
     assert plain.passed, plain.summary()
-    assert {result.name for result in plain.warnings} == (
-        {"row_independence"} if name in PADDED else set()
-    )
-    strict = checker.validate(str(folder), CONTRACT)
+    allowed = {"row_independence"} if name in PADDED else set()
+    assert {result.name for result in plain.warnings} == allowed
+    strict = check(tmp_path / "model", CONTRACT)
     assert strict.passed, strict.summary()
     # An Evaluator feeds inputs by the names of features, which these are not.
     expected = {"serialized_input", "schema_features"} if name in TAKE_TENSORS else set()

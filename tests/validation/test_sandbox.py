@@ -6,8 +6,6 @@ import os
 import re
 import shutil
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from generic_trainer.validation._checker import _environment
 from generic_trainer.validation._isolation import move
 from tests.house import ROOT
 from tests.validation import hostile, models
+from tests.validation.conftest import Check
 
 NAMES = [check.name for check in all_checks()]
 # The others run TFLite models, of which there are none here.
@@ -27,64 +26,38 @@ DYNAMIC = [
 ]
 
 
-class _Server:
-    """Waits for connections on the loopback."""
+class _Hostile:
+    """A model, a file beside it and a server on the loopback, neither of which it may touch."""
 
-    def __init__(self) -> None:
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self._socket.setblocking(False)
-        self.port: int = self._socket.getsockname()[1]
+    def __init__(self, name: str, folder: Path, server: socket.socket) -> None:
+        self.op, self.model, self._server = hostile.RECIPES[name].op, folder / "model", server
+        self._target = folder / "target" / "leak"
+        self._target.parent.mkdir()
+        hostile.RECIPES[name].make(self.model, self._target, server.getsockname()[1])
+        self.assert_harmless()
 
-    @property
-    def was_contacted(self) -> bool:
-        try:
-            self._socket.accept()[0].close()
-        except BlockingIOError:
-            return False
-        return True
-
-    def close(self) -> None:
-        self._socket.close()
-
-
-@pytest.fixture
-def server() -> Iterator[_Server]:
-    listening = _Server()
-    yield listening
-    listening.close()
-
-
-def _touched(target: Path) -> list[Path]:
-    return list(target.parent.glob(f"{target.name}*"))
+    def assert_harmless(self) -> None:
+        assert not list(self._target.parent.iterdir())
+        with pytest.raises(BlockingIOError):
+            self._server.accept()
 
 
 @pytest.fixture(params=hostile.RECIPES)
-def hostile_model(
-    request: pytest.FixtureRequest, tmp_path: Path, server: _Server
-) -> tuple[str, Path, Path]:
-    """Name, model and the file that it must not touch."""
-    model, target = tmp_path / "model", tmp_path / "target" / "leak"
-    target.parent.mkdir()
-    hostile.RECIPES[request.param].make(model, target, server.port)
-    assert not _touched(target), "the model does harm while it is made"
-    assert not server.was_contacted
-    return request.param, model, target
+def hostile_model(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[_Hostile]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        yield _Hostile(request.param, tmp_path, server)
 
 
-def test_is_refused_and_not_run(
-    hostile_model: tuple[str, Path, Path], checker: Checker, server: _Server
-) -> None:
-    name, model, target = hostile_model
-    report = checker.validate(str(model))
+def test_is_refused_and_not_run(hostile_model: _Hostile, check: Check) -> None:
+    report = check(hostile_model.model)
     assert report["file_ops"].status == "fail"
-    assert hostile.RECIPES[name].op in report["file_ops"].message
-    for check in DYNAMIC:
-        assert report[check].status == "skip"
-        assert "not run, because the model would reach files or the network" in (
-            report[check].message
-        )
-    assert not _touched(target)
-    assert not server.was_contacted
+    assert hostile_model.op in report["file_ops"].message
+    reason = "not run, because the model would reach files or the network"
+    for name in DYNAMIC:
+        assert report[name].status == "skip"
+        assert reason in report[name].message
+    hostile_model.assert_harmless()
 
 
 @pytest.fixture(scope="module")
@@ -102,50 +75,28 @@ def impatient_checker(home: Path) -> Iterator[Checker]:
 
 
 @pytest.mark.slow
-def test_is_harmless_where_it_is_run(
-    hostile_model: tuple[str, Path, Path], impatient_checker: Checker, server: _Server
-) -> None:
-    _, model, target = hostile_model
+def test_is_harmless_where_it_is_run(hostile_model: _Hostile, impatient_checker: Checker) -> None:
     contract = ServingContract(signatures=(), severities={"file_ops": "warn"})
-    report = impatient_checker.validate(str(model), contract)
+    report = impatient_checker.validate(str(hostile_model.model), contract)
     assert report["file_ops"].status == "warn"
     assert report["loads"].status != "skip"
-    assert not _touched(target)
-    assert not server.was_contacted
+    hostile_model.assert_harmless()
 
 
-@pytest.fixture
-def writer(tmp_path: Path) -> tuple[Path, Path]:
-    """A model that writes a file, and the file."""
+def test_who_allows_an_op_has_the_model_run(check: Check, tmp_path: Path) -> None:
     model, target = tmp_path / "model", tmp_path / "leak"
     hostile.RECIPES["writes_on_every_call"].make(model, target, 0)
-    return model, target
-
-
-def test_without_the_sandbox_it_would_do_harm(writer: tuple[Path, Path]) -> None:
-    model, target = writer
+    for allowed in ({"allowed_ops": ("WriteFile",)}, {"severities": {"file_ops": "skip"}}):
+        report = check(model, ServingContract(signatures=(), **allowed))
+        assert "PERMISSION_DENIED" in report["scores"].message.upper().replace(" ", "_")
+        assert not target.exists()
+    # Without the sandbox it does harm.
     tf.saved_model.load(str(model)).signatures["serving_default"](x=tf.zeros([1, 2]))
     assert target.exists()
 
 
-@pytest.mark.parametrize(
-    "contract",
-    [
-        ServingContract(signatures=(), allowed_ops=("WriteFile",)),
-        ServingContract(signatures=(), severities={"file_ops": "skip"}),
-    ],
-)
-def test_who_allows_an_op_has_the_model_run(
-    contract: ServingContract, writer: tuple[Path, Path], checker: Checker
-) -> None:
-    model, target = writer
-    report = checker.validate(str(model), contract)
-    assert "PERMISSION_DENIED" in report["scores"].message.upper().replace(" ", "_")
-    assert not target.exists()
-
-
 def test_inputs_on_other_machines_are_fetched(
-    checker: Checker, good_model: Path, tmp_path: Path
+    check: Check, checker: Checker, good_model: Path, tmp_path: Path
 ) -> None:
     with tf.io.TFRecordWriter(str(tmp_path / "examples")) as out:
         for record in models.examples(5):
@@ -163,29 +114,27 @@ def test_inputs_on_other_machines_are_fetched(
     assert "differs by 0" in report["base_model"].message
     assert "unprotected" not in report.facts
     contract = ServingContract(examples=f"file://{tmp_path}/nothing*")
-    report = checker.validate(str(good_model), contract)
+    report = check(good_model, contract)
     assert f"file://{tmp_path}/nothing*" in report["inputs_read"].message
 
 
-def _linked_out(good_model: Path, folder: Path) -> Path:
-    """Returns a model with links to the environment, to a file and to a folder beside it."""
-    model = folder / "model"
-    shutil.copytree(good_model, model)
-    (folder / "secret.txt").write_text("password\n")
-    (vocabulary,) = (model / "assets").iterdir()
+@pytest.fixture
+def linked_out(copy: Path, tmp_path: Path) -> Path:
+    """A model with links to the environment, to a file and to a folder beside it."""
+    (tmp_path / "secret.txt").write_text("password\n")
+    (vocabulary,) = (copy / "assets").iterdir()
     vocabulary.unlink()
     vocabulary.symlink_to("/proc/self/environ")
-    (model / "assets" / "more").symlink_to(folder / "secret.txt")
-    (model / "all").symlink_to(folder)
-    return model
+    (copy / "assets" / "more").symlink_to(tmp_path / "secret.txt")
+    (copy / "all").symlink_to(tmp_path)
+    return copy
 
 
 def test_links_that_leave_the_model_are_not_followed(
-    good_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    linked_out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = _linked_out(good_model, tmp_path)
     monkeypatch.setattr("generic_trainer.validation._isolation._can_hide", lambda: False)
-    hidden, refused = move(str(model), tmp_path / "moved")
+    hidden, refused = move(str(linked_out), tmp_path / "moved")
     assert not hidden
     assert len(refused) == 3
     assert refused[0] == f"all -> {tmp_path}"
@@ -196,24 +145,23 @@ def test_links_that_leave_the_model_are_not_followed(
 
 
 def test_a_model_with_links_that_leave_it_is_refused(
-    checker: Checker, good_model: Path, tmp_path: Path
+    checker: Checker, good_model: Path, linked_out: Path
 ) -> None:
-    model = _linked_out(good_model, tmp_path)
-    for path in (str(model), f"file://{model}"):
+    for path in (str(linked_out), f"file://{linked_out}"):
         report = checker.validate(path)
         assert report["assets"].status == "fail"
         assert "PATH=" not in report.to_json()
-        if path == str(model):
+        if path == str(linked_out):
             assert "/proc/self/environ" in report["presence"].message
-    contract = ServingContract(examples=models.examples(), base_model=str(model))
+    contract = ServingContract(examples=models.examples(), base_model=str(linked_out))
     report = checker.validate(str(good_model), contract)
     assert report["base_model"].status == "warn"
     assert report.passed and "PATH=" not in report.to_json()
 
 
-def test_a_file_on_its_own_is_checked_without_a_link(checker: Checker, tmp_path: Path) -> None:
+def test_a_file_on_its_own_is_checked_without_a_link(check: Check, tmp_path: Path) -> None:
     (tmp_path / "model.txt").write_text("text")
-    report = checker.validate(str(tmp_path / "model.txt"))
+    report = check(tmp_path / "model.txt")
     assert "found model.txt" in report["presence"].message
 
 
@@ -261,7 +209,7 @@ def test_credentials_reach_the_process_that_fetches_alone(
 
 
 def test_a_model_of_links_to_blobs_beside_it_can_be_read(
-    checker: Checker, good_model: Path, tmp_path: Path
+    check: Check, good_model: Path, tmp_path: Path
 ) -> None:
     """As in Hugging Face's cache."""
     blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "1"
@@ -270,11 +218,11 @@ def test_a_model_of_links_to_blobs_beside_it_can_be_read(
     for path in [path for path in snapshot.rglob("*") if path.is_file()]:
         path.rename(blobs / path.name)
         path.symlink_to(os.path.relpath(blobs / path.name, path.parent))
-    report = checker.validate(str(snapshot))
+    report = check(snapshot)
     assert report.passed, report.summary()
     assert "unprotected" not in report.facts
     (blobs / "saved_model.pb").unlink()
-    assert not checker.validate(str(snapshot)).passed
+    assert not check(snapshot).passed
 
 
 @pytest.mark.slow
@@ -285,131 +233,6 @@ def test_a_model_in_the_home_directory(
     report = impatient_checker.validate(str(home / "model"))
     assert report.passed, report.summary()
     assert not report.warnings, report.warnings
-
-
-# What a process can do that is confined, tried in one that has not loaded TensorFlow.
-
-_TRY = """
-import ctypes, errno, os, resource, socket, subprocess, sys, tempfile, threading
-from pathlib import Path
-from generic_trainer.validation import _isolation, _sandbox
-{before}
-folder = Path(sys.argv[1])
-readable = [folder / "library", sys.prefix]
-moved = {in_namespace} and _isolation.move(str(folder / "model"), folder / "moved")[0]
-print(moved)
-print(_sandbox.confine(work=folder / "work", readable=readable, has_namespace=moved))
-
-def attempt(name, act):
-    try:
-        act()
-        print(name, "allowed")
-    except OSError as error:
-        print(name, "refused", error.errno)
-
-def call_x32(number):
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syscall(ctypes.c_long(0x40000000 | number), 2, 1, 0) < 0:
-        if ctypes.get_errno() != errno.ENOSYS:  # of a kernel without this ABI
-            raise OSError(ctypes.get_errno(), "refused by the filter")
-
-def start_thread():
-    thread = threading.Thread(target=print)
-    thread.start()
-    thread.join()
-
-attempt("read library", (folder / "library" / "file").read_text)
-attempt("read beside", (folder / "secret").read_text)
-attempt("read home", (Path(sys.argv[2]) / "key").read_text)
-attempt("read system", Path("/etc/hostname").exists and Path("/etc/passwd").read_text)
-attempt("write work", lambda: (folder / "work" / "new").write_text("x"))
-attempt("write library", lambda: (folder / "library" / "file").write_text("x"))
-attempt("write beside", lambda: (folder / "secret").write_text("x"))
-attempt("write process", lambda: Path("/proc/self/comm").write_text("x"))
-attempt("write null", lambda: Path("/dev/null").write_text("x"))
-attempt("large file", lambda: os.truncate(folder / "work" / "new", 1 << 30))
-attempt("internet", lambda: socket.socket(socket.AF_INET))
-attempt("internet 6", lambda: socket.socket(socket.AF_INET6))
-attempt("unix socket", lambda: socket.socket(socket.AF_UNIX))
-attempt("pair", socket.socketpair)
-attempt("process", lambda: subprocess.run(["true"]))
-attempt("fork", lambda: os.fork() or os._exit(0))
-attempt("x32", lambda: call_x32(41))
-attempt("thread", start_thread)
-attempt("temporary", tempfile.NamedTemporaryFile)
-attempt("kill", lambda: os.kill(os.getppid(), 0))
-"""
-
-
-def _attempts(
-    folder: Path, before: str = "", *, in_namespace: bool = False
-) -> tuple[str, dict[str, str]]:
-    """Returns what a confined process was told it lacks, and what it could do."""
-    home = folder / "home"
-    for made in (folder / "work", folder / "library", folder / "model", home):
-        made.mkdir()
-    for file in (folder / "library" / "file", folder / "secret", home / "key"):
-        file.write_text("content")
-    code = _TRY.format(before=before, in_namespace=in_namespace)
-    command = [sys.executable, "-c", code, str(folder), str(home)]
-    environment = {**os.environ, "HOME": str(home), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
-    moved, missing, *lines = [line for line in done.stdout.splitlines() if line]
-    if in_namespace and moved == "False":
-        pytest.skip("no mount namespace can be had here")
-    words = (line.rpartition(" refused" if " refused" in line else " allowed") for line in lines)
-    return missing, {name: verdict.strip() for name, verdict, _ in words}
-
-
-def test_what_a_confined_process_can_do(tmp_path: Path) -> None:
-    missing, attempts = _attempts(tmp_path)
-    assert missing == "[]"
-    allowed = [name for name, verdict in attempts.items() if verdict == "allowed"]
-    # Landlock knows no chroot: in one below a checkout that may be read, as scripts/in_trixie makes
-    # it, all may be read.
-    nested = ROOT / ".chroot/trixie"
-    read = ["read beside", "read home"] if nested.exists() and nested.samefile("/") else []
-    assert allowed == [
-        "read library", *read, "read system", "write work", "write null", "pair", "thread",
-        "temporary",
-    ]  # fmt: skip
-    assert (tmp_path / "secret").read_text() == "content"
-
-
-_NO_LANDLOCK = "_sandbox._CREATE_RULESET = 9999  # an older kernel"
-
-
-@pytest.mark.parametrize(
-    "before, danger, allowed, refused",
-    [
-        (
-            _NO_LANDLOCK,
-            "writing to files of this machine", "write library", "internet",
-        ),
-        (
-            "_sandbox._CALLS = {}  # a processor that nobody has tried",
-            "connections and new processes", "internet", "write library",
-        ),
-    ],
-)  # fmt: skip
-def test_a_missing_protection_is_told_and_the_others_stand(
-    before: str, danger: str, allowed: str, refused: str, tmp_path: Path
-) -> None:
-    missing, attempts = _attempts(tmp_path, before)
-    assert missing == f"['{danger}']"
-    assert attempts[allowed] == "allowed"
-    assert attempts[refused] == "refused"
-
-
-def test_a_mount_namespace_stands_in_for_landlock(tmp_path: Path) -> None:
-    missing, attempts = _attempts(tmp_path, _NO_LANDLOCK, in_namespace=True)
-    assert missing == "[]"
-    for refused in ("write library", "write beside", "write process", "internet"):
-        assert attempts[refused] == "refused"
-    for allowed in ("write work", "write null", "temporary", "thread"):
-        assert attempts[allowed] == "allowed"
-    assert (tmp_path / "library" / "file").read_text() == "content"
 
 
 def test_the_page_on_security_names_tests_that_exist() -> None:
