@@ -15,6 +15,8 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx_bsl.tfxio import tf_example_record
 from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
 
+from generic_trainer.data import make_dataset_factory
+
 SCHEMA = """
     feature { name: "id" type: INT presence { min_fraction: 1.0 } shape {} }
     feature { name: "price" type: FLOAT presence { min_fraction: 1.0 } shape { dim { size: 2 } } }
@@ -77,6 +79,16 @@ def write_files(directory: Path, files: Sequence[Sequence[bytes]], suffix: str =
     for number, records in enumerate(files):
         write(directory / f"data-{number:05d}{suffix}", records)
     return str(directory / "*")
+
+
+def options(**changes: Any) -> TensorFlowDatasetOptions:
+    """Options of one pass over batches of 32, unless changed."""
+    return TensorFlowDatasetOptions(**{"batch_size": 32, "num_epochs": 1, **changes})
+
+
+def dataset_of(pattern: str | list[str], path: Any = "auto", **changes: Any) -> tf.data.Dataset:
+    """Returns examples of `SCHEMA` as our factory reads them."""
+    return make_dataset_factory(path=path)(pattern, options(**changes), schema_of())
 
 
 def tfx_dataset(

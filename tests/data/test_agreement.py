@@ -7,7 +7,6 @@ rows twice and on others never.
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,13 +26,9 @@ from generic_trainer.data._order import (
 from generic_trainer.data._parser import Parser
 from generic_trainer.data._store import Store
 from generic_trainer.errors import ConfigurationError
-from tests.data.reading import ids, schema_of
+from tests.data.reading import dataset_of, ids, options, schema_of
 
 PLENTY, NONE = 10**9, 0
-
-
-def options(**changes: Any) -> TensorFlowDatasetOptions:
-    return TensorFlowDatasetOptions(**{"batch_size": 32, "num_epochs": 1, **changes})
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +76,7 @@ def test_large_data_are_streamed_by_all(taxis: str, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("path", ["memory", "stream"])
 def test_files_are_interleaved_as_many_at_a_time_on_any_machine(path: str, many_files: str) -> None:
     """`tf.data`, left to itself, interleaves as many files as the machine has processors."""
-    dataset = make_dataset_factory(path=path)(many_files, options(shuffle=False), schema_of())
+    dataset = dataset_of(many_files, path, shuffle=False)
     ends = np.cumsum([number * 5 % 7 for number in range(50)])
     files = [np.arange(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
     assert ids(dataset) == interleaved(files, 16).tolist()

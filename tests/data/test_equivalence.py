@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import collections
+import math
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import tensorflow as tf
@@ -35,13 +36,13 @@ DEFAULTS = {"INT": "int_value: -7", "FLOAT": "float_value: 0.5", "BYTES": 'bytes
 Case = tuple[schema_pb2.Schema, list[list[bytes]], TensorFlowDatasetOptions]
 
 
-class Drawn:
+class Drawn(NamedTuple):
     """A feature of the schema: how it is declared, and how it is filled."""
 
-    def __init__(self, name: str, declared: str, represented: str, filled: Any) -> None:
-        self.name, self.declared, self.represented, self.filled = (
-            name, declared, represented, filled,
-        )  # fmt: skip
+    name: str
+    declared: str
+    represented: str
+    filled: Any
 
 
 def _declared(name: str, kind: str, rest: str = "") -> str:
@@ -54,9 +55,7 @@ def _dims(shape: list[int]) -> str:
 
 def _dense(draw: Any, name: str, kind: str) -> Drawn:
     shape = draw(st.sampled_from([[], [1], [3], [2, 2]]))
-    size = 1
-    for length in shape:
-        size *= length
+    size = math.prod(shape)
     values = st.lists(VALUES[kind], min_size=size, max_size=size).map(lambda drawn: {name: drawn})
     if draw(st.booleans()):
         declared = _declared(name, kind, f"presence {{ min_fraction: 1.0 }} {_dims(shape)}")

@@ -8,33 +8,21 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import pyarrow
 import pytest
 import tensorflow as tf
-from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
 
 from generic_trainer import data
 from generic_trainer.data import make_dataset_factory
-from tests.data.reading import (
-    ids,
-    numbered,
-    schema_of,
-    write,
-    write_files,
-)
+from tests.data.reading import dataset_of, ids, numbered, options, schema_of, write, write_files
 
 PATHS = ("memory", "disk", "stream")
 
 
-def options(**changes: Any) -> TensorFlowDatasetOptions:
-    return TensorFlowDatasetOptions(**{"batch_size": 32, "num_epochs": 1, **changes})
-
-
 @pytest.mark.parametrize("path", PATHS)
 def test_each_epoch_has_every_example_once_in_another_order(path: str, taxis: str) -> None:
-    dataset = make_dataset_factory(path=path)(taxis, options(num_epochs=2), schema_of())
+    dataset = dataset_of(taxis, path, num_epochs=2)
     read, again = ids(dataset), ids(dataset)
     assert read != again and sorted(read) == sorted(again)
     first, second = read[:300], read[300:]
@@ -67,7 +55,7 @@ def test_columns_are_freed_with_their_dataset(
     before = len(stored())
 
     def read() -> None:
-        dataset = make_dataset_factory(path=path)(taxis, options(shuffle=shuffle), schema_of())
+        dataset = dataset_of(taxis, path, shuffle=shuffle)
         dataset = dataset.map(lambda features: features["id"])
         if not in_graph:
             assert len(list(dataset)) == 10
@@ -106,8 +94,7 @@ def test_a_seed_repeats_the_order_in_another_run(path: str, where: str, taxis: s
 def test_the_number_of_batches_is_known(
     epochs: int | None, drop: bool, batches: int, taxis: str
 ) -> None:
-    asked = options(num_epochs=epochs, drop_final_batch=drop)
-    dataset = make_dataset_factory()(taxis, asked, schema_of())
+    dataset = dataset_of(taxis, num_epochs=epochs, drop_final_batch=drop)
     assert dataset.cardinality() == batches
     if epochs:
         assert len(list(dataset)) == batches
@@ -120,8 +107,7 @@ def test_the_number_of_batches_is_known(
 def test_others_find_the_steps_of_a_dataset(
     path: str, shuffle: bool, epochs: int | None, taxis: str
 ) -> None:
-    asked = options(shuffle=shuffle, num_epochs=epochs)
-    dataset = make_dataset_factory(path=path)(taxis, asked, schema_of())
+    dataset = dataset_of(taxis, path, shuffle=shuffle, num_epochs=epochs)
     sizes, steps = [], set()
     while dataset is not None:  # as TensorFlow Decision Forests looks for them
         steps.add(type(dataset).__name__.strip("_"))
@@ -133,7 +119,7 @@ def test_others_find_the_steps_of_a_dataset(
 
 
 def test_user_graphs_stand_on_top(taxis: str) -> None:
-    dataset = make_dataset_factory()(taxis, options(label_key="id"), schema_of())
+    dataset = dataset_of(taxis, label_key="id")
     doubled = dataset.map(lambda features, label: (features["city"], label * 2))
     taken = list(doubled.repeat().take(25))
     assert len(taken) == 25
@@ -141,7 +127,7 @@ def test_user_graphs_stand_on_top(taxis: str) -> None:
 
 
 def test_an_iterator_resumes_from_a_checkpoint(taxis: str, tmp_path: Path) -> None:
-    dataset = make_dataset_factory()(taxis, options(num_epochs=4), schema_of())
+    dataset = dataset_of(taxis, num_epochs=4)
     iterator = iter(dataset)
     for _ in range(11):
         next(iterator)
@@ -172,7 +158,7 @@ def test_the_log_names_the_path_and_the_reason(
 ) -> None:
     caplog.set_level(logging.INFO, "generic_trainer")
     monkeypatch.setenv("GENERIC_TRAINER_READER_MEMORY_MB", megabytes)
-    make_dataset_factory()(taxis, options(num_epochs=num_epochs), schema_of())
+    dataset_of(taxis, num_epochs=num_epochs)
     assert [text for text in expected if text not in caplog.text] == []
 
 
@@ -185,8 +171,7 @@ def test_several_patterns_and_compressions(tmp_path: Path) -> None:
     (tmp_path / "named.tfrecord.gz").rename(tmp_path / "unnamed")  # gzip, and no name to say so
     patterns.append(str(tmp_path / "unnamed"))
     for path in PATHS:
-        dataset = make_dataset_factory(path=path)(patterns, options(), schema_of())
-        assert sorted(ids(dataset)) == list(range(50))
+        assert sorted(ids(dataset_of(patterns, path))) == list(range(50))
 
 
 @pytest.mark.parametrize("path", ["memory", "stream"])
@@ -194,8 +179,7 @@ def test_snappy(path: str, tmp_path: Path) -> None:
     pattern = write_files(tmp_path, [numbered(0, 30), numbered(30, 40), []], "")
     for file in tmp_path.iterdir():
         file.write_bytes(snappy(file.read_bytes()))
-    dataset = make_dataset_factory(path=path)(pattern, options(), schema_of())
-    assert sorted(ids(dataset)) == list(range(40))
+    assert sorted(ids(dataset_of(pattern, path))) == list(range(40))
     assert data.count_examples(pattern) == 40
 
 
@@ -209,5 +193,4 @@ def snappy(content: bytes) -> bytes:
 def test_a_remote_file_system() -> None:
     tf.io.gfile.makedirs("ram://reader/split")
     write("ram://reader/split/data.gz", numbered(0, 40))
-    dataset = make_dataset_factory()("ram://reader/split/*", options(), schema_of())
-    assert sorted(ids(dataset)) == list(range(40))
+    assert sorted(ids(dataset_of("ram://reader/split/*"))) == list(range(40))

@@ -7,19 +7,22 @@ import gc
 import logging
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
 
 from generic_trainer.data import _counting, count_examples, make_dataset_factory
 from generic_trainer.data._loading import ReadingProgress
 from generic_trainer.data._parser import Parser
-from tests.data.reading import example, ids, numbered, schema_of, write, write_files
-
-
-def options(**changes: Any) -> TensorFlowDatasetOptions:
-    return TensorFlowDatasetOptions(**{"batch_size": 32, "num_epochs": None, **changes})
+from tests.data.reading import (
+    dataset_of,
+    example,
+    ids,
+    numbered,
+    options,
+    schema_of,
+    write,
+    write_files,
+)
 
 
 def growing(directory: Path) -> str:
@@ -38,7 +41,7 @@ def test_columns_that_outgrow_the_budget_move_to_disk(
     factory = make_dataset_factory(
         path="memory", memory_budget_bytes=500_000, cache_dir=str(tmp_path / "cache")
     )
-    dataset = factory(growing(tmp_path), options(batch_size=30), schema_of())
+    dataset = factory(growing(tmp_path), options(num_epochs=None, batch_size=30), schema_of())
     assert "outgrow the memory budget: moved to" in caplog.text
     assert "Reading 3,000 examples (1 file(s)" in caplog.text
     assert sorted(ids(dataset.take(100))) == list(range(3000))
@@ -49,7 +52,7 @@ def test_one_pass_over_columns_that_outgrow_the_budget_streams(
 ) -> None:
     caplog.set_level(logging.INFO, "generic_trainer")
     factory = make_dataset_factory(path="memory", memory_budget_bytes=500_000)
-    dataset = factory(growing(tmp_path), options(num_epochs=1), schema_of())
+    dataset = factory(growing(tmp_path), options(), schema_of())
     assert "Streaming 1 file(s)" in caplog.text
     assert sorted(ids(dataset)) == list(range(3000))
 
@@ -62,8 +65,7 @@ def test_strings_that_hold_the_separator(path: str, tmp_path: Path) -> None:
         for number, city in enumerate(cities)
     ]
     pattern = write(tmp_path / "data.gz", records)
-    asked = options(batch_size=5, shuffle=False)
-    (batch,) = make_dataset_factory(path=path)(pattern, asked, schema_of()).take(1)
+    (batch,) = dataset_of(pattern, path, num_epochs=None, batch_size=5, shuffle=False).take(1)
     assert batch["city"].numpy().tolist() == cities
     expected = [tag for city in cities for tag in (city, b"", city)]
     assert batch["tags"].values.numpy().tolist() == expected
@@ -80,7 +82,9 @@ def test_strings_that_repeat_less_than_the_first_ones_did(
     pattern = write(tmp_path / "data.gz", records)
     # An eighth of the budget holds the vocabulary of a hundred of these strings.
     factory = make_dataset_factory(memory_budget_bytes=150_000)
-    dataset = factory(pattern, options(batch_size=3000, shuffle=False), schema_of())
+    dataset = factory(
+        pattern, options(num_epochs=None, batch_size=3000, shuffle=False), schema_of()
+    )
     assert "Reading again from the start: strings repeat less" in caplog.text
     (batch,) = dataset.take(1)
     assert batch["city"].numpy().tolist() == [
@@ -104,7 +108,9 @@ def test_columns_are_not_copied_to_be_iterated(tmp_path: Path) -> None:
         f'feature {{ name: "x" type: FLOAT presence {{ min_fraction: 1.0 }} '
         f"shape {{ dim {{ size: {width} }} }} }}"
     )
-    dataset = make_dataset_factory(path="disk")(pattern, options(batch_size=1), schema)
+    dataset = make_dataset_factory(path="disk")(
+        pattern, options(num_epochs=None, batch_size=1), schema
+    )
     before = own_bytes()
     iterator = iter(dataset)
     next(iterator)
@@ -115,7 +121,7 @@ def test_examples_are_counted_while_they_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pattern = write_files(tmp_path, [numbered(0, 40), numbered(40, 45)])
-    make_dataset_factory()(pattern, options(), schema_of())
+    dataset_of(pattern, num_epochs=None)
     monkeypatch.delattr(_counting, "_count")
     assert count_examples(pattern) == 45
 

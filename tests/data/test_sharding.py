@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
-from typing import Any
 
 import pytest
 import tensorflow as tf
 from tensorflow.python.data.experimental.ops import distribute
 from tensorflow.python.distribute.coordinator import values
-from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
 
-from generic_trainer.data import make_dataset_factory
-from tests.data.reading import ids, schema_of
+from tests.data.reading import dataset_of, ids
 
 PATHS = ("memory", "disk", "stream")
 POLICY = tf.data.experimental.AutoShardPolicy
-
-
-def options(**changes: Any) -> TensorFlowDatasetOptions:
-    return TensorFlowDatasetOptions(**{"batch_size": 10, "num_epochs": 1, **changes})
 
 
 def cluster(**jobs: int) -> str:
@@ -43,7 +36,7 @@ def test_automatic_sharding(
     monkeypatch.setenv("TF_CONFIG", cluster(worker=3))
     read = []
     for worker in range(3):  # each with a reader of its own, as in its own process
-        dataset = make_dataset_factory(path=path)(taxis, options(), schema_of())
+        dataset = dataset_of(taxis, path, batch_size=10)
         # What `experimental_distribute_dataset` does in each worker of MultiWorkerMirrored.
         shard = distribute._AutoShardDataset(with_policy(dataset, policy), 3, worker, 3)
         read.append(ids(shard))
@@ -56,18 +49,18 @@ def test_sharding_by_hand(path: str, taxis: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("TF_CONFIG", cluster(worker=2))
     read = []
     for worker in range(2):
-        dataset = make_dataset_factory(path=path)(taxis, options(), schema_of())
+        dataset = dataset_of(taxis, path, batch_size=10)
         read.append(ids(dataset.shard(2, worker)))
     assert sorted(itertools.chain(*read)) == list(range(300))
 
 
 def test_a_mirrored_strategy(taxis: str) -> None:
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
-    dataset = make_dataset_factory()(taxis, options(), schema_of())
+    dataset = dataset_of(taxis, batch_size=10)
     assert sorted(ids(strategy.experimental_distribute_dataset(dataset))) == list(range(300))
 
     def per_replica(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        made = make_dataset_factory()(taxis, options(), schema_of())
+        made = dataset_of(taxis, batch_size=10)
         return made.shard(context.num_input_pipelines, context.input_pipeline_id)
 
     distributed = strategy.distribute_datasets_from_function(per_replica)
@@ -78,7 +71,7 @@ def test_parameter_servers_get_a_dataset_that_can_be_sent(
     taxis: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TF_CONFIG", cluster(worker=2, ps=1, chief=1))
-    dataset = make_dataset_factory()(taxis, options(), schema_of())
+    dataset = dataset_of(taxis, batch_size=10)
     # The coordinator writes the dataset into a graph and every worker reads it from there.
     sent = values.serialize_dataset_to_graph(dataset)
     assert len(sent.numpy()) < 200_000
@@ -91,14 +84,14 @@ def test_workers_beside_parameter_servers_shuffle_differently(
 ) -> None:
     monkeypatch.setenv("TF_CONFIG", cluster(worker=2, ps=1, chief=1))
     # Each of them goes through everything: the same batches at the same time would teach less.
-    first, second = (ids(make_dataset_factory()(taxis, options(), schema_of())) for _ in range(2))
+    first, second = (ids(dataset_of(taxis, batch_size=10)) for _ in range(2))
     assert first != second
 
 
 def test_a_dataset_built_inside_a_function_streams(taxis: str) -> None:
     @tf.function(autograph=False)
     def total() -> tf.Tensor:
-        dataset = make_dataset_factory()(taxis, options(), schema_of())
+        dataset = dataset_of(taxis, batch_size=10)
         return dataset.reduce(
             tf.constant(0, tf.int64), lambda seen, batch: seen + tf.reduce_sum(batch["id"])
         )
