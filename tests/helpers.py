@@ -47,6 +47,15 @@ def write_module(directory: Path, source: str, name: str = "trainer.py") -> str:
     return str(path)
 
 
+def install(site: Path, module: str, source: str, group: str, entry_point: str) -> None:
+    """Writes what `pip install` leaves of a distribution of one module with one entry point."""
+    metadata = site / f"{module}-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (site / f"{module}.py").write_text(source)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[{group}]\n{entry_point}\n")
+
+
 def example(x: float) -> bytes:
     """Returns a serialized tf.Example with the features x and y = 2 x."""
     features = {

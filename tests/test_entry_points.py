@@ -13,6 +13,7 @@ from generic_trainer import _entry_points
 from generic_trainer._entry_points import GROUP, may_define, run_fn_of
 from generic_trainer.errors import ConfigurationError, ModuleFileError
 from generic_trainer.user_code import UserCode, bundle_function, bundle_module_file
+from tests import helpers
 
 API = """
 class Main:
@@ -28,19 +29,10 @@ MAIN = Main()
 MAIN = "def main(fn_args):\n    return fn_args\n"
 
 
-def install(folder: Path, *, target: str = "other_api:MAIN", source: str = API) -> None:
-    """Writes what `pip install` leaves of a distribution with one trainer API."""
-    metadata = folder / "other_trainer-1.0.dist-info"
-    metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: other-trainer\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text(f"[{GROUP}]\nmain = {target}\n")
-    (folder / "other_api.py").write_text(source)
-
-
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    def add(**options: Any) -> None:
-        install(tmp_path / "site", **options)
+    def add(target: str = "other_api:MAIN", source: str = API) -> None:
+        helpers.install(tmp_path / "site", "other_api", source, GROUP, f"main = {target}")
         monkeypatch.syspath_prepend(str(tmp_path / "site"))
         importlib.invalidate_caches()
 
@@ -61,11 +53,11 @@ def run(code: UserCode) -> Any:
 
 def test_an_api_of_another_distribution(tmp_path: Path, installed: Any) -> None:
     installed()
-    assert run(bundled(tmp_path, MAIN)) == ["from main", 7]
-
-
-def test_run_fn_wins(tmp_path: Path, installed: Any) -> None:
-    installed()
+    code = bundled(tmp_path, MAIN)
+    assert run(code) == ["from main", 7]
+    with pytest.raises(ModuleFileError, match="does not define 'train'"):
+        run(UserCode(code.module, "train", code.bundle))
+    # A `run_fn` beside it wins.
     assert run(bundled(tmp_path, MAIN + "\nrun_fn = main")) == 7
 
 
@@ -88,13 +80,6 @@ def test_a_module_that_no_api_knows(tmp_path: Path, installed: Any) -> None:
         bundled(tmp_path, "def ran_fn(fn_args): pass")
     assert caught.value.path == str(tmp_path / "trainer.py")
     assert "pip install" not in str(caught.value)
-
-
-def test_other_functions_are_not_made_up(tmp_path: Path, installed: Any) -> None:
-    installed()
-    code = bundled(tmp_path, MAIN)
-    with pytest.raises(ModuleFileError, match="does not define 'train'"):
-        run(UserCode(code.module, "train", code.bundle))
 
 
 @pytest.mark.parametrize("options", [{"target": "nowhere:API"}, {"source": "1 / 0"}])

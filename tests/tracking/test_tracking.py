@@ -82,12 +82,8 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> types.Artifact:
 @pytest.fixture(scope="module")
 def recorder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     site = tmp_path_factory.mktemp("site")
-    information = site / "recorder-1.0.dist-info"
-    information.mkdir()
-    (site / "recorder.py").write_text(RECORDER)
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: recorder\nVersion: 1.0\n")
-    group = "[generic_trainer.trackers]\nrecorder = recorder:Recorder\n"
-    (information / "entry_points.txt").write_text(group)
+    group, entry_point = "generic_trainer.trackers", "recorder = recorder:Recorder"
+    helpers.install(site, "recorder", RECORDER, group, entry_point)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(site)
         yield

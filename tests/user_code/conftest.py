@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import textwrap
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,12 @@ def run(code: UserCode) -> Any:
     """Loads and calls the user's function with None."""
     with run_fn_of(code) as function:
         return call_user_function(function, None, code)
+
+
+def names(code: UserCode) -> list[str]:
+    """Returns the names of the files in a bundle."""
+    with zipfile.ZipFile(code.bundle) as archive:
+        return archive.namelist()
 
 
 @pytest.fixture

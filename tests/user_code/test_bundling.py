@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from generic_trainer.errors import ModuleFileError
-from generic_trainer.user_code import UserCode, bundle_module_file
+from generic_trainer.user_code import bundle_module_file
+from tests.user_code.conftest import names
 
 RUN_FN = "def run_fn(fn_args):\n    return 0\n"
-
-
-def names(code: UserCode) -> list[str]:
-    with zipfile.ZipFile(code.bundle) as archive:
-        return archive.namelist()
 
 
 def test_only_what_is_imported_is_taken(project):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.user_code import UserCode, bundle_function, bundle_module_file
-from tests.user_code.conftest import run
+from tests.user_code.conftest import names, run
 
 
 @pytest.fixture
@@ -49,11 +48,6 @@ def read():
     return folder
 
 
-def names(code: UserCode) -> list[str]:
-    with zipfile.ZipFile(code.bundle) as archive:
-        return archive.namelist()
-
-
 PACKAGE_FILES = [
     "userhelper.py",
     "userpackage/__init__.py",
@@ -64,19 +58,15 @@ PACKAGE_FILES = [
 ]
 
 
-def test_package(source, import_path, tmp_path):
-    import_path(source)
-    code = bundle_function("userpackage.models.dense.train", str(tmp_path / "bundles"))
-    assert (code.module, code.function) == ("userpackage.models.dense", "train")
-    assert names(code) == PACKAGE_FILES
-    assert run(code) == ("3", 4)
-
-
-def test_namespace_package(source, import_path, tmp_path):
-    for name in ("userpackage/__init__.py", "userpackage/models/__init__.py"):
+@pytest.mark.parametrize("is_namespace", [False, True])
+def test_package(source, import_path, tmp_path, is_namespace):
+    markers = [name for name in PACKAGE_FILES if name.endswith("__init__.py")]
+    for name in markers if is_namespace else []:
         (source / name).unlink()
     import_path(source)
     code = bundle_function("userpackage.models.dense.train", str(tmp_path / "bundles"))
+    assert (code.module, code.function) == ("userpackage.models.dense", "train")
+    assert names(code) == [name for name in PACKAGE_FILES if (source / name).exists()]
     assert run(code) == ("3", 4)
 
 
@@ -118,18 +108,13 @@ def test_what_is_installed_or_elsewhere_is_not_packed(tmp_path, dotted):
 
 @pytest.mark.parametrize("dotted", ["run_fn", "", "a..b", "package/module.run_fn", ".run_fn"])
 def test_not_a_dotted_name(tmp_path, dotted):
-    with pytest.raises(ModuleFileError) as error:
+    expected = rf'^run_fn must be written "package.module.function", found {dotted!r}\.$'
+    with pytest.raises(ModuleFileError, match=expected):
         bundle_function(dotted, str(tmp_path))
-    assert (
-        str(error.value) == f'run_fn must be written "package.module.function", found {dotted!r}.'
-    )
 
 
-def test_function_of_the_main_script(tmp_path):
+def test_code_that_no_worker_could_import(tmp_path):
     with pytest.raises(ModuleFileError, match="main script or notebook, which a worker cannot"):
         bundle_function("__main__.run_fn", str(tmp_path))
-
-
-def test_module_file_in_a_zip(tmp_path):
     with pytest.raises(ModuleFileError, match="inside a zip: unpack that"):
         bundle_module_file(f"{tmp_path}/code.zip/trainer.py", str(tmp_path))

@@ -21,45 +21,25 @@ OPEN = (
     "import os\ndef run_fn(fn_args):\n"
     "    open(os.path.join(os.path.dirname(__file__), 'vocabulary.txt'))\n"
 )
-# Case → files, class of the error, the quoted line (file, number, place, source) and parts of the
-# message.
-CASES = {
-    "exception in training": (
-        {
-            "trainer.py": "import helper\ndef run_fn(fn_args):\n    helper.build(0)\n",
-            "helper.py": "import json\ndef build(units):\n    json.loads('{')\n",
-        },
-        TrainingError,
-        ("helper.py", 3, ", in build", "json.loads('{')"),
-        ["run_fn of module 'trainer' failed.\njson.decoder.JSONDecodeError: "],
-    ),
+# Case → files, the quoted line (file, number, place, source) and parts of the message.
+IMPORTING = {
     "exception while importing": (
         {"trainer.py": f"import helper\n{PASS}", "helper.py": "X = 1\nY = X.shape\n"},
-        ModuleFileError,
         ("helper.py", 2, ", in <module>", "Y = X.shape"),
         ["Importing module 'trainer' failed.\nAttributeError: "],
     ),
     "missing package": (
         {"trainer.py": f"import os\nimport not_there.sub\n{PASS}"},
-        ModuleFileError,
         ("trainer.py", 2, ", in <module>", "import not_there.sub"),
         ["No module named 'not_there'", "install it where the trainer runs", "constant name"],
     ),
-    "missing package in training": (
-        {"trainer.py": "def run_fn(fn_args):\n    import not_there\n"},
-        TrainingError,
-        ("trainer.py", 2, ", in run_fn", "import not_there"),
-        ["install it where the trainer runs"],
-    ),
     "missing name in a helper": (
         {"trainer.py": f"from helper import missing\n{PASS}", "helper.py": ""},
-        ModuleFileError,
         ("trainer.py", 1, ", in <module>", "from helper import missing"),
         ["cannot import name 'missing' from 'helper' ({folder}/helper.py)"],
     ),
     "relative import in a module file": (
         {"trainer.py": f"from . import helper\n{PASS}", "helper.py": ""},
-        ModuleFileError,
         ("trainer.py", 1, ", in <module>", "from . import helper"),
         ['write "import helper"'],
     ),
@@ -69,20 +49,37 @@ CASES = {
             "layers/__init__.py": "",
             "layers/dense.py": "X = 1\nY = = 2\n",
         },
-        ModuleFileError,
         ("trainer.py", 1, ", in <module>", "import layers.dense"),
         ['File "{folder}/layers/dense.py", line 2\n    Y = = 2'],
     ),
     "sys.exit while importing": (
         {"trainer.py": f"import sys\nsys.exit(0)\n{PASS}"},
-        ModuleFileError,
         ("trainer.py", 2, ", in <module>", "sys.exit(0)"),
         [],
+    ),
+    "run_fn is missing after the import": (
+        {"trainer.py": "from helper import *\n", "helper.py": "def ran_fn(fn_args): pass"},
+        None,
+        ["{folder}/trainer.py does not define 'run_fn'", "did you mean 'ran_fn'?"],
+    ),
+}
+TRAINING = {
+    "exception in training": (
+        {
+            "trainer.py": "import helper\ndef run_fn(fn_args):\n    helper.build(0)\n",
+            "helper.py": "import json\ndef build(units):\n    json.loads('{')\n",
+        },
+        ("helper.py", 3, ", in build", "json.loads('{')"),
+        ["run_fn of module 'trainer' failed.\njson.decoder.JSONDecodeError: "],
+    ),
+    "missing package in training": (
+        {"trainer.py": "def run_fn(fn_args):\n    import not_there\n"},
+        ("trainer.py", 2, ", in run_fn", "import not_there"),
+        ["install it where the trainer runs"],
     ),
     **{
         f"sys.exit({status}) in training": (
             {"trainer.py": f"import sys\ndef run_fn(fn_args):\n    sys.exit({status})\n"},
-            TrainingError,
             ("trainer.py", 3, ", in run_fn", f"sys.exit({status})"),
             ["return from the function instead"],
         )
@@ -90,20 +87,12 @@ CASES = {
     },
     "missing data file": (
         {"trainer.py": OPEN, "vocabulary.txt": "a b"},
-        TrainingError,
         None,
         ["FileNotFoundError", "only inside a package that the module imports"],
-    ),
-    "run_fn is missing after the import": (
-        {"trainer.py": "from helper import *\n", "helper.py": "def ran_fn(fn_args): pass"},
-        ModuleFileError,
-        None,
-        ["{folder}/trainer.py does not define 'run_fn'", "did you mean 'ran_fn'?"],
     ),
     **{
         f"TensorFlow without tf.{package}estimator": (
             {"trainer.py": ESTIMATOR.format(package)},
-            TrainingError,
             ("trainer.py", 3, ", in run_fn", f"tf.{package}estimator.Estimator(print)"),
             ['Write "from generic_trainer.estimator import tf" instead of'],
         )
@@ -111,19 +100,18 @@ CASES = {
     },
     "dimension of TensorFlow 1": (
         {"trainer.py": DIMENSION},
-        TrainingError,
         ("trainer.py", 3, ", in run_fn", "tf.zeros([2, 3]).shape[1].value"),
         ["import tf1 as tf"],
     ),
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*IMPORTING, *TRAINING])
 def test_the_error_quotes_the_line_and_names_a_remedy(project, case):
-    files, kind, line, parts = CASES[case]
+    files, line, parts = (IMPORTING | TRAINING)[case]
     for name, source in files.items():
         project.write(name, source)
-    with pytest.raises(kind) as error:
+    with pytest.raises(ModuleFileError if case in IMPORTING else TrainingError) as error:
         project.run()
     message = str(error.value)
     assert line is None or quoted(project, *line) in message
