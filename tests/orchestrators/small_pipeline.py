@@ -13,6 +13,7 @@ from tfx import v1 as tfx
 from tfx.types import standard_artifacts
 
 from generic_trainer import GenericTrainer
+from tests import helpers
 
 PLAIN = "def run_fn(fn_args): export(fn_args.serving_model_dir)"
 
@@ -34,15 +35,20 @@ def imported_examples(uri: object) -> tfx.dsl.Importer:
     return imported("Examples", standard_artifacts.Examples, uri, split_names=_SPLITS)
 
 
-def imported_statistics(uri: object) -> tfx.dsl.Importer:
-    """Returns the node `Statistics`, of the splits train and eval."""
-    kind = standard_artifacts.ExampleStatistics
-    return imported("Statistics", kind, uri, split_names=_SPLITS)
-
-
-def imported_embeddings(uri: object) -> tfx.dsl.Importer:
-    """Returns the node `Embeddings`, for an extra input."""
-    return imported("Embeddings", standard_artifacts.Examples, uri)
+def with_all_inputs(root: Path, examples: str, **arguments: Any) -> list[Any]:
+    """Returns Examples, Statistics, Embeddings → GenericTrainer, as nodes; the trainer is last."""
+    helpers.write_statistics(root / "statistics", {"train": 32, "eval": 8})
+    kinds = standard_artifacts.ExampleStatistics, standard_artifacts.Examples
+    source = imported_examples(examples)
+    statistics = imported("Statistics", kinds[0], root / "statistics", split_names=_SPLITS)
+    embeddings = imported("Embeddings", kinds[1], root / "embeddings")
+    trainer = GenericTrainer(
+        examples=source.outputs["result"],
+        statistics=statistics.outputs["result"],
+        extra_inputs={"embeddings": embeddings.outputs["result"]},
+        **arguments,
+    )
+    return [source, statistics, embeddings, trainer]
 
 
 def pusher(trainer: GenericTrainer, directory: Path) -> tfx.components.Pusher:

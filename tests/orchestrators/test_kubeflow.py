@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tensorflow as tf
 from tfx import v1 as tfx
 
-from generic_trainer import GenericTrainer
+from pipelines.penguin import create_pipeline
+from pipelines.penguin_data import write_penguin_csv
 from tests import helpers
+from tests.house import ROOT
 from tests.orchestrators import small_pipeline
 
 pytest.importorskip("kfp", reason="needs the extra kfp")
@@ -40,6 +41,7 @@ def dataset(fn_args):
         yield batch.num_rows
 """
 
+KUBEFLOW = tfx.orchestration.experimental
 VALUES = {"train-args": '{"num_steps": 3}', "custom-config": '{"units": 16}'}
 
 
@@ -55,68 +57,75 @@ def write_code(folder: Path) -> str:
     return helpers.write_module(folder, SOURCE)
 
 
-def compile_job(
-    pipeline: tfx.dsl.Pipeline, folder: Path, *, schema_2_1: bool, **parameter_values: str
-) -> dict[str, Any]:
-    """Compiles to a file, as a user does, and reads that."""
-    runner = tfx.orchestration.experimental.KubeflowV2DagRunner(
-        config=tfx.orchestration.experimental.KubeflowV2DagRunnerConfig(
-            default_image="registry/image:1", use_pipeline_spec_2_1=schema_2_1
-        ),
-        output_dir=str(folder),
-        output_filename="pipeline.json",
-    )
-    runner.run(pipeline, parameter_values=parameter_values)
-    return json.loads((folder / "pipeline.json").read_text())
-
-
-def build(root: Path, examples: str, serving: Path, **code: str) -> tfx.dsl.Pipeline:
-    """Examples, Statistics, Embeddings → GenericTrainer → Pusher, with two runtime parameters."""
-
-    def parameter(name: str) -> Any:
-        return tfx.dsl.experimental.RuntimeParameter(name=name, ptype=str)
-
-    helpers.write_statistics(root / "statistics", {"train": 32, "eval": 8})
-    source = small_pipeline.imported_examples(examples)
-    statistics = small_pipeline.imported_statistics(root / "statistics")
-    embeddings = small_pipeline.imported_embeddings(root / "embeddings")
-    trainer = GenericTrainer(
-        examples=source.outputs["result"],
-        statistics=statistics.outputs["result"],
-        extra_inputs={"embeddings": embeddings.outputs["result"]},
-        train_args=parameter("train-args"),
-        custom_config=parameter("custom-config"),
-        **code,
-    )
-    pusher = small_pipeline.pusher(trainer, serving)
-    return small_pipeline.of_nodes(root, [source, statistics, embeddings, trainer, pusher])
-
-
-def check_walk(root: Path, job: dict[str, Any]) -> None:
-    """Runs what `build(root, ...)` was compiled to, and looks at all that it must produce."""
-    # The cluster has the bucket and the image, not the machine of whoever compiled.
-    shutil.rmtree(root / "code")
-    cluster = Cluster(root / "small")
-    outputs = cluster.run(job)
-
-    log = cluster.logs["GenericTrainer"]
-    assert "units: 16 late: a data file" in log
-    assert "rows: 32 seen: 4" in log
-    assert f"embeddings: ['{root}/embeddings']" in log
-    (model,) = outputs["GenericTrainer"]["model"]
-    assert model["metadata"]["train/loss"] == 0.5
-    assert model["metadata"]["train/gradient"] == "nan"
-    (pushed,) = (root / "serving").iterdir()
-    serve = tf.saved_model.load(str(pushed)).signatures["serving_default"]
-    prediction = serve(examples=tf.constant([helpers.example(3.0)]))["outputs"]
-    assert prediction.numpy().tolist() == [[6.0]]
-
-
 @pytest.mark.slow
 def test_walks_with_an_import_path_and_the_newer_schema(
     examples: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_code(tmp_path / "code")
     monkeypatch.syspath_prepend(str(tmp_path / "code"))
-    pipeline = build(tmp_path, examples, tmp_path / "serving", run_fn="trainer.run_fn")
-    check_walk(tmp_path, compile_job(pipeline, tmp_path, schema_2_1=True, **VALUES))
+    parameter = tfx.dsl.experimental.RuntimeParameter
+    nodes = small_pipeline.with_all_inputs(
+        tmp_path,
+        examples,
+        train_args=parameter(name="train-args", ptype=str),
+        custom_config=parameter(name="custom-config", ptype=str),
+        run_fn="trainer.run_fn",
+    )
+    pusher = small_pipeline.pusher(nodes[-1], tmp_path / "serving")
+    pipeline = small_pipeline.of_nodes(tmp_path, [*nodes, pusher])
+    # To a file, as a user compiles it.
+    config = KUBEFLOW.KubeflowV2DagRunnerConfig(
+        default_image="registry/image:1", use_pipeline_spec_2_1=True
+    )
+    runner = KUBEFLOW.KubeflowV2DagRunner(config, str(tmp_path), "pipeline.json")
+    runner.run(pipeline, parameter_values=VALUES)
+    job = json.loads((tmp_path / "pipeline.json").read_text())
+    # The cluster has the bucket and the image, not the machine of whoever compiled.
+    shutil.rmtree(tmp_path / "code")
+    cluster = Cluster(tmp_path / "small")
+    outputs = cluster.run(job)
+
+    log = cluster.logs["GenericTrainer"]
+    assert "units: 16 late: a data file" in log
+    assert "rows: 32 seen: 4" in log
+    assert f"embeddings: ['{tmp_path}/embeddings']" in log
+    (model,) = outputs["GenericTrainer"]["model"]
+    assert model["metadata"]["train/loss"] == 0.5
+    assert model["metadata"]["train/gradient"] == "nan"
+    (pushed,) = (tmp_path / "serving").iterdir()
+    serve = tf.saved_model.load(str(pushed)).signatures["serving_default"]
+    prediction = serve(examples=tf.constant([helpers.example(3.0)]))["outputs"]
+    assert prediction.numpy().tolist() == [[6.0]]
+
+
+@pytest.mark.campaign("components", "executors")  # twice all steps, a process each: minutes
+def test_second_job_starts_from_the_model_that_the_first_has_pushed(tmp_path: Path) -> None:
+    write_penguin_csv(tmp_path / "data")
+    shutil.copytree(ROOT / "module_files", tmp_path / "code")
+    pipeline = create_pipeline(
+        pipeline_root=str(tmp_path / "bucket"),
+        data_root=str(tmp_path / "data"),
+        module_file=str(tmp_path / "code" / "penguin_warm_start.py"),
+        serving_dir=str(tmp_path / "serving"),
+        train_steps=100,
+        warm_start=True,
+    )
+    config = KUBEFLOW.KubeflowV2DagRunnerConfig(default_image="image")
+    job = KUBEFLOW.KubeflowV2DagRunner(config).run(pipeline, write_out=False)
+    shutil.rmtree(tmp_path / "code")
+    cluster = Cluster(tmp_path / "bucket")
+
+    first = cluster.run(job)
+    assert "Starting from scratch." in cluster.logs["GenericTrainer"]
+    (blessing,) = first["Evaluator"]["blessing"]
+    assert blessing["metadata"]["blessed"] == 1
+
+    second = cluster.run(job)
+    (base,) = first["GenericTrainer"]["model"]
+    assert f"Starting from {base['uri']}/Format-Serving." in cluster.logs["GenericTrainer"]
+    (blessing,) = second["Evaluator"]["blessing"]
+    assert blessing["metadata"]["baseline_model_id"] == base["name"]
+
+    pushed = sorted((tmp_path / "serving").iterdir())
+    assert len(pushed) == 2
+    assert "serving_default" in tf.saved_model.load(str(pushed[-1])).signatures

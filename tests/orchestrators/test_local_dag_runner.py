@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from tfx import v1 as tfx
 
-from generic_trainer import GenericTrainer
 from tests import helpers
 from tests.orchestrators import small_pipeline
 from tests.orchestrators.small_pipeline import PLAIN, Store, run_local
@@ -18,9 +16,7 @@ ECHO = """
 import json
 
 def run_fn(fn_args):
-    names = ("train_steps", "eval_steps", "custom_config", "extra_inputs")
-    echo = {name: getattr(fn_args, name) for name in names}
-    echo["num_examples"] = dict(fn_args.num_examples)
+    echo = {"extra_inputs": fn_args.extra_inputs, "num_examples": dict(fn_args.num_examples)}
     with open(fn_args.model_run_dir + "/echo.json", "w") as file:
         json.dump(echo, file)
     with tf.summary.create_file_writer(fn_args.model_run_dir + "/train").as_default():
@@ -28,11 +24,6 @@ def run_fn(fn_args):
         tf.summary.scalar("gradient", float("inf"), step=7)
     export(fn_args.serving_model_dir)
 """
-
-
-def echo_of(root: Path) -> dict[str, Any]:
-    (path,) = root.glob("**/echo.json")
-    return json.loads(path.read_text())
 
 
 def test_cache_notices_the_user_code_and_nothing_else(examples: str, tmp_path: Path) -> None:
@@ -58,20 +49,12 @@ def test_cache_notices_the_user_code_and_nothing_else(examples: str, tmp_path: P
 
 
 def test_inputs_arrive_and_metrics_reach_the_store(examples: str, tmp_path: Path) -> None:
-    helpers.write_statistics(tmp_path / "statistics", {"train": 32, "eval": 8})
     (tmp_path / "embeddings").mkdir()
-    source = small_pipeline.imported_examples(examples)
-    statistics = small_pipeline.imported_statistics(tmp_path / "statistics")
-    embeddings = small_pipeline.imported_embeddings(tmp_path / "embeddings")
-    trainer = GenericTrainer(
-        examples=source.outputs["result"],
-        statistics=statistics.outputs["result"],
-        extra_inputs={"embeddings": embeddings.outputs["result"]},
-        module_file=helpers.write_module(tmp_path, ECHO),
-    )
-    pipeline = small_pipeline.of_nodes(tmp_path, [source, statistics, embeddings, trainer])
-    tfx.orchestration.LocalDagRunner().run(pipeline)
-    echo = echo_of(tmp_path)
+    module_file = helpers.write_module(tmp_path, ECHO)
+    nodes = small_pipeline.with_all_inputs(tmp_path, examples, module_file=module_file)
+    tfx.orchestration.LocalDagRunner().run(small_pipeline.of_nodes(tmp_path, nodes))
+    (path,) = tmp_path.glob("**/echo.json")
+    echo = json.loads(path.read_text())
     assert echo["num_examples"] == {"train": 32, "eval": 8}
     assert echo["extra_inputs"] == {"embeddings": [str(tmp_path / "embeddings")]}
     (model,) = Store(tmp_path).models()

@@ -41,14 +41,11 @@ def test_the_model_is_blessed_and_pushed(penguin_run: PenguinRun) -> None:
     assert (pushed_to / "saved_model.pb").is_file()
 
 
-def test_each_stage_shows_its_name_and_duration(penguin_run: PenguinRun) -> None:
+def test_the_terminal_shows_stages_the_training_and_little_else(penguin_run: PenguinRun) -> None:
     shown = [lines_of(penguin_run, stage)[-1] for stage in STAGES]
-
     assert [line.split()[0] for line in shown] == STAGES
     assert all(line.endswith(" s") for line in shown)
 
-
-def test_the_terminal_shows_the_training_and_little_else(penguin_run: PenguinRun) -> None:
     log = (penguin_run.runs_dir / "penguin" / "pipeline.log").read_text()
 
     assert lines_of(penguin_run, "Epoch 10/10")
@@ -67,11 +64,7 @@ def test_the_summary_tells_place_quality_and_a_prediction(penguin_run: PenguinRu
     assert lines_of(penguin_run, "Evaluation")[0].endswith("of 140")
     assert float(lines_of(penguin_run, "validation/epoch_accuracy")[0].split()[1]) > 0.9
     assert lines_of(penguin_run, "→ Adelie, ")
-
-
-def test_training_metrics_are_recorded_on_the_model(penguin_run: PenguinRun) -> None:
     metrics = penguin_run.results.training_metrics()
-
     assert 0.9 < metrics["validation/epoch_accuracy"] <= 1.0
     assert metrics["train/epoch_loss"] > 0.0
 
@@ -86,11 +79,8 @@ def test_the_pushed_model_predicts_a_probability_for_each_species(penguin_run: P
     np.testing.assert_allclose(tf.reduce_sum(outputs["probabilities"], axis=1), 1.0, rtol=1e-5)
     assert set(outputs["species"].numpy()) <= set(SPECIES)
 
-
-def test_a_penguin_nobody_measured_is_scored(penguin_run: PenguinRun) -> None:
-    outputs = predict(penguin_run.results.pushed_to, [tf.train.Example()])
-
-    assert np.isfinite(outputs["probabilities"]).all()
+    unmeasured = predict(penguin_run.results.pushed_to, [tf.train.Example()])
+    assert np.isfinite(unmeasured["probabilities"]).all()
 
 
 def test_a_v1_session_predicts_what_python_does(penguin_run: PenguinRun) -> None:
