@@ -58,33 +58,16 @@ class Example:
     is_pickle: bool = False
 
 
+_PENGUIN = "tfx.examples.penguin"
+_SPARSE = "SparseCategoricalAccuracy"
+_TAXI = "tfx.examples.chicago_taxi_pipeline.taxi_utils_native_keras"
+_MNIST = "tfx.examples.mnist.mnist_utils_native_keras"
+_SKLEARN = f"{_PENGUIN}.experimental.penguin_utils_sklearn"
 EXAMPLES = {
-    "penguin": Example(
-        "tfx.examples.penguin.penguin_utils_keras",
-        "species_xf",
-        "SparseCategoricalAccuracy",
-        train_steps=100,
-    ),
-    "taxi": Example(
-        "tfx.examples.chicago_taxi_pipeline.taxi_utils_native_keras",
-        "tips_xf",
-        "BinaryAccuracy",
-        train_steps=200,
-    ),
-    "mnist": Example(
-        "tfx.examples.mnist.mnist_utils_native_keras",
-        "image_class",
-        "SparseCategoricalAccuracy",
-        train_steps=150,
-        is_csv=False,
-    ),
-    "sklearn": Example(
-        "tfx.examples.penguin.experimental.penguin_utils_sklearn",
-        "species",
-        "",
-        train_steps=2000,
-        is_pickle=True,
-    ),
+    "penguin": Example(f"{_PENGUIN}.penguin_utils_keras", "species_xf", _SPARSE, 100),
+    "taxi": Example(_TAXI, "tips_xf", "BinaryAccuracy", 200),
+    "mnist": Example(_MNIST, "image_class", _SPARSE, 150, is_csv=False),
+    "sklearn": Example(_SKLEARN, "species", "", 2000, is_pickle=True),
 }
 
 
