@@ -1,4 +1,7 @@
-"""A little of each campaign; CAMPAIGNS="kills=1000 disk=240" runs them as they are meant."""
+"""A little of each campaign of `benchmarks`.
+
+INPUTS=10000 and CAMPAIGNS="kills=1000 disk=240" run them as they are meant.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,36 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.house import ROOT
+
 # One command, because importing takes longer than any of them.
 SMALL = "kills=3 disk=3 concurrency=4 growth=18 object_store=1"
 
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="the campaigns look into /proc and limit their memory"
+)
 
-@pytest.mark.campaign("_core", "_run", "data", "executors", "launchers", "training", "trials")
-@pytest.mark.skipif(sys.platform != "linux", reason="the campaigns look into /proc")
-def test_campaigns_find_no_violation(tmp_path: Path) -> None:
-    campaigns = os.environ.get("CAMPAIGNS", SMALL).split()
+
+def output_of(module: str, *words: str, **environment: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "benchmarks.campaigns", *campaigns],
+        [sys.executable, "-W", "ignore", "-m", f"benchmarks.{module}", *words],
         cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)},
+        env={**os.environ, **environment, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("no violation") == len(campaigns), done.stdout
+    return done.stdout
+
+
+@pytest.mark.campaign("_core", "components", "data", "executors", "user_code")
+def test_bad_inputs_get_clear_errors() -> None:
+    inputs = os.environ.get("INPUTS", "100")
+    assert f"{inputs} inputs" in output_of("input_campaign", "--inputs", inputs)
+
+
+@pytest.mark.campaign("_core", "_run", "data", "executors", "launchers", "training", "trials")
+def test_campaigns_find_no_violation(tmp_path: Path) -> None:
+    campaigns = os.environ.get("CAMPAIGNS", SMALL).split()
+    output = output_of("campaigns", *campaigns, TMPDIR=str(tmp_path))
+    assert output.count("no violation") == len(campaigns), output

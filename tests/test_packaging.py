@@ -52,29 +52,23 @@ def metadata(wheel: zipfile.ZipFile) -> Message:
     return Parser().parsestr(wheel.read(name).decode())
 
 
-def test_wheel_holds_every_file_of_the_package(wheel: zipfile.ZipFile) -> None:
+def test_wheel_holds_every_file_of_one_package(wheel: zipfile.ZipFile) -> None:
     written = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "generic_trainer").rglob("*")
         if path.is_file() and path.suffix != ".pyc"
     }
     assert written - set(wheel.namelist()) == set()
-
-
-def test_wheel_puts_one_package_into_site_packages(wheel: zipfile.ZipFile) -> None:
     tops = {name.split("/")[0] for name in wheel.namelist()}
     version = generic_trainer.__version__
     assert tops == {"generic_trainer", f"generic_trainer-{version}.dist-info"}
 
 
-def test_metadata_names_the_version_the_extras_and_the_pythons(metadata: Message) -> None:
+def test_metadata_says_whose_and_what_it_is_and_where_it_runs(metadata: Message) -> None:
     assert metadata["Name"] == "generic-trainer"
     assert metadata["Version"] == generic_trainer.__version__
     assert set(metadata.get_all("Provides-Extra", [])) == EXTRAS
     assert SpecifierSet(metadata["Requires-Python"]) == SpecifierSet(">=3.10,<3.14")
-
-
-def test_metadata_says_whose_and_what_it_is(metadata: Message) -> None:
     assert metadata["Author"] and metadata["License"] == "Apache-2.0"
     assert "tfx" in metadata["Keywords"]
     told = {each.rpartition(" ")[2] for each in metadata.get_all("Classifier", [])}
