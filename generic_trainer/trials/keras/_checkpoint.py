@@ -23,6 +23,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from generic_trainer._core import internals
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer.errors import TrainingError
 from generic_trainer.training.resume import (
@@ -148,3 +149,11 @@ def _variables(optimizer: Any) -> list[tf.Variable]:
     if isinstance(rate, tf.Variable) and all(rate is not variable for variable in variables):
         variables.append(rate)
     return variables
+
+
+def build_optimizer(optimizer: Any, variables: list[Any]) -> None:
+    """Makes the variables of an optimizer, where they are not there yet."""
+    if not hasattr(optimizer, "build"):
+        internals.KERAS_2_LEGACY_BUILD.of(optimizer)(variables)
+    elif not (is_keras_3(optimizer) and optimizer.built):
+        optimizer.build(variables)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -19,18 +20,17 @@ _MAY_BE_NONE = ("class_weight", "validation_steps")
 _COMPILE = ("metrics", "loss_weights", "weighted_metrics", "run_eagerly")
 # Arguments of `fit` that Keras 3 has no more.
 _READING = ("workers", "use_multiprocessing", "max_queue_size")
-
-
-@dataclasses.dataclass(frozen=True)
-class FitOptions:
-    """See `TFKerasContext.configure_fit`."""
-
-    verbose: Any = True
-    class_weight: Mapping[int, float] | None = None
-    workers: int = 1
-    use_multiprocessing: bool = False
-    max_queue_size: int = 10
-    validation_steps: int | None = None
+# Methods of a wrapped model whose calls are noted instead of carried out.
+_NOTED = ("compile", "fit", "fit_generator")
+# See `TFKerasContext.configure_fit`.
+_FIT_OPTIONS: Mapping[str, Any] = {
+    "verbose": True,
+    "class_weight": None,
+    "workers": 1,
+    "use_multiprocessing": False,
+    "max_queue_size": 10,
+    "validation_steps": None,
+}
 
 
 class TFKerasTrainConfig(NamedTuple):
@@ -66,11 +66,11 @@ class TFKerasContext(TrialContext):
         """Takes a trial; see `TrialContext`."""
         super().__init__(*args, **kwargs)
         self.experimental = TFKerasExperimentalContext(self)
-        self.fit_options = FitOptions()
+        self.fit_options = SimpleNamespace(**_FIT_OPTIONS)
         self.optimizers: list[Any] = []
         self._train: Callable[[], None] | None = None
         self.model: Any = None
-        self._recorded: _RecordedModel | None = None
+        self._compile: inspect.BoundArguments | None = None
 
     def wrap_model(self, model: Any) -> Any:
         """Returns the model, whose `compile` and `fit` are now noted instead of carried out.
@@ -82,12 +82,11 @@ class TFKerasContext(TrialContext):
         """
         if not self._run.managed_training:
             return model
-        self.model, self._recorded = model, _RecordedModel(model, self._fitted)
+        self.model, self._compile = model, None
+        for name in _NOTED:  # Keras would track an attribute that is set as usual
+            note = functools.partial(getattr(self, f"_note_{name}"), model)
+            object.__setattr__(model, name, note)
         return model
-
-    def take_compiled(self, model: Any) -> None:
-        """Takes a model as it was compiled, without noting anything."""
-        self.model, self._recorded = model, None
 
     @property
     def share(self) -> tuple[int, int]:
@@ -126,11 +125,11 @@ class TFKerasContext(TrialContext):
         """
         given = dict(locals())
         changes = {
-            field.name: given[field.name]
-            for field in dataclasses.fields(FitOptions)
-            if given[field.name] is not (_UNCHANGED if field.name in _MAY_BE_NONE else None)
+            name: value
+            for name, value in given.items()
+            if name in _FIT_OPTIONS and value is not (_UNCHANGED if name in _MAY_BE_NONE else None)
         }
-        self.fit_options = dataclasses.replace(self.fit_options, **changes)
+        vars(self.fit_options).update(changes)
 
     def on_fit(self, train: Callable[[], None]) -> None:
         """Has `fit` of the wrapped model call a function, once it has noted its arguments."""
@@ -153,8 +152,16 @@ class TFKerasContext(TrialContext):
         model = self.model
         if model is None:
             raise CheckFailedError("Please call wrap_model(...).")
-        if self._recorded is not None:
-            self._recorded.compile_model()
+        if "compile" in vars(model):
+            if self._compile is None:
+                raise CheckFailedError(
+                    "Please call model.compile(...). A model must be wrapped first and then "
+                    "compiled."
+                )
+            for name in _NOTED:
+                object.__delattr__(model, name)
+            _, *args = self._compile.args
+            model.compile(*args, **self._compile.kwargs)
         if not self.optimizers and getattr(model, "optimizer", None) is not None:
             self.optimizers = [model.optimizer]
         if not self.optimizers:
@@ -164,9 +171,37 @@ class TFKerasContext(TrialContext):
             )
         return model
 
-    def _fitted(self, call: TFKerasTrainConfig) -> None:
-        self.train_config = call
-        self.configure_fit(**call.options)
+    def _note_compile(self, model: Any, *args: Any, **kwargs: Any) -> None:
+        compile = type(model).compile
+        if compile is tf.keras.Model.compile:
+            # Trials were written for Keras 2; in Keras 3 these stand in another place.
+            kwargs = {**dict(zip(_COMPILE, args[2:], strict=False)), **kwargs}
+            args = args[:2]
+        bound = inspect.signature(compile).bind(model, *args, **kwargs)
+        if model is self.model:  # not one that was wrapped before
+            self._compile = bound
+
+    def _note_fit(self, model: Any, *args: Any, **kwargs: Any) -> None:
+        reading = {name: kwargs.pop(name) for name in _READING if name in kwargs}
+        bound = inspect.signature(type(model).fit).bind(model, *args, **kwargs)
+        self._fitted({**bound.arguments, **reading})
+
+    def _note_fit_generator(self, model: Any, generator: Any, *args: Any, **kwargs: Any) -> None:
+        names = ("steps_per_epoch", "epochs", "verbose", "callbacks", "validation_data")
+        self._fitted({"x": generator, **dict(zip(names, args, strict=False)), **kwargs})
+
+    def _fitted(self, arguments: dict[str, Any]) -> None:
+        if self._compile is None:
+            raise InvalidExperimentException("Must call .compile before calling .fit().")
+        x, *labels = (arguments.get(name) for name in ("x", "y", "sample_weight"))
+        options = {name: arguments[name] for name in _FIT_OPTIONS if name in arguments}
+        self.train_config = TFKerasTrainConfig(
+            x if labels[0] is None else (x, *(part for part in labels if part is not None)),
+            arguments.get("validation_data"),
+            list(arguments.get("callbacks") or []),
+            options,
+        )
+        self.configure_fit(**options)
         if self._train is not None:
             self._train()
 
@@ -176,64 +211,3 @@ class TFKerasTrialContext(TFKerasContext):
 
     Source: `determined.keras.TFKerasTrialContext` of Determined 0.12 and 0.13.
     """
-
-
-class _RecordedModel:
-    """A model whose `compile` and `fit` are recorded instead of carried out.
-
-    The model itself stays, with all that holds it; until `compile_model`, its class is a subclass
-    of its own.
-    """
-
-    def __init__(self, model: Any, on_fit: Callable[[TFKerasTrainConfig], None]) -> None:
-        self._model = model
-        self._class = type(model)
-        self._compile: inspect.BoundArguments | None = None
-        self._on_fit = on_fit
-        object.__setattr__(model, "__class__", self._subclass())
-
-    def compile_model(self) -> None:
-        """Gives the model its class back and compiles it with the user's arguments."""
-        if self._compile is None:
-            raise CheckFailedError(
-                "Please call model.compile(...). A model must be wrapped first and then compiled."
-            )
-        object.__setattr__(self._model, "__class__", self._class)
-        _, *args = self._compile.args
-        self._model.compile(*args, **self._compile.kwargs)
-
-    def _subclass(self) -> type[Any]:
-        def compile(model: Any, *args: Any, **kwargs: Any) -> None:
-            if self._class.compile is tf.keras.Model.compile:
-                # Trials were written for Keras 2; in Keras 3 these stand in another place.
-                kwargs = {**dict(zip(_COMPILE, args[2:], strict=False)), **kwargs}
-                args = args[:2]
-            self._compile = inspect.signature(self._class.compile).bind(model, *args, **kwargs)
-
-        def fit(model: Any, *args: Any, **kwargs: Any) -> None:
-            reading = {name: kwargs.pop(name) for name in _READING if name in kwargs}
-            bound = inspect.signature(self._class.fit).bind(model, *args, **kwargs)
-            self._fitted({**bound.arguments, **reading})
-
-        def fit_generator(model: Any, generator: Any, *args: Any, **kwargs: Any) -> None:
-            names = ("steps_per_epoch", "epochs", "verbose", "callbacks", "validation_data")
-            self._fitted({"x": generator, **dict(zip(names, args, strict=False)), **kwargs})
-
-        members: dict[str, Any] = {"compile": compile, "fit": fit, "fit_generator": fit_generator}
-        members["__module__"] = self._class.__module__
-        return type(self._class.__name__, (self._class,), members)
-
-    def _fitted(self, arguments: dict[str, Any]) -> None:
-        if self._compile is None:
-            raise InvalidExperimentException("Must call .compile before calling .fit().")
-        x, *labels = (arguments.get(name) for name in ("x", "y", "sample_weight"))
-        training = x if labels[0] is None else (x, *(part for part in labels if part is not None))
-        options = [field.name for field in dataclasses.fields(FitOptions)]
-        self._on_fit(
-            TFKerasTrainConfig(
-                training,
-                arguments.get("validation_data"),
-                list(arguments.get("callbacks") or []),
-                {name: arguments[name] for name in options if name in arguments},
-            )
-        )

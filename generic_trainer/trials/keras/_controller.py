@@ -16,6 +16,7 @@ from generic_trainer.training import distributed, keras_2_left_alone
 from generic_trainer.trials._context import mean_over_slots
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.keras._checkpoint import (
+    build_optimizer,
     read_callbacks,
     read_generators,
     read_optimizers,
@@ -24,7 +25,6 @@ from generic_trainer.trials.keras._checkpoint import (
 )
 from generic_trainer.trials.keras._data import make_data, weighted
 from generic_trainer.trials.keras._dispatch import Dispatch, numbers_of
-from generic_trainer.trials.keras._optimizers import build_optimizer
 from generic_trainer.trials.keras._serving import export, servable
 
 if TYPE_CHECKING:

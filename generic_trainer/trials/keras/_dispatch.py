@@ -68,8 +68,7 @@ class Dispatch:
         for callback in callbacks:
             callback.set_model(model)
             callback.set_params(dict(params))
-        hooks = ("on_train_batch_begin", "on_train_batch_end")
-        self._begin, self._end = ([c for c in callbacks if _has(c, hook)] for hook in hooks)
+        self._end = [c for c in callbacks if _has(c, "on_train_batch_end")]
         self._ours = [c for c in callbacks if isinstance(c, Callback)]
 
     def call(self, hook: str, *arguments: Any) -> None:
@@ -82,7 +81,7 @@ class Dispatch:
         epoch, batch = self._position(total)
         if self._batches_per_epoch and batch == 0:
             _call(self._callbacks, "on_epoch_begin", epoch, {})
-        _call(self._begin, "on_train_batch_begin", batch, {})
+        _call(self._callbacks, "on_train_batch_begin", batch, {})
 
     def batch_end(self, total: int, logs: Any) -> None:
         """Tells that a batch has ended, after `total` others; and an epoch with it, if one does."""
@@ -129,14 +128,13 @@ class _Testing(tf.keras.callbacks.Callback):
             internals.KERAS_2_TAKES_TENSOR_LOGS.set(self, True)
         self.batches = 0
         self._callbacks = callbacks
-        self._batch_begin = [c for c in callbacks if _has(c, "on_test_batch_begin")]
         self._batch_end = [c for c in callbacks if _has(c, "on_test_batch_end")]
 
     def on_test_begin(self, logs: Any = None) -> None:
         _call(self._callbacks, "on_test_begin", {})
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
-        _call(self._batch_begin, "on_test_batch_begin", batch, {})
+        _call(self._callbacks, "on_test_batch_begin", batch, {})
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         self.batches += 1

@@ -49,15 +49,12 @@ def servable(model: Any, x: Any) -> tuple[Any, Any]:
     A model whose parts are called by its `train_step` need not have a `call`. The useful part of
     adversarial networks is the generator.
     """
-    reason: Exception | None = None
-    if not _declared(model):
-        try:
-            if model(x, **inference_arguments(model)) is None:
-                reason = TypeError("call returns None")
-        except Exception as error:  # of the user's code, or of Keras for want of it
-            reason = error
-    if reason is None:
-        return model, x
+    try:
+        if _declared(model) or model(x, **inference_arguments(model)) is not None:
+            return model, x
+        reason: Exception = TypeError("call returns None")
+    except Exception as error:  # of the user's code, or of Keras for want of it
+        reason = error
     generator = getattr(model, "generator", None)
     inputs = getattr(generator, "inputs", None)
     if isinstance(generator, tf.keras.Model) and inputs:

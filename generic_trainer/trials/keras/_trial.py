@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
+import inspect
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -15,15 +17,9 @@ from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import distributed
 from generic_trainer.trials._context import NativeContext, fit_to_workers
 from generic_trainer.trials._scripts.start import Init, Start
-from generic_trainer.trials._trial import (
-    HorovodContext,
-    HparamsTrial,
-    Trial,
-    TrialRun,
-)
+from generic_trainer.trials._trial import HorovodContext, HparamsTrial, Trial, TrialRun
 from generic_trainer.trials.keras._context import TFKerasContext, TFKerasTrialContext
 from generic_trainer.trials.keras._controller import TFKerasController
-from generic_trainer.trials.keras._optimizers import old_arguments
 
 _KERAS_3_REFUSES = (
     "build_model failed with Keras 3. A model that was written for Keras 2 needs the environment "
@@ -114,7 +110,7 @@ class TFKerasTrial(Trial, abc.ABC):
             if not tf.executing_eagerly():
                 stack.enter_context(distributed.eager_mode())
                 tf.config.set_soft_device_placement(trial.session_config().allow_soft_placement)
-            stack.enter_context(old_arguments())
+            stack.enter_context(_old_arguments())
             data = (trial.build_training_data_loader(), trial.build_validation_data_loader())
             try:
                 trial.build_in(context)
@@ -197,7 +193,7 @@ class KerasTrial(HparamsTrial, TFKerasTrial):
         model = self.build_model(context.get_hparams())
         if getattr(model, "optimizer", None) is None:
             model.compile(self.optimizer(), self.loss(), metrics=self.metrics())
-        context.take_compiled(model)
+        context.model = model
 
 
 class TFKerasNativeContext(TFKerasContext, NativeContext):
@@ -226,7 +222,7 @@ class TFKerasNativeContext(TFKerasContext, NativeContext):
         context = cls(run)
         # The script builds its model between here and `fit`.
         scope = contextlib.ExitStack()
-        scope.enter_context(old_arguments())
+        scope.enter_context(_old_arguments())
         if run.slots > 1:
             scope.enter_context(strategy.scope())
 
@@ -253,3 +249,35 @@ def _seed_keras(seed: int) -> None:
     tf.random.set_global_generator(tf.random.Generator.from_seed(seed))
     if not is_keras_3():
         tf.keras.backend.experimental.enable_tf_random_generator()
+
+
+@contextlib.contextmanager
+def _old_arguments() -> Iterator[None]:
+    """Gives `lr` and `decay` of optimizers their old meaning: newer Keras ignores or refuses them.
+
+    Both Kerases define optimizers whose first argument is `learning_rate`.
+    """
+    kinds: list[Any] = [one for one in vars(tf.keras.optimizers).values() if isinstance(one, type)]
+    with contextlib.ExitStack() as stack:
+        for kind in dict.fromkeys(kinds):
+            init = kind.__init__
+            is_own = "__init__" in vars(kind)
+            if is_own and [*inspect.signature(init).parameters][1:2] == ["learning_rate"]:
+                kind.__init__ = _with_old_arguments(init)
+                stack.callback(setattr, kind, "__init__", init)
+        yield
+
+
+def _with_old_arguments(init: Callable[..., None]) -> Callable[..., None]:
+    default = inspect.signature(init).parameters["learning_rate"].default
+
+    @functools.wraps(init)
+    def with_old_arguments(
+        self: Any, learning_rate: Any = default, *args: Any, **kwargs: Any
+    ) -> None:
+        rate, decay = kwargs.pop("lr", learning_rate), kwargs.pop("decay", 0)
+        if decay:
+            rate = tf.keras.optimizers.schedules.InverseTimeDecay(rate, 1, decay)
+        init(self, rate, *args, **kwargs)
+
+    return with_old_arguments
