@@ -175,15 +175,13 @@ class _Sequence(Data):
         self._spec: Any = None
 
     def training(self, start: int) -> tf.data.Dataset:
-        self._adapter.start(start * self._workers)
+        noted = self._adapter.noted(start * self._workers)
         endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
-        return self._dataset(self._own()).apply(endless)
+        return self._dataset(self._own(noted)).apply(endless)
 
     def validation(self) -> tf.data.Dataset:
-        self._adapter.start(is_validation=True)
-        count = len(self._adapter)
-        noted = self._noted(self._adapter.get_iterator())
-        return self._dataset(noted).apply(tf.data.experimental.assert_cardinality(count))
+        known = tf.data.experimental.assert_cardinality(len(self._adapter))
+        return self._dataset(self._adapter.noted(is_validation=True)).apply(known)
 
     def replay(self, batches: int) -> None:
         self._adapter.skip_epochs(batches * self._workers)
@@ -191,18 +189,16 @@ class _Sequence(Data):
     def close(self) -> None:
         self._adapter.stop()
 
-    def _noted(self, batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            whole = batch if isinstance(batch, (list, tuple)) else (batch,)
-            yield standardized(whole), self._adapter.generators
-
-    def _own(self) -> Iterator[Any]:
+    def _own(self, noted: Iterator[Any]) -> Iterator[Any]:
         """Yields the batches of this worker, and the generators after those of a whole step."""
-        noted = self._noted(self._adapter.get_iterator())
         while step := list(itertools.islice(noted, self._workers)):
             yield step[self._rank][0], step[-1][1]
 
     def _dataset(self, noted: Iterator[Any]) -> tf.data.Dataset:
+        noted = (
+            (standardized(batch if isinstance(batch, (list, tuple)) else (batch,)), generators)
+            for batch, generators in noted
+        )
         samples = list(itertools.islice(noted, _SAMPLES))
         self._spec = self._spec or _spec([batch for batch, _ in samples])
 

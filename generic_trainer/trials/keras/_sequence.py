@@ -6,7 +6,7 @@ import collections
 import concurrent.futures
 import logging
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,6 @@ class SequenceAdapter:
     Batches come in order. With one thread, or none, the global random generators of Python and
     NumPy are noted as they were after each batch, so that the draws of a Sequence can go on
     from a checkpoint although batches are read ahead.
-
-    Attributes:
-        generators: state of Python's and NumPy's generators after the last batch that was taken;
-            None if it is unknown.
 
     Source: `determined.keras.SequenceAdapter` of Determined 0.12, and Keras's OrderedEnqueuer.
     """
@@ -65,7 +61,6 @@ class SequenceAdapter:
         self._queue_size = max(1, max_queue_size)
         self._iterator: Iterator[Any] | None = None
         self._pool: Any = None
-        self.generators: tuple[Any, Any] | None = None
 
     def __len__(self) -> int:
         """Returns the number of batches in an epoch."""
@@ -78,8 +73,18 @@ class SequenceAdapter:
             batch_offset: batches that are left out.
             is_validation: whether to end after one pass; else passes follow each other for ever.
         """
+        noted = self.noted(batch_offset, is_validation=is_validation)
+        self._iterator = (batch for batch, _ in noted)
+
+    def noted(self, offset: int = 0, *, is_validation: bool = False) -> Iterator[tuple[Any, Any]]:
+        """Starts to read, as `start` does.
+
+        Returns:
+            Each batch with the state of Python's and NumPy's generators after it; None for a state
+            that is unknown.
+        """
         self.stop()
-        self._iterator = self._batches(batch_offset, is_validation)
+        return self._batches(offset, is_validation)
 
     def skip_epochs(self, batches: int) -> None:
         """Tells the Sequence of the epochs that ended before the last of the batches trained on."""
@@ -106,14 +111,12 @@ class SequenceAdapter:
             self._pool.shutdown(wait=timeout is None or timeout > 0, cancel_futures=True)
         self._pool = self._iterator = None
 
-    def _batches(self, offset: int, is_validation: bool) -> Iterator[Any]:
+    def _batches(self, offset: int, is_validation: bool) -> Iterator[tuple[Any, Any]]:
         epoch, offset = divmod(offset, self._length)
         if epoch and not offset:
             self._end_epoch()
         while True:
-            for batch, generators in self._epoch(offset):
-                self.generators = generators
-                yield batch
+            yield from self._epoch(offset)
             if is_validation:
                 return
             offset = 0
@@ -159,14 +162,31 @@ def as_tensors(data: tuple[Any, ...], loader: str) -> tuple[Any, ...]:
             "items"
         )
     names = ("x", "y", "sample_weight")
-    parts = [_arrays(part, name, loader) for name, part in zip(names, data, strict=False)]
-    parts = [part[0] if isinstance(part, list) and len(part) == 1 else part for part in parts]
     with tf.device("CPU:0"):  # of all data, one batch at a time goes to an accelerator
         tensors = tuple(
-            tf.nest.map_structure(tf.convert_to_tensor, standardized(part)) for part in parts
+            _tensors(part, f"{loader}: {name}") for name, part in zip(names, data, strict=False)
         )
     _records_of(tensors, f"{loader}: x, y and sample_weight")
     return tensors
+
+
+def _tensors(part: Any, subject: str) -> Any:
+    """Returns an array [N, ...], also of a range or a Series, or a tuple or a dict of them."""
+    try:
+        if isinstance(part, Mapping):
+            arrays: Any = {name: np.asarray(leaf) for name, leaf in part.items()}
+        else:
+            arrays = [*map(np.asarray, part)] if isinstance(part, list) else np.asarray(part)
+        tensors = tf.nest.map_structure(tf.convert_to_tensor, standardized(arrays))
+    except (TypeError, ValueError):
+        tensors = ()
+    leaves = tf.nest.flatten(tensors)
+    if not (leaves and all(leaf.shape.rank for leaf in leaves)):
+        raise InvalidDataTypeException(
+            f"{subject} must be an array, a list of arrays or a dict of arrays, but got "
+            f"{shown(part)}"
+        )
+    return leaves[0] if isinstance(part, list) and len(leaves) == 1 else tensors
 
 
 def standardized(batch: Any) -> Any:
@@ -262,33 +282,3 @@ def _records_of(parts: tuple[Any, ...], subject: str) -> int:
             f"{subject} must have as many records each, but have {sorted(counts)}"
         )
     return counts.pop()
-
-
-def _arrays(part: Any, name: str, loader: str) -> Any:
-    """Returns an array [N, ...], or a list or a dict of them, of x, y or the weights."""
-    if isinstance(part, Mapping) and name == "x":
-        found: Any = {key: _array(leaf) for key, leaf in part.items()}
-        leaves = [*found.values()]
-    elif isinstance(part, list):
-        found = leaves = [_array(leaf) for leaf in part]
-    else:
-        found = _array(part)
-        leaves = [found]
-    if not leaves or any(leaf is None for leaf in leaves):
-        kinds = "an array, a list of arrays" + (" or a dict of arrays" if name == "x" else "")
-        raise InvalidDataTypeException(f"{loader}: {name} must be {kinds}, but got {shown(part)}")
-    return found
-
-
-def _array(value: Any) -> Any:
-    """Returns an array [N, ...], of a range or a Series too; None for other values."""
-    if getattr(value, "shape", ()):
-        return value
-    is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
-    if not (is_list or hasattr(value, "__array__")):
-        return None
-    try:
-        array = np.asarray(value)
-    except ValueError:  # of parts of different sizes
-        return None
-    return array if array.ndim and array.dtype != object else None

@@ -38,7 +38,7 @@ class Empty(tf.keras.utils.Sequence):
         ((X,), "it has 1 items"),
         (("texts", X), "x must be an array, a list of arrays or a dict of arrays, but got 'texts'"),
         (([1.0, 2.0], X), "x must be .* but got \\[1.0, 2.0\\]"),
-        ((X, {"y": X}), "y must be an array, a list of arrays, but got {"),
+        ((X, None), "y must be an array, a list of arrays or a dict of arrays, but got None"),
         (([], X), r"x must be .* but got \[\]"),
         ([X, X], "must return .* but got list"),
         (None, "but got NoneType"),
