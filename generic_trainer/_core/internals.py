@@ -46,6 +46,7 @@ TF_GLOBAL_GENERATOR          tensorflow.python.ops.stateful_random_ops:global_ge
 TF_ITERATOR_DATASET          tensorflow:data.Iterator._dataset                                       resuming in the middle of shuffled data
 TF_ITERATOR_RESOURCE         tensorflow:data.Iterator._iterator_resource                                    resuming in the middle of shuffled data
 TF_KERNELS_OF_OP             tensorflow.python.framework.kernels:get_registered_kernels_for_op       finding ops of a model that only run on an accelerator
+TF_LOOKUP_OPS                tensorflow.python.ops.lookup_ops                                       tf.contrib.lookup
 TF_OP_SEEDS                  tensorflow.python.eager.context:Context._rng                            resuming with the random state of the previous run
 TF_OWNED_ITERATOR            tensorflow.python.data.ops.iterator_ops:OwnedIterator                   progress of training loops without fit
 TF_PARSE_SAVED_MODEL         tensorflow.python.saved_model.loader_impl:parse_saved_model             reading a SavedModel without loading it

@@ -105,6 +105,8 @@ _ELSEWHERE: dict[str, Callable[[], Any]] = {
     "compat.v1.keras.estimator.model_to_estimator": lambda: model_to_estimator_v1,
     "compat.v1.layers": _keras("__internal__.legacy.layers", internals.KERAS_2_API_V1),
     "compat.v1.nn.rnn_cell": _keras("__internal__.legacy.rnn_cell", internals.KERAS_2_API_V1),
+    # The original keeps the files in a variable, which queues of today's TensorFlow cannot read.
+    "compat.v1.train.match_filenames_once": lambda: tf.io.matching_files,
     "compat.v2.estimator": _module("generic_trainer.estimator"),
     "compat.v2.keras": _keras(),
 }

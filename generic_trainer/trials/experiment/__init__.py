@@ -19,7 +19,7 @@ As a module file of a pipeline::
 from generic_trainer.trials.experiment import contrib, learn_runner
 from generic_trainer.trials.experiment._experiment import Experiment
 from generic_trainer.trials.experiment._hparams import HParams
-from generic_trainer.trials.experiment.contrib import (
+from generic_trainer.trials.experiment._learn import (
     ExportStrategy,
     MetricSpec,
     ModeKeys,

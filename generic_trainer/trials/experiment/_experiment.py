@@ -17,7 +17,7 @@ from generic_trainer import estimator as tf_estimator
 from generic_trainer._core.files import is_remote
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import is_chief
-from generic_trainer.trials.experiment.contrib import with_metrics
+from generic_trainer.trials.experiment._learn import with_metrics
 
 Metrics = dict[str, Any]
 
@@ -227,17 +227,10 @@ class Experiment:
                 self._export(metrics)
         return metrics
 
-    def continuous_eval_on_train_data(
-        self,
-        delay_secs: float | None = None,
-        throttle_delay_secs: float | None = None,
-        continuous_eval_predicate_fn: Callable[..., bool] | None = None,
-        export: bool = True,
-    ) -> Metrics | None:
+    def continuous_eval_on_train_data(self, **options: Any) -> Metrics | None:
         """Evaluates each new checkpoint on the training data; see `continuous_eval`."""
-        data = {"name": "continuous_on_train_data", "input_fn": self.train_input_fn}
-        given = (delay_secs, throttle_delay_secs, True, continuous_eval_predicate_fn, export)
-        return self.continuous_eval(*given, **data)  # type: ignore[arg-type]
+        options["input_fn"] = self.train_input_fn
+        return self.continuous_eval(name="continuous_on_train_data", **options)
 
     def run_std_server(self) -> None:
         """Does nothing: whoever started this process has started the servers that it needs."""

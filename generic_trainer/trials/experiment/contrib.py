@@ -13,211 +13,202 @@
    `tf.contrib.learn` itself are gone, and its names of premade ones mean `tf.estimator`'s.
 2. `layers`, `slim`, and most of `framework`, `losses`, `metrics` and `training` are those of
    tf_slim, which GenericTrainer's extra `slim` installs.
-3. `data`, `rnn` and `estimator` are what became of them in TensorFlow 1.15.
+3. The others, such as feature columns, are the names that TensorFlow has for them now. Arguments
+   may have their names of then.
+4. Deeper modules have the names of their part: `contrib.learn.python.learn.learn_runner` has those
+   of `contrib.learn`. `generic_trainer.trials.experiment.python.estimator` has those of
+   `tensorflow.python.estimator`.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import functools
-import importlib
+import importlib.util
 import inspect
-import os
+import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from generic_trainer import estimator as tf_estimator
-from generic_trainer._core.files import gfile
+from generic_trainer._core import internals
 from generic_trainer.errors import ConfigurationError
+from generic_trainer.trials.experiment._learn import (
+    ExportStrategy,
+    ModeKeys,
+    RunConfig,
+    make_export_strategy,
+)
 
 __all__ = ["ExportStrategy", "ModeKeys", "RunConfig", "make_export_strategy"]  # and the parts
 
+_LOOKUP_OPS = internals.TF_LOOKUP_OPS.path
 # Part of tf.contrib → where its names are looked up, one after another.
 _PARTS = {
-    "data": ("tf1.data.experimental", "tf1.data"),
-    "estimator": ("generic_trainer.estimator", "generic_trainer.estimator.experimental"),
-    "framework": ("tf1.train", "tf1", "tf_slim"),
-    "layers": ("tf_slim.layers", "tf_slim"),
-    "learn": ("generic_trainer.trials.experiment", "tf1.estimator"),
-    "losses": ("tf_slim.losses",),
-    "metrics": ("tf_slim.metrics",),
-    "rnn": ("tf1.nn.rnn_cell", "tf1.nn"),
-    "slim": ("tf_slim",),
-    "training": (
-        "generic_trainer.trials.experiment",
-        "tf_slim.training.training",
-        "tf_slim.training.evaluation",
-    ),
+    "data": "tf1.data.experimental tf1.data",
+    "eager": "._learn tf1",
+    "estimator": "._learn generic_trainer.estimator generic_trainer.estimator.experimental",
+    "feature_column": "tf1.feature_column",
+    "framework": "tf1.train tf1 tf_slim",
+    "layers": "._learn tf1.feature_column tf_slim.layers tf_slim",
+    "learn": ". ._learn .learn_runner tf1.estimator tf1.estimator.inputs tf1.estimator.export",
+    "lookup": _LOOKUP_OPS,
+    "losses": "tf_slim.losses",
+    "metrics": "tf_slim.metrics",
+    "python": "tensorflow_estimator.{path} tf1.estimator",  # of TensorFlow, beside `contrib`
+    "rnn": "tf1.nn.rnn_cell tf1.nn",
+    "slim": "tf_slim tf_slim.nets",
+    "training": ". tf_slim.training.training tf_slim.training.evaluation",
+}
+# Modules inside the parts, each of which has the names of the whole part.
+_MODULES = (
+    "basic_session_run_hooks canned dnn dnn_linear_combined estimator estimators experiment export "
+    "export_output export_strategy feature_column framework head hparam initializers inputs "
+    "input_fn_utils io layers learn learn_runner linear lookup lookup_ops losses metric_keys "
+    "metric_spec metrics mode_keys model_fn nets numpy_io ops optimizers pandas_io parsing_utils "
+    "prediction_key prediction_keys python regularizers run_config saved_model_export_utils "
+    "session_run_hook slim summaries training util utils variables"
+)
+# Name then → name now, in the same places.
+_RENAMED = {
+    "build_default_serving_input_fn": "build_raw_serving_input_receiver_fn",
+    "build_parsing_serving_input_fn": "build_parsing_serving_input_receiver_fn",
+    "create_feature_spec_for_parsing": "make_parse_example_spec",
+    "input_from_feature_columns": "input_layer",
+    "one_hot_column": "indicator_column",
+    "real_valued_column": "numeric_column",
+    "sparse_column_with_hash_bucket": "categorical_column_with_hash_bucket",
+    "sparse_column_with_integerized_feature": "categorical_column_with_identity",
+    "sparse_column_with_keys": "categorical_column_with_vocabulary_list",
+    "sparse_column_with_vocabulary_file": "categorical_column_with_vocabulary_file",
+    "weighted_sparse_column": "weighted_categorical_column",
+}
+# Places whose functions have renamed arguments, and those: then=now, where a function takes that of
+# now and not that of then.
+_TAKE_OTHER_ARGUMENTS = ("tf1.feature_column", "tf1.estimator", _LOOKUP_OPS)
+_ARGUMENTS = (
+    "bucket_size=num_buckets column_name=key columns_to_tensors=features dimension=shape "
+    "keys=vocabulary_list label_keys=label_vocabulary mapping=vocabulary_list "
+    "normalizer=normalizer_fn shared_embedding_name=shared_embedding_collection_name "
+    "sparse_id_column=categorical_column sparse_id_columns=categorical_columns "
+    "vocab_size=vocabulary_size weight_column_name=weight_column "
+    "weight_column_name=weight_feature_key"
+)
+# Arguments that are taken and ignored, where a function does not take them.
+_IGNORED = {"combiner", "dtype", "enable_centered_bias", "fix_global_step_increment_bug", "scope"}
+# Parts and names that have left TensorFlow → what took their place.
+_GONE = {
+    "distribute": "tf.distribute",
+    "distributions": "the package tensorflow_probability",
+    "keras": "tf.keras",
+    "layers.embed_sequence": "tf.nn.embedding_lookup",
+    "layers.weighted_sum_from_feature_columns": "tf.feature_column.linear_model",
+    "learn.datasets": "tf.keras.datasets, or sklearn.datasets,",
+    "learn.monitors": "tf.train.SessionRunHook, also in Experiment(train_monitors=[...]),",
+    "predictor": 'tf.saved_model.load(path).signatures["serving_default"]',
+    "seq2seq": "tf.keras.layers.RNN and Attention",
+    "summary": "tf.summary",
+    "tpu": "tf.distribute.TPUStrategy, in a run_fn,",
 }
 
-
-class ModeKeys:
-    """`tf.contrib.learn.ModeKeys`: the modes of `tf.estimator`, with `INFER` for `PREDICT`."""
-
-    TRAIN, EVAL, INFER, PREDICT = "train", "eval", "infer", "infer"
-
-
-# Sessions are configured by its `session_config`; the launcher starts all servers.
-RunConfig = tf_estimator.RunConfig
-
-
-class ExportStrategy(NamedTuple):
-    """A kind of export, which `Experiment(export_strategies=...)` takes.
-
-    Attributes:
-        name: of the folder below `model_dir`/export.
-        export_fn: takes the estimator and the folder and, if they are among its arguments,
-            `checkpoint_path` and `eval_result`; returns the path of the export.
-
-    Source: `tf.contrib.learn.ExportStrategy` of TensorFlow 1.
-    """
-
-    name: str
-    export_fn: Callable[..., Any]
-
-    def export(
-        self,
-        estimator: Any,
-        export_path: str,
-        checkpoint_path: str | None = None,
-        eval_result: Any = None,
-        is_the_final_export: bool = True,
-    ) -> Any:
-        """Calls `export_fn`; `is_the_final_export` is an argument of `tf.estimator`'s exporters."""
-        named = {"checkpoint_path": checkpoint_path, "eval_result": eval_result}
-        known = inspect.signature(self.export_fn).parameters
-        named = {name: value for name, value in named.items() if name in known}
-        return self.export_fn(estimator, export_path, **named)
-
-
-def make_export_strategy(
-    serving_input_fn: Callable[[], Any],
-    default_output_alternative_key: str | None = None,
-    assets_extra: dict[str, str] | None = None,
-    as_text: bool = False,
-    exports_to_keep: int | None = 5,
-    strip_default_attrs: bool | None = None,
-) -> ExportStrategy:
-    """Returns the strategy "Servo", which writes a SavedModel.
-
-    Args:
-        serving_input_fn: returns a `ServingInputReceiver`.
-        default_output_alternative_key: must be None with estimators of `tf.estimator`.
-        assets_extra: path below `assets.extra` → file.
-        as_text: whether the SavedModel is text.
-        exports_to_keep: older exports are deleted; None keeps all.
-        strip_default_attrs: has no effect: they always are.
-
-    Raises:
-        ConfigurationError: `default_output_alternative_key` is given.
-    """
-    if default_output_alternative_key is not None:
-        raise ConfigurationError(
-            "make_export_strategy(default_output_alternative_key=...) was for estimators of "
-            "tf.contrib.learn: name export_outputs in the EstimatorSpec."
-        )
-
-    def export_fn(estimator: Any, export_path: str, checkpoint_path: str | None = None) -> Any:
-        export = estimator.export_saved_model(
-            export_path, serving_input_fn, assets_extra, as_text, checkpoint_path
-        )
-        if exports_to_keep is not None:
-            for time in tf_estimator.times_of_exports(export_path)[:-exports_to_keep]:
-                gfile().rmtree(os.path.join(export_path, str(time)))
-        return export
-
-    return ExportStrategy("Servo", export_fn)
-
-
-@dataclasses.dataclass(frozen=True)
-class MetricSpec:
-    """A metric of `Experiment(eval_metrics={"name": MetricSpec(...)})`.
-
-    Attributes:
-        metric_fn: takes `predictions`, `labels` and, with a `weight_key`, `weights`; returns the
-            pair (value, update) of a metric of `tf.metrics`.
-        prediction_key: which of the predictions; None takes them all, or the only one.
-        label_key: which of the labels; None as above.
-        weight_key: the feature that has the weights; None for none.
-
-    Source: `tf.contrib.learn.MetricSpec` of TensorFlow 1.
-    """
-
-    metric_fn: Callable[..., Any]
-    prediction_key: str | None = None
-    label_key: str | None = None
-    weight_key: str | None = None
-
-    def create_metric_ops(self, inputs: Any, labels: Any, predictions: Any) -> Any:
-        """Returns the pair of a metric; `inputs` are the features."""
-        predictions = _chosen(predictions, self.prediction_key)
-        arguments = {"predictions": predictions, "labels": _chosen(labels, self.label_key)}
-        if self.weight_key is not None:
-            arguments["weights"] = inputs[self.weight_key]
-        try:
-            inspect.signature(self.metric_fn).bind(**arguments)
-        except TypeError:  # other names: the original went by the order
-            return self.metric_fn(*arguments.values())
-        return self.metric_fn(**arguments)
-
-
-def with_metrics(estimator: Any, metrics: Mapping[Any, Any]) -> Any:
-    """Returns an estimator that reports more metrics, as `Experiment` takes them."""
-
-    def metric_fn(features: Any, labels: Any, predictions: Any) -> dict[str, Any]:
-        found = {}
-        for key, metric in metrics.items():
-            name, prediction = key if isinstance(key, tuple) else (key, None)
-            spec = metric if isinstance(metric, MetricSpec) else MetricSpec(metric, prediction)
-            found[name] = spec.create_metric_ops(features, labels, predictions)
-        return found
-
-    return tf_estimator.add_metrics(estimator, metric_fn)
-
-
-def _chosen(values: Any, key: str | None) -> Any:
-    if key is not None:
-        return values[key]
-    is_lone = isinstance(values, Mapping) and len(values) == 1
-    return next(iter(values.values())) if is_lone else values
+_logger = logging.getLogger(__name__)
 
 
 class _Part(ModuleType):
-    """A part of tf.contrib."""
+    """A part of tf.contrib, or a module inside it."""
 
     def __getattr__(self, name: str) -> Any:
-        part = self.__name__.rpartition(".")[2]
         if name.startswith("__"):
             raise AttributeError(name)
-        for source in _PARTS[part]:
-            try:
-                return getattr(_source(source), name)
-            except AttributeError:
-                continue
-            except ModuleNotFoundError as error:
-                raise ConfigurationError(
-                    f"tf.contrib.{part}.{name} is looked for in {source}, which is not installed: "
-                    "pip install tf_slim, or GenericTrainer's extra `slim`."
-                ) from error
-        raise AttributeError(f"tf.contrib.{part}.{name} is not in {' or '.join(_PARTS[part])}")
+        path = _path(self.__name__)
+        part = path.partition(".")[0]
+        _refuse(f"{part}.{name}")
+        for source in _PARTS[part].format(path=path).split():
+            with contextlib.suppress(AttributeError, ModuleNotFoundError):
+                found = getattr(_source(source), _RENAMED.get(name, name))
+                return _as_then(found, name) if source in _TAKE_OTHER_ARGUMENTS else found
+        if name in _MODULES.split():
+            return importlib.import_module(f"{self.__name__}.{name}")
+        if "tf_slim" in _PARTS[part] and importlib.util.find_spec("tf_slim") is None:
+            raise ConfigurationError(
+                f"tf.contrib.{path}.{name} is looked for in tf_slim, which is not installed: "
+                "pip install tf_slim, or GenericTrainer's extra `slim`."
+            )
+        raise AttributeError(
+            f"tf.contrib.{path}.{name} is not in {_PARTS[part].replace(' ', ' or ')}"
+        )
+
+
+class _Finder(MetaPathFinder, Loader):
+    """Imports the parts, and the modules inside them."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith((f"{__name__}.", f"{__package__}.python")):
+            return None
+        part, *modules = _path(fullname).split(".")
+        _refuse(".".join([part, *modules[-1:]]))
+        is_known = part in _PARTS and set(modules) <= set(_MODULES.split())
+        return ModuleSpec(fullname, self, is_package=True) if is_known else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _Part(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Does nothing: names are looked up when they are used."""
+
+
+__path__: list[str] = []  # makes this module a package, for `import ….contrib.slim`
+sys.meta_path.append(_Finder())
+
+
+def _path(module: str) -> str:
+    return module.removeprefix(f"{__package__}.").removeprefix("contrib.")
 
 
 def _source(name: str) -> Any:
     first, *names = name.split(".")
     if first == "tf1":
         return functools.reduce(getattr, names, tf_estimator.tf1)
-    return importlib.import_module(name)
+    return importlib.import_module(name, __package__)
 
 
-_parts = {name: _Part(f"{__name__}.{name}") for name in _PARTS}
-sys.modules.update((part.__name__, part) for part in _parts.values())  # for `import ….contrib.slim`
+def _refuse(path: str) -> None:
+    if path in _GONE:
+        raise ConfigurationError(f"tf.contrib.{path} is gone: {_GONE[path]} took its place")
+
+
+def _as_then(now: Any, name: str) -> Any:
+    """Returns a function that takes the arguments of then."""
+    if not callable(now):
+        return now
+    taken = inspect.signature(now).parameters
+
+    @functools.wraps(now)
+    def call(*args: Any, **named: Any) -> Any:
+        if len(args) > 2 and name.startswith("sparse_column"):  # whose order has changed
+            raise ConfigurationError(f"tf.contrib.layers.{name}: give {args[2:]} by name")
+        for then, today in (pair.split("=") for pair in _ARGUMENTS.split()):
+            if then in named and then not in taken and today in taken:
+                named[today] = named.pop(then)
+        for ignored in named.keys() & _IGNORED - taken.keys():
+            value = named.pop(ignored)
+            level = logging.WARNING if value in ("mean", "sqrtn") else logging.INFO
+            _logger.log(level, "%s(%s=%r): the argument is ignored", name, ignored, value)
+        return now(*args, **named)
+
+    return call
 
 
 def __getattr__(name: str) -> ModuleType:
-    if name in _parts:
-        return _parts[name]
+    _refuse(name)
+    if name in _PARTS:
+        return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(
         f"tf.contrib.{name} is not available here; available are {', '.join(_PARTS)}"
     )

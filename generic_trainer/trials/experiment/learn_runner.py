@@ -20,7 +20,7 @@ from generic_trainer.trials._pipeline import (
 )
 from generic_trainer.trials.experiment._experiment import Experiment
 from generic_trainer.trials.experiment._hparams import HParams
-from generic_trainer.trials.experiment.contrib import RunConfig
+from generic_trainer.trials.experiment._learn import RunConfig
 from generic_trainer.user_code import is_importing
 
 __all__ = ["run"]  # `run_fn_from_experiment` is offered by the package

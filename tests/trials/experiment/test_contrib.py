@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import runpy
 import sys
 from pathlib import Path
@@ -13,7 +15,7 @@ from generic_trainer.errors import ConfigurationError
 from generic_trainer.estimator import tf1, v1
 from generic_trainer.trials import experiment
 from generic_trainer.trials._scripts.loading import load
-from generic_trainer.trials.experiment import contrib
+from generic_trainer.trials.experiment import _learn, contrib
 from tests.trials.conftest import ported, run_module_file
 
 FILES = Path(__file__).with_name("written_for_contrib")
@@ -37,7 +39,12 @@ def test_names_of_tensorflow_1():
         ("learn.RunConfig", experiment.RunConfig),
         ("learn.learn_runner", experiment.learn_runner),
         ("learn.make_export_strategy", experiment.make_export_strategy),
-        ("learn.DNNClassifier", v1.DNNClassifier),
+        ("learn.Estimator", _learn.Estimator),
+        ("learn.io.numpy_input_fn", v1.inputs.numpy_input_fn),
+        ("learn.python.learn.learn_runner.run", experiment.learn_runner.run),
+        ("learn.python.learn.estimators.run_config.RunConfig", experiment.RunConfig),
+        ("layers.feature_column.one_hot_column", None),
+        ("lookup.HashTable", None),
         ("training.HParams", experiment.HParams),
         ("data.Dataset", tf.compat.v1.data.Dataset),
         ("data.map_and_batch", tf.compat.v1.data.experimental.map_and_batch),
@@ -46,8 +53,8 @@ def test_names_of_tensorflow_1():
     ],
 )
 def test_names_of_contrib(name, meant):
-    part, _, name = name.partition(".")
-    assert getattr(getattr(tf1.contrib, part), name) is meant
+    found = functools.reduce(getattr, name.split("."), tf1.contrib)
+    assert found is meant or (meant is None and callable(found))
 
 
 def test_names_of_slim():
@@ -61,13 +68,47 @@ def test_names_of_slim():
 def test_names_that_contrib_has_not(monkeypatch):
     with pytest.raises(AttributeError, match=r"tf\.contrib\.learn\.Experimentt is not in"):
         _ = tf1.contrib.learn.Experimentt
-    with pytest.raises(
-        AttributeError, match=r"tf\.contrib\.tpu is not available here; available are data"
-    ):
-        _ = tf1.contrib.tpu
+    with pytest.raises(AttributeError, match=r"tf\.contrib\.gan is not available here"):
+        _ = tf1.contrib.gan
+    with pytest.raises(ImportError, match="learn_runer"):
+        importlib.import_module(f"{contrib.__name__}.learn.python.learn.learn_runer")
     monkeypatch.setitem(sys.modules, "tf_slim", None)
     with pytest.raises(ConfigurationError, match="pip install tf_slim"):
         _ = tf1.contrib.slim.conv2d
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        ("tpu", "tf.distribute.TPUStrategy"),
+        ("learn.datasets", "sklearn.datasets"),
+        ("learn.python.learn.datasets", "sklearn.datasets"),
+    ],
+)
+def test_what_is_gone_names_what_took_its_place(path, place):
+    parent, _, name = path.rpartition(".")
+    for look in (
+        lambda: getattr(importlib.import_module(f"{contrib.__name__}.{parent}".strip(".")), name),
+        lambda: importlib.import_module(f"{contrib.__name__}.{path}"),
+    ):
+        with pytest.raises(ConfigurationError, match=rf"is gone: .*{place}.* took its place"):
+            look()
+
+
+def test_arguments_of_then(caplog):
+    layers, now = tf1.contrib.layers, tf1.feature_column
+    town = layers.sparse_column_with_hash_bucket("town", 20, dtype=tf.string)
+    assert town == now.categorical_column_with_hash_bucket("town", 20)
+    weighted = layers.weighted_sparse_column(town, weight_column_name="w")
+    assert weighted == now.weighted_categorical_column(town, "w")
+    with caplog.at_level("WARNING"):
+        floor = layers.sparse_column_with_integerized_feature(
+            "floor", bucket_size=9, combiner="mean"
+        )
+    assert floor == now.categorical_column_with_identity("floor", 9)
+    assert "(combiner='mean'): the argument is ignored" in caplog.text
+    with pytest.raises(ConfigurationError, match=r"give \(1,\) by name"):
+        layers.sparse_column_with_vocabulary_file("town", "towns.txt", 1)
 
 
 def test_shapes_are_those_of_the_program(tmp_path):
@@ -104,3 +145,61 @@ def test_a_program_of_the_blog_as_a_module_file(tmp_path):
     assert tf.train.latest_checkpoint(fn_args.model_run_dir).endswith("-90")
     served = tf.saved_model.load(fn_args.serving_model_dir).signatures["serving_default"]
     assert served(features=tf.zeros([2, 8, 8, 1]))["output"].shape == [2]
+
+
+def run_script(name, tmp_path, *arguments):
+    path = str(ported(FILES / f"{name}.py", tmp_path))
+    load(lambda: runpy.run_path(path, run_name="__main__"), [path, *map(str, arguments)])
+
+
+def served(folder):
+    [export] = folder.iterdir()
+    return tf.saved_model.load(str(export)).signatures["serving_default"]
+
+
+def test_an_experiment_on_csv_files(tmp_path, caplog):
+    pytest.importorskip("tf_slim", reason="tf.contrib.layers is tf_slim's")
+    caplog.set_level("INFO")
+    row = "{},{},clerk,Ulm,<=50K\n{},20,judge,Jena,>50K\n"
+    rows = "".join(row.format(20 + i, 20 + i, 40 + i) for i in range(20))
+    for name in ("train-1.csv", "train-2.csv", "eval.csv"):
+        (tmp_path / name).write_text("age,hours,occupation,town,income\n" + rows)
+    run_script(
+        *("incomes", tmp_path, "--train-files", tmp_path / "train-*.csv"),
+        *("--eval-files", tmp_path / "eval.csv", "--job-dir", tmp_path / "job"),
+        *("--train-steps", 30),
+    )
+    assert "fix_global_step_increment_bug=True): the argument is ignored" in caplog.text
+    assert tf.train.latest_checkpoint(str(tmp_path / "job")).endswith("-30")
+    signature = served(tmp_path / "job" / "export" / "Servo")
+    assert set(signature.structured_input_signature[1]) == {"age", "hours", "occupation", "town"}
+
+
+def test_a_model_function_with_targets(tmp_path):
+    pytest.importorskip("tf_slim", reason="tf.contrib.layers is tf_slim's")
+    features = {"miles": [2.0], "tips": [1.0], "company": [b"blue"]}
+    lists = {
+        name: tf.train.Feature(bytes_list={"value": value})
+        if name == "company"
+        else tf.train.Feature(float_list={"value": value})
+        for name, value in features.items()
+    }
+    example = tf.train.Example(features={"feature": lists}).SerializeToString()
+    with tf.io.TFRecordWriter(str(tmp_path / "rides.gz"), "GZIP") as writer:
+        for _ in range(40):
+            writer.write(example)
+    run_script("rides", tmp_path, tmp_path / "rides.gz", tmp_path / "run")
+    assert tf.train.latest_checkpoint(str(tmp_path / "run")).endswith("-20")
+    predicted = served(tmp_path / "run" / "export" / "Servo")(tf.constant([example]))
+    assert predicted["tips"].shape == [1, 1]
+
+
+@pytest.mark.usefixtures("eager_again")
+def test_an_estimator_of_tensorflow_2s_first_year(tmp_path):
+    (tmp_path / "species.txt").write_text("red\nwhite\n")
+    arguments = [f"--model_dir={tmp_path / 'run'}", f"--vocabulary={tmp_path / 'species.txt'}"]
+    run_script("orchids", tmp_path, *arguments)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        [export] = (tmp_path / "run" / "export" / "orchids").iterdir()
+        model = tf.compat.v1.saved_model.load(session, ["serve"], str(export))
+        assert "key" in model.signature_def["predict"].outputs

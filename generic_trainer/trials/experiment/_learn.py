@@ -1,0 +1,272 @@
+"""Names of `tf.contrib` that need code, beside the tables of `contrib`.
+
+They do what they did in TensorFlow 1, with estimators of `tf.estimator` and feature columns of now.
+Their arguments have the order and the names of then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from generic_trainer import estimator as tf_estimator
+from generic_trainer._core.files import gfile
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.estimator import tf1
+
+
+class ModeKeys:
+    """`tf.contrib.learn.ModeKeys`: the modes of `tf.estimator`, with `INFER` for `PREDICT`."""
+
+    TRAIN, EVAL, INFER, PREDICT = "train", "eval", "infer", "infer"
+
+
+# Sessions are configured by its `session_config`; the launcher starts all servers.
+RunConfig = tf_estimator.RunConfig
+
+
+class ExportStrategy(NamedTuple):
+    """A kind of export, which `Experiment(export_strategies=...)` takes.
+
+    Attributes:
+        name: of the folder below `model_dir`/export.
+        export_fn: takes the estimator and the folder and, if they are among its arguments,
+            `checkpoint_path` and `eval_result`; returns the path of the export.
+
+    Source: `tf.contrib.learn.ExportStrategy` of TensorFlow 1.
+    """
+
+    name: str
+    export_fn: Callable[..., Any]
+
+    def export(
+        self,
+        estimator: Any,
+        export_path: str,
+        checkpoint_path: str | None = None,
+        eval_result: Any = None,
+        is_the_final_export: bool = True,
+    ) -> Any:
+        """Calls `export_fn`; `is_the_final_export` is an argument of `tf.estimator`'s exporters."""
+        named = {"checkpoint_path": checkpoint_path, "eval_result": eval_result}
+        known = inspect.signature(self.export_fn).parameters
+        named = {name: value for name, value in named.items() if name in known}
+        return self.export_fn(estimator, export_path, **named)
+
+
+def make_export_strategy(
+    serving_input_fn: Callable[[], Any],
+    default_output_alternative_key: str | None = None,
+    assets_extra: dict[str, str] | None = None,
+    as_text: bool = False,
+    exports_to_keep: int | None = 5,
+    strip_default_attrs: bool | None = None,
+) -> ExportStrategy:
+    """Returns the strategy "Servo", which writes a SavedModel.
+
+    Args:
+        serving_input_fn: returns a `ServingInputReceiver`.
+        default_output_alternative_key: must be None with estimators of `tf.estimator`.
+        assets_extra: path below `assets.extra` → file.
+        as_text: whether the SavedModel is text.
+        exports_to_keep: older exports are deleted; None keeps all.
+        strip_default_attrs: has no effect: they always are.
+
+    Raises:
+        ConfigurationError: `default_output_alternative_key` is given.
+    """
+    if default_output_alternative_key is not None:
+        raise ConfigurationError(
+            "make_export_strategy(default_output_alternative_key=...) was for estimators of "
+            "tf.contrib.learn: name export_outputs in the EstimatorSpec."
+        )
+
+    def export_fn(estimator: Any, export_path: str, checkpoint_path: str | None = None) -> Any:
+        export = _with_default_signature(estimator).export_saved_model(
+            export_path, serving_input_fn, assets_extra, as_text, checkpoint_path
+        )
+        if exports_to_keep is not None:
+            for time in tf_estimator.times_of_exports(export_path)[:-exports_to_keep]:
+                gfile().rmtree(os.path.join(export_path, str(time)))
+        return export
+
+    return ExportStrategy("Servo", export_fn)
+
+
+def _with_default_signature(estimator: Any) -> Any:
+    """Returns an estimator that serves "predict" by default if requests are not tf.Examples.
+
+    So did those of `tf.contrib.learn`; premade ones of `tf.estimator` have no default then.
+    """
+
+    def changed(spec: Any, features: Any) -> Any:
+        operations = tf1.get_default_graph().get_operations()
+        parses = any(operation.type.startswith("ParseExample") for operation in operations)
+        outputs = spec.export_outputs
+        if parses or "predict" not in outputs:
+            return spec
+        return spec._replace(export_outputs={**outputs, "serving_default": outputs["predict"]})
+
+    return _with_changed_spec(estimator, changed)
+
+
+def _with_changed_spec(estimator: Any, change: Callable[[Any, Any], Any]) -> Any:
+    def model_fn(features: Any, labels: Any, mode: str, config: Any) -> Any:
+        return change(estimator.model_fn(features, labels, mode, config), features)
+
+    return tf_estimator.Estimator(model_fn, estimator.model_dir, estimator.config)
+
+
+@dataclasses.dataclass(frozen=True)
+class MetricSpec:
+    """A metric of `Experiment(eval_metrics={"name": MetricSpec(...)})`.
+
+    Attributes:
+        metric_fn: takes `predictions`, `labels` and, with a `weight_key`, `weights`; returns the
+            pair (value, update) of a metric of `tf.metrics`.
+        prediction_key: which of the predictions; None takes them all, or the only one.
+        label_key: which of the labels; None as above.
+        weight_key: the feature that has the weights; None for none.
+
+    Source: `tf.contrib.learn.MetricSpec` of TensorFlow 1.
+    """
+
+    metric_fn: Callable[..., Any]
+    prediction_key: str | None = None
+    label_key: str | None = None
+    weight_key: str | None = None
+
+    def create_metric_ops(self, inputs: Any, labels: Any, predictions: Any) -> Any:
+        """Returns the pair of a metric; `inputs` are the features."""
+        predictions = _chosen(predictions, self.prediction_key)
+        arguments = {"predictions": predictions, "labels": _chosen(labels, self.label_key)}
+        if self.weight_key is not None:
+            arguments["weights"] = inputs[self.weight_key]
+        try:
+            inspect.signature(self.metric_fn).bind(**arguments)
+        except TypeError:  # other names: the original went by the order
+            return self.metric_fn(*arguments.values())
+        return self.metric_fn(**arguments)
+
+
+def with_metrics(estimator: Any, metrics: Mapping[Any, Any]) -> Any:
+    """Returns an estimator that reports more metrics, as `Experiment` takes them."""
+
+    def metric_fn(features: Any, labels: Any, predictions: Any) -> dict[str, Any]:
+        found = {}
+        for key, metric in metrics.items():
+            name, prediction = key if isinstance(key, tuple) else (key, None)
+            spec = metric if isinstance(metric, MetricSpec) else MetricSpec(metric, prediction)
+            found[name] = spec.create_metric_ops(features, labels, predictions)
+        return found
+
+    return tf_estimator.add_metrics(estimator, metric_fn)
+
+
+def _chosen(values: Any, key: str | None) -> Any:
+    if key is not None:
+        return values[key]
+    is_lone = isinstance(values, Mapping) and len(values) == 1
+    return next(iter(values.values())) if is_lone else values
+
+
+class Estimator(tf_estimator.v1.Estimator):  # type: ignore[misc]
+    """`tf.contrib.learn.Estimator`, for model functions that `tf.estimator` does not take.
+
+    They may call the labels `targets`, leave `mode` out, and return `ModelFnOps` or the tuple
+    (predictions, loss, train_op).
+    """
+
+    def __init__(
+        self, model_fn: Any, model_dir: Any = None, config: Any = None, params: Any = None
+    ):
+        names = inspect.signature(model_fn).parameters
+
+        def as_now(features: Any, labels: Any, mode: str, params: Any, config: Any) -> Any:
+            known = {"mode": mode, "params": params, "config": config, "model_dir": self.model_dir}
+            named = {name: known[name] for name in names if name in known}
+            made = model_fn(features, labels, **named)
+            return made if isinstance(made, tf_estimator.EstimatorSpec) else ModelFnOps(mode, *made)
+
+        super().__init__(as_now, model_dir, config, params)
+
+    def fit(self, *, input_fn: Any, monitors: Any = None, **length: int | None) -> Any:
+        """Trains for `steps`, or up to `max_steps`."""
+        return self.train(input_fn, monitors, **length)
+
+
+def ModelFnOps(
+    mode: str, *ops: Any, output_alternatives: Mapping[Any, Any] | None = None, **named: Any
+) -> Any:
+    """Returns the `EstimatorSpec`; each of the `output_alternatives` becomes a signature."""
+    outputs = {
+        name or "serving_default": tf_estimator.export.PredictOutput(tensors)
+        for name, (_, tensors) in (output_alternatives or {}).items()
+    }
+    return tf_estimator.v1.EstimatorSpec(mode, *ops, export_outputs=outputs or None, **named)
+
+
+def InputFnOps(features: Any, labels: Any, default_inputs: Any) -> Any:
+    """Returns the receiver of a serving input function; `labels` were None in all of them."""
+    export = tf_estimator.export
+    is_named = isinstance(features, Mapping)
+    kind = export.ServingInputReceiver if is_named else export.TensorServingInputReceiver
+    return kind(features, default_inputs)
+
+
+def read_batch_features(
+    file_pattern: Any, batch_size: int, features: Any, reader: Any = None, **options: Any
+) -> Any:
+    """Returns a batch of parsed features, shuffled unless `randomize_input` is false.
+
+    The sizes of queues mean nothing to a Dataset.
+    """
+    with tf1.Graph().as_default():  # the reader alone knows how the files are compressed
+        reader_op = (reader or tf1.TFRecordReader)().reader_ref.op
+    dataset = tf1.data.experimental.make_batched_features_dataset(
+        file_pattern,
+        batch_size,
+        features,
+        lambda files: tf1.data.TFRecordDataset(files, reader_op.get_attr("compression_type")),
+        num_epochs=options.get("num_epochs"),
+        shuffle=options.get("randomize_input", True),
+    )
+    iterator = tf1.data.make_initializable_iterator(dataset)
+    tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+    return iterator.get_next()
+
+
+def crossed_column(columns: Any, hash_bucket_size: int, combiner: str = "sum", **named: Any) -> Any:
+    """Returns the column; today's takes the key of a column that hashes, in place of itself."""
+    keys = [
+        column.key if hasattr(column, "hash_bucket_size") and hasattr(column, "key") else column
+        for column in columns
+    ]
+    return tf1.feature_column.crossed_column(keys, hash_bucket_size, **named)
+
+
+def forward_features(estimator: Any, keys: Any = None, sparse_default_values: Any = None) -> Any:
+    """Returns an estimator that predicts, and serves, features beside its own predictions."""
+    defaults = sparse_default_values or {}
+
+    def changed(spec: Any, features: Any) -> Any:
+        forwarded = {
+            key: tf1.sparse.to_dense(features[key], defaults[key])
+            if key in defaults
+            else features[key]
+            for key in ([keys] if isinstance(keys, str) else keys or features)
+        }
+        for output in (spec.export_outputs or {}).values():
+            if isinstance(output, tf_estimator.export.PredictOutput):
+                output.outputs.update(forwarded)
+        return spec._replace(predictions={**(spec.predictions or {}), **forwarded})
+
+    return _with_changed_spec(estimator, changed)
+
+
+def list_devices() -> list[str]:
+    """Returns the names of the devices that TensorFlow computes on."""
+    return [device.name for device in tf1.config.list_logical_devices()]
