@@ -87,10 +87,10 @@ def hint(error: BaseException, code: UserCode) -> str:
             'run_fn="package.module.run_fn" instead of module_file.'
         )
     # `tf.estimator`, `tf.compat.v1.estimator` and `tf.keras.estimator` fail alike.
-    if isinstance(error, AttributeError) and error.name == "estimator":
+    if isinstance(error, AttributeError) and error.name in ("estimator", "contrib"):
         return (
-            "TensorFlow has no tf.estimator since 2.16. Write "
-            '"from generic_trainer.estimator import tf" instead of "import tensorflow as tf".'
+            'Write "from generic_trainer.estimator import tf" instead of "import tensorflow as tf"'
+            '; for tensorflow.compat.v1 and tf.contrib the same line with "import tf1 as tf".'
         )
     if isinstance(error, AttributeError) and (type(error.obj), error.name) in _DIMENSION_VALUES:
         return (

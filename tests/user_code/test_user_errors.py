@@ -94,7 +94,7 @@ TRAINING = {
         f"TensorFlow without tf.{package}estimator": (
             {"trainer.py": ESTIMATOR.format(package)},
             ("trainer.py", 3, ", in run_fn", f"tf.{package}estimator.Estimator(print)"),
-            ['Write "from generic_trainer.estimator import tf" instead of'],
+            ['Write "from generic_trainer.estimator import tf" instead of', "import tf1 as tf"],
         )
         for package in ("", "compat.v1.")
     },
