@@ -31,6 +31,7 @@ __all__ = [
     "Trial",
     "TrialContext",
     "TrialController",
+    "core",
     "create",
     "create_trial_instance",
     "errors",
@@ -61,7 +62,7 @@ __getattr__, __dir__ = lazy_names(
         "_pipeline": "Pipeline get_pipeline",
         "_run_fn": "run_fn_from_trial",
         "_scripts.start": "Mode create create_trial_instance",
-        "_trial": "EnvContext Trial get_data_config get_download_data_dir get_experiment_config "
-        "get_hyperparameter get_hyperparameters get_trial_seed",
+        "_trial": "EnvContext Trial core get_data_config get_download_data_dir "
+        "get_experiment_config get_hyperparameter get_hyperparameters get_trial_seed",
     },
 )

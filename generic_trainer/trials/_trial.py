@@ -75,6 +75,21 @@ class TrialRun:
 EnvContext = TrialRun
 
 
+class _Core:
+    """`det.core` of Determined 0.17 and later: its `Context`, for annotations; using it fails."""
+
+    Context = Any
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"det.core.{name}: Determined's Core API is not covered, but trial classes of 0.12 and "
+            "0.13 are, and later ones as far as they are alike. A loop of your own is a run_fn."
+        )
+
+
+core = _Core()
+
+
 class HorovodContext(NamedTuple):
     """How the slots of a trial add up gradients; a step is always that of one batch.
 
