@@ -73,6 +73,7 @@ def _run_fn_of(trainer_fn: Callable[..., Any]) -> Callable[[Any], None]:
                 _EVAL_RECEIVER,
             )
 
+    run_fn.user_function = _NAME  # type: ignore[attr-defined]  # for messages
     return run_fn
 
 
@@ -84,7 +85,11 @@ class _TrainerFnArgs:
 
     def __init__(self, fn_args: Any) -> None:
         self._fn_args = fn_args
-        self._changed: dict[str, Any] = {"warm_start_from": fn_args.base_model}
+        custom_config = fn_args.custom_config or {}
+        self._changed: dict[str, Any] = {
+            name: custom_config[name] for name in custom_config if not hasattr(fn_args, name)
+        }
+        self._changed["warm_start_from"] = fn_args.base_model
         # Checkpoints and event files go into the estimator's folder, and have no place in a model.
         for name in ("serving_model_dir", "eval_model_dir"):
             folder = os.path.basename(getattr(fn_args, name))
@@ -93,12 +98,7 @@ class _TrainerFnArgs:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        if name in self._changed:
-            return self._changed[name]
-        custom_config = self._fn_args.custom_config or {}
-        if name in custom_config and not hasattr(self._fn_args, name):
-            return custom_config[name]
-        return getattr(self._fn_args, name)
+        return self._changed[name] if name in self._changed else getattr(self._fn_args, name)
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)

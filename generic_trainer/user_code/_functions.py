@@ -23,7 +23,8 @@ def call_user_function(function: Callable[..., Any], fn_args: Any, code: UserCod
     3. Errors of this package, which state a remedy already, and `KeyboardInterrupt` pass.
 
     Args:
-        function: the function from `user_function`.
+        function: the function from `user_function`. Its attribute `user_function`, if there is one,
+            is the name of the user's function that it calls.
         fn_args: its one argument.
         code: the code of the function, to distinguish its frames from those of libraries.
 
@@ -35,9 +36,9 @@ def call_user_function(function: Callable[..., Any], fn_args: Any, code: UserCod
     except GenericTrainerError:
         raise
     except (Exception, SystemExit) as error:
-        raise TrainingError(
-            f"{code.function} of module {code.module!r} failed.\n{quote_error(error, code)}"
-        ) from error
+        name = getattr(function, "user_function", code.function)
+        message = f"{name} of module {code.module!r} failed.\n{quote_error(error, code)}"
+        raise TrainingError(message) from error
 
 
 def checked_function(module: ModuleType, name: str, *arguments: str) -> Callable[..., Any]:

@@ -185,6 +185,7 @@ def test_an_error_in_the_model_fn_quotes_its_line(tmp_path: Path) -> None:
         run(tmp_path, "def model_fn(features, labels, mode):\n    return features['z']\n")
     assert f'File "{tmp_path}/line.py", line' in str(error.value)
     assert "return features['z']" in str(error.value)
+    assert str(error.value).startswith("trainer_fn of module 'line' failed.")
 
 
 def test_run_fn_comes_before_trainer_fn(tmp_path: Path) -> None:
