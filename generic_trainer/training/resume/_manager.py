@@ -1,10 +1,10 @@
 """A directory of checkpoints, each of which is complete or does not exist.
 
-A checkpoint is complete if it has a manifest, the list of its files with their checksums, and with
-a checksum of the list itself::
+A checkpoint is complete if it has a manifest, the list of its files with their checksums. Below the
+list is a checksum of the list itself::
 
-    {"step": 1000, "metadata": {...}, "files": {"objects.index": "SHA-256 in hex", ...},
-     "checksum": "SHA-256 in hex"}
+    {"name": "step-1000.0", "step": 1000, "metadata": {...}, "files": {"objects.index": "6b51…"}}
+    e3b0…
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import IO, Any
 
 from generic_trainer._core.files import (
+    copy_tree,
+    delete_tree,
     files_below,
     gfile,
     is_remote,
@@ -37,8 +39,7 @@ from generic_trainer.errors import ConfigurationError, TrainingError
 _NAME = re.compile(r"step-(\d+)\.(\d+)$")
 _UNFINISHED = ".unfinished-"
 _OBJECTS = "objects"
-_MANIFEST_FILE = "manifest.json"
-_CHECKSUM = "checksum"
+_MANIFEST_FILE = "manifest"
 
 _logger = logging.getLogger(__name__)
 
@@ -122,7 +123,7 @@ class CheckpointManager:
                 _logger.info("No lock for %s, whose file system has none", self.directory)
             for name in gfile().listdir(self.directory):
                 if name.startswith(_UNFINISHED):
-                    _delete(os.path.join(self.directory, name))
+                    delete_tree(os.path.join(self.directory, name))
 
     def close(self) -> None:
         """Waits for pending writes and releases the lock; may be called twice."""
@@ -274,39 +275,30 @@ class CheckpointManager:
 
     def _write(self, saved: SavedCheckpoint, write: Callable[[str], Any]) -> None:
         """Writes the files under another name, or for an object store into a local folder first."""
+        import tensorflow as tf
+
         start_s, name = time.thread_time(), os.path.basename(saved.path)
-        with self._errors_of(saved.step), contextlib.ExitStack() as stack:
-            if is_remote(self.directory):
-                path = stack.enter_context(ScratchFolder("checkpoint-"))
-            else:
-                path = os.path.join(self.directory, _UNFINISHED + name)
-            try:
+        part = os.path.join(self.directory, _UNFINISHED + name)
+        try:
+            is_local = not is_remote(part)
+            with contextlib.nullcontext(part) if is_local else ScratchFolder("checkpoint-") as path:
                 gfile().makedirs(path)
                 write(path)
                 _publish(path, saved)
-            except BaseException:
-                # Room is what a full disk needs most.
-                for each in {path, saved.path}:
-                    if gfile().exists(each):
-                        gfile().rmtree(each)
+        except BaseException as error:
+            for each in (part, saved.path):  # room is what a full disk needs most
+                delete_tree(each)
+            if not isinstance(error, (OSError, tf.errors.OpError)):
                 raise
-        note(checkpoint=saved.step)
-        self._prune(keep=name)
-        self.processor_s = time.thread_time() - start_s
-
-    @contextlib.contextmanager
-    def _errors_of(self, step: int) -> Iterator[None]:
-        import tensorflow as tf
-
-        try:
-            yield
-        except (OSError, tf.errors.OpError) as error:
             names = self._names()
             left = f"{names[-1]} is still there." if names else "No earlier one exists."
             raise TrainingError(
-                f"The checkpoint of step {step} could not be written into {self.directory}: "
+                f"The checkpoint of step {saved.step} could not be written into {self.directory}: "
                 f"{error}. {left} Make room there, or keep fewer checkpoints."
             ) from error
+        note(checkpoint=saved.step)
+        self._prune(keep=name)
+        self.processor_s = time.thread_time() - start_s
 
     def _names(self) -> list[str]:
         """Returns the checkpoints' names, oldest first."""
@@ -321,11 +313,7 @@ class CheckpointManager:
         kept = {keep, *self._good(names)[-self._max_to_keep :]}
         for name in names:
             if name not in kept:
-                _delete(os.path.join(self.directory, name))
-
-
-def _delete(path: str) -> None:
-    gfile().rmtree(path) if gfile().isdir(path) else gfile().remove(path)
+                delete_tree(os.path.join(self.directory, name))
 
 
 def _step_and_attempt(name: str) -> tuple[int, int]:
@@ -339,34 +327,21 @@ def _publish(path: str, saved: SavedCheckpoint) -> None:
     for name in files_below(path):
         _sync(os.path.join(path, name))
         files[name] = sha256_of_file(os.path.join(path, name))
-    manifest = {"step": saved.step, "metadata": saved.metadata, "files": files}
-    manifest = json.loads(_text(manifest))  # as its reader has it: keys are strings, and so sorted
-    manifest[_CHECKSUM] = _checksum(manifest)
-    if not is_remote(saved.path):
-        _write_manifest(path, manifest)
-        os.rename(path, saved.path)
-        _sync(os.path.dirname(saved.path))
+    name = os.path.basename(saved.path)
+    manifest = {"name": name, "step": saved.step, "metadata": saved.metadata, "files": files}
+    text = json.dumps(manifest)
+    write_whole(os.path.join(path, _MANIFEST_FILE), f"{text}\n{_checksum(text.encode())}")
+    if is_remote(saved.path):
+        copy_tree(path, saved.path, last=_MANIFEST_FILE)
         return
-    for name in files:
-        target = os.path.join(saved.path, name)
-        gfile().makedirs(os.path.dirname(target))
-        gfile().copy(os.path.join(path, name), target, overwrite=True)
-    _write_manifest(saved.path, manifest)
-
-
-def _write_manifest(directory: str, manifest: Mapping[str, Any]) -> None:
-    path = os.path.join(directory, _MANIFEST_FILE)
-    write_whole(path, _text(manifest))
+    _sync(os.path.join(path, _MANIFEST_FILE))
     _sync(path)
-    _sync(directory)
+    os.rename(path, saved.path)
+    _sync(os.path.dirname(saved.path))
 
 
-def _text(manifest: Mapping[str, Any]) -> str:
-    return json.dumps(manifest, indent=1, sort_keys=True)
-
-
-def _checksum(manifest: Mapping[str, Any]) -> str:
-    return hashlib.sha256(_text(manifest).encode()).hexdigest()
+def _checksum(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
 
 
 def _checked(directory: str) -> SavedCheckpoint:
@@ -382,7 +357,12 @@ def _checked(directory: str) -> SavedCheckpoint:
         raise ValueError(f"it has no {_MANIFEST_FILE}, so it was never finished")
     name = _MANIFEST_FILE
     try:
-        manifest = _checked_manifest(read_whole(path), os.path.basename(directory))
+        text, _, checksum = read_whole(path).partition(b"\n")
+        if checksum != _checksum(text).encode():
+            raise ValueError(f"its {name} is damaged: the checksum differs")
+        manifest = json.loads(text)
+        if manifest["name"] != os.path.basename(directory):
+            raise ValueError(f"its {name} is that of {manifest['name']}")
         for name, expected in manifest["files"].items():
             path = os.path.join(directory, name)
             if not gfile().exists(path):
@@ -394,28 +374,8 @@ def _checked(directory: str) -> SavedCheckpoint:
     return SavedCheckpoint(manifest["step"], directory, manifest["metadata"])
 
 
-def _checked_manifest(content: bytes, name: str) -> dict[str, Any]:
-    """Returns the manifest of the checkpoint of a name.
-
-    Raises:
-        ValueError: it is damaged, or belongs to another checkpoint.
-    """
-    try:
-        manifest = json.loads(content)
-        is_as_written = content == _text(manifest).encode()
-        if manifest.pop(_CHECKSUM) != _checksum(manifest) or not is_as_written:
-            raise ValueError("its own checksum differs")
-        if manifest["step"] != _step_and_attempt(name)[0]:
-            raise ValueError(f"it is that of step {manifest['step']}")
-    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise ValueError(f"its {_MANIFEST_FILE} is damaged ({error})") from error
-    return dict(manifest)
-
-
 def _sync(path: str) -> None:
-    """Waits until a local file or directory is on the disk; an object store does so by itself."""
-    if is_remote(path):
-        return
+    """Waits until a local file or directory is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

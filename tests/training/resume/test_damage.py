@@ -82,12 +82,13 @@ def replace_by_a_folder(path: Path, dice: random.Random) -> None:
 
 def change_the_manifest(path: Path, dice: random.Random) -> None:
     """Changes a value as somebody would who edits the file."""
-    path = path.with_name("manifest.json")
-    manifest = json.loads(path.read_text(encoding="utf-8"))
+    path = path.with_name("manifest")
+    text, checksum = path.read_text(encoding="utf-8").split("\n")
+    manifest = json.loads(text)
     place = dice.choice([manifest, manifest["metadata"], manifest["files"]])
     key = dice.choice(sorted(place))
     place[key] = dice.choice([None, 7, "x", [], {}, [1], {"steps": 1}])
-    path.write_text(json.dumps(manifest, indent=1, sort_keys=True), encoding="utf-8")
+    path.write_text(f"{json.dumps(manifest)}\n{checksum}", encoding="utf-8")
 
 
 DAMAGES: list[Callable[[Path, random.Random], None]] = [

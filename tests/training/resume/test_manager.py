@@ -57,8 +57,8 @@ def test_the_latest_checkpoint_is_that_of_the_highest_step_that_was_saved_last(
     [
         ("state.txt", "TWO", "was altered"),
         ("state.txt", None, "state.txt is missing"),
-        ("manifest.json", None, "was never finished"),
-        ("manifest.json", "{", "manifest.json is damaged"),
+        ("manifest", None, "was never finished"),
+        ("manifest", "{", "manifest is damaged"),
     ],
 )
 def test_a_damaged_checkpoint_is_skipped_with_a_warning(
@@ -250,9 +250,9 @@ def test_a_remote_directory_needs_no_rename_and_no_lock(tmp_path: Path) -> None:
     manager = CheckpointManager(root)
     manager.save_objects(1, {"weights": tf.Variable([1.0])})
     saved = manager.save_objects(2, {"weights": tf.Variable([2.0])})
-    manifest = json.loads(tf.io.gfile.GFile(saved.path + "/manifest.json").read())
+    manifest = json.loads(tf.io.gfile.GFile(saved.path + "/manifest").readline())
     assert manifest["step"] == 2
-    tf.io.gfile.remove(saved.path + "/manifest.json")  # as if killed before it was there
+    tf.io.gfile.remove(saved.path + "/manifest")  # as if killed before it was there
     weights = tf.Variable([0.0])
     restored = manager.restore_objects({"weights": weights})
     assert restored is not None
