@@ -1,7 +1,7 @@
 """Files of values that were taken before and are written beside training.
 
-To take the values of variables copies nothing, and is one call for all of them: TensorFlow copies
-a variable that changes while its value is in use.
+To take the values of variables copies nothing: TensorFlow copies a variable that changes while its
+value is in use.
 """
 
 from __future__ import annotations
@@ -37,32 +37,13 @@ class TakenVariables:
         self._tables = [*tables.values()]
         ends = [f"{name}/{end}" for name in tables for end in ("keys", "values")]
         self._names = _constant([*(name for name in variables if name not in tables), *ends])
-        self._read: Callable[[], list[tf.Tensor]] = self._read_each
-        if not any(isinstance(one, tf.distribute.DistributedValues) for one in self._variables):
-            handles = [(each.handle, each.dtype) for each in self._variables]
-
-            @tf.autograph.experimental.do_not_convert
-            def read() -> list[tf.Tensor]:
-                return [
-                    tf.raw_ops.ReadVariableOp(resource=one, dtype=kind) for one, kind in handles
-                ]
-
-            self._read = tf.function(read).get_concrete_function()
 
     def take(self, name: str) -> Writer:
         """Returns a writer of the present values into files of a name."""
         tables = [tensor for table in self._tables for tensor in table.export()]
-        return functools.partial(_write, name, self._names, [*self._read(), *tables])
-
-    def _read_each(self) -> list[tf.Tensor]:
-        """Returns the values of variables of which a strategy has several."""
-        none = tf.VariableAggregation.NONE
-        return [
-            (
-                each.values[0] if _is_on_read(each) and each.aggregation == none else each
-            ).read_value()
-            for each in self._variables
-        ]
+        return functools.partial(
+            _write, name, self._names, [*map(_value, self._variables), *tables]
+        )
 
 
 def in_turn(*writers: Writer) -> Writer:
@@ -142,9 +123,15 @@ def is_table(part: Any) -> bool:
     return isinstance(part, kinds)
 
 
-def _is_on_read(variable: Any) -> bool:
-    is_distributed = isinstance(variable, tf.distribute.DistributedValues)
-    return is_distributed and variable.synchronization == tf.VariableSynchronization.ON_READ
+def _value(variable: Any) -> tf.Tensor:
+    """Returns the value of a variable; that of the first replica if they have none in common."""
+    if (
+        isinstance(variable, tf.distribute.DistributedValues)
+        and variable.synchronization == tf.VariableSynchronization.ON_READ
+        and variable.aggregation == tf.VariableAggregation.NONE
+    ):
+        variable = variable.values[0]
+    return variable.read_value()
 
 
 def _constant(texts: Any) -> tf.Tensor:
