@@ -2,7 +2,7 @@
 
 `fit` of Keras 2 and Keras 3 gets an additional callback; in custom loops, the iterators of datasets
 count their batches. Both store their position in memory. Once a second a thread writes it into the
-run's progress, with the CPU, GPU and memory usage of the process. That costs less than a
+run's progress, with the CPU, GPU and memory usage of the process. That costs about a
 microsecond a step.
 """
 
@@ -102,13 +102,12 @@ class _Watch:
     def step_ends(self, line: Mapping[str, Any], logs: Any) -> None:
         """Stores the position of a `fit`, with its metrics."""
         self.is_due = False
-        with self._lock:
-            self._pending = {**self._pending, **line, "metrics": _numbers(logs)}
+        self.store(**line, metrics=_numbers(logs))
 
-    def phase_begins(self, phase: str) -> None:
-        """Stores the phase, which is written if it lasts until the next sample."""
+    def store(self, **line: Any) -> None:
+        """Stores fields, such as the phase, which the next sample writes."""
         with self._lock:
-            self._pending = {**self._pending, "phase": phase}
+            self._pending = {**self._pending, **line}
 
     def epoch_ends(self, line: Mapping[str, Any], logs: Any) -> None:
         """Stores the metrics of an epoch and writes them, unless the last such line is recent."""
@@ -280,10 +279,10 @@ def _fit_callback(package: ModuleType, watch: _Watch, batch_size: int | None) ->
                 watch.step_ends(self._line(), logs)
 
         def on_test_begin(self, logs: Any = None) -> None:
-            watch.phase_begins("validating")
+            watch.store(phase="validating")
 
         def on_test_end(self, logs: Any = None) -> None:
-            watch.phase_begins("training")
+            watch.store(phase="training")
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             if self._done == self._first:  # a user's CallbackList may only call epoch methods
@@ -308,20 +307,15 @@ def _watched_iterators(watch: _Watch) -> Iterator[None]:
     # The class comes from its module. Creating an iterator to get it would initialize TensorFlow,
     # and workers could no longer be connected.
     kind = internals.TF_OWNED_ITERATOR.get()
-    original: Callable[[Any], Any] = kind.__next__
-    now = time.perf_counter
 
-    def following(self: Any) -> Any:
+    def following(original: Callable[[Any], Any], iterator: Any) -> Any:
         if watch.has_fitted:
-            return original(self)
-        start_s = now()
-        batch = original(self)
-        watch.wait_s += now() - start_s
+            return original(iterator)
+        start_s = time.perf_counter()
+        batch = original(iterator)
+        watch.wait_s += time.perf_counter() - start_s
         watch.batches += 1
         return batch
 
-    kind.__next__ = following
-    try:
+    with internals.replaced_method(kind, "__next__", following):
         yield
-    finally:
-        kind.__next__ = original
