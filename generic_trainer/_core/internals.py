@@ -63,7 +63,6 @@ KERAS_2_TAKES_TENSOR_LOGS    tf_keras:callbacks.Callback._supports_tf_logs      
 
 KERAS_3_BUILD                keras:Model._maybe_symbolic_build                           building models on several workers without consuming a batch
 KERAS_3_GLOBAL_ATTRIBUTE     keras.src.backend.common.global_state:get_global_attribute  resuming with the random state of the previous run
-KERAS_3_LOOKUP_LAYER         keras:layers.TextVectorization._lookup_layer                comparing vocabularies of layers between workers
 KERAS_3_RESULTS              keras:Model._get_metrics_result_or_logs                     metrics over the data of all workers
 KERAS_3_SEEDS                keras.src.random.seed_generator:global_seed_generator       resuming with the random state of the previous run
 KERAS_3_SET_MONITOR_OP       keras:callbacks.EarlyStopping._set_monitor_op               callbacks that keep the best value of the run they resume

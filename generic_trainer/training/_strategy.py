@@ -15,7 +15,7 @@ from generic_trainer._core.cluster import has_parameter_servers, is_one_of_sever
 from generic_trainer._core.keras import is_keras_3, keras_version
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training._hooks import hooked_fits
-from generic_trainer.training.distributed import agreeing_callback, make_strategy, runtime
+from generic_trainer.training.distributed import agree_to_fit, make_strategy, runtime
 from generic_trainer.user_code import loaded_modules
 
 _logger = logging.getLogger(__name__)
@@ -95,8 +95,16 @@ def _checked_fit(keras: ModuleType, arguments: dict[str, Any]) -> Iterator[Any]:
         yield None
         return
     if keras.__name__ == "keras":
-        raise _refusal(keras_version(keras))
-    yield agreeing_callback(keras, runtime())
+        raise ConfigurationError(
+            f"Keras {keras_version(keras)} cannot train under MultiWorkerMirroredStrategy: its fit "
+            "would fail. Write strategy = training.get_strategy(), from generic_trainer import "
+            "training, instead of tf.distribute.MultiWorkerMirroredStrategy() in run_fn; that "
+            "trains Keras 3 on several workers."
+        )
+    agreement: Any = keras.callbacks.LambdaCallback(
+        on_train_begin=lambda logs: agree_to_fit(runtime(), agreement.model, agreement.params)
+    )
+    yield agreement
 
 
 def _alone(make: Callable[..., None], strategy: Any, *args: Any, **kwargs: Any) -> None:
@@ -147,12 +155,3 @@ def _parameter_servers() -> tf.distribute.Strategy:
         )
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     return tf.distribute.experimental.ParameterServerStrategy(resolver)
-
-
-def _refusal(version: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"Keras {version} cannot train under MultiWorkerMirroredStrategy: its fit would fail. "
-        "Write strategy = training.get_strategy(), from generic_trainer import training, instead "
-        "of tf.distribute.MultiWorkerMirroredStrategy() in run_fn; that trains Keras 3 on several "
-        "workers."
-    )

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from generic_trainer._core import internals
+from generic_trainer.training._walk import walk
 from generic_trainer.training.distributed._runtime import Runtime
 from generic_trainer.training.distributed._strategy import different_models
 
@@ -32,32 +31,6 @@ def agree_to_fit(connected: Runtime, model: Any, params: Mapping[str, Any] | Non
         ConfigurationError: models, numbers of batches or numbers of epochs differ.
     """
     connected.agree(_AT, _described(model, params or {}), different_models)
-
-
-def agreeing_callback(keras: ModuleType, connected: Runtime) -> Any:
-    """Returns a callback of the given Keras that calls `agree_to_fit` when `fit` begins."""
-
-    class Agreement(keras.callbacks.Callback):  # type: ignore[name-defined, misc]
-        """Stops all workers unless they train the same model on as many batches."""
-
-        def on_train_begin(self, logs: Any = None) -> None:
-            agree_to_fit(connected, self.model, self.params)
-
-    return Agreement()
-
-
-def layers_of(model: Any) -> list[Any]:
-    """Returns the layers of a model, including layers nested inside other layers."""
-    lookup = internals.KERAS_3_LOOKUP_LAYER.name
-    found: dict[int, Any] = {}
-    waiting = list(getattr(model, "layers", ()))
-    while waiting:
-        layer = waiting.pop(0)
-        if id(layer) not in found:
-            found[id(layer)] = layer
-            inner = [*getattr(layer, "layers", ()), getattr(layer, lookup, None)]
-            waiting += [each for each in inner if each is not None]
-    return list(found.values())
 
 
 def _described(model: Any, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,12 +64,12 @@ def _dtype(weight: Any) -> str:
 
 def _vocabularies(model: Any) -> Iterator[tuple[str, str]]:
     """Yields the name of each lookup layer, with the number of its entries and their digest."""
-    for number, layer in enumerate(layers_of(model)):
-        table = getattr(layer, "lookup_table", None)
-        if table is None or not hasattr(table, "export"):
+    layers = [part for _, part in walk(model) if hasattr(part, "lookup_table")]
+    for number, layer in enumerate(layers):
+        if not hasattr(layer.lookup_table, "export"):
             continue
-        keys, values = (np.asarray(each) for each in table.export())
+        keys, values = (np.asarray(each) for each in layer.lookup_table.export())
         order = np.argsort(values, kind="stable")
         text = repr((keys[order].tolist(), values[order].tolist()))
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-        yield f"vocabulary of layer {number}, {layer.name}", f"{len(keys)} entries ({digest})"
+        yield f"vocabulary {number}, of {layer.name}", f"{len(keys)} entries ({digest})"

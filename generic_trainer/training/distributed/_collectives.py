@@ -262,14 +262,8 @@ def _all_reduced(connected: Runtime, tensors: Sequence[tf.Tensor]) -> list[tf.Te
     if len(sent) == 1 and sent[0].shape.rank:
         return [reduced_sum(connected, sent[0])]
     flat = reduced_sum(connected, tf.concat([tf.reshape(each, [-1]) for each in sent], 0))
-    sizes = [each.shape.num_elements() for each in sent]
-    if None in sizes:
-        sizes = [tf.size(each) for each in sent]
-    parts = tf.split(flat, sizes, num=len(sent))
-    return [
-        tf.reshape(part, each.shape if each.shape.is_fully_defined() else tf.shape(each))
-        for part, each in zip(parts, sent, strict=True)
-    ]
+    parts = tf.split(flat, [tf.size(each) for each in sent], num=len(sent))
+    return [tf.reshape(part, tf.shape(each)) for part, each in zip(parts, sent, strict=True)]
 
 
 # ---- rows, whose number differs between workers --------------------------------------------------

@@ -23,7 +23,7 @@ from generic_trainer.training.distributed._collectives import (
 )
 from generic_trainer.training.distributed._ops import has_collectives
 from generic_trainer.training.distributed._runtime import eager_mode, runtime
-from generic_trainer.training.distributed._strategy import different_models
+from generic_trainer.training.distributed._strategy import agree_on_variables
 
 _logger = logging.getLogger(__name__)
 
@@ -144,11 +144,7 @@ def start_session_alike(session: Any) -> None:
         return
     with session.graph.as_default():
         variables = [*filter(_is_number, _tf1.global_variables())]
-    described = {
-        f"variable {number}": f"{each.op.name} {each.dtype.name} {each.shape}"
-        for number, each in enumerate(variables)
-    }
-    connected.agree("about to start", described, different_models)
+    agree_on_variables(connected, variables)
     _set(session, variables, broadcast)
 
 

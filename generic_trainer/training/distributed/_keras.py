@@ -22,10 +22,10 @@ from generic_trainer._core import internals
 from generic_trainer._core.keras import keras_3_package
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training._hooks import one_more_callback
-from generic_trainer.training.distributed._agreement import agree_to_fit, layers_of
+from generic_trainer.training._walk import walk
+from generic_trainer.training.distributed._agreement import agree_to_fit
 from generic_trainer.training.distributed._collectives import (
     all_reduce,
-    broadcast,
     weighted_means,
 )
 from generic_trainer.training.distributed._runtime import (
@@ -41,8 +41,12 @@ from generic_trainer.training.distributed._shares import (
 )
 from generic_trainer.training.distributed._strategy import (
     DataParallelStrategy,
+    copy_from_worker_0,
     was_made_trainable,
 )
+
+# The replaced methods of Keras, which act on models of `_Strategy` alone: for the life of a worker.
+_replaced = contextlib.ExitStack()
 
 
 @functools.cache
@@ -84,13 +88,12 @@ class _Strategy(DataParallelStrategy):
             return super().run(fn, args, kwargs, options)
         rows = number_of_rows(args)
         args = at_least_a_row(args, rows)
-        before = self.step, self.rows
-        self.step, self.rows = _Step(model, rows), rows
-        try:
-            with _metrics_of_rows(model, rows), _compiled(model):
-                return super().run(fn, args, kwargs, options)
-        finally:
-            self.step, self.rows = before
+        # Keras's own `jit_compile` would include the sums over workers; see `uncompiled`.
+        xla: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        if model.jit_compile:
+            xla = tf.xla.experimental.jit_scope()
+        with self.setting(step=_Step(model, rows), rows=rows), _metrics_of_rows(model, rows), xla:
+            return super().run(fn, args, kwargs, options)
 
 
 class _Step:
@@ -127,17 +130,6 @@ class _Step:
         return means[: len(gradients)]
 
 
-def _compiled(model: Any) -> contextlib.AbstractContextManager[None]:
-    """Makes XLA compile the operations of a traced step, except sums over workers.
-
-    Keras's own `jit_compile` would include them; see `uncompiled`.
-    """
-    if not model.jit_compile:
-        return contextlib.nullcontext()
-    scope: contextlib.AbstractContextManager[None] = tf.xla.experimental.jit_scope()
-    return scope
-
-
 @contextlib.contextmanager
 def _metrics_of_rows(model: Any, rows: Any) -> Iterator[None]:
     """Restores the metrics after a step without rows, which ran on a row of zeros instead."""
@@ -159,31 +151,23 @@ def _metrics_of_rows(model: Any, rows: Any) -> Iterator[None]:
 # ---- metrics -------------------------------------------------------------------------------------
 
 
-def collect_metrics(model: Any) -> None:
+def keep_metrics_in_worker_0(model: Any, *, are_sums: bool) -> None:
     """Sets the metrics of worker 0 to the sums over all workers, and those of the others to zero.
 
-    A checkpoint stores the state of worker 0 only, so this is called before each one. The sums over
-    all workers remain correct.
+    A checkpoint stores the state of worker 0 only, so this is called before each one; and after one
+    was restored, because keeping its sums in each worker would count them repeatedly.
+
+    Args:
+        model: a model of any strategy; only those of several workers have other metrics then.
+        are_sums: whether all workers have the sums already, out of a checkpoint.
     """
-    if isinstance(model.distribute_strategy, _Strategy):
-        variables = _metrics_variables(model)
-        totals = all_reduce([variable.read_value() for variable in variables])
-        _keep_in_worker_0(model, totals)
-
-
-def keep_metrics_in_worker_0(model: Any) -> None:
-    """Sets the metrics of all workers except worker 0 to zero, after a checkpoint was restored.
-
-    The checkpoint contains sums over all workers; keeping them in each would count them repeatedly.
-    """
-    if isinstance(model.distribute_strategy, _Strategy):
-        _keep_in_worker_0(model, [each.read_value() for each in _metrics_variables(model)])
-
-
-def _keep_in_worker_0(model: Any, values: list[Any]) -> None:
-    is_kept = model.distribute_strategy.connected.rank == 0
-    for variable, value in zip(_metrics_variables(model), values, strict=True):
-        variable.assign(value if is_kept else tf.zeros_like(value))
+    strategy = model.distribute_strategy
+    if not isinstance(strategy, _Strategy):
+        return
+    variables = _metrics_variables(model)
+    values = [variable.read_value() for variable in variables]
+    for variable, value in zip(variables, values if are_sums else all_reduce(values), strict=True):
+        variable.assign(value if strategy.connected.rank == 0 else tf.zeros_like(value))
 
 
 def _metrics_variables(model: Any) -> list[tf.Variable]:
@@ -196,17 +180,17 @@ def _mean_logs(connected: Runtime, logs: Mapping[str, Any]) -> dict[str, Any]:
 
     Callbacks such as EarlyStopping read the logs, so all workers take the same decisions.
     """
-    numbers = {name: float(value) for name, value in logs.items() if _is_scalar(value)}
+    numbers = {
+        name: float(value)
+        for name, value in logs.items()
+        if isinstance(value, (int, float)) or getattr(value, "shape", None) == ()
+    }
     of_all = connected.exchange("at the end of an epoch", numbers)
     means = {
         name: sum(each.get(name, number) for each in of_all) / len(of_all)
         for name, number in numbers.items()
     }
     return {**logs, **means}
-
-
-def _is_scalar(value: Any) -> bool:
-    return isinstance(value, (int, float)) or getattr(value, "shape", None) == ()
 
 
 # ---- methods of Keras's classes ------------------------------------------------------------------
@@ -227,32 +211,34 @@ def _extend(keras: ModuleType) -> None:
         (keras.metrics.Metric, "add_variable", _add_variable),
         (keras.losses.Loss, "__call__", _loss),
     ):
-        setattr(owner, name, _around(getattr(owner, name), around))
+        around = tf.autograph.experimental.do_not_convert(functools.partial(_around, around))
+        _replaced.enter_context(internals.replaced_method(owner, name, around))
 
 
-def _around(original: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    @tf.autograph.experimental.do_not_convert
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # A model has the strategy in which it was created; for other objects, the current one.
-        strategy = getattr(self, "distribute_strategy", None) or tf.distribute.get_strategy()
-        if not isinstance(strategy, _Strategy):
-            return original(self, *args, **kwargs)
-        bound = inspect.signature(original).bind(self, *args, **kwargs)
-        return around(strategy, functools.partial(_call, original), bound)
-
-    return method
-
-
-def _call(original: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
-    return original(*bound.args, **bound.kwargs)
+def _around(
+    around: Callable[..., Any], original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any
+) -> Any:
+    # A model has the strategy in which it was created; for other objects, the current one.
+    strategy = getattr(self, "distribute_strategy", None) or tf.distribute.get_strategy()
+    if not isinstance(strategy, _Strategy):
+        return original(self, *args, **kwargs)
+    bound = inspect.signature(original).bind(self, *args, **kwargs)
+    return around(strategy, lambda bound: original(*bound.args, **bound.kwargs), bound)
 
 
 def _fit(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
-    keras = keras_3_package()
+    keras: Any = keras_3_package()
     for name in ("x", "validation_data"):
         bound.arguments[name] = without_length(bound.arguments.get(name))
-    start = _start_callback(keras, strategy.connected)
+
+    def begin(logs: Any) -> None:
+        agree_to_fit(strategy.connected, start.model, start.params)
+        _start_from_worker_0(start.model)
+
+    def end(logs: Any) -> None:
+        strategy.connected.exchange("at the end of fit", None)
+
+    start = keras.callbacks.LambdaCallback(on_train_begin=begin, on_train_end=end)
     with one_more_callback(keras, bound.arguments, start), explained_failures():
         return original(bound)
 
@@ -261,12 +247,12 @@ def _evaluate(strategy: _Strategy, original: Any, bound: inspect.BoundArguments)
     data = bound.arguments.get("x")
     if not (isinstance(data, tf.data.Dataset) and is_own(data)):
         return original(bound)
-    with strategy.whole_batches():  # the dataset has only this worker's data already
+    with strategy.setting(is_whole=True):  # the dataset has only this worker's data already
         return original(bound)
 
 
 def _predict(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
-    with strategy.whole_batches():  # each worker gets all predictions
+    with strategy.setting(is_whole=True):  # each worker gets all predictions
         return original(bound)
 
 
@@ -314,7 +300,7 @@ def _apply(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) ->
     bound.arguments["grads"] = (
         all_reduce(gradients) if strategy.step is None else strategy.step.means(gradients)
     )
-    with strategy.averaged_gradients():
+    with strategy.setting(gradients_are_averaged=True):
         return original(bound)
 
 
@@ -334,31 +320,11 @@ def _add_variable(strategy: _Strategy, original: Any, bound: inspect.BoundArgume
     return original(bound)
 
 
-# ---- the start of a fit --------------------------------------------------------------------------
-
-
-def _start_callback(keras: Any, connected: Runtime) -> Any:
-    class Start(keras.callbacks.Callback):  # type: ignore[name-defined, misc]
-        """Makes all workers train the same model from the same values of its variables."""
-
-        def on_train_begin(self, logs: Any = None) -> None:
-            agree_to_fit(connected, self.model, self.params)
-            # Each worker may have initialized or loaded other values.
-            _start_from_worker_0(self.model)
-
-        def on_train_end(self, logs: Any = None) -> None:
-            connected.exchange("at the end of fit", None)
-
-    return Start()
-
-
 def _start_from_worker_0(model: Any) -> None:
+    """Copies the variables of worker 0; each may have initialized or loaded other values."""
     optimizer = getattr(model, "optimizer", None)
-    made = [each.value for each in (*model.variables, *getattr(optimizer, "variables", ()))]
-    variables = [each for each in made if each.dtype != tf.string]
-    values = broadcast([variable.read_value() for variable in variables])
-    for variable, value in zip(variables, values, strict=True):
-        variable.assign(value)
-    for layer in layers_of(model):
+    variables = [each.value for each in (*model.variables, *getattr(optimizer, "variables", ()))]
+    copy_from_worker_0([each for each in variables if each.dtype != tf.string])
+    for _, layer in walk(model):
         if hasattr(layer, "adapt_mean") and layer.built:
             layer.finalize_state()  # a Normalization layer computes with values derived from these

@@ -48,12 +48,9 @@ def reduced_sum(connected: Runtime, tensor: tf.Tensor) -> tf.Tensor:
         connected: the connection with the other workers.
         tensor: of a type that `sent_type` returns, and the same shape on all workers.
     """
-    if _is_for_a_session():
-        called = functools.partial(reduced_sum, connected)
-        return tf.ensure_shape(_called_in_session(called, [tensor]), tensor.shape)
     what = f"reduce {tensor.dtype.name} {tensor.shape}"
-    op = tf.raw_ops.CollectiveReduceV2
-    return _collective(connected, tensor, what, op, merge_op="Add", final_op="Id")
+    op = functools.partial(tf.raw_ops.CollectiveReduceV2, merge_op="Add", final_op="Id")
+    return tf.ensure_shape(_collective(connected, tensor, what, op), tensor.shape)
 
 
 def gathered_rows(connected: Runtime, tensor: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
@@ -64,12 +61,8 @@ def gathered_rows(connected: Runtime, tensor: tf.Tensor, length: tf.Tensor) -> t
         tensor: [length, ...], of a type that `sent_type` returns.
         length: integer [], the same on all workers.
     """
-    if _is_for_a_session():
-        called = functools.partial(gathered_rows, connected)
-        gathered = _called_in_session(called, [tensor, length])
-        return tf.ensure_shape(gathered, [None, *tensor.shape[1:]])
     what = f"gather {tensor.dtype.name} {tensor.shape[1:]}"
-    gathered = _collective(connected, tensor, what, tf.raw_ops.CollectiveGatherV2, length=length)
+    gathered = _collective(connected, tensor, what, tf.raw_ops.CollectiveGatherV2, length)
     return tf.ensure_shape(gathered, [None, *tensor.shape[1:]])
 
 
@@ -78,9 +71,7 @@ def _collective(
     tensor: tf.Tensor,
     what: str,
     op: Callable[..., tf.Tensor],
-    *,
-    length: tf.Tensor | None = None,
-    **attributes: str,
+    *length: tf.Tensor,
 ) -> tf.Tensor:
     """Creates a collective that runs after the previous one of the same graph.
 
@@ -95,8 +86,12 @@ def _collective(
         op: the TensorFlow operation.
         length: integer [], the number of rows if it differs from call to call. It changes the key,
             because TensorFlow needs a different one for each shape.
-        attributes: further attributes of `op`.
     """
+    if _is_for_a_session():
+        return _called_in_session(
+            lambda tensor, *length: _collective(connected, tensor, what, op, *length),
+            [tensor, *length],
+        )
 
     def make(place: str) -> tf.Tensor:
         key = tf.constant(zlib.crc32(f"{what} {place}".encode()) & 0x7FFFFFFF, tf.int32)
@@ -104,10 +99,9 @@ def _collective(
             input=tensor,
             group_size=connected.size,
             group_key=_GROUP_KEYS[tf.DeviceSpec.from_string(device).device_type],
-            instance_key=key if length is None else tf.bitwise.bitwise_xor(key, length),
+            instance_key=functools.reduce(tf.bitwise.bitwise_xor, length, key),
             ordering_token=[],
             communication_hint="auto",
-            **attributes,
         )
 
     device = _sends_from(connected, tensor.dtype)

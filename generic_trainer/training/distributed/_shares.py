@@ -97,19 +97,10 @@ def at_least_a_row(structure: Any, rows: Any) -> Any:
     flat = tf.nest.flatten(structure, expand_composites=False)
     numbers = [number for number, each in enumerate(flat) if tf.is_tensor(each)]
     tensors = [flat[number] for number in numbers]
-    filled = tf.cond(tf.equal(rows, 0), lambda: _with_a_row(tensors), lambda: tensors)
+    filled = tf.cond(tf.equal(rows, 0), lambda: [*map(_one_row, tensors)], lambda: tensors)
     for number, each in zip(numbers, filled, strict=True):
         flat[number] = each
     return tf.nest.pack_sequence_as(structure, flat, expand_composites=False)
-
-
-def _with_a_row(structure: Any) -> Any:
-    """Returns an empty batch with one row added, of zeros and empty strings."""
-    return tf.nest.map_structure(
-        lambda each: _one_row(each) if _has_rows(each) else each,
-        structure,
-        expand_composites=False,
-    )
 
 
 def _element(batch: Sequence[Any]) -> Any:
@@ -140,6 +131,9 @@ def _has_rows(value: Any) -> bool:
 
 
 def _one_row(value: Any) -> Any:
+    """Returns an empty tensor with a row of zeros or empty strings; a scalar as it is."""
+    if not _has_rows(value):
+        return value
     if isinstance(value, tf.SparseTensor):
         shape = tf.concat([tf.ones([1], tf.int64), value.dense_shape[1:]], 0)
         return tf.SparseTensor(value.indices, value.values, shape)

@@ -7,9 +7,8 @@ and datasets are ordinary ones, without wrappers of `tf.distribute`.
 from __future__ import annotations
 
 import contextlib
-import functools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -72,31 +71,18 @@ class DataParallelStrategy(tf.distribute.Strategy):
             if not variables:
                 return
             self.variables.clear()
-            described = {
-                f"variable {number}": f"{each.name} {each.dtype.name} {tuple(each.shape)}"
-                for number, each in enumerate(variables)
-            }
-            self.connected.agree("about to start", described, different_models)
-            values = broadcast([variable.read_value() for variable in variables])
-            for variable, value in zip(variables, values, strict=True):
-                variable.assign(value)
-
-    def whole_batches(self) -> contextlib.AbstractContextManager[None]:
-        """Makes `experimental_distribute_dataset` return its argument within the context."""
-        return self._while_true("is_whole")
-
-    def averaged_gradients(self) -> contextlib.AbstractContextManager[None]:
-        """Makes `all_reduce` of replica contexts return its argument within the context."""
-        return self._while_true("gradients_are_averaged")
+            agree_on_variables(self.connected, variables)
+            copy_from_worker_0(variables)
 
     @contextlib.contextmanager
-    def _while_true(self, name: str) -> Iterator[None]:
-        before = getattr(self, name)
-        setattr(self, name, True)
+    def setting(self, **values: Any) -> Iterator[None]:
+        """Sets attributes of this strategy within the context."""
+        before = {name: getattr(self, name) for name in values}
+        self.__dict__.update(values)
         try:
             yield
         finally:
-            setattr(self, name, before)
+            self.__dict__.update(before)
 
     def share(self, dataset: tf.data.Dataset, is_whole: bool = False) -> tf.data.Dataset:
         """Returns a dataset of this worker's rows of each batch, or of all rows if it is whole."""
@@ -165,11 +151,7 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
 
     def __init__(self, strategy: DataParallelStrategy) -> None:
         super().__init__(strategy)
-        self._strategy = weakref.ref(strategy)
-        self._connected = strategy.connected
-        self._variables = strategy.variables
-        self._share = strategy.share
-        self._make_replica = functools.partial(_Replica, strategy)
+        self._strategy, self._connected = strategy, strategy.connected
         self._device = strategy.connected.device
 
     @property
@@ -186,9 +168,7 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
         that a custom `train_step` or loss function computes. With 1 it divides none of them, so the
         gradients of each worker are always those of a mean over its rows.
         """
-        strategy = self._strategy()
-        in_step = strategy is not None and strategy.rows is not None
-        return 1 if in_step else self._connected.size
+        return self._connected.size if self._strategy.rows is None else 1
 
     @property
     def experimental_between_graph(self) -> bool:
@@ -234,7 +214,7 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
             variable = next_creator(**options)
         setattr(variable, _MADE_TRAINABLE, options.get("trainable") is not False)
         if _is_number(variable):
-            self._variables.append(weakref.ref(variable))
+            self._strategy.variables.append(weakref.ref(variable))
         if aggregation != tf.VariableAggregation.NONE:
             for name in ("assign", "assign_add", "assign_sub"):
                 setattr(variable, name, _aggregated(getattr(variable, name), aggregation))
@@ -252,19 +232,19 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
     # ---- data and steps --------------------------------------------------------------------------
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
-        return self._share(dataset)
+        return self._strategy.share(dataset)
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
         size = self._connected.size
         context = tf.distribute.InputContext(size, self._connected.rank, size)
-        return self._share(dataset_fn(context), is_whole=True)
+        return self._strategy.share(dataset_fn(context), is_whole=True)
 
     def _experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
         size = self._connected.size
         return value_fn(tf.distribute.experimental.ValueContext(self._connected.rank, size))
 
     def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
-        with tf.device(self._device), self._make_replica():
+        with tf.device(self._device), _Replica(self._strategy):
             return fn(*args, **kwargs)
 
     def _local_results(self, value: Any) -> tuple[Any]:
@@ -273,19 +253,16 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
     # ---- values of all workers -------------------------------------------------------------------
 
     def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
-        total = all_reduce(value)
-        if reduce_op != _MEAN:
-            return total
-        if isinstance(total, tf.IndexedSlices):
-            mean = total.values / tf.cast(self._connected.size, total.values.dtype)
-            return tf.IndexedSlices(mean, total.indices, total.dense_shape)
-        return total / tf.cast(self._connected.size, total.dtype)
+        return self._batch_reduce_to(reduce_op, [(value, destinations)], options)[0]
 
     def _batch_reduce_to(self, reduce_op: Any, pairs: Any, options: Any) -> list[Any]:
-        values = all_reduce([value for value, _ in pairs])  # one collective instead of many
-        if reduce_op != _MEAN:
-            return list(values)
-        return [value / tf.cast(self._connected.size, value.dtype) for value in values]
+        totals = all_reduce([value for value, _ in pairs])  # one collective instead of many
+        return [self._mean(total) if reduce_op == _MEAN else total for total in totals]
+
+    def _mean(self, total: Any) -> Any:
+        if isinstance(total, tf.IndexedSlices):
+            return tf.IndexedSlices(self._mean(total.values), total.indices, total.dense_shape)
+        return total / tf.cast(self._connected.size, total.dtype)
 
     def _gather_to_implementation(
         self, value: Any, destinations: Any, axis: Any, options: Any
@@ -294,6 +271,26 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
 
     def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:
         return tensor
+
+
+def agree_on_variables(connected: Runtime, variables: Sequence[Any]) -> None:
+    """Raises an error in all workers unless they have the same variables, in the same order.
+
+    Raises:
+        ConfigurationError: names, types or shapes differ.
+    """
+    described = {
+        f"variable {number}": f"{each.name} {each.dtype.name} {each.shape}"
+        for number, each in enumerate(variables)
+    }
+    connected.agree("about to start", described, different_models)
+
+
+def copy_from_worker_0(variables: Sequence[Any]) -> None:
+    """Sets variables to their values in worker 0."""
+    values = broadcast([variable.read_value() for variable in variables])
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
 
 
 def different_models(found: str) -> str:

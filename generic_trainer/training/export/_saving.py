@@ -13,6 +13,7 @@ import tensorflow as tf
 from generic_trainer._core import internals
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer.errors import ConfigurationError, ExportError
+from generic_trainer.training._walk import serves_training
 
 T = TypeVar("T")
 
@@ -97,14 +98,9 @@ def _below(root: Any) -> Iterator[Any]:
         node = waiting.pop()
         yield node
         for child in tf.train.TrackableView.children(node).values():
-            if id(child) not in seen and not _serves_training(child):
+            if id(child) not in seen and not serves_training(child):
                 seen.add(id(child))
                 waiting.append(child)
-
-
-def _serves_training(node: Any) -> bool:
-    is_metric = hasattr(node, "update_state") and hasattr(node, "result")
-    return is_metric or hasattr(node, "apply_gradients")
 
 
 def _unwrapped(weight: Any) -> tf.Variable:

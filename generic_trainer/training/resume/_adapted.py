@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from generic_trainer.training.resume._parts import walk
+from generic_trainer.training._walk import walk
 
 _IDF_WEIGHTS = "idf_weights"
 

@@ -22,7 +22,6 @@ from generic_trainer.errors import ConfigurationError, TrainingError, WorkerLost
 from generic_trainer.training.distributed import (
     DataParallelStrategy,
     barrier,
-    collect_metrics,
     keep_metrics_in_worker_0,
 )
 from generic_trainer.training.resume._manager import CheckpointManager, SavedCheckpoint
@@ -323,7 +322,7 @@ class Resume(tf.keras.callbacks.Callback):
         self._muting.close()
         with fitting(path):
             self._state_of_model().read(path)
-            keep_metrics_in_worker_0(self.model)
+            keep_metrics_in_worker_0(self.model, are_sums=True)
             if not position.done:
                 move_to(self._train.iterator, path, position.consumed - self._train.consumed)
             self._train.consumed = position.consumed
@@ -342,7 +341,7 @@ class Resume(tf.keras.callbacks.Callback):
         self._state_of_model()  # looked at once, which is no cost of the next
         start_s = self._clock()
         steps = self._position.steps
-        collect_metrics(self.model)
+        keep_metrics_in_worker_0(self.model, are_sums=False)
         write, metadata = self._take(), dataclasses.asdict(self._position)
         for act in (
             self._manager.wait,  # for the one before, which may have failed

@@ -18,7 +18,7 @@ from generic_trainer._core import internals
 from generic_trainer._core.cluster import is_chief
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer.errors import TrainingError
-from generic_trainer.training.resume._parts import walk
+from generic_trainer.training._walk import walk
 
 _GENERATORS = (random.Random, np.random.RandomState, np.random.Generator, tf.random.Generator)
 _LAYERS = "layer_rng_states"

@@ -106,7 +106,7 @@ def test_fit_takes_kerass_own_list_of_callbacks(two: Results) -> None:
 
 def test_different_vocabularies_are_an_error_in_all_workers(two: Results) -> None:
     for result in two:
-        found = 'worker 0 has vocabulary of layer 1, string_lookup "2 entries ('
+        found = 'worker 0 has vocabulary 0, of string_lookup "2 entries ('
         assert found in result["different vocabularies"]
 
 

@@ -1,0 +1,98 @@
+"""The parts of a model, found by following the attributes of its objects.
+
+Neither Keras lists all of them. Keras 3 leaves out optimizers other than `model.optimizer` and
+every plain `tf.Variable`; Keras 2 leaves out variables of objects that TensorFlow does not track.
+"""
+
+from __future__ import annotations
+
+import collections
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from generic_trainer._core.keras import is_keras_3
+
+_SCALARS = {type(None), bool, int, float, complex, str, bytes}
+# An object of Keras or TensorFlow that has one of these methods holds state: a layer, a metric, a
+# loss, a generator. Their other objects lead to graphs of symbolic tensors.
+_STATEFUL = ("__call__", "variables", "next", "random_uniform")
+_LIBRARIES = {"keras", "tf_keras", "tensorflow"}
+_OPAQUE = {*sys.stdlib_module_names, "numpy", "generic_trainer"}
+
+
+def walk(
+    root: Any, seen: dict[int, Any] | None = None, deferred: dict[str, Any] | None = None
+) -> Iterator[tuple[str, Any]]:
+    """Yields the parts of an object with their paths, each part once.
+
+    The shortest path comes first, so that neither the order in which attributes were set nor their
+    number changes the path of a part.
+
+    Args:
+        root: a model, for example.
+        seen: `id` → part, of those that are not visited again; gets those that are visited.
+        deferred: gets the optimizers and metrics below `root` by their paths, instead of a visit.
+    """
+    seen = {} if seen is None else seen
+    waiting = collections.deque([("", root)])
+    while waiting:
+        path, part = waiting.popleft()
+        if id(part) in seen:
+            continue
+        if deferred is not None and part is not root and serves_training(part):
+            deferred.setdefault(path, part)
+            continue
+        seen[id(part)] = part
+        if _is_keras_variable(part):
+            part = part.value
+            if id(part) in seen:
+                continue
+            seen[id(part)] = part
+        yield path, part
+        children = sorted(_children(part), key=lambda child: child[0])
+        waiting.extend((f"{path}.{name}", child) for name, child in children)
+
+
+def _children(part: Any) -> Iterator[tuple[str, Any]]:
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(part, Mapping):
+        items = part.items()
+    elif isinstance(part, (list, tuple, collections.deque)):
+        items = enumerate(part)
+    elif _is_followed(part):
+        items = list(vars(part).items())
+    for number, (name, value) in enumerate(items):
+        if type(value) not in _SCALARS:
+            # Keys of other types may be named otherwise in another process.
+            yield name if isinstance(name, str) else f"{number:06}", value
+
+
+def _is_followed(part: Any) -> bool:
+    kind = type(part)
+    if isinstance(part, (type, tf.Variable, tf.Tensor)) or not hasattr(part, "__dict__"):
+        return False
+    package = kind.__module__.partition(".")[0]
+    if package in _LIBRARIES:
+        is_optimizer = kind.__module__.startswith("tensorflow.python.training.")
+        return is_optimizer or any(hasattr(kind, name) for name in _STATEFUL)
+    return package not in _OPAQUE
+
+
+def _is_keras_variable(part: Any) -> bool:
+    """Returns whether a part is a variable of Keras 3, which has one of TensorFlow."""
+    return (
+        not isinstance(part, tf.Variable)
+        and hasattr(type(part), "value")
+        and is_keras_3(part)
+        and isinstance(part.value, tf.Variable)
+    )
+
+
+def serves_training(part: Any) -> bool:
+    """Returns whether a part is an optimizer or a metric."""
+    kind = type(part)
+    is_metric = hasattr(kind, "update_state") and hasattr(kind, "result")
+    return is_metric or hasattr(kind, "apply_gradients")
