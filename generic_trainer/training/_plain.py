@@ -32,7 +32,7 @@ class _Pickler(pickle.Pickler):
         self._code = code
 
     def reducer_override(self, value: Any) -> Any:
-        kind = value if isinstance(value, type) else type(value)
+        kind = value if hasattr(value, "__qualname__") else type(value)  # a function or a class
         if kind.__module__.partition(".")[0] in _PACKAGES or kind.__module__ in self._code:
             return NotImplemented
         if isinstance(value, tf.Tensor):  # some logs of Keras 3 are

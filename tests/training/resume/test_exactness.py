@@ -27,6 +27,7 @@ PACKAGES = pytest.mark.parametrize("package", ["keras", "tf_keras"])
 @pytest.fixture(autouse=True)
 def _fast_keras_2() -> Iterator[None]:
     importlib.import_module("tf_keras")
+    tf.random.set_seed(1)  # data are made before models, and shuffles draw from this seed too
     with training.keras_2_left_alone():  # as in a `run_fn`
         yield
 
