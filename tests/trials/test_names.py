@@ -62,3 +62,13 @@ def test_importing_what_all_apis_share_does_not_import_tensorflow():
     packages = ", ".join(f"generic_trainer{room}" for room in rooms)
     program = f"import sys, {packages}; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+def test_the_core_api_is_a_name_for_annotations_alone() -> None:
+    from generic_trainer import trials
+
+    assert trials.core.Context is not None
+    with pytest.raises(
+        AttributeError, match=r"det\.core\.init: .* trial classes of 0\.12 and 0\.13"
+    ):
+        trials.core.init()
