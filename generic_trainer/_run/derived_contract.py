@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from generic_trainer._core.files import gfile
@@ -65,21 +66,35 @@ def _transformed(request: TrainingRequest, pattern: str) -> bool:
     """Whether the examples are the output of the transform graph rather than its input."""
     if request.transform_graph_path is None:
         return False
+    schema = load_schema(os.path.join(request.transform_graph_path, TRANSFORMED_SCHEMA))
+    return features_of(pattern, 1) <= {feature.name for feature in schema.feature}
+
+
+def features_of(examples: str | Sequence[bytes], count: int) -> set[str]:
+    """Returns the features that the first examples have.
+
+    Args:
+        examples: a pattern of TFRecord files, or serialized examples.
+        count: how many examples to look at.
+
+    Raises:
+        DataError: they cannot be read.
+    """
     import tensorflow as tf
     from google.protobuf.message import DecodeError
 
     from generic_trainer._core.records import read_records
 
     try:
-        example = tf.train.Example.FromString(read_records(pattern, 1)[0])
+        found = [tf.train.Example.FromString(each) for each in read_records(examples, count)]
     except DecodeError as error:
+        path = examples if isinstance(examples, str) else None
         raise DataError(
-            f"The first record of {pattern} is not a serialized tf.Example ({error}). Write the "
-            "split again.",
-            path=pattern,
+            f"A record of {path or 'the examples'} is not a serialized tf.Example ({error}). Write "
+            "the split again.",
+            path=path,
         ) from error
-    schema = load_schema(os.path.join(request.transform_graph_path, TRANSFORMED_SCHEMA))
-    return set(example.features.feature) <= {feature.name for feature in schema.feature}
+    return {name for example in found for name in example.features.feature}
 
 
 def _schema(request: TrainingRequest) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from generic_trainer._core.protos import load_schema
 from generic_trainer._core.texts import did_you_mean
-from generic_trainer._run.derived_contract import derived_contract
+from generic_trainer._run.derived_contract import derived_contract, features_of
 from generic_trainer._run.live import live_run
 from generic_trainer._run.publish import check_export, publish, publish_kept_export
 from generic_trainer._run.rehearse import rehearse
@@ -110,20 +110,10 @@ def _check_label_keys(contract: ServingContract) -> None:
         return
     features = {feature.name for feature in load_schema(contract.schema).feature}
     if not features.issuperset(contract.label_keys):  # or the schema is incomplete
-        features |= _features_of_examples(contract)
+        features |= features_of(contract.examples or (), _EXAMPLES)
     problems = [
         f"no feature {label!r} in the schema or the examples{did_you_mean(label, features)}"
         for label in contract.label_keys
         if label not in features
     ]
     raise_problems(ConfigurationError, "label_keys of the contract", problems)
-
-
-def _features_of_examples(contract: ServingContract) -> set[str]:
-    import tensorflow as tf
-
-    from generic_trainer._core.records import read_records
-
-    records = read_records(contract.examples or (), _EXAMPLES)
-    examples = map(tf.train.Example.FromString, records)
-    return {name for example in examples for name in example.features.feature}
