@@ -17,7 +17,9 @@ from generic_trainer.training._walk import serves_training
 
 T = TypeVar("T")
 
-_SAVED = (tf.Variable, tf.saved_model.Asset, tf.saved_model.experimental.TrackableResource)
+# Resources by their base class, of which the initializer of a model of TensorFlow 1 is, too.
+_RESOURCES = tf.saved_model.experimental.TrackableResource.__bases__
+_SAVED = (tf.Variable, tf.saved_model.Asset, *_RESOURCES)
 _EVERYWHERE = re.compile(r"(/device:CPU:(0|\*))?")
 
 

@@ -89,12 +89,15 @@ def make_data_loaders(experiment_config, hparams):
 
 
 class OfWords(TensorFlowTrial):
-    """The score of a record is the sum of its words."""
+    """The score of a record is the number of its words, which a lookup table has."""
 
     def build_graph(self, record, is_training):
         features, label = record
+        numbers = tf.lookup.KeyValueTensorInitializer(np.arange(9), np.arange(9)[::-1])
+        numbers = tf.lookup.StaticHashTable(numbers, default_value=0)
+        words = features["words"].with_values(numbers.lookup(features["words"].values))
         table = tf.get_variable("table", [9, 1], initializer=tf.ones_initializer())
-        score = tf.nn.safe_embedding_lookup_sparse(table, features["words"], combiner="sum")
+        score = tf.nn.safe_embedding_lookup_sparse(table, words, combiner="sum")
         return {"loss": tf.reduce_mean(tf.square(score - label)), "score": score}
 
     def optimizer(self):
