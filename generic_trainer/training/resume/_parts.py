@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 from collections.abc import Iterable
 from typing import Any, TypeAlias
@@ -69,7 +70,9 @@ class UntrackedVariables:
 def _others(known: Iterable[Any]) -> list[Any]:
     # A variable of several replicas, or with another dtype, wraps further variables.
     ids = {id(part) for each in known for part in (each, *_wrapped(each))}
-    alive = [each for each in gc.get_objects() if issubclass(type(each), tf.Variable)]
+    # Asked once for each class: the answer takes long, and there are a million objects.
+    is_variable = functools.cache(lambda kind: issubclass(kind, tf.Variable))
+    alive = [each for each in gc.get_objects() if is_variable(type(each))]
     return [
         each
         for each in alive
