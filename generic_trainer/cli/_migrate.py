@@ -9,6 +9,7 @@ import argparse
 import ast
 import dataclasses
 import difflib
+import itertools
 import json
 import os
 import re
@@ -37,10 +38,8 @@ _KERAS_3_SAVED = (
     "of a Keras 3 model this writes one that only Python can load: rejected by the check `session`"
 )
 _KERAS_3_SAVE = "save() of a Keras 3 model does not write a SavedModel, and rejects a directory"
-_EXPORT = (
-    "training.export_model(model, fn_args) of generic_trainer, or model.export(directory), or "
-    f"Keras 2 ({LEGACY_VARIABLE}=1)"
-)
+_EXPORT = "training.export_model(model, fn_args) of generic_trainer, or model.export(directory)"
+_KERAS_2 = f"With Keras 2 these calls stay: set {LEGACY_VARIABLE}=1 before TensorFlow is imported."
 _SILENCE = "contract=ServingContract(severities={'session': 'warn'})"
 # A notebook is one source, whose cells begin with a comment; its magics become comments.
 _CELL, _MAGIC = "# %% cell of a notebook\n", "#magic "
@@ -105,6 +104,8 @@ def _migrate(options: argparse.Namespace) -> int:
         for path, listed in warnings.items():
             for each in listed:
                 print(f"{path}:{each.line}: {each.message}\n    → {each.remedy}", file=sys.stderr)
+        if any(each.remedy.startswith(_EXPORT) for each in itertools.chain(*warnings.values())):
+            print(_KERAS_2, file=sys.stderr)
         if not options.write and any(source.edits for source in read):
             print("No files changed; pass --write to apply.", file=sys.stderr)
     return int(any(warnings.values()))

@@ -94,6 +94,8 @@ def test_what_will_be_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     warnings = told["files"][str(file)]["warnings"]
     assert [each["line"] for each in warnings] == [4, 5, 6]
     assert "session" in warnings[0]["message"] and "export_model" in warnings[0]["remedy"]
+    cli.main(["migrate", str(file)])
+    assert capsys.readouterr().err.count("TF_USE_LEGACY_KERAS=1") == 1
 
 
 def test_estimators_get_the_tensorflow_that_has_them(tmp_path: Path) -> None:
