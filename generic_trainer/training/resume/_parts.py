@@ -71,7 +71,7 @@ def _others(known: Iterable[Any]) -> list[Any]:
     # A variable of several replicas, or with another dtype, wraps further variables.
     ids = {id(part) for each in known for part in (each, *_wrapped(each))}
     # Asked once for each class: the answer takes long, and there are a million objects.
-    is_variable = functools.cache(lambda kind: issubclass(kind, tf.Variable))
+    is_variable: Any = functools.cache(lambda kind: issubclass(kind, tf.Variable))
     alive = [each for each in gc.get_objects() if is_variable(type(each))]
     return [
         each
