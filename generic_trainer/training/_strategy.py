@@ -101,8 +101,9 @@ def _checked_fit(keras: ModuleType, arguments: dict[str, Any]) -> Iterator[Any]:
             "training, instead of tf.distribute.MultiWorkerMirroredStrategy() in run_fn; that "
             "trains Keras 3 on several workers."
         )
+    connected = runtime()  # here: in the strategy's scope its variables would be mirrored
     agreement: Any = keras.callbacks.LambdaCallback(
-        on_train_begin=lambda logs: agree_to_fit(runtime(), agreement.model, agreement.params)
+        on_train_begin=lambda logs: agree_to_fit(connected, agreement.model, agreement.params)
     )
     yield agreement
 
