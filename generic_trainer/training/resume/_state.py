@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -128,7 +129,7 @@ def _read_own(own: dict[str, OwnOfReplicas], directory: str) -> None:
 
 
 class CallbacksState:
-    """The numbers, strings, arrays and generators that callbacks hold, and lists and dicts of them.
+    """The numbers, strings, arrays and generators that callbacks hold, and containers of them.
 
     Other attributes (open files, models, functions) are made anew by the run that resumes. So are
     those with paths: the new run may have another directory.
@@ -184,7 +185,8 @@ class CallbacksState:
         for callback in self._callbacks:
             for name, value in vars(callback).items():
                 if _holds_path(value):
-                    kept = list(value) if isinstance(value, list) else value
+                    changes = isinstance(value, (list, set, collections.deque))
+                    kept = list(value) if changes else value
                     yield f"{type(callback).__name__}.{name}", kept
 
 
@@ -198,7 +200,7 @@ def _state(callback: Any) -> dict[str, Any]:
 
 
 def _holds_path(value: Any) -> bool:
-    if isinstance(value, (list, tuple, dict)):
+    if isinstance(value, (list, tuple, dict, set, frozenset, collections.deque)):
         return any(map(_holds_path, value.values() if isinstance(value, dict) else value))
     return isinstance(value, str) and "/" in value
 

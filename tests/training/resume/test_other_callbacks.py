@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import importlib
 import json
@@ -39,6 +40,7 @@ def recorder(package: str, end: int = 0) -> Any:
         def __init__(self, directory: str) -> None:
             super().__init__()
             self.directory, self.latest = directory, ""
+            self.places, self.queue = {directory}, collections.deque([directory])
             self.calls: list[str] = []
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -87,6 +89,7 @@ def test_callbacks_are_not_called_in_a_replay_and_keep_the_paths_of_the_new_run(
     resumed = fit(package, tmp_path, "second")
     assert sorted(int(path.stem) for path in (tmp_path / "second").iterdir()) == [*range(7, 13)]
     assert resumed.directory == str(tmp_path / "second")
+    assert {*resumed.places, *resumed.queue} == {resumed.directory}
     calls = [f"batch {batch}" for batch in range(4)]
     assert resumed.calls == [
         *("epoch 0", *calls, "test", "epoch 1", *calls, "test", "epoch 2", *calls, "test")
