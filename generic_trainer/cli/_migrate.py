@@ -44,15 +44,13 @@ _SILENCE = "contract=ServingContract(severities={'session': 'warn'})"
 # A notebook is one source, whose cells begin with a comment; its magics become comments.
 _CELL, _MAGIC = "# %% cell of a notebook\n", "#magic "
 
-_Position = tuple[int, int]  # line, column: both from 0
-
 
 @dataclasses.dataclass(frozen=True)
 class _Edit:
-    """A replacement of a piece of source."""
+    """A replacement of a piece of source, between two characters counted from 0."""
 
-    start: _Position
-    end: _Position
+    start: int
+    end: int
     text: str
 
 
@@ -127,7 +125,7 @@ class _Source:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigurationError(f"{path} cannot be read: {error}", path=path) from error
         self._nodes = list(ast.walk(tree))
-        self._lines = text.splitlines(keepends=True)
+        self._text = text
         self._names = dict(name for node in self._nodes for name in _imported(node))
         self.edits = [*self._of_imports(), *self._of_uses(), *self._of_estimators()]
 
@@ -139,7 +137,7 @@ class _Source:
     def is_known(self) -> bool:
         """Whether the file has a Trainer, imports this package, or defines a Trainer's function."""
         names = r"\b(generic_trainer|run_fn|trainer_fn)\b"
-        return bool(self.edits or re.search(names, "".join(self._lines)))
+        return bool(self.edits or re.search(names, self._text))
 
     def warnings(self) -> Iterator[_Warning]:
         """Yields code that the edits do not mend."""
@@ -187,15 +185,11 @@ class _Source:
         for node in self._nodes:
             if not isinstance(node, ast.ImportFrom):
                 continue
-            ours, others = [], []
-            for alias in node.names:
-                known = _TRAINERS.get(f"{node.module}.{alias.name}")
-                if known is None:
-                    others.append(ast.unparse(alias))
-                    continue
-                ours.append(_import_line(*known, alias.asname or alias.name))
+            known = [(_TRAINERS.get(f"{node.module}.{alias.name}"), alias) for alias in node.names]
+            ours = [_import_line(*to, each.asname or each.name) for to, each in known if to]
             if ours:
-                lines = _import_lines(node, others) + ours
+                lines = _import_lines(node, [ast.unparse(each) for to, each in known if not to])
+                lines += ours
                 yield self._replaced(node, f"\n{' ' * node.col_offset}".join(lines))
 
     def _of_uses(self) -> Iterator[_Edit]:
@@ -207,7 +201,7 @@ class _Source:
                 needed[_import_line(*known, name)] = self._import_of(node)
                 yield self._replaced(node, name)
         for line, after in needed.items():
-            position = after.end_lineno or after.lineno, 0
+            position = self._position((after.end_lineno or after.lineno) + 1, 0)
             yield _Edit(position, position, f"{' ' * after.col_offset}{line}\n")
 
     def _of_estimators(self) -> Iterator[_Edit]:
@@ -237,23 +231,24 @@ class _Source:
         end = self._position(node.end_lineno or node.lineno, node.end_col_offset or 0)
         return _Edit(self._position(node.lineno, node.col_offset), end, text)
 
-    def _position(self, line: int, column: int) -> _Position:
+    def _position(self, line: int, column: int) -> int:
         """Converts a position of a syntax tree, whose lines are from 1 and columns in bytes."""
-        prefix = self._lines[line - 1].encode("utf-8")[:column]
-        return line - 1, len(prefix.decode("utf-8"))
+        # Like Python's parser, and unlike str, bytes do not begin a line at a form feed.
+        lines = self._text.encode("utf-8").splitlines(keepends=True)
+        before = b"".join(lines[: line - 1]) + b"".join(lines[line - 1 :])[:column]
+        return len(before.decode("utf-8"))
 
     def changed(self) -> str:
         """Returns the source with all edits made."""
-        lines = [*self._lines, ""]
+        text = self._text
         for edit in sorted(self.edits, key=lambda edit: edit.start, reverse=True):
-            (first, left), (last, right) = edit.start, edit.end
-            lines[first : last + 1] = [lines[first][:left] + edit.text + lines[last][right:]]
-        return "".join(lines)
+            text = text[: edit.start] + edit.text + text[edit.end :]
+        return text
 
     def diff(self) -> str:
         """Returns the edits in the format of `diff -u`."""
-        after = self.changed().splitlines(keepends=True)
-        return "".join(difflib.unified_diff(self._lines, after, self.path, self.path))
+        before, after = (each.splitlines(keepends=True) for each in (self._text, self.changed()))
+        return "".join(difflib.unified_diff(before, after, self.path, self.path))
 
     def write(self) -> None:
         """Makes the edits in the file."""
@@ -261,10 +256,9 @@ class _Source:
             return
         text = self.changed()
         if self._notebook is not None:
-            _, *cells = text.split(_CELL)
+            _, *cells = text.replace(_MAGIC, "").split(_CELL)
             for cell, source in zip(self._python_cells(), cells, strict=True):
-                lines = source.removesuffix("\n").replace(_MAGIC, "").splitlines(keepends=True)
-                cell["source"] = lines
+                cell["source"] = source.removesuffix("\n").splitlines(keepends=True)
             text = json.dumps(self._notebook, indent=1, ensure_ascii=False) + "\n"
         try:
             Path(self.path).write_bytes(text.encode("utf-8"))
