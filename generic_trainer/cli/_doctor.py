@@ -145,11 +145,9 @@ def _gpus(names: list[str], built_with_cuda: bool) -> Observation:
         return Observation("GPUs", "ok", ", ".join(names))
     if shutil.which("nvidia-smi") is None:
         return Observation("GPUs", "ok", "none: training runs on processors")
+    why = ", and check CUDA_VISIBLE_DEVICES"
     remedy = "pip install 'tensorflow[and-cuda]'"
-    if built_with_cuda:
-        remedy += ", and check CUDA_VISIBLE_DEVICES"
-    else:
-        remedy += ": this TensorFlow is built without CUDA"
+    remedy += why if built_with_cuda else ": this TensorFlow is built without CUDA"
     return Observation("GPUs", "warn", "nvidia-smi exists, but TensorFlow sees no GPU", remedy)
 
 
@@ -188,20 +186,18 @@ def _requirements(extra: str) -> str:
 
     The package's own name would not help pip if it was installed from a checkout or a wheel.
     """
-    try:
+    lines: list[str] = []
+    with contextlib.suppress(metadata.PackageNotFoundError):
         lines = metadata.requires("generic-trainer") or []
-    except metadata.PackageNotFoundError:
-        return ""
     parts = (line.replace("'", '"').partition(";") for line in lines)
     marker = f'extra == "{extra}"'
     return " ".join(f"'{name.strip()}'" for name, _, when in parts if when.strip() == marker)
 
 
 def _version(distribution: str) -> str | None:
-    try:
+    with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
+    return None
 
 
 def import_errors(*modules: str) -> dict[str, tuple[str, str]]:

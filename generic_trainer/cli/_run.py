@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 from generic_trainer._core.files import absolute, file_errors_as, gfile, is_remote, read_text
@@ -133,8 +134,7 @@ def _check_options(options: argparse.Namespace) -> None:
     elif not options.examples and not (options.train and options.eval):
         problems.append("--train and --eval go together")
     for name in ("train_steps", "eval_steps"):
-        steps = getattr(options, name)
-        if steps is not None and steps < 1:
+        if (steps := getattr(options, name)) is not None and steps < 1:
             problems.append(f"{_option(name)} must be at least 1, got {steps}")
     if options.custom_config:
         try:
@@ -171,7 +171,8 @@ def _request(
     # Hide what TensorFlow's C++ code and Google's clients say: nobody can act on it.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if options.verbose else "2")
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"google\.")
-    import tensorflow as tf
+    with contextlib.nullcontext() if options.verbose else _hidden_stderr():
+        import tensorflow as tf
 
     try:
         splits = _written_examples(options, table, os.path.join(scratch_dir, "examples"))
@@ -198,6 +199,23 @@ def _request(
         return with_run_key(request, distribution.env)
     except tf.errors.OpError as error:  # an unknown scheme, a directory that is not writable
         raise ConfigurationError(str(error.message)) from error
+
+
+@contextlib.contextmanager
+def _hidden_stderr() -> Iterator[None]:
+    """Hides what TensorFlow's libraries say while they load, at any log level.
+
+    TensorFlow 2.16 prints errors as it registers CUDA's factories twice, and 2.21 logs before it
+    reads its log level.
+    """
+    stderr = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 def _written_examples(
