@@ -97,7 +97,8 @@ def checks_page() -> str:
             needs = ", ".join(f"[`{name}`](#{name})" for name in check.needs)
             parts.append(f"### {check.name} {{#{check.name}}}\n\n**{check.summary}**\n")
             parts.append(f"{check.explanation}\n\n{check.how_to_silence}\n")
-            parts.append(f"Runs after {needs} has passed.\n" if needs else "")
+            have = "have" if len(check.needs) > 1 else "has"
+            parts.append(f"Runs after {needs} {have} passed.\n" if needs else "")
     return "\n".join(parts)
 
 

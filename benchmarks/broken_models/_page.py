@@ -32,19 +32,20 @@ GROUPS = (
 )  # fmt: skip
 _INTRODUCTION = """\
 `python -m benchmarks.broken_models --write`; the recipes are in `tests/validation`.
-A name like `serving#992` is an issue of the repository of that name, where `tensorflow`, `serving`,
-`tfx`, `transform`, `model-analysis`, `hub`, `keras` and the like belong to TensorFlow and Keras;
-other sources name the broken feature.
+A source like `serving#992` is an issue of the repository of that name, such as `tensorflow`,
+`serving`, `tfx`, `transform`, `model-analysis`, `hub` or `keras`; other sources name the broken
+feature. The columns are:
 
-- exists(): the only requirement of TFX's Trainer.
+- exists(): the export directory exists, the only requirement of TFX's Trainer.
 - cli show: `saved_model_cli show --all` and `scan`; cli run: its `run`, with two rows.
 - load, call: `tf.saved_model.load` in a separate process, and one call with two rows.
-- session: a substitute for InfraValidator, as no package registry has TensorFlow Serving: a
-  graph session loads the model, and answers two rows and its warm-up requests.
-- modelscan 0.8 looks for unsafe ops. MLflow 3 loads the SavedModel and predicts two rows.
-- ours: the check that fails or warns. Needs: fields that the contract must have.
-- early, before training: found by the default rehearsal if `export_fn` writes the model. It refuses
-  only faults that training does not change.
+- session: a graph session loads the model, and answers two rows and its warm-up requests. It
+  replaces InfraValidator, because no package registry has TensorFlow Serving.
+- modelscan: modelscan 0.8 looks for unsafe ops. MLflow: MLflow 3 loads the SavedModel and predicts
+  two rows.
+- ours: the check of GenericTrainer that fails or warns. Needs: fields that the contract must have.
+- early, before training: the default rehearsal finds the fault if `export_fn` writes the model. It
+  fails only for faults that training does not change.
 """
 
 
@@ -94,10 +95,10 @@ def page_of(
     early = sum(bool(row.found["before"]) for row in refused)
     found = sum(bool(row.found["ours"]) for row in knowable)
     yield (
-        f"\n{len(knowable)} of them can be known; the validator finds {found} of these. "
-        f"{len(refused)} are refused, the others are warnings.\n"
-        f"A rehearsal refuses {early} of these {len(refused)} before the first step of the "
-        f"training ({100 * early // max(len(refused), 1)} %).\n"
+        f"\n{len(knowable)} of the faults can be known from the files and inputs; GenericTrainer "
+        f"finds {found} of these. {len(refused)} are failures, the others warnings.\n"
+        f"{early} of these {len(refused)} fail in the rehearsal, before the first training step "
+        f"({100 * early // max(len(refused), 1)} %).\n"
     )
     yield "Findings of each tool in the good models, all of them false alarms:\n"
     yield _line(["", "models", *(HEADS[c] for c in columns), ""])
@@ -130,8 +131,8 @@ def page_of(
 
 
 def _by_stack(stacks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    yield "The findings of the validator, measured on each stack. With Keras 2 only Keras's own"
-    yield "models are measured again: the others do not depend on Keras.\n"
+    yield "The findings of GenericTrainer on each stack. With Keras 2 only Keras's own models are"
+    yield "measured again, because the others do not depend on Keras.\n"
     yield _line(["stack", "broken, can be known", "found", "good", "refused"])
     yield _line(["---"] * 5)
     for kept in stacks:

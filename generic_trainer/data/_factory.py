@@ -59,10 +59,10 @@ def make_dataset_factory(
 
     1. The datasets have the elements of TFX's: names, types, shapes, dense, sparse and ragged
        tensors by the schema's tensor representations, label, last batch, epochs.
-    2. Every field of `TensorFlowDatasetOptions` counts, also `parser_num_threads`,
+    2. Every field of `TensorFlowDatasetOptions` has an effect, also `parser_num_threads`,
        `sloppy_ordering` and `prefetch_buffer_size`, which tfx_bsl ignores. `shuffle_buffer_size`
        is a lower bound: up to about 0.5 GB, columns are shuffled as a whole.
-    3. Unshuffled, the order is that of TFX, except in a cluster. Shuffled, it is another one than
+    3. Unshuffled, the order is that of TFX, except in a cluster. Shuffled, the order differs from
        TFX's; with a seed it is the same in every run, and a different one in every epoch.
     4. Examples are read once, when the dataset is made: a second dataset of the same files and
        schema, from the same factory, shares their columns. They are freed with the factory and its

@@ -13,14 +13,14 @@ from generic_trainer.errors import ConfigurationError
 
 @options(frozen=True)
 class RayOptions(Options):
-    """Where Ray is.
+    """The Ray cluster, and settings of its nodes.
 
     Attributes:
-        address: of a Ray cluster: `"auto"`, `"ray://head:10001"`, `"head:6379"`. None starts a
-            Ray on this machine, for the time of the run.
+        address: address of the cluster: `"auto"`, `"ray://head:10001"`, `"head:6379"`. None starts
+            a Ray on this machine, for the time of the run.
         connect_timeout_s: how long, in seconds, to wait for the cluster to answer, and then for the
             workers to be placed. None waits 20 s for the one and 300 s for the other.
-        runtime_env: what Ray shall set up on its nodes, such as `{"pip": ["generic-trainer"]}`.
+        runtime_env: packages etc. for Ray to install, such as `{"pip": ["generic-trainer"]}`.
     """
 
     address: str | None = None
@@ -35,8 +35,8 @@ class KubernetesOptions(Options):
     Attributes:
         image: container image with this package and TensorFlow. The pipeline root must be reachable
             from it, under the same path.
-        namespace: of the job.
-        service_account: of the pods; None takes the namespace's default.
+        namespace: namespace of the job.
+        service_account: account of the pods; None takes the namespace's default.
         volumes: name of a PersistentVolumeClaim → path at which it is mounted, such as
             `{"pipelines": "/pipelines"}`.
         node_selector: labels that the nodes must have.
@@ -69,10 +69,10 @@ class VertexOptions(Options):
         image: container image with this package and TensorFlow.
         project: the Google Cloud project.
         region: such as `"us-central1"`.
-        machine_type: of the workers, such as `"n1-standard-8"`; it determines their processors
-            and memory. The number of accelerators is `gpus_per_worker`, their type `gpu_type`.
+        machine_type: machines of the workers, such as `"n1-standard-8"`, with their processors and
+            memory. The number of accelerators is `gpus_per_worker`, their type `gpu_type`.
         spot: whether to use Spot VMs, which cost less and may be preempted.
-        service_account: of the workers; None takes the project's default.
+        service_account: account of the workers; None takes the project's default.
         labels: labels of the custom job.
         custom_job: other fields of the `CustomJob`, with the names of its proto, such as
             `{"display_name": "penguins", "job_spec": {"network": ..., "scheduling": {...},

@@ -80,28 +80,28 @@ class ExperimentConfig(dict[str, Any]):
 
     | field | meaning |
     |---|---|
-    | `hyperparameters` | name → a value, or a range to draw it from; `global_batch_size` is one |
+    | `hyperparameters` | name → a value, or a range to draw it from, such as `global_batch_size` |
     | `searcher.name` | `single` (default), `random`, `grid`, `adaptive_asha`, ... |
-    | `searcher.metric` | of the validation, by which trials and checkpoints are compared |
+    | `searcher.metric` | the validation metric that ranks trials and checkpoints |
     | `searcher.smaller_is_better` | True by default |
     | `searcher.max_length` | how long a trial trains; `max_steps` in 0.12 |
-    | `searcher.max_trials` | of a search |
-    | `searcher.max_concurrent_trials` | that train at the same time, if there are enough workers |
+    | `searcher.max_trials` | number of trials |
+    | `searcher.max_concurrent_trials` | trials at the same time, if there are enough workers |
     | `records_per_epoch` | training records in an epoch, for lengths in epochs |
     | `scheduling_unit` | batches of a workload, 100 by default; `batches_per_step` in 0.12 |
-    | `min_validation_period` | validates at least as often; by default at the end |
-    | `min_checkpoint_period` | writes a checkpoint at least as often; by default at the end |
+    | `min_validation_period` | longest period without a validation; by default one at the end |
+    | `min_checkpoint_period` | longest period without a checkpoint; by default one at the end |
     | `checkpoint_policy` | after which validations to save: `best` (default), `all`, `none` |
-    | `perform_initial_validation` | validates before the first batch too |
-    | `reproducibility.experiment_seed` | 0 by default |
+    | `perform_initial_validation` | also validates before the first batch |
+    | `reproducibility.experiment_seed` | the seed, 0 by default |
     | `resources.slots_per_trial` | workers that share a batch |
-    | `resources.native_parallel` | user code batches by the global batch size |
-    | `data`, `data_layer` | for the trial to read; the place of cached datasets |
-    | `debug` | more is logged |
+    | `resources.native_parallel` | the user's code makes global batches, which are then divided |
+    | `data`, `data_layer` | your own values; the directory of cached datasets |
+    | `debug` | logs more |
 
     A length or a period is `{"batches": n}`, `{"records": n}`, `{"epochs": n}`, or a number of
-    workloads. `checkpoint_storage` is for scripts only: else checkpoints are below the pipeline
-    root. `optimizations` have no effect; those that would change a step are errors.
+    workloads. Only scripts use `checkpoint_storage`; a pipeline has its checkpoints below the root.
+    `optimizations` have no effect; those that would change a step are errors.
 
     Source: `determined.ExperimentConfig` of Determined 0.12 and 0.13.
     """

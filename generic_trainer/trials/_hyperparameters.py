@@ -8,7 +8,7 @@
 
 Each is the mapping that a YAML file would have, so that configurations can be written as JSON.
 
-Source: `determined.Constant` and the others of Determined 0.12 and 0.13, which have no `count`.
+Source: `determined.Constant` etc. of Determined 0.12 and 0.13, which take no `count`.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ def export_model(
 ) -> str:
     """Writes a SavedModel that Evaluator, BulkInferrer, Pusher and TF Serving can use.
 
-    Most modules need ``export_model(model, fn_args, label_keys=("tips",))`` alone. It writes these
-    signatures, for N examples:
+    In most modules ``export_model(model, fn_args, label_keys=("tips",))`` is enough. It writes
+    these signatures, for N examples:
 
     ======================  =========================================  ========================
     name                    input                                      outputs
@@ -65,7 +65,7 @@ def export_model(
 
     Args:
         model: a Keras 2 or Keras 3 model (TensorFlow backend), or a `tf.Module` with `__call__`.
-        target: `fn_args`, which names everything, or a directory.
+        target: `fn_args`, which has the directory, schema and transform graph, or a directory.
         transform_graph: the path of Transform's output, or a `tft.TFTransformOutput`.
         schema: the path of a `schema.pbtxt`, or a `Schema`; read without a transform graph only.
         feature_spec: raw feature name → `tf.io.FixedLenFeature` and the like; these replace the
@@ -73,9 +73,10 @@ def export_model(
         inputs: feature names, or a dict or list of them, as the model is called with. By default
             the model's inputs have the names of features.
         label_keys: raw features that no prediction may need.
-        preprocess: from the dict of features, less the labels, to the arguments of the model;
-            tensors [N, ...]. For models whose inputs are not features.
-        postprocess: from the outputs of the model to a tensor or a dict of tensors, each [N, ...].
+        preprocess: function from the dict of features, less the labels, to the arguments of the
+            model; tensors [N, ...]. For models whose inputs are not features.
+        postprocess: function from the outputs of the model to a tensor or a dict of tensors, each
+            [N, ...].
         output_name: name of a single output.
 
     Returns:
@@ -84,7 +85,7 @@ def export_model(
     Raises:
         ConfigurationError: arguments, model and features do not fit together.
         DataError: schema or transform graph cannot be read.
-        ExportError: the model cannot be called with its features, or not be saved.
+        ExportError: the model cannot be called with its features, or cannot be saved.
     """
     problems = []
     if isinstance(label_keys, str):

@@ -70,7 +70,7 @@ def eval_signatures(model: ModelUnderTest) -> Iterator[Finding]:
     """The model has the signatures, inputs and outputs that the eval config refers to.
 
     The Evaluator calls the signature that `model_specs` names, picks outputs by name and reads the
-    label. Names that the model does not have end it.
+    label. It fails on names that the model does not have.
 
     Example: `signature_name: "serving_defualt"`; a `prediction_key` that no output has.
     """

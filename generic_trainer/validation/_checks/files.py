@@ -39,8 +39,8 @@ _VARIABLE_KEY = "/.ATTRIBUTES/VARIABLE_VALUE"
 def presence(model: ModelUnderTest) -> Iterator[Finding]:
     """The directory holds a SavedModel, or a model in another format.
 
-    For an orchestrator a step is done if its process succeeds, even if the directory is empty: a
-    `run_fn` that exports elsewhere, or not at all, would be found by the Pusher or the server.
+    To an orchestrator, a step is done if its process succeeds, even if the directory is empty. Only
+    the Pusher or the server would notice a `run_fn` that exports elsewhere, or not at all.
 
     Example: `run_fn` ends without a call that saves, or saves into `fn_args.serving_model_dir +
     "/1"`.
@@ -160,8 +160,7 @@ def leftovers(model: ModelUnderTest) -> Iterator[Finding]:
 def parses(model: ModelUnderTest) -> Iterator[Finding]:
     """The SavedModel proto parses and holds a graph.
 
-    A file that was cut off by a full disk or an interrupted copy is there, has a size and a name,
-    and holds nothing.
+    A full disk or an interrupted copy leaves a file with the right name that cannot be parsed.
 
     Example: `saved_model.pb` of 0 bytes.
     """
@@ -240,7 +239,7 @@ def variables_read(model: ModelUnderTest) -> Iterator[Finding]:
     TensorFlow reads the files of the weights as late as possible: a damaged shard may be noticed by
     the first request. This check reads each tensor and compares its checksum.
 
-    Example: `variables.data-00000-of-00002` without its sibling; one bit that a disk has turned.
+    Example: `variables.data-00000-of-00002` without its sibling; one bit that a disk has flipped.
     """
     if _VARIABLES_INDEX not in model.files:
         if any(node.op in _VARIABLE_OPS for node in model.nodes):

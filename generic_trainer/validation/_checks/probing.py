@@ -103,8 +103,8 @@ def schema_rows(model: ModelUnderTest) -> Iterator[Finding]:
     """Rows at the limits of the schema are scored, and give numbers.
 
     Production may send all rows that the schema allows: every word of a domain, the ends of a
-    range, lists of each length, rows without an optional feature. Such rows are made up, each of
-    an example that scores.
+    range, lists of each length, rows without an optional feature. Each such row is
+    made from an example that scores.
 
     Example: `log(x)` of an `x` whose domain begins at 0.
     """
@@ -120,7 +120,7 @@ def unforeseen_rows(model: ModelUnderTest) -> Iterator[Finding]:
     """Rows beyond the domains of the schema give numbers, and an empty batch gives no error.
 
     Clients send more than a schema foresees: values beyond a domain, unknown words, broken text, an
-    empty batch. A model need not take them, so that this check warns at most.
+    empty batch. A model need not take them, so this check warns at most.
 
     Example: an unknown word whose index is beyond the embedding.
     """
@@ -160,8 +160,8 @@ def observed_rows(model: ModelUnderTest) -> Iterator[Finding]:
 def batch_sizes(model: ModelUnderTest) -> Iterator[Finding]:
     """Batches of 1 to 4,096 rows are scored, as far as there is time, and each row as ever.
 
-    The traffic decides the batches of servers, and the workers those of BulkInferrer. Some sizes
-    are rare, and 1 and 4,096 are among them.
+    Traffic determines the batch sizes of servers, and Beam's workers those of BulkInferrer. Rare
+    sizes, such as 1 and 4,096, occur too.
 
     Example: an attention mask that is traced for 64 rows; memory that grows with the square of the
     batch.

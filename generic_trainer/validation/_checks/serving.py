@@ -37,8 +37,8 @@ def loads(model: ModelUnderTest) -> Iterator[Finding]:
 
     The model is loaded in a process without your code and from another directory, as consumers do.
     BulkInferrer and TF Serving load it into a session instead. A model that only a session can load
-    and run, such as a graph of TensorFlow 1 that returns a reference variable, fails before an
-    Evaluator alone.
+    and run, such as a graph of TensorFlow 1 that returns a reference variable, fails only if an
+    Evaluator reads it.
 
     Example: a table that the exported object does not track; a vocabulary that is read from where
     the model was first written.

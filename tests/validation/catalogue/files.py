@@ -152,14 +152,14 @@ add(
     "serving#441",
     "all",
     lambda good, folder: _with_weights(good, folder, bias=[9.0]),
-    missed="the same names and shapes, and no fingerprint: only a manifest shows it",
+    missed="names and shapes are the same, without a fingerprint; a manifest shows it",
 )
 damaged(
     "vocabulary_cut_at_the_end_of_a_line",
     "manifest_matches",
     "transform#120",
     lambda f: _asset(f).write_text("cash\n"),
-    missed="a shorter vocabulary is a vocabulary: only a manifest or the transform graph shows it",
+    missed="a shorter vocabulary is valid; a manifest or the transform graph shows it",
 )
 
 

@@ -155,7 +155,7 @@ def _asserted(condition: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
 for *entry, options in (
     ("time_of_the_export_in_the_graph", "deterministic", "tf.function tracing guide", "all",
      lambda good, folder: save(serving(lambda x: {"age": 1.7e9 - x}, ROWS), folder), EVALUATED,
-     {"missed": "a constant is a constant"}),
+     {"missed": "the graph does not show that a constant is a time"}),
     ("scaled_otherwise_than_in_training", "base_model", "training-serving skew, tfx#2022", "all",
      lambda good, folder: save(serving(lambda x: {"y": x / 255.0}, ROWS), folder), EVALUATED,
      {"missed": "only scores that are known to be right show it, such as an Evaluator's"}),
@@ -172,7 +172,7 @@ for *entry, options in (
     "tensorflow#60640",
     "Evaluator",
     EVALUATED_EXAMPLES,
-    missed="random for rows alone that neither the examples nor a schema has",
+    missed="random only for rows that neither the examples nor a schema has",
 )
 def random_for_rare_rows(good: Path, folder: Path) -> None:
     def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
