@@ -20,7 +20,7 @@ for code; they are None if unknown, and survive pickling to another process::
     except ModelValidationError as error:
         for failure in error.report.failures: ...
 
-Independent checks run together: one error lists all their problems (see `raise_problems`).
+Independent checks run together: one error lists all their problems.
 """
 
 from __future__ import annotations

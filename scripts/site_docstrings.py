@@ -7,6 +7,20 @@ from typing import Any
 
 from griffe import Extension
 
+# The package's names of constrained types → the types that a reader knows.
+_TYPES = {
+    "AtLeastZero": "float",
+    "Count": "int",
+    "LauncherName": "str",
+    "Names": "tuple[str, ...]",
+    "Positive": "float",
+    "PositiveWhole": "int",
+    "Signature": "str | SignatureSpec",
+    "Tensors": "Mapping[str, str]",
+    "Text": "str",
+    "_Workers": "int",
+}
+
 
 class DocstringsAsMarkdown(Extension):
     """Takes away the `::` before code, which reStructuredText has and Markdown does not need."""
@@ -16,3 +30,13 @@ class DocstringsAsMarkdown(Extension):
         if obj.docstring is not None:
             obj.docstring.value = re.sub(r"(?m)::$", ":", obj.docstring.value)
             obj.docstring.value = re.sub(r"(?m)^\s*:\n", "", obj.docstring.value)
+
+    def on_attribute_instance(self, *, attr: Any, **_: Any) -> None:
+        """Reduces the type of an option to what its author may pass."""
+        if attr.annotation is None:
+            return
+        annotation = attr.annotation
+        if str(annotation).startswith("Annotated["):
+            annotation = annotation.slice.elements[0]
+        words = re.sub(r"\b\w+\b", lambda word: _TYPES.get(word[0], word[0]), str(annotation))
+        attr.annotation = words

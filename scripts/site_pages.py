@@ -25,6 +25,7 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security-policy.md",
 }
+WIDE = {"broken-models.md"}  # its tables take the place of the table of contents
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
 SUBJECTS = {
     "baseline": "The model that serves now",
@@ -63,6 +64,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Has links of the repository lead to pages of the site."""
+    if page.file.src_uri in WIDE:
+        page.meta["hide"] = ["toc"]
 
     def on_the_site(match: re.Match[str]) -> str:
         source = source_of(page.file.src_uri, match[1])

@@ -44,13 +44,11 @@ def export_model(
     In most modules ``export_model(model, fn_args, label_keys=("tips",))`` is enough. It writes
     these signatures, for N examples:
 
-    ======================  =========================================  ========================
-    name                    input                                      outputs
-    ======================  =========================================  ========================
-    ``serving_default``     ``examples``: serialized tf.Example [N]    the model's, each [N, ...]
-    ``transform_features``  ``examples``, with the label               transformed features
-    ``transform_labels``    ``examples``; only with label_keys         transformed labels
-    ======================  =========================================  ========================
+    | name | input | outputs |
+    |---|---|---|
+    | `serving_default` | `examples`: serialized tf.Example [N] | the model's, each [N, ...] |
+    | `transform_features` | `examples`, with the label | transformed features |
+    | `transform_labels` | `examples`; only with label_keys | transformed labels |
 
     1. A prediction parses only the raw features that the model's inputs are computed from: the
        label and unused features may be missing.
