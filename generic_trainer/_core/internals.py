@@ -47,6 +47,7 @@ TF_ITERATOR_DATASET          tensorflow:data.Iterator._dataset                  
 TF_ITERATOR_RESOURCE         tensorflow:data.Iterator._iterator_resource                                    resuming in the middle of shuffled data
 TF_KERNELS_OF_OP             tensorflow.python.framework.kernels:get_registered_kernels_for_op       finding ops of a model that only run on an accelerator
 TF_LOOKUP_OPS                tensorflow.python.ops.lookup_ops                                       tf.contrib.lookup
+TF_ONE_DEVICE                tensorflow.python.distribute.one_device_strategy:OneDeviceExtended      Keras 3 on several workers
 TF_OP_SEEDS                  tensorflow.python.eager.context:Context._rng                            resuming with the random state of the previous run
 TF_OWNED_ITERATOR            tensorflow.python.data.ops.iterator_ops:OwnedIterator                   progress of training loops without fit
 TF_PARSE_SAVED_MODEL         tensorflow.python.saved_model.loader_impl:parse_saved_model             reading a SavedModel without loading it
@@ -87,13 +88,12 @@ ESTIMATOR_WARM_START         tensorflow_estimator.python.estimator.estimator:Est
 """
 # Class of a library → methods and attributes that classes of ours override: the library uses them.
 OVERRIDDEN = {
-    "tensorflow:compat.v1.distribute.StrategyExtended": """
-        _batch_reduce_to _broadcast_to _call_for_each_replica _create_variable
+    "tensorflow.python.distribute.one_device_strategy:OneDeviceExtended": """
+        _batch_reduce_to _call_for_each_replica _create_variable
         _distribute_datasets_from_function _experimental_distribute_dataset
         _experimental_distribute_values_from_function _gather_to_implementation
-        _in_multi_worker_mode _local_results _num_replicas_in_sync _reduce_to _update
-        _update_non_slot _validate_colocate_with_variable""",
-    "tensorflow.python.distribute.distribute_lib:_DefaultDistributionExtended": "_get_local_replica_id",
+        _get_local_replica_id _in_multi_worker_mode _num_replicas_in_sync _reduce_to
+        _validate_colocate_with_variable""",
     "tf_keras:callbacks.Callback": """
         _chief_worker_only _implements_predict_batch_hooks _implements_test_batch_hooks
         _implements_train_batch_hooks""",

@@ -1,4 +1,4 @@
-"""Comparison of the workers' models and numbers of batches before `fit`, in Keras 2 and Keras 3.
+"""Comparison of the workers' models, variables and numbers of batches before they train.
 
 Without it, TensorFlow's collectives would receive tensors of different types or wait forever for
 missing ones, and one row of an embedding could mean a different word in each worker.
@@ -7,16 +7,14 @@ missing ones, and one row of an embedding could mean a different word in each wo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from generic_trainer.training._walk import walk
 from generic_trainer.training.distributed._runtime import Runtime
-from generic_trainer.training.distributed._strategy import different_models
-
-_AT = "at the start of fit"
 
 
 def agree_to_fit(connected: Runtime, model: Any, params: Mapping[str, Any] | None) -> None:
@@ -30,18 +28,23 @@ def agree_to_fit(connected: Runtime, model: Any, params: Mapping[str, Any] | Non
     Raises:
         ConfigurationError: models, numbers of batches or numbers of epochs differ.
     """
-    connected.agree(_AT, _described(model, params or {}), different_models)
+    connected.agree("at the start of fit", _described(model, params or {}), _different_models)
+
+
+def agree_on_variables(connected: Runtime, variables: Iterable[Any]) -> None:
+    """Raises an error in all workers unless they have the same variables, in the same order.
+
+    Raises:
+        ConfigurationError: names, types or shapes differ.
+    """
+    connected.agree("about to start", _listed("variable", variables), _different_models)
 
 
 def _described(model: Any, params: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the properties of a training that must be equal in all workers."""
     made = model.weights if model.built else []  # Keras 2 makes them in the first step, or raises
-    weights = {
-        f"weight {number}": f"{_path(each)} {_dtype(each)} {tuple(each.shape)}"
-        for number, each in enumerate(made)
-    }
     return {
-        **weights,
+        **_listed("weight", made),
         **dict(_vocabularies(model)),
         "optimizer": type(getattr(model, "optimizer", None)).__name__,
         "epochs": params.get("epochs"),
@@ -50,16 +53,19 @@ def _described(model: Any, params: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _listed(noun: str, variables: Iterable[Any]) -> dict[str, str]:
+    return {
+        f"{noun} {number}": f"{_path(each)} {tf.as_dtype(each.dtype).name} {each.shape}"
+        for number, each in enumerate(variables)
+    }
+
+
+def _path(variable: Any) -> str:
+    return str(getattr(variable, "path", variable.name))
+
+
 def _number(value: Any) -> int:
     return int(value.numpy() if hasattr(value, "numpy") else value)  # a variable in Keras 2
-
-
-def _path(weight: Any) -> str:
-    return str(getattr(weight, "path", None) or weight.name)
-
-
-def _dtype(weight: Any) -> str:
-    return str(getattr(weight.dtype, "name", weight.dtype))
 
 
 def _vocabularies(model: Any) -> Iterator[tuple[str, str]]:
@@ -73,3 +79,10 @@ def _vocabularies(model: Any) -> Iterator[tuple[str, str]]:
         text = repr((keys[order].tolist(), values[order].tolist()))
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
         yield f"vocabulary {number}, of {layer.name}", f"{len(keys)} entries ({digest})"
+
+
+def _different_models(found: str) -> str:
+    return (
+        f"The workers do not train the same: {found}. Expected run_fn to build the same model on "
+        "all of them, and to give fit the same dataset, of which each worker trains its share."
+    )

@@ -9,7 +9,7 @@ process without other workers, each function returns its argument.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,8 +58,7 @@ def all_reduce(values: Any) -> Any:
         ConfigurationError: another worker has other types or shapes.
     """
     connected = runtime()
-    flat = tf.nest.flatten(values, expand_composites=False)
-    flat = [each if _is_sparse(each) else _tensor(each) for each in flat]
+    flat = [*map(_tensor, tf.nest.flatten(values, expand_composites=False))]
     if connected is not None:
         flat = _sums(connected, flat)
     return tf.nest.pack_sequence_as(values, flat, expand_composites=False)
@@ -91,8 +90,32 @@ def average_gradients(gradients: Any, *, rows: Any = None) -> Any:
     """
     if isinstance(gradients, tf.GradientTape):
         return _AveragingTape(gradients, rows)
-    values = list(gradients)
-    return weighted_means(values, 1 if rows is None else rows)
+    gradients = list(gradients)
+    if runtime() is None:
+        return gradients
+    # The weight travels with the gradients, so it costs no collective of its own.
+    weight = tf.cast(1 if rows is None else rows, tf.float32)
+    scaled = [_scaled(tf.math.multiply_no_nan, each, weight) for each in gradients]
+    *totals, whole = all_reduce([*scaled, weight])
+    means = [_scaled(tf.math.divide_no_nan, each, whole) for each in totals]
+    return [
+        None if each is None else tf.cast(mean, each.dtype)
+        for mean, each in zip(means, gradients, strict=True)
+    ]
+
+
+def _scaled(function: Callable[..., tf.Tensor], value: Any, weight: tf.Tensor) -> Any:
+    """Multiplies or divides a tensor by a weight, in the type in which it is sent.
+
+    16-bit floats would overflow if they were multiplied by a number of rows.
+    """
+    if value is None:
+        return None
+    if _is_sparse(value):
+        values = _scaled(function, value.values, weight)
+        return tf.IndexedSlices(values, value.indices, value.dense_shape)
+    value = tf.cast(value, sent_type(value))
+    return function(value, tf.cast(weight, value.dtype))
 
 
 class _AveragingTape:
@@ -107,19 +130,6 @@ class _AveragingTape:
         flat = tf.nest.flatten(gradients, expand_composites=False)
         averages = average_gradients(flat, rows=self._rows)
         return tf.nest.pack_sequence_as(gradients, averages, expand_composites=False)
-
-
-def weighted_means(values: Sequence[Any], weight: Any) -> list[Any]:
-    """Returns the weighted means over all workers of tensors and `tf.IndexedSlices`.
-
-    Args:
-        values: floating-point tensors; None stays None.
-        weight: number [], the weight of this worker.
-    """
-    connected = runtime()
-    if connected is None:
-        return list(values)
-    return _sums(connected, values, tf.cast(weight, tf.float32))
 
 
 @tf.autograph.experimental.do_not_convert
@@ -151,13 +161,10 @@ def gather_rows(value: Any, axis: int = 0) -> tf.Tensor:
     Only the lengths of that axis may differ between workers.
     """
     connected = runtime()
-    tensor = tf.convert_to_tensor(value)
     if connected is None:
-        return tensor
-    order = [axis, *(each for each in range(tensor.shape.rank) if each != axis)]
-    back = [order.index(each) for each in range(tensor.shape.rank)]
-    (rows,), _ = _gathered(connected, [tf.transpose(tensor, order)])
-    return tf.transpose(rows, back)
+        return tf.convert_to_tensor(value)
+    (rows,), _ = _gathered(connected, [tf.experimental.numpy.moveaxis(value, axis, 0)])
+    return tf.experimental.numpy.moveaxis(rows, 0, axis)
 
 
 def gather(value: Any) -> list[Any]:
@@ -178,18 +185,16 @@ def gather(value: Any) -> list[Any]:
         return [value]
     code = {module.__name__ for module in loaded_modules()}
     try:
-        content = np.frombuffer(pickled(value, code), np.uint8)
+        content = pickled(value, code)
     except ValueError as error:
         raise ConfigurationError(
             "training.distributed.gather, or a metric of several slots: expected numbers, strings, "
             "arrays, containers of them, and objects of classes in your own modules, found "
             f"{describe(value)}: {error}."
         ) from error
-    length = -(-len(content) // 4)
-    padded = np.zeros(4 * length, np.uint8)
-    padded[: len(content)] = content
+    words = np.frombuffer(content + bytes(-len(content) % 4), np.int32)
     with eager_mode():  # code for TensorFlow 1 may have disabled it
-        rows, lengths = _gathered(connected, [tf.constant(padded.view(np.int32))])
+        rows, lengths = _gathered(connected, [tf.constant(words)])
         ends = np.cumsum(lengths[0].numpy())
         parts = np.split(rows[0].numpy(), ends[:-1])
     return [unpickled_data(part.tobytes(), code) for part in parts]
@@ -198,47 +203,25 @@ def gather(value: Any) -> list[Any]:
 # ---- sums ----------------------------------------------------------------------------------------
 
 
-def _sums(connected: Runtime, values: Sequence[Any], weight: Any = None) -> list[Any]:
-    """Returns the sums of dense and sparse tensors over all workers, or their weighted means.
+def _sums(connected: Runtime, values: Sequence[Any]) -> list[Any]:
+    """Returns the sums of dense and sparse tensors over all workers.
 
     All workers must start the same collectives in the same order: the dense tensors bucket by
     bucket, then the rows of the sparse ones.
     """
     _check_agreement(connected, values)
     results: list[Any] = list(values)
-    total = None
     for bucket in _buckets(values):
-        tensors = [values[i] for i in bucket]
-        if weight is None:
-            reduced = _all_reduced(connected, tensors)
-        else:
-            reduced, total = _means(connected, tensors, weight)
-        for i, each in zip(bucket, reduced, strict=True):
+        sums = _all_reduced(connected, [values[i] for i in bucket])
+        for i, each in zip(bucket, sums, strict=True):
             results[i] = tf.cast(each, values[i].dtype)
     sparse = [i for i, each in enumerate(values) if _is_sparse(each)]
     if sparse:
-        scale = None
-        if weight is not None:
-            if total is None:
-                (total,) = _all_reduced(connected, [weight])
-            scale = tf.math.divide_no_nan(weight, tf.cast(total, tf.float32))
-        gathered = _gathered_slices(connected, [values[i] for i in sparse], scale)
-        for i, each in zip(sparse, gathered, strict=True):
-            results[i] = each
+        parts = [part for i in sparse for part in (values[i].values, values[i].indices)]
+        rows, _ = _gathered(connected, parts)
+        for i, each, indices in zip(sparse, rows[::2], rows[1::2], strict=True):
+            results[i] = tf.IndexedSlices(each, indices, values[i].dense_shape)
     return results
-
-
-def _means(
-    connected: Runtime, tensors: Sequence[tf.Tensor], weight: tf.Tensor
-) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Returns weighted means of tensors that are sent as one type, and the sum of all weights.
-
-    The weight travels in the same collective as the tensors, so the mean costs no second one.
-    """
-    own = tf.cast(weight, sent_type(tensors[0]))
-    scaled = [tf.math.multiply_no_nan(tf.cast(each, own.dtype), own) for each in tensors]
-    *totals, whole = _all_reduced(connected, [*scaled, own])
-    return [tf.math.divide_no_nan(each, whole) for each in totals], whole
 
 
 def _is_sparse(value: Any) -> bool:
@@ -267,24 +250,6 @@ def _all_reduced(connected: Runtime, tensors: Sequence[tf.Tensor]) -> list[tf.Te
 
 
 # ---- rows, whose number differs between workers --------------------------------------------------
-
-
-def _gathered_slices(
-    connected: Runtime, slices: Sequence[tf.IndexedSlices], scale: tf.Tensor | None
-) -> list[tf.IndexedSlices]:
-    """Returns the rows of all workers, after each worker has multiplied its rows by its scale."""
-    values = [
-        each.values if scale is None else each.values * tf.cast(scale, each.values.dtype)
-        for each in slices
-    ]
-    indices = [tf.cast(each.indices, tf.int64) for each in slices]
-    rows, _ = _gathered(connected, [*values, *indices])
-    return [
-        tf.IndexedSlices(
-            rows[i], tf.cast(rows[len(slices) + i], each.indices.dtype), each.dense_shape
-        )
-        for i, each in enumerate(slices)
-    ]
 
 
 def _gathered(
@@ -345,9 +310,9 @@ def _kind(value: Any) -> str:
     if value is None:
         return "None"
     if _is_sparse(value):
-        return f"rows of {value.values.dtype.name} {value.values.shape[1:]}"
+        return f"rows of {value.dtype.name} {value.values.shape[1:]} by {value.indices.dtype.name}"
     return f"{value.dtype.name} {value.shape}"
 
 
 def _tensor(value: Any) -> Any:
-    return None if value is None else tf.convert_to_tensor(value)
+    return value if value is None or _is_sparse(value) else tf.convert_to_tensor(value)

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from generic_trainer._core import internals
 from generic_trainer.errors import ConfigurationError
+from generic_trainer.training.distributed._agreement import agree_on_variables
 from generic_trainer.training.distributed._collectives import (
     all_reduce,
     average_gradients,
@@ -23,7 +24,7 @@ from generic_trainer.training.distributed._collectives import (
 )
 from generic_trainer.training.distributed._ops import has_collectives
 from generic_trainer.training.distributed._runtime import eager_mode, runtime
-from generic_trainer.training.distributed._strategy import agree_on_variables
+from generic_trainer.training.distributed._strategy import is_number
 
 _logger = logging.getLogger(__name__)
 
@@ -143,7 +144,7 @@ def start_session_alike(session: Any) -> None:
     if connected is None:
         return
     with session.graph.as_default():
-        variables = [*filter(_is_number, _tf1.global_variables())]
+        variables = [*filter(is_number, _tf1.global_variables())]
     agree_on_variables(connected, variables)
     _set(session, variables, broadcast)
 
@@ -151,7 +152,7 @@ def start_session_alike(session: Any) -> None:
 def sum_in_session(session: Any, variables: Sequence[Any]) -> None:
     """Sets variables of a session to the sums of their values over all workers."""
     # By name, because collectives need the same order on all workers.
-    ordered = sorted(filter(_is_number, variables), key=lambda variable: variable.op.name)
+    ordered = sorted(filter(is_number, variables), key=lambda variable: variable.op.name)
     _set(session, ordered, all_reduce)
 
 
@@ -173,8 +174,3 @@ def _set(session: Any, variables: list[Any], function: Callable[[list[Any]], lis
     initializers = [variable.initializer for variable in variables]
     places = (initializer.inputs[1] for initializer in initializers)
     session.run(initializers, dict(zip(places, values, strict=True)))
-
-
-def _is_number(variable: Any) -> bool:
-    kind = variable.dtype.base_dtype
-    return bool(kind.is_floating or kind.is_integer or kind.is_bool)

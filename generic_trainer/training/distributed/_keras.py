@@ -24,10 +24,7 @@ from generic_trainer.errors import ConfigurationError
 from generic_trainer.training._hooks import one_more_callback
 from generic_trainer.training._walk import walk
 from generic_trainer.training.distributed._agreement import agree_to_fit
-from generic_trainer.training.distributed._collectives import (
-    all_reduce,
-    weighted_means,
-)
+from generic_trainer.training.distributed._collectives import all_reduce, average_gradients
 from generic_trainer.training.distributed._runtime import (
     Runtime,
     explained_failures,
@@ -122,7 +119,7 @@ class _Step:
             gradients: the gradients of the mean loss over this worker's rows.
         """
         changes = [variable - before for variable, before in self._statistics]
-        means = weighted_means([*gradients, *changes], self.rows)
+        means = average_gradients([*gradients, *changes], rows=self.rows)
         for (variable, before), change in zip(
             self._statistics, means[len(gradients) :], strict=True
         ):

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import weakref
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -22,9 +22,10 @@ from generic_trainer.training.distributed._runtime import Runtime
 # The keys must differ from those of TensorFlow's strategies, which count from 1. All devices of a
 # group must be of one kind, so there is a group for each.
 _GROUP_KEYS = {"CPU": 1 << 20, "GPU": (1 << 20) + 1}
-# Type → the type that it is sent as. 16-bit floats would lose digits in a sum; TensorFlow has no
-# collectives for the other types.
+# Type → the type that it is sent as. 16-bit floats would lose digits in a sum; TensorFlow has
+# collectives for four types only.
 _SENT_AS = {
+    **{kind: kind for kind in (tf.float32, tf.float64, tf.int32, tf.int64)},
     tf.float16: tf.float32,
     tf.bfloat16: tf.float32,
     tf.bool: tf.int32,
@@ -35,7 +36,6 @@ _SENT_AS = {
     tf.uint32: tf.int64,
 }
 _PROCESSOR = "/device:CPU:0"
-_SENT = (tf.float32, tf.float64, tf.int32, tf.int64)
 
 # Graph → the number of its collectives, and the last of them.
 _traced: weakref.WeakKeyDictionary[Any, tuple[int, Any]] = weakref.WeakKeyDictionary()
@@ -87,7 +87,9 @@ def _collective(
         length: integer [], the number of rows if it differs from call to call. It changes the key,
             because TensorFlow needs a different one for each shape.
     """
-    if _is_for_a_session():
+    with tf.init_scope():
+        is_for_a_session = not tf.executing_eagerly()
+    if is_for_a_session:
         return _called_in_session(
             lambda tensor, *length: _collective(connected, tensor, what, op, *length),
             [tensor, *length],
@@ -104,7 +106,10 @@ def _collective(
             communication_hint="auto",
         )
 
-    device = _sends_from(connected, tensor.dtype)
+    # The kind of device is equal on all workers. NCCL does not support two workers on one GPU, and
+    # TensorFlow's collectives on GPUs do not support int32: such tensors are sent from the CPU.
+    on_gpu = connected.has_own_gpu and tensor.dtype.is_floating
+    device = connected.device if on_gpu else _PROCESSOR
     if tf.executing_eagerly():
         connected.entered.assign_add(1)
         with tf.device(device):
@@ -123,27 +128,13 @@ def _collective(
     return result
 
 
-def _sends_from(connected: Runtime, kind: tf.DType) -> str:
-    """Returns the device from whose memory a collective sends; its kind is equal on all workers.
-
-    NCCL does not support two workers on one GPU, and TensorFlow's collectives on GPUs do not
-    support int32. In both cases, the tensor is sent from the CPU.
-    """
-    return connected.device if connected.has_own_gpu and kind.is_floating else _PROCESSOR
-
-
-def uncompiled() -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def uncompiled() -> Iterator[None]:
     """Excludes operations that are created within the context from compilation by XLA."""
-    if tf.executing_eagerly():
-        return contextlib.nullcontext()
-    scope: contextlib.AbstractContextManager[None]
-    scope = tf.xla.experimental.jit_scope(compile_ops=False)
-    return scope
-
-
-def _is_for_a_session() -> bool:
-    with tf.init_scope():
-        return not tf.executing_eagerly()
+    with contextlib.ExitStack() as stack:
+        if not tf.executing_eagerly():
+            stack.enter_context(tf.xla.experimental.jit_scope(compile_ops=False))
+        yield
 
 
 def _called_in_session(function: Callable[..., tf.Tensor], arguments: list[tf.Tensor]) -> tf.Tensor:
@@ -172,9 +163,8 @@ def sent_type(tensor: tf.Tensor) -> tf.DType:
     Raises:
         ConfigurationError: the tensor is not numeric.
     """
-    sent_as = _SENT_AS.get(tensor.dtype, tensor.dtype)
-    if sent_as not in _SENT:
+    if tensor.dtype not in _SENT_AS:
         raise ConfigurationError(
             f"training.distributed: expected numbers, found a tensor of {tensor.dtype.name}"
         )
-    return sent_as
+    return _SENT_AS[tensor.dtype]

@@ -72,13 +72,7 @@ def number_of_rows(structure: Any) -> Any:
         if not _has_rows(each):
             continue
         known = tf.compat.dimension_value(each.shape[0])
-        if known is not None:
-            return int(known)
-        if isinstance(each, tf.RaggedTensor):
-            return tf.cast(each.nrows(), tf.int32)
-        if isinstance(each, tf.SparseTensor):
-            return tf.cast(each.dense_shape[0], tf.int32)
-        return tf.shape(each)[0]
+        return tf.cast(tf.shape(each)[0], tf.int32) if known is None else int(known)
     return 1
 
 

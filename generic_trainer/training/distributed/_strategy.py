@@ -13,7 +13,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from generic_trainer._core import internals
 from generic_trainer.errors import ConfigurationError
+from generic_trainer.training.distributed._agreement import agree_on_variables
 from generic_trainer.training.distributed._collectives import all_reduce, broadcast, gather_rows
 from generic_trainer.training.distributed._runtime import Runtime
 from generic_trainer.training.distributed._shares import share_of
@@ -98,10 +100,6 @@ class _Replica(tf.distribute.ReplicaContext):  # type: ignore[misc]
     def __init__(self, strategy: DataParallelStrategy) -> None:
         super().__init__(strategy, replica_id_in_sync_group=strategy.connected.rank)
 
-    @property
-    def devices(self) -> list[str]:
-        return list(self.strategy.extended.worker_devices)
-
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
         if self.strategy.gradients_are_averaged:
             return value
@@ -146,19 +144,19 @@ def _times(value: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
     return tf.math.multiply_no_nan(value, tf.cast(factor, value.dtype))
 
 
-class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
-    """The methods of a strategy that `tf.distribute` calls."""
+_OneDevice: Any = internals.TF_ONE_DEVICE.get()
+
+
+class _Extended(_OneDevice):  # type: ignore[misc]
+    """The methods of a strategy that `tf.distribute` calls.
+
+    Within a worker it is like TensorFlow's `OneDeviceStrategy`: variables are ordinary ones, and
+    updates run in place. The methods here add the other workers.
+    """
 
     def __init__(self, strategy: DataParallelStrategy) -> None:
-        super().__init__(strategy)
+        super().__init__(strategy, strategy.connected.device)
         self._strategy, self._connected = strategy, strategy.connected
-        self._device = strategy.connected.device
-
-    @property
-    def worker_devices(self) -> tuple[str, ...]:
-        return (self._device,)
-
-    parameter_devices = worker_devices
 
     @property
     def _num_replicas_in_sync(self) -> int:
@@ -186,15 +184,6 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
     def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
         return 0
 
-    def non_slot_devices(self, var_list: Any) -> tuple[str, ...]:
-        return (self._device,)
-
-    def read_var(self, variable: Any) -> Any:
-        return tf.identity(variable)
-
-    def value_container(self, value: Any) -> Any:
-        return value
-
     def _validate_colocate_with_variable(self, variable: Any) -> None:
         pass
 
@@ -213,21 +202,12 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
         with tf.device(self._device):
             variable = next_creator(**options)
         setattr(variable, _MADE_TRAINABLE, options.get("trainable") is not False)
-        if _is_number(variable):
+        if is_number(variable) and variable.shape.is_fully_defined():
             self._strategy.variables.append(weakref.ref(variable))
         if aggregation != tf.VariableAggregation.NONE:
             for name in ("assign", "assign_add", "assign_sub"):
                 setattr(variable, name, _aggregated(getattr(variable, name), aggregation))
         return variable
-
-    def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
-        return self._update_non_slot(var, fn, (var, *args), kwargs, group)
-
-    def _update_non_slot(
-        self, colocate_with: Any, fn: Any, args: Any, kwargs: Any, group: bool
-    ) -> Any:
-        result = fn(*args, **(kwargs or {}))
-        return result if group else tf.nest.map_structure(self._local_results, result)
 
     # ---- data and steps --------------------------------------------------------------------------
 
@@ -246,9 +226,6 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
     def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
         with tf.device(self._device), _Replica(self._strategy):
             return fn(*args, **kwargs)
-
-    def _local_results(self, value: Any) -> tuple[Any]:
-        return (value,)
 
     # ---- values of all workers -------------------------------------------------------------------
 
@@ -269,22 +246,6 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):  # type: ignore[misc]
     ) -> Any:
         return gather_rows(value, axis)
 
-    def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:
-        return tensor
-
-
-def agree_on_variables(connected: Runtime, variables: Sequence[Any]) -> None:
-    """Raises an error in all workers unless they have the same variables, in the same order.
-
-    Raises:
-        ConfigurationError: names, types or shapes differ.
-    """
-    described = {
-        f"variable {number}": f"{each.name} {each.dtype.name} {each.shape}"
-        for number, each in enumerate(variables)
-    }
-    connected.agree("about to start", described, different_models)
-
 
 def copy_from_worker_0(variables: Sequence[Any]) -> None:
     """Sets variables to their values in worker 0."""
@@ -293,23 +254,15 @@ def copy_from_worker_0(variables: Sequence[Any]) -> None:
         variable.assign(value)
 
 
-def different_models(found: str) -> str:
-    """Returns the error message for workers whose models or data differ."""
-    return (
-        f"The workers do not train the same: {found}. Expected run_fn to build the same model on "
-        "all of them, and to give fit the same dataset, of which each worker trains its share."
-    )
-
-
 def was_made_trainable(variable: Any) -> bool:
     """Returns whether a variable was created as trainable, even if it has been frozen since."""
     return bool(getattr(variable, _MADE_TRAINABLE, True))
 
 
-def _is_number(variable: Any) -> bool:
-    return variable.shape.is_fully_defined() and (
-        variable.dtype.is_floating or variable.dtype.is_integer or variable.dtype.is_bool
-    )
+def is_number(variable: Any) -> bool:
+    """Returns whether a variable can be sent to other workers; a string cannot."""
+    kind = variable.dtype.base_dtype
+    return bool(kind.is_floating or kind.is_integer or kind.is_bool)
 
 
 def _aggregated(assign: Callable[..., Any], aggregation: Any) -> Callable[..., Any]:
