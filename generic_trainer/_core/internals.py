@@ -92,8 +92,7 @@ OVERRIDDEN = {
         _batch_reduce_to _call_for_each_replica _create_variable
         _distribute_datasets_from_function _experimental_distribute_dataset
         _experimental_distribute_values_from_function _gather_to_implementation
-        _get_local_replica_id _in_multi_worker_mode _num_replicas_in_sync _reduce_to
-        _validate_colocate_with_variable""",
+        _num_replicas_in_sync _reduce_to _validate_colocate_with_variable""",
     "tf_keras:callbacks.Callback": """
         _chief_worker_only _implements_predict_batch_hooks _implements_test_batch_hooks
         _implements_train_batch_hooks""",

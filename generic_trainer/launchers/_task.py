@@ -69,9 +69,9 @@ def train(job: Job) -> None:
         seen_dir = request.model_run_dir if is_chief() else ""
         with (
             explain_read_errors(),
-            _checked(),
             watched(seen_dir),
             keras_2_left_alone(),
+            _checked(),  # the innermost: what run_fn itself replaces in Keras is undone first
         ):
             call_user_function(run_fn, fn_args, code)
 

@@ -82,25 +82,21 @@ class _Function:
 @contextlib.contextmanager
 def keras_2_unconverted() -> Iterator[None]:
     """Prevents AutoGraph from converting the code of Keras 2 within the context."""
-    config, conversion, own_rules, own_found = _lists()  # cached, because each step needs them
-    rules, found = internals.TF_AUTOGRAPH_RULES, internals.TF_AUTOGRAPH_FOUND
-    before = rules.of(config), found.of(conversion)
-    rules.set(config, own_rules)
-    found.set(conversion, own_found)
-    try:
+    with contextlib.ExitStack() as stack:
+        for name, module, value in _lists():  # cached, because each step needs them
+            stack.callback(name.set, module, name.of(module))
+            name.set(module, value)
         yield
-    finally:
-        rules.set(config, before[0])
-        found.set(conversion, before[1])
 
 
 @functools.cache
-def _lists() -> tuple[Any, Any, Any, Any]:
-    """Returns two modules of AutoGraph, with the rules and the cache that exclude Keras 2."""
+def _lists() -> tuple[tuple[internals.PrivateName, Any, Any], ...]:
+    """Returns AutoGraph's rules and its cache, with the values that exclude Keras 2."""
+    rules, found = internals.TF_AUTOGRAPH_RULES, internals.TF_AUTOGRAPH_FOUND
     config = internals.TF_AUTOGRAPH_CONFIG.get()
     conversion = internals.TF_AUTOGRAPH_CONVERSION.get()
-    rules = (config.DoNotConvert(_PACKAGE), *internals.TF_AUTOGRAPH_RULES.of(config))
-    return config, conversion, rules, type(internals.TF_AUTOGRAPH_FOUND.of(conversion))()
+    excluding = (config.DoNotConvert(_PACKAGE), *rules.of(config))
+    return (rules, config, excluding), (found, conversion, type(found.of(conversion))())
 
 
 def _needs_conversion(model: Any) -> bool:
@@ -109,14 +105,11 @@ def _needs_conversion(model: Any) -> bool:
     # Keras requests the conversion of these, or `layers` includes them.
     known = (keras.layers.Layer, keras.losses.Loss, keras.metrics.Metric)
     layers = list(internals.KERAS_2_LAYERS.of(model)())
-    if any(not _is_asked_for(type(layer)) for layer in layers):
-        return True
     optimizer = getattr(model, "optimizer", None)
     parts = [value for each in (*layers, optimizer) for value in _values(each)]
-    return not _is_of_a_library(optimizer) or any(
-        callable(part) and not isinstance(part, known) and not _is_of_a_library(part)
-        for part in parts
-    )
+    called = [part for part in parts if callable(part) and not isinstance(part, known)]
+    are_asked_for = all(_is_asked_for(type(layer)) for layer in layers)
+    return not (are_asked_for and all(map(_is_of_a_library, [optimizer, *called])))
 
 
 def _is_asked_for(kind: type) -> bool:

@@ -14,8 +14,8 @@ from generic_trainer._core import internals
 from generic_trainer._core.cluster import has_parameter_servers, is_one_of_several, this_task
 from generic_trainer._core.keras import is_keras_3, keras_version
 from generic_trainer.errors import ConfigurationError
+from generic_trainer.training import distributed
 from generic_trainer.training._hooks import hooked_fits
-from generic_trainer.training.distributed import agree_to_fit, make_strategy, runtime
 from generic_trainer.user_code import loaded_modules
 
 _logger = logging.getLogger(__name__)
@@ -58,9 +58,8 @@ def get_strategy() -> tf.distribute.Strategy:
         return _parameter_servers()
     if is_one_of_several():
         if is_keras_3() and not _users_code_has("tf_keras"):
-            return make_strategy()
-        connected = runtime()
-        return connected.strategy
+            return distributed.make_strategy()
+        return distributed.runtime().strategy
     return tf.distribute.MirroredStrategy() if len(gpus) > 1 else tf.distribute.get_strategy()
 
 
@@ -81,6 +80,7 @@ def checked_on_several_workers() -> Iterator[None]:
         stack.enter_context(hooked_fits(_checked_fit))
         for kind in _OF_ONE_MACHINE:
             stack.enter_context(internals.replaced_method(kind, "__init__", _alone))
+        stack.callback(distributed.forget_strategy)
         yield
         connected = _connected()
         if connected is not None:
@@ -101,10 +101,13 @@ def _checked_fit(keras: ModuleType, arguments: dict[str, Any]) -> Iterator[Any]:
             "training, instead of tf.distribute.MultiWorkerMirroredStrategy() in run_fn; that "
             "trains Keras 3 on several workers."
         )
-    connected = runtime()  # here: in the strategy's scope its variables would be mirrored
-    agreement: Any = keras.callbacks.LambdaCallback(
-        on_train_begin=lambda logs: agree_to_fit(connected, agreement.model, agreement.params)
-    )
+    # Connected here: in the strategy's scope the variable of the connection would be mirrored.
+    connected = distributed.runtime()
+
+    def agree(logs: Any) -> None:
+        distributed.agree_to_fit(connected, arguments["self"], agreement.params)
+
+    agreement: Any = keras.callbacks.LambdaCallback(on_train_begin=agree)
     yield agreement
 
 
@@ -133,6 +136,7 @@ def _connected() -> Any:
 
     `runtime()` itself would connect it.
     """
+    runtime = distributed.runtime
     return runtime() if runtime.cache_info().currsize else None
 
 

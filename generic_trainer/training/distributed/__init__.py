@@ -44,10 +44,10 @@ __getattr__, __dir__ = lazy_names(
         "_collectives": "all_reduce average_gradients broadcast gather",
         # Internal names, for the rest of `training`, for trials and for estimators.
         "_agreement": "agree_to_fit",
-        "_keras": "keep_metrics_in_worker_0 make_strategy",
+        "_keras": "forget_strategy keep_metrics_in_worker_0 make_strategy",
         "_runtime": "agree_to_stop barrier eager_mode explained_failures rank runtime size",
         "_graphs": "any_wants averaging_optimizers start_session_alike sum_in_session",
-        "_shares": ("at_least_a_row is_own number_of_rows share_of share_of_rows without_length"),
+        "_shares": "at_least_a_row is_own number_of_rows share_of share_of_rows without_length",
         "_strategy": "DataParallelStrategy",
     },
 )

@@ -61,7 +61,7 @@ def _listed(noun: str, variables: Iterable[Any]) -> dict[str, str]:
 
 
 def _path(variable: Any) -> str:
-    return str(getattr(variable, "path", variable.name))
+    return str(getattr(variable, "path", variable.name))  # Keras 3's names are not unique
 
 
 def _number(value: Any) -> int:

@@ -8,7 +8,7 @@ process without other workers, each function returns its argument.
 
 from __future__ import annotations
 
-import json
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,8 +34,6 @@ _LARGE_BYTES = 4 << 20
 # TensorFlow needs another collective for each length, so lengths are rounded up to one of a few.
 # Below this length, the steps between those do not get smaller.
 _SMALLEST_LENGTH = 16
-
-_agreed: set[str] = set()
 
 
 @tf.autograph.experimental.do_not_convert
@@ -145,9 +143,7 @@ def broadcast(values: Any, root: int = 0) -> Any:
         ConfigurationError: another worker has other types or shapes.
     """
     connected = runtime()
-    if connected is None:
-        return tf.nest.map_structure(_tensor, values)
-    is_root = connected.rank == root
+    is_root = connected is None or connected.rank == root
     return all_reduce(
         tf.nest.map_structure(
             lambda value: value if is_root or value is None else tf.zeros_like(value), values
@@ -155,14 +151,11 @@ def broadcast(values: Any, root: int = 0) -> Any:
     )
 
 
-def gather_rows(value: Any, axis: int = 0) -> tf.Tensor:
+def gather_rows(connected: Runtime, value: Any, axis: int) -> tf.Tensor:
     """Returns the tensors of all workers, concatenated by rank along an axis.
 
     Only the lengths of that axis may differ between workers.
     """
-    connected = runtime()
-    if connected is None:
-        return tf.convert_to_tensor(value)
     (rows,), _ = _gathered(connected, [tf.experimental.numpy.moveaxis(value, axis, 0)])
     return tf.experimental.numpy.moveaxis(rows, 0, axis)
 
@@ -209,7 +202,7 @@ def _sums(connected: Runtime, values: Sequence[Any]) -> list[Any]:
     All workers must start the same collectives in the same order: the dense tensors bucket by
     bucket, then the rows of the sparse ones.
     """
-    _check_agreement(connected, values)
+    _check_agreement(connected, *map(_kind, values))
     results: list[Any] = list(values)
     for bucket in _buckets(values):
         sums = _all_reduced(connected, [values[i] for i in bucket])
@@ -285,25 +278,21 @@ def _rounded(length: tf.Tensor) -> tf.Tensor:
         return unit * ((tf.maximum(length, 1) + unit - 1) // unit)
 
 
-def _check_agreement(connected: Runtime, values: Sequence[Any]) -> None:
+@functools.cache
+def _check_agreement(connected: Runtime, *kinds: str) -> None:
     """Compares types and shapes with those of the other workers, once for each combination.
 
     Without it, collectives of different shapes would wait for one another forever.
     """
-    kinds = [_kind(each) for each in values]
-    text = json.dumps(kinds)
-    if text in _agreed:
-        return
     connected.agree(
         "about to add tensors up",
-        {str(number): kind for number, kind in enumerate(kinds)},
+        dict(enumerate(kinds)),
         lambda found: (
             "The workers train different models, or pass different tensors to "
             f"training.distributed: by their numbers, {found}. Expected the same types and "
             "shapes on all of them."
         ),
     )
-    _agreed.add(text)
 
 
 def _kind(value: Any) -> str:

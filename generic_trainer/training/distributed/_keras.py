@@ -3,7 +3,8 @@
 Keras calls a model's strategy to distribute the data and to run a step, which is not enough for
 several workers. Wrappers around methods of Keras's classes add the rest: gradients are averaged
 before they are clipped, metrics are summed over all workers, and all workers start from the same
-variables. Models of other strategies are not affected.
+variables. Models of other strategies are not affected, and at the end of `run_fn` all methods are
+those of Keras again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import contextlib
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -38,11 +39,12 @@ from generic_trainer.training.distributed._shares import (
 )
 from generic_trainer.training.distributed._strategy import (
     DataParallelStrategy,
+    assign_all,
     copy_from_worker_0,
     was_made_trainable,
 )
 
-# The replaced methods of Keras, which act on models of `_Strategy` alone: for the life of a worker.
+# The replaced methods of Keras, which act on models of `_Strategy` alone.
 _replaced = contextlib.ExitStack()
 
 
@@ -63,68 +65,59 @@ def make_strategy() -> DataParallelStrategy:
     (seed, *_) = connected.exchange("at its start", int.from_bytes(os.urandom(4), "big"))
     if getattr(internals.TF_EAGER_CONTEXT.get()(), internals.TF_OP_SEEDS.name, None) is None:
         tf.random.set_seed(seed)
-    return _Strategy(connected, keras)
+    return _Strategy(connected)
+
+
+def forget_strategy() -> None:
+    """Restores the methods of Keras that `make_strategy` replaced; the next call replaces them."""
+    make_strategy.cache_clear()
+    _replaced.close()
 
 
 class _Strategy(DataParallelStrategy):
     """A strategy that recognizes the steps of Keras models, and weights them by rows.
 
     Attributes:
-        step: the step of a model that is being run or traced; None outside of one.
+        statistics: the variables that a step changes without gradients, such as those of
+            BatchNormalization, and their values before the step that is being run or traced.
     """
 
-    def __init__(self, connected: Runtime, keras: ModuleType) -> None:
-        super().__init__(connected)
-        self.step: _Step | None = None
-        self._keras = keras
+    statistics: Sequence[tuple[tf.Variable, tf.Tensor]] = ()
 
     def run(self, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
         """Calls a function with this worker's part of its arguments; see `tf.distribute`."""
+        keras: Any = keras_3_package()
         model = getattr(fn, "__self__", None)
-        if not isinstance(model, self._keras.Model):
+        if not isinstance(model, keras.Model):
             return super().run(fn, args, kwargs, options)
         rows = number_of_rows(args)
         args = at_least_a_row(args, rows)
+        statistics = [
+            (each.value, each.value.read_value())
+            for each in model.non_trainable_weights
+            if each.value.dtype.is_floating and not was_made_trainable(each.value)
+        ]
         # Keras's own `jit_compile` would include the sums over workers; see `uncompiled`.
         xla: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         if model.jit_compile:
             xla = tf.xla.experimental.jit_scope()
-        with self.setting(step=_Step(model, rows), rows=rows), _metrics_of_rows(model, rows), xla:
+        with self.setting(rows=rows, statistics=statistics), _metrics_of_rows(model, rows), xla:
             return super().run(fn, args, kwargs, options)
-
-
-class _Step:
-    """A step of a model on this worker's rows of a batch.
-
-    Attributes:
-        rows: the number of these rows.
-    """
-
-    def __init__(self, model: Any, rows: Any) -> None:
-        self.rows = rows
-        statistics = [each.value for each in model.non_trainable_weights]
-        self._statistics = [
-            (variable, variable.read_value())
-            for variable in statistics
-            if variable.dtype.is_floating and not was_made_trainable(variable)
-        ]
 
     def means(self, gradients: list[Any]) -> list[Any]:
         """Returns the gradients of the mean loss over the rows of all workers.
 
-        It also sets statistics, such as those of BatchNormalization, to their old values plus the
-        mean of the workers' changes, weighted by rows in the same way.
+        It also sets `statistics` to their old values plus the mean of the workers' changes,
+        weighted by rows in the same way.
 
         Args:
             gradients: the gradients of the mean loss over this worker's rows.
         """
-        changes = [variable - before for variable, before in self._statistics]
-        means = average_gradients([*gradients, *changes], rows=self.rows)
-        for (variable, before), change in zip(
-            self._statistics, means[len(gradients) :], strict=True
-        ):
-            variable.assign(before + change)
-        return means[: len(gradients)]
+        changes = [variable - before for variable, before in self.statistics]
+        means = average_gradients([*changes, *gradients], rows=self.rows)
+        for variable, before in self.statistics:
+            variable.assign(before + means.pop(0))
+        return means
 
 
 @contextlib.contextmanager
@@ -136,13 +129,8 @@ def _metrics_of_rows(model: Any, rows: Any) -> Iterator[None]:
     variables = [variable.value for variable in model.metrics_variables]
     before = [variable.read_value() for variable in variables]
     yield
-
-    def restore() -> tf.Tensor:
-        for variable, value in zip(variables, before, strict=True):
-            variable.assign(value)
-        return tf.constant(True)
-
-    tf.cond(tf.equal(rows, 0), restore, lambda: tf.constant(False))
+    for variable, value in zip(variables, before, strict=True):
+        variable.assign(tf.where(tf.equal(rows, 0), value, variable))
 
 
 # ---- metrics -------------------------------------------------------------------------------------
@@ -163,8 +151,10 @@ def keep_metrics_in_worker_0(model: Any, *, are_sums: bool) -> None:
         return
     variables = _metrics_variables(model)
     values = [variable.read_value() for variable in variables]
-    for variable, value in zip(variables, values if are_sums else all_reduce(values), strict=True):
-        variable.assign(value if strategy.connected.rank == 0 else tf.zeros_like(value))
+    sums = values if are_sums else all_reduce(values)
+    if strategy.connected.rank > 0:
+        sums = [*map(tf.zeros_like, values)]
+    assign_all(variables, sums)
 
 
 def _metrics_variables(model: Any) -> list[tf.Variable]:
@@ -241,11 +231,9 @@ def _fit(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> A
 
 
 def _evaluate(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
-    data = bound.arguments.get("x")
-    if not (isinstance(data, tf.data.Dataset) and is_own(data)):
-        return original(bound)
-    with strategy.setting(is_whole=True):  # the dataset has only this worker's data already
-        return original(bound)
+    # A dataset that only this worker reads has just its data already.
+    is_whole = is_own(bound.arguments.get("x"))
+    return _predict(strategy, original, bound) if is_whole else original(bound)
 
 
 def _predict(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
@@ -257,10 +245,9 @@ def _make_function(strategy: _Strategy, original: Any, bound: inspect.BoundArgum
     # `_Strategy.run` enables XLA for the step, and leaves out the collectives.
     model = bound.args[0]
     asked, model.jit_compile = model.jit_compile, False
-    try:
-        return original(bound)
-    finally:
-        model.jit_compile = asked
+    function = original(bound)
+    model.jit_compile = asked
+    return function
 
 
 def _build(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
@@ -277,13 +264,11 @@ def _results(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) 
     bound.arguments["logs"] = _mean_logs(strategy.connected, bound.arguments["logs"])
     variables = _metrics_variables(bound.args[0])
     own = [variable.read_value() for variable in variables]
-    for variable, total in zip(variables, all_reduce(own), strict=True):
-        variable.assign(total)
+    assign_all(variables, all_reduce(own))
     try:
         return original(bound)
     finally:
-        for variable, value in zip(variables, own, strict=True):
-            variable.assign(value)
+        assign_all(variables, own)
 
 
 def _apply(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
@@ -295,7 +280,7 @@ def _apply(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) ->
     # A custom loop divides its loss by the global batch size, as tf.distribute requires, so its
     # gradients are summed. The step of a model has a mean loss, so its gradients are averaged.
     bound.arguments["grads"] = (
-        all_reduce(gradients) if strategy.step is None else strategy.step.means(gradients)
+        all_reduce(gradients) if strategy.rows is None else strategy.means(gradients)
     )
     with strategy.setting(gradients_are_averaged=True):
         return original(bound)
@@ -303,11 +288,11 @@ def _apply(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) ->
 
 def _loss(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
     loss = original(bound)
-    if strategy.step is None or strategy.is_whole or bound.args[0].reduction != "sum":
+    if strategy.rows is None or strategy.is_whole or bound.args[0].reduction != "sum":
         return loss
     # The loss of a worker is a sum over its rows, but gradients are averaged, weighted by rows.
     # Scaled by all rows / own rows, the weighted mean of the losses is their sum over the workers.
-    rows = tf.cast(strategy.step.rows, tf.float32)
+    rows = tf.cast(strategy.rows, tf.float32)
     return loss * tf.cast(all_reduce(rows) / tf.maximum(rows, 1.0), loss.dtype)
 
 

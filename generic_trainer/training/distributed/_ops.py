@@ -87,13 +87,10 @@ def _collective(
         length: integer [], the number of rows if it differs from call to call. It changes the key,
             because TensorFlow needs a different one for each shape.
     """
-    with tf.init_scope():
-        is_for_a_session = not tf.executing_eagerly()
-    if is_for_a_session:
-        return _called_in_session(
-            lambda tensor, *length: _collective(connected, tensor, what, op, *length),
-            [tensor, *length],
-        )
+    # The kind of device is equal on all workers. NCCL does not support two workers on one GPU, and
+    # TensorFlow's collectives on GPUs do not support int32: such tensors are sent from the CPU.
+    on_gpu = connected.has_own_gpu and tensor.dtype.is_floating
+    device = connected.device if on_gpu else _PROCESSOR
 
     def make(place: str) -> tf.Tensor:
         key = tf.constant(zlib.crc32(f"{what} {place}".encode()) & 0x7FFFFFFF, tf.int32)
@@ -106,24 +103,34 @@ def _collective(
             communication_hint="auto",
         )
 
-    # The kind of device is equal on all workers. NCCL does not support two workers on one GPU, and
-    # TensorFlow's collectives on GPUs do not support int32: such tensors are sent from the CPU.
-    on_gpu = connected.has_own_gpu and tensor.dtype.is_floating
-    device = connected.device if on_gpu else _PROCESSOR
     if tf.executing_eagerly():
         connected.entered.assign_add(1)
         with tf.device(device):
             return make("eagerly")
+    with tf.init_scope():
+        is_for_a_session = not tf.executing_eagerly()
     graph = tf.compat.v1.get_default_graph()
     number, last = _traced.get(graph, (0, None))
-    # Counted only once its input exists: computing the input may end with OutOfRange, if the data
-    # are exhausted, and then this collective never starts. The control dependency on the previous
-    # collective keeps the order in the graph.
-    with uncompiled():
-        with tf.control_dependencies([tensor] if last is None else [tensor, last]):
-            begun = connected.entered.assign_add(1, read_value=False)
-        with tf.control_dependencies([begun]), tf.device(device):
-            result = make(str(number))
+    # The control dependency on the previous collective keeps the order in the graph.
+    after = [] if last is None else [last]
+    if is_for_a_session:
+        # A session is not connected with other processes, but the eager runtime of this process
+        # is. So the session calls back into Python, which runs the collective eagerly. Such a call
+        # fails if a session places it on a GPU.
+        with tf.control_dependencies(after), tf.device(_PROCESSOR):
+            result = tf.py_function(
+                lambda tensor, *length: _collective(connected, tensor, what, op, *length),
+                [tensor, *length],
+                tensor.dtype,
+            )
+    else:
+        # Counted only once its input exists: computing the input may end with OutOfRange, if the
+        # data are exhausted, and then this collective never starts.
+        with uncompiled():
+            with tf.control_dependencies([tensor, *after]):
+                begun = connected.entered.assign_add(1, read_value=False)
+            with tf.control_dependencies([begun]), tf.device(device):
+                result = make(str(number))
     _traced[graph] = (number + 1, result.op)
     return result
 
@@ -135,21 +142,6 @@ def uncompiled() -> Iterator[None]:
         if not tf.executing_eagerly():
             stack.enter_context(tf.xla.experimental.jit_scope(compile_ops=False))
         yield
-
-
-def _called_in_session(function: Callable[..., tf.Tensor], arguments: list[tf.Tensor]) -> tf.Tensor:
-    """Adds an eager call of a function to a graph for a session, after all earlier such calls.
-
-    A session is not connected with other processes, but the eager runtime of this process is. So
-    the session calls back into Python, where the function runs the collective eagerly.
-    """
-    graph = tf.compat.v1.get_default_graph()
-    number, last = _traced.get(graph, (0, None))
-    # Such a call fails if a session places it on a GPU.
-    with tf.control_dependencies([] if last is None else [last]), tf.device(_PROCESSOR):
-        result = tf.py_function(function, arguments, arguments[0].dtype)
-    _traced[graph] = (number + 1, result.op)
-    return result
 
 
 def has_collectives(graph: tf.Graph) -> bool:

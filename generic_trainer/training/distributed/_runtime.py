@@ -74,11 +74,10 @@ class Runtime:
                 "training.get_strategy(), or a function of training.distributed, before anything "
                 f"else of TensorFlow ({error})."
             ) from error
-        self.resolver = self.strategy.cluster_resolver
         self._service = internals.TF_EAGER_CONTEXT.get()()
         with tf.device("CPU:0"):
             self.entered = tf.Variable(0, dtype=tf.int64, trainable=False, name="entered")
-        self.device = _own_device(self.resolver.task_id)
+        self.device: str = self.strategy.extended.worker_devices[0]
         threading.Thread(target=self._watch, name=_PREFIX, daemon=True).start()
         self.has_own_gpu = self._all_have_own_gpus()
 
@@ -96,12 +95,9 @@ class Runtime:
             ConfigurationError: the workers called it at different places.
         """
         number = self._exchanges
-        entered = self._begun()
+        note = {"place": place, "rank": self.rank, "entered": self._begun()}
         self.publish(f"{number}/{self.rank}", {"place": place, "value": value})
-        entries = [
-            self._wait_for(number, rank, {"place": place, "rank": self.rank, "entered": entered})
-            for rank in range(self.size)
-        ]
+        entries = [self._wait_for(number, rank, note) for rank in range(self.size)]
         self._exchanges += 1
         self.publish(f"{number}/waiting", _OVER)  # ends the watch of this exchange in all workers
         for entry in entries:
@@ -115,20 +111,26 @@ class Runtime:
             )
         return [entry["value"] for entry in entries]
 
-    def agree(self, place: str, value: Any, describe: Callable[[str], str]) -> None:
+    def agree(self, place: str, value: Mapping[Any, Any], describe: Callable[[str], str]) -> None:
         """Raises an error in all workers unless all of them pass equal values.
 
         Args:
             place: see `exchange`.
-            value: a value that JSON can represent. Of dicts, only differing fields are reported.
+            value: fields that JSON can represent; the error reports those that differ.
             describe: returns the error message for a list of the differences.
 
         Raises:
             ConfigurationError: the values differ.
         """
         values = self.exchange(place, value)
-        if any(each != values[0] for each in values):
-            raise ConfigurationError(describe(self._listed(list(map(_text, _differing(values))))))
+        names = sorted({name for each in values for name in each})
+        differ = [name for name in names if any(v.get(name) != values[0].get(name) for v in values)]
+
+        def text(fields: Mapping[str, Any]) -> str:
+            return "has " + ", ".join(f"{name} {json.dumps(fields.get(name))}" for name in differ)
+
+        if differ:
+            raise ConfigurationError(describe(self._listed([*map(text, values)])))
 
     def leave(self) -> None:
         """Makes workers fail that wait for this one, now or later, because it has finished.
@@ -139,11 +141,15 @@ class Runtime:
         note = {"place": _END, "rank": self.rank, "entered": self._begun()}
         self.publish(f"{self._exchanges}/{self.rank}", {"place": _END, "value": None})
         self.publish(f"{self._exchanges}/waiting", note)
+        self._exchanges += 1  # of another `run_fn` in these processes
 
     def _all_have_own_gpus(self) -> bool:
-        gpus = self.exchange("about to start", _gpu_of(self.device))
+        number = next(iter(visible_gpus()), "?")
+        has_gpu = tf.DeviceSpec.from_string(self.device).device_type == "GPU"
+        gpu = f"{socket.gethostname()} {number}" if has_gpu else None  # unique among workers
+        gpus = self.exchange("about to start", gpu)
         if None in gpus:
-            if gpus != [None] * self.size:
+            if any(gpus):
                 _logger.warning("Not all workers have a GPU: %s.", self._listed([*map(str, gpus)]))
             return False
         if len({*gpus}) < self.size:
@@ -245,11 +251,7 @@ def _absent_workers_named(addresses: Mapping[Task, str]) -> Iterator[None]:
 
     def look() -> None:
         while not are_there.wait(_ABSENT_S):
-            absent = [
-                f"{task.name} at {address}"
-                for task, address in addresses.items()
-                if not answers(address)
-            ]
+            absent = [f"{task.name} at {at}" for task, at in addresses.items() if not answers(at)]
             if absent and not are_there.is_set():
                 _logger.warning(
                     "Waiting for the workers of TF_CONFIG; nothing answers for %s. Start a process "
@@ -330,34 +332,3 @@ def agree_to_stop(wants: bool) -> bool:
     """
     connected = runtime()
     return wants if connected is None else any(connected.exchange("about to stop", bool(wants)))
-
-
-def _own_device(task_id: int) -> str:
-    """Returns the device name of this process's first GPU, or of its CPU if it has no GPU."""
-    kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
-    return next(
-        device.name
-        for device in tf.config.list_logical_devices(kind)
-        if tf.DeviceSpec.from_string(device.name).task in (None, task_id)
-    )
-
-
-def _gpu_of(device: str) -> str | None:
-    """Returns an identifier of the first GPU, unique among workers; None for a CPU."""
-    if tf.DeviceSpec.from_string(device).device_type != "GPU":
-        return None
-    return f"{socket.gethostname()} {next(iter(visible_gpus()), '?')}"
-
-
-def _differing(values: Sequence[Any]) -> list[Any]:
-    """Returns the values; dicts are reduced to the fields that differ between them."""
-    if not all(isinstance(value, dict) for value in values):
-        return list(values)
-    names = sorted({name for value in values for name in value})
-    differ = [n for n in names if any(v.get(n) != values[0].get(n) for v in values)]
-    return [{name: value.get(name) for name in differ} for value in values]
-
-
-def _text(value: Any) -> str:
-    fields = value.items() if isinstance(value, dict) else [("", value)]
-    return "has " + ", ".join(f"{name} {json.dumps(each)}".strip() for name, each in fields)

@@ -46,12 +46,14 @@ def share_of(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
     return dataset.prefetch(tf.data.AUTOTUNE).map(own).with_options(options)
 
 
-def is_own(dataset: tf.data.Dataset) -> bool:
-    """Returns whether a dataset's sharding policy declares that only this worker reads it."""
+def is_own(data: Any) -> bool:
+    """Returns whether data are a dataset that, by its sharding policy, only this worker reads."""
+    if not isinstance(data, tf.data.Dataset):
+        return False
     with warnings.catch_warnings():
         # In a graph, TensorFlow warns that the options may have been changed.
         warnings.simplefilter("ignore", UserWarning)
-        policy = dataset.options().experimental_distribute.auto_shard_policy
+        policy = data.options().experimental_distribute.auto_shard_policy
     return bool(policy == _OFF)
 
 
@@ -61,9 +63,7 @@ def without_length(data: Any) -> Any:
     `share_of` splits each of its batches, so the new dataset has more of them. Keras would stop
     after the original number. Other data are returned unchanged.
     """
-    if not (isinstance(data, tf.data.Dataset) and is_own(data)):
-        return data
-    return data.filter(lambda *batch: True)
+    return data.filter(lambda *batch: True) if is_own(data) else data
 
 
 def number_of_rows(structure: Any) -> Any:

@@ -58,7 +58,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
     @property
     def cluster_resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:
         """The cluster of `TF_CONFIG`."""
-        return self.connected.resolver
+        return self.connected.strategy.cluster_resolver
 
     def run(self, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
         """Calls a function with this worker's part of its arguments; see `tf.distribute`."""
@@ -169,20 +169,10 @@ class _Extended(_OneDevice):  # type: ignore[misc]
         return self._connected.size if self._strategy.rows is None else 1
 
     @property
-    def experimental_between_graph(self) -> bool:
-        return True
-
-    @property
     def experimental_should_init(self) -> bool:
         return self._connected.rank == 0
 
     should_checkpoint = should_save_summary = experimental_should_init
-
-    def _in_multi_worker_mode(self) -> bool:
-        return True
-
-    def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
-        return 0
 
     def _validate_colocate_with_variable(self, variable: Any) -> None:
         pass
@@ -244,12 +234,16 @@ class _Extended(_OneDevice):  # type: ignore[misc]
     def _gather_to_implementation(
         self, value: Any, destinations: Any, axis: Any, options: Any
     ) -> Any:
-        return gather_rows(value, axis)
+        return gather_rows(self._connected, value, axis)
 
 
 def copy_from_worker_0(variables: Sequence[Any]) -> None:
     """Sets variables to their values in worker 0."""
-    values = broadcast([variable.read_value() for variable in variables])
+    assign_all(variables, broadcast([variable.read_value() for variable in variables]))
+
+
+def assign_all(variables: Sequence[Any], values: Sequence[Any]) -> None:
+    """Sets each variable to its value."""
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
 
@@ -267,18 +261,16 @@ def is_number(variable: Any) -> bool:
 
 def _aggregated(assign: Callable[..., Any], aggregation: Any) -> Callable[..., Any]:
     """Wraps an assigning method of a variable so that it assigns the aggregate of all replicas."""
+    is_first = aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA
+    combined = broadcast if is_first else all_reduce
 
     def assign_together(value: Any, *args: Any, **kwargs: Any) -> Any:
         context = tf.distribute.get_replica_context()
         if isinstance(context, _Replica):
-            size = context.strategy.connected.size
-            value = tf.convert_to_tensor(value, assign.__self__.dtype)  # type: ignore[attr-defined]
-            if aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA:
-                value = broadcast(value)
-            else:
-                value = all_reduce(value)
+            kind = assign.__self__.dtype  # type: ignore[attr-defined]
+            value = combined(tf.convert_to_tensor(value, kind))
             if aggregation == tf.VariableAggregation.MEAN:
-                value = value / tf.cast(size, value.dtype)
+                value = value / tf.cast(context.strategy.connected.size, kind)
         return assign(value, *args, **kwargs)
 
     return assign_together

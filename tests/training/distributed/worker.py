@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from generic_trainer._core.cluster import Task, make_tf_config
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.training import distributed
+from generic_trainer.training import checked_on_several_workers, distributed
 from generic_trainer.training.distributed import make_strategy
 from tests.training.distributed import cases
 
@@ -41,8 +41,9 @@ def functions() -> dict[str, Any]:
 
     variable = tf.Variable([1.0, 2.0])
     with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(variable**2) * (float(rank) if rank else float("nan"))
+        loss = tf.reduce_sum(variable**2) * float(rank or "nan")
     tape = distributed.average_gradients(tape, rows=rank)  # worker 0 has none
+    sparse = tf.IndexedSlices(tf.fill([1], float(rank or "nan")), tf.constant([0]))
     return {
         "rank and size": [rank, size],
         "sum": _plain(summed["a"] + list(summed["b"][:1]) + [summed["b"][2]]),
@@ -55,11 +56,12 @@ def functions() -> dict[str, Any]:
         "no data": _error_of(lambda: distributed.gather([os.getcwd])),
         "stop": [distributed.agree_to_stop(rank == 1), distributed.agree_to_stop(False)],
         "gradients": _plain(tape.gradient(loss, variable)),
+        "sparse": _plain(distributed.average_gradients([sparse], rows=rank)[0].values),
         "large": float(tf.reduce_sum(distributed.all_reduce(tf.ones([5_000_000])))),
     }
 
 
-def strategy_of_a_loop() -> dict[str, Any]:
+def loop() -> dict[str, Any]:
     """Returns what a loop of one's own gets from the strategy."""
     strategy = make_strategy()
     dataset = tf.data.Dataset.range(10).batch(5)
@@ -140,17 +142,21 @@ def train(group: str, file: str) -> None:
     if group == "keras_2":
         write(file, cases.fit_keras_2(tf.distribute.MultiWorkerMirroredStrategy()))
         return
-    results: dict[str, Any] = {"functions": functions()}
-    for name, case in cases.GROUPS[group].items():
-        with make_strategy().scope():
-            weights, history = case.fit()
-        results[name] = {"weights": weights.tolist(), "history": history}
-    results["loop"] = strategy_of_a_loop()
-    results["predictions"] = predictions()
-    results["list of callbacks"] = list_of_callbacks()
-    results["different vocabularies"] = _error_of(different_vocabularies)
-    results["different models"] = _error_of(different_models)
-    results["different lengths"] = _error_of(different_lengths)  # the last: it breaks connections
+    results: dict[str, Any] = {}
+    evaluate = keras.Model.evaluate
+    with checked_on_several_workers():
+        results["functions"] = functions()
+        for name, case in cases.GROUPS[group].items():
+            with make_strategy().scope():
+                weights, history = case.fit()
+            results[name] = {"weights": weights.tolist(), "history": history}
+        for function in (loop, predictions, list_of_callbacks):
+            results[function.__name__] = function()
+    results["restored"] = keras.Model.evaluate is evaluate
+    with checked_on_several_workers():  # as another `run_fn` in the same processes
+        # The last breaks the connections.
+        for function in (different_vocabularies, different_models, different_lengths):
+            results[function.__name__] = _error_of(function)
     write(file, results)
 
 
