@@ -189,7 +189,7 @@ class _Extended(_OneDevice):  # type: ignore[misc]
                 "of training.get_strategy() under Keras 3; models and metrics of tf_keras create "
                 "such variables. Use tf.distribute.MultiWorkerMirroredStrategy() instead."
             )
-        with tf.device(self._device):
+        with tf.device(self._connected.device):
             variable = next_creator(**options)
         setattr(variable, _MADE_TRAINABLE, options.get("trainable") is not False)
         if is_number(variable) and variable.shape.is_fully_defined():
@@ -214,7 +214,7 @@ class _Extended(_OneDevice):  # type: ignore[misc]
         return value_fn(tf.distribute.experimental.ValueContext(self._connected.rank, size))
 
     def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
-        with tf.device(self._device), _Replica(self._strategy):
+        with tf.device(self._connected.device), _Replica(self._strategy):
             return fn(*args, **kwargs)
 
     # ---- values of all workers -------------------------------------------------------------------
