@@ -38,7 +38,7 @@ TF_AUTOGRAPH_CONVERSION      tensorflow.python.autograph.impl.conversion        
 TF_AUTOGRAPH_FOUND           tensorflow.python.autograph.impl.conversion:_ALLOWLIST_CACHE            a first step that does not convert Keras 2
 TF_AUTOGRAPH_RULES           tensorflow.python.autograph.core.config:CONVERSION_RULES                a first step that does not convert Keras 2
 TF_CONTROL_FLOW_CONTEXT      tensorflow:Operation._get_control_flow_context                          summaries that precede a step
-TF_CREATE_FINGERPRINT        tensorflow.python.saved_model.pywrap_saved_model:fingerprinting.CreateFingerprintDef  comparing a SavedModel with its fingerprint
+TF_CREATE_FINGERPRINT        tensorflow.python.saved_model.pywrap_saved_model:fingerprinting.CreateFingerprintDef  the fingerprint of a SavedModel: to compare, and of an export without devices
 TF_DATASET_INPUT             tensorflow:data.Dataset._input_dataset                                  libraries such as TensorFlow Decision Forests
 TF_EAGER_CONTEXT             tensorflow.python.eager.context:context                                 workers that stop after the same step, and random state to resume from
 TF_FIND_OP                   tensorflow.python.framework.op_def_registry:get                         finding ops of a SavedModel that TensorFlow does not have
@@ -52,7 +52,6 @@ TF_OP_SEEDS                  tensorflow.python.eager.context:Context._rng       
 TF_OWNED_ITERATOR            tensorflow.python.data.ops.iterator_ops:OwnedIterator                   progress of training loops without fit
 TF_PARSE_SAVED_MODEL         tensorflow.python.saved_model.loader_impl:parse_saved_model             reading a SavedModel without loading it
 TF_SESSION_STOP_REQUESTED    tensorflow:compat.v1.train.SessionRunContext._stop_requested            a session that stays open when a hook wants to stop
-TF_WRITE_FINGERPRINT         tensorflow.python.saved_model.fingerprinting_utils:write_fingerprint    the fingerprint of an export without devices
 
 KERAS_2_AGGREGATE            tf_keras:optimizers.legacy.Optimizer._aggregate_gradients   estimators on several workers
 KERAS_2_API                  tf_keras.api._v2.keras                                      the tf.keras of estimators
@@ -65,7 +64,6 @@ KERAS_2_TAKES_TENSOR_LOGS    tf_keras:callbacks.Callback._supports_tf_logs      
 KERAS_3_BUILD                keras:Model._maybe_symbolic_build                           building models on several workers without consuming a batch
 KERAS_3_GLOBAL_ATTRIBUTE     keras.src.backend.common.global_state:get_global_attribute  resuming with the random state of the previous run
 KERAS_3_RESULTS              keras:Model._get_metrics_result_or_logs                     metrics over the data of all workers
-KERAS_3_SEEDS                keras.src.random.seed_generator:global_seed_generator       resuming with the random state of the previous run
 KERAS_3_SET_MONITOR_OP       keras:callbacks.EarlyStopping._set_monitor_op               callbacks that keep the best value of the run they resume
 KERAS_TENSORBOARD_BATCH      keras:callbacks.TensorBoard._global_train_batch             curves that continue after a restart
 

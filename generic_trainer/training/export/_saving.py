@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from generic_trainer._core import internals
+from generic_trainer._core.files import write_whole
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer.errors import ConfigurationError, ExportError
 from generic_trainer.training._walk import serves_training
@@ -140,7 +141,7 @@ def _clear_devices(directory: str) -> None:
         node.device = ""
     with tf.io.gfile.GFile(path, "wb") as file:
         file.write(saved.SerializeToString(deterministic=True))
-    internals.TF_WRITE_FINGERPRINT.get()(directory)
+    write_whole(f"{directory}/fingerprint.pb", internals.TF_CREATE_FINGERPRINT.get()(directory))
 
 
 def _nodes(saved: Any) -> Iterator[Any]:
