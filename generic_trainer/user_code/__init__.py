@@ -39,7 +39,6 @@ messages show the path of the user's own file, not of the unpacked one.
 
 from generic_trainer.user_code._archive import UserCode
 from generic_trainer.user_code._bundle import bundle_function, bundle_module_file
-from generic_trainer.user_code._collect import imported_files
 from generic_trainer.user_code._errors import explain_missing
 from generic_trainer.user_code._functions import (
     call_user_function,
@@ -62,7 +61,6 @@ __all__ = [
     "checked_function",
     "defines_function",
     "explain_missing",
-    "imported_files",
     "imported_packages",
     "is_importing",
     "loaded_modules",

@@ -13,7 +13,6 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import decode_source
 from pathlib import Path
 
-from generic_trainer._core.files import absolute
 from generic_trainer.errors import ModuleFileError, raise_problems
 from generic_trainer.user_code._errors import quote_syntax_error
 from generic_trainer.user_code._sources import (
@@ -30,8 +29,12 @@ from generic_trainer.user_code._sources import (
 _IMPORTING_CALLS = frozenset({"import_module", "find_spec", "__import__", "files", "get_data"})
 
 
-def imported_files(module_file: str) -> dict[str, bytes]:
-    """Reads a module file and its imports from its own folder, as bundles have them.
+def collect(folder: str, root: str) -> dict[str, bytes]:
+    """Reads the files that importing `root` may need, as bundles have them.
+
+    Args:
+        folder: the folder of the user's code.
+        root: the entry of the folder to start from, `trainer.py` or a package's folder.
 
     Returns:
         Path relative to the folder, with forward slashes → contents.
@@ -39,16 +42,6 @@ def imported_files(module_file: str) -> dict[str, bytes]:
     Raises:
         ModuleFileError: files cannot be read or have a syntax error; lists all of them.
         OSError: the folder cannot be listed.
-    """
-    return collect(*os.path.split(absolute(module_file)))
-
-
-def collect(folder: str, root: str) -> dict[str, bytes]:
-    """Reads the files that importing `root` may need; see `imported_files`.
-
-    Args:
-        folder: the folder of the user's code.
-        root: the entry of the folder to start from, `trainer.py` or a package's folder.
     """
     collector = _Collector(folder)
     collector.follow(root)
