@@ -31,11 +31,12 @@ def derived_contract(request: TrainingRequest) -> ServingContract:
     contract = request.contract or ServingContract(signatures=())
     if contract.format == "any":
         return contract
+    graph, schema = request.transform_graph_path, request.schema_path
     derived = {
         **_examples(request),
-        "schema": _schema(request),
+        "schema": schema if graph is None else os.path.join(graph, RAW_SCHEMA),
         "statistics": request.statistics_path,
-        "transform_graph": request.transform_graph_path,
+        "transform_graph": graph,
         "base_model": request.base_model,
         "eval_config": request.eval_config,
         "consumers": request.consumers,
@@ -95,9 +96,3 @@ def features_of(examples: str | Sequence[bytes], count: int) -> set[str]:
             path=path,
         ) from error
     return {name for example in found for name in example.features.feature}
-
-
-def _schema(request: TrainingRequest) -> str | None:
-    if request.transform_graph_path is not None:
-        return os.path.join(request.transform_graph_path, RAW_SCHEMA)
-    return request.schema_path

@@ -24,12 +24,7 @@ from generic_trainer.errors import ConfigurationError, raise_problems
 from generic_trainer.launchers import Job, launch
 from generic_trainer.tracking import Tracking, track
 from generic_trainer.training import is_chief
-from generic_trainer.validation import (
-    Checker,
-    ServingContract,
-    ValidationReport,
-    lint_eval_config,
-)
+from generic_trainer.validation import Checker, ServingContract, ValidationReport, lint_eval_config
 
 _logger = logging.getLogger(__name__)
 _EXAMPLES = 100  # in which a feature that the schema lacks is looked for

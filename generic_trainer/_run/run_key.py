@@ -38,10 +38,10 @@ def parts_of_run_key(request: TrainingRequest, env: Mapping[str, str]) -> dict[s
     inputs = {
         "train_files": request.train_files,
         "eval_files": request.eval_files,
-        "data_view": _paths_of(data.data_view_uri),
-        "schema": _paths_of(request.schema_path),
-        "transform_graph": _paths_of(request.transform_graph_path),
-        "base_model": _paths_of(request.base_model),
+        "data_view": (data.data_view_uri,),
+        "schema": (request.schema_path,),
+        "transform_graph": (request.transform_graph_path,),
+        "base_model": (request.base_model,),
         **{f"extra_inputs[{name}]": uris for name, uris in request.extra_inputs.items()},
     }
     return {
@@ -54,7 +54,7 @@ def parts_of_run_key(request: TrainingRequest, env: Mapping[str, str]) -> dict[s
         "eval_steps": str(request.eval_steps),
         "env": digest(dict(env)),
         "packages": ", ".join(sorted(_versions(request))),
-        **{name: _files_digest(paths) for name, paths in inputs.items()},
+        **{name: _files_digest([*filter(None, paths)]) for name, paths in inputs.items()},
     }
 
 
@@ -80,10 +80,6 @@ def _versions(request: TrainingRequest) -> Iterator[str]:
         files = "\n" + (each.read_text("RECORD") or "")
         if any(f"\n{name}/" in files or f"\n{name}.py," in files for name in unknown):
             yield f"{each.metadata['Name']} {each.version}"
-
-
-def _paths_of(path: str | None) -> tuple[str, ...]:
-    return () if path is None else (path,)
 
 
 def _files_digest(paths: Sequence[str]) -> str:

@@ -11,8 +11,8 @@ import pytest
 from generic_trainer._core.event_files import scalars_by_step
 from generic_trainer._core.progress import Progress, ProgressReader, note, recording
 from generic_trainer._run.live import live_run, run_sections, run_view
+from generic_trainer._run.live.live_run import LogLines, text_of
 from generic_trainer._run.live.report import render
-from generic_trainer._run.live.surfaces import LogLines, text_of
 from generic_trainer._run.live.view import View, view_of
 from generic_trainer.validation import Result, ValidationReport
 from tests._run.test_run_key import request_in

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,23 @@ from generic_trainer._run import slots
 from generic_trainer.launchers import Distribution, TFJobOptions
 from tests.launchers import jobs
 
-SOURCE = "def run_fn(fn_args): pass"
 TFJOB = TFJobOptions(image="image")
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Any:
-    return jobs.make_job(tmp_path, tmp_path, SOURCE, distribution=Distribution(launcher="local"))
+def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Returns how many workers a job with a configuration gets on a machine."""
+    local = Distribution(launcher="local")
+    job = jobs.make_job(tmp_path, tmp_path, "def run_fn(fn_args): pass", distribution=local)
+
+    def count(config: Any, gpus: int = 0, processors: int = 4, **wanted: Any) -> int:
+        monkeypatch.setattr(slots, "visible_gpus", lambda: ["gpu"] * gpus)
+        monkeypatch.setattr(slots, "available_cpus", lambda: [*range(processors)])
+        request = dataclasses.replace(job.request, custom_config=config)
+        changed = dataclasses.replace(job, request=request, distribution=Distribution(**wanted))
+        return slots.with_a_worker_for_each_slot(changed).distribution.num_workers
+
+    return count
 
 
 @pytest.mark.parametrize(
@@ -34,40 +45,26 @@ def job(tmp_path: Path) -> Any:
     ],
 )
 def test_a_worker_for_each_slot(
-    job: Any, monkeypatch: Any, wanted: Any, gpus: int, processors: int, expected: int
+    workers: Any, wanted: Any, gpus: int, processors: int, expected: int
 ) -> None:
-    monkeypatch.setattr(slots, "visible_gpus", lambda: ["gpu"] * gpus)
-    monkeypatch.setattr(slots, "available_cpus", lambda: [*range(processors)])
     config = {"resources": {"slots_per_trial": 3}}
-    request = dataclasses.replace(job.request, custom_config=config)
-    job = dataclasses.replace(job, request=request, distribution=Distribution(**wanted))
-    assert slots.with_a_worker_for_each_slot(job).distribution.num_workers == expected
+    assert workers(config, gpus, processors, **wanted) == expected
 
 
 @pytest.mark.parametrize(
     "config",
-    [
-        None,
-        {},
-        {"resources": 3},
-        {"resources": {}},
-        {"resources": {"slots_per_trial": "three"}},
-        {"searcher": {"max_concurrent_trials": 4}},
-    ],
+    [None, {}, {"resources": 3}, {"resources": {}}, {"resources": {"slots_per_trial": "three"}}],
 )
-def test_without_slots_the_job_stays_as_it_is(job: Any, config: Any) -> None:
-    request = dataclasses.replace(job.request, custom_config=config)
-    job = dataclasses.replace(job, request=request)
-    assert slots.with_a_worker_for_each_slot(job) is job
+def test_without_slots_there_is_one_worker(workers: Any, config: Any) -> None:
+    assert workers(config, launcher="local") == 1
 
 
-@pytest.mark.parametrize("text", ["{resources: {slots_per_trial: 2}}", "{resources: ["])
-def test_the_configuration_may_be_a_file(job: Any, monkeypatch: Any, text: str) -> None:
-    monkeypatch.setattr(slots, "visible_gpus", lambda: [])
-    monkeypatch.setattr(slots, "available_cpus", lambda: [0, 1])
-    path = Path(job.request.scratch_dir, "const.yaml")
-    path.write_text(text)
-    request = dataclasses.replace(job.request, custom_config={"experiment_config": str(path)})
-    job = dataclasses.replace(job, request=request)
-    found = slots.with_a_worker_for_each_slot(job).distribution.num_workers
-    assert found == (2 if "2" in text else 1)
+@pytest.mark.parametrize(
+    ("text", "expected"), [("{resources: {slots_per_trial: 2}}", 2), ("{resources: [", 1)]
+)
+def test_the_configuration_may_be_a_file(
+    workers: Any, tmp_path: Path, text: str, expected: int
+) -> None:
+    (tmp_path / "const.yaml").write_text(text)
+    config = {"experiment_config": str(tmp_path / "const.yaml")}
+    assert workers(config, launcher="local") == expected

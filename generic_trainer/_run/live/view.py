@@ -100,14 +100,10 @@ def view_of(progress: Progress, run_dir: str, scalars: Mapping[str, Points]) -> 
             groups.setdefault(key, []).append((label, points))
     last_steps = (points[-1][0] for points in scalars.values() if points)
     step = progress.step or int(max(last_steps, default=0))
+    bound = _BOUNDS.get(progress.bound)
     names = sorted(groups, key=lambda name: (name != "loss", "loss" not in name, name))
-    charts = [
-        _chart(name, groups[name], "step {:,.0f}")
-        for name in names
-        if "loss" in name or not _is_constant(groups[name])
-    ]
-    charts = [chart for chart in charts if chart.lines]
-    bounds = [_BOUNDS[progress.bound]] if progress.bound in _BOUNDS else []
+    shown = {name: groups[name] for name in names if "loss" in name or _varies(groups[name])}
+    charts = _charts(shown, "step {:,.0f}")
     return View(
         run_dir=run_dir,
         headline=progress.phase.capitalize() or "Preparing",
@@ -116,7 +112,7 @@ def view_of(progress: Progress, run_dir: str, scalars: Mapping[str, Points]) -> 
         facts=_facts(progress),
         charts=charts[:_MOST_CHARTS] + _machine(progress),
         more=len(charts[_MOST_CHARTS:]),
-        remarks=[*_overfitting(groups.get("loss", ())), *bounds],
+        remarks=[*_overfitting(groups.get("loss", ())), *filter(None, [bound])],
         error=progress.error,
     )
 
@@ -143,19 +139,16 @@ def _tiles(progress: Progress, step: int) -> list[tuple[str, str]]:
     of_epochs = f" of {progress.epochs}" if progress.epochs else ""
     left_s = progress.left_s
 
-    def last(points: Points, form: str) -> str:
-        return form.format(points[-1][1]) if points else ""
-
-    def recent(points: Points, form: str) -> str:
-        values = [value for _, value in points[-_LATEST:]]
+    def last(points: Points, form: str, count: int = 1) -> str:
+        values = [value for _, value in points[-count:]]
         return form.format(sum(values) / len(values)) if values else ""
 
-    examples_per_s = recent(progress.examples_per_s, "{:,.0f}")
+    examples_per_s = last(progress.examples_per_s, "{:,.0f}", _LATEST)
     tiles = [
         ("step", f"{step:,}{of_steps}" if step else ""),
         ("epoch", f"{progress.epoch}{of_epochs}" if progress.epoch else ""),
         ("examples/s", examples_per_s),
-        ("steps/s", "" if examples_per_s else recent(progress.steps_per_s, "{:,.3g}")),
+        ("steps/s", "" if examples_per_s else last(progress.steps_per_s, "{:,.3g}", _LATEST)),
         ("so far" if progress.phase in _GOES_ON else "took", duration(progress.seconds)),
         ("left", duration(left_s) if left_s is not None else ""),
         ("CPU", last(progress.cpu, "{:.0%}")),
@@ -194,21 +187,17 @@ def _overfitting(curves: Iterable[tuple[str, Points]]) -> list[tuple[str, str]]:
 
 
 def _machine(progress: Progress) -> list[Chart]:
-    speed = ("examples/s", progress.examples_per_s)
-    if not progress.examples_per_s:
-        speed = ("steps/s", progress.steps_per_s)
+    unit, speed = "examples/s", progress.examples_per_s
+    if not speed:
+        unit, speed = "steps/s", progress.steps_per_s
     shares = (("CPU", progress.cpu), ("GPU", progress.gpu))
     used = [(name, [(at, 100 * share) for at, share in points]) for name, points in shares]
-    charts = [
-        _chart(speed[0], [("", speed[1])], "{:,.0f} s", from_zero=True),
-        _chart("busy, in %", used, "{:,.0f} s", from_zero=True),
-        _chart("memory in MiB", [("", progress.memory_mb)], "{:,.0f} s", from_zero=True),
-    ]
-    return [chart for chart in charts if chart.lines]
+    curves = {unit: [("", speed)], "busy, in %": used, "memory in MiB": [("", progress.memory_mb)]}
+    return _charts(curves, "{:,.0f} s", from_zero=True)
 
 
-def _is_constant(curves: Iterable[tuple[str, Points]]) -> bool:
-    return all(len(points) > 1 and len({y for _, y in points}) == 1 for _, points in curves)
+def _varies(curves: Iterable[tuple[str, Points]]) -> bool:
+    return any(len(points) < 2 or len({y for _, y in points}) > 1 for _, points in curves)
 
 
 def _key(name: str) -> tuple[str, str]:
@@ -221,9 +210,15 @@ def _key(name: str) -> tuple[str, str]:
     return tag, "validation" if any(word.rstrip("_") in run for word in _VALIDATION) else run
 
 
-def _chart(
-    name: str, curves: list[tuple[str, Points]], until: str, *, from_zero: bool = False
-) -> Chart:
+def _charts(
+    curves: Mapping[str, list[tuple[str, Points]]], until: str, *, from_zero: bool = False
+) -> list[Chart]:
+    """Returns a chart for each name whose curves have finite points."""
+    charts = [_chart(name, curves[name], until, from_zero) for name in curves]
+    return [chart for chart in charts if chart.lines]
+
+
+def _chart(name: str, curves: list[tuple[str, Points]], until: str, from_zero: bool) -> Chart:
     finite = [(label, _thinned(points)) for label, points in curves[: len(_STYLES)]]
     finite = [(label, points) for label, points in finite if points]
     xs = [x for _, points in finite for x, _ in points] or [0.0]
