@@ -28,9 +28,19 @@ class _KeptServer(ForkServer):
     def __init__(self, preload: Any, **settings: Any) -> None:
         super().__init__(preload, **settings)
         self.settings = _settings(preload, **settings)
+        self._running: set[str] = set()
+
+    def start(self, name: str, *args: Any, **options: Any) -> int:
+        self._running.add(name)
+        return super().start(name, *args, **options)
+
+    def next_end(self, timeout_s: float) -> tuple[str, int] | None:
+        end = super().next_end(timeout_s)
+        self._running.difference_update((end or ())[:1])
+        return end
 
     def close(self) -> None:
-        if not keeps or not self.is_alive or self.has_children:
+        if not keeps or not self.is_alive or self._running:
             super().close()
         elif self not in _kept:
             _kept.append(self)

@@ -9,7 +9,6 @@ import io
 import os
 import re
 import shutil
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -272,11 +271,6 @@ def file_errors_as(error_class: type[GenericTrainerError], subject: str) -> Iter
             "back a directory that is gone or read-only, and run again: training goes on from the "
             "checkpoints, if run_fn writes any."
         ) from error
-
-
-def file_system_modules() -> tuple[str, ...]:
-    """Returns the imported modules with file systems, which children will need."""
-    return tuple(name for name in ("tensorflow_io",) if name in sys.modules)
 
 
 def gfile() -> Any:

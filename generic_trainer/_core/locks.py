@@ -66,7 +66,7 @@ def lock_directory(directory: str, *, wait_s: float = 0.0) -> IO[str]:
     return file
 
 
-def signed_lock(path: str, *, wait_s: float) -> IO[str] | None:
+def signed_lock(path: str, *, wait_s: float = 0.0) -> IO[str] | None:
     """Returns a lock, in a file that names this process; None if another one holds it.
 
     Args:
@@ -80,8 +80,11 @@ def signed_lock(path: str, *, wait_s: float) -> IO[str] | None:
     while True:
         with contextlib.suppress(FileNotFoundError):  # another run is deleting the directory
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            if (file := locked_file(path)) is not None:
-                sign(file)
+            if (file := _locked_file(path)) is not None:
+                with contextlib.suppress(OSError):  # the disk is full, for example
+                    file.truncate(0)
+                    json.dump(_signature(), file)
+                    file.flush()
                 return file
         if time.monotonic() >= deadline_s:
             return None
@@ -111,14 +114,14 @@ def locks_held(root: str) -> Iterator[bool]:
         for folder, _, names in os.walk(root):
             if _LOCK_FILE in names:
                 path = os.path.join(folder, _LOCK_FILE)
-                if (file := locked_file(path)) is not None:
+                if (file := _locked_file(path)) is not None:
                     files.callback(file.close)
                 else:  # locks of this process do not count
                     alone = alone and _signed(path).get("pid") == os.getpid()
         yield alone
 
 
-def locked_file(path: str) -> IO[str] | None:
+def _locked_file(path: str) -> IO[str] | None:
     """Returns a locked file, created if missing; None if another process has the lock.
 
     Closing it releases the lock.
@@ -126,18 +129,14 @@ def locked_file(path: str) -> IO[str] | None:
     Raises:
         OSError: it cannot be opened, or its file system has no locks.
     """
-    file = open(path, "a+", encoding="utf-8", opener=_open)  # noqa: SIM115 - it stays open
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
-            return file
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    except BaseException:
-        file.close()
-        raise
-    # Another process has the lock, or has deleted the file between the two calls.
-    file.close()
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(open(path, "a+", encoding="utf-8", opener=_open))
+        # Another process has the lock, or deletes the file between the two calls.
+        with contextlib.suppress(BlockingIOError, FileNotFoundError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                stack.pop_all()  # it stays open
+                return file
     return None
 
 
@@ -147,10 +146,9 @@ def locked_file_of_the_dead(path: str) -> IO[str] | None:
     None if that process is alive or that is unknown: on shared file systems locks may only hold
     within each machine, so locks of other machines count as held.
     """
-    try:
-        file = locked_file(path)
-    except OSError:
-        return None
+    file = None
+    with contextlib.suppress(OSError):
+        file = _locked_file(path)
     if file is None:
         return None
     holder, here = _signed(path), _signature()
@@ -158,14 +156,6 @@ def locked_file_of_the_dead(path: str) -> IO[str] | None:
         return file
     file.close()
     return None
-
-
-def sign(file: IO[str]) -> None:
-    """Writes process and machine of the holder into a locked file; it holds without, too."""
-    with contextlib.suppress(OSError):  # the disk is full, for example
-        file.truncate(0)
-        json.dump(_signature(), file)
-        file.flush()
 
 
 def has_living_holder(path: str) -> bool:

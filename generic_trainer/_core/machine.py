@@ -183,13 +183,6 @@ def _is_in_group(pid: int, group: int) -> bool:
     return False
 
 
-def children(parent: int) -> list[int]:
-    """Returns the processes that a process has started or adopted."""
-    with contextlib.suppress(psutil.Error):
-        return [child.pid for child in psutil.Process(parent).children()]
-    return []
-
-
 def _main_thread_s(pid: int) -> float:
     """Returns the processor time of a process's main thread so far, in seconds; 0 if unknown."""
     try:

@@ -62,12 +62,19 @@ def kept_output(path: str) -> Iterator[None]:
         path: the file; output is appended to its content.
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(held(_process_lock, lambda: _log_wait(path)))
+        wait = "The run that logs to %s waits for the run of another thread."
+        stack.enter_context(held(_process_lock, lambda: _logger.warning(wait, path)))
         local = stack.enter_context(_local_file(path))
         stack.enter_context(_copied_descriptors(local))
-        for name in ("stdout", "stderr"):
-            stack.enter_context(_line_buffered(name))
-            stack.enter_context(_teed_stream(name, local))
+        for stream, redirected, descriptor in (
+            (sys.stdout, contextlib.redirect_stdout, 1),
+            (sys.stderr, contextlib.redirect_stderr, 2),
+        ):
+            stack.enter_context(_line_buffered(stream))
+            # A stream that does not write to its file descriptor, as in a notebook.
+            if stream is not None and _descriptor(stream) != descriptor:
+                kept = stack.enter_context(open(local, "a", 1, encoding="utf-8", errors="replace"))
+                stack.enter_context(redirected(_Tee(stream, kept)))
         stack.enter_context(_levels_apart())
         yield
 
@@ -78,12 +85,8 @@ def shown_output() -> Iterator[None]:
 
     For processes whose output is kept by another process.
     """
-    with _line_buffered("stdout"), _line_buffered("stderr"), _levels_apart():
+    with _line_buffered(sys.stdout), _line_buffered(sys.stderr), _levels_apart():
         yield
-
-
-def _log_wait(path: str) -> None:
-    _logger.warning("The run that logs to %s waits for the run of another thread.", path)
 
 
 @contextlib.contextmanager
@@ -172,9 +175,8 @@ def _flush() -> None:
 
 
 @contextlib.contextmanager
-def _line_buffered(name: str) -> Iterator[None]:
+def _line_buffered(stream: Any) -> Iterator[None]:
     """Flushes a stream after each line, also without a terminal, as in a container."""
-    stream = getattr(sys, name)
     if not isinstance(stream, io.TextIOWrapper) or stream.line_buffering:
         yield
         return
@@ -208,21 +210,6 @@ class _Tee(io.TextIOBase):
         return getattr(self._shown, name)
 
 
-@contextlib.contextmanager
-def _teed_stream(name: str, path: str) -> Iterator[None]:
-    """Keeps output of a stream that does not write to its file descriptor, as in a notebook."""
-    stream = getattr(sys, name)
-    if stream is None or _descriptor(stream) == {"stdout": 1, "stderr": 2}[name]:
-        yield
-        return
-    with open(path, "a", encoding="utf-8", errors="replace", buffering=1) as kept:
-        setattr(sys, name, _Tee(stream, kept))
-        try:
-            yield
-        finally:
-            setattr(sys, name, stream)
-
-
 def _descriptor(stream: TextIO) -> int | None:
     try:
         return stream.fileno()
@@ -233,31 +220,20 @@ def _descriptor(stream: TextIO) -> int | None:
 @contextlib.contextmanager
 def _levels_apart() -> Iterator[None]:
     """Shows each log record on the stream of its level."""
-    root = logging.getLogger()
-    levels_before = {name: logging.getLogger(name).level for name in _LOGGERS_WITH_HANDLERS}
-    set_aside = [
-        (logger, handler)
-        for logger in map(logging.getLogger, _LOGGERS_WITH_HANDLERS)
-        for handler in logger.handlers
-        if _writes_to_stderr(handler)
-    ]
-    for logger, handler in set_aside:
-        logger.removeHandler(handler)
-    handlers = _stream_handlers()
-    for handler in handlers:
-        root.addHandler(handler)
-    for name, level in levels_before.items():
-        if level == logging.WARNING:
-            logging.getLogger(name).setLevel(logging.INFO)
-    try:
+    with contextlib.ExitStack() as stack:
+        for logger in map(logging.getLogger, _LOGGERS_WITH_HANDLERS):
+            stack.callback(logger.setLevel, logger.level)
+            if logger.level == logging.WARNING:
+                logger.setLevel(logging.INFO)
+            # From the last one, because they come back in the reverse order.
+            for handler in reversed([*filter(_writes_to_stderr, logger.handlers)]):
+                logger.removeHandler(handler)
+                stack.callback(logger.addHandler, handler)
+        root = logging.getLogger()
+        for handler in _stream_handlers():
+            root.addHandler(handler)
+            stack.callback(root.removeHandler, handler)
         yield
-    finally:
-        for handler in handlers:
-            root.removeHandler(handler)
-        for logger, handler in set_aside:
-            logger.addHandler(handler)
-        for name, level in levels_before.items():
-            logging.getLogger(name).setLevel(level)
 
 
 def _writes_to_stderr(handler: logging.Handler) -> bool:

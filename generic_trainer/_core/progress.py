@@ -167,18 +167,17 @@ class ProgressReader:
         self._folder = run_dir
         self._read: dict[str, int] = {}
         self._progress = Progress()
-        self._marks: dict[
-            str, tuple[float, float]
-        ] = {}  # time and value of the last sample of a count
+        # Time and value of the last sample of a count.
+        self._marks: dict[str, tuple[float, float]] = {}
 
     def look(self) -> Progress:
         """Returns the state of the run, an object that changes with the next call.
 
         Damaged lines, and those of other releases, are left out.
         """
-        lines: list[dict[str, Any]] = []
-        for name in self._names():
-            lines += self._new_lines(name)
+        names = gfile().listdir(self._folder) if gfile().isdir(self._folder) else []
+        own = sorted(n for n in names if n.startswith(_PREFIX) and n.endswith(_SUFFIX))
+        lines = [line for name in own for line in self._new_lines(name)]
         for line in sorted(lines, key=lambda line: float(line["at"])):
             with contextlib.suppress(ArithmeticError, AttributeError, TypeError, ValueError):
                 _add(self._progress, line)
@@ -201,10 +200,6 @@ class ProgressReader:
                 progress.steps_per_s.append((since_s, speed))
                 if progress.batch_size:
                     progress.examples_per_s.append((since_s, speed * progress.batch_size))
-
-    def _names(self) -> list[str]:
-        names = gfile().listdir(self._folder) if gfile().isdir(self._folder) else []
-        return sorted(n for n in names if n.startswith(_PREFIX) and n.endswith(_SUFFIX))
 
     def _new_lines(self, name: str) -> Iterator[dict[str, Any]]:
         start = self._read.get(name, 0)
@@ -244,9 +239,8 @@ def _add(progress: Progress, line: dict[str, Any]) -> None:
         points.append((progress.step, float(value)))
     for task, state in line.get("tasks", {}).items():
         progress.tasks[str(task)] = str(state)
-    if "restart" in line:
-        progress.restarts.append(str(line["restart"]))
     if "checkpoint" in line:
         progress.checkpoints.append(int(line["checkpoint"]))
-    if "read" in line:
-        progress.data.append(str(line["read"]))
+    for name, messages in (("restart", progress.restarts), ("read", progress.data)):
+        if name in line:
+            messages.append(str(line[name]))

@@ -114,9 +114,7 @@ def parse_proto(text: str, message: Any) -> Any:
     try:
         parse = json_format.Parse if text.lstrip().startswith("{") else text_format.Parse
         return parse(text, message())
-    except (json_format.ParseError, text_format.ParseError) as error:
-        raise ValueError(f"it is no {message.DESCRIPTOR.full_name}: {error}") from error
-    except Exception as error:  # both parsers raise other errors too for bad text
+    except Exception as error:  # both parsers raise other errors than `ParseError`, too
         raise ValueError(
             f"it is no {message.DESCRIPTOR.full_name} ({type(error).__name__}: {error})"
         ) from error

@@ -20,9 +20,7 @@ from generic_trainer._core.locks import (
     NO_LOCKS,
     another_run,
     has_living_holder,
-    locked_file,
     locked_file_of_the_dead,
-    sign,
     signed_lock,
 )
 from generic_trainer.errors import ConfigurationError
@@ -109,7 +107,7 @@ class ScratchFolder:
             self.path, lock = _new_folder(prefix, inside)
         except OSError as error:
             raise _cannot_be_made(error) from error
-        self._closing = weakref.finalize(self, _close, self.path, lock, os.getpid())
+        self._closing = weakref.finalize(self, _delete, self.path, lock, os.getpid())
 
     def __enter__(self) -> str:
         return self.path
@@ -185,27 +183,29 @@ def _new_folder(prefix: str, inside: str) -> tuple[str, IO[str] | None]:
     while True:
         path = tempfile.mkdtemp(prefix=prefix, dir=inside)
         try:
-            lock = locked_file(path + LOCK_SUFFIX)
+            lock = signed_lock(path + LOCK_SUFFIX)
         except OSError as error:
             if error.errno in NO_LOCKS:  # without locks, `sweep` deletes nothing
                 return path, None
             os.rmdir(path)
             raise
         if lock is not None and os.path.isdir(path):
-            sign(lock)
             return path, lock
         # `sweep` of another process has deleted it between the two calls.
         if lock is not None:
             _delete(path, lock)
 
 
-def _close(path: str, lock: IO[str] | None, pid: int) -> None:
-    if os.getpid() == pid:
-        _delete(path, lock)
+def _delete(path: str, lock: IO[str] | None, owner: int | None = None) -> None:
+    """Deletes a folder and then its lock; if the folder cannot be deleted, the lock stays.
 
-
-def _delete(path: str, lock: IO[str] | None) -> None:
-    """Deletes a folder and then its lock; if the folder cannot be deleted, the lock stays."""
+    Args:
+        path: the folder.
+        lock: its lock, if the file system has locks.
+        owner: the only process that may delete it; None for any.
+    """
+    if owner not in (None, os.getpid()):
+        return
     shutil.rmtree(path, ignore_errors=True)
     if os.path.lexists(path):
         for folder, _, _ in os.walk(path):  # some may have been made read-only

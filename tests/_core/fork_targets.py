@@ -9,15 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "end",
-    "fail",
-    "leave_daemons",
-    "say",
-    "start_child_and_wait",
-    "write_to",
-]
-
 
 def say(arguments: Mapping[str, Any]) -> int:
     """Writes the length of a text, and its process group."""

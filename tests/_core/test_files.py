@@ -36,11 +36,8 @@ def write_tree(directory: str) -> None:
 
 
 def tree(directory: str) -> dict[str, str]:
-    found = {}
-    for name in files.files_below(directory):
-        with tf.io.gfile.GFile(os.path.join(directory, name)) as file:
-            found[name] = file.read()
-    return found
+    names = files.files_below(directory)
+    return {name: files.read_text(os.path.join(directory, name)) for name in names}
 
 
 def test_a_file_is_written_whole(folder: str) -> None:

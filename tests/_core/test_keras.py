@@ -9,10 +9,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from generic_trainer._core.keras import (
-    is_keras_3,
-    same_keras,
-)
+from generic_trainer._core.keras import is_keras_3, same_keras
 
 
 @pytest.mark.parametrize(("package", "is_3"), [("keras", True), ("tf_keras", False)])

@@ -9,15 +9,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 import pytest
 
-from generic_trainer._core.options import (
-    Count,
-    Expected,
-    Options,
-    Positive,
-    Text,
-    Whole,
-    options,
-)
+from generic_trainer._core.options import Count, Expected, Options, Positive, Text, Whole, options
 from generic_trainer.errors import ConfigurationError, raise_problems
 
 

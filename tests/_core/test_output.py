@@ -14,15 +14,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from generic_trainer._core import machine
 from generic_trainer._core.output import kept_output
 from generic_trainer._core.output_copier import Stream
+from tests.house import ROOT
 
-ROOT = Path(__file__).parents[2]
 START = """
 import ctypes, os, signal, subprocess, sys, time
 import psutil
-from generic_trainer._core import machine, output
+from generic_trainer._core import output
 from generic_trainer._core.output import kept_output
 
 log = sys.argv[1]
@@ -152,7 +151,7 @@ def test_daemon_keeps_nothing_of_ours_and_writes_on(tmp_path: Path) -> None:
     daemon = subprocess.Popen(["sh", "-c", source], start_new_session=True)
     """
     after = """
-    assert machine.children(os.getpid()) == [daemon.pid], "a process of ours is left"
+    assert [each.pid for each in psutil.Process().children()] == [daemon.pid], "one of ours is left"
     open("end", "w").close()
     assert daemon.wait() == 0 and open("written").read() == "ok\\n"
     os.unlink("end"), os.unlink("written")
@@ -163,7 +162,8 @@ def test_daemon_keeps_nothing_of_ours_and_writes_on(tmp_path: Path) -> None:
 
 def test_descriptors_and_processes_are_as_before(tmp_path: Path) -> None:
     def held() -> tuple[list[str], list[int]]:
-        return sorted(os.listdir("/proc/self/fd")), machine.children(os.getpid())
+        children = [each.pid for each in psutil.Process().children()]
+        return sorted(os.listdir("/proc/self/fd")), children
 
     before = held()
     for fails in (False, True):

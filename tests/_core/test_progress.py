@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from generic_trainer._core.progress import (
-    ProgressLog,
-    ProgressReader,
-    note,
-    recording,
-)
+from generic_trainer._core.progress import ProgressLog, ProgressReader, note, recording
 
 
 def test_lines_of_several_writers_come_together(tmp_path: Path) -> None:

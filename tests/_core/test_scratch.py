@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import stat
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import wait
 from pathlib import Path
 
+import psutil
 import pytest
 
 from generic_trainer._core import locks
@@ -26,8 +28,8 @@ from generic_trainer._core.scratch import (
     unnamed_file,
 )
 from generic_trainer.errors import ConfigurationError
+from tests.house import ROOT
 
-ROOT = Path(__file__).parents[2]
 OWNER = """
 import os, signal, sys, time
 from generic_trainer._core.scratch import ScratchFolder, claimed
@@ -49,25 +51,16 @@ def temp_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Starts a process that works with folders; each `print` of it is a line to read."""
-    started = []
+    with contextlib.ExitStack() as stack:
 
-    def start(source: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", OWNER + textwrap.dedent(source)],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
-        return process
+        def start(source: str) -> subprocess.Popen[str]:
+            command = [sys.executable, "-c", OWNER + textwrap.dedent(source)]
+            started = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+            process = stack.enter_context(started)
+            stack.callback(process.kill)
+            return process
 
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+        yield start
 
 
 def line_of(process: subprocess.Popen[str]) -> str:
@@ -223,7 +216,7 @@ def test_fork_server_its_children_and_other_programs_hold_no_lock() -> None:
             while not note.exists():
                 pass
             child, program = map(int, note.read_text().split())
-            parent = int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1])
+            parent = psutil.Process(child).ppid()
             lock = path + ".lock"
             assert lock in opened_by(os.getpid())
             assert not any(lock in opened_by(pid) for pid in (parent, child, program))
@@ -268,5 +261,4 @@ def test_unnamed_file_is_in_no_folder(tmp_path: Path) -> None:
 
 
 def opened_by(pid: int) -> set[str]:
-    links = Path(f"/proc/{pid}/fd").glob("*")
-    return {os.readlink(link) for link in links if link.is_symlink()}
+    return {file.path for file in psutil.Process(pid).open_files()}

@@ -6,13 +6,7 @@ from typing import Any
 
 import pytest
 
-from generic_trainer._core.texts import (
-    describe,
-    did_you_mean,
-    is_number,
-    parse_json,
-    parse_yaml,
-)
+from generic_trainer._core.texts import describe, did_you_mean, is_number, parse_json, parse_yaml
 
 # Each letter is nine times the one before: 9**9 values in 300 characters.
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(

@@ -16,22 +16,24 @@ from typing import IO, Any
 
 import generic_trainer
 from generic_trainer._core import internals
-from generic_trainer._core.files import file_system_modules
 from generic_trainer.errors import ConfigurationError
 
 # Loads this package from its directory. The parent directory must not be on the path, because it
 # may contain modules of the user.
 _BOOT = """
 import importlib.util, json, sys
-folder, path, replaces = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
+folder, path, replaces, *arguments = json.loads(sys.argv[1])
 sys.path[:] = path if replaces else [*sys.path, *path]
 spec = importlib.util.spec_from_file_location(
     "generic_trainer", folder + "/__init__.py", submodule_search_locations=[folder])
 package = sys.modules["generic_trainer"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(package)
 from generic_trainer._core.forkserver import server
-server.main(int(sys.argv[4]), *json.loads(sys.argv[5]))
+server.main(*arguments)
 """
+_FOLDER = str(Path(generic_trainer.__file__).parent)
+# Modules with file systems, which children need if this process has imported them.
+_FILE_SYSTEMS = ("tensorflow_io",)
 _START_TIMEOUT_S = 300.0
 _CLOSE_TIMEOUT_S = 10.0
 
@@ -62,15 +64,12 @@ class ForkServer:
         self._preload, is_isolated = list(preload), installed_packages is not None
         path = list(sys.path if installed_packages is None else installed_packages)
         flags = ["-I"] if is_isolated else internals.PYTHON_INTERPRETER_FLAGS.get()()
+        if_there = [*preload_if_there, *(name for name in _FILE_SYSTEMS if name in sys.modules)]
         self._channel, other = Pipe()
         with other:
+            boot = [_FOLDER, path, not is_isolated, other.fileno(), self._preload, if_there]
             self._process = subprocess.Popen(
-                [
-                    *(sys.executable, *flags, "-c", _BOOT),
-                    *(str(Path(generic_trainer.__file__).parent), json.dumps(path)),
-                    *(json.dumps(not is_isolated), str(other.fileno())),
-                    json.dumps([self._preload, [*preload_if_there, *file_system_modules()]]),
-                ],
+                [sys.executable, *flags, "-c", _BOOT, json.dumps(boot)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -80,7 +79,6 @@ class ForkServer:
             )
         self._ready = self._gone = False
         self._ended: list[tuple[str, int]] = []
-        self._children = 0
 
     def start(
         self,
@@ -121,7 +119,6 @@ class ForkServer:
             "environment": dict(os.environ if environment is None else environment),
             "descriptors": len(handed_on),
         }
-        self._children += 1
         with self._noticing_the_end():
             self._channel.send_bytes(json.dumps(request).encode())
             for descriptor in handed_on:
@@ -137,11 +134,10 @@ class ForkServer:
         Raises:
             ConnectionError: the server has exited, and all children with it.
         """
-        if not self._ended:
-            event = self._next_event(timeout_s)
-            if event is not None:
-                self._note_end(event)
-        return self._ended.pop(0) if self._ended else None
+        if self._ended:
+            return self._ended.pop(0)
+        event = self._next_event(timeout_s)
+        return None if event is None else (event["name"], event["code"])
 
     def kill(self, pid: int) -> None:
         """Kills a child and its process group; `next_end` reports the end as usual."""
@@ -174,11 +170,6 @@ class ForkServer:
         """Whether the process is still running and its socket is open."""
         return not self._gone and self._process.poll() is None
 
-    @property
-    def has_children(self) -> bool:
-        """Whether a child is running, or `next_end` can return an end without waiting."""
-        return self._children > 0 or bool(self._ended)
-
     def close(self) -> None:
         """Kills all children with their descendants, and ends the server."""
         self._gone = True
@@ -201,11 +192,7 @@ class ForkServer:
                 )
             if event["event"] == name:
                 return event
-            self._note_end(event)
-
-    def _note_end(self, event: Mapping[str, Any]) -> None:
-        self._children -= 1
-        self._ended.append((event["name"], event["code"]))
+            self._ended.append((event["name"], event["code"]))
 
     def _next_event(self, timeout_s: float) -> dict[str, Any] | None:
         with self._noticing_the_end():

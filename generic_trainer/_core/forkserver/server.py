@@ -26,6 +26,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle
 from typing import Any
 
+import psutil
+
 from generic_trainer._core import internals, machine
 from generic_trainer._core.scratch import look_up_temp_dir
 
@@ -195,7 +197,8 @@ def _kill_all_children() -> None:
     """Kills all children of this process, and their descendants, which become its children."""
     end_s = time.monotonic() + _KILL_TIMEOUT_S
     others: set[int] = set()  # processes of another user, such as sudo, cannot be killed
-    while (pids := set(machine.children(os.getpid())) - others) and time.monotonic() < end_s:
+    this = psutil.Process()
+    while (pids := {each.pid for each in this.children()} - others) and time.monotonic() < end_s:
         for pid in pids:
             try:
                 os.kill(pid, signal.SIGKILL)
