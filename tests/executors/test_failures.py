@@ -67,7 +67,6 @@ def test_failing_run_fn_publishes_nothing_and_keeps_its_traces(node: Node) -> No
     assert (node.failed / "rejected_export" / "Format-Serving" / "saved_model.pb").exists()
 
 
-TOO_FAR = '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}'
 CONTRACT = ServingContract(label_keys=("y", "lable")).to_json()
 REHEARSED = ServingContract(rehearse=True).to_json()
 
@@ -76,7 +75,6 @@ REHEARSED = ServingContract(rehearse=True).to_json()
     ("tf_config", "properties", "message"),
     [
         ("{", {}, "must be JSON"),
-        (TOO_FAR, {}, "is worker 1, but the tasks of its cluster are worker 0"),
         (
             None,
             {"eval_config": '{"modelSpecs": [{"labelKey": "z"}]}'},
@@ -85,7 +83,7 @@ REHEARSED = ServingContract(rehearse=True).to_json()
         (None, {"contract": CONTRACT}, "no feature 'lable' in the schema or the exam"),
         (None, {"contract": REHEARSED}, r"The untrained export failed .*\n.*signature"),
     ],
-    ids=["damaged TF_CONFIG", "an index too many", "eval config", "label", "signature"],
+    ids=["damaged TF_CONFIG", "eval config", "label", "signature"],
 )
 def test_what_is_known_to_be_wrong_costs_no_training(
     tf_config: str | None,

@@ -14,7 +14,7 @@ from tfx.components.experimental.data_view import constants
 from tfx.components.trainer import fn_args_utils
 from tfx.components.util import examples_utils
 from tfx.proto import example_gen_pb2
-from tfx.types import standard_artifacts
+from tfx.types import standard_artifacts as artifacts
 from tfx.utils import path_utils
 from tfx_bsl.coders import tf_graph_record_decoder
 from tfx_bsl.public import tfxio
@@ -24,6 +24,7 @@ from generic_trainer.executors._fn_args import FnArgs, make_fn_args, make_fn_arg
 from generic_trainer.executors._request import request_from_artifacts
 from tests import helpers
 from tests.executors.conftest import Node
+from tests.helpers import artifact_at
 
 
 @pytest.fixture
@@ -55,9 +56,8 @@ def test_paths_and_defaults(fn_args_for: Any, node: Node, tmp_path: Path) -> Non
     assert fn_args.eval_model_dir.endswith("/export/Format-TFMA")
     assert fn_args.model_run_dir == str(node.path("model_run"))
     assert Path(fn_args.checkpoint_dir).parent == node.root / "node" / ".checkpoints"
-    for name in ("schema_path", "schema_file", "transform_graph_path", "transform_output"):
-        assert getattr(fn_args, name) is None
-    for name in ("base_model", "hyperparameters", "custom_config"):
+    absent = "schema_path schema_file transform_graph_path transform_output base_model "
+    for name in (absent + "hyperparameters custom_config").split():
         assert getattr(fn_args, name) is None
     assert fn_args.extra_inputs == {}
     assert fn_args.num_examples == {"train": 32, "eval": 8}
@@ -109,18 +109,11 @@ def test_optional_inputs(fn_args_for: Any, tmp_path: Path) -> None:
     fn_args = fn_args_for(
         {
             "schema": [helpers.write_schema(tmp_path / "schema")],
-            "transform_graph": [helpers.artifact_at(standard_artifacts.TransformGraph, "/graph")],
-            "base_model": [helpers.artifact_at(standard_artifacts.Model, "/base")],
-            "hyperparameters": [
-                helpers.artifact_at(standard_artifacts.HyperParameters, tmp_path / "hparams")
-            ],
-            "statistics": [
-                helpers.write_statistics(tmp_path / "statistics", {"train": 33, "eval": 9})
-            ],
-            "extra_input_embeddings": [
-                helpers.artifact_at(standard_artifacts.Examples, "/a"),
-                helpers.artifact_at(standard_artifacts.Examples, "/b"),
-            ],
+            "transform_graph": [artifact_at(artifacts.TransformGraph, "/graph")],
+            "base_model": [artifact_at(artifacts.Model, "/base")],
+            "hyperparameters": [artifact_at(artifacts.HyperParameters, tmp_path / "hparams")],
+            "statistics": [helpers.write_statistics(tmp_path / "stats", {"train": 33, "eval": 9})],
+            "extra_input_embeddings": [artifact_at(artifacts.Examples, uri) for uri in "ab"],
         },
         custom_config={"epochs": 3},
     )
@@ -130,7 +123,7 @@ def test_optional_inputs(fn_args_for: Any, tmp_path: Path) -> None:
     assert fn_args.hyperparameters == hyperparameters
     # The statistics artifact is believed: nothing is counted.
     assert fn_args.num_examples == {"train": 33, "eval": 9}
-    assert fn_args.extra_inputs == {"embeddings": ["/a", "/b"]}
+    assert fn_args.extra_inputs == {"embeddings": ["a", "b"]}
     assert fn_args.custom_config == {"epochs": 3}
 
 
@@ -184,13 +177,13 @@ class Lengths(tf_graph_record_decoder.TFGraphRecordDecoder):
         ({}, {"custom_config": [1]}, ConfigurationError, r"must be a dict, but got \[1\]"),
         ({}, {"module_file": None}, ConfigurationError, "name no user code"),
         (
-            {"schema": [helpers.artifact_at(standard_artifacts.Schema, "/nowhere")]},
+            {"schema": [artifact_at(artifacts.Schema, "/nowhere")]},
             {},
             DataError,
             "The input schema must be a directory with exactly one file, but /nowhere is not",
         ),
         (
-            {"base_model": [helpers.artifact_at(standard_artifacts.Model, uri) for uri in "ab"]},
+            {"base_model": [artifact_at(artifacts.Model, uri) for uri in "ab"]},
             {},
             DataError,
             r"base_model must be one artifact, but there are 2: \['a', 'b'\]",
@@ -208,6 +201,6 @@ def test_bad_inputs(
 def test_corrupt_hyperparameters(fn_args_for: Any, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "hparams").mkdir()
     (tmp_path / "hparams" / "best.txt").write_bytes(content)
-    artifact = helpers.artifact_at(standard_artifacts.HyperParameters, tmp_path / "hparams")
+    artifact = artifact_at(artifacts.HyperParameters, tmp_path / "hparams")
     with pytest.raises(DataError, match=r"must be a JSON object, but .*/best.txt is none"):
         fn_args_for({"hyperparameters": [artifact]})

@@ -13,11 +13,7 @@ from typing import Any
 import pytest
 
 from generic_trainer._entry_points import may_define, run_fn_of
-from generic_trainer.user_code import (
-    UserCode,
-    bundle_module_file,
-    call_user_function,
-)
+from generic_trainer.user_code import UserCode, bundle_module_file, call_user_function
 
 Write = Callable[..., Path]
 
@@ -29,8 +25,10 @@ class Project:
         self.folder = folder
         self.destination = destination
 
-    def write(self, name: str, source: str | bytes = "") -> Path:
-        """Writes a file of the folder; text is dedented."""
+    def write(self, name: str, source: str | bytes = "", **modules: str) -> Path:
+        """Writes a file of the folder, and modules by their names; text is dedented."""
+        for module in modules:
+            self.write(f"{module}.py", modules[module])
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         content = source if isinstance(source, bytes) else textwrap.dedent(source).encode()

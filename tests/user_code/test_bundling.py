@@ -25,35 +25,31 @@ def test_only_what_is_imported_is_taken(project):
 
 
 def test_every_way_to_import_is_seen(project):
-    project.write(
-        "trainer.py",
-        """
-        import importlib
-        import one.inner as inner
-        from two import *
-        try:
-            import three
-        except ImportError:
-            three = None
-        class Lazy:
-            def method(self):
-                from four import value
-        def run_fn(fn_args):
-            importlib.import_module("five")
-            __import__("six_.inner")
-            importlib.import_module(f"seven.{fn_args}")
-            importlib.import_module("eight." + fn_args)
-            importlib.import_module(fn_args)
-        """,
-    )
+    source = """
+    import importlib
+    import one.inner as inner
+    from two import *
+    try:
+        import three
+    except ImportError:
+        three = None
+    class Lazy:
+        def method(self):
+            from four import value
+    def run_fn(fn_args):
+        importlib.import_module("five")
+        __import__("six_.inner")
+        importlib.import_module(f"seven.{fn_args}")
+        importlib.import_module("eight." + fn_args)
+        importlib.import_module(fn_args)
+    """
+    project.write("trainer.py", source)
     for name in ("two", "three", "four", "five", "nine"):
         project.write(f"{name}.py")
-    for name in ("one", "six_", "seven", "eight"):
-        project.write(f"{name}/__init__.py")
-        project.write(f"{name}/inner.py")
-    packages = [
-        f"{p}/{f}" for p in ("one", "six_", "seven", "eight") for f in ("__init__.py", "inner.py")
-    ]
+    folders = ("one", "six_", "seven", "eight")
+    packages = [f"{folder}/{name}.py" for folder in folders for name in ("__init__", "inner")]
+    for name in packages:
+        project.write(name)
     modules = ["trainer.py", "two.py", "three.py", "four.py", "five.py"]
     assert names(project.bundle()) == sorted(packages + modules)
 
@@ -140,16 +136,14 @@ def test_bundle_is_written_once_unless_it_is_damaged(project):
     ids=["byte order mark and CRLF", "encoding cookie"],
 )
 def test_encodings(project, source):
-    project.write("trainer.py", source)
-    project.write("helper.py")
+    project.write("trainer.py", source, helper="")
     assert names(project.bundle()) == ["helper.py", "trainer.py"]
     assert project.run() == "ü"
 
 
 def test_links_are_followed_and_loops_are_not(project, tmp_path):
     project.write("real/trainer_of_others.py", "import helper, layers\n" + RUN_FN)
-    project.write("layers/__init__.py")
-    project.write("helper.py")
+    project.write("layers/__init__.py", "", helper="")
     (project.folder / "trainer.py").symlink_to(project.folder / "real" / "trainer_of_others.py")
     (project.folder / "layers" / "loop").symlink_to(project.folder / "layers")
     (project.folder / "layers" / "broken").symlink_to(project.folder / "nowhere")
@@ -168,14 +162,9 @@ def test_links_are_followed_and_loops_are_not(project, tmp_path):
     ],
 )
 def test_what_is_no_module_file(project, name, text):
-    for existing in (
-        "trainer.txt",
-        "trainer.v2.py",
-        "random.py",
-        "folder/x.py",
-        "pack/__init__.py",
-    ):
-        project.write(existing, RUN_FN)
+    existing = "trainer.txt", "trainer.v2.py", "random.py", "folder/x.py", "pack/__init__.py"
+    for path in existing:
+        project.write(path, RUN_FN)
     with pytest.raises(ModuleFileError) as error:
         project.bundle(name)
     assert str(error.value).startswith(f"Module file {project.folder}/{name}: ")

@@ -14,9 +14,8 @@ from tests.user_code.conftest import names, run
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
-    """A folder with a package, a module and a helper of both."""
-    folder = tmp_path / "source"
+def source(project, import_path) -> Path:
+    """A folder on the import path with a package, a module and a helper of both."""
     files = {
         "userpackage/__init__.py": "",
         "userpackage/models/__init__.py": "",
@@ -42,10 +41,9 @@ def read():
         "neighbour.py": "",
     }
     for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return folder
+        project.write(name, text)
+    import_path(project.folder)
+    return project.folder
 
 
 PACKAGE_FILES = [
@@ -59,11 +57,10 @@ PACKAGE_FILES = [
 
 
 @pytest.mark.parametrize("is_namespace", [False, True])
-def test_package(source, import_path, tmp_path, is_namespace):
+def test_package(source, tmp_path, is_namespace):
     markers = [name for name in PACKAGE_FILES if name.endswith("__init__.py")]
     for name in markers if is_namespace else []:
         (source / name).unlink()
-    import_path(source)
     code = bundle_function("userpackage.models.dense.train", str(tmp_path / "bundles"))
     assert (code.module, code.function) == ("userpackage.models.dense", "train")
     assert names(code) == [name for name in PACKAGE_FILES if (source / name).exists()]
@@ -71,8 +68,7 @@ def test_package(source, import_path, tmp_path, is_namespace):
 
 
 @pytest.mark.parametrize("module", ["usermodule", "userpackage.models.dense"])
-def test_missing_function(source, import_path, tmp_path, module):
-    import_path(source)
+def test_missing_function(source, tmp_path, module):
     with pytest.raises(ModuleFileError) as error:
         bundle_function(f"{module}.trian", str(tmp_path / "bundles"))
     path = module.replace(".", "/")
@@ -80,8 +76,7 @@ def test_missing_function(source, import_path, tmp_path, module):
     assert "did you mean 'train'?" in str(error.value)
 
 
-def test_missing_module(source, import_path, tmp_path):
-    import_path(source)
+def test_missing_module(source, tmp_path):
     code = bundle_function("userpackage.models.desne.train", str(tmp_path / "bundles"))
     with pytest.raises(ModuleFileError) as error:
         run(code)
@@ -89,8 +84,7 @@ def test_missing_module(source, import_path, tmp_path):
     assert "has no such module: check the spelling" in str(error.value)
 
 
-def test_module_written_a_moment_ago(source, import_path, tmp_path):
-    import_path(source)
+def test_module_written_a_moment_ago(source, tmp_path):
     assert importlib.util.find_spec("userlate") is None  # Python now remembers the folder's content
     time_of_folder = source.stat().st_mtime_ns
     (source / "userlate.py").write_text("def train(fn_args):\n    return 9")

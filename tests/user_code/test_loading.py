@@ -17,36 +17,33 @@ from generic_trainer.errors import ModuleFileError
 from generic_trainer.user_code import UserCode, _load, user_function
 from tests.user_code.conftest import run
 
+HELPED = "import helper\ndef run_fn(fn_args):\n    return helper.V"
+
 
 def state():
     return list(sys.path), list(sys.path_hooks), dict(os.environ), dict(sys.modules)
 
 
 def test_lazy_imports_and_data_files(project):
-    project.write(
-        "trainer.py",
-        """
-        def run_fn(fn_args):
-            import importlib
-            from layers.deep import read
-            return read(), importlib.import_module("helper").VALUE
-        """,
-    )
-    project.write("helper.py", "VALUE = 1")
+    source = """
+    def run_fn(fn_args):
+        import importlib
+        from layers.deep import read
+        return read(), importlib.import_module("helper").VALUE
+    """
+    project.write("trainer.py", source, helper="VALUE = 1")
     project.write("layers/__init__.py")
-    project.write(
-        "layers/deep/__init__.py",
-        """
-        import importlib.resources
-        import pathlib
-        import pkgutil
+    source = """
+    import importlib.resources
+    import pathlib
+    import pkgutil
 
-        def read():
-            beside = pathlib.Path(__file__).with_name("data.txt").read_text()
-            resource = importlib.resources.files(__name__).joinpath("data.txt").read_text()
-            return beside, resource, pkgutil.get_data(__name__, "data.txt")
-        """,
-    )
+    def read():
+        beside = pathlib.Path(__file__).with_name("data.txt").read_text()
+        resource = importlib.resources.files(__name__).joinpath("data.txt").read_text()
+        return beside, resource, pkgutil.get_data(__name__, "data.txt")
+    """
+    project.write("layers/deep/__init__.py", source)
     project.write("layers/deep/data.txt", "text")
     assert project.run() == (("text", "text", b"text"), 1)
 
@@ -60,17 +57,15 @@ def test_a_second_run_of_the_same_source_has_the_same_code(project):
 
 
 def test_second_run_sees_what_is_imported_from_a_folder_of_the_bundle(project):
-    project.write(
-        "trainer.py",
-        """
-        import os, sys
-        import layers
-        sys.path.insert(0, os.path.join(os.path.dirname(layers.__file__), "vendored"))
-        def run_fn(fn_args):
-            import vendored_module
-            return vendored_module.V
-        """,
-    )
+    source = """
+    import os, sys
+    import layers
+    sys.path.insert(0, os.path.join(os.path.dirname(layers.__file__), "vendored"))
+    def run_fn(fn_args):
+        import vendored_module
+        return vendored_module.V
+    """
+    project.write("trainer.py", source)
     project.write("layers/__init__.py")
     project.write("layers/vendored/vendored_module.py", "V = 1")
     assert project.run() == 1
@@ -80,8 +75,7 @@ def test_second_run_sees_what_is_imported_from_a_folder_of_the_bundle(project):
 
 
 def test_the_bundle_runs_and_not_what_was_edited_since(project, import_path):
-    project.write("trainer.py", "import helper\ndef run_fn(a):\n    return helper.V")
-    project.write("helper.py", "V = 1")
+    project.write("trainer.py", HELPED, helper="V = 1")
     import_path(project.folder)  # as when the pipeline's script lies in the same folder
     code = project.bundle()
     project.write("helper.py", "V = 2")
@@ -95,18 +89,15 @@ def test_everything_is_put_back(project, import_path, tmp_path):
     import_path(other)
     import helper
 
-    project.write(
-        "trainer.py",
-        """
-        import os, sys
-        import helper
-        sys.path.append(os.path.dirname(__file__))
-        os.environ["PYTHONPATH"] = "changed"
-        def run_fn(fn_args):
-            return helper.V, os.path.dirname(__file__)
-        """,
-    )
-    project.write("helper.py", "V = 'of the trainer'")
+    source = """
+    import os, sys
+    import helper
+    sys.path.append(os.path.dirname(__file__))
+    os.environ["PYTHONPATH"] = "changed"
+    def run_fn(fn_args):
+        return helper.V, os.path.dirname(__file__)
+    """
+    project.write("trainer.py", source, helper="V = 'of the trainer'")
     code = project.bundle()
     before = state()
     value, folder = run(code)
@@ -118,17 +109,14 @@ def test_everything_is_put_back(project, import_path, tmp_path):
 
 
 def test_child_processes_can_import(project):
-    project.write(
-        "trainer.py",
-        """
-        import subprocess, sys
-        def run_fn(fn_args):
-            command = [sys.executable, "-c", "import helper; print(helper.V)"]
-            return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        import helper
-        """,
-    )
-    project.write("helper.py", "V = 5")
+    source = """
+    import subprocess, sys
+    def run_fn(fn_args):
+        command = [sys.executable, "-c", "import helper; print(helper.V)"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    import helper
+    """
+    project.write("trainer.py", source, helper="V = 5")
     assert project.run() == "5\n"
 
 
@@ -144,9 +132,8 @@ def test_helper_gives_way_to_an_installed_module(project, caplog):
 
 
 def test_contexts_nest_in_one_thread(project):
-    project.write("one.py", "import helper\ndef run_fn(a):\n    return helper.V")
-    project.write("sub/two.py", "import helper\ndef run_fn(a):\n    return helper.V")
-    project.write("helper.py", "V = 1")
+    project.write("one.py", HELPED, helper="V = 1")
+    project.write("sub/two.py", HELPED)
     project.write("sub/helper.py", "V = 2")
     with user_function(project.bundle("one.py")) as outer:
         with user_function(project.bundle("sub/two.py")) as inner:
@@ -163,8 +150,7 @@ def test_contexts_nest_in_one_thread(project):
 
 def test_a_second_thread_waits(project, caplog):
     caplog.set_level("INFO", logger="generic_trainer")
-    project.write("trainer.py", "import helper\ndef run_fn(a):\n    return helper.V")
-    project.write("helper.py", "V = 1")
+    project.write("trainer.py", HELPED, helper="V = 1")
     first = project.bundle()
     project.write("helper.py", "V = 2")
     second = project.bundle()
@@ -264,8 +250,7 @@ def test_installed_module_needs_no_bundle():
 
 
 def test_local_code_is_packed_and_loaded_without_tensorflow(project):
-    project.write("trainer.py", "import helper\ndef run_fn(fn_args):\n    return helper.V")
-    project.write("helper.py", "V = 7")
+    project.write("trainer.py", HELPED, helper="V = 7")
     script = f"""
 import sys
 from generic_trainer.user_code import *
