@@ -44,6 +44,14 @@ def imported_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def penguin_run(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The penguin pipeline's artifacts, made once in a session."""
+    from tests.pipelines.penguin_run import run_penguin
+
+    return run_penguin(tmp_path_factory.getbasetemp() / "penguin-run")
+
+
 @pytest.fixture
 def no_kept_fork_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets a test have servers of its own, which end with what has started them."""

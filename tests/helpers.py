@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tfx import types
 from tfx.types import artifact_utils, standard_artifacts
 
 from generic_trainer.executors import GenericTrainerExecutor
+from tests.examples import example as serialized
 
 SCHEMA = """
     feature { name: "x" type: FLOAT presence { min_fraction: 1.0 } shape { dim { size: 1 } } }
@@ -58,32 +60,26 @@ def install(site: Path, module: str, source: str, group: str, entry_point: str) 
 
 def example(x: float) -> bytes:
     """Returns a serialized tf.Example with the features x and y = 2 x."""
-    features = {
-        name: tf.train.Feature(float_list=tf.train.FloatList(value=[value]))
-        for name, value in {"x": x, "y": 2 * x}.items()
-    }
-    proto = tf.train.Example(features=tf.train.Features(feature=features))
-    return proto.SerializeToString()
+    return serialized(x=float(x), y=2.0 * x)
 
 
-def write_examples(directory: Path, splits: dict[str, int] | None = None) -> types.Artifact:
+def write_examples(
+    directory: Path, splits: Mapping[str, int | Sequence[bytes]] | None = None
+) -> types.Artifact:
     """Writes gzip TFRecords, one file per split, as ExampleGen does.
 
     Args:
         directory: the artifact's URI.
-        splits: split name → number of examples.
+        splits: split name → number of examples, or the records themselves.
     """
     splits = {"train": 32, "eval": 8} if splits is None else splits
-    for split, count in splits.items():
+    for split, records in splits.items():
         folder = directory / f"Split-{split}"
         folder.mkdir(parents=True)
         with tf.io.TFRecordWriter(str(folder / "data_tfrecord-00000.gz"), "GZIP") as writer:
-            for index in range(count):
-                writer.write(example(float(index)))
-    artifact = standard_artifacts.Examples()
-    artifact.uri = str(directory)
-    artifact.split_names = artifact_utils.encode_split_names(list(splits))
-    return artifact
+            for record in map(example, range(records)) if isinstance(records, int) else records:
+                writer.write(record)
+    return artifact_at(standard_artifacts.Examples, directory, splits)
 
 
 def write_schema(directory: Path) -> types.Artifact:
@@ -108,30 +104,33 @@ def write_statistics(directory: Path, counts: dict[str, int]) -> types.Artifact:
         statistics = statistics_pb2.DatasetFeatureStatisticsList()
         statistics.datasets.add().num_examples = count
         (folder / "FeatureStats.pb").write_bytes(statistics.SerializeToString())
-    artifact = artifact_at(standard_artifacts.ExampleStatistics, directory)
-    artifact.split_names = artifact_utils.encode_split_names(list(counts))
-    return artifact
+    return artifact_at(standard_artifacts.ExampleStatistics, directory, counts)
 
 
-def artifact_at(artifact_type: type[types.Artifact], uri: Path | str) -> types.Artifact:
-    """Returns an artifact of a type that lies at a URI."""
+def artifact_at(
+    artifact_type: type[types.Artifact], uri: Path | str, splits: Iterable[str] = ()
+) -> types.Artifact:
+    """Returns an artifact of a type, with these splits, that is stored at a URI."""
     artifact = artifact_type()
     artifact.uri = str(uri)
+    if splits:
+        artifact.split_names = artifact_utils.encode_split_names(list(splits))
     return artifact
 
 
 def output_artifacts(root: Path | str, number: int = 1) -> dict[str, list[types.Artifact]]:
     """Returns the trainer's empty output artifacts, their directories made as a launcher does."""
 
-    def uri(name: str) -> str:
-        return os.path.join(root, name, str(number))
-
-    model = artifact_at(standard_artifacts.Model, uri("model"))
-    model_run = artifact_at(standard_artifacts.ModelRun, uri("model_run"))
-    blessing = artifact_at(standard_artifacts.InfraBlessing, uri("blessing"))
-    for artifact in (model, model_run, blessing):
+    def made(kind: type[types.Artifact], name: str) -> list[types.Artifact]:
+        artifact = artifact_at(kind, os.path.join(root, name, str(number)))
         tf.io.gfile.makedirs(artifact.uri)
-    return {"model": [model], "model_run": [model_run], "infra_blessing": [blessing]}
+        return [artifact]
+
+    return {
+        "model": made(standard_artifacts.Model, "model"),
+        "model_run": made(standard_artifacts.ModelRun, "model_run"),
+        "infra_blessing": made(standard_artifacts.InfraBlessing, "blessing"),
+    }
 
 
 def exec_properties(**properties: Any) -> dict[str, Any]:
@@ -154,6 +153,13 @@ def train(
         outputs,
         exec_properties(module_file=module_file, **properties),
     )
+
+
+def scores_of(model: Path | str, *values: float) -> list[float]:
+    """Returns what an exported model gives for examples with these values of x."""
+    serve = tf.saved_model.load(str(model)).signatures["serving_default"]
+    (scores,) = serve(tf.constant([example(value) for value in values])).values()
+    return scores.numpy().ravel().tolist()
 
 
 def published_model(outputs: dict[str, list[types.Artifact]]) -> str:

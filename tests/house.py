@@ -1,15 +1,29 @@
-"""The package as its source tells: modules, imports and names, for the house rules."""
+"""The package: its modules, imports and names for the house rules, and Python that runs it."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
 import functools
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "generic_trainer"
+
+
+def run_python(
+    *words: object, cwd: Path = ROOT, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs Python with these arguments; it must succeed. Returns the process with its output."""
+    command = [sys.executable, *map(str, words)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,13 +6,12 @@ INPUTS=10000 and CAMPAIGNS="kills=1000 disk=240" run them as they are meant.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.house import ROOT
+from tests.house import run_python
 
 # One command, because importing takes longer than any of them.
 SMALL = "kills=3 disk=3 concurrency=4 growth=18 object_store=1"
@@ -23,15 +22,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def output_of(module: str, *words: str, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", f"benchmarks.{module}", *words],
-        cwd=ROOT,
-        env={**os.environ, **environment, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return run_python("-W", "ignore", "-m", f"benchmarks.{module}", *words, **environment).stdout
 
 
 @pytest.mark.campaign("_core", "components", "data", "executors", "user_code")

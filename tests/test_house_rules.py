@@ -72,38 +72,31 @@ def test_private_modules_are_imported_by_their_own_package_alone(module: Module)
 
 
 @for_each_module
-def test_imports_lead_down(module: Module) -> list[Any]:
+def test_imports_and_names_of_modules_lead_down(module: Module) -> list[Any]:
     floor_of = {name: number for number, floor in enumerate(FLOORS) for name in floor}
     if not module.room:  # the package itself hands names on, lazily
         return []
     if module.room not in floor_of:
         return [f"{module.room} has no floor: give it one in FLOORS"]
     return [
-        f"line {each.line}: {name}"
-        for each, name in own_imports(module)
-        if not each.only_types
-        and (other := modules()[name].room) not in ("", module.room)
-        and floor_of.get(other, -1) <= floor_of[module.room]
-    ]
-
-
-@for_each_module
-def test_strings_with_the_name_of_a_module_lead_down(module: Module) -> list[Any]:
-    floor_of = {name: number for number, floor in enumerate(FLOORS) for name in floor}
-    named = [
-        (node.lineno, node.value)
-        for node in module.nodes
-        if isinstance(node, ast.Constant)
-        and isinstance(node.value, str)
-        and re.fullmatch(r"generic_trainer(\.\w+)+(:\w+)?", node.value)
-    ]
-    return [
         f"line {line}: {name}"
-        for line, name in named
-        if module.room
-        and (room := name.split(".")[1].partition(":")[0]) != module.room
-        and floor_of.get(room, len(FLOORS)) <= floor_of[module.room]
+        for line, name, room in (*_imported(module), *_named_in_strings(module))
+        if room not in ("", module.room) and floor_of.get(room, -1) <= floor_of[module.room]
     ]
+
+
+def _imported(module: Module) -> Iterator[tuple[int, str, str]]:
+    for each, name in own_imports(module):
+        if not each.only_types:
+            yield each.line, name, modules()[name].room
+
+
+def _named_in_strings(module: Module) -> Iterator[tuple[int, str, str]]:
+    for node in module.nodes:
+        text = str(node.value) if isinstance(node, ast.Constant) else ""
+        found = re.fullmatch(r"generic_trainer\.(\w+)(\.\w+)*(:\w+)?", text)
+        if found and any(found[1] in floor for floor in FLOORS):
+            yield node.lineno, text, found[1]
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.house import ROOT, run_python
 
 _PYDANTIC = {"annotated_types", "pydantic", "pydantic_core", "typing_inspection"}
 REPORT_IMPORTS = """
@@ -29,13 +28,7 @@ print(json.dumps({"seconds": seconds, "modules": sorted(third_party() - before)}
 
 def import_in_new_process(*modules: str, options: tuple[str, ...] = ()) -> set[str]:
     """Returns the top-level packages outside the standard library that `modules` load."""
-    done = subprocess.run(
-        [sys.executable, *options, "-c", REPORT_IMPORTS, *modules],
-        cwd=ROOT,
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    done = run_python(*options, "-c", REPORT_IMPORTS, *modules)
     report = json.loads(done.stdout.splitlines()[-1])
     print(f"import {', '.join(modules)}: {report['seconds']:.3f} s")
     return set(report["modules"])
@@ -90,9 +83,7 @@ for words in sys.argv[1:]:
 
 
 def test_a_wrong_call_is_told_before_tensorflow_is_imported() -> None:
-    command = [sys.executable, "-c", CALL_EACH, *WRONG_CALLS]
-    done = subprocess.run(command, cwd=ROOT, check=True, stderr=subprocess.PIPE, text=True)
-    *answers, _ = done.stderr.split("END\n")
+    *answers, _ = run_python("-c", CALL_EACH, *WRONG_CALLS).stderr.split("END\n")
     for answer, told in zip(answers, WRONG_CALLS.values(), strict=True):
         assert told in answer
         assert len(answer.splitlines()) <= 3

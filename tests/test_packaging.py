@@ -6,8 +6,6 @@ import configparser
 import importlib
 import re
 import shutil
-import subprocess
-import sys
 import tarfile
 import zipfile
 from email.message import Message
@@ -23,8 +21,8 @@ from packaging.utils import canonicalize_name
 
 import generic_trainer
 from generic_trainer._entry_points import GROUP
+from tests.house import ROOT, run_python
 
-ROOT = Path(__file__).parent.parent
 EXTRAS = {
     "dev", "docs", "examples", "kfp", "kubernetes", "mlflow", "notebook", "ray", "slim",
     "test", "vertex", "wandb",
@@ -41,8 +39,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     shutil.copytree(ROOT / "generic_trainer", folder / "src" / "generic_trainer", ignore=ignored)
     for name in ("setup.py", "pyproject.toml", "LICENSE", "README.md"):
         shutil.copy(ROOT / name, folder / "src")
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*pip, "--wheel-dir", folder, folder / "src"], check=True)
+    pip = ("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation")
+    run_python(*pip, "--wheel-dir", folder, folder / "src", cwd=folder)
     return zipfile.ZipFile(next(folder.glob("*.whl")))
 
 
@@ -82,7 +80,7 @@ def test_source_distribution_holds_the_tests_and_what_they_read(tmp_path: Path) 
     )
     shutil.copytree(ROOT, source, symlinks=True, ignore=ignored)
     code = "from setuptools.build_meta import build_sdist; build_sdist('out')"
-    subprocess.run([sys.executable, "-c", code], cwd=source, check=True, capture_output=True)
+    run_python("-c", code, cwd=source)
     with tarfile.open(next((source / "out").glob("*.tar.gz"))) as archive:
         packed = {name.partition("/")[2] for name in archive.getnames()}
     folders = "tests", "docs", "pipelines", "module_files", "constraints", "scripts"

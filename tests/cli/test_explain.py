@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from generic_trainer import cli
+from tests.house import run_python
 
 
 def test_a_check_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,9 +32,5 @@ def completed(line: str, tmp_path: Path) -> set[str]:
     answer = tmp_path / "answer"
     asked = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line))}
     asked |= {"_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_STDOUT_FILENAME": str(answer)}
-    subprocess.run(
-        [sys.executable, "-m", "generic_trainer.cli"],
-        env=os.environ | asked,
-        check=True,
-    )
+    run_python("-m", "generic_trainer.cli", **asked)
     return set(answer.read_text().split("\n"))

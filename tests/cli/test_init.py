@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from generic_trainer import cli
-
-ROOT = Path(__file__).parent.parent.parent
+from tests.house import ROOT, run_python
 
 
 def test_a_project_is_written_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,9 +32,7 @@ def test_a_project_is_written_once(tmp_path: Path, capsys: pytest.CaptureFixture
 @pytest.mark.slow
 def test_the_tests_of_the_project_pass(tmp_path: Path) -> None:
     assert cli.main(["init", str(tmp_path)]) == 0
-    command = [sys.executable, "-m", "pytest", "-q"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_python("-m", "pytest", "-q", cwd=tmp_path)
 
 
 @pytest.mark.campaign("_run", "cli", "components", "executors", "validation")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,18 +14,17 @@ from generic_trainer import cli
 from generic_trainer.cli import _validate
 from generic_trainer.cli._validate import _show_reports
 from generic_trainer.validation import ValidationReport
+from tests.house import run_python
+from tests.validation import models
+
+COLUMN = tf.TensorSpec([None, 1], name="x")
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    module = tf.Module()
-    module.weight = tf.Variable(2.0)
-    module.serve = tf.function(
-        lambda x: {"y": x * module.weight}, input_signature=[tf.TensorSpec([None, 1], name="x")]
-    )
-    folder = tmp_path_factory.mktemp("cli") / "model"
-    tf.saved_model.save(module, str(folder), signatures={"serving_default": module.serve})
-    return folder
+    weight = tf.Variable(2.0)
+    module = models.serving(lambda x: {"y": x * weight}, COLUMN, weight=weight)
+    return models.save(module, tmp_path_factory.mktemp("cli") / "model")
 
 
 def test_a_good_model(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,12 +38,7 @@ def test_a_good_model(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 def test_two_models_are_compared(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    renamed = tf.Module()
-    renamed.serve = tf.function(
-        lambda x: {"z": x / 0.0}, input_signature=[tf.TensorSpec([None, 1], name="x")]
-    )
-    other = tmp_path / "other"
-    tf.saved_model.save(renamed, str(other), signatures={"serving_default": renamed.serve})
+    other = models.save(models.serving(lambda x: {"z": x / 0.0}, COLUMN), tmp_path / "other")
 
     assert cli.main(["validate", str(model), str(other), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -77,11 +69,8 @@ def test_a_failing_example_can_be_replayed(
         spec = {"id": tf.io.FixedLenFeature([], tf.int64), "n": tf.io.VarLenFeature(tf.int64)}
         return {"y": tf.gather(embedding, tf.io.parse_example(examples, spec)["id"])}
 
-    module = tf.Module()
-    module.embedding = embedding
-    module.serve = tf.function(serve, input_signature=[tf.TensorSpec([None], tf.string)])
-    folder = tmp_path / "model"
-    tf.saved_model.save(module, str(folder), signatures={"serving_default": module.serve})
+    module = models.serving(serve, models.SERIALIZED, embedding=embedding)
+    folder = models.save(module, tmp_path / "model")
     schema = tmp_path / "schema.pbtxt"
     schema.write_text(
         'feature { name: "id" type: INT presence { min_fraction: 1 } '
@@ -116,9 +105,7 @@ def test_help_starts_without_tensorflow() -> None:
         "try: cli.main(['--help'])\n"
         "finally: assert not {'tensorflow', 'tfx', 'rich', 'jinja2'} & set(sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "validate" in done.stdout
+    assert "validate" in run_python("-c", code).stdout
 
 
 def test_a_directory_of_examples_stands_for_its_files(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from tfx_bsl.tfxio import tf_example_record
 from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
 
 from generic_trainer.data import make_dataset_factory
+from tests.examples import example
 
 SCHEMA = """
     feature { name: "id" type: INT presence { min_fraction: 1.0 } shape {} }
@@ -28,26 +30,6 @@ SCHEMA = """
 
 def schema_of(text: str = SCHEMA) -> schema_pb2.Schema:
     return text_format.Parse(text, schema_pb2.Schema())
-
-
-def example(**features: Any) -> bytes:
-    """Returns a serialized tf.Example; the type of a feature is that of its first value."""
-    made = {key: feature_of(values) for key, values in features.items()}
-    proto = tf.train.Example(features=tf.train.Features(feature=made))
-    return proto.SerializeToString(deterministic=True)
-
-
-def feature_of(values: Any) -> tf.train.Feature:
-    """Returns a value, or a list of them, as a feature of its type."""
-    values = values if isinstance(values, (list, tuple)) else [values]
-    values = [each.encode() if isinstance(each, str) else each for each in values]
-    if not values:
-        return tf.train.Feature()
-    if isinstance(values[0], bytes):
-        return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
-    if isinstance(values[0], float):
-        return tf.train.Feature(float_list=tf.train.FloatList(value=values))
-    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
 
 
 def numbered(first: int, last: int) -> list[bytes]:
@@ -99,6 +81,14 @@ def tfx_dataset(
         pattern, schema=schema, telemetry_descriptors=["test"]
     )
     return record.TensorFlowDataset(options)
+
+
+def tf_config(**jobs: int) -> str:
+    """Returns the `TF_CONFIG` of the first worker of a cluster with so many tasks of each job."""
+    hosts = {
+        job: [f"{job}-{index}:2222" for index in range(number)] for job, number in jobs.items()
+    }
+    return json.dumps({"cluster": hosts, "task": {"type": "worker", "index": 0}})
 
 
 def ids(dataset: tf.data.Dataset) -> list[int]:

@@ -6,8 +6,6 @@ rows twice and on others never.
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -16,17 +14,11 @@ from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
 from generic_trainer.data import _plan, make_dataset_factory
 from generic_trainer.data._layout import make_layout
 from generic_trainer.data._loading import Columns
-from generic_trainer.data._order import (
-    BlockShuffle,
-    FullShuffle,
-    Order,
-    choose_order,
-    interleaved,
-)
+from generic_trainer.data._order import BlockShuffle, FullShuffle, Order, choose_order, interleaved
 from generic_trainer.data._parser import Parser
 from generic_trainer.data._store import Store
 from generic_trainer.errors import ConfigurationError
-from tests.data.reading import dataset_of, ids, options, schema_of
+from tests.data.reading import dataset_of, ids, options, schema_of, tf_config
 
 PLENTY, NONE = 10**9, 0
 
@@ -34,9 +26,7 @@ PLENTY, NONE = 10**9, 0
 @pytest.fixture(autouse=True)
 def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes this process one of two workers."""
-    workers = ["worker-0:2222", "worker-1:2222"]
-    config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": 0}}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    monkeypatch.setenv("TF_CONFIG", tf_config(worker=2))
 
 
 def read(pattern: str, memory_bytes: int, asked: TensorFlowDatasetOptions) -> list[int]:

@@ -6,17 +6,18 @@ import logging
 import os
 import shutil
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
 
 from generic_trainer import cli
 from generic_trainer.data import _cache_folder, _factory, count_examples, make_dataset_factory
 from generic_trainer.data._cache_folder import DIRECTORY_VARIABLE, LIMIT_VARIABLE, CacheFolder
-from tests.data.reading import SCHEMA, ids, numbered, schema_of, write, write_files
+from tests.data.reading import SCHEMA, ids, numbered, options, schema_of, write, write_files
 
-ONE_PASS = TensorFlowDatasetOptions(batch_size=32, num_epochs=1, shuffle=False)
-SHUFFLED = TensorFlowDatasetOptions(batch_size=32, num_epochs=2, shuffle_seed=3)
+ONE_PASS = options(shuffle=False)
+SHUFFLED = options(num_epochs=2, shuffle_seed=3)
 
 
 @pytest.fixture
@@ -29,35 +30,27 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CacheFolder:
 
 
 @pytest.fixture
-def parses(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Grows by one whenever files are parsed."""
-    parsed: list[int] = []
-
-    def load(*arguments: object) -> object:
-        parsed.append(1)
-        return load_columns(*arguments)
-
-    load_columns = _factory.load_columns
+def parses(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Counts how often files are parsed."""
+    load = Mock(side_effect=_factory.load_columns)
     monkeypatch.setattr(_factory, "load_columns", load)
-    return parsed
+    return load
 
 
-def read(
-    pattern: str, options: TensorFlowDatasetOptions = ONE_PASS, schema: str = SCHEMA
-) -> list[int]:
+def read(pattern: str, asked: Any = ONE_PASS, schema: str = SCHEMA) -> list[int]:
     """Returns the ids of all examples, read as a new process does."""
-    return ids(make_dataset_factory()(pattern, options, schema_of(schema)))
+    return ids(make_dataset_factory()(pattern, asked, schema_of(schema)))
 
 
 def test_the_second_process_parses_nothing_and_reads_the_same(
-    folder: CacheFolder, parses: list[int], taxis: str, caplog: pytest.LogCaptureFixture
+    folder: CacheFolder, parses: Mock, taxis: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     first = read(taxis), read(taxis, SHUFFLED)
-    assert len(parses) == 1
+    assert parses.call_count == 1
     assert "parsed by an earlier run" in caplog.text
     assert (read(taxis), read(taxis, SHUFFLED)) == first
-    assert len(parses) == 1
+    assert parses.call_count == 1
     assert count_examples(taxis) == 300
     assert [entry.folder.stat().st_mode & 0o077 for entry in folder.entries()] == [0] or (
         folder.path.stat().st_mode & 0o077 == 0
@@ -66,7 +59,7 @@ def test_the_second_process_parses_nothing_and_reads_the_same(
 
 @pytest.mark.parametrize("change", ["content", "one file more", "schema"])
 def test_what_has_changed_is_parsed_anew(
-    change: str, folder: CacheFolder, parses: list[int], tmp_path: Path
+    change: str, folder: CacheFolder, parses: Mock, tmp_path: Path
 ) -> None:
     pattern, schema = write_files(tmp_path / "data", [numbered(0, 50)], ""), SCHEMA
     file = tmp_path / "data" / "data-00000"
@@ -81,7 +74,7 @@ def test_what_has_changed_is_parsed_anew(
     else:
         schema = SCHEMA.replace('feature { name: "clicks" type: INT }', "")
     found = read(pattern, schema=schema)
-    assert len(parses) == 2
+    assert parses.call_count == 2
     assert len(folder.entries()) == 2
     assert found[:1] == ([48] if change == "content" else [0])
     assert len(found) == (60 if change == "one file more" else 50)
@@ -103,25 +96,21 @@ def zero(file: Path) -> None:
 
 def shuffled(pattern: str, budget_bytes: int) -> list[int]:
     factory = make_dataset_factory(memory_budget_bytes=budget_bytes, seed=5)
-    options = TensorFlowDatasetOptions(batch_size=32, num_epochs=2)
-    return ids(factory(pattern, options, schema_of()))
+    return ids(factory(pattern, options(num_epochs=2), schema_of()))
 
 
 def test_the_order_is_that_of_a_process_that_parses(
-    folder: CacheFolder,
-    taxis: str,
-    parses: list[int],
-    monkeypatch: pytest.MonkeyPatch,
+    folder: CacheFolder, taxis: str, parses: Mock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read(taxis)
     size = folder.entries()[0].num_bytes
     for budget_bytes in (size * 4, size // 2, 0):  # in memory, and on disk or streaming
+        parses.reset_mock()
         mapped = shuffled(taxis, budget_bytes)
-        assert len(parses) == 1
+        parses.assert_not_called()
         with monkeypatch.context() as context:
             context.setenv(DIRECTORY_VARIABLE, "off")
             assert shuffled(taxis, budget_bytes) == mapped
-        parses[:] = [1]
 
 
 class ParsesAnew(Exception):
@@ -134,11 +123,7 @@ def test_what_is_damaged_is_never_read(
     expected = read(taxis)
     (entry,) = folder.entries()
     whole = shutil.copytree(entry.folder, tmp_path / "whole")
-
-    def load(*_: object) -> None:
-        raise ParsesAnew
-
-    monkeypatch.setattr(_factory, "load_columns", load)
+    monkeypatch.setattr(_factory, "load_columns", Mock(side_effect=ParsesAnew))
     names = sorted(os.listdir(whole))
     assert {"columns.json", "vocabulary", "0.array"} < set(names)
     for number, name in enumerate(names):
@@ -152,7 +137,7 @@ def test_what_is_damaged_is_never_read(
 
 
 def test_what_was_not_used_for_longest_makes_room(
-    folder: CacheFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parses: list[int]
+    folder: CacheFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parses: Mock
 ) -> None:
     patterns = [
         write_files(tmp_path / f"data-{number}", [numbered(number, 400 + number)])
@@ -167,11 +152,11 @@ def test_what_was_not_used_for_longest_makes_room(
         os.utime(entry.folder, (1000 - age, 1000 - age))
     read(patterns[0])  # used
     read(patterns[2])  # needs room
-    assert len(parses) == 3
+    assert parses.call_count == 3
     read(patterns[0])
-    assert len(parses) == 3
+    assert parses.call_count == 3
     read(patterns[1])
-    assert len(parses) == 4
+    assert parses.call_count == 4
     assert len(folder.entries()) == 2
 
 
@@ -198,10 +183,7 @@ def test_nothing_that_prevents_caching_costs_the_run(
         folder.path.parent.mkdir()
         folder.path.touch()
     elif obstacle == "full":
-
-        def full(*_: object) -> None:
-            raise OSError(28, "No space left on device")
-
+        full = Mock(side_effect=OSError(28, "No space left on device"))
         monkeypatch.setattr(shutil, "disk_usage", full)
     else:
         monkeypatch.setenv(DIRECTORY_VARIABLE, "off")
@@ -227,14 +209,14 @@ def test_files_that_change_while_they_are_read_are_not_cached(
 
 
 def test_columns_of_another_user_are_not_read(
-    folder: CacheFolder, taxis: str, parses: list[int]
+    folder: CacheFolder, taxis: str, parses: Mock
 ) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root may give files away")
     read(taxis)
     os.chown(folder.entries()[0].folder, 65534, 65534)
     read(taxis)
-    assert len(parses) == 2
+    assert parses.call_count == 2
 
 
 def test_the_command_lists_and_clears(

@@ -13,16 +13,8 @@ import pytest
 from generic_trainer.data import _counting, count_examples, make_dataset_factory
 from generic_trainer.data._loading import ReadingProgress
 from generic_trainer.data._parser import Parser
-from tests.data.reading import (
-    dataset_of,
-    example,
-    ids,
-    numbered,
-    options,
-    schema_of,
-    write,
-    write_files,
-)
+from tests.data.reading import dataset_of, ids, numbered, options, schema_of, write, write_files
+from tests.examples import example
 
 
 def growing(directory: Path) -> str:

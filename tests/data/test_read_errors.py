@@ -15,15 +15,8 @@ import tensorflow as tf
 
 from generic_trainer.data import count_examples, explain_read_errors, make_dataset_factory
 from generic_trainer.errors import ConfigurationError, DataError, TrainingError
-from tests.data.reading import (
-    dataset_of,
-    example,
-    numbered,
-    options,
-    schema_of,
-    write,
-    write_files,
-)
+from tests.data.reading import dataset_of, numbered, options, schema_of, write, write_files
+from tests.examples import example
 
 GOOD: dict[str, Any] = {"id": 1, "price": [1.0, 2.0], "city": "Oslo"}
 

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import json
 
 import pytest
 import tensorflow as tf
 from tensorflow.python.data.experimental.ops import distribute
 from tensorflow.python.distribute.coordinator import values
 
-from tests.data.reading import dataset_of, ids
+from tests.data.reading import dataset_of, ids, tf_config
 
 PATHS = ("memory", "disk", "stream")
 POLICY = tf.data.experimental.AutoShardPolicy
-
-
-def cluster(**jobs: int) -> str:
-    hosts = {
-        job: [f"{job}-{index}:2222" for index in range(number)] for job, number in jobs.items()
-    }
-    return json.dumps({"cluster": hosts, "task": {"type": "worker", "index": 0}})
 
 
 def with_policy(dataset: tf.data.Dataset, policy: POLICY) -> tf.data.Dataset:
@@ -33,7 +25,7 @@ def with_policy(dataset: tf.data.Dataset, policy: POLICY) -> tf.data.Dataset:
 def test_automatic_sharding(
     path: str, policy: POLICY, taxis: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TF_CONFIG", cluster(worker=3))
+    monkeypatch.setenv("TF_CONFIG", tf_config(worker=3))
     read = []
     for worker in range(3):  # each with a reader of its own, as in its own process
         dataset = dataset_of(taxis, path, batch_size=10)
@@ -46,11 +38,8 @@ def test_automatic_sharding(
 
 @pytest.mark.parametrize("path", PATHS)
 def test_sharding_by_hand(path: str, taxis: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TF_CONFIG", cluster(worker=2))
-    read = []
-    for worker in range(2):
-        dataset = dataset_of(taxis, path, batch_size=10)
-        read.append(ids(dataset.shard(2, worker)))
+    monkeypatch.setenv("TF_CONFIG", tf_config(worker=2))
+    read = [ids(dataset_of(taxis, path, batch_size=10).shard(2, worker)) for worker in range(2)]
     assert sorted(itertools.chain(*read)) == list(range(300))
 
 
@@ -70,7 +59,7 @@ def test_a_mirrored_strategy(taxis: str) -> None:
 def test_parameter_servers_get_a_dataset_that_can_be_sent(
     taxis: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TF_CONFIG", cluster(worker=2, ps=1, chief=1))
+    monkeypatch.setenv("TF_CONFIG", tf_config(worker=2, ps=1, chief=1))
     dataset = dataset_of(taxis, batch_size=10)
     # The coordinator writes the dataset into a graph and every worker reads it from there.
     sent = values.serialize_dataset_to_graph(dataset)
@@ -82,7 +71,7 @@ def test_parameter_servers_get_a_dataset_that_can_be_sent(
 def test_workers_beside_parameter_servers_shuffle_differently(
     taxis: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TF_CONFIG", cluster(worker=2, ps=1, chief=1))
+    monkeypatch.setenv("TF_CONFIG", tf_config(worker=2, ps=1, chief=1))
     # Each of them goes through everything: the same batches at the same time would teach less.
     first, second = (ids(dataset_of(taxis, batch_size=10)) for _ in range(2))
     assert first != second

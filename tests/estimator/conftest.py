@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from generic_trainer.estimator import tf
+from tests.examples import example
 
 STEPS = 40
 
@@ -35,9 +36,7 @@ def receiver_fn() -> Any:
 
 def serialized(*values: float) -> list[bytes]:
     """Returns tf.Examples with these values of x."""
-    lists = [tf.train.FloatList(value=[value]) for value in values]
-    features = [tf.train.Features(feature={"x": tf.train.Feature(float_list=x)}) for x in lists]
-    return [tf.train.Example(features=each).SerializeToString() for each in features]
+    return [example(x=value) for value in values]
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +14,8 @@ from tfx import types
 
 from generic_trainer import Distribution
 from pipelines._summary import predict
-from tests.module_files.training import MODULE_FILES, Inputs, train_module
+from tests.house import run_python
+from tests.module_files.training import Inputs, train_module
 from tests.pipelines.penguin_run import PenguinRun
 
 
@@ -106,13 +105,11 @@ def test_mirroring_over_two_devices_leaves_no_trace_in_the_model(
     penguin_run: PenguinRun, tmp_path: Path
 ) -> None:
     inputs = Inputs.of(penguin_run.results)
-    arguments = [inputs.examples, inputs.transform_graph, inputs.schema, str(tmp_path)]
-    command = [sys.executable, "-m", "tests.module_files.train_mirrored", *arguments]
-    child = subprocess.run(command, cwd=MODULE_FILES.parent, capture_output=True, text=True)
+    arguments = (inputs.examples, inputs.transform_graph, inputs.schema, tmp_path)
+    child = run_python("-m", "tests.module_files.train_mirrored", *arguments)
 
-    assert child.returncode == 0, child.stderr
     assert "Training on 2 replicas." in child.stdout
-    model_dir = tmp_path / "model" / "Format-Serving"
+    model_dir = tmp_path / "model" / "1" / "Format-Serving"
     assert_knows_penguins(model_dir, penguin_run)
     saved_model = saved_model_pb2.SavedModel.FromString((model_dir / "saved_model.pb").read_bytes())
     functions = saved_model.meta_graphs[0].graph_def.library.function

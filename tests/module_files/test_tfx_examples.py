@@ -8,8 +8,6 @@ were written, with `TF_USE_LEGACY_KERAS=1`.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,8 +15,8 @@ import pytest
 
 from benchmarks._tfx_examples import write_digits, write_penguins
 from pipelines._results import last_run
+from tests.house import ROOT, run_python
 
-ROOT = Path(__file__).resolve().parents[2]
 TAXI_CSV_VARIABLE = "GENERIC_TRAINER_TAXI_CSV"
 
 
@@ -46,15 +44,8 @@ def test_the_model_is_published_and_blessed(
 ) -> None:
     (tmp_path / "data").mkdir()
     write(tmp_path / "data")
-    command = [sys.executable, "-m", "tests.module_files.tfx_examples", example]
-    child = subprocess.run(
-        [*command, str(tmp_path / "data"), str(tmp_path)],
-        cwd=ROOT,
-        env={**os.environ, "TF_USE_LEGACY_KERAS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert child.returncode == 0, child.stderr[-5000:]
+    words = ("-m", "tests.module_files.tfx_examples", example, tmp_path / "data", tmp_path)
+    run_python(*words, TF_USE_LEGACY_KERAS="1")
     results = last_run(str(tmp_path / "metadata.db"))
     assert Path(results.uri("model"), "Format-Serving", file).is_file()
     assert example == "sklearn" or results.blessed  # no Evaluator reads that one

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from sklearn.datasets import load_digits, load_iris
-from tfx.types import artifact_utils, standard_artifacts
 
 from generic_trainer._core.event_files import last_scalars
-from tests.helpers import artifact_at, kept_log, output_artifacts, train, write_examples
+from tests.examples import example
+from tests.helpers import kept_log, output_artifacts, train, write_examples
 from tests.module_files.training import MODULE_FILES
 
 HELD_OUT = 360
@@ -23,56 +23,50 @@ DIGITS = {
     "records_per_epoch": 1797 - HELD_OUT,
     "reproducibility": {"experiment_seed": 7},
 }
+IRISES = {"data": {"validation_records": 30}, "records_per_epoch": 120}
+
+
+def trial(epochs: int, validated_each: int, searcher: Any, **hyperparameters: Any) -> Any:
+    """Returns the part of a trial's config in which the examples differ."""
+    return {
+        "hyperparameters": hyperparameters,
+        "min_validation_period": {"epochs": validated_each},
+        "searcher": {"max_length": {"epochs": epochs}, **searcher},
+    }
+
+
 CONFIGS: dict[str, dict[str, Any]] = {
     "digits_experiment": {"train_steps": 300},
     "digits_keras_trial": DIGITS
-    | {
-        "hyperparameters": {
-            "global_batch_size": 32,
-            "filters": {"type": "int", "minval": 8, "maxval": 16},
-            "dropout": 0.1,
-            "learning_rate": 3e-3,
-            "patience": 5,
-        },
-        "min_validation_period": {"epochs": 1},
-        "searcher": {
-            "metric": "val_accuracy",
-            "smaller_is_better": False,
-            "max_length": {"epochs": 6},
-        },
-    },
+    | trial(
+        6,
+        1,
+        {"metric": "val_accuracy", "smaller_is_better": False},
+        global_batch_size=32,
+        filters={"type": "int", "minval": 8, "maxval": 16},
+        dropout=0.1,
+        learning_rate=3e-3,
+        patience=5,
+    ),
     "digits_tensorflow_trial": DIGITS
-    | {
-        "hyperparameters": {
-            "global_batch_size": 32,
-            "units": 64,
-            "dropout": 0.1,
-            "learning_rate": {"type": "log", "minval": -3, "maxval": -2},
-        },
-        "min_validation_period": {"epochs": 2},
-        "searcher": {
-            "name": "random",
-            "max_trials": 2,
-            "metric": "error",
-            "max_length": {"epochs": 8},
-        },
-    },
-    "iris_estimator_trial": {
-        "data": {"validation_records": 30},
-        "hyperparameters": {
-            "global_batch_size": 30,
-            "layer_size": 16,
-            "learning_rate": {"type": "categorical", "vals": [1e-5, 1e-2]},
-        },
-        "records_per_epoch": 120,
-        "min_validation_period": {"epochs": 10},
-        "searcher": {
-            "name": "grid",
-            "metric": "accuracy",
-            "smaller_is_better": False,
-            "max_length": {"epochs": 30},
-        },
-    },
+    | trial(
+        8,
+        2,
+        {"name": "random", "max_trials": 2, "metric": "error"},
+        global_batch_size=32,
+        units=64,
+        dropout=0.1,
+        learning_rate={"type": "log", "minval": -3, "maxval": -2},
+    ),
+    "iris_estimator_trial": IRISES
+    | trial(
+        30,
+        10,
+        {"name": "grid", "metric": "accuracy", "smaller_is_better": False},
+        global_batch_size=30,
+        layer_size=16,
+        learning_rate={"type": "categorical", "vals": [1e-5, 1e-2]},
+    ),
 }
 
 
@@ -81,9 +75,10 @@ class Trained:
 
     def __init__(self, module: str, folder: Path) -> None:
         self.outputs = output_artifacts(folder / "out")
-        write = write_flowers if "iris" in module else write_examples
+        splits = dict.fromkeys(("train", "eval"), flowers()[0]) if "iris" in module else None
         path = str(MODULE_FILES / f"{module}.py")
-        train(path, write(folder / "examples"), self.outputs, custom_config=CONFIGS[module])
+        examples = write_examples(folder / "examples", splits)
+        train(path, examples, self.outputs, custom_config=CONFIGS[module])
         self.artifact = self.outputs["model"][0]
         self.run = Path(self.outputs["model_run"][0].uri)
         self.signatures = tf.saved_model.load(f"{self.artifact.uri}/Format-Serving").signatures
@@ -148,24 +143,8 @@ def flowers() -> tuple[list[bytes], np.ndarray]:
     """Returns serialized tf.Examples and the species."""
     names = ("sepal_length", "sepal_width", "petal_length", "petal_width")
     measured, species = load_iris(return_X_y=True)
-    records = []
-    for row in measured:
-        values = zip(names, row, strict=True)
-        feature = {name: tf.train.Feature(float_list={"value": [value]}) for name, value in values}
-        records.append(tf.train.Example(features={"feature": feature}).SerializeToString())
+    records = [example(**dict(zip(names, row, strict=True))) for row in measured.tolist()]
     return records, species
-
-
-def write_flowers(folder: Path) -> Any:
-    for split in ("train", "eval"):
-        (folder / f"Split-{split}").mkdir(parents=True)
-        path = str(folder / f"Split-{split}" / "data_tfrecord-00000.gz")
-        with tf.io.TFRecordWriter(path, "GZIP") as writer:
-            for record in flowers()[0]:
-                writer.write(record)
-    artifact = artifact_at(standard_artifacts.Examples, folder)
-    artifact.split_names = artifact_utils.encode_split_names(["train", "eval"])
-    return artifact
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import tensorflow as tf
 
 from tests import helpers
 from tests.orchestrators import processes
@@ -22,11 +21,6 @@ def run_fn(fn_args):
         model, fn_args.serving_model_dir, signatures={{"serving_default": model.serve}}
     )
 """
-
-
-def factor_of(model_dir: str) -> float:
-    serve = tf.saved_model.load(model_dir + "/Format-Serving").signatures["serving_default"]
-    return serve(examples=tf.constant([helpers.example(1.0)]))["outputs"].numpy().item()
 
 
 @pytest.mark.parametrize(
@@ -56,7 +50,8 @@ def test_two_processes_share_a_metadata_store(
     # All of them: where both have got the same execution, each fails because of the other.
     ended = [(run.exit_code(), run.output()) for run in runs]
     assert [code for code, _ in ended] == [0, 0], "\n\n".join(output for _, output in ended)
-    assert sorted(factor_of(model.uri) for model in Store(tmp_path).models()) == [3.0, 5.0]
+    models = [f"{model.uri}/Format-Serving" for model in Store(tmp_path).models()]
+    assert sorted(helpers.scores_of(model, 1.0) for model in models) == [[3.0], [5.0]]
 
 
 def run_factor(root: Path, examples: str, module_file: str, name: str, factor: float) -> None:

@@ -93,9 +93,7 @@ def test_walks_with_an_import_path_and_the_newer_schema(
     assert model["metadata"]["train/loss"] == 0.5
     assert model["metadata"]["train/gradient"] == "nan"
     (pushed,) = (tmp_path / "serving").iterdir()
-    serve = tf.saved_model.load(str(pushed)).signatures["serving_default"]
-    prediction = serve(examples=tf.constant([helpers.example(3.0)]))["outputs"]
-    assert prediction.numpy().tolist() == [[6.0]]
+    assert helpers.scores_of(pushed, 3.0) == [6.0]
 
 
 @pytest.mark.campaign("components", "executors")  # twice all steps, a process each: minutes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import tempfile
 from collections.abc import Callable
@@ -38,12 +37,6 @@ def run_penguin(runs_dir: Path, main: Callable[[list[str]], int] = run_local.mai
     assert exit_code == 0, output
     results = last_run(str(runs_dir / "penguin" / "metadata.db"))
     return PenguinRun(runs_dir, output, results)
-
-
-@functools.cache
-def shared_penguin_run(runs_dir: Path) -> PenguinRun:
-    """Returns the run in a folder, which takes place once however many rooms ask for it."""
-    return run_penguin(runs_dir)
 
 
 def with_output(call: Callable[[], int]) -> tuple[int, str]:

@@ -17,15 +17,8 @@ pytestmark = pytest.mark.slow
 
 SPECIES = [b"Adelie", b"Chinstrap", b"Gentoo"]
 STAGES = [
-    "CsvExampleGen",
-    "LatestBlessedModel",
-    "StatisticsGen",
-    "SchemaGen",
-    "ExampleValidator",
-    "Transform",
-    "GenericTrainer",
-    "Evaluator",
-    "Pusher",
+    *("CsvExampleGen", "LatestBlessedModel", "StatisticsGen", "SchemaGen", "ExampleValidator"),
+    *("Transform", "GenericTrainer", "Evaluator", "Pusher"),
 ]
 
 

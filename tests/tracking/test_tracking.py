@@ -157,8 +157,7 @@ def test_sends_runs_to_mlflow(tracked: Tracked) -> None:
         assert [(each.step, each.value) for each in logged] == [(1, 1.0), (2, 0.5)]
     (artifacts,) = tracked.mlruns.glob("*/*/artifacts")
     assert (artifacts / "report.html").is_file()
-    predict = tf.saved_model.load(artifacts / "model").signatures["serving_default"]
-    assert predict(examples=tf.constant([helpers.example(3.0)]))["outputs"].numpy() == 6.0
+    assert helpers.scores_of(artifacts / "model", 3.0) == [6.0]
 
 
 def test_writes_runs_of_wandb_offline(tracked: Tracked) -> None:
