@@ -61,7 +61,13 @@ class ScalarReader:
         from google.protobuf.message import DecodeError
 
         scalars: list[Scalar] = []
-        for path in _event_files(self._log_dir):
+        paths = (
+            os.path.join(directory, file)
+            for directory, _, files in tf.io.gfile.walk(self._log_dir)
+            for file in files
+            if "events.out.tfevents." in file
+        )
+        for path in sorted(paths):
             try:
                 for scalar in self._new_in(path):
                     scalars.append(scalar)  # at once: those before an error count
@@ -117,17 +123,6 @@ def scalars_by_step(log_dir: str) -> dict[str, list[tuple[float, float]]]:
     for path, error in reader.errors.items():
         _logger.warning("%s cannot be read to its end; its first records count: %s", path, error)
     return {name: sorted(values.items()) for name, values in sorted(reader.curves.items())}
-
-
-def _event_files(log_dir: str) -> list[str]:
-    import tensorflow as tf
-
-    return sorted(
-        os.path.join(directory, file)
-        for directory, _, files in tf.io.gfile.walk(log_dir)
-        for file in files
-        if "events.out.tfevents." in file
-    )
 
 
 def _number(value: Any, plugin: str) -> float | None:

@@ -99,8 +99,11 @@ def another_run(subject: str, path: str, *, waited_s: float) -> ConfigurationErr
         path: of the lock.
         waited_s: how long the run has waited for it, in seconds.
     """
+    holder, name = _signed(path), "an unknown process"
+    if holder:
+        name = f"process {holder.get('pid')} on {holder.get('host')}"
     return ConfigurationError(
-        f"Another run writes into {subject}: {_holder(path)}. Expected to be the only one (waited "
+        f"Another run writes into {subject}: {name}. Expected to be the only one (waited "
         f"{waited_s:g} s). Let it finish or stop it, and run again; a run with other inputs, code "
         "or hyperparameters has checkpoints of its own."
     )
@@ -176,13 +179,6 @@ def _signature() -> dict[str, Any]:
     with contextlib.suppress(OSError):
         signature["boot"] = _BOOT_ID.read_text(encoding="ascii").strip()
     return signature
-
-
-def _holder(path: str) -> str:
-    with contextlib.suppress(KeyError):
-        holder = _signed(path)
-        return f"process {holder['pid']} on {holder['host']}"
-    return "an unknown process"
 
 
 def _signed(path: str) -> dict[str, Any]:

@@ -155,27 +155,20 @@ def reported(kind: Any, subject: str | None = None, **details: Any) -> Iterator[
     try:
         yield
     except pydantic.ValidationError as error:
-        problems = problems_of(error, kind)
+        found = error.errors(include_url=False)
     else:
         return
+    problems = [problem for each in found for problem in _problems(each, kind)]
     raise_problems(ConfigurationError, subject or kind.__name__, problems, **details)
 
 
-def problems_of(error: pydantic.ValidationError, kind: Any) -> list[str]:
-    """Returns the problems that a `ValidationError` of pydantic lists, one sentence each.
+def _problems(details: Mapping[str, Any], kind: Any) -> Iterable[str]:
+    """Returns one error of pydantic's in our words, one sentence each.
 
     Args:
-        error: the error.
+        details: of the error.
         kind: the pydantic dataclass or model that was to be made.
     """
-    return [
-        problem
-        for details in error.errors(include_url=False)
-        for problem in _problems(details, kind)
-    ]
-
-
-def _problems(details: Mapping[str, Any], kind: Any) -> Iterable[str]:
     loc, value, context = details["loc"], details["input"], details.get("ctx", {})
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
     path = path.lstrip(".") or kind.__name__

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -90,10 +91,11 @@ def read_records(
     except READ_ERRORS as error:
         raise DataError(f"Cannot read {source!r}: {reason(error)}", path=source) from error
     records: list[bytes] = []
-    for path in paths:
-        left = most_bytes - sum(map(len, records))
-        if len(records) < count and left > 0:
-            records += _first_records(path, count - len(records), left)
+    for record in itertools.islice(_records(paths), count):
+        records.append(record)
+        most_bytes -= len(record)
+        if most_bytes <= 0:
+            break
     if not records:
         raise DataError(
             f"no examples: {len(paths)} files match {source!r} and hold no record", path=source
@@ -144,18 +146,13 @@ def record_dataset(path: tf.Tensor | str, compression: tf.Tensor | str) -> tf.da
     return tf.data.experimental.from_variant(records, tf.TensorSpec([], tf.string))
 
 
-def _first_records(path: str, count: int, most_bytes: float) -> list[bytes]:
-    try:
-        file = look_at(path, whatever_its_name=True)
-        records: list[bytes] = []
-        for record in record_dataset(path, file.compression).take(count):
-            records.append(bytes(record.numpy()))
-            most_bytes -= len(records[-1])
-            if most_bytes <= 0:
-                break
-        return records
-    except READ_ERRORS as error:
-        raise DataError(f"{path} is not a TFRecord file: {reason(error)}", path=path) from error
+def _records(paths: Iterable[str]) -> Iterator[bytes]:
+    for path in paths:
+        try:
+            for record in record_dataset(path, look_at(path, whatever_its_name=True).compression):
+                yield bytes(record.numpy())
+        except READ_ERRORS as error:
+            raise DataError(f"{path} is not a TFRecord file: {reason(error)}", path=path) from error
 
 
 def look_at(path: str, whatever_its_name: bool = False) -> RecordFile:
