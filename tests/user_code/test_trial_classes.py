@@ -32,10 +32,15 @@ def test_the_class_may_derive_from_one_in_another_module(tmp_path):
     assert callable(load(tmp_path, "from base import Base\n\nclass MyTrial(Base):\n    pass\n"))
 
 
-def run(function, **config):
-    """Calls a `run_fn` up to the trial class that it chooses, which nobody can open."""
-    config["searcher"] = {"max_length": {"batches": 1}}
-    return function(SimpleNamespace(custom_config=config, hyperparameters=None))
+def run(function, directory: Path, **config):
+    """Calls a `run_fn` up to the trial class that it chooses."""
+    fn_args = SimpleNamespace(
+        custom_config={"searcher": {"max_length": {"records": 1}}, **config},
+        hyperparameters=None,
+        checkpoint_dir=str(directory / "checkpoints"),
+        model_run_dir=str(directory / "run"),
+    )
+    return function(fn_args)
 
 
 def test_several_trial_classes_are_ambiguous(tmp_path):
@@ -43,23 +48,14 @@ def test_several_trial_classes_are_ambiguous(tmp_path):
     with pytest.raises(
         ModuleFileError, match=r"several trials \(Base, Second\).*run_fn_from_trial.*entrypoint"
     ):
-        run(function)
+        run(function, tmp_path)
 
 
 def test_the_entrypoint_says_which_of_several(tmp_path):
     source = "\nclass Second(Trial):\n    @classmethod\n    def global_batch_size(cls, run):\n"
     function = load(tmp_path, f"{TRIAL}{source}        raise OSError('Second')\n")
-    fn_args = SimpleNamespace(
-        custom_config={
-            "entrypoint": "model_def:Second",
-            "searcher": {"max_length": {"records": 1}},
-        },
-        hyperparameters=None,
-        checkpoint_dir=str(tmp_path / "checkpoints"),
-        model_run_dir=str(tmp_path / "run"),
-    )
     with pytest.raises(OSError, match="Second"):
-        function(fn_args)
+        run(function, tmp_path, entrypoint="model_def:Second")
 
 
 def test_a_class_that_is_only_called_a_trial(tmp_path):
