@@ -89,11 +89,9 @@ def at_least_a_row(structure: Any, rows: Any) -> Any:
     if isinstance(rows, int) and rows:
         return structure
     flat = tf.nest.flatten(structure, expand_composites=False)
-    numbers = [number for number, each in enumerate(flat) if tf.is_tensor(each)]
-    tensors = [flat[number] for number in numbers]
-    filled = tf.cond(tf.equal(rows, 0), lambda: [*map(_one_row, tensors)], lambda: tensors)
-    for number, each in zip(numbers, filled, strict=True):
-        flat[number] = each
+    tensors = [each for each in flat if tf.is_tensor(each)]
+    filled = iter(tf.cond(tf.equal(rows, 0), lambda: [*map(_one_row, tensors)], lambda: tensors))
+    flat = [next(filled) if tf.is_tensor(each) else each for each in flat]
     return tf.nest.pack_sequence_as(structure, flat, expand_composites=False)
 
 
