@@ -19,9 +19,10 @@ import pytest
 
 import generic_trainer
 from generic_trainer import cli
+from generic_trainer._core.texts import parse_yaml
 from generic_trainer.executors._fn_args import FnArgs
 from generic_trainer.launchers import Failure
-from generic_trainer.trials._config import parse_experiment, read_yaml
+from generic_trainer.trials._config import parse_experiment
 from generic_trainer.validation import ServingContract
 from tests.house import ROOT, modules
 
@@ -178,7 +179,7 @@ def test_files_in_yaml_can_be_read(tmp_path: Path) -> None:
                 (tmp_path / "contract.yaml").write_text(example.text, encoding="utf-8")
                 ServingContract.from_yaml(tmp_path / "contract.yaml")
             else:
-                parse_experiment(read_yaml(example.text))
+                parse_experiment(parse_yaml(example.text))
     assert read == {"contract", "const"}
 
 

@@ -59,7 +59,6 @@ KERAS_2_API_V1               tf_keras.api._v1.keras                             
 KERAS_2_LAYERS               tf_keras:Model._flatten_layers                              a first step that does not convert Keras 2
 KERAS_2_LEGACY_BUILD         tf_keras:optimizers.legacy.Optimizer._create_all_weights    checkpoints of Keras trials before their first batch
 KERAS_2_SEEDS                tf_keras.src.backend:_SEED_GENERATOR                        resuming with the random state of the previous run
-KERAS_2_TAKES_TENSOR_LOGS    tf_keras:callbacks.Callback._supports_tf_logs               callbacks that each get the logs they can read
 
 KERAS_3_BUILD                keras:Model._maybe_symbolic_build                           building models on several workers without consuming a batch
 KERAS_3_GLOBAL_ATTRIBUTE     keras.src.backend.common.global_state:get_global_attribute  resuming with the random state of the previous run
@@ -93,7 +92,7 @@ OVERRIDDEN = {
         _num_replicas_in_sync _reduce_to _validate_colocate_with_variable""",
     "tf_keras:callbacks.Callback": """
         _chief_worker_only _implements_predict_batch_hooks _implements_test_batch_hooks
-        _implements_train_batch_hooks""",
+        _implements_train_batch_hooks _supports_tf_logs""",
     "tfx.dsl.components.base.base_component:BaseComponent": "_resolve_pip_dependencies",
 }
 

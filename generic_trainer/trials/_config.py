@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 
 from generic_trainer._core.options import STRICT, Expected, reported
-from generic_trainer._core.texts import describe, is_number, parse_yaml
+from generic_trainer._core.texts import describe, is_number
 from generic_trainer.errors import ConfigurationError, raise_problems
 from generic_trainer.trials._hyperparameters import Hyperparameter, parse_hyperparameters
 from generic_trainer.trials.errors import InvalidExperimentException
@@ -54,6 +54,7 @@ _NEEDED = {
 _STEPS = {"max_steps": "max_length", "target_trial_steps": "max_length", "step_budget": "budget"}
 _PERIODS = ("min_validation_period", "min_checkpoint_period")  # a bare number counts steps, too
 _WITHOUT_MEANING = ("bind_mounts", "internal", "labels", "security", "tensorboard_storage")
+_NOT_CHECKED = ("description", "experiment_config", "name", *_WITHOUT_MEANING)
 _OF_A_JOB = ("checkpoint_storage", "environment")  # mean something only in the job of a script
 # Of TFX's own `custom_config`, which may be the experiment configuration too.
 _TFX_PREFIX = "ai_platform_"
@@ -174,24 +175,13 @@ def _length(value: Any) -> Length:
     return Length(int(count), unit)
 
 
-def _one_batch(value: int) -> int:
-    if value > 1:
-        raise ValueError(
-            f"must be 1, got {value}: a step of the optimizer is that of one batch here. Multiply "
-            "global_batch_size by it instead, which makes the same steps, or with Keras 3 pass "
-            "gradient_accumulation_steps to the optimizer"
-        )
-    return value
-
-
-def _no_source(value: Any) -> None:
-    raise ValueError(
-        f"must be left out, got {value!r}: the model of another experiment is the component's base "
-        "model here. Load its weights in the trial, from context.pipeline.base_model"
-    )
-
-
-_Source = Annotated[Any, AfterValidator(_no_source)]
+_Source = Annotated[
+    None,
+    Expected(
+        "left out (the model of another experiment is the component's base model here: load its "
+        "weights in the trial, from context.pipeline.base_model)"
+    ),
+]
 _Count = Annotated[int, BeforeValidator(_whole), Field(ge=0)]
 _AboveZero = Annotated[int, BeforeValidator(_whole), Field(ge=1)]
 # More trials or rungs are a typing error, and would fill the memory.
@@ -226,16 +216,7 @@ class Searcher(Section):
     """
 
     model_config = {**STRICT, "frozen": True}
-    name: Literal[
-        "single",
-        "random",
-        "grid",
-        "adaptive",
-        "adaptive_simple",
-        "adaptive_asha",
-        "sync_halving",
-        "async_halving",
-    ] = "single"
+    name: Literal[tuple(_SEARCHERS)] = "single"  # type: ignore[valid-type]
     metric: str | None = None
     smaller_is_better: bool = True
     max_length: _Length = Length(0)
@@ -265,7 +246,15 @@ class Resources(Section):
 
 
 class Optimizations(Section):
-    aggregation_frequency: Annotated[_AboveZero, AfterValidator(_one_batch)] = 1
+    aggregation_frequency: Annotated[
+        _AboveZero,
+        Field(le=1),
+        Expected(
+            "1, because a step of the optimizer is that of one batch here (multiply "
+            "global_batch_size by it instead, which makes the same steps, or with Keras 3 pass "
+            "gradient_accumulation_steps to the optimizer)"
+        ),
+    ] = 1
     mixed_precision: str = "O0"
 
 
@@ -306,25 +295,19 @@ class ExperimentSettings(Section):
     """
 
     model_config = {**STRICT, "frozen": True}
-    bind_mounts: Any = None
     checkpoint_policy: Literal["best", "all", "none"] = "best"
     checkpoint_storage: Place = Place()
     data: Mapping[Any, Any] = {}
     data_layer: Place = Place()
     debug: bool = False
-    description: Any = None
     entrypoint: str | None = None
     environment: Environment = Environment()
-    experiment_config: Any = None
     hyperparameters: Annotated[
         dict[str, Hyperparameter], BeforeValidator(parse_hyperparameters)
     ] = {}
-    internal: Any = None
-    labels: Any = None
     max_restarts: _Count = 0
     min_checkpoint_period: _Length | None = None
     min_validation_period: _Length | None = None
-    name: Any = None
     optimizations: Optimizations = Optimizations()
     perform_initial_validation: bool = False
     records_per_epoch: _Count = 0
@@ -332,8 +315,6 @@ class ExperimentSettings(Section):
     resources: Resources = Resources()
     scheduling_unit: _AboveZero = DEFAULT_SCHEDULING_UNIT
     searcher: Searcher = Searcher()
-    security: Any = None
-    tensorboard_storage: Any = None
     _raw: Mapping[str, Any] = pydantic.PrivateAttr(default={})
 
     @property
@@ -391,7 +372,11 @@ def _of_today(raw: Any, default_length: Length | None) -> Any:
     """Returns a configuration with the names of 0.13, and batches where 0.12 had steps."""
     if not isinstance(raw, Mapping):
         return raw
-    raw = {name: value for name, value in raw.items() if not str(name).startswith(_TFX_PREFIX)}
+    raw = {
+        name: value
+        for name, value in raw.items()
+        if name not in _NOT_CHECKED and not str(name).startswith(_TFX_PREFIX)
+    }
     unit = raw.get("scheduling_unit") or raw.get("batches_per_step") or DEFAULT_SCHEDULING_UNIT
 
     def batches(steps: Any) -> Any:
@@ -417,7 +402,8 @@ def log_unused(experiment: ExperimentSettings, *, is_job: bool) -> None:
     searcher = experiment.searcher
     used = f"{_COMMON} {' '.join(_SEARCHERS[searcher.name])}".split()
     unused = {f"searcher.{name}" for name in searcher.model_fields_set if name not in used}
-    unused |= {*_WITHOUT_MEANING, *(() if is_job else _OF_A_JOB)} & experiment.model_fields_set
+    unused |= {name for name in _WITHOUT_MEANING if experiment.raw.get(name) is not None}
+    unused |= {*(() if is_job else _OF_A_JOB)} & experiment.model_fields_set
     if not is_job and experiment.resources.ray:
         unused.add("resources.ray")
     for name, section in experiment:
@@ -430,17 +416,6 @@ def log_unused(experiment: ExperimentSettings, *, is_job: bool) -> None:
             "The experiment configuration has fields without a meaning here: %s",
             ", ".join(sorted(unused)),
         )
-
-
-def read_yaml(text: str, path: str | None = None) -> dict[str, Any]:
-    """Reads an experiment configuration; see `parse_yaml`."""
-    try:
-        config = parse_yaml(text)
-    except ValueError as error:
-        raise ConfigurationError(f"{_SUBJECT} is not YAML: {error}", path=path) from error
-    if not isinstance(config, dict):
-        raise ConfigurationError(f"{_SUBJECT} must be a mapping, got {describe(config)}", path=path)
-    return config
 
 
 def directory_of(name: str, section: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -341,21 +341,20 @@ def fit_to_workers(
     return dataclasses.replace(run, slots=slots, workers=workers), strategy
 
 
-def average(
-    batches: Sequence[Mapping[str, Any]], weights: Sequence[float] | None = None
-) -> dict[str, Any]:
-    """Returns the mean of each metric, a number or nested lists; batches count alike by default.
+def average(batches: Iterable[Mapping[str, Any]], weight: str | None = None) -> dict[str, Any]:
+    """Returns the mean of each metric, a number or nested lists, over the batches of all workers.
 
     A metric that is missing somewhere, or differs in shape, is left out.
+
+    Args:
+        batches: the metrics of each batch of this worker.
+        weight: the entry of a batch by which it counts; without one all count alike.
     """
+    slots = [batch for worker in distributed.gather([*batches]) for batch in worker]
+    weights = None if weight is None else [slot[weight] for slot in slots]
     means = {}
-    for name in batches[0] if batches else ():
-        values = [batch.get(name) for batch in batches]
+    for name in [name for name in slots[0] if name != weight] if slots else ():
+        values = [slot.get(name) for slot in slots]
         if not any(value is None for value in values) and len({*map(np.shape, values)}) == 1:
             means[name] = np.average(np.asarray(values, float), axis=0, weights=weights).tolist()
     return means
-
-
-def mean_over_slots(metrics: Mapping[str, Any], run: TrialRun) -> dict[str, Any]:
-    """Returns the means over all workers of metrics of the same names."""
-    return dict(metrics) if run.workers == 1 else average(distributed.gather(dict(metrics)))

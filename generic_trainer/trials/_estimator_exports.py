@@ -14,7 +14,7 @@ from generic_trainer._core import internals
 from generic_trainer._core.files import copy_tree, gfile
 from generic_trainer.errors import ExportError
 from generic_trainer.estimator import export as tf_export
-from generic_trainer.trials._pipeline import are_features
+from generic_trainer.trials._pipeline import are_features, signature_spec
 
 _LONE = "features"
 _DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
@@ -58,21 +58,12 @@ def _receiver_of(estimator: Any, input_fn: Callable[..., Any], fn_args: Any) -> 
         features, *_ = features_and_labels(input_fn, tf_estimator.ModeKeys.EVAL)
     is_lone = not isinstance(features, Mapping)
     named = {_LONE: features} if is_lone else features
-    specs = {name: _spec(name, tensor) for name, tensor in named.items()}
+    specs = {name: signature_spec(name, tensor) for name, tensor in named.items()}
     shapes = [spec.shape for spec in specs.values()]
     have_shapes = all(shape.rank and None not in shape.as_list()[1:] for shape in shapes)
     if not is_lone and have_shapes and are_features(specs, fn_args):
         return lambda: _parsing(specs)
     return lambda: _tensors(specs, is_lone=is_lone)
-
-
-def _spec(name: str, tensor: Any) -> tf.TensorSpec:
-    if not isinstance(tensor, tf.Tensor):
-        raise ExportError(
-            f"The feature {name!r} is a {type(tensor).__name__}, which a signature cannot take."
-        )
-    shape = None if tensor.shape.rank is None else [None, *tensor.shape[1:]]
-    return tf.TensorSpec(shape, tensor.dtype, name)
 
 
 def _tensors(specs: Mapping[str, tf.TensorSpec], *, is_lone: bool) -> Any:

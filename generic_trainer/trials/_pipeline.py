@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from generic_trainer._core.files import read_whole
 from generic_trainer._core.protos import load_schema
 from generic_trainer._core.records import READ_ERRORS
-from generic_trainer._core.texts import describe
-from generic_trainer.errors import ConfigurationError
-from generic_trainer.trials._config import read_yaml
+from generic_trainer._core.texts import describe, parse_yaml
+from generic_trainer.errors import ConfigurationError, ExportError
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -46,8 +45,11 @@ class Pipeline:
     @functools.cached_property
     def schema(self) -> Any:
         """The `Schema` of the examples, Transform's where there is one; None without either."""
-        if self.fn_args.transform_graph_path:
-            return _transformed(self.fn_args).transformed_metadata.schema
+        graph = self.fn_args.transform_graph_path
+        if graph:
+            import tensorflow_transform as tft
+
+            return tft.TFTransformOutput(graph).transformed_metadata.schema
         return load_schema(self.fn_args.schema_path or None)
 
     def examples(
@@ -156,10 +158,14 @@ def experiment_config(fn_args: Any, module_file: str | None) -> Mapping[str, Any
         )
     path = os.path.join(os.path.dirname(module_file or ""), path)
     try:
-        text = read_whole(path).decode()
+        config = parse_yaml(read_whole(path).decode())
     except (OSError, ValueError, *READ_ERRORS) as error:
         raise ConfigurationError(f"experiment_config cannot be read: {error}", path=path) from error
-    return read_yaml(text, path)
+    if not isinstance(config, Mapping):
+        raise ConfigurationError(
+            f"experiment_config must hold a mapping, got {describe(config)}", path=path
+        )
+    return config
 
 
 def tuned_values(fn_args: Any) -> dict[str, Any]:
@@ -174,13 +180,24 @@ def tuned_values(fn_args: Any) -> dict[str, Any]:
     return dict(values)
 
 
+def signature_spec(name: str, part: Any) -> tf.TensorSpec:
+    """Returns the spec of an input of a signature, for batches of any size.
+
+    Raises:
+        ExportError: it is sparse or ragged.
+    """
+    import tensorflow as tf
+
+    if not isinstance(part, tf.Tensor):
+        raise ExportError(
+            f"The input {name!r} is a {type(part).__name__}, which a signature cannot take: make "
+            "it dense in the validation data"
+        )
+    shape = None if part.shape.rank is None else [None, *part.shape[1:]]
+    return tf.TensorSpec(shape, part.dtype, name)
+
+
 def are_features(names: Iterable[str], fn_args: Any) -> bool:
     """Whether the pipeline's schema, or Transform's, has features of all these names."""
     schema = Pipeline(fn_args).schema
     return schema is not None and set(names) <= {feature.name for feature in schema.feature}
-
-
-def _transformed(fn_args: Any) -> Any:
-    import tensorflow_transform as tft
-
-    return tft.TFTransformOutput(fn_args.transform_graph_path)

@@ -10,7 +10,7 @@ import logging
 import math
 import numbers
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -132,12 +132,9 @@ def _write_record(finished: Iterable[TrialState], best: TrialState, model_run_di
     record = [
         {
             **trial.result()["trial"],
-            "batches": trial.progress.batches,
-            "best": trial.progress.best,
-            "best_at": trial.progress.best_at,
             "exported": trial is best,
             "error": trial.error,
-            "history": trial.progress.history,
+            **dataclasses.asdict(trial.progress),
         }
         for trial in finished
     ]
@@ -177,43 +174,39 @@ class TrialState:
         return self.run
 
 
+@dataclasses.dataclass
 class ExperimentRun:
     """A running experiment: everything that its trials have in common.
 
     Attributes:
+        locks: what keeps the checkpoints of the trials locked.
         trials: by number.
     """
 
-    def __init__(
-        self,
-        trial_class: type[Trial],
-        settings: ExperimentSettings,
-        fn_args: Any,
-        locks: contextlib.ExitStack,
-    ) -> None:
-        """Takes what keeps the checkpoints of its trials locked."""
-        self.trials: dict[int, TrialState] = {}
-        self._trial_class, self._settings, self._fn_args = trial_class, settings, fn_args
-        self._locks = locks
-        self._exports = True  # whether this part of the cluster exports
-        self._exported: tuple[int, str | None] | None = None  # the trial, and its checkpoint
+    trial_class: type[Trial]
+    settings: ExperimentSettings
+    fn_args: Any
+    locks: contextlib.ExitStack
+    trials: dict[int, TrialState] = dataclasses.field(default_factory=dict)
+    _exports: bool = dataclasses.field(default=True, init=False)  # this part of the cluster
+    _exported: TrialRun | None = dataclasses.field(default=None, init=False)  # the last one
 
     def train(self, search: Search, part: ClusterPart) -> None:
         """Trains the trials of a part of the cluster; part 0 then has those of all."""
-        directory, self._exports = self._fn_args.checkpoint_dir, part.number == 0
+        directory, self._exports = self.fn_args.checkpoint_dir, part.number == 0
         if part.number and part.written(directory) is not None:
             return
         self._train_all(search.steps(part.number, part.count))
         if part.number:
-            self._locks.close()
+            self.locks.close()
             if is_chief():  # of the part
                 part.write(directory, [trial.result() for trial in self.trials.values()])
         elif part.count > 1:
-            logs = self._fn_args.model_run_dir
+            logs = self.fn_args.model_run_dir
             results = part.results_of_others(directory, logs) if is_chief() else []
             for result in distributed.gather(results)[0]:
-                slots = self._settings.resources.slots_per_trial
-                run = TrialRun(config=self._settings.raw, slots=slots, **result["trial"])
+                slots = self.settings.resources.slots_per_trial
+                run = TrialRun(config=self.settings.raw, slots=slots, **result["trial"])
                 self._open(run, TrialProgress(**result["progress"])).error = result["error"]
             self.trials = dict(sorted(self.trials.items()))
 
@@ -232,7 +225,7 @@ class ExperimentRun:
         best, *others = finished
         for trial in others:
             value = trial.progress.best
-            if value is not None and self._settings.searcher.is_better(value, best.progress.best):
+            if value is not None and self.settings.searcher.is_better(value, best.progress.best):
                 best = trial
         return best
 
@@ -244,21 +237,18 @@ class ExperimentRun:
             controller: the controller that has trained it. Without one, after a restart or from
                 another part of the cluster, the trial is built again.
         """
-        exported, target = trial.exported(), self._fn_args.serving_model_dir
-        key = exported.trial_id, exported.checkpoint_dir
-        if key == self._exported:
+        exported, target = trial.exported(), self.fn_args.serving_model_dir
+        if exported == self._exported:
             return
         self._exported = None
         if gfile().exists(target):  # of a trial that was the best before
             gfile().rmtree(target)
         with current(exported), contextlib.ExitStack() as stack:
-            if controller is not None:
-                controller.export(self._fn_args, exported.checkpoint_dir)
-            else:
-                controller = self._trial_class.open_controller(exported)
+            if controller is None:
+                controller = self.trial_class.open_controller(exported)
                 stack.callback(controller.close)
-                controller.export(self._fn_args)
-        self._exported = key
+            controller.export(self.fn_args, exported.checkpoint_dir)
+        self._exported = exported
 
     def _train_all(self, steps: Steps) -> None:
         stretch = next(steps, None)
@@ -277,11 +267,11 @@ class ExperimentRun:
         """
         writes = is_chief()
         if writes:
-            log_dir = os.path.join(self._fn_args.model_run_dir, "trials", str(trial.trial_id))
+            log_dir = os.path.join(self.fn_args.model_run_dir, "trials", str(trial.trial_id))
             trial = dataclasses.replace(trial, log_dir=log_dir)
-        folder = os.path.join(self._fn_args.checkpoint_dir, f"trial-{trial.trial_id}")
+        folder = os.path.join(self.fn_args.checkpoint_dir, f"trial-{trial.trial_id}")
         latest, best = (
-            self._locks.enter_context(
+            self.locks.enter_context(
                 CheckpointManager(os.path.join(folder, name), max_to_keep=count, writes=writes)
             )
             for name, count in (("latest", 2), ("best", 1))
@@ -299,9 +289,9 @@ class ExperimentRun:
         Where `max_restarts` is given, a trial that fails goes on so many times from its last
         checkpoint; one of several that fails again is left to itself.
         """
-        settings = self._settings
+        settings = self.settings
         schedule = TrialSchedule(
-            settings, lambda: self._trial_class.global_batch_size(trial.run), stretch.length
+            settings, lambda: self.trial_class.global_batch_size(trial.run), stretch.length
         )
         for left in reversed(range(settings.max_restarts + 1)):
             try:
@@ -344,20 +334,21 @@ class ExperimentRun:
             return
         number = trial.run.trial_id
         _logger.info("Trial %d: %s", number, dict(trial.run.hparams))
-        start = trial.run = downloaded(self._trial_class, trial.run)
+        start = trial.run = downloaded(self.trial_class, trial.run)
         if saved:
             _logger.info("Trial %d goes on after %d batches", number, progress.batches)
             start = _at(start, progress.batches, saved.path)
-        with current(start), contextlib.ExitStack() as stack, _reporting(start) as report:
-            controller = self._trial_class.open_controller(start)
-            stack.callback(controller.close)
+        with (
+            current(start),
+            contextlib.closing(self.trial_class.open_controller(start)) as controller,
+        ):
             run(
                 controller,
                 schedule,
                 progress,
                 save=functools.partial(_save, trial.latest, controller),
                 save_best=functools.partial(_save, trial.best, controller),
-                report=report,
+                report=functools.partial(_report, start, {}),
             )
             if self._exports and distributed.gather(self.best() is trial)[0]:
                 try:
@@ -382,15 +373,12 @@ def _save(manager: CheckpointManager, controller: Controller, progress: TrialPro
 
 
 def _check_seen_by_all(saved: SavedCheckpoint | None, directory: str) -> None:
-    connected = distributed.runtime()
-    if connected is not None:
-        connected.agree(
-            "at the start of a trial",
-            {"a checkpoint of step": saved and saved.step},
-            lambda found: (
-                f"The workers do not see the same checkpoints in {directory}: {found}. Expected "
-                "the pipeline root to be mounted everywhere under the same path."
-            ),
+    steps = distributed.gather(saved and saved.step)
+    if len({*steps}) > 1:
+        raise ConfigurationError(
+            f"The workers do not see the same checkpoints in {directory}: the steps of the last "
+            f"ones are {steps}, by rank. Expected the pipeline root to be mounted everywhere under "
+            "the same path."
         )
 
 
@@ -398,34 +386,25 @@ def _at(trial: TrialRun, batches: int, checkpoint_dir: str) -> TrialRun:
     return dataclasses.replace(trial, batches_trained=batches, checkpoint_dir=checkpoint_dir)
 
 
-@contextlib.contextmanager
-def _reporting(trial: TrialRun) -> Iterator[Callable[[int, str, Mapping[str, Any]], None]]:
-    """Yields a function that writes metrics to the log, and to event files below `log_dir`.
-
-    Without one, in all workers but the chief, it does nothing.
-    """
-    if trial.log_dir is None:
-        yield lambda batches, kind, metrics: None
+def _report(
+    trial: TrialRun,
+    writers: dict[str, tf.summary.SummaryWriter],
+    batches: int,
+    kind: str,
+    metrics: Mapping[str, Any],
+) -> None:
+    """Writes metrics to the log, and to event files below the trial's `log_dir`, if it has one."""
+    if trial.log_dir is None:  # in all workers but the chief
         return
-    with distributed.eager_mode():  # code of TensorFlow 1 turns it off
-        writers = {
-            kind: tf.summary.create_file_writer(f"{trial.log_dir}/{kind}")
-            for kind in ("training", "validation")
-        }
-
-    def report(batches: int, kind: str, metrics: Mapping[str, Any]) -> None:
-        scalars = {n: float(v) for n, v in metrics.items() if isinstance(v, numbers.Real)}
-        shown = ", ".join(f"{name} {value:.6g}" for name, value in scalars.items())
-        _logger.info("Trial %d, batch %d, %s: %s", trial.trial_id, batches, kind, shown)
-        # The TensorBoard callback of Keras decides for the whole process when to write.
-        with (
-            distributed.eager_mode(),
-            tf.summary.record_if(True),
-            writers[kind].as_default(step=batches),
-            np.errstate(over="ignore"),  # a loss that explodes is infinite there
-        ):
+    scalars = {n: float(v) for n, v in metrics.items() if isinstance(v, numbers.Real)}
+    shown = ", ".join(f"{name} {value:.6g}" for name, value in scalars.items())
+    _logger.info("Trial %d, batch %d, %s: %s", trial.trial_id, batches, kind, shown)
+    # Code of TensorFlow 1 turns eager execution off, and the TensorBoard callback of Keras decides
+    # for the whole process when to write.
+    with distributed.eager_mode(), tf.summary.record_if(True):
+        if kind not in writers:
+            writers[kind] = tf.summary.create_file_writer(os.path.join(trial.log_dir, kind))
+        with writers[kind].as_default(batches), np.errstate(over="ignore"):  # infinity is right
             for name, value in scalars.items():
                 tf.summary.scalar(name, np.float32(value))
-            writers[kind].flush()
-
-    yield report
+        writers[kind].flush()

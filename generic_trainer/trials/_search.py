@@ -109,13 +109,11 @@ class Search:
             return [searcher.num_rungs if name.endswith("halving") else 1]
         most = searcher.max_rungs
         if name == "adaptive_asha":
-            most = min(most, *map(self._most_rungs, (searcher.max_length.count, count)))
+            halved = max(1, min(searcher.max_length.count, count))
+            most = min(most, int(math.log(halved) / math.log(self._divisor)) + 1)
         fewest = {"conservative": 1, "standard": (most - 1) // 2 + 1, "aggressive": most}
         rungs = searcher.bracket_rungs or range(fewest[searcher.mode], most + 1)
         return sorted(rungs, reverse=True)
-
-    def _most_rungs(self, number: int) -> int:
-        return int(math.log(max(1, number)) / math.log(self._divisor)) + 1
 
     def _lengths(self, rungs: int) -> tuple[Length, ...]:
         """Returns the lengths of rungs, the last of which is the whole length of a trial."""

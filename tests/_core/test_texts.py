@@ -46,8 +46,9 @@ def test_aliases_that_stay_small_stand_for_what_they_repeat() -> None:
 
 
 def test_dates_are_texts_and_floats_need_no_point() -> None:
-    found = parse_yaml("{day: 2020-01-01, no_day: 2020-13-45, rate: 1e-4}")
-    assert found == {"day": "2020-01-01", "no_day": "2020-13-45", "rate": 1e-4}
+    assert parse_yaml("[2020-01-01, 2020-13-45]") == ["2020-01-01", "2020-13-45"]
+    assert parse_yaml("[1e-4, 2E+3, .5, -3e2, 1.2.3]") == [1e-4, 2000.0, 0.5, -300.0, "1.2.3"]
+    assert isinstance(parse_yaml("12"), int)
 
 
 @pytest.mark.parametrize(

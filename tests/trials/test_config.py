@@ -7,27 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.trials._config import Length, log_unused, parse_experiment, read_yaml
+from generic_trainer.trials._config import Length, log_unused, parse_experiment
 from generic_trainer.trials._pipeline import experiment_config, tuned_values
-
-
-def test_floats_are_read_as_yaml_1_2_has_them():
-    found = read_yaml("{rate: 1e-4, big: 2E+3, point: .5, count: 12, version: 1.2.3, minus: -3e2}")
-    assert found == {
-        "rate": 1e-4,
-        "big": 2000.0,
-        "point": 0.5,
-        "count": 12,
-        "version": "1.2.3",
-        "minus": -300.0,
-    }
-    assert isinstance(found["count"], int)
-
-
-@pytest.mark.parametrize("text", ["a: [1", "- 1\n- 2", ""])
-def test_a_file_that_is_no_mapping_is_refused(text):
-    with pytest.raises(ConfigurationError, match="experiment configuration"):
-        read_yaml(text)
 
 
 def test_defaults():
@@ -76,8 +57,8 @@ WRONG = [
     ({"searcher": {"name": "adaptve"}}, "got 'adaptve' of type str (did you mean 'adaptive'?)"),
     ({"searcher": {"max_lenght": 1}}, "Searcher has no field 'max_lenght' (did you mean 'max_l"),
     ({"min_validation_period": {"hours": 1}}, "{'records': number}, {'epochs': number}, got"),
-    ({"optimizations": {"aggregation_frequency": 0}}, "aggregation_frequency must be greater than"),
-    ({"optimizations": {"aggregation_frequency": 2}}, "Multiply global_batch_size by it instead"),
+    ({"optimizations": {"aggregation_frequency": 0}}, "aggregation_frequency must be 1, because"),
+    ({"optimizations": {"aggregation_frequency": 2}}, "multiply global_batch_size by it instead"),
     (
         {"recrods_per_epoch": 5},
         "ExperimentSettings has no field 'recrods_per_epoch' (did you mean 'rec",
@@ -95,7 +76,7 @@ WRONG = [
         {"searcher": {"name": "adaptive", "metric": "a", "max_steps": 3, "budget": {"epochs": 9}}},
         "searcher.budget must have the unit of the length of a trial, batches, got epochs",
     ),
-    ({"searcher": {"source_trial_id": 3}}, "searcher.source_trial_id must be left out, got 3"),
+    ({"searcher": {"source_trial_id": 3}}, "source_trial_id must be left out (the model of"),
 ]
 
 
@@ -140,7 +121,7 @@ def test_fields_without_a_meaning_here_are_named_once(caplog):
     )
 
 
-@pytest.mark.parametrize("content", [None, b"\xff\xfe", b"a: [1", b"- 1"])
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe", b"a: [1", b"- 1"])
 def test_a_configuration_that_cannot_be_read_is_told_with_its_path(tmp_path, content):
     path = tmp_path / "experiment.yaml"
     path.mkdir() if content is None else path.write_bytes(content)

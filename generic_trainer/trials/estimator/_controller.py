@@ -27,7 +27,7 @@ from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.training import distributed
 from generic_trainer.training.resume import random_state, read_state, set_random_state, write_state
-from generic_trainer.trials._context import mean_over_slots
+from generic_trainer.trials._context import average
 from generic_trainer.trials._estimator_exports import export_features
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.estimator._training import StopHook, Training
@@ -127,11 +127,14 @@ class EstimatorController:
             ModuleFileError: the training data ended.
         """
         self._open()
-        self._start()
+        # What building the session's graph once more draws is not drawn twice.
+        state = random_state() if self._run.checkpoint_dir and not self._training.started else {}
+        self._training.start()
+        set_random_state(None, state)
         self._context.check_optimizer()
         self._is_saved = False
         with distributed.explained_failures():
-            return mean_over_slots(self._training.run(batches), self._run)
+            return average(self._training.run(batches))
 
     def validate(self) -> dict[str, Any]:
         """Returns the metrics of an evaluation, as the estimator calls them."""
@@ -211,13 +214,6 @@ class EstimatorController:
             self._is_saved = True
             for hook in self._hooks:
                 hook.on_checkpoint_load(directory)
-
-    def _start(self) -> None:
-        """Opens the session; what building its graph once more draws is not drawn twice."""
-        state = random_state() if self._run.checkpoint_dir and not self._training.started else None
-        self._training.start()
-        if state is not None:
-            set_random_state(None, state)
 
     def _write_state(self) -> None:
         """Sees to it that the estimator's directory has the state after the last batch."""

@@ -22,7 +22,6 @@ import tensorflow as tf
 from generic_trainer._core import internals
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.training.resume import stateful_draws_of_graph
-from generic_trainer.trials._context import average
 
 # Operations whose first inputs are a tag and a value.
 _SUMMARIES = ("ScalarSummary", "TensorSummaryV2")
@@ -70,8 +69,8 @@ class Training(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         if not self.started:
             self._resume()
 
-    def run(self, batches: int) -> dict[str, Any]:
-        """Trains on the next batches; returns the summaries' values, averaged over them.
+    def run(self, batches: int) -> list[dict[str, Any]]:
+        """Trains on the next batches; returns the summaries' values in each of them.
 
         Raises:
             ModuleFileError: the training data ended.
@@ -79,7 +78,7 @@ class Training(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         self.start()
         self._results = []
         self._resume(batches)
-        return average(self._results)
+        return self._results
 
     def save(self, directory: str) -> None:
         """Writes the state of the session, and its graph, into the estimator's directory."""

@@ -32,7 +32,6 @@ from generic_trainer.training.resume import (
     random_state,
     read_state,
     set_adapted_state,
-    set_random_state,
     variables_of,
     write_state,
 )
@@ -40,7 +39,7 @@ from generic_trainer.training.resume import (
 _WEIGHTS = "determined-keras-model-weights"
 _OPTIMIZERS = "determined-keras-optimizer-weights"
 _REPLICAS = "replicas"
-_GENERATORS, _CALLBACKS, _ADAPTED = "rng_state", "callbacks", "adapted"
+GENERATORS, CALLBACKS, _ADAPTED = "rng_state", "callbacks", "adapted"
 
 
 def write_checkpoint(
@@ -66,40 +65,39 @@ def write_checkpoint(
         ValueError: `callbacks` has objects of other classes.
     """
     _tracked(model).write(os.path.join(directory, _WEIGHTS))
-    _of_optimizers(optimizers).write(os.path.join(directory, _OPTIMIZERS))
+    _variables_of(optimizers).write(os.path.join(directory, _OPTIMIZERS))
     own = OwnOfReplicas(model.distribute_strategy, model.variables)
     write_state(directory, _REPLICAS, own.values())
     write_state(directory, _ADAPTED, adapted_state(model))
     state = random_state(model)
     if generators is not None:
         state["random_rng_state"], state["np_rng_state"] = generators
-    write_state(directory, _GENERATORS, state)
-    write_state(directory, _CALLBACKS, callbacks, code=code)
+    write_state(directory, GENERATORS, state)
+    write_state(directory, CALLBACKS, callbacks, code=code)
 
 
-def read_weights(directory: str, model: Any) -> None:
-    """Restores the variables of a model, which must have been made."""
+def read_variables(directory: str, model: Any, optimizers: Sequence[Any] = ()) -> None:
+    """Restores the variables of a model and of optimizers, which must have been made."""
     _read(_tracked(model), os.path.join(directory, _WEIGHTS), "the model of build_model")
     own = OwnOfReplicas(model.distribute_strategy, model.variables)
-    own.assign(_read_kept(directory, _REPLICAS))
-    set_adapted_state(model, _read_kept(directory, _ADAPTED))
+    own.assign(read_kept(directory, _REPLICAS))
+    set_adapted_state(model, read_kept(directory, _ADAPTED))
+    if optimizers:
+        path = os.path.join(directory, _OPTIMIZERS)
+        _read(_variables_of(optimizers), path, "the optimizers of the trial")
 
 
-def read_generators(directory: str, model: Any) -> None:
-    """Restores the random generators that are not variables of the model.
+def read_kept(directory: str, name: str, code: Collection[str] = ()) -> Any:
+    """Returns the random generators or what callbacks keep.
+
+    Args:
+        directory: of the checkpoint.
+        name: `GENERATORS` or `CALLBACKS`.
+        code: modules whose classes may be in it.
 
     Raises:
-        TrainingError: the model has another number of layers that draw.
+        TrainingError: there is something else in it.
     """
-    set_random_state(model, _read_kept(directory, _GENERATORS))
-
-
-def read_callbacks(directory: str, code: Collection[str]) -> Any:
-    """Returns what callbacks keep; `code` are modules whose classes may be in it."""
-    return _read_kept(directory, _CALLBACKS, code)
-
-
-def _read_kept(directory: str, name: str, code: Collection[str] = ()) -> Any:
     try:
         return read_state(directory, name, code=code)
     except ValueError as error:
@@ -120,13 +118,7 @@ def _tracked(model: Any) -> tf.train.Checkpoint:
     return tf.train.Checkpoint(weights=weights, own=own)
 
 
-def read_optimizers(directory: str, optimizers: Sequence[Any]) -> None:
-    """Restores the variables of optimizers, which must have been made."""
-    path = os.path.join(directory, _OPTIMIZERS)
-    _read(_of_optimizers(optimizers), path, "the optimizers of the trial")
-
-
-def _of_optimizers(optimizers: Sequence[Any]) -> tf.train.Checkpoint:
+def _variables_of(optimizers: Sequence[Any]) -> tf.train.Checkpoint:
     return tf.train.Checkpoint(optimizers=[*map(_variables, optimizers)])
 
 

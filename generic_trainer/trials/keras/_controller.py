@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -13,14 +13,15 @@ from generic_trainer._core.cluster import is_chief
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.training import distributed, keras_2_left_alone
-from generic_trainer.trials._context import mean_over_slots
+from generic_trainer.training.resume import set_random_state
+from generic_trainer.trials._context import average
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.keras._checkpoint import (
+    CALLBACKS,
+    GENERATORS,
     build_optimizer,
-    read_callbacks,
-    read_generators,
-    read_optimizers,
-    read_weights,
+    read_kept,
+    read_variables,
     write_checkpoint,
 )
 from generic_trainer.trials.keras._data import make_data, weighted
@@ -30,23 +31,17 @@ from generic_trainer.trials.keras._serving import export, servable
 if TYPE_CHECKING:
     from generic_trainer.trials.keras._context import TFKerasContext
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 _TRAINING, _VALIDATION = "build_training_data_loader", "build_validation_data_loader"
 
 
-def _eagerly(method: F) -> F:
+@contextlib.contextmanager
+def _eagerly() -> Iterator[None]:
     """Makes a method run eagerly, even if code of TensorFlow 1 has turned that off.
 
     A trial need not be in a `run_fn`, where Keras 2 is left alone already.
     """
-
-    @functools.wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with distributed.eager_mode(), keras_2_left_alone():
-            return method(*args, **kwargs)
-
-    return cast(F, call)
+    with distributed.eager_mode(), keras_2_left_alone():
+        yield
 
 
 class TFKerasController:
@@ -87,7 +82,7 @@ class TFKerasController:
     def stop_requested(self) -> bool:
         return self._context.get_stop_requested()
 
-    @_eagerly
+    @_eagerly()
     def train(self, batches: int) -> dict[str, Any]:
         """Trains on the next batches; returns the metrics as Keras has them after the last."""
         self._open()
@@ -115,21 +110,19 @@ class TFKerasController:
         self._has_failed = False
         return metrics
 
-    @_eagerly
+    @_eagerly()
     def validate(self) -> dict[str, Any]:
         """Returns the metrics of one pass over the validation data, `val_` before their names."""
         self._open()
         self._has_failed = True
         data = self._validation.validation()
         testing = self._callbacks.testing()
+        # Keras divides batches that are the same on all workers.
+        is_cut = self._run.workers == 1 or is_keras_3(self._model)
+        cut = data if is_cut else distributed.without_length(data)
         results: Mapping[str, Any] = {}
         try:
-            results = self._model.evaluate(
-                self._evaluated(data),
-                callbacks=[testing],
-                return_dict=True,
-                verbose=0,
-            )
+            results = self._model.evaluate(cut, callbacks=testing, return_dict=True, verbose=0)
         except ValueError:  # Keras 2 raises it if there are no data
             if testing.batches or next(iter(data), None) is not None:
                 raise
@@ -143,7 +136,7 @@ class TFKerasController:
         self._has_failed = False
         return numbers_of(metrics)
 
-    @_eagerly
+    @_eagerly()
     def save(self, directory: str) -> None:
         """Writes a checkpoint; then the callbacks add their files."""
         self._open()
@@ -167,7 +160,7 @@ class TFKerasController:
         if is_chief():
             self._callbacks.call("on_checkpoint_end", directory)
 
-    @_eagerly
+    @_eagerly()
     def export(self, fn_args: Any, checkpoint_dir: str | None = None) -> None:
         """Writes the model as a SavedModel, by default in its present state.
 
@@ -179,13 +172,15 @@ class TFKerasController:
         """
         sample = self._sample()
         if not self._is_open:
-            self._build(sample)
+            checkpoint_dir = checkpoint_dir or self._run.checkpoint_dir
+            if checkpoint_dir is not None and not (self._model.built and self._model.weights):
+                self._build_for_training()  # a model need not call all its parts to predict
         self._end()
         if checkpoint_dir is not None:
-            read_weights(checkpoint_dir, self._model)
+            read_variables(checkpoint_dir, self._model)
         export(*servable(self._model, sample[0]), fn_args)
 
-    @_eagerly
+    @_eagerly()
     def close(self) -> None:
         """Tells the callbacks, unless there was an error, and stops to read."""
         self._end()
@@ -212,26 +207,14 @@ class TFKerasController:
         directory = self._run.checkpoint_dir
         if directory is not None:
             self._build_for_training()
-            read_weights(directory, self._model)
-            read_optimizers(directory, self._context.optimizers)
+            read_variables(directory, self._model, self._context.optimizers)
             self._training.replay(self._trained)
-            read_generators(directory, self._model)
+            set_random_state(self._model, read_kept(directory, GENERATORS))
         self._model.stop_training = False
         self._callbacks.call("on_train_begin", {})
         if directory is not None:
-            self._callbacks.load(read_callbacks(directory, self._callbacks.code))
+            self._callbacks.load(read_kept(directory, CALLBACKS, self._callbacks.code))
         self._is_open = True
-
-    def _build(self, sample: tuple[Any, ...]) -> None:
-        """Makes the variables, and restores them from the checkpoint if there is one."""
-        directory = self._run.checkpoint_dir
-        is_built = self._model.built and self._model.weights
-        if directory is None and not is_built:
-            self._model.predict_on_batch(sample[0])
-        elif not is_built:  # by a step, because a model need not call all its parts to predict
-            self._build_for_training()
-        if directory is not None:
-            read_weights(directory, self._model)
 
     def _build_for_training(self) -> None:
         """Makes all variables, of optimizers and metrics too, by a step on validation data.
@@ -259,11 +242,6 @@ class TFKerasController:
         # Each slot takes another batch, of the size per slot.
         return self._strategy.distribute_datasets_from_function(lambda _: data)
 
-    def _evaluated(self, data: tf.data.Dataset) -> Any:
-        # Keras divides batches that are the same on all workers.
-        is_cut = self._run.workers == 1 or is_keras_3(self._model)
-        return data if is_cut else distributed.without_length(data)
-
     def _of_all_slots(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Returns the metrics over all workers; `logs` are those of this one."""
         if self._run.workers == 1:
@@ -273,17 +251,13 @@ class TFKerasController:
         results = self._model.get_metrics_result()
         if results.keys() == logs.keys():
             return results  # type: ignore[no-any-return]
-        return mean_over_slots(numbers_of(logs), self._run)
-
-    @property
-    def _per_step(self) -> int:
-        """Batches of the user's data, as this process reads them, in a step."""
-        return 1 if self._context.takes_whole_batches else self._run.slots // self._run.workers
+        return average([numbers_of(logs)])
 
     @property
     def _trained(self) -> int:
-        """Batches of the user's data that were trained on."""
-        return self._batches * self._per_step
+        """Batches of the user's data that were trained on, as this process reads them."""
+        is_whole = self._context.takes_whole_batches
+        return self._batches * (1 if is_whole else self._run.slots // self._run.workers)
 
     def _sample(self) -> tuple[Any, ...]:
         """Returns a batch (x, y, ...); reading validation data disturbs nothing."""

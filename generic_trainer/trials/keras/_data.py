@@ -23,7 +23,6 @@ ArrayLike: TypeAlias = np.ndarray | list[np.ndarray] | dict[str, np.ndarray]
 InputData: TypeAlias = tf.keras.utils.Sequence | tf.data.Dataset | SequenceAdapter | tuple[Any, ...]
 KerasInputData: TypeAlias = InputData
 
-_ENDLESS = np.iinfo(np.int64).max
 # Batches of a Sequence that are compared to find dimensions that vary.
 _SAMPLES = 2
 
@@ -124,24 +123,18 @@ class _Arrays(Data):
         self._rank, self._workers = context.share
 
     def training(self, start: int) -> tf.data.Dataset:
-        first = start * self._workers + self._rank
-        return self._batches(first, _ENDLESS, self._per_epoch, self._workers)
+        numbers = tf.data.Dataset.range(self._per_epoch).repeat()
+        return self._batches(numbers.shard(self._workers, self._rank).skip(start))
 
     def validation(self) -> tf.data.Dataset:
-        count = -(-self._count // self._size)
-        return self._batches(0, count, count)
+        return self._batches(tf.data.Dataset.range(-(-self._count // self._size)))
 
-    def _batches(self, start: int, stop: int, per_epoch: int, every: int = 1) -> tf.data.Dataset:
-        def batch(index: tf.Tensor) -> Any:
-            first = index % per_epoch * self._size
-            return tf.nest.map_structure(
-                lambda tensor: tensor[first : first + self._size], self._tensors
-            )
+    def _batches(self, numbers: tf.data.Dataset) -> tf.data.Dataset:
+        def batch(number: tf.Tensor) -> Any:
+            rows = slice(number * self._size, (number + 1) * self._size)
+            return tf.nest.map_structure(lambda tensor: tensor[rows], self._tensors)
 
-        dataset = tf.data.Dataset.range(start, stop, every).map(batch).prefetch(tf.data.AUTOTUNE)
-        if stop == _ENDLESS:
-            return dataset.repeat()  # so that no strategy asks in each step whether it has ended
-        return dataset.apply(tf.data.experimental.assert_cardinality(stop - start))
+        return numbers.map(batch).prefetch(tf.data.AUTOTUNE)
 
 
 class _Batches(Data):

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer._core import internals
-from generic_trainer._core.keras import is_keras_3
 from generic_trainer.trials.errors import CheckFailedError, InvalidArgumentsError
 from generic_trainer.trials.keras.callbacks import Callback
 from generic_trainer.user_code import loaded_modules
@@ -92,7 +90,7 @@ class Dispatch:
             _call(self._callbacks, "on_epoch_end", epoch, {})
 
     def testing(self) -> _Testing:
-        """Returns the callback for `model.evaluate`: it calls all hooks but that of the end."""
+        """Returns the callbacks for `model.evaluate`, of all hooks but that of the end."""
         return _Testing(self._callbacks)
 
     @property
@@ -119,27 +117,18 @@ class Dispatch:
         return divmod(total, self._batches_per_epoch) if self._batches_per_epoch else (0, total)
 
 
-class _Testing(tf.keras.callbacks.Callback):
+class _Testing(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
     """Calls the hooks of an evaluation, and counts its batches."""
 
-    def __init__(self, callbacks: Sequence[Any]) -> None:
-        super().__init__()
-        if not is_keras_3(self):  # each callback gets numbers, from here
-            internals.KERAS_2_TAKES_TENSOR_LOGS.set(self, True)
-        self.batches = 0
-        self._callbacks = callbacks
-        self._batch_end = [c for c in callbacks if _has(c, "on_test_batch_end")]
-
-    def on_test_begin(self, logs: Any = None) -> None:
-        _call(self._callbacks, "on_test_begin", {})
-
-    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
-        _call(self._callbacks, "on_test_batch_begin", batch, {})
+    batches = 0
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         self.batches += 1
-        if self._batch_end:
-            _call(self._batch_end, "on_test_batch_end", batch, numbers_of(logs))
+        super().on_test_batch_end(batch, logs)
+
+    def on_test_end(self, logs: Any = None) -> None:
+        self.callbacks: list[Any] = []  # they get the metrics of all workers, under other names
+        super().on_test_end(logs)
 
 
 def _call(callbacks: Sequence[Any], hook: str, *arguments: Any) -> None:

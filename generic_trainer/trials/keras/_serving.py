@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from generic_trainer.errors import ExportError
 from generic_trainer.training.export import export_model, export_on_tensors, inference_arguments
-from generic_trainer.trials._pipeline import are_features
+from generic_trainer.trials._pipeline import are_features, signature_spec
 
 _logger = logging.getLogger(__name__)
 
@@ -38,8 +38,8 @@ def export(model: Any, x: Any, fn_args: Any) -> None:
     if are_features(names, fn_args):
         export_model(model, fn_args, inputs=tf.nest.pack_sequence_as(x, names))
     else:
-        parts = zip(tf.nest.flatten(x), names, strict=True)
-        inputs = tf.nest.pack_sequence_as(x, [_spec(part, name) for part, name in parts])
+        specs = [*map(signature_spec, names, tf.nest.flatten(x))]
+        inputs = tf.nest.pack_sequence_as(x, specs)
         export_on_tensors(model, inputs, fn_args.serving_model_dir)
 
 
@@ -66,15 +66,6 @@ def servable(model: Any, x: Any) -> tuple[Any, Any]:
         "the result of its `call` is published, or that of its attribute `generator`, a model. "
         f"Return the outputs to serve from `call`. Found: {type(reason).__name__}: {reason}"
     ) from reason
-
-
-def _spec(part: Any, name: str) -> tf.TensorSpec:
-    if not isinstance(part, tf.Tensor):
-        raise ExportError(
-            f"The model's input {name!r} is a {type(part).__name__}, which a signature cannot "
-            "take: make it dense in the data loaders"
-        )
-    return tf.TensorSpec([None, *part.shape[1:]], part.dtype, name)
 
 
 def _names(model: Any, x: Any) -> list[str]:

@@ -257,9 +257,9 @@ def _old_arguments() -> Iterator[None]:
 
     Both Kerases define optimizers whose first argument is `learning_rate`.
     """
-    kinds: list[Any] = [one for one in vars(tf.keras.optimizers).values() if isinstance(one, type)]
+    kinds: set[Any] = {one for one in vars(tf.keras.optimizers).values() if isinstance(one, type)}
     with contextlib.ExitStack() as stack:
-        for kind in dict.fromkeys(kinds):
+        for kind in kinds:
             init = kind.__init__
             is_own = "__init__" in vars(kind)
             if is_own and [*inspect.signature(init).parameters][1:2] == ["learning_rate"]:

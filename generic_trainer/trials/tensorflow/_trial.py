@@ -139,7 +139,7 @@ class TensorFlowController:
         step = self._step("training", self._built.train_op)
         try:
             with distributed.explained_failures():
-                return _average(step() for _ in range(batches))
+                return average((step() for _ in range(batches)), SHARE)
         except tf.errors.OutOfRangeError as error:  # of a Dataset that repeats for ever
             raise ModuleFileError(f"{LOADERS}: the training Dataset has no batch") from error
 
@@ -151,7 +151,7 @@ class TensorFlowController:
         if not self._metrics["validation"]:
             return {}
         self._session.run([self._validation.initializer, self._reset])
-        metrics = _average(_until_end(self._step("validation")))
+        metrics = average(_until_end(self._step("validation")), SHARE)
         if not metrics:
             raise ModuleFileError(f"{LOADERS}: the validation Dataset has no batch")
         outputs = self._built.outputs
@@ -247,9 +247,3 @@ def _until_end(step: Callable[[], dict[str, Any]]) -> Iterable[dict[str, Any]]:
             yield step()
         except tf.errors.OutOfRangeError:
             return
-
-
-def _average(batches: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the metrics of batches of all workers; slots count by their share of a batch."""
-    slots = [batch for worker in distributed.gather([*batches]) for batch in worker]
-    return average(slots, [slot.pop(SHARE) for slot in slots])
