@@ -12,6 +12,7 @@ import pytest
 
 from generic_trainer._entry_points import may_define, run_fn_of
 from generic_trainer.trials import run_fn_from_trial
+from generic_trainer.trials._trial import TrialRun, current
 from generic_trainer.user_code import bundle_module_file
 
 # Import lines of code of that time → those that take their place, the first that fits.
@@ -23,7 +24,6 @@ IMPORTS = {
     "import tensorflow.contrib.": "import generic_trainer.trials.experiment.contrib.",
     "from tensorflow.python.estimator": "from generic_trainer.trials.experiment.python.estimator",
     "import tensorflow.compat.v1 as tf": "from generic_trainer.estimator import tf1 as tf",
-    "import tensorflow as tf": "from generic_trainer.estimator import tf1 as tf",
     "import determined as det": "import generic_trainer.trials as det",
     "from determined": "from generic_trainer.trials",
     "from pedl.frameworks.tensorflow import": "from generic_trainer.trials.tensorflow import",
@@ -37,10 +37,69 @@ def run_experiment(tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
     """Returns a function that runs an experiment and returns what `trials.json` says."""
 
     def run(trial_class: type, config: dict[str, Any], **fields: Any) -> list[dict[str, Any]]:
-        run_fn_from_trial(trial_class)(make_fn_args(tmp_path, custom_config=config, **fields))
-        return json.loads((tmp_path / "run" / "trials.json").read_text())
+        fn_args = make_fn_args(tmp_path, custom_config=config, **fields)
+        run_fn_from_trial(trial_class)(fn_args)
+        return trials_of(fn_args)
 
     return run
+
+
+@pytest.fixture
+def open_trial(one_weight: type) -> Iterator[Callable[..., Any]]:
+    """Opens trials outside of an experiment, by default of the API's `one_weight`; closes them."""
+    opened = []
+
+    def open_(
+        trial_class: type = one_weight,
+        size: int = 1,
+        data: Any = None,
+        hparams: Any = None,
+        config: Any = None,
+        callbacks: Any = None,
+        **fields: Any,
+    ) -> Any:
+        if callbacks is not None:
+            members = {
+                "__module__": trial_class.__module__,
+                "keras_callbacks": lambda _: callbacks,
+            }
+            trial_class = type("Called", (trial_class,), members)
+        run = {
+            "trial_id": 1,
+            "config": {"data": data or {}, **(config or {})},
+            "hparams": {"global_batch_size": size, **(hparams or {})},
+            "seed": 3,
+            **fields,
+        }
+        with current(TrialRun(**run)):
+            opened.append(trial_class.open_controller(TrialRun(**run)))
+        return opened[-1]
+
+    yield open_
+    for controller in opened:
+        controller.close()
+
+
+@pytest.fixture
+def resumed(open_trial: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+    """Returns a function: what a trial that goes on after it was saved shows, and its copy."""
+
+    def both(
+        trial_class: type,
+        before: int = 7,
+        after: int = 7,
+        batch: Callable[[Any], Any] = lambda trial: trial.train(1)["loss"],
+        **options: Any,
+    ) -> tuple[list[Any], list[Any]]:
+        straight = open_trial(trial_class, **options)
+        seen = [batch(straight) for _ in range(before)]
+        straight.save(str(tmp_path))
+        expected = seen + [batch(straight) for _ in range(after)]
+        at = {"batches_trained": before, "checkpoint_dir": str(tmp_path)}
+        restored = open_trial(trial_class, **options, **at)
+        return expected, seen + [batch(restored) for _ in range(after)]
+
+    return both
 
 
 @pytest.fixture
@@ -73,15 +132,21 @@ def make_fn_args(directory: Path, **fields: Any) -> Any:
     )
 
 
-def ported(original: Path, directory: Path) -> Path:
+def ported(original: Path, directory: Path, tensorflow: str = "tf1 as tf") -> Path:
     """Writes a file with its import lines changed; one for Keras keeps TensorFlow as it is."""
     source = original.read_text()
-    for old, new in IMPORTS.items():
+    own = {"import tensorflow as tf": f"from generic_trainer.estimator import {tensorflow}"}
+    for old, new in {**IMPORTS, **own}.items():
         if not (old == "import tensorflow as tf" and "keras" in original.stem):
             source = source.replace(old, new)
     path = directory / original.name
     path.write_text(source)
     return path
+
+
+def trials_of(fn_args: Any) -> Any:
+    """Returns what `trials.json` says."""
+    return json.loads(Path(fn_args.model_run_dir, "trials.json").read_text())
 
 
 def run_module_file(path: Path, **fields: Any) -> Any:

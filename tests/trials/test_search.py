@@ -15,19 +15,17 @@ from tests.trials.descent import BEST_RATE, Descent
 RATE = {"type": "log", "base": 10, "minval": -5, "maxval": 0}
 
 
-def settings(name, hyperparameters=None, **searcher):
-    searcher = {"name": name, "metric": "loss", **searcher}
-    return parse_experiment(
-        {"hyperparameters": hyperparameters or {"rate": RATE}, "searcher": searcher}
-    )
+def descending(name="random", **searcher):
+    """Returns the configuration of an experiment with `Descent`, of 8 batches by default."""
+    searcher = {"name": name, "metric": "loss", "max_length": {"batches": 8}, **searcher}
+    return {"hyperparameters": {"rate": RATE}, "searcher": searcher}
 
 
-def simulate(values, *args, **kwargs):
+def simulate(name, batches, values=lambda trial: trial, **searcher):
     """Returns (trial, length) of each stretch in its order; `values` is trial → metric."""
-    return [
-        (one.trial.trial_id, one.length.count)
-        for one in driven(Search(settings(*args, **kwargs), {}).steps(), values)
-    ]
+    settings = parse_experiment(descending(name, max_length={"batches": batches}, **searcher))
+    done = driven(Search(settings, {}).steps(), values)
+    return [(one.trial.trial_id, one.length.count) for one in done]
 
 
 def driven(steps, values=lambda trial: trial):
@@ -46,24 +44,14 @@ def lengths(done):
 
 
 def test_a_synchronous_halving_trains_as_many_trials_as_its_budget_has_room_for():
-    done = simulate(
-        lambda trial: trial, "sync_halving", max_length={"batches": 64}, num_rungs=3, budget=192
-    )
     # A trial costs 4 batches, one in 4 another 12, one in 16 another 48: 10 on average.
-    found = lengths(done)
+    found = lengths(simulate("sync_halving", 64, num_rungs=3, budget=192))
     assert len(found) == 19
     assert sum(found.values()) <= 192 + 64
 
 
 def test_an_asynchronous_halving_lets_the_best_so_far_go_on():
-    done = simulate(
-        lambda trial: trial,
-        "async_halving",
-        max_length={"batches": 16},
-        num_rungs=3,
-        max_trials=16,
-        max_concurrent_trials=1,
-    )
+    done = simulate("async_halving", 16, num_rungs=3, max_trials=16, max_concurrent_trials=1)
     # The first trial is the best of all: it goes on as soon as three others have been seen.
     assert done[:5] == [(1, 1), (2, 1), (3, 1), (4, 1), (1, 4)]
     assert sorted(lengths(done).values()) == [1] * 12 + [4] * 3 + [16]
@@ -74,14 +62,7 @@ def test_an_asynchronous_halving_lets_the_best_so_far_go_on():
     [("conservative", {4, 16, 64}), ("standard", {4, 16}), ("aggressive", {4})],
 )
 def test_modes_have_more_or_fewer_brackets(mode, shortest):
-    done = simulate(
-        lambda trial: trial,
-        "adaptive_asha",
-        max_length={"batches": 64},
-        max_trials=24,
-        max_rungs=3,
-        mode=mode,
-    )
+    done = simulate("adaptive_asha", 64, max_trials=24, max_rungs=3, mode=mode)
     assert len(lengths(done)) == 24
     first = {}
     for trial, length in done:
@@ -90,23 +71,16 @@ def test_modes_have_more_or_fewer_brackets(mode, shortest):
 
 
 def test_adaptive_divides_its_budget():
-    done = simulate(
-        lambda trial: trial,
-        "adaptive",
-        max_length={"batches": 64},
-        budget={"batches": 640},
-        max_rungs=2,
-        bracket_rungs=[1, 2],
-    )
+    done = simulate("adaptive", 64, budget={"batches": 640}, max_rungs=2, bracket_rungs=[1, 2])
     trained = sum(lengths(done).values())
     assert 0.8 * 640 <= trained <= 640 + 64
 
 
 def test_a_trial_that_ended_early_does_not_go_on():
     done = simulate(
-        lambda trial: float("inf") if trial < 4 else trial,
         "async_halving",
-        max_length={"batches": 4},
+        4,
+        lambda trial: float("inf") if trial < 4 else trial,
         num_rungs=2,
         max_trials=5,
         max_concurrent_trials=5,
@@ -115,32 +89,23 @@ def test_a_trial_that_ended_early_does_not_go_on():
 
 
 def test_parts_share_the_trials():
-    search = Search(settings("random", max_trials=5, max_length={"batches": 4}), {})
+    search = Search(parse_experiment(descending(max_trials=5)), {})
     shares = [[one.trial for one in driven(search.steps(part, 2))] for part in range(2)]
     assert [[trial.trial_id for trial in share] for share in shares] == [[1, 3, 5], [2, 4]]
     whole = {one.trial.trial_id: one.trial for one in driven(search.steps())}
-    assert [whole[trial.trial_id] for share in shares for trial in share] == [
-        *shares[0],
-        *shares[1],
-    ]
+    assert [[whole[trial.trial_id] for trial in share] for share in shares] == shares
 
 
 def test_population_based_training_is_refused_with_the_others():
     with pytest.raises(ConfigurationError, match=r"must be 'single', .*'async_halving', got 'pbt'"):
-        settings("pbt", max_length={"batches": 4})
+        parse_experiment(descending("pbt"))
 
 
 @pytest.mark.parametrize("metric", ["loss", "gain"])
 def test_an_adaptive_search_finds_the_rate(run_experiment, metric):
-    searcher = {
-        "name": "adaptive_asha",
-        "metric": metric,
-        "smaller_is_better": metric == "loss",
-        "max_trials": 32,
-        "max_length": {"batches": 64},
-        "divisor": 4,
-    }
-    trials = run_experiment(Descent, {"hyperparameters": {"rate": RATE}, "searcher": searcher})
+    order = {"metric": metric, "smaller_is_better": metric == "loss"}
+    size = {"max_trials": 32, "max_length": {"batches": 64}, "divisor": 4}
+    trials = run_experiment(Descent, descending("adaptive_asha", **order, **size))
     assert len(trials) == 32
     [best] = [trial for trial in trials if trial["exported"]]
     assert best["batches"] == 64
@@ -150,8 +115,7 @@ def test_an_adaptive_search_finds_the_rate(run_experiment, metric):
 
 @pytest.mark.parametrize("name", ["single", "random", "adaptive_asha"])
 def test_every_search_needs_its_metric(run_experiment, name):
-    searcher = {"name": name, "metric": "los", "max_trials": 2, "max_length": {"batches": 4}}
-    config = {"hyperparameters": {"rate": RATE}, "searcher": searcher, "max_restarts": 2}
+    config = {**descending(name, metric="los", max_trials=2), "max_restarts": 2}
     with pytest.raises(
         ConfigurationError, match=r"\(gain, loss\), got 'los' \(did you mean 'loss'"
     ):
@@ -167,15 +131,20 @@ def test_a_trial_whose_metric_is_not_a_number_does_not_win(run_experiment, tmp_p
                 controller.validate = lambda: {"loss": float("nan")}
             return controller
 
-    searcher = {"name": "random", "metric": "loss", "max_trials": 2, "max_length": {"batches": 4}}
-    config = {"hyperparameters": {"rate": RATE}, "searcher": searcher}
-    first, second = run_experiment(Broken, config)
+    first, second = run_experiment(Broken, descending(max_trials=2))
     assert (first["exported"], second["exported"]) == (False, True)
     json.loads((tmp_path / "run" / "trials.json").read_text(), parse_constant=pytest.fail)
 
 
-@pytest.mark.parametrize("name", ["single", "random", "async_halving"])
-def test_the_trial_that_was_trained_is_exported(run_experiment, tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("single", {}),
+        ("random", {"max_trials": 6}),
+        ("async_halving", {"max_trials": 6, "num_rungs": 2}),
+    ],
+)
+def test_the_trial_that_was_trained_is_exported(run_experiment, tmp_path, name, size):
     built, trained = [], {}
 
     class Noted(Descent):
@@ -189,10 +158,7 @@ def test_the_trial_that_was_trained_is_exported(run_experiment, tmp_path, name):
             )
             return controller
 
-    searcher = {"name": name, "metric": "loss", "max_length": {"batches": 4}}
-    searcher |= {} if name == "single" else {"max_trials": 6, "num_rungs": 2}
-    searcher.pop("num_rungs" if name == "random" else "", None)
-    trials = run_experiment(Noted, {"hyperparameters": {"rate": RATE}, "searcher": searcher})
+    trials = run_experiment(Noted, descending(name, **size))
     [best] = [trial["trial_id"] for trial in trials if trial["exported"]]
     assert json.loads((tmp_path / "Format-Serving" / "w.json").read_text()) == trained[best]
     stretches = {"single": 1, "random": 6}.get(name, len(built))
@@ -201,14 +167,7 @@ def test_the_trial_that_was_trained_is_exported(run_experiment, tmp_path, name):
 
 
 def test_a_killed_search_goes_on_where_it_was(run_experiment, tmp_path):
-    searcher = {
-        "name": "async_halving",
-        "metric": "loss",
-        "max_trials": 8,
-        "num_rungs": 2,
-        "max_length": {"batches": 8},
-    }
-    config = {"hyperparameters": {"rate": RATE}, "searcher": searcher}
+    config = descending("async_halving", max_trials=8, num_rungs=2)
 
     class Killed(BaseException):
         pass
@@ -242,15 +201,11 @@ def test_a_trial_that_fails_is_restarted_and_then_left(run_experiment):
                 raise OSError("the disk is away")
             return super().open_controller(run)
 
-    searcher = {
-        **{"name": "random", "metric": "loss", "max_trials": 3},
-        "max_length": {"batches": 5},
-    }
-    config = {"hyperparameters": {"rate": RATE}, "searcher": searcher}
+    config = descending(max_trials=3)
     with pytest.raises(OSError, match="away"):
         run_experiment(Failing, config)
     Failing.failures = 0
     trials = run_experiment(Failing, {**config, "max_restarts": 2})
     assert Failing.failures == 2 + 3
     assert [trial["error"] for trial in trials] == [None, "OSError: the disk is away", None]
-    assert [trial["batches"] for trial in trials] == [5, 0, 5]
+    assert [trial["batches"] for trial in trials] == [8, 0, 8]

@@ -1,28 +1,12 @@
-"""Opens trials outside of an experiment, and closes them."""
+"""The trial that `open_trial` opens by default."""
 
 from __future__ import annotations
 
 import pytest
 
-from generic_trainer.trials._trial import TrialRun
 from tests.trials.estimator.one_weight import OneWeight
 
 
 @pytest.fixture
-def open_trial():
-    opened = []
-
-    def open_(trial_class=OneWeight, data=None, **fields):
-        run = {
-            "trial_id": 1,
-            "config": {"data": data or {}},
-            "hparams": {"global_batch_size": 1},
-            "seed": 3,
-            **fields,
-        }
-        opened.append(trial_class.open_controller(TrialRun(**run)))
-        return opened[-1]
-
-    yield open_
-    for controller in opened:
-        controller.close()
+def one_weight() -> type:
+    return OneWeight

@@ -9,6 +9,15 @@ from tests.trials.by_hand import RATE, X
 tf1 = tf.compat.v1
 
 
+def config(batches, **changes):
+    """Returns the configuration of an experiment."""
+    return {
+        "hyperparameters": {"global_batch_size": 1},
+        "searcher": {"metric": "loss", "max_length": {"batches": batches}},
+        **changes,
+    }
+
+
 def examples():
     """Three records, (1, 2, 3) · 2 → (2, 4, 6)."""
     return tf.data.Dataset.from_tensor_slices(({"x": X}, 2 * X))

@@ -7,7 +7,7 @@ import pytest
 from generic_trainer.errors import ExportError, ModuleFileError
 from generic_trainer.estimator import tf
 from generic_trainer.trials.errors import CheckFailedError
-from tests.trials.estimator.one_weight import OneWeight, examples
+from tests.trials.estimator.one_weight import OneWeight, config, examples
 
 
 def test_an_optimizer_that_was_not_wrapped(open_trial):
@@ -61,12 +61,8 @@ def test_nothing_to_publish(run_experiment):
                 raise KeyError("labels")
             return super().model_fn(features, labels, mode)
 
-    config = {
-        "hyperparameters": {"global_batch_size": 1},
-        "searcher": {"max_length": {"batches": 1}},
-    }
     with pytest.raises(ExportError, match="Define build_serving_input_receiver_fns"):
-        run_experiment(NoPredictions, config)
+        run_experiment(NoPredictions, config(1))
 
 
 def test_data_that_are_wrapped_and_cached(open_trial, tmp_path):
@@ -75,9 +71,9 @@ def test_data_that_are_wrapped_and_cached(open_trial, tmp_path):
             cached = self.context.experimental.cache_train_dataset("records", "1")(examples)
             return self.context.wrap_dataset(cached()).batch(1)
 
-    config = {"data_layer": {"type": "shared_fs", "host_storage_path": str(tmp_path)}}
+    layer = {"type": "shared_fs", "host_storage_path": str(tmp_path)}
     with pytest.raises(CheckFailedError, match=r"Please do not use: `context\.wrap_dataset"):
-        open_trial(Both, config=config).train(1)
+        open_trial(Both, config={"data_layer": layer}).train(1)
 
 
 def test_a_validation_without_a_record_is_no_best_one(open_trial):

@@ -8,7 +8,7 @@ import pytest
 
 from generic_trainer.estimator import tf
 from generic_trainer.trials.estimator import RunHook
-from tests.trials.estimator.one_weight import OneWeight
+from tests.trials.estimator.one_weight import OneWeight, config
 
 
 class Notes(RunHook):
@@ -113,12 +113,7 @@ def test_hooks_are_closed_when_training_fails(open_trial):
 
 
 def test_a_stop_is_taken_note_of_after_the_whole_workload(run_experiment):
-    config = {
-        "hyperparameters": {"global_batch_size": 1},
-        "searcher": {"max_length": {"batches": 50}},
-        "scheduling_unit": 5,
-    }
-    [trial] = run_experiment(with_hooks(StopsAt(7)), config)
+    [trial] = run_experiment(with_hooks(StopsAt(7)), config(50, scheduling_unit=5))
     assert trial["batches"] == 10
     assert not [entry for entry in trial["history"] if "validation" in entry]
 
@@ -136,12 +131,7 @@ def test_a_hook_of_the_model_function_ends_training_at_once(run_experiment):
             spec = super().model_fn(features, labels, mode)
             return spec._replace(training_hooks=[StopsAt(3)])
 
-    config = {
-        "hyperparameters": {"global_batch_size": 1},
-        "searcher": {"metric": "error", "max_length": {"batches": 50}},
-        "perform_initial_validation": True,
-    }
-    [trial] = run_experiment(Stops, config)
+    [trial] = run_experiment(Stops, config(50, perform_initial_validation=True))
     assert trial["history"][-1]["training"]["loss"] == pytest.approx((4 + 10.24 + 0.9216) / 3)
     assert [next(iter(entry.keys() - {"batches"})) for entry in trial["history"]] == [
         "validation",

@@ -12,23 +12,9 @@ import pytest
 from generic_trainer.estimator import tf
 from generic_trainer.trials._trial import TrialRun
 from tests.trials.by_hand import steps
-from tests.trials.estimator.one_weight import OneWeight, WithMomentum
+from tests.trials.estimator.one_weight import OneWeight, WithMomentum, config
 
 tf1 = tf.compat.v1
-
-
-def config(batches=5, **changes):
-    return {
-        "hyperparameters": {"global_batch_size": 1},
-        "searcher": {"metric": "loss", "max_length": {"batches": batches}},
-        **changes,
-    }
-
-
-def test_losses_are_those_computed_by_hand(run_experiment):
-    [trial] = run_experiment(OneWeight, config(5, scheduling_unit=1))
-    losses = [entry["training"]["loss"] for entry in trial["history"] if "training" in entry]
-    assert losses == pytest.approx([loss for _, loss in steps(5)], rel=1e-5)
 
 
 def test_training_metrics_are_all_scalar_summaries_averaged_over_batches(open_trial):
@@ -51,19 +37,14 @@ def test_validation_metrics_are_those_of_the_estimator(open_trial):
 
 
 @pytest.mark.parametrize(("trial_class", "shuffle"), [(OneWeight, True), (WithMomentum, False)])
-def test_a_restored_trial_goes_on_as_the_straight_one(open_trial, tmp_path, trial_class, shuffle):
-    hparams = {"global_batch_size": 1, "rate": 0.0005}
-    settings = {"data": {"shuffle": shuffle}, "hparams": hparams}
-    straight = open_trial(trial_class, **settings)
-    losses = [straight.train(10)["loss"] for _ in range(20)]
-    first = open_trial(trial_class, **settings)
-    before = [first.train(10)["loss"] for _ in range(10)]
-    first.save(str(tmp_path))
-    at = {"batches_trained": 100, "checkpoint_dir": str(tmp_path)}
-    after = open_trial(trial_class, **settings, **at)
-    assert after.validate() == first.validate()
-    assert before + [after.train(10)["loss"] for _ in range(10)] == losses
-    assert losses[-1] > 0
+def test_a_restored_trial_goes_on_as_the_straight_one(resumed, trial_class, shuffle):
+    def batch(trial):
+        return trial.train(1)["loss"], trial.validate()
+
+    data = {"shuffle": shuffle}
+    expected, found = resumed(trial_class, batch=batch, data=data, hparams={"rate": 0.0005})
+    assert found == expected
+    assert found[-1][0] > 0
 
 
 def test_the_files_of_a_checkpoint(open_trial, tmp_path):
@@ -87,6 +68,10 @@ def test_the_files_of_a_checkpoint(open_trial, tmp_path):
 class Draws(OneWeight):
     """Adds noise of every kind that can be saved, also while its graph is built."""
 
+    def build_estimator(self):
+        tf.random.set_global_generator(tf.random.Generator.from_seed(5))  # seeds do not reset it
+        return super().build_estimator()
+
     def model_fn(self, features, labels, mode):
         if mode == tf.estimator.ModeKeys.TRAIN:
             scale = 1 + np.random.random() / 100 if self.hparam("scaled") else 1.0
@@ -102,43 +87,24 @@ class Draws(OneWeight):
         return self.context.get_hparams().get(name)
 
 
-def losses_of(open_trial, tmp_path, trial_class, before=4, after=4, **hparams):
-    """Returns those of a run that goes on after it was saved, and of its copy, with what they draw.
-
-    Other code draws from the global generators between two workloads of both.
-    """
-
-    def opened(**at):
-        tf.random.set_global_generator(tf.random.Generator.from_seed(5))  # seeds do not reset it
-        return open_trial(trial_class, **hparams, **at)
-
-    def batch(trial):
-        return trial.train(1)["loss"], np.random.random(), random.random(), int(eager_draw())
-
-    hparams = {"hparams": {"global_batch_size": 1, "rate": 0.0005, **hparams}}
-    straight = opened()
-    found = [batch(straight) for _ in range(before)]
-    straight.save(str(tmp_path))
-    expected = found + [batch(straight) for _ in range(after)]
-    restored = opened(batches_trained=before, checkpoint_dir=str(tmp_path))
-    return expected, found + [batch(restored) for _ in range(after)]
-
-
-def eager_draw():
-    """Returns a number that TensorFlow's global generator and its seeds of operations decide."""
+def drawing_batch(trial):
+    """Returns a loss, and what other code draws from the global generators before the next."""
+    loss = trial.train(1)["loss"]
     drawn = tf.random.get_global_generator().uniform([], maxval=10**6, dtype=tf.int64)
-    return drawn + tf.random.uniform([], maxval=10**6, dtype=tf.int64)
+    drawn += tf.random.uniform([], maxval=10**6, dtype=tf.int64)  # by the seeds of operations
+    return loss, np.random.random(), random.random(), int(drawn)
 
 
-def test_what_draws_goes_on_as_in_the_straight_run(open_trial, tmp_path, caplog):
-    expected, found = losses_of(open_trial, tmp_path, Draws)
+def test_what_draws_goes_on_as_in_the_straight_run(resumed, caplog):
+    expected, found = resumed(Draws, batch=drawing_batch, hparams={"rate": 0.0005})
     assert found == expected
     assert len({loss for loss, *_ in found}) == len(found)
     assert "draws other random numbers" not in caplog.text
 
 
-def test_building_the_graph_once_more_draws_nothing(open_trial, tmp_path):
-    expected, found = losses_of(open_trial, tmp_path, Draws, scaled=True)
+def test_building_the_graph_once_more_draws_nothing(resumed):
+    hparams = {"rate": 0.0005, "scaled": True}
+    expected, found = resumed(Draws, batch=drawing_batch, hparams=hparams)
     assert [drawn for _, *drawn in found] == [drawn for _, *drawn in expected]
 
 
@@ -265,7 +231,5 @@ def test_the_estimator_that_was_trained_is_exported(run_experiment, tmp_path):
             (tmp_path / "made").mkdir()
             return super().build_estimator()
 
-    searcher = {"metric": "loss", "max_length": {"batches": 2}}
-    hparams = {"global_batch_size": 1}
-    run_experiment(Once, {"hyperparameters": hparams, "searcher": searcher})
+    run_experiment(Once, config(2))
     assert (tmp_path / "Format-Serving" / "saved_model.pb").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import runpy
 import sys
@@ -12,50 +11,16 @@ import pytest
 import tensorflow as tf
 
 from generic_trainer.trials._scripts.job import run_experiment
-from generic_trainer.trials._trial import chosen_class
+from tests.trials.conftest import ported, run_module_file, trials_of
 
 FILES = Path(__file__).with_name("written_for_determined")
-IMPORTS = {
-    "import tensorflow as tf": "from generic_trainer.estimator import tf",
-    "import determined as det": "import generic_trainer.trials as det",
-    "from determined.estimator import": "from generic_trainer.trials.estimator import",
-    "from determined import": "from generic_trainer.trials import",
-}
 
 
-@pytest.fixture
-def ported(tmp_path):
-    """Returns a function that writes a file with its import lines changed."""
-
-    def port(name: str) -> Path:
-        lines = (FILES / f"{name}.py").read_text().splitlines()
-        for old, new in IMPORTS.items():
-            lines = [
-                new + line.removeprefix(old) if line.startswith(old) else line for line in lines
-            ]
-        path = tmp_path / f"{name}.py"
-        path.write_text("\n".join(lines))
-        return path
-
-    return port
+def written(name: str, directory: Path) -> Path:
+    return ported(FILES / f"{name}.py", directory, tensorflow="tf")
 
 
-def trial_class(path: Path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return chosen_class(module, None)
-
-
-@pytest.fixture(autouse=True)
-def forget_modules():
-    before = set(sys.modules)
-    yield
-    for name in {"strokes", "wines"} & (set(sys.modules) - before):
-        del sys.modules[name]
-
-
-def test_a_convolutional_model(ported, run_experiment, tmp_path):
+def test_a_convolutional_model(tmp_path):
     config = {
         "hyperparameters": {
             "global_batch_size": 64,
@@ -66,18 +31,19 @@ def test_a_convolutional_model(ported, run_experiment, tmp_path):
         "min_validation_period": {"batches": 60},
         "searcher": {"metric": "loss", "max_length": {"batches": 120}},
     }
-    [trial] = run_experiment(trial_class(ported("strokes")), config)
+    fn_args = run_module_file(written("strokes", tmp_path), custom_config=config)
+    [trial] = trials_of(fn_args)
     training = [entry["training"] for entry in trial["history"] if "training" in entry]
     assert training[0].keys() == {"loss", "right", "rate"}
     last = trial["history"][-1]["validation"]
     assert last["accuracy"] > 0.5
     assert last["share"] == pytest.approx(last["accuracy"])
     assert last["global_step"] == 120
-    saved = tf.saved_model.load(str(tmp_path / "Format-Serving"))
+    saved = tf.saved_model.load(fn_args.serving_model_dir)
     assert "serving_default" in saved.signatures
 
 
-def test_feature_columns(ported, run_experiment, tmp_path):
+def test_feature_columns(tmp_path):
     config = {
         "hyperparameters": {
             "global_batch_size": 32,
@@ -91,14 +57,15 @@ def test_feature_columns(ported, run_experiment, tmp_path):
             "max_length": {"batches": 100},
         },
     }
-    [trial] = run_experiment(trial_class(ported("wines")), config)
+    fn_args = run_module_file(written("wines", tmp_path), custom_config=config)
+    [trial] = trials_of(fn_args)
     assert trial["best"] > 0.7
-    saved = tf.saved_model.load(str(tmp_path / "Format-Serving"))
+    saved = tf.saved_model.load(fn_args.serving_model_dir)
     assert "predict" in saved.signatures
 
 
-def test_a_script(ported, tmp_path, monkeypatch, capsys):
-    path = ported("species_script")
+def test_a_script(tmp_path, monkeypatch, capsys):
+    path = written("species_script", tmp_path)
     monkeypatch.setattr(sys, "argv", [str(path), "12"])
     runpy.run_path(str(path), run_name="__main__")
     assert "trained 12" in capsys.readouterr().out
@@ -113,5 +80,5 @@ def test_a_script(ported, tmp_path, monkeypatch, capsys):
     assert trial["history"][-1]["validation"]["global_step"] == 50
 
 
-def test_a_trial_that_its_script_creates(ported):
-    runpy.run_path(str(ported("strokes")), run_name="__main__")
+def test_a_trial_that_its_script_creates(tmp_path):
+    runpy.run_path(str(written("strokes", tmp_path)), run_name="__main__")

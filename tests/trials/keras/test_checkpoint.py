@@ -131,48 +131,6 @@ def test_what_somebody_else_has_pickled_is_not_run(open_trial, tmp_path, monkeyp
     assert not (tmp_path / "made").exists()
 
 
-class Adversarial(tf.keras.Model):
-    """Two parts, each with its optimizer, trained by a step of its own."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = (tf.keras.layers.Dense(1) for _ in range(2))
-
-    def call(self, inputs):
-        return self.first(inputs) + self.second(inputs)
-
-    def compile(self, optimizers):
-        super().compile(jit_compile=False)
-        self.optimizers = optimizers
-
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape(persistent=True) as tape:
-            losses = [tf.reduce_mean((part(x) - y) ** 2) for part in (self.first, self.second)]
-        for part, loss, optimizer in zip(
-            (self.first, self.second), losses, self.optimizers, strict=True
-        ):
-            variables = part.trainable_variables
-            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
-        return {"loss": losses[0], "second_loss": losses[1]}
-
-    def test_step(self, data):
-        x, y = data
-        return {"loss": tf.reduce_mean((self(x) - y) ** 2)}
-
-
-class TwoOptimizers(OneWeight):
-    def build_model(self):
-        rates = (0.01, 0.02)
-        optimizers = [self.context.wrap_optimizer(tf.keras.optimizers.Adam(rate)) for rate in rates]
-        self.context.wrap_model(Adversarial()).compile(optimizers)
-
-
-def test_several_optimizers_go_on(resumed):
-    expected, found = resumed(TwoOptimizers, before=4, after=3)
-    assert found == expected
-
-
 def test_a_model_that_has_seen_no_data_is_exported(open_trial, tmp_path):
     class Deferred(OneWeight):
         def make_model(self):

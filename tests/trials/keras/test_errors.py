@@ -24,14 +24,6 @@ def loading(role, data):
     return type("Loading", (OneWeight,), {role: lambda self: data})
 
 
-class Empty(tf.keras.utils.Sequence):
-    def __len__(self):
-        return 0
-
-    def __getitem__(self, index):
-        raise IndexError(index)
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -75,7 +67,7 @@ def test_a_dataset_that_was_not_wrapped(open_trial, role):
 
 def test_a_sequence_without_batches():
     with pytest.raises(ValueError, match="non-zero length"):
-        SequenceAdapter(Empty())
+        SequenceAdapter([])
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras 3 says it as well
@@ -99,43 +91,26 @@ def building(build):
     return type("Building", (OneWeight,), {"build_model": build})
 
 
-def test_a_model_that_is_not_wrapped(open_trial):
-    def build(self):
-        model = self.make_model()
-        model.compile("sgd", "mse")
-        return model
-
-    with pytest.raises(CheckFailedError, match=r"Please call wrap_model\(\.\.\.\)"):
-        open_trial(building(build))
+class Own(tf.keras.Sequential):
+    def compile(self, rate):
+        self.rate = rate
 
 
-def test_a_model_that_is_not_compiled(open_trial):
-    def build(self):
-        return self.context.wrap_model(self.make_model())
+@pytest.mark.parametrize(
+    ("build", "kind", "message"),
+    [
+        (lambda _, model: model.compile("sgd"), CheckFailedError, r"call wrap_model\(\.\.\.\)"),
+        (lambda wrap, model: wrap(model), CheckFailedError, r"call model\.compile\(\.\.\.\)"),
+        (lambda wrap, _: wrap(Own()).compile(rate=0.1), CheckFailedError, "wrap_optimizer"),
+        (lambda wrap, model: wrap(model).fit(X, X), InvalidExperimentException, r"Must call \.co"),
+    ],
+)
+def test_what_build_model_has_to_call(open_trial, build, kind, message):
+    def build_model(self):
+        build(self.context.wrap_model, self.make_model())
 
-    with pytest.raises(CheckFailedError, match=r"Please call model\.compile\(\.\.\.\)"):
-        open_trial(building(build))
-
-
-def test_a_model_without_an_optimizer(open_trial):
-    class Own(tf.keras.Sequential):
-        def compile(self, rate):
-            self.rate = rate
-
-    def build(self):
-        model = self.context.wrap_model(Own([tf.keras.layers.Dense(1)]))
-        model.compile(rate=0.1)
-
-    with pytest.raises(CheckFailedError, match="wrap_optimizer"):
-        open_trial(building(build))
-
-
-def test_fit_before_compile(open_trial):
-    def build(self):
-        self.context.wrap_model(self.make_model()).fit(X, X)
-
-    with pytest.raises(InvalidExperimentException, match=r"Must call \.compile before"):
-        open_trial(building(build))
+    with pytest.raises(kind, match=message):
+        open_trial(building(build_model))
 
 
 def test_class_weights_with_a_gap(open_trial):

@@ -17,9 +17,9 @@ from tests.trials.by_hand import X, steps
 from tests.trials.keras.one_weight import OneWeight, WithMomentum
 
 
-def config(batches=5, size=1, **changes):
+def config(batches, **changes):
     return {
-        "hyperparameters": {"global_batch_size": size},
+        "hyperparameters": {"global_batch_size": 1},
         "searcher": {"metric": "val_loss", "max_length": {"batches": batches}},
         **changes,
     }
@@ -108,21 +108,6 @@ def test_a_killed_experiment_goes_on_and_another_seed_gives_another(run_experime
     assert other["history"] != straight["history"]
 
 
-def test_a_search_exports_the_best_trial(run_experiment, tmp_path):
-    class Searched(OneWeight):
-        def make_optimizer(self):
-            return tf.keras.optimizers.SGD(self.context.get_hparam("rate"))
-
-    ranges = {"global_batch_size": 1, "rate": {"type": "categorical", "vals": [0.0001, 0.05]}}
-    searcher = {"name": "grid", "metric": "val_mae", "max_length": {"batches": 6}}
-    slow, fast = run_experiment(Searched, config(hyperparameters=ranges, searcher=searcher))
-    assert (slow["exported"], fast["exported"]) == (False, True)
-    serve = tf.saved_model.load(str(tmp_path / "Format-Serving")).signatures["serving_default"]
-    [[prediction]] = serve(inputs=tf.constant([[1.0]]))["outputs"].numpy()
-    # At w, the mean absolute error of the records 1, 2, 3 is 2 |w - 2|.
-    assert abs(prediction - 2) * 2 == pytest.approx(fast["best"], rel=1e-3)
-
-
 @pytest.mark.parametrize(
     ("arguments", "rates"),
     [
@@ -163,11 +148,9 @@ def test_the_model_that_was_trained_is_exported(run_experiment, tmp_path):
             (tmp_path / "made").mkdir()
             return super().build_model()
 
-    searcher = {"metric": "val_loss", "max_length": {"batches": 3}}
     hparams = {"global_batch_size": 1, "rate": 0.3}
     periods = {"min_validation_period": {"batches": 1}, "scheduling_unit": 1}
-    config = {"hyperparameters": hparams, "searcher": searcher, **periods}
-    [trial] = run_experiment(Once, config)
+    [trial] = run_experiment(Once, config(3, hyperparameters=hparams, **periods))
     assert trial["best_at"] < trial["batches"]
     served = tf.saved_model.load(str(tmp_path / "Format-Serving")).signatures["serving_default"]
     [prediction] = served(inputs=tf.constant(X)).values()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from generic_trainer.trials.native import InvalidExperimentException, Mode, keras
+from generic_trainer.trials.native import Mode, keras
 
 CONFIG = {"hyperparameters": {"global_batch_size": 2, "rate": 0.1}}
 X = np.array([[1.0], [2.0], [3.0], [4.0]], np.float32)
@@ -48,10 +48,3 @@ def test_fit_trains_one_batch_and_validates_once(arguments, tmp_path, monkeypatc
     # One step by hand: the gradient of ((0 - 2)² + (0 - 4)²) / 2 at w = 0 is -10.
     assert model.get_weights()[0] == pytest.approx(1.0)
     assert os.listdir(tmp_path) == []
-
-
-def test_fit_before_compile():
-    context = keras.init(CONFIG, local=True, test=True)
-    model = context.wrap_model(tf.keras.Sequential([tf.keras.layers.Dense(1)]))
-    with pytest.raises(InvalidExperimentException, match=r"Must call \.compile before"):
-        model.fit(X, X)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
 
 from generic_trainer.errors import ModuleFileError
-from tests.trials.conftest import ported, run_module_file
+from tests.trials.conftest import ported, run_module_file, trials_of
 
 FILES = Path(__file__).with_name("written_for_determined")
-
-
-def trials(fn_args):
-    return json.loads(Path(fn_args.model_run_dir, "trials.json").read_text())
 
 
 def test_a_keras_script_of_release_0_12(tmp_path):
@@ -23,7 +18,7 @@ def test_a_keras_script_of_release_0_12(tmp_path):
         ported(FILES / "xor_keras.py", tmp_path),
         custom_config={"hyperparameters": {"hidden": 6, "rate": 0.5, "global_batch_size": 4}},
     )
-    [trial] = trials(fn_args)
+    [trial] = trials_of(fn_args)
     assert (trial["batches"], trial["hparams"]["hidden"]) == (200, 6)
     assert trial["history"][-1]["validation"]["val_accuracy"] == 1
     assert tf.saved_model.load(fn_args.serving_model_dir).signatures["serving_default"]
@@ -31,7 +26,7 @@ def test_a_keras_script_of_release_0_12(tmp_path):
 
 def test_an_estimator_script_of_release_0_13(tmp_path):
     fn_args = run_module_file(ported(FILES / "xor_estimator.py", tmp_path), custom_config=None)
-    [trial] = trials(fn_args)
+    [trial] = trials_of(fn_args)
     assert (trial["batches"], trial["best"]) == (150, 1)
     serve = tf.saved_model.load(fn_args.serving_model_dir).signatures["serving_default"]
     corners = tf.constant([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
@@ -40,13 +35,13 @@ def test_an_estimator_script_of_release_0_13(tmp_path):
 
 def test_a_keras_script_that_stops_early(tmp_path):
     fn_args = run_module_file(ported(FILES / "line_keras.py", tmp_path), custom_config=None)
-    [trial] = trials(fn_args)
+    [trial] = trials_of(fn_args)
     assert trial["batches"] == 15  # the first validation, and two that are no better
 
 
 def test_an_estimator_script_of_release_0_12(tmp_path):
     fn_args = run_module_file(ported(FILES / "line_estimator.py", tmp_path), custom_config=None)
-    [trial] = trials(fn_args)
+    [trial] = trials_of(fn_args)
     assert trial["batches"] == 30
     assert trial["best"] < 0.1
 
