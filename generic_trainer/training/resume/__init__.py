@@ -21,8 +21,9 @@ __getattr__, __dir__ = lazy_names(
         # For trials, whose checkpoints hold the same.
         "_adapted": "adapted_state set_adapted_state",
         "_parts": "variables_of",
-        "_randomness": "random_state set_random_state stateful_draws_of_graph",
+        "_randomness": "random_state set_random_state",
         "_replicas": "OwnOfReplicas",
+        "_unsaved": "stateful_draws_of_graph",
         "generic_trainer.training._plain": "read_state write_state",
     },
 )

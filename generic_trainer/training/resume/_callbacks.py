@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+import types
+from collections.abc import Sequence
 from typing import Any
 
-from generic_trainer._core.cluster import is_chief
 from generic_trainer._core.files import gfile
 from generic_trainer.errors import ConfigurationError, raise_problems
 from generic_trainer.training.resume._fit import Resume, fitting
@@ -19,24 +17,8 @@ from generic_trainer.training.resume._state import read_weights
 _DEFAULT_INTERVAL_S = 60.0
 _DEFAULT_MAX_OVERHEAD = 0.01
 
-# Directory → the callback of a fit in this process that has begun and not ended.
-_begun: dict[str, Resume] = {}
-
-
-@dataclasses.dataclass
-class _Run:
-    """The fits of the run that was the last to ask for callbacks; a retry has another `fn_args`."""
-
-    fn_args: Any = None
-    names: set[str] = dataclasses.field(default_factory=set)
-
-    def names_of(self, fn_args: Any) -> set[str]:
-        if fn_args is not self.fn_args:
-            self.fn_args, self.names = fn_args, set()
-        return self.names
-
-
-_run = _Run()
+# The last `fn_args` for which there were callbacks, and the names of its fits: a retry has another.
+_run = types.SimpleNamespace(fn_args=None, names=set())
 
 
 def resume_callbacks(
@@ -113,8 +95,9 @@ def resume_callbacks(
             "fn_args has no checkpoint_dir: expected the argument that GenericTrainer passes to "
             "run_fn, or any object with that attribute"
         )
-    names = _run.names_of(fn_args)
-    if name in names:
+    if fn_args is not _run.fn_args:
+        _run.fn_args, _run.names = fn_args, set()
+    if name in _run.names:
         problems.append(
             f"another fit of this run is called {name!r} already: give each another name, "
             "such as resume_callbacks(fn_args, name='fine_tuning')"
@@ -123,28 +106,15 @@ def resume_callbacks(
     frequency = Frequency(every_steps, every_s or 0.0)
     if every_steps is None and every_s is None:
         frequency = Frequency(seconds=_DEFAULT_INTERVAL_S, max_overhead=_DEFAULT_MAX_OVERHEAD)
-    names.add(name)
+    _run.names.add(name)
     others = list(callbacks)
-    path = os.path.join(directory, name)
-
-    @contextlib.contextmanager
-    def open_manager() -> Iterator[CheckpointManager]:
-        if path in _begun:  # by an earlier attempt in this process
-            _begun[path].close()
-        _begun[path] = resume
-        try:
-            with CheckpointManager(
-                path, max_to_keep=max_to_keep, wait_s=wait_s, writes=is_chief()
-            ) as manager:
-                yield manager
-        finally:
-            del _begun[path]  # and with it the model
-
     resume = Resume(
-        open_manager,
+        os.path.join(directory, name),
         others,
         frequency=frequency,
         grace_s=preemption_grace_s,
+        max_to_keep=max_to_keep,
+        wait_s=wait_s,
     )
     return [*others, resume]
 

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from generic_trainer._core import internals
-from generic_trainer._core.cluster import is_one_of_several
+from generic_trainer._core.cluster import is_chief, is_one_of_several
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer._core.machine import available_cpus
 from generic_trainer._core.signals import SigtermNotice
@@ -22,34 +22,28 @@ from generic_trainer.errors import ConfigurationError, TrainingError, WorkerLost
 from generic_trainer.training.distributed import (
     DataParallelStrategy,
     barrier,
+    broadcast,
     keep_metrics_in_worker_0,
 )
 from generic_trainer.training.resume._manager import CheckpointManager, SavedCheckpoint
-from generic_trainer.training.resume._parts import UntrackedVariables, variables_of
-from generic_trainer.training.resume._randomness import (
-    shared_variables,
-    stateful_draws,
-    traced_functions,
-)
-from generic_trainer.training.resume._schedule import (
-    Frequency,
-    Schedule,
-    Stop,
-    make_schedule,
-)
-from generic_trainer.training.resume._state import (
-    CallbacksState,
-    ModelState,
+from generic_trainer.training.resume._parts import variables_of
+from generic_trainer.training.resume._randomness import shared_variables
+from generic_trainer.training.resume._reader import (
     data_differ,
     move_to,
-    read_weights,
     shuffles_within_a_pass,
     skip,
     take_position,
 )
-from generic_trainer.training.resume._taken import Writer, in_turn
+from generic_trainer.training.resume._schedule import Frequency, Schedule, Stop, connected
+from generic_trainer.training.resume._state import FitState, read_weights
+from generic_trainer.training.resume._taken import in_turn
+from generic_trainer.training.resume._unsaved import Unsaved
 
 _logger = logging.getLogger(__name__)
+
+# Directory of checkpoints → the callback of a fit in this process that has begun and not ended.
+_begun: dict[str, Resume] = {}
 
 
 @dataclasses.dataclass
@@ -60,7 +54,6 @@ class _Position:
         epoch: the current epoch, as Keras counts it.
         lengths: the batches of each epoch that has ended.
         batches: batches of the current epoch that are done.
-        steps: batches that are done in all epochs.
         consumed: batches taken from the iterator in use; more than `batches` if it serves several
             epochs.
         done: whether `fit` has ended.
@@ -70,65 +63,35 @@ class _Position:
     epoch: int = 0
     lengths: list[int] = dataclasses.field(default_factory=list)
     batches: int = 0
-    steps: int = 0
     consumed: int = 0
     done: bool = False
     stopped: bool = False
 
+    @property
+    def steps(self) -> int:
+        """Batches that are done in all epochs."""
+        return sum(self.lengths) + self.batches
 
-class _TrainFunction:
-    """Calls the model's train function, or during a replay only pretends to.
 
-    The first call of a replay is a real step: it makes every variable that training makes, all of
-    which then get the values that were saved.
+class _OfEitherKeras(tf.keras.callbacks.Callback):
+    """Serves models of Keras 2 also where `tf.keras`, whose class it is, is Keras 3.
 
-    Attributes:
-        function: the model's own.
-        iterator: gives the batches of the current epoch.
-        consumed: the number of batches that were taken from it.
-        replays: whether this is a replay.
-        is_over: whether it replays a fit that had ended.
+    Keras 2 asks its callbacks for these attributes and methods.
     """
 
-    def __init__(
-        self,
-        function: Callable[[Any], Any],
-        is_past_the_end: Callable[[], bool],
-        give_up: Callable[[], None],
-    ) -> None:
-        self.function, self._is_past_the_end, self._give_up = function, is_past_the_end, give_up
-        self.iterator: Any = None
-        self.consumed = 0
-        self.replays = self.is_over = self._has_read = self._reads_all = False
-        self._logs: Any = None
+    _supports_tf_logs = True  # the logs are not looked at, so there is nothing to convert
+    _chief_worker_only = False  # every worker restores
 
-    def __call__(self, iterator: Any) -> Any:
-        if iterator is not self.iterator:
-            self.iterator, self.consumed = iterator, 0
-            self._reads_all = self.replays and shuffles_within_a_pass(iterator, self.is_over)
-        if self.replays and self._is_past_the_end():
-            raise tf.errors.OutOfRangeError(None, None, "End of sequence")
-        self._has_read = not self.replays or self._logs is None
-        if self._has_read:
-            try:
-                self._logs = self.function(iterator)
-            except (StopIteration, tf.errors.OutOfRangeError):  # the end of the data
-                raise
-            except BaseException:
-                if self.replays:  # Keras calls no callback, which would end the replay
-                    self._give_up()
-                raise
-        return self._logs
+    def _implements_train_batch_hooks(self) -> bool:
+        return True
 
-    def count(self, batches: int) -> None:
-        """Counts the batches of a step; a replay reads those with which shuffles draw seeds."""
-        if not self._has_read:
-            batches = batches if self._reads_all else int(not self.consumed)
-            skip(self.iterator, batches)
-        self.consumed += batches
+    def _implements_test_batch_hooks(self) -> bool:
+        return False
+
+    _implements_predict_batch_hooks = _implements_test_batch_hooks
 
 
-class Resume(tf.keras.callbacks.Callback):
+class Resume(_OfEitherKeras):
     """See `resume_callbacks`; must be the last of the callbacks.
 
     Checkpoints are taken at the end of a batch. A resumed `fit` replays its past: Keras goes
@@ -139,44 +102,32 @@ class Resume(tf.keras.callbacks.Callback):
     equals one without interruption.
     """
 
-    # Keras 2 asks its callbacks for these and for the `_implements_` methods; this one serves its
-    # models also where `tf.keras`, whose class it is, is Keras 3.
-    _supports_tf_logs = True  # the logs are not looked at, so there is nothing to convert
-    _chief_worker_only = False  # every worker restores
-
     def __init__(
         self,
-        open_manager: Callable[[], contextlib.AbstractContextManager[CheckpointManager]],
+        directory: str,
         others: Sequence[Any],
         *,
         frequency: Frequency,
         grace_s: float,
-        clock: Callable[[], float] = time.monotonic,
+        **manager: Any,
     ) -> None:
+        """See `resume_callbacks`; the further arguments are those of `CheckpointManager`."""
         super().__init__()
-        self._open_manager = open_manager
+        self._open_manager = functools.partial(CheckpointManager, directory, **manager)
+        self._directory = directory
         self._others = list(others)
-        self._frequency = frequency
+        self._frequency, self._grace_s = frequency, grace_s
         self._still_s = 0.0  # for the last checkpoint
-        self._grace_s = grace_s
-        self._clock = clock
         self._is_used = False
-        self._resources = contextlib.ExitStack()
-        self._replay: SavedCheckpoint | None = None
-        self._muting = contextlib.ExitStack()
+        self._resources, self._muting = contextlib.ExitStack(), contextlib.ExitStack()
         self._position = _Position()
-        self._epochs = self._batches = 0  # that have begun; done in the last of them
-        self._first_batch = 0
-        self._model_state: ModelState | None = None
-        self._is_checked = True
-        self._before: UntrackedVariables | None = None
-        self._functions: set[str] = set()  # that were traced before the first step
+        self._goal: _Position | None = None  # at which a replay ends
+        self._iterator: Any = None  # of the current epoch
+        self._first_batch = 0  # of the current step
+        self._finds_variables = True
 
-    def __deepcopy__(self, memo: Any) -> Any:
-        return _Copy()
-
-    def __copy__(self) -> Any:
-        return _Copy()
+    def __reduce__(self) -> Any:
+        return _Copy, ()
 
     def on_train_begin(self, logs: Any = None) -> None:
         if self._is_used:
@@ -185,68 +136,74 @@ class Resume(tf.keras.callbacks.Callback):
                 "and pass another name, such as resume_callbacks(fn_args, name='fine_tuning')."
             )
         strategy = self.model.distribute_strategy
-        _refuse_parameter_servers(strategy)
+        if isinstance(strategy, tf.distribute.experimental.ParameterServerStrategy):
+            raise ConfigurationError(
+                "resume_callbacks cannot follow the steps of a ParameterServerStrategy, which run "
+                "on other machines in no fixed order. Use keras.callbacks.BackupAndRestore with "
+                "fn_args.checkpoint_dir: it goes on from the start of an epoch."
+            )
+        if self._directory in _begun:  # by an earlier attempt in this process
+            _begun[self._directory].close()
         with contextlib.ExitStack() as opened:
-            self._manager = opened.enter_context(self._open_manager())
+            self._manager = opened.enter_context(self._open_manager(writes=is_chief()))
             self._is_used = True
+            _begun[self._directory] = self
+            opened.callback(_begun.pop, self._directory)  # and with it the model
             self._notice = opened.enter_context(SigtermNotice(self._grace_s))
             self._stop = opened.enter_context(contextlib.closing(Stop(self._notice, strategy)))
-            self._train = _TrainFunction(
-                self.model.train_function, self._is_past_the_end, self.close
-            )
             if all(each is not self.model.history for each in self._others):
                 self._others.append(self.model.history)  # which fit has made
-            self._callbacks = CallbacksState(self._others)
+            self._state = FitState(self.model, self._others)
             saved = self._manager.latest()
             if saved is not None:
                 self._begin_replay(saved)
                 opened.enter_context(self._muting)
             self._resources = opened.pop_all()
-        self._schedule = self._make_schedule()
-        self.model.train_function = self._train
-        self._functions = traced_functions()
-        self._before = UntrackedVariables(self._known())
+        self._schedule = Schedule(self._frequency, broadcast if connected(strategy) else None)
+        self._function, self.model.train_function = self.model.train_function, self._train
+        self._unsaved: Unsaved | None = Unsaved(self._known())
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._epochs, self._batches = self._epochs + 1, 0
-        if self._replay is None:
-            self._position.epoch, self._position.batches = epoch, 0
+        self._position.epoch, self._position.batches = epoch, 0
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if self._replay is None:
-            self._position.lengths.append(self._position.batches)
-            self._position.batches = 0
-            self._is_checked = False  # a validation may have made variables
-        elif self._position.lengths[self._epochs - 1 : self._epochs] != [self._batches]:
-            raise data_differ()
-        elif self._position.done and self._epochs == len(self._position.lengths):
-            self._end_replay(self._replay)
+        position, goal = self._position, self._goal
+        position.lengths.append(position.batches)
+        position.batches = 0
+        self._finds_variables = True  # a validation may have made some
+        if goal is not None:
+            if position.lengths != goal.lengths[: len(position.lengths)]:
+                raise data_differ()
+            if goal.done and position.lengths == goal.lengths:
+                self._end_replay(goal)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._first_batch = batch  # of an execution of several steps
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        count = batch - self._first_batch + 1
-        if self._before is not None:
-            _log_draws(traced_functions() - self._functions)
-            _log_untracked(self._before.changed(self._known()))
-            self._before = None
-        position = self._position
-        self._train.count(count)
-        self._batches = batch + 1
-        if self._replay is not None:
-            if self._epochs > len(position.lengths) and batch + 1 >= position.batches:
-                self._end_replay(self._replay)
-            elif position.stopped and self._epochs == len(position.lengths):
-                self.model.stop_training = batch + 1 >= position.lengths[-1]
-            return
+        position, goal, count = self._position, self._goal, batch - self._first_batch + 1
+        if self._unsaved is not None:
+            self._unsaved.log(self._known())
+            self._unsaved = None
+        elif goal is not None:  # of what is replayed, only the batches with which shuffles draw
+            count = count if self._reads_all else int(not position.consumed)
+            skip(self._iterator, count)
+        position.consumed += count
         position.batches = batch + 1
-        position.steps += count
-        position.consumed = self._train.consumed
+        if goal is not None:
+            epochs_left = len(goal.lengths) - len(position.lengths)
+            if not epochs_left and position.batches >= goal.batches:
+                self._end_replay(goal)
+            elif epochs_left == 1 and goal.done and goal.stopped:
+                self.model.stop_training = position.batches >= goal.lengths[-1]
+            return
         position.stopped = self.model.stop_training
         if self._stop.is_due(position.steps):
             self._save(wait=True)
-            self._wait_for_worker_0()
+            if isinstance(self.model.distribute_strategy, DataParallelStrategy):
+                # Worker 0 alone writes, and the first to end has all stopped.
+                with contextlib.suppress(tf.errors.OpError):  # it has saved, and is gone already
+                    barrier("has saved before it stops")
             self._end_early()
         # While the one before is being written, a checkpoint that no user has asked for stays due
         # and training goes on. Of several workers, which save after the same steps, none may put
@@ -256,23 +213,24 @@ class Resume(tf.keras.callbacks.Callback):
             and self._frequency.max_overhead is not None
             and not is_one_of_several()
         )
-        if not waits and self._schedule.is_due(position.steps, self._cost_s()):
+        # Training stood still, and the thread that wrote beside it had its share of the processors.
+        cost_s = self._still_s + self._manager.processor_s / len(available_cpus())
+        if not waits and self._schedule.is_due(position.steps, cost_s):
             self._save()
 
     def on_train_end(self, logs: Any = None) -> None:
         """Saves that there is nothing left to train: what follows may still be killed."""
-        self.model.train_function = self._train.function
-        if self._replay is not None:
-            self.close()
-            raise data_differ()
-        if self._position.done:
-            self.model.stop_training = self._position.stopped
-        elif self._position.steps:
-            self._position.done = True
-            self._save(wait=True)
-        if self._notice.received:
-            self._end_early()
-        self.close()
+        self.model.train_function = self._function
+        with contextlib.closing(self):
+            if self._goal is not None:
+                raise data_differ()
+            if self._position.done:
+                self.model.stop_training = self._position.stopped
+            elif self._position.steps:
+                self._position.done = True
+                self._save(wait=True)
+            if self._notice.received:
+                self._end_early()
 
     def close(self) -> None:
         """Restores signal handlers and releases the lock on the checkpoints.
@@ -281,103 +239,86 @@ class Resume(tf.keras.callbacks.Callback):
         """
         self._resources.close()
 
-    def mutes(self, hook: str, *arguments: Any) -> bool:
+    def mutes(self, hook: str) -> bool:
         """Returns whether a hook is not called on the other callbacks."""
-        begins = hook == "on_epoch_begin" and arguments[0] == self._position.epoch
-        return self._replay is not None and not (begins and not self._position.done)
-
-    def _implements_train_batch_hooks(self) -> bool:
-        return True
-
-    def _implements_test_batch_hooks(self) -> bool:
-        return False
-
-    _implements_predict_batch_hooks = _implements_test_batch_hooks
+        goal = self._goal
+        resumes = goal is not None and self._position.lengths == goal.lengths
+        return goal is not None and not (hook == "on_epoch_begin" and resumes)
 
     def _begin_replay(self, saved: SavedCheckpoint) -> None:
+        self._path = saved.path
         with fitting(saved.path):
-            self._position = position = _Position(**saved.metadata)
+            self._goal = goal = _Position(**saved.metadata)
             read_weights(self.model, saved.path)  # layers compute constants from them
-        if position.done:
+        if goal.done:
             _logger.info("Training had ended before this run: its result is in %s", saved.path)
         else:
             _logger.info(
                 "Resuming in epoch %d after %d of its batches (%d steps in all), from %s",
-                position.epoch + 1,
-                position.batches,
-                position.steps,
+                goal.epoch + 1,
+                goal.batches,
+                goal.steps,
                 saved.path,
             )
-        self._replay, self._train.replays, self._train.is_over = saved, True, position.done
         self._muting.enter_context(_muted(self))
 
-    def _is_past_the_end(self) -> bool:
-        """Returns whether the data of an epoch that is replayed end before the next batch."""
-        lengths = self._position.lengths
-        return self._epochs <= len(lengths) and self._first_batch >= lengths[self._epochs - 1]
+    def _train(self, iterator: Any) -> Any:
+        """Calls the model's train function, or during a replay only pretends to.
 
-    def _end_replay(self, saved: SavedCheckpoint) -> None:
-        path, position = saved.path, self._position
-        self._replay, self._train.replays = None, False
+        The first call of a replay is a real step: it makes every variable that training makes, all
+        of which then get the values that were saved.
+        """
+        position, goal = self._position, self._goal
+        if iterator is not self._iterator:
+            self._iterator, position.consumed = iterator, 0
+            self._reads_all = goal is not None and shuffles_within_a_pass(iterator, goal.done)
+        if goal is None:
+            return self._function(iterator)
+        lengths = goal.lengths[len(position.lengths) :]
+        if lengths and self._first_batch >= lengths[0]:
+            raise tf.errors.OutOfRangeError(None, None, "End of sequence")
+        if self._unsaved is not None:
+            try:
+                self._logs = self._function(iterator)
+            except (StopIteration, tf.errors.OutOfRangeError):  # the end of the data
+                raise
+            except BaseException:  # Keras calls no callback, which would end the replay
+                self.close()
+                raise
+        return self._logs
+
+    def _end_replay(self, goal: _Position) -> None:
+        consumed = self._position.consumed
+        self._position, self._goal = goal, None
         self._muting.close()
-        with fitting(path):
-            self._state_of_model().read(path)
+        with fitting(self._path):
+            if not goal.done:
+                move_to(self._iterator, self._path, goal.consumed - consumed)
+            self._state.read(self._path)
             keep_metrics_in_worker_0(self.model, are_sums=True)
-            if not position.done:
-                move_to(self._train.iterator, path, position.consumed - self._train.consumed)
-            self._train.consumed = position.consumed
-        try:
-            self._callbacks.read(path, self.model)
-        except ValueError as error:
-            raise ConfigurationError(
-                f"The checkpoint {path} does not fit resume_callbacks(callbacks=...): {error}. "
-                "Pass the same callbacks in the same order, or delete it to start afresh."
-            ) from error
-        self.model.stop_training = position.stopped or position.done
-        self._schedule = self._make_schedule()
+        self.model.stop_training = goal.stopped or goal.done
+        self._schedule.saved(goal.steps)
 
     def _save(self, *, wait: bool = False) -> None:
         """Saves beside training; with `wait`, before the fit ends."""
-        self._state_of_model()  # looked at once, which is no cost of the next
-        start_s = self._clock()
-        steps = self._position.steps
+        if self._finds_variables:  # which is no cost of the next
+            self._state.find_variables()
+            self._finds_variables = False
+        start_s, position = time.monotonic(), self._position
         keep_metrics_in_worker_0(self.model, are_sums=False)
-        write, metadata = self._take(), dataclasses.asdict(self._position)
-        for act in (
-            self._manager.wait,  # for the one before, which may have failed
-            lambda: self._manager.save_beside(steps, write, metadata),
-            *([self._manager.wait] if wait else []),
-        ):
-            try:
-                act()
-            except TrainingError as error:
-                _logger.warning("Training goes on without a new checkpoint: %s", error)
-        self._still_s = self._clock() - start_s
-        self._schedule.saved(steps)
-
-    def _cost_s(self) -> float:
-        """Returns the seconds of training that the last checkpoint cost.
-
-        That are those in which training stood still, and the processor time of the thread that
-        wrote beside training, by its share of the processors.
-        """
-        return self._still_s + self._manager.processor_s / len(available_cpus())
-
-    def _take(self) -> Writer:
-        """Returns a writer of the present state."""
-        taken = [self._state_of_model().take(), self._callbacks.take(self.model)]
-        position = self._position
+        write = self._state.take()
         if not position.done:
             is_last = position.epoch + 1 >= self.params["epochs"]
-            iterator, consumed = self._train.iterator, position.consumed
-            taken.append(take_position(iterator, position.batches, consumed, is_last=is_last))
-        return in_turn(*taken)
-
-    def _wait_for_worker_0(self) -> None:
-        """Returns when worker 0 has saved, which alone writes: the first to end has all stopped."""
-        if isinstance(self.model.distribute_strategy, DataParallelStrategy):
-            with contextlib.suppress(tf.errors.OpError):  # it has saved, and is gone already
-                barrier("has saved before it stops")
+            taken = take_position(
+                self._iterator, position.batches, position.consumed, is_last=is_last
+            )
+            write = in_turn(write, taken)
+        self._manager.settle()  # the one before, which may have failed
+        self._manager.save_beside(position.steps, write, dataclasses.asdict(position))
+        if wait:
+            self._manager.settle()
+        self._still_s = time.monotonic() - start_s
+        self._schedule.saved(position.steps)
 
     def _end_early(self) -> None:
         self.close()
@@ -388,12 +329,6 @@ class Resume(tf.keras.callbacks.Callback):
             signal="SIGTERM",
         )
 
-    def _state_of_model(self) -> ModelState:
-        if self._model_state is None or not (self._is_checked or self._model_state.has_all()):
-            self._model_state = ModelState(self.model, self._others)
-        self._is_checked = True
-        return self._model_state
-
     def _known(self) -> list[Any]:
         """Returns the variables that checkpoints have."""
         groups = variables_of(self.model, self._others).values()
@@ -403,15 +338,9 @@ class Resume(tf.keras.callbacks.Callback):
             known.append(strategy.connected.entered)
         return known + shared_variables(self.model)
 
-    def _make_schedule(self) -> Schedule:
-        strategy = self.model.distribute_strategy
-        return make_schedule(self._frequency, self._position.steps, strategy, self._clock)
 
-
-class _Copy(tf.keras.callbacks.Callback):
+class _Copy(_OfEitherKeras):
     """Takes the place of a copied `Resume`, which cannot know which of several fits it serves."""
-
-    _supports_tf_logs = True
 
     def on_train_begin(self, logs: Any = None) -> None:
         _logger.warning(
@@ -421,12 +350,6 @@ class _Copy(tf.keras.callbacks.Callback):
             "HyperModel.fit for example."
         )
 
-    def _implements_train_batch_hooks(self) -> bool:
-        return False
-
-    _implements_test_batch_hooks = _implements_train_batch_hooks
-    _implements_predict_batch_hooks = _implements_train_batch_hooks
-
 
 @contextlib.contextmanager
 def _muted(resume: Resume) -> Iterator[None]:
@@ -435,7 +358,7 @@ def _muted(resume: Resume) -> Iterator[None]:
     keras = sys.modules["keras" if is_keras_3(model) else "tf_keras"]
 
     def call(hook: str, original: Callable[..., Any], callbacks: Any, *args: Any, **kw: Any) -> Any:
-        if resume in callbacks.callbacks and resume.mutes(hook, *args):
+        if resume in callbacks.callbacks and resume.mutes(hook):
             try:
                 return getattr(resume, hook)(*args, **kw)
             except BaseException:
@@ -466,34 +389,3 @@ def fitting(path: str) -> Iterator[None]:
             f"The checkpoint {path} does not fit the model and the data of this run: {error}. "
             "Restore the code that wrote it, or delete the checkpoint to start afresh."
         ) from error
-
-
-def _log_draws(functions: set[str]) -> None:
-    places = stateful_draws(functions)
-    if places:
-        _logger.warning(
-            "If this fit is resumed, it draws other random numbers than it would have in %s: there "
-            "it draws with stateful ops of TensorFlow, whose state cannot be saved. For layers of "
-            "Keras 2, call tf_keras.backend.experimental.enable_tf_random_generator() before you "
-            "make them; elsewhere, draw with a tf.random.Generator.",
-            ", ".join(places),
-        )
-
-
-def _log_untracked(names: list[str]) -> None:
-    if names:
-        _logger.warning(
-            "If this fit is resumed, these variables start anew, because they are attributes "
-            "neither of the model nor of a callback: %s. Assign them, or the object that has them, "
-            "to an attribute of the model.",
-            ", ".join(names),
-        )
-
-
-def _refuse_parameter_servers(strategy: tf.distribute.Strategy) -> None:
-    if isinstance(strategy, tf.distribute.experimental.ParameterServerStrategy):
-        raise ConfigurationError(
-            "resume_callbacks cannot follow the steps of a ParameterServerStrategy, which run on "
-            "other machines in no fixed order. Use keras.callbacks.BackupAndRestore with "
-            "fn_args.checkpoint_dir: it goes on from the start of an epoch."
-        )

@@ -128,9 +128,7 @@ class CheckpointManager:
     def close(self) -> None:
         """Waits for pending writes and releases the lock; may be called twice."""
         try:
-            self.wait()
-        except TrainingError as error:
-            _logger.warning("%s", error)
+            self.settle()
         finally:
             self._thread.shutdown()
             if self._lock is not None:
@@ -195,6 +193,13 @@ class CheckpointManager:
         if writing is not None:
             writing.result()
 
+    def settle(self) -> None:
+        """Waits as `wait` does; logs an error, with which training may go on."""
+        try:
+            self.wait()
+        except TrainingError as error:
+            _logger.warning("Going on without a new checkpoint: %s", error)
+
     def latest(self) -> SavedCheckpoint | None:
         """Returns the newest complete checkpoint, or None."""
         if self._writing is not None:
@@ -228,11 +233,9 @@ class CheckpointManager:
         import tensorflow as tf
 
         checkpoint = tf.train.Checkpoint(**objects)
-
-        def write(directory: str) -> None:
-            checkpoint.write(os.path.join(directory, _OBJECTS))
-
-        return self.save(step, write, metadata)
+        return self.save(
+            step, lambda directory: checkpoint.write(os.path.join(directory, _OBJECTS)), metadata
+        )
 
     def restore_objects(self, objects: Mapping[str, Any]) -> SavedCheckpoint | None:
         """Restores the newest complete checkpoint of `save_objects` into the same objects.
@@ -262,14 +265,13 @@ class CheckpointManager:
 
     def _next(self, step: int, metadata: Mapping[str, Any] | None) -> SavedCheckpoint:
         """Returns the checkpoint of a step before it is written, under a name that is free."""
-        names = self._names()
-        good = self._good(names)
+        good = self._good()
         if good and _step_and_attempt(good[-1])[0] > step:
             raise ConfigurationError(
                 f"Step {step} is to be saved in {self.directory}, where {good[-1]} is of a later "
                 "step. Restore the latest checkpoint and go on from its step, or delete it."
             )
-        attempts = [attempt for at, attempt in map(_step_and_attempt, names) if at == step]
+        attempts = [attempt for at, attempt in map(_step_and_attempt, self._names()) if at == step]
         path = os.path.join(self.directory, f"step-{step:012d}.{max(attempts, default=-1) + 1}")
         return SavedCheckpoint(step, path, dict(metadata or {}))
 
@@ -297,7 +299,9 @@ class CheckpointManager:
                 f"{error}. {left} Make room there, or keep fewer checkpoints."
             ) from error
         note(checkpoint=saved.step)
-        self._prune(keep=name)
+        kept = {name, *self._good()[-self._max_to_keep :]}
+        for other in set(self._names()) - kept:
+            delete_tree(os.path.join(self.directory, other))
         self.processor_s = time.thread_time() - start_s
 
     def _names(self) -> list[str]:
@@ -305,15 +309,8 @@ class CheckpointManager:
         names = [name.rstrip("/") for name in gfile().listdir(self.directory)]
         return sorted(filter(_NAME.match, names), key=_step_and_attempt)
 
-    def _good(self, names: list[str]) -> list[str]:
-        return [name for name in names if name not in self._damaged]
-
-    def _prune(self, keep: str) -> None:
-        names = self._names()
-        kept = {keep, *self._good(names)[-self._max_to_keep :]}
-        for name in names:
-            if name not in kept:
-                delete_tree(os.path.join(self.directory, name))
+    def _good(self) -> list[str]:
+        return [name for name in self._names() if name not in self._damaged]
 
 
 def _step_and_attempt(name: str) -> tuple[int, int]:

@@ -8,7 +8,7 @@ one more, Keras 2's in layers, which leave theirs out of checkpoints on purpose.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -129,47 +129,3 @@ def shared_variables(model: Any) -> list[tf.Variable]:
 def _of_layers(model: Any) -> list[tf.random.Generator]:
     """Returns the generators of a model and its layers, which Keras leaves out of checkpoints."""
     return [part for _, part in walk(model) if isinstance(part, tf.random.Generator)]
-
-
-# ---- what cannot be saved ------------------------------------------------------------------------
-
-
-def traced_functions() -> set[str]:
-    """Returns the names of the functions that TensorFlow has traced so far."""
-    names: set[str] = internals.TF_EAGER_CONTEXT.get()().list_function_names()
-    return names
-
-
-def stateful_draws(functions: Iterable[str]) -> list[str]:
-    """Returns the places at which traced functions draw from operations that hide their state.
-
-    These are `tf.random.uniform` and its like, also in Keras 2's `Dropout`: their state cannot be
-    saved. The places are names of scopes, such as "sequential/dropout".
-    """
-    context = internals.TF_EAGER_CONTEXT.get()()
-    nodes = (node for name in functions for node in context.get_function_def(name).node_def)
-    return _places_of_draws((node.name, node.op) for node in nodes)
-
-
-def stateful_draws_of_graph(graph: tf.Graph) -> list[str]:
-    """Returns the same of a graph of TensorFlow 1, but for what draws initial values only."""
-    with graph.as_default():
-        variables = tf.compat.v1.global_variables() + tf.compat.v1.local_variables()
-    waiting = [variable.initializer for variable in variables]
-    initial: set[str] = set()
-    while waiting:
-        operation = waiting.pop()
-        if operation.name not in initial:
-            initial.add(operation.name)
-            waiting += [tensor.op for tensor in operation.inputs]
-    operations = (each for each in graph.get_operations() if each.name not in initial)
-    return _places_of_draws((each.name, each.type) for each in operations)
-
-
-def _places_of_draws(operations: Iterable[tuple[str, str]]) -> list[str]:
-    find, found = internals.TF_FIND_OP.get(), set()
-    for name, kind in operations:
-        op = find(kind)
-        if op is not None and op.is_stateful and "seed2" in {each.name for each in op.attr}:
-            found.add(name.rpartition("/")[0].removesuffix("/random_uniform") or name)
-    return sorted(found)

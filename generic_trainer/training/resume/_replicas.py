@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from generic_trainer._core.keras import is_keras_3
 from generic_trainer.training.distributed import gather, rank, size
 
 _MULTI_WORKER = tf.distribute.MultiWorkerMirroredStrategy
@@ -25,11 +26,11 @@ class OwnOfReplicas:
 
         Args:
             strategy: of the model.
-            variables: TensorFlow's or Keras 3's.
+            variables: TensorFlow's or Keras 3's, and lookup tables.
         """
         self._strategy = strategy
         self._spans_workers = isinstance(strategy, _MULTI_WORKER)
-        tensorflows = (each if isinstance(each, tf.Variable) else each.value for each in variables)
+        tensorflows = (each.value if is_keras_3(each) else each for each in variables)
         self._own = [
             variable
             for variable in {id(each): each for each in tensorflows}.values()
@@ -45,13 +46,19 @@ class OwnOfReplicas:
         return gather(values) if self._own and self._spans_workers else [values]
 
     def assign(self, of_workers: list[Any]) -> None:
-        """Restores the result of `values`, if there are as many replicas as there were then."""
-        parts = [self._parts(each) for each in self._own]
+        """Restores the result of `values`, if there are as many replicas as there were then.
+
+        It may be that of more variables, the first of which these are.
+        """
         number, workers = (rank(), size()) if self._spans_workers else (0, 1)
-        if len(of_workers) != workers or _shapes(of_workers[number]) != _shapes(parts):
+        if len(of_workers) != workers:
             return
-        for variables, arrays in zip(parts, of_workers[number], strict=True):
-            for variable, array in zip(variables, arrays, strict=True):
+        parts = [self._parts(each) for each in self._own]
+        arrays = of_workers[number][: len(parts)]
+        if _shapes(arrays) == _shapes(parts):
+            for variable, array in zip(
+                tf.nest.flatten(parts), tf.nest.flatten(arrays), strict=True
+            ):
                 variable.assign(array)
 
     def _parts(self, variable: Any) -> tuple[Any, ...]:

@@ -10,13 +10,14 @@ import dataclasses
 import itertools
 import math
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from generic_trainer._core.signals import SigtermNotice
-from generic_trainer.training.distributed import DataParallelStrategy, broadcast, runtime
+from generic_trainer.training.distributed import DataParallelStrategy, runtime
 
 # Until workers ask again when to save, at most so many times the steps since the last checkpoint
 # pass: the first steps trace and warm up, and their time says little about those that follow.
@@ -58,21 +59,23 @@ class Schedule:
     def __init__(
         self,
         frequency: Frequency,
-        first_step: int,
-        clock: Callable[[], float],
-        of_chief: Callable[[int], int] | None = None,
+        of_chief: Callable[[int], Any] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Starts counting.
 
         Args:
             frequency: of the checkpoints.
-            first_step: the steps that are done.
-            clock: returns the time in seconds.
             of_chief: returns, in all workers, the number that the chief passes; None if alone.
+            clock: returns the time in seconds.
         """
         self._frequency, self._of_chief, self._clock = frequency, of_chief, clock
-        self._ask_at = 0
-        self.saved(first_step)
+        self.saved(0)
+
+    def saved(self, step: int) -> None:
+        """Starts counting anew."""
+        self._last_step, self._last_s = step, self._clock()
+        self._ask_at = step + _FACTOR
 
     def is_due(self, step: int, cost_s: float) -> bool:
         """Returns whether to save after a step.
@@ -94,26 +97,9 @@ class Schedule:
         if wanted_s - passed_s > _NEARLY * wanted_s:
             expected = math.ceil((wanted_s - passed_s) * steps / max(passed_s, 1e-9))
             steps_left = max(1, min(_FACTOR * steps, expected))
-        steps_left = self._of_chief(steps_left)
+        steps_left = int(self._of_chief(steps_left))
         self._ask_at = step + steps_left
         return not steps_left
-
-    def saved(self, step: int) -> None:
-        """Starts counting anew."""
-        self._last_step, self._last_s = step, self._clock()
-        self._ask_at = step + _FACTOR
-
-
-def make_schedule(
-    frequency: Frequency,
-    first_step: int,
-    strategy: tf.distribute.Strategy,
-    clock: Callable[[], float],
-) -> Schedule:
-    """Returns when a `fit` that starts at `first_step` saves."""
-    is_alone = _connected(strategy) is None
-    of_chief = None if is_alone else lambda steps: int(broadcast(steps))
-    return Schedule(frequency, first_step, clock, of_chief)
 
 
 class Stop:
@@ -127,7 +113,7 @@ class Stop:
 
     def __init__(self, notice: SigtermNotice, strategy: tf.distribute.Strategy) -> None:
         """Begins to listen; all workers make theirs for the same `fit`."""
-        self._notice, self._connected = notice, _connected(strategy)
+        self._notice, self._connected = notice, connected(strategy)
         self._step: int | None = None
         if self._connected is not None:
             self._name = f"stop/{next(_fits)}"
@@ -164,7 +150,7 @@ class Stop:
                 self._connected.publish(f"{self._name}/knows/{self._connected.rank}", True)
 
 
-def _connected(strategy: tf.distribute.Strategy) -> Any:
+def connected(strategy: tf.distribute.Strategy) -> Any:
     """Returns the connection of the workers that train in step under a strategy; None if alone."""
     kinds = (tf.distribute.MultiWorkerMirroredStrategy, DataParallelStrategy)
     return runtime() if isinstance(strategy, kinds) else None

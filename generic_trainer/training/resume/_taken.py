@@ -13,12 +13,6 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from generic_trainer._core import internals
-
-_ITERATOR = "iterator"
-# The key in the state of an iterator that has the number of seeds drawn by `shuffle` or `random`.
-_DRAWS = b"epoch_num_random_samples"
-
 # Writes taken values into a directory.
 Writer: TypeAlias = Callable[[str], None]
 
@@ -36,13 +30,15 @@ class TakenVariables:
         self._variables = [each for name, each in variables.items() if name not in tables]
         self._tables = [*tables.values()]
         ends = [f"{name}/{end}" for name in tables for end in ("keys", "values")]
-        self._names = _constant([*(name for name in variables if name not in tables), *ends])
+        with tf.device("CPU:0"):
+            names = [*(name for name in variables if name not in tables), *ends]
+            self._names = tf.constant(names, tf.string)
 
     def take(self, name: str) -> Writer:
         """Returns a writer of the present values into files of a name."""
         tables = [tensor for table in self._tables for tensor in table.export()]
         return functools.partial(
-            _write, name, self._names, [*map(_value, self._variables), *tables]
+            write_tensors, name, self._names, [*map(_value, self._variables), *tables]
         )
 
 
@@ -73,50 +69,6 @@ def names_in(path: str) -> set[str]:
     return {name.removesuffix("/keys").removesuffix("/values") for name in names}
 
 
-def take_iterator(iterator: tf.data.Iterator, name: str) -> Writer:
-    """Returns a writer of the present state of an iterator into files of a name.
-
-    Args:
-        iterator: not one of a distribution strategy.
-        name: see `TakenVariables.take`.
-
-    Raises:
-        tf.errors.OpError: it has none that can be saved.
-    """
-    options = internals.TF_ITERATOR_DATASET.of(iterator).options()
-    policy = (
-        options.experimental_external_state_policy or tf.data.experimental.ExternalStatePolicy.FAIL
-    )
-    state = tf.raw_ops.SerializeIterator(
-        resource_handle=internals.TF_ITERATOR_RESOURCE.of(iterator),
-        external_state_policy=policy.value,
-    )
-    return functools.partial(_write, name, _constant([_ITERATOR]), [state])
-
-
-def read_iterator(path: str, iterator: tf.data.Iterator) -> None:
-    """Sets an iterator to the state in files that `take_iterator` has had written.
-
-    Raises:
-        tf.errors.OpError: it is one over another dataset.
-    """
-    resource = internals.TF_ITERATOR_RESOURCE.of(iterator)
-    tf.raw_ops.DeserializeIterator(resource_handle=resource, serialized=_iterator_state(path))
-
-
-def draws_in(path: str) -> int:
-    """Returns how many shuffles' numbers of draws the state of an iterator has."""
-    return tf.io.serialize_tensor(_iterator_state(path)).numpy().count(_DRAWS)
-
-
-def _iterator_state(path: str) -> Any:
-    with tf.device("CPU:0"):
-        (state,) = tf.raw_ops.RestoreV2(
-            prefix=path, tensor_names=[_ITERATOR], shape_and_slices=[""], dtypes=[tf.variant]
-        )
-    return state
-
-
 def is_table(part: Any) -> bool:
     """Returns whether a part of a model is a lookup table that training can change."""
     kinds = (tf.lookup.experimental.MutableHashTable, tf.lookup.experimental.DenseHashTable)
@@ -134,12 +86,8 @@ def _value(variable: Any) -> tf.Tensor:
     return variable.read_value()
 
 
-def _constant(texts: Any) -> tf.Tensor:
-    with tf.device("CPU:0"):
-        return tf.constant(texts, tf.string)
-
-
-def _write(name: str, names: tf.Tensor, tensors: list[Any], directory: str) -> None:
+def write_tensors(name: str, names: Any, tensors: list[Any], directory: str) -> None:
+    """Writes tensors by their names into files of a name in a directory."""
     with tf.device("CPU:0"):
         tf.raw_ops.SaveV2(
             prefix=os.path.join(directory, name),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -26,9 +24,3 @@ def transform_graph(tmp_path_factory: pytest.TempPathFactory) -> str:
     directory = str(tmp_path_factory.mktemp("transform") / "graph")
     subprocess.run([sys.executable, "-m", taxi.__name__, directory], check=True)
     return directory
-
-
-@pytest.fixture(params=["keras", "tf_keras"], ids=["keras3", "keras2"])
-def keras(request: pytest.FixtureRequest) -> Any:
-    """Keras 3 and Keras 2, side by side in one process under their own names."""
-    return importlib.import_module(request.param)

@@ -12,7 +12,6 @@ import importlib
 import json
 import os
 import sys
-import types
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from generic_trainer._core.keras import is_keras_3
 from generic_trainer.data import make_dataset_factory
 from generic_trainer.training import keras_2_left_alone, resume_callbacks
 from tests import helpers
+from tests.training.resume.fits import at_batch, fn_args
 
 STEPS_PER_EPOCH, EPOCHS, EVERY_STEPS = 10, 4, 4
 
@@ -57,28 +57,15 @@ def dropout_with_generator(keras: Any) -> Any:
         keras.backend.experimental.disable_tf_random_generator()
 
 
-def killer(keras: Any, batch: int, number: int) -> Any:
-    """Returns a callback that sends a signal after a number of batches of this process."""
-
-    class Killer(keras.callbacks.Callback):
-        batches = 0
-
-        def on_train_batch_end(self, _: int, logs: Any = None) -> None:
-            self.batches += 1
-            if self.batches == batch:
-                os.kill(os.getpid(), number)
-
-    return Killer()
-
-
 def main(directory: str, path: str, kind: str, batch: str, number: str, package: str) -> None:
     keras = tf.keras if package == "tensorflow.keras" else importlib.import_module(package)
     model = compiled_model(keras)
     resume = resume_callbacks(
-        types.SimpleNamespace(checkpoint_dir=directory),
+        fn_args(directory),
         callbacks=[keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=10.0)],
         every_steps=EVERY_STEPS,
     )
+    kill = at_batch(keras, int(batch), lambda: os.kill(os.getpid(), int(number)))
     steps = STEPS_PER_EPOCH if kind == "endless" else None
     with keras_2_left_alone():  # as in a `run_fn`
         history = model.fit(
@@ -86,7 +73,7 @@ def main(directory: str, path: str, kind: str, batch: str, number: str, package:
             epochs=EPOCHS,
             steps_per_epoch=steps,
             verbose=0,
-            callbacks=[*resume, killer(keras, int(batch), int(number))],
+            callbacks=[*resume, kill],
         )
     weights = b"".join(np.asarray(each).tobytes() for each in model.get_weights())
     logs = {name: [float(each) for each in values] for name, values in history.history.items()}

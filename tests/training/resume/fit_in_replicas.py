@@ -8,19 +8,15 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-import types
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from generic_trainer.training import resume_callbacks
+from tests.training.resume.fits import Ended, ending, fn_args, values
 
 EPOCHS, STEPS = 2, 5
-
-
-class Ended(Exception):
-    """What ends the first of two fits."""
 
 
 def plain(keras: Any) -> Any:
@@ -49,22 +45,13 @@ def fit(keras: Any, directory: str | None, end: int = 0) -> Any:
     x = x[np.random.RandomState(1).permutation(len(x))]
     callbacks = []
     if directory:
-        fn_args = types.SimpleNamespace(checkpoint_dir=directory)
-        callbacks = resume_callbacks(fn_args, every_steps=1)
-    if end:
-        count = iter(range(1, EPOCHS * STEPS))
-
-        def end_there(batch: int, logs: Any) -> None:
-            if next(count) == end:
-                raise Ended
-
-        callbacks.append(keras.callbacks.LambdaCallback(on_train_batch_end=end_there))
+        callbacks = [*resume_callbacks(fn_args(directory), every_steps=1), ending(keras, end)]
     data = tf.data.Dataset.from_tensor_slices((x, 2 * x)).batch(6).repeat()
     history = model.fit(
         data, epochs=EPOCHS, steps_per_epoch=STEPS, verbose=0, callbacks=callbacks
     ).history
     history = {name: [float(each) for each in values] for name, values in history.items()}
-    return [np.asarray(each).tolist() for each in model.get_weights()], history
+    return values(model), history
 
 
 def main(directory: str, name: str, end: str) -> None:

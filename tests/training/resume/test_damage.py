@@ -6,7 +6,6 @@ import json
 import logging
 import random
 import shutil
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import tensorflow as tf
 from generic_trainer import training
 from generic_trainer.errors import TrainingError
 from generic_trainer.training import CheckpointManager
+from tests.training.resume.fits import fn_args, values
 
 SEED = 0
 
@@ -32,11 +32,10 @@ def fit(directory: Path) -> Any:
     """Trains for 6 steps, and saves after the last of them and at the end."""
     x = tf.reshape(tf.range(12, dtype=tf.float32), [12, 1]) / 12
     batches = tf.data.Dataset.from_tensor_slices((x, 2 * x)).shuffle(12, seed=3).batch(4)
-    fn_args = types.SimpleNamespace(checkpoint_dir=str(directory))
     trained = model()
-    callbacks = training.resume_callbacks(fn_args, every_steps=6)
+    callbacks = training.resume_callbacks(fn_args(directory), every_steps=6)
     trained.fit(batches, epochs=2, verbose=0, callbacks=callbacks)
-    return [each.tolist() for each in trained.get_weights()]
+    return values(trained)
 
 
 @pytest.fixture(scope="module")
@@ -92,15 +91,8 @@ def change_the_manifest(path: Path, dice: random.Random) -> None:
 
 
 DAMAGES: list[Callable[[Path, random.Random], None]] = [
-    flip,
-    flip,
-    truncate,
-    lose,
-    lengthen,
-    replace,
-    replace_by_another,
-    replace_by_a_folder,
-    change_the_manifest,
+    *(flip, flip, truncate, lose, lengthen),
+    *(replace, replace_by_another, replace_by_a_folder, change_the_manifest),
 ]
 
 

@@ -6,11 +6,8 @@ data that end between epochs and the campaign train compiled ones.
 
 from __future__ import annotations
 
-import importlib
-import itertools
 import logging
-import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,43 +17,18 @@ import tensorflow as tf
 
 from generic_trainer import training
 from generic_trainer.errors import TrainingError
-
-PACKAGES = pytest.mark.parametrize("package", ["keras", "tf_keras"])
-
-
-@pytest.fixture(autouse=True)
-def _fast_keras_2() -> Iterator[None]:
-    importlib.import_module("tf_keras")
-    tf.random.set_seed(1)  # data are made before models, and shuffles draw from this seed too
-    with training.keras_2_left_alone():  # as in a `run_fn`
-        yield
+from tests.training.resume.fits import Ended, ending, fn_args, values
 
 
-class Ended(Exception):
-    """Ends a fit as an error of the user's would."""
-
-
-def callbacks(package: str, directory: Path, end: int, **arguments: Any) -> list[Any]:
+def callbacks(keras: Any, directory: Path, end: int, **arguments: Any) -> list[Any]:
     """Returns callbacks that save after each step, and end the fit after some; 0 for never."""
-    keras = importlib.import_module(package)
-    steps = itertools.count(1)
-
-    def on_end(batch: int, logs: Any) -> None:
-        if next(steps) == end:
-            raise Ended
-
-    fn_args = types.SimpleNamespace(checkpoint_dir=str(directory))
-    resume = training.resume_callbacks(fn_args, every_steps=1, **arguments)
-    return [*resume, keras.callbacks.LambdaCallback(on_train_batch_end=on_end)]
+    resume = training.resume_callbacks(fn_args(directory), every_steps=1, **arguments)
+    return [*resume, ending(keras, end)]
 
 
 def batches(count: int = 6) -> tf.data.Dataset:
     x = tf.reshape(tf.range(2 * count, dtype=tf.float32), [2 * count, 1]) / 12
     return tf.data.Dataset.from_tensor_slices((x, 2 * x)).shuffle(2 * count, seed=3).batch(2)
-
-
-def values(model: Any) -> list[Any]:
-    return [np.asarray(each).tolist() for each in model.get_weights()]
 
 
 def plain(keras: Any, *, eager: bool = True) -> Any:
@@ -67,6 +39,20 @@ def plain(keras: Any, *, eager: bool = True) -> Any:
 
 def compiled(keras: Any) -> Any:
     return plain(keras, eager=False)
+
+
+def stopping(keras: Any) -> Any:
+    """Returns a model that ends its training within the second epoch."""
+
+    class Stopping(keras.Sequential):
+        def train_step(self, *data: Any) -> Any:
+            logs = super().train_step(*data)
+            self.stop_training = int(self.optimizer.iterations) == 8
+            return logs
+
+    model = Stopping([keras.layers.Dense(1)])
+    model.compile("adam", "mse", run_eagerly=True)
+    return model
 
 
 def own(keras: Any) -> Any:
@@ -116,150 +102,140 @@ def own(keras: Any) -> Any:
     return model
 
 
-KINDS: dict[str, Callable[[Any], Any]] = {each.__name__: each for each in (plain, compiled, own)}
+KINDS: dict[str, Callable[[Any], Any]] = {
+    each.__name__: each for each in (plain, compiled, stopping, own)
+}
 
 
 def trained(
-    package: str,
-    kind: str,
-    directory: Path,
-    end: int = 0,
-    *,
-    second: int = -1,
-    **arguments: Any,
+    keras: Any, kind: str, directory: Path, *ends: int, **arguments: Any
 ) -> tuple[list[Any], list[Any]]:
-    """Returns weights and losses of one fit, or of two."""
-    keras = importlib.import_module(package)
+    """Returns weights and losses of as many fits as there are ends."""
     keras.backend.clear_session()
     keras.utils.set_random_seed(1)
-    model, data = KINDS[kind](keras), arguments.pop("data", None) or batches()
-    arguments = {"epochs": 2, "verbose": 0, **arguments}
-    first = model.fit(data, callbacks=callbacks(package, directory, end), **arguments)
-    losses = first.history["loss"]
-    if second >= 0:
-        fine = callbacks(package, directory, second, name="fine_tuning")
-        losses = losses + model.fit(data, callbacks=fine, **arguments).history["loss"]
+    model, losses = KINDS[kind](keras), list[float]()
+    arguments = {"x": batches(), "epochs": 2, "verbose": 0, **arguments}
+    for name, end in zip(("fit", "fine_tuning"), ends, strict=False):
+        fitted = model.fit(**arguments, callbacks=callbacks(keras, directory, end, name=name))
+        losses += fitted.history["loss"]
     return values(model), losses
 
 
-@PACKAGES
-def test_optimizers_and_variables_of_a_model_are_saved(
-    tmp_path: Path, package: str, caplog: pytest.LogCaptureFixture
+def assert_resumes(
+    keras: Any,
+    kind: str,
+    directory: Path,
+    *ends: int,
+    data: Callable[[], tf.data.Dataset] = batches,
+    **arguments: Any,
 ) -> None:
-    straight = trained(package, "own", tmp_path / "straight")
-    assert "start anew" not in caplog.text
+    """Asserts that fits, one of which is ended and resumed, equal those without an interruption."""
+    never = [0] * len(ends)
+    straight = trained(keras, kind, directory / "straight", *never, x=data(), **arguments)
     with pytest.raises(Ended):
-        trained(package, "own", tmp_path / "ended", end=8)
-    assert trained(package, "own", tmp_path / "ended") == straight
+        trained(keras, kind, directory / "ended", *ends, x=data(), **arguments)
+    if ends == (0, 1):  # as if the second was killed before anything of it was saved
+        for path in (directory / "ended" / "fine_tuning").glob("step-*"):
+            path.rename(directory / path.name)
+    assert trained(keras, kind, directory / "ended", *never, x=data(), **arguments) == straight
 
-    class Unbuilt(importlib.import_module(package).Model):  # type: ignore[misc]
+
+def test_optimizers_and_variables_of_a_model_are_saved(
+    tmp_path: Path, keras: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert_resumes(keras, "own", tmp_path, 8)
+    assert "start anew" not in caplog.text
+
+    class Unbuilt(keras.Model):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.generator = importlib.import_module(package).layers.Dense(1)
+            self.generator = keras.layers.Dense(1)
 
         def build(self, input_shape: Any) -> None:
             pass
 
-    fn_args = types.SimpleNamespace(checkpoint_dir=str(tmp_path / "straight"))
     with pytest.raises(TrainingError, match="has no weights yet: call it on a batch"):
-        training.restore_weights(Unbuilt(), fn_args)
+        training.restore_weights(Unbuilt(), fn_args(tmp_path / "straight"))
+
+
+def test_a_fit_that_was_stopped_within_an_epoch_is_not_stopped_earlier(
+    tmp_path: Path, keras: Any
+) -> None:
+    assert_resumes(keras, "stopping", tmp_path, 8)
 
 
 @pytest.mark.parametrize(
-    ("package", "kind", "second"),
+    ("keras", "kind", "end"),
     [
         ("keras", "plain", 1),
         ("tf_keras", "own", 8),
         pytest.param("keras", "own", 8, marks=pytest.mark.campaign("training")),
         pytest.param("tf_keras", "plain", 1, marks=pytest.mark.campaign("training")),
     ],
+    indirect=["keras"],
 )
 def test_a_second_fit_begins_with_the_optimizer_of_the_first(
-    tmp_path: Path, package: str, kind: str, second: int
+    tmp_path: Path, keras: Any, kind: str, end: int
 ) -> None:
-    straight = trained(package, kind, tmp_path / "straight", second=0)
-    with pytest.raises(Ended):
-        trained(package, kind, tmp_path / "ended", second=second)
-    if second == 1:  # killed before anything of it was saved
-        for path in (tmp_path / "ended" / "fine_tuning").glob("step-*"):
-            path.rename(tmp_path / path.name)
-    assert trained(package, kind, tmp_path / "ended", second=0) == straight
+    assert_resumes(keras, kind, tmp_path, 0, end)
 
 
 # Keras 2 ends with the data.
 @pytest.mark.parametrize(
-    ("package", "count", "size", "end"),
+    ("keras", "count", "size", "end"),
     [
         ("keras", 7, "unknown", 11),
         ("tf_keras", 7, "unknown", 5),
         *(
-            pytest.param(package, count, size, end, marks=pytest.mark.campaign("training"))
-            for package, count, size, end in [
+            pytest.param(name, count, size, end, marks=pytest.mark.campaign("training"))
+            for name, count, size, end in [
                 *(("keras", 6, "known", 5), ("keras", 6, "known", 11), ("keras", 7, "unknown", 5)),
                 *(("tf_keras", 6, "known", end) for end in (2, 5)),
                 ("tf_keras", 7, "unknown", 2),
             ]
         ),
     ],
+    indirect=["keras"],
 )
 def test_data_that_end_between_epochs_or_within_one(
-    tmp_path: Path, package: str, count: int, size: str, end: int
+    tmp_path: Path, keras: Any, count: int, size: str, end: int
 ) -> None:
     def data() -> tf.data.Dataset:
         made = batches(count)
         return made if size == "known" else made.filter(lambda x, y: True)
 
-    arguments: dict[str, Any] = {"epochs": 6, "steps_per_epoch": 3}
-    straight = trained(package, "compiled", tmp_path / "straight", data=data(), **arguments)
-    with pytest.raises(Ended):
-        trained(package, "compiled", tmp_path / "ended", end, data=data(), **arguments)
-    assert trained(package, "compiled", tmp_path / "ended", data=data(), **arguments) == straight
+    assert_resumes(keras, "compiled", tmp_path, end, data=data, epochs=6, steps_per_epoch=3)
 
 
-@PACKAGES
-def test_other_data_than_were_saved_are_refused(tmp_path: Path, package: str) -> None:
+def test_other_data_than_were_saved_are_refused(tmp_path: Path, keras: Any) -> None:
     with pytest.raises(Ended):
-        trained(package, "plain", tmp_path, 11)
-    for other in ({"data": batches(4)}, {"epochs": 1}):
+        trained(keras, "plain", tmp_path, 11)
+    for other in ({"x": batches(4)}, {"epochs": 1}):
         with pytest.raises(TrainingError, match=r"end at another batch\. Restore them"):
-            trained(package, "plain", tmp_path, **other)
+            trained(keras, "plain", tmp_path, 0, **other)
 
 
-@PACKAGES
-def test_data_that_are_shuffled_more_than_once_in_an_epoch(tmp_path: Path, package: str) -> None:
+def test_data_that_are_shuffled_more_than_once_in_an_epoch(tmp_path: Path, keras: Any) -> None:
     def data() -> tf.data.Dataset:
         return batches().unbatch().shuffle(12, seed=4).repeat(2).batch(8)
 
-    straight = trained(package, "plain", tmp_path / "straight", data=data())
-    with pytest.raises(Ended):
-        trained(package, "plain", tmp_path / "ended", 5, data=data())
-    assert trained(package, "plain", tmp_path / "ended", data=data()) == straight
+    assert_resumes(keras, "plain", tmp_path, 5, data=data)
 
 
-@PACKAGES
 def test_a_second_fit_shuffles_endless_data_as_without_the_interruption(
-    tmp_path: Path, package: str
+    tmp_path: Path, keras: Any
 ) -> None:
     def data() -> tf.data.Dataset:
         options = tf.data.Options()  # what is read ahead may draw a seed, or not yet
         options.experimental_optimization.inject_prefetch = False
         return batches().unbatch().shuffle(12, seed=4).repeat().batch(2).with_options(options)
 
-    arguments: dict[str, Any] = {"steps_per_epoch": 4}
-    straight = trained(package, "plain", tmp_path / "straight", second=0, data=data(), **arguments)
-    with pytest.raises(Ended):
-        trained(package, "plain", tmp_path / "ended", second=1, data=data(), **arguments)
-    for path in (tmp_path / "ended" / "fine_tuning").glob("step-*"):
-        path.rename(tmp_path / path.name)  # so that the second fit begins anew
-    found = trained(package, "plain", tmp_path / "ended", second=0, data=data(), **arguments)
-    assert found == straight
+    assert_resumes(keras, "plain", tmp_path, 0, 1, data=data, steps_per_epoch=4)
 
 
-@PACKAGES
 def test_variables_that_cannot_be_saved_are_named(
-    tmp_path: Path, package: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, keras: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keras = importlib.import_module(package)
     apart = tf.Variable(1.0, trainable=False, name="apart")
     still = tf.Variable(1.0, trainable=False, name="still")
 
@@ -272,16 +248,14 @@ def test_variables_that_cannot_be_saved_are_named(
     model = Using([keras.layers.Dense(1)])
     model.compile("adam", "mse")
     with caplog.at_level(logging.WARNING):
-        model.fit(batches(), verbose=0, callbacks=callbacks(package, tmp_path, 0))
+        model.fit(batches(), verbose=0, callbacks=callbacks(keras, tmp_path, 0))
     (message,) = [each for each in caplog.messages if "these variables start anew" in each]
     assert "apart" in message
     assert "still" not in message
     assert "dense" not in message
 
 
-@PACKAGES
-def test_adapted_layers_are_restored(tmp_path: Path, package: str) -> None:
-    keras = importlib.import_module(package)
+def test_adapted_layers_are_restored(tmp_path: Path, keras: Any) -> None:
     texts = np.array([["b a"], ["b"], ["c d"], ["b"]])
     data = {
         "idf": texts,
@@ -304,10 +278,10 @@ def test_adapted_layers_are_restored(tmp_path: Path, package: str) -> None:
                 keras.layers.Normalization(),
             ]
             self.dense = keras.layers.Dense(1)
-            for layer, values in zip(self.parts, data.values(), strict=True):
+            for layer, column in zip(self.parts, data.values(), strict=True):
                 if adapts:
-                    layer.adapt(values)
-                elif values.dtype == "float32":
+                    layer.adapt(column)
+                elif column.dtype == "float32":
                     layer.build((None, 1))
 
         @tf.autograph.experimental.do_not_convert
@@ -322,10 +296,10 @@ def test_adapted_layers_are_restored(tmp_path: Path, package: str) -> None:
     first.fit(
         tf.data.Dataset.from_tensors((data, np.ones([4, 1], "float32"))),
         verbose=0,
-        callbacks=callbacks(package, tmp_path, 0),
+        callbacks=callbacks(keras, tmp_path, 0),
     )
     other.dense.build((None, 6))
     other.built = True
-    assert training.restore_weights(other, types.SimpleNamespace(checkpoint_dir=str(tmp_path)))
+    assert training.restore_weights(other, fn_args(tmp_path))
     inputs = {name: tf.constant(each) for name, each in data.items()}
     assert np.asarray(other(inputs)).tolist() == np.asarray(first(inputs)).tolist()

@@ -4,37 +4,20 @@ from __future__ import annotations
 
 import collections
 import copy
-import importlib
 import json
 import logging
 import os
-import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tensorflow as tf
 
 from generic_trainer import training
-
-PACKAGES = pytest.mark.parametrize("package", ["keras", "tf_keras"])
-
-
-@pytest.fixture(autouse=True)
-def _fast_keras_2() -> Iterator[None]:
-    importlib.import_module("tf_keras")
-    with training.keras_2_left_alone():  # as in a `run_fn`
-        yield
+from tests.training.resume.fits import Ended, fn_args, ones
 
 
-class Ended(Exception):
-    """Ends a fit as an error of the user's would."""
-
-
-def recorder(package: str, end: int = 0) -> Any:
+def recorder(keras: Any, end: int = 0) -> Any:
     """Returns a callback that records its calls and writes a file after each batch."""
-    keras = importlib.import_module(package)
 
     class Recorder(keras.callbacks.Callback):
         def __init__(self, directory: str) -> None:
@@ -60,33 +43,28 @@ def recorder(package: str, end: int = 0) -> Any:
     return Recorder
 
 
-def fit(package: str, tmp_path: Path, run: str, end: int = 0) -> Any:
+def fit(keras: Any, tmp_path: Path, run: str, end: int = 0) -> Any:
     """Trains for 3 epochs of 4 steps, and writes into a directory of the run."""
-    keras = importlib.import_module(package)
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile("adam", "mse", run_eagerly=True)
     directory = tmp_path / run
     directory.mkdir()
-    callback = recorder(package, end)(str(directory))
-    data = tf.data.Dataset.from_tensors((tf.ones([4, 1]), tf.ones([4, 1]))).repeat(4)
+    callback = recorder(keras, end)(str(directory))
     resume = training.resume_callbacks(
-        types.SimpleNamespace(checkpoint_dir=str(tmp_path / "checkpoints")),
-        callbacks=[callback],
-        every_steps=1,
+        fn_args(tmp_path / "checkpoints"), callbacks=[callback], every_steps=1
     )
-    model.fit(data, epochs=3, verbose=0, validation_data=data, callbacks=resume)
+    model.fit(ones(4), epochs=3, verbose=0, validation_data=ones(4), callbacks=resume)
     return callback
 
 
-@PACKAGES
 def test_callbacks_are_not_called_in_a_replay_and_keep_the_paths_of_the_new_run(
-    tmp_path: Path, package: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, keras: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(Ended), caplog.at_level(logging.WARNING):
-        fit(package, tmp_path, "first", end=7)
+        fit(keras, tmp_path, "first", end=7)
     assert "start anew, because they hold paths: Recorder.latest" in caplog.text
-    resumed = fit(package, tmp_path, "second")
+    resumed = fit(keras, tmp_path, "second")
     assert sorted(int(path.stem) for path in (tmp_path / "second").iterdir()) == [*range(7, 13)]
     assert resumed.directory == str(tmp_path / "second")
     assert {*resumed.places, *resumed.queue} == {resumed.directory}
@@ -94,36 +72,31 @@ def test_callbacks_are_not_called_in_a_replay_and_keep_the_paths_of_the_new_run(
     assert resumed.calls == [
         *("epoch 0", *calls, "test", "epoch 1", *calls, "test", "epoch 2", *calls, "test")
     ]
-    finished = fit(package, tmp_path, "third")
+    finished = fit(keras, tmp_path, "third")
     assert not list((tmp_path / "third").iterdir())
     assert finished.calls == resumed.calls
 
 
-@PACKAGES
 def test_a_copy_of_the_callbacks_starts_afresh(
-    tmp_path: Path, package: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, keras: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keras = importlib.import_module(package)
-    fn_args = types.SimpleNamespace(checkpoint_dir=str(tmp_path))
-    original = training.resume_callbacks(fn_args, callbacks=[recorder(package)(str(tmp_path))])
-    data = tf.data.Dataset.from_tensors((tf.ones([4, 1]), tf.ones([4, 1])))
+    record = recorder(keras)(str(tmp_path))
+    original = training.resume_callbacks(fn_args(tmp_path), callbacks=[record])
     for make in (copy.deepcopy, lambda each: [*map(copy.copy, each)]):
         model = keras.Sequential([keras.layers.Dense(1)])
         model.compile("adam", "mse", run_eagerly=True)
         caplog.clear()
-        model.fit(data, verbose=0, callbacks=make(original))
+        model.fit(ones(), verbose=0, callbacks=make(original))
         assert int(model.optimizer.iterations) == 1
         assert "starts afresh and saves no checkpoints" in caplog.text
     assert not (tmp_path / "fit").exists()
 
 
-@PACKAGES
 def test_a_replay_whose_first_step_raises_leaves_keras_as_it_was(
-    tmp_path: Path, package: str
+    tmp_path: Path, keras: Any
 ) -> None:
     with pytest.raises(Ended):
-        fit(package, tmp_path, "first", end=2)
-    keras = importlib.import_module(package)
+        fit(keras, tmp_path, "first", end=2)
     on_batch_end = keras.callbacks.CallbackList.on_train_batch_end
 
     class Broken(keras.Sequential):
@@ -132,9 +105,9 @@ def test_a_replay_whose_first_step_raises_leaves_keras_as_it_was(
 
     model = Broken([keras.layers.Dense(1)])
     model.compile("adam", "mse", run_eagerly=True)
-    fn_args = types.SimpleNamespace(checkpoint_dir=str(tmp_path / "checkpoints"))
-    resume = training.resume_callbacks(fn_args, callbacks=[recorder(package)(str(tmp_path))])
+    record = recorder(keras)(str(tmp_path))
+    resume = training.resume_callbacks(fn_args(tmp_path / "checkpoints"), callbacks=[record])
     with pytest.raises(RuntimeError, match="the user's own"):
-        model.fit(tf.ones([4, 1]), tf.ones([4, 1]), verbose=0, callbacks=resume)
+        model.fit(ones(), verbose=0, callbacks=resume)
     assert keras.callbacks.CallbackList.on_train_batch_end is on_batch_end
     assert "evaluate" not in vars(model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import random
 from pathlib import Path
 from typing import Any
@@ -10,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 from generic_trainer.errors import TrainingError
-from generic_trainer.training.resume import random_state, set_random_state
-from generic_trainer.training.resume._state import CallbacksState
+from generic_trainer.training.resume import random_state, read_state, set_random_state, write_state
+from generic_trainer.training.resume._state import FitState
 from tests.training.resume import fit_in_child
 
 
-def built_model(package: str) -> Any:
+def built_model(keras: Any) -> Any:
     """Returns a model whose layers draw from a generator of TensorFlow."""
-    keras = importlib.import_module(package)
 
     class Noise(keras.layers.Layer):
         def __init__(self) -> None:
@@ -29,45 +28,45 @@ def built_model(package: str) -> Any:
         def call(self, inputs: Any) -> Any:
             return inputs + self.generator.normal([1])
 
-    noise = Noise() if package == "keras" else fit_in_child.dropout_with_generator(keras)
+    noise = Noise() if keras.__name__ == "keras" else fit_in_child.dropout_with_generator(keras)
     model = keras.Sequential([keras.Sequential([noise]), keras.layers.Flatten()])
     model(tf.ones([1, 4]), training=True)
     return model
 
 
-def draws(package: str, model: Any) -> list[Any]:
+def draws(keras: Any, model: Any) -> list[Any]:
     """Returns what all generators draw next."""
-    keras = importlib.import_module(package)
     tensors = [
         model(tf.ones([1, 4]), training=True),
         tf.random.get_global_generator().normal([2]),
         tf.random.normal([2]),
-        keras.random.normal([2]) if package == "keras" else keras.layers.Dense(2)(tf.ones([1, 1])),
+        keras.random.normal([2])
+        if keras.__name__ == "keras"
+        else keras.layers.Dense(2)(tf.ones([1, 1])),
     ]
     return [random.random(), np.random.random(), *(each.numpy().tolist() for each in tensors)]
 
 
-@pytest.mark.parametrize("package", ["keras", "tf_keras"])
-def test_all_generators_go_on(tmp_path: Path, package: str) -> None:
-    importlib.import_module(package).utils.set_random_seed(1)
-    model = built_model(package)
-    first = draws(package, model)
-    CallbacksState([]).take(model)(str(tmp_path))
-    expected = draws(package, model)
+def test_all_generators_go_on(tmp_path: Path, keras: Any) -> None:
+    keras.utils.set_random_seed(1)
+    model = built_model(keras)
+    first = draws(keras, model)
+    write_state(str(tmp_path), "random", random_state(model))
+    expected = draws(keras, model)
     assert all(one != other for one, other in zip(first, expected, strict=True))
-    importlib.import_module(package).utils.set_random_seed(1)
-    CallbacksState([]).read(str(tmp_path), model)
-    assert draws(package, model) == expected
+    keras.utils.set_random_seed(1)
+    set_random_state(model, read_state(str(tmp_path), "random"))
+    assert draws(keras, model) == expected
 
 
 def test_other_layers_than_were_saved_are_told() -> None:
-    state = random_state(built_model("tf_keras"))
-    model = importlib.import_module("tf_keras").Sequential()
+    state = random_state(built_model(tf_keras))
+    model = tf_keras.Sequential()
     with pytest.raises(TrainingError, match="of 1 layers, and the model has 0 that draw"):
         set_random_state(model, state)
 
 
-def test_generators_of_callbacks_go_on_in_their_place(tmp_path: Path) -> None:
+def test_generators_of_callbacks_go_on_in_their_place(tmp_path: Path, keras: Any) -> None:
     class Draws(tf.keras.callbacks.Callback):
         def __init__(self, seed: int) -> None:
             super().__init__()
@@ -80,8 +79,10 @@ def test_generators_of_callbacks_go_on_in_their_place(tmp_path: Path) -> None:
     first, second = Draws(1), Draws(2)
     kept = second.numpy
     first.draw()
-    model = built_model("keras")
-    CallbacksState([first]).take(model)(str(tmp_path))
-    CallbacksState([second]).read(str(tmp_path), model)
+    model = built_model(keras)
+    state = FitState(model, [first])
+    state.find_variables()
+    state.take()(str(tmp_path))
+    FitState(model, [second]).read(str(tmp_path))
     assert second.numpy is kept
     assert second.draw() == first.draw()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-import types
 import weakref
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from generic_trainer.training import restore_weights, resume_callbacks
 from generic_trainer.training.resume import _callbacks, _manager
 from tests import helpers
 from tests.training.resume import fit_in_child, fit_in_replicas
+from tests.training.resume.fits import Ended, ending, fn_args, ones, values
 
 CHILD, IN_REPLICAS = fit_in_child.__name__, fit_in_replicas.__name__
 ROOT = Path(__file__).parents[3]
@@ -49,9 +48,13 @@ def fit(
 ) -> subprocess.CompletedProcess[str]:
     """Runs `fit` in a child process that sends itself a signal at the end of the `kill`th batch."""
     arguments = [str(directory), examples, kind, str(kill), str(int(number)), keras]
+    return run(CHILD, *arguments, TF_USE_LEGACY_KERAS=str(int(legacy)))
+
+
+def run(program: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", CHILD, *arguments],
-        env={**os.environ, "TF_USE_LEGACY_KERAS": str(int(legacy))},
+        [sys.executable, "-m", program, *arguments],
+        env={**os.environ, **environment},
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -100,19 +103,8 @@ def test_sigterm_saves_and_then_ends_the_run(tmp_path: Path, examples: str) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("keras", ["keras", "tf_keras"])
 def test_what_replicas_have_of_their_own_goes_on_exactly(tmp_path: Path, keras: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", IN_REPLICAS, str(tmp_path), keras, "7"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    straight, resumed = result(done)
+    straight, resumed = result(run(IN_REPLICAS, str(tmp_path), keras, "7"))
     assert resumed == straight
-
-
-def fn_args(directory: Path) -> types.SimpleNamespace:
-    return types.SimpleNamespace(checkpoint_dir=str(directory))
 
 
 @pytest.mark.parametrize(
@@ -130,16 +122,9 @@ def test_wrong_arguments(tmp_path: Path, arguments: dict[str, Any], message: str
         resume_callbacks(object(), **arguments)
 
 
-@pytest.mark.parametrize("package", ["keras", "tf_keras"])
-def test_either_keras_resumes_in_one_process(tmp_path: Path, examples: str, package: str) -> None:
+def test_either_keras_resumes_in_one_process(tmp_path: Path, examples: str, keras: Any) -> None:
     if tf.config.list_physical_devices("GPU"):
         pytest.skip("a GPU adds up in another order each time, unless the whole process forbids it")
-    keras = importlib.import_module(package)
-
-    class Kill(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            if self.model.optimizer.iterations == 26:  # in epoch 3 of 4
-                raise KeyboardInterrupt
 
     def result_of(directory: Path, *callbacks: Any) -> Any:
         model = fit_in_child.compiled_model(keras)
@@ -151,33 +136,32 @@ def test_either_keras_resumes_in_one_process(tmp_path: Path, examples: str, pack
             verbose=0,
             callbacks=[*resume, *callbacks],
         )
-        weights = [weight.tolist() for weight in model.get_weights()]
-        return history.epoch, history.history, weights
+        return history.epoch, history.history, values(model)
 
     unbroken = result_of(tmp_path / "unbroken")
-    with pytest.raises(KeyboardInterrupt):
-        result_of(tmp_path / "killed", Kill())
+    with pytest.raises(Ended):
+        result_of(tmp_path / "killed", ending(keras, 26))  # in epoch 3 of 4
     assert result_of(tmp_path / "killed") == unbroken
     assert result_of(tmp_path / "killed") == unbroken  # training had ended
 
 
-@pytest.mark.parametrize("package", ["keras", "tf_keras"])
 def test_where_a_fit_cannot_be_resumed_exactly_is_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, package: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, keras: Any
 ) -> None:
-    keras = importlib.import_module(package)
+
+    is_keras_2 = keras.__name__ == "tf_keras"
 
     class Noise(keras.layers.Layer):
         def call(self, inputs: Any) -> Any:
             return inputs + tf.random.normal(tf.shape(inputs))
 
-    if package == "tf_keras":  # a trial that ran in this process before has enabled it
+    if is_keras_2:  # a trial that ran in this process before has enabled it
         keras.backend.experimental.disable_tf_random_generator()
-    layer = keras.layers.Dropout(0.5, name="drops") if package == "tf_keras" else Noise(name="own")
+    layer = keras.layers.Dropout(0.5, name="drops") if is_keras_2 else Noise(name="own")
     model = keras.Sequential([layer, keras.layers.Dense(1)], name="model")
     model.compile("sgd", "mse")
-    model.fit(tiny_data(), verbose=0, callbacks=resume_callbacks(fn_args(tmp_path)))
-    expected = "model/drops/" if package == "tf_keras" else "own"
+    model.fit(ones(8), verbose=0, callbacks=resume_callbacks(fn_args(tmp_path)))
+    expected = "model/drops/" if is_keras_2 else "own"
     (said,) = [one for one in caplog.messages if "it draws other random numbers" in one]
     assert expected in said
 
@@ -186,10 +170,6 @@ def tiny_model() -> Any:
     model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
     model.compile("adam", "mse")
     return model
-
-
-def tiny_data() -> tf.data.Dataset:
-    return tf.data.Dataset.from_tensors((tf.ones([4, 1]), tf.ones([4, 1]))).repeat(8)
 
 
 def test_training_goes_on_while_a_checkpoint_is_written(
@@ -210,7 +190,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     monkeypatch.setattr(_callbacks, "_DEFAULT_INTERVAL_S", 1e-9)
     monkeypatch.setattr(_callbacks, "_DEFAULT_MAX_OVERHEAD", 1e9)
     callbacks = resume_callbacks(fn_args(tmp_path), max_to_keep=9)
-    tiny_model().fit(tiny_data(), verbose=0, callbacks=[watch, *callbacks])
+    tiny_model().fit(ones(8), verbose=0, callbacks=[watch, *callbacks])
     saved = sorted(each.name for each in (tmp_path / "fit").glob("step-*"))
     # The next one was due until the first one was there, and then it was that of another step.
     assert saved[0] == "step-000000000001.0"
@@ -220,7 +200,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
 
 def test_an_explicit_every_steps_holds(tmp_path: Path) -> None:
     callbacks = resume_callbacks(fn_args(tmp_path), every_steps=2, max_to_keep=9)
-    tiny_model().fit(tiny_data(), verbose=0, callbacks=callbacks)
+    tiny_model().fit(ones(8), verbose=0, callbacks=callbacks)
     saved = sorted((tmp_path / "fit").glob("step-*"))
     assert [int(each.stem.removeprefix("step-")) for each in saved] == [2, 4, 6, 8, 8]  # the end
 
@@ -232,45 +212,37 @@ def test_each_fit_of_a_run_needs_a_name(tmp_path: Path) -> None:
         resume_callbacks(args)
     resume_callbacks(args, name="fine_tuning")
     model = tiny_model()
-    model.fit(tiny_data(), verbose=0, callbacks=callbacks)
+    model.fit(ones(8), verbose=0, callbacks=callbacks)
     with pytest.raises(ConfigurationError, match="have served one fit already"):
-        model.fit(tiny_data(), verbose=0, callbacks=callbacks)
+        model.fit(ones(8), verbose=0, callbacks=callbacks)
 
 
 def test_a_fit_leaves_the_model_as_it_found_it(tmp_path: Path) -> None:
     model = tiny_model()
-    model.fit(tiny_data(), verbose=0)
+    model.fit(ones(8), verbose=0)
     train_function = model.train_function
-    model.fit(tiny_data(), epochs=2, verbose=0, callbacks=resume_callbacks(fn_args(tmp_path)))
+    model.fit(ones(8), epochs=2, verbose=0, callbacks=resume_callbacks(fn_args(tmp_path)))
     assert model.train_function is train_function
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    again = model.fit(tiny_data(), epochs=2, verbose=0)
+    again = model.fit(ones(8), epochs=2, verbose=0)
     assert again.epoch == [0, 1]
 
 
 def test_a_retry_in_the_same_process_ends_what_the_fit_that_raised_had_begun(
     tmp_path: Path,
 ) -> None:
-    class Fail(tf.keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            raise RuntimeError("the user's own")
-
-    def callbacks() -> list[Any]:
-        arguments = fn_args(tmp_path)
-        arguments.model_run_dir = str(tmp_path / "run")
-        return resume_callbacks(arguments)
-
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(RuntimeError, match="the user's own"):
-        tiny_model().fit(tiny_data(), verbose=0, callbacks=[*callbacks(), Fail()])
-    tiny_model().fit(tiny_data(), verbose=0, callbacks=callbacks())
+    callbacks = [*resume_callbacks(fn_args(tmp_path)), ending(tf.keras, 1)]
+    with pytest.raises(Ended):
+        tiny_model().fit(ones(8), verbose=0, callbacks=callbacks)
+    tiny_model().fit(ones(8), verbose=0, callbacks=resume_callbacks(fn_args(tmp_path)))
     assert signal.getsignal(signal.SIGTERM) == before
 
 
 @pytest.mark.slow
 def test_nothing_is_kept_of_a_fit_that_has_ended(tmp_path: Path) -> None:
     (callback,) = resume_callbacks(fn_args(tmp_path))
-    tiny_model().fit(tiny_data(), verbose=0, callbacks=[callback])
+    tiny_model().fit(ones(8), verbose=0, callbacks=[callback])
     left = weakref.ref(callback)
     del callback
     gc.collect()
@@ -280,15 +252,13 @@ def test_nothing_is_kept_of_a_fit_that_has_ended(tmp_path: Path) -> None:
 def test_other_callbacks_than_before_are_named(tmp_path: Path) -> None:
     stop = tf.keras.callbacks.EarlyStopping("loss")
     tiny_model().fit(
-        tiny_data(), verbose=0, callbacks=resume_callbacks(fn_args(tmp_path), callbacks=[stop])
+        ones(8), verbose=0, callbacks=resume_callbacks(fn_args(tmp_path), callbacks=[stop])
     )
     with pytest.raises(ConfigurationError, match=r"'EarlyStopping', 'History'.*now.*'History'"):
-        tiny_model().fit(tiny_data(), verbose=0, callbacks=resume_callbacks(fn_args(tmp_path)))
+        tiny_model().fit(ones(8), verbose=0, callbacks=resume_callbacks(fn_args(tmp_path)))
 
 
-@pytest.mark.parametrize("keras_name", ["keras", "tf_keras"])
-def test_an_export_alone_finds_the_trained_weights(tmp_path: Path, keras_name: str) -> None:
-    keras = importlib.import_module(keras_name)
+def test_an_export_alone_finds_the_trained_weights(tmp_path: Path, keras: Any) -> None:
 
     def model(units: int = 1) -> Any:
         inputs = keras.Input([1], name="x")
@@ -302,8 +272,6 @@ def test_an_export_alone_finds_the_trained_weights(tmp_path: Path, keras_name: s
     trained.fit(data, callbacks=resume_callbacks(args), verbose=0)
     untrained = model()
     assert restore_weights(untrained, args)
-    assert [each.tolist() for each in untrained.get_weights()] == [
-        each.tolist() for each in trained.get_weights()
-    ]
+    assert values(untrained) == values(trained)
     with pytest.raises(TrainingError, match="does not fit the model"):
         restore_weights(model(units=2), args)

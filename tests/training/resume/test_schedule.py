@@ -21,7 +21,8 @@ def due_steps(
 ) -> list[int]:
     """Returns the steps after which a run saves whose steps and checkpoints take so long."""
     now_s, last_s, due = 0.0, 0.0, []
-    schedule = Schedule(frequency, first_step, lambda: now_s, of_chief)
+    schedule = Schedule(frequency, of_chief, lambda: now_s)
+    schedule.saved(first_step)
     for step in range(1, steps + 1):
         now_s += step_s
         if schedule.is_due(step, last_s):

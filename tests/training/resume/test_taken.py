@@ -11,14 +11,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from generic_trainer.training.resume._state import move_to
-from generic_trainer.training.resume._taken import (
-    TakenVariables,
-    names_in,
-    read_iterator,
-    read_variables,
-    take_iterator,
-)
+from generic_trainer.training.resume._reader import move_to, take_position
+from generic_trainer.training.resume._taken import TakenVariables, names_in, read_variables
 
 
 def dense(variable: tf.Variable) -> None:
@@ -73,22 +67,19 @@ def test_tables_and_variables_of_several_replicas_are_taken(tmp_path: Path) -> N
     assert names_in(str(tmp_path / "model")) == first.keys()
     read_variables(str(tmp_path / "model"), other)
     assert other["weights/mirrored"].numpy().tolist() == [1.0, 2.0]
-    assert other["tables/words"].lookup(tf.constant(["a", "b", "stale"])).numpy().tolist() == [
-        1,
-        2,
-        -1,
-    ]
+    found = other["tables/words"].lookup(tf.constant(["a", "b", "stale"]))
+    assert found.numpy().tolist() == [1, 2, -1]
 
 
 def test_iterators_may_go_on_before_they_are_written(tmp_path: Path) -> None:
     dataset = tf.data.Dataset.range(20).shuffle(5, seed=1).batch(2)
     iterator = iter(dataset)
     next(iterator)
-    write = take_iterator(iterator, "reader")
+    write = take_position(iterator, 1, 1, is_last=True)
     rest = [batch.numpy().tolist() for batch in iterator]
     write(str(tmp_path))
     other = iter(dataset)
-    read_iterator(str(tmp_path / "reader"), other)
+    move_to(other, str(tmp_path), 1)
     assert [batch.numpy().tolist() for batch in other] == rest
 
 
@@ -121,6 +112,6 @@ def test_passes_after_the_restored_one_are_shuffled_as_without_it(
         next(iterator)
     next(replayed)
     time.sleep(0.05)  # for what is prefetched
-    take_iterator(iterator, "reader")(str(tmp_path))
+    take_position(iterator, batches, batches, is_last=True)(str(tmp_path))
     move_to(replayed, str(tmp_path), batches - 1)
     assert after(resumed, replayed) == after(undisturbed, iterator)

@@ -1,0 +1,133 @@
+"""The position of a `fit` in its data: the state of an iterator, else a number of batches."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from typing import Any
+
+import tensorflow as tf
+
+from generic_trainer._core import internals
+from generic_trainer._core.files import gfile
+from generic_trainer.errors import TrainingError
+from generic_trainer.training.resume._taken import Writer, in_turn, write_tensors
+
+_READER, _ITERATOR = "reader", "iterator"
+# The key in the state of an iterator that has the number of seeds drawn by `shuffle` or `random`.
+_DRAWS = b"epoch_num_random_samples"
+
+_logger = logging.getLogger(__name__)
+
+
+def take_position(iterator: Any, batches: int, consumed: int, *, is_last: bool) -> Writer:
+    """Takes the state of an iterator, if it has one that can be saved and is of use.
+
+    That state holds the seeds of its shuffles and the elements that are read and not yet used. The
+    iterators of a distribution strategy, those over Python generators and those with stateful
+    functions have none: their batches are counted. So are those of data that are iterated anew in
+    the next epoch, whose shuffles then draw new seeds: how often they have drawn is not part of
+    the state, unless they have more to read.
+
+    Args:
+        iterator: gives a `fit` its batches.
+        batches: number of batches that it has given in this epoch.
+        consumed: the same of all epochs; more if it serves several.
+        is_last: whether no epoch follows.
+    """
+    is_last_pass = is_last or consumed > batches
+    if not (isinstance(iterator, tf.data.Iterator) and (is_last_pass or _is_endless(iterator))):
+        return in_turn()
+    options = internals.TF_ITERATOR_DATASET.of(iterator).options()
+    fails = tf.data.experimental.ExternalStatePolicy.FAIL
+    policy = options.experimental_external_state_policy or fails
+    try:
+        state = tf.raw_ops.SerializeIterator(
+            resource_handle=internals.TF_ITERATOR_RESOURCE.of(iterator),
+            external_state_policy=policy.value,
+        )
+    except (ValueError, OSError, tf.errors.OpError) as error:  # mostly: it has none
+        _logger.info("The position in the data is kept as a number of batches: %s", error)
+        return in_turn()
+    return functools.partial(write_tensors, _READER, [_ITERATOR], [state])
+
+
+def move_to(iterator: Any, directory: str, batches: int) -> None:
+    """Moves an iterator to the position at which a checkpoint was taken.
+
+    Args:
+        iterator: over the same dataset.
+        directory: that the writer of `take_position` wrote into.
+        batches: that it has to be moved by, if the checkpoint has no state of it.
+
+    Raises:
+        TrainingError, tf.errors.OpError: the dataset is another one.
+    """
+    path = os.path.join(directory, _READER)
+    if gfile().exists(path + ".index"):
+        with tf.device("CPU:0"):
+            (state,) = tf.raw_ops.RestoreV2(
+                prefix=path, tensor_names=[_ITERATOR], shape_and_slices=[""], dtypes=[tf.variant]
+            )
+        # Setting the state draws another seed, then restores the number of draws. Batching,
+        # prefetching and zipping drop a shuffle that they have read to its end, and with it that
+        # number: the passes that follow would get other seeds.
+        draws = tf.io.serialize_tensor(state).numpy().count(_DRAWS)
+        if draws == sum(kind.startswith(("RandomDataset", "Shuffle")) for kind in _ops(iterator)):
+            resource = internals.TF_ITERATOR_RESOURCE.of(iterator)
+            tf.raw_ops.DeserializeIterator(resource_handle=resource, serialized=state)
+            return
+    _logger.info("Reading the %d batches before that position again", batches)
+    skip(iterator, batches)
+
+
+def shuffles_within_a_pass(iterator: Any, is_over: bool) -> bool:
+    """Returns whether a replayed pass has drawn several seeds, which passes after it continue.
+
+    A shuffle draws one with the first element, and another whenever its data are repeated, as
+    after `repeat(2)`.
+
+    Args:
+        iterator: of the pass.
+        is_over: whether the fit had ended: then another fit may begin a pass after an endless one.
+    """
+    if not isinstance(iterator, tf.data.Iterator):
+        return False
+    if _is_endless(iterator) and not is_over:  # the only pass
+        return False
+    kinds = " ".join(_ops(iterator))
+    return "Shuffle" in kinds and "Repeat" in kinds
+
+
+def skip(iterator: Any, batches: int) -> None:
+    """Takes batches from an iterator.
+
+    Raises:
+        TrainingError: it has fewer.
+    """
+    for _ in range(batches):
+        try:
+            next(iterator)
+        except (StopIteration, tf.errors.OutOfRangeError) as error:  # which would end the epoch
+            raise data_differ() from error
+
+
+def data_differ() -> TrainingError:
+    """Returns the error of a checkpoint whose data were longer, or shorter."""
+    return TrainingError(
+        "The data, or the epochs and steps of fit, are not those of the checkpoint in use: they "
+        "end at another batch. Restore them, or delete the checkpoints to start afresh."
+    )
+
+
+def _is_endless(iterator: tf.data.Iterator) -> bool:
+    cardinality = internals.TF_ITERATOR_DATASET.of(iterator).cardinality()
+    return bool(cardinality == tf.data.INFINITE_CARDINALITY)
+
+
+def _ops(iterator: tf.data.Iterator) -> list[str]:
+    """Returns the kinds of an iterator's datasets, without those within functions."""
+    variant = tf.data.experimental.to_variant(internals.TF_ITERATOR_DATASET.of(iterator))
+    graph = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=1)
+    return [node.op for node in tf.compat.v1.GraphDef.FromString(graph.numpy()).node]
