@@ -1,4 +1,4 @@
-"""Hooks around `fit` of Keras 2 and Keras 3: an ordered list, undone at the end."""
+"""Hooks around `fit` of Keras 2 and Keras 3, undone at the end."""
 
 from __future__ import annotations
 
@@ -20,33 +20,28 @@ FitHook: TypeAlias = Callable[[ModuleType, dict[str, Any]], contextlib.AbstractC
 
 
 @contextlib.contextmanager
-def hooked_fits(*hooks: FitHook) -> Iterator[None]:
-    """Runs each call of `fit` within the context in all hooks, the first of which is outermost."""
+def hooked_fits(hook: FitHook) -> Iterator[None]:
+    """Runs each call of `fit` within the context in the context of a hook."""
     with contextlib.ExitStack() as stack:
         for name in ("keras", "tf_keras"):  # imported by the user's module, or as `tf.keras`
             model = getattr(sys.modules.get(name), "Model", None)
             if model is not None:
-                around = functools.partial(_fit, sys.modules[name], hooks)
+                around = functools.partial(_fit, sys.modules[name], hook)
                 stack.enter_context(internals.replaced_method(model, "fit", around))
         yield
 
 
 def _fit(
-    keras: ModuleType,
-    hooks: tuple[FitHook, ...],
-    original: Callable[..., Any],
-    *args: Any,
-    **kwargs: Any,
+    keras: ModuleType, hook: FitHook, original: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
     try:
         bound = inspect.signature(original).bind(*args, **kwargs)
     except TypeError:  # raise Keras's own error for wrong arguments
         return original(*args, **kwargs)
     with contextlib.ExitStack() as stack:
-        for hook in hooks:
-            callback = stack.enter_context(hook(keras, bound.arguments))
-            if callback is not None:
-                stack.enter_context(one_more_callback(keras, bound.arguments, callback))
+        callback = stack.enter_context(hook(keras, bound.arguments))
+        if callback is not None:
+            stack.enter_context(one_more_callback(keras, bound.arguments, callback))
         return original(*bound.args, **bound.kwargs)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import keras
 import pytest
 import tensorflow as tf
-import tf_keras
 
 from generic_trainer._core.progress import Progress, ProgressReader
 from generic_trainer.errors import ConfigurationError
@@ -17,33 +16,41 @@ from generic_trainer.training import watched
 from generic_trainer.training._watch import bound_of
 
 
+def linear(keras: Any, **options: Any) -> Any:
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse", **options)
+    return model
+
+
+def batches() -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensors((tf.ones([2, 2]), tf.ones([2, 1])))
+
+
 def progress_of(folder: Path) -> Progress:
     return ProgressReader(str(folder)).look()
 
 
-@pytest.mark.parametrize("package", [keras, tf_keras], ids=["keras", "tf_keras"])
 @pytest.mark.parametrize("callbacks", ["list", "CallbackList"])
-def test_fit_is_seen(tmp_path: Path, package: Any, callbacks: str) -> None:
+def test_fit_is_seen(tmp_path: Path, keras: Any, callbacks: str) -> None:
     seen: list[float] = []
 
-    class Own(package.callbacks.Callback):  # type: ignore[name-defined,misc]
+    class Own(keras.callbacks.Callback):  # type: ignore[name-defined,misc]
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             seen.append(logs["loss"])
             time.sleep(0.12)
 
-    model = package.Sequential([package.layers.Dense(1)])
-    model.compile("sgd", "mse", metrics=["mae"], run_eagerly=True)  # no minute to trace
+    model = linear(keras, metrics=["mae"], run_eagerly=True)  # no minute to trace
     given: Any = [Own()]
     if callbacks == "CallbackList":
-        given = package.callbacks.CallbackList(
+        given = keras.callbacks.CallbackList(
             given, add_history=True, model=model, verbose=0, epochs=3, steps=8
         )
     data = tf.data.Dataset.from_tensor_slices((tf.ones([16, 2]), tf.ones([16, 1])))
-    fit = package.Model.fit
+    fit = keras.Model.fit
     with watched(str(tmp_path)):
         model.fit(data.batch(2, drop_remainder=True), epochs=3, callbacks=given, verbose=0)
 
-    assert package.Model.fit is fit
+    assert keras.Model.fit is fit
     if callbacks == "CallbackList":
         assert "Progress" not in {type(each).__name__ for each in given.callbacks}
     progress = progress_of(tmp_path)
@@ -54,26 +61,20 @@ def test_fit_is_seen(tmp_path: Path, package: Any, callbacks: str) -> None:
         assert [losses[step] for step in (8, 16, 24)] == pytest.approx(seen)
 
 
-@pytest.mark.parametrize("package", [keras, tf_keras], ids=["keras", "tf_keras"])
-def test_list_of_callbacks_that_knows_no_parameters_is_fit_with(
-    tmp_path: Path, package: Any
-) -> None:
-    model = package.Sequential([package.layers.Dense(1)])
-    model.compile("sgd", "mse", run_eagerly=True)
-    given = package.callbacks.CallbackList([], add_history=True, model=model)
+def test_list_of_callbacks_that_knows_no_parameters_is_fit_with(tmp_path: Path, keras: Any) -> None:
+    model = linear(keras, run_eagerly=True)
+    given = keras.callbacks.CallbackList([], add_history=True, model=model)
     with watched(str(tmp_path)):
         model.fit(tf.ones([2, 2]), tf.ones([2, 1]), callbacks=given, verbose=0)
     assert len(model.history.history["loss"]) == 1
 
 
-@pytest.mark.parametrize("package", [keras, tf_keras], ids=["keras", "tf_keras"])
 @pytest.mark.parametrize("endless", ["x", "validation_data"])
 def test_a_fit_without_an_end_is_refused_before_its_first_step(
-    tmp_path: Path, package: Any, endless: str
+    tmp_path: Path, keras: Any, endless: str
 ) -> None:
-    model = package.Sequential([package.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    data = tf.data.Dataset.from_tensors((tf.ones([2, 2]), tf.ones([2, 1])))
+    model = linear(keras)
+    data = batches()
     arguments = {"x": data, "validation_data": data, endless: data.repeat()}
     steps = {"x": "steps_per_epoch", "validation_data": "validation_steps"}[endless]
     with watched(str(tmp_path)):
@@ -87,21 +88,17 @@ def test_a_callback_may_end_a_fit_on_endless_data(tmp_path: Path) -> None:
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             self.model.stop_training = True
 
-    model = keras.Sequential([keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    data = tf.data.Dataset.from_tensors((tf.ones([2, 2]), tf.ones([2, 1]))).repeat()
+    model = linear(keras)
     with watched(str(tmp_path)):
-        model.fit(data, callbacks=[Stops()], verbose=0)
+        model.fit(batches().repeat(), callbacks=[Stops()], verbose=0)
 
 
 def test_a_long_validation_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("generic_trainer.training._watch._EVERY_S", 0.05)
-    model = keras.Sequential([keras.layers.Dense(1)])
-    model.compile("sgd", "mse", run_eagerly=True)
-    data = tf.data.Dataset.from_tensors((tf.ones([2, 2]), tf.ones([2, 1])))
-    slow = data.repeat(20).map(lambda x, y: (tf.py_function(wait, [x], tf.float32), y))
+    model = linear(keras, run_eagerly=True)
+    slow = batches().repeat(20).map(lambda x, y: (tf.py_function(wait, [x], tf.float32), y))
     with watched(str(tmp_path)):
-        model.fit(data, validation_data=slow, verbose=0)
+        model.fit(batches(), validation_data=slow, verbose=0)
     text = (tmp_path / "progress-chief.jsonl").read_text()
     assert '"phase": "validating"' in text
     assert progress_of(tmp_path).phase == "training"
@@ -130,8 +127,7 @@ def test_a_loop_of_ones_own_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_disk_that_is_full_costs_nothing(tmp_path: Path) -> None:
     (tmp_path / "progress-chief.jsonl").mkdir()
-    model = keras.Sequential([keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
+    model = linear(keras)
     with watched(str(tmp_path)):
         model.fit(tf.ones([2, 2]), tf.ones([2]), verbose=0)
 

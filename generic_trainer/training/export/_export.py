@@ -98,9 +98,9 @@ def export_model(
         wanted = inputs
         if inputs is None and preprocess is None:  # a user's own function may look at any feature
             wanted = declared_inputs(model)
-        matched = match_inputs(wanted, features, label_keys)
+        needed, matched = match_inputs(wanted, features, label_keys)
         predict = make_predict(model, features, matched, preprocess, postprocess, output_name)
-        signatures = {_DEFAULT: signature(predict, matched.raw_spec)}
+        signatures = {_DEFAULT: signature(predict, needed)}
         if transform_graph is not None:
             transform, spec = make_transform(features), features.raw_spec
             signatures["transform_features"] = signature(transform, spec)

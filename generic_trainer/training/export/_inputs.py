@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -27,23 +27,6 @@ class _Declared:
     name: str | None
     dtype: tf.DType | None = None
     sparse: bool | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class ModelInputs:
-    """The arguments of a model, as a structure of features.
-
-    Attributes:
-        raw_spec: the raw features that are needed, name → `tf.io` parsing configuration.
-        structure: the arguments of the model, with feature names in place of tensors.
-    """
-
-    raw_spec: dict[str, Any]
-    structure: Any
-
-    def arguments(self, features: Mapping[str, Any]) -> Any:
-        """Returns the structure with the features themselves."""
-        return _replace(self.structure, lambda name: features[name])
 
 
 def inference_arguments(model: Any) -> dict[str, bool]:
@@ -76,7 +59,9 @@ def declared_inputs(model: Any) -> Any:
     return _declared(signature[0]) if signature else None
 
 
-def match_inputs(wanted: Any, features: Features, label_keys: Sequence[str] = ()) -> ModelInputs:
+def match_inputs(
+    wanted: Any, features: Features, label_keys: Sequence[str] = ()
+) -> tuple[dict[str, Any], Any]:
     """Finds the features that the model is called with, and the raw ones that they come from.
 
     Args:
@@ -84,6 +69,10 @@ def match_inputs(wanted: Any, features: Features, label_keys: Sequence[str] = ()
             with; None for a dict of all features that can be computed without the labels.
         features: the available features.
         label_keys: raw features that a prediction must not need.
+
+    Returns:
+        The raw features that are needed, name → `tf.io` parsing configuration, and the arguments of
+        the model, with feature names in place of tensors.
 
     Raises:
         ConfigurationError: inputs and features do not fit together; lists all problems.
@@ -98,19 +87,18 @@ def match_inputs(wanted: Any, features: Features, label_keys: Sequence[str] = ()
     unlabelled = {key: spec for key, spec in features.raw_spec.items() if key not in label_keys}
     specs: dict[str, tf.TypeSpec] = probe(unlabelled, lambda raw: type_specs(features(raw)))
     wanted = {name: name for name in specs} if wanted is None else wanted
-    declared = _replace(
-        wanted, lambda leaf: leaf if isinstance(leaf, _Declared) else _Declared(leaf)
+    declared = tf.nest.map_structure(
+        lambda leaf: leaf if isinstance(leaf, _Declared) else _Declared(leaf), wanted
     )
-    problems = [text for one in _leaves(declared) for text in _problems(one, specs)]
+    problems = [text for one in tf.nest.flatten(declared) for text in _problems(one, specs)]
     subject = (
         f"the model's inputs must be features of {features.origin}, which without the labels has "
         f"{sorted(specs)}"
     )
     raise_problems(ConfigurationError, subject, problems)
-    structure = _replace(declared, lambda one: one.name)
-    raw_names = features.raw_names(_leaves(structure))
-    needed = {key: spec for key, spec in unlabelled.items() if key in raw_names}
-    return ModelInputs(needed, structure)
+    structure = tf.nest.map_structure(lambda one: one.name, declared)
+    raw_names = features.raw_names(tf.nest.flatten(structure))
+    return {key: spec for key, spec in unlabelled.items() if key in raw_names}, structure
 
 
 def _call_of(model: Any) -> Any:
@@ -170,18 +158,3 @@ def _problems(wanted: _Declared, specs: Mapping[str, Any]) -> Iterator[str]:
             f"input {wanted.name!r} is {wanted.dtype.name} and the feature is {spec.dtype.name}; "
             "convert it with preprocess="
         )
-
-
-def _replace(structure: Any, function: Callable[[Any], Any]) -> Any:
-    """Returns the structure with `function` applied to its leaves."""
-    if isinstance(structure, Mapping):
-        return {key: _replace(value, function) for key, value in structure.items()}
-    if isinstance(structure, (list, tuple)):
-        return [_replace(value, function) for value in structure]
-    return function(structure)
-
-
-def _leaves(structure: Any) -> list[Any]:
-    leaves: list[Any] = []
-    _replace(structure, leaves.append)
-    return leaves

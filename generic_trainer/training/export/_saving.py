@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -53,11 +54,17 @@ def tracked_parts(root: Any) -> list[Any]:
     the cluster of the training.
     """
     parts: dict[int, Any] = {}
-    for node in _below(root):
+    seen, waiting = {id(root)}, [root]
+    while waiting:
+        node = waiting.pop()
         if isinstance(node, _SAVED):
             parts[id(node)] = node
         elif is_keras_3(node) and hasattr(node, "variables"):
             parts.update((id(variable), variable) for variable in map(_unwrapped, node.variables))
+        for child in tf.train.TrackableView.children(node).values():
+            if id(child) not in seen and not serves_training(child):
+                seen.add(id(child))
+                waiting.append(child)
     return list(parts.values())
 
 
@@ -94,18 +101,6 @@ def outside_of_strategy(function: Callable[[], T]) -> T:
         return pool.submit(function).result()
 
 
-def _below(root: Any) -> Iterator[Any]:
-    seen = {id(root)}
-    waiting = [root]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        for child in tf.train.TrackableView.children(node).values():
-            if id(child) not in seen and not serves_training(child):
-                seen.add(id(child))
-                waiting.append(child)
-
-
 def _unwrapped(weight: Any) -> tf.Variable:
     """Returns TensorFlow's variable behind a weight.
 
@@ -134,7 +129,10 @@ def _clear_devices(directory: str) -> None:
     path = os.path.join(directory, tf.saved_model.SAVED_MODEL_FILENAME_PB)
     with tf.io.gfile.GFile(path, "rb") as file:
         saved = saved_model_pb2.SavedModel.FromString(file.read())
-    tied = [node for node in _nodes(saved) if not _EVERYWHERE.fullmatch(node.device)]
+    graphs = [meta_graph.graph_def for meta_graph in saved.meta_graphs]
+    functions = [function.node_def for graph in graphs for function in graph.library.function]
+    nodes = itertools.chain(*(graph.node for graph in graphs), *functions)
+    tied = [node for node in nodes if not _EVERYWHERE.fullmatch(node.device)]
     if not tied:
         return
     for node in tied:
@@ -142,10 +140,3 @@ def _clear_devices(directory: str) -> None:
     with tf.io.gfile.GFile(path, "wb") as file:
         file.write(saved.SerializeToString(deterministic=True))
     write_whole(f"{directory}/fingerprint.pb", internals.TF_CREATE_FINGERPRINT.get()(directory))
-
-
-def _nodes(saved: Any) -> Iterator[Any]:
-    for meta_graph in saved.meta_graphs:
-        yield from meta_graph.graph_def.node
-        for function in meta_graph.graph_def.library.function:
-            yield from function.node_def

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError, ExportError, raise_problems
 from generic_trainer.training.export._features import EXAMPLES, Features, type_specs
-from generic_trainer.training.export._inputs import ModelInputs, inference_arguments
+from generic_trainer.training.export._inputs import inference_arguments
 
 # From raw features to named outputs.
 Compute = Callable[[Mapping[str, Any]], dict[str, tf.Tensor]]
@@ -33,7 +33,7 @@ def signature(compute: Compute, spec: Mapping[str, Any]) -> Signature:
 def make_predict(
     model: Any,
     features: Features,
-    inputs: ModelInputs,
+    inputs: Any,
     preprocess: Callable[[dict[str, Any]], Any] | None,
     postprocess: Callable[[Any], Any] | None,
     output_name: str,
@@ -41,9 +41,9 @@ def make_predict(
     """Returns the function that predicts; see `export_model`.
 
     It raises `ExportError` if the model cannot be called with the features, or does not return
-    tensors.
+    tensors. `inputs` is the structure of `match_inputs`.
     """
-    prepare = preprocess or inputs.arguments
+    prepare = preprocess or (lambda values: tf.nest.map_structure(values.__getitem__, inputs))
     arguments = inference_arguments(model)
 
     # The user's code is traced as a tf.function of its own, so that its Python `if` and `for` over
@@ -59,7 +59,7 @@ def make_predict(
             outputs = user_code(values)
         except Exception as error:
             raise ExportError(
-                f"the model cannot be called with {inputs.structure} out of the features "
+                f"the model cannot be called with {inputs} out of the features "
                 f"{type_specs(values)}: {error}"
             ) from error
         return named_outputs(outputs, output_name, getattr(model, "output_names", None))

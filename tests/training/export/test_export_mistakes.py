@@ -52,28 +52,19 @@ def test_label_as_input(tmp_path: Path) -> None:
     assert "no feature 'tips'" in text
 
 
-def test_transformed_label_as_label_key(tmp_path: Path, transform_graph: str) -> None:
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        ("tips_xf", "got 'tips_xf' (did you mean 'tips'?)"),
+        ("id", "from the raw features ['id'] alone"),
+    ],
+)
+def test_label_that_cannot_be_transformed(
+    tmp_path: Path, transform_graph: str, label: str, expected: str
+) -> None:
+    options: dict[str, Any] = {"transform_graph": transform_graph, "label_keys": (label,)}
     model = functional(miles_xf="float32")
-    text = message(
-        ConfigurationError,
-        model,
-        tmp_path,
-        transform_graph=transform_graph,
-        label_keys=("tips_xf",),
-    )
-    assert "got 'tips_xf' (did you mean 'tips'?)" in text
-
-
-def test_label_that_transforms_to_nothing(tmp_path: Path, transform_graph: str) -> None:
-    model = functional(miles_xf="float32")
-    text = message(
-        ConfigurationError,
-        model,
-        tmp_path,
-        transform_graph=transform_graph,
-        label_keys=("id",),
-    )
-    assert "from the raw features ['id'] alone" in text
+    assert expected in message(ConfigurationError, model, tmp_path, **options)
 
 
 @pytest.mark.parametrize(
