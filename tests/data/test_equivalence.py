@@ -18,7 +18,8 @@ from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
 
 from generic_trainer.data import make_dataset_factory
 from generic_trainer.data._cache_folder import DIRECTORY_VARIABLE, OFF
-from tests.data.reading import assert_same_elements, example, rows, tfx_dataset, write_files
+from tests.data.reading import assert_same_elements, rows, tfx_dataset, write_files
+from tests.examples import example
 
 # Path, and where columns are cached: the second one in memory maps what the first has parsed.
 READS = [("memory", "{}/cache"), ("memory", "{}/cache"), ("disk", OFF), ("stream", OFF)]
@@ -65,16 +66,15 @@ def _dense(draw: Any, name: str, kind: str) -> Drawn:
     return Drawn(name, _declared(name, kind), represented, st.one_of(st.just({}), values))
 
 
-def _varlen(draw: Any, name: str, kind: str) -> Drawn:
+def _varlen(draw: Any, name: str, kind: str, represented: str = "") -> Drawn:
     values = st.lists(VALUES[kind], max_size=4).map(lambda drawn: {name: drawn})
-    return Drawn(name, _declared(name, kind), "", st.one_of(st.just({}), values))
+    return Drawn(name, _declared(name, kind), represented, st.one_of(st.just({}), values))
 
 
 def _ragged(draw: Any, name: str, kind: str) -> Drawn:
     splits = draw(st.sampled_from(["", "row_partition_dtype: INT32", "row_partition_dtype: INT64"]))
     represented = f'ragged_tensor {{ feature_path {{ step: "{name}" }} {splits} }}'
-    values = st.lists(VALUES[kind], max_size=4).map(lambda drawn: {name: drawn})
-    return Drawn(name, _declared(name, kind), represented, st.one_of(st.just({}), values))
+    return _varlen(draw, name, kind, represented)
 
 
 def _nested(draw: Any, name: str, kind: str) -> Drawn:
@@ -113,22 +113,14 @@ def _sparse(draw: Any, name: str, kind: str) -> Drawn:
 
 
 def _place(entry: tuple[Any, ...]) -> tuple[Any, ...]:
-    *place, _ = entry
-    return tuple(place)
+    return entry[:-1]
 
 
 @st.composite
 def cases(draw: Any) -> Case:
-    kinds = draw(
-        st.lists(
-            st.tuples(
-                st.sampled_from([_dense, _dense, _varlen, _ragged, _nested, _sparse]),
-                st.sampled_from(["INT", "FLOAT", "BYTES"]),
-            ),
-            min_size=1,
-            max_size=5,
-        )
-    )
+    makers = st.sampled_from([_dense, _dense, _varlen, _ragged, _nested, _sparse])
+    kind = st.tuples(makers, st.sampled_from(["INT", "FLOAT", "BYTES"]))
+    kinds = draw(st.lists(kind, min_size=1, max_size=5))
     features = [make(draw, f"f{number}", kind) for number, (make, kind) in enumerate(kinds)]
     unknown = st.one_of(st.just({}), VALUES["BYTES"].map(lambda value: {"not in schema": value}))
     record = st.tuples(unknown, *(feature.filled for feature in features)).map(
