@@ -13,7 +13,7 @@ from tensorflow_model_analysis.proto import config_pb2
 
 from generic_trainer.validation import ServingContract
 from tests.validation import models
-from tests.validation.models import FEATURES, SERIALIZED, save
+from tests.validation.models import SERIALIZED, save
 from tests.validation.recipes import Make, Recipe, model, parsing, scored
 
 THRESHOLD = "threshold { value_threshold { upper_bound { value: 1e9 } } }"
@@ -99,13 +99,8 @@ def _labels(good: Path, folder: Path) -> None:
 
 def _two_outputs(good: Path, folder: Path) -> None:
     module = models.linear(folder)
-
-    @tf.function(input_signature=[SERIALIZED])
-    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
-        score = module.score(tf.io.parse_example(examples, FEATURES))
-        return {"score": score, "rank": -score}
-
-    save(module, folder, {"serving_default": serve})
+    module.serve = module.serving(lambda score: {"score": score, "rank": -score})
+    save(module, folder)
 
 
 def _taking(name: str, dtype: Any) -> Make:

@@ -18,8 +18,8 @@ from generic_trainer.validation import (
     write_manifest,
 )
 from tests.validation import models
-from tests.validation.models import ROWS, SERIALIZED, broken_copy, edit_proto, save, serving
-from tests.validation.recipes import EVALUATED, broken, damaging, edits, model, recipe
+from tests.validation.models import ROWS, SERIALIZED, save, serving
+from tests.validation.recipes import EVALUATED, broken, damages, damaging, edits, model, recipe
 
 SHARD = "variables/variables.data-00000-of-00001"
 EMPTY_REPORT = ValidationReport("", ())
@@ -96,17 +96,16 @@ def model_one_folder_too_deep(good: Path, folder: Path) -> None:
     shutil.copytree(good, folder / "1")
 
 
-@recipe("fingerprint", "saved_model_checksum")
-def edited_pb(good: Path, folder: Path) -> None:
-    def edit(proto: Any) -> None:
-        proto.meta_graphs[0].graph_def.node[0].name += "_edited"
+@damages("fingerprint", "saved_model_checksum")
+def edited_pb(folder: Path) -> None:
+    proto = models.read_proto(folder)
+    proto.meta_graphs[0].graph_def.node[0].name += "_edited"
+    (folder / "saved_model.pb").write_bytes(proto.SerializeToString())
 
-    broken_copy(good, folder, lambda f: edit_proto(f, edit, keep_fingerprint=True))
 
-
-@recipe("fingerprint", "checkpoint_hash")
-def variables_of_another_model(good: Path, folder: Path) -> None:
-    broken_copy(good, folder, lose("variables"))
+@damages("fingerprint", "checkpoint_hash")
+def variables_of_another_model(folder: Path) -> None:
+    shutil.rmtree(folder / "variables")
     other = serving(lambda x: {"y": x @ w}, ROWS, w=(w := tf.Variable(tf.ones([2, 1]))))
     shutil.copytree(save(other, folder.parent / "other") / "variables", folder / "variables")
 
@@ -129,9 +128,8 @@ def infinite_weights(good: Path, folder: Path) -> None:
 
 @recipe("assets", "is empty", status="warn")
 def empty_asset(good: Path, folder: Path) -> None:
-    (folder.parent / "notes.txt").touch()
-    asset = tf.saved_model.Asset(str(folder.parent / "notes.txt"))
-    save(serving(lambda x: {"y": x * 2.0}, ROWS, notes=asset), folder)
+    notes = models.asset(folder.parent / "notes.txt", "")
+    save(serving(lambda x: {"y": x * 2.0}, ROWS, notes=notes), folder)
 
 
 # Tags and signatures.
@@ -253,9 +251,8 @@ for name, told, request in (
     broken(name, "warmup", told, damaging(lambda f, r=request: models.write_warmup(f, **r)))
 
 
-@recipe("warmup", "cannot be read")
-def warm_up_file_truncated(good: Path, folder: Path) -> None:
-    shutil.copytree(good, folder)
+@damages("warmup", "cannot be read")
+def warm_up_file_truncated(folder: Path) -> None:
     models.write_warmup(folder)
     cut("assets.extra/*", 0.7)(folder)
 
@@ -269,23 +266,21 @@ def warm_up_with_another_dtype(good: Path, folder: Path) -> None:
 # After publishing.
 
 
-@recipe("manifest_matches", "vocabulary.txt")
-def truncated_vocabulary(good: Path, folder: Path) -> None:
-    shutil.copytree(good, folder)
+@damages("manifest_matches", "vocabulary.txt")
+def truncated_vocabulary(folder: Path) -> None:
     write_manifest(str(folder), EMPTY_REPORT)
     cut("assets/*", 0.6)(folder)
 
 
-@recipe("manifest_matches", "missing since")
-def file_lost_since_publishing(good: Path, folder: Path) -> None:
-    broken_copy(good, folder, put("assets.extra/labels.txt", b"yes\nno\n"))
+@damages("manifest_matches", "missing since")
+def file_lost_since_publishing(folder: Path) -> None:
+    put("assets.extra/labels.txt", b"yes\nno\n")(folder)
     write_manifest(str(folder), EMPTY_REPORT)
     lose("assets.extra")(folder)
 
 
-@recipe("golden", "manifest.json")
-def another_function_under_the_same_manifest(good: Path, folder: Path) -> None:
+@damages("golden", "manifest.json")
+def another_function_under_the_same_manifest(folder: Path) -> None:
     record = base64.b64encode(models.examples(1)[0]).decode()
     golden = {"serving_default": {"examples": [record], "outputs": {"score": [[123.0]]}}}
-    shutil.copytree(good, folder)
     write_manifest(str(folder), ValidationReport(str(folder), (), {"golden": golden}))

@@ -10,7 +10,7 @@ from tensorflow.python.framework import op_def_registry
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from generic_trainer.validation import ServingContract
-from tests.validation.models import ROWS, SERIALIZED, save, serving
+from tests.validation.models import ROWS, SERIALIZED, after, save, serving
 from tests.validation.recipes import (
     EVALUATED,
     EVALUATED_EXAMPLES,
@@ -66,8 +66,7 @@ def reads_files_named_by_the_client(x: tf.Tensor) -> Outputs:
 @serves("file_ops", "WriteFile", SERIALIZED)
 def writes_files_in_a_branch(x: tf.Tensor) -> Outputs:
     def leak() -> tf.Tensor:
-        with tf.control_dependencies([tf.io.write_file("leak", x[0])]):
-            return tf.identity(x)
+        return after(tf.io.write_file("leak", x[0]), x)
 
     return {"y": tf.cond(tf.size(x) > 10**6, leak, lambda: x)}
 
@@ -252,5 +251,4 @@ def table_that_grows(good: Path, folder: Path) -> None:
 
 @serves("state_growth", "Stage keeps values", status="warn")
 def stage_that_is_never_emptied(x: tf.Tensor) -> Outputs:
-    with tf.control_dependencies([tf.raw_ops.Stage(values=[x], shared_name="seen")]):
-        return {"y": x * 2.0}
+    return {"y": after(tf.raw_ops.Stage(values=[x], shared_name="seen"), x) * 2.0}

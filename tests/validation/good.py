@@ -10,18 +10,57 @@ from typing import Any
 
 import tensorflow as tf
 
-from tests.validation import models
+from generic_trainer.validation import ServingContract
+from tests.validation import models, recipes
 from tests.validation.catalogue.rows import export_v1
 from tests.validation.models import FEATURES, ROWS, SERIALIZED, save, serving
+from tests.validation.recipes import EVALUATED
 
 Make = Callable[[Path], Any]
-RECIPES: dict[str, Make] = {}
+SERVED = ServingContract(signatures=(), consumers=("Pusher",))
+TEXT = tf.TensorSpec([None], tf.string, name="text")
+
+# Name → how it is made, and who reads it in its pipeline. The catalogue adds more to it.
+GOOD: dict[str, tuple[Make, ServingContract]] = {}
+
+
+def add(name: str, make: Make, contract: ServingContract = EVALUATED) -> None:
+    """Registers a good model."""
+    assert name not in GOOD, name
+    GOOD[name] = make, contract
 
 
 def recipe(make: Make) -> Make:
     """Registers a recipe under its function's name."""
-    RECIPES[make.__name__] = make
+    add(make.__name__, make)
     return make
+
+
+def computes(
+    name: str,
+    function: Callable[..., Any],
+    *specs: tf.TensorSpec,
+    contract: ServingContract = EVALUATED,
+    **tracked: Callable[[], Any],
+) -> None:
+    """Registers a model that takes tensors; `tracked` make its variables, tables and the like."""
+
+    def outputs(*args: tf.Tensor, **has: Any) -> dict[str, Any]:
+        made = function(*args, **has)
+        return made if isinstance(made, dict) else {"y": made}
+
+    make = recipes.model(outputs, *specs, **tracked)
+    add(name, lambda folder: make(folder, folder), contract)
+
+
+def serves(*specs: tf.TensorSpec, **options: Any) -> Callable[[Any], Any]:
+    """Registers the decorated function as such a model."""
+    return lambda function: computes(function.__name__, function, *specs, **options)
+
+
+def kernel(*shape: int, dtype: Any = tf.float32) -> Callable[[], tf.Variable]:
+    """What makes a variable with some numbers."""
+    return lambda: tf.Variable(tf.cast(tf.random.stateless_normal(shape, [1, 2]) / 4, dtype))
 
 
 @recipe
@@ -109,59 +148,41 @@ def estimator_export(folder: Path) -> None:
 @recipe
 def frozen_session_export(folder: Path) -> None:
     """A V1 graph with a table, and classify and predict signatures, written in a session."""
-    v1 = tf.compat.v1
     vocabulary = folder.parent / "v1_vocabulary.txt"
     vocabulary.write_text("\n".join(models.VOCABULARY) + "\n")
-    with tf.Graph().as_default(), v1.Session() as session:
+
+    def build(v1: Any) -> dict[str, Any]:
         examples = v1.placeholder(tf.string, [None], name="input_example_tensor")
         parsed = v1.io.parse_example(examples, FEATURES)
         asset = tf.constant(str(vocabulary))
         v1.add_to_collection(v1.GraphKeys.ASSET_FILEPATHS, asset)
-        table = tf.lookup.StaticVocabularyTable(
-            tf.lookup.TextFileInitializer(
-                asset, tf.string, tf.lookup.TextFileIndex.WHOLE_LINE,
-                tf.int64, tf.lookup.TextFileIndex.LINE_NUMBER,
-            ),
-            1,
-        )  # fmt: skip
+        table = tf.lookup.StaticVocabularyTable(models.lines_of(asset), 1)
         weight = v1.get_variable("weight", [], initializer=v1.ones_initializer(), use_resource=True)
         row = tf.cast(table.lookup(parsed["payment"]), tf.float32)
         score = tf.sigmoid(weight * parsed["miles"] + row)
         scores = tf.stack([1.0 - score, score], axis=1)
-        session.run([v1.global_variables_initializer(), v1.tables_initializer()])
         classes = tf.tile(tf.constant([["0", "1"]]), [tf.shape(score)[0], 1])
-        signatures = {
-            "serving_default": v1.saved_model.classification_signature_def(
-                examples, classes, scores
-            ),
-            "predict": v1.saved_model.predict_signature_def(
-                {"examples": examples}, {"probabilities": scores}
-            ),
+        saved, probabilities = v1.saved_model, {"probabilities": scores}
+        return {
+            "serving_default": saved.classification_signature_def(examples, classes, scores),
+            "predict": saved.predict_signature_def({"examples": examples}, probabilities),
         }
-        builder = v1.saved_model.Builder(str(folder))
-        builder.add_meta_graph_and_variables(
-            session, ["serve"], signatures,
-            assets_collection=v1.get_collection(v1.GraphKeys.ASSET_FILEPATHS),
-            main_op=v1.tables_initializer(),
-        )  # fmt: skip
-        builder.save()
+
+    export_v1(folder, build, assets=True)
 
 
 @recipe
 def several_heads_and_strings(folder: Path) -> None:
     module = models.linear(folder)
-
-    @tf.function(input_signature=[SERIALIZED])
-    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
-        score = module.score(tf.io.parse_example(examples, FEATURES))
-        return {
+    module.serve = module.serving(
+        lambda score: {
             "score": score,
             "class": tf.where(score[:, 0] > 1.0, "high", "low"),
             "class_id": tf.cast(score[:, 0] > 1.0, tf.int64),
             "embedding": tf.concat([score, -score, score * 2.0], axis=1),
         }
-
-    save(module, folder, {"serving_default": serve})
+    )
+    save(module, folder)
 
 
 @recipe
@@ -179,14 +200,10 @@ def raw_and_serialized_signatures(folder: Path) -> None:
     save(module, folder, {"serving_default": module.serve, "raw": raw})
 
 
-@recipe
-def text_classifier(folder: Path) -> None:
+@serves(TEXT)
+def text_classifier(text: tf.Tensor) -> dict[str, tf.Tensor]:
     """One string input that is raw text and no tf.Example."""
-
-    def serve(text: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"length": tf.cast(tf.strings.length(text), tf.float32)}
-
-    save(serving(serve, tf.TensorSpec([None], tf.string, name="text")), folder)
+    return {"length": tf.cast(tf.strings.length(text), tf.float32)}
 
 
 @recipe
@@ -211,60 +228,43 @@ def vocabulary_in_records(folder: Path) -> None:
 
 @recipe
 def reads_its_own_asset(folder: Path) -> None:
-    file = folder.parent / "banner.txt"
-    file.write_text("hello")
-    asset = tf.saved_model.Asset(str(file))
+    asset = models.asset(folder.parent / "banner.txt", "hello")
 
     def serve(text: tf.Tensor) -> dict[str, tf.Tensor]:
         return {"text": tf.strings.join([tf.io.read_file(asset.asset_path), text])}
 
-    save(serving(serve, tf.TensorSpec([None], tf.string, name="text"), asset=asset), folder)
+    save(serving(serve, TEXT, asset=asset), folder)
 
 
-@recipe
-def cached_in_memory(folder: Path) -> None:
-    def serve(text: tf.Tensor) -> dict[str, tf.Tensor]:
-        total = tf.data.Dataset.range(3).cache().reduce(tf.constant(0, tf.int64), tf.add)
-        return {"text": tf.strings.join([text, tf.strings.as_string(total)])}
-
-    save(serving(serve, tf.TensorSpec([None], tf.string, name="text")), folder)
+@serves(TEXT)
+def cached_in_memory(text: tf.Tensor) -> dict[str, tf.Tensor]:
+    total = tf.data.Dataset.range(3).cache().reduce(tf.constant(0, tf.int64), tf.add)
+    return {"text": tf.strings.join([text, tf.strings.as_string(total)])}
 
 
-@recipe
-def no_variables(folder: Path) -> None:
-    save(serving(lambda x: {"y": x * 2.0}, ROWS), folder)
+@serves()
+def no_variables(x: tf.Tensor) -> tf.Tensor:
+    return x * 2.0
 
 
-@recipe
-def images_in_half_precision(folder: Path) -> None:
-    kernel = tf.Variable(tf.random.stateless_normal([3, 3, 3, 4], [1, 2], dtype=tf.float32))
-
-    def serve(image: tf.Tensor) -> dict[str, tf.Tensor]:
-        pixels = tf.cast(image, tf.bfloat16)
-        found = tf.nn.conv2d(pixels, tf.cast(kernel, tf.bfloat16), 2, "SAME")
-        return {"logits": tf.cast(tf.reduce_mean(found, axis=[1, 2]), tf.float32)}
-
-    spec = tf.TensorSpec([None, 16, 16, 3], tf.float32, name="image")
-    save(serving(serve, spec, kernel=kernel), folder)
+@serves(tf.TensorSpec([None, 16, 16, 3], tf.float32, name="image"), filters=kernel(3, 3, 3, 4))
+def images_in_half_precision(image: tf.Tensor, filters: tf.Variable) -> dict[str, tf.Tensor]:
+    pixels = tf.cast(image, tf.bfloat16)
+    found = tf.nn.conv2d(pixels, tf.cast(filters, tf.bfloat16), 2, "SAME")
+    return {"logits": tf.cast(tf.reduce_mean(found, axis=[1, 2]), tf.float32)}
 
 
-@recipe
-def branches_and_loops(folder: Path) -> None:
-    def serve(x: tf.Tensor) -> dict[str, tf.Tensor]:
-        total = tf.map_fn(lambda row: tf.reduce_sum(row), x)
-        steps = tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * 1.5), (0, total))[1]
-        return {"y": tf.where(steps > 1.0, steps, tf.zeros_like(steps))}
-
-    save(serving(serve, ROWS), folder)
+@serves()
+def branches_and_loops(x: tf.Tensor) -> tf.Tensor:
+    total = tf.map_fn(lambda row: tf.reduce_sum(row), x)
+    steps = tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * 1.5), (0, total))[1]
+    return tf.where(steps > 1.0, steps, tf.zeros_like(steps))
 
 
-@recipe
-def sequences_padded_to_the_longest(folder: Path) -> None:
-    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
-        letters = tf.strings.unicode_split(examples, "UTF-8", errors="ignore")
-        return {"letters": letters.to_tensor(""), "count": letters.row_lengths()}
-
-    save(serving(serve, tf.TensorSpec([None], tf.string, name="text")), folder)
+@serves(TEXT)
+def sequences_padded_to_the_longest(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+    letters = tf.strings.unicode_split(examples, "UTF-8", errors="ignore")
+    return {"letters": letters.to_tensor(""), "count": letters.row_lengths()}
 
 
 def _network(name: str) -> Any:
@@ -275,3 +275,7 @@ def _network(name: str) -> Any:
     hidden = keras.layers.BatchNormalization()(keras.layers.Dense(4, "relu")(inputs))
     outputs = keras.layers.Dense(1)(keras.layers.Dropout(0.5)(hidden))
     return keras.Model(inputs, outputs)
+
+
+# Those of the default tests.
+RECIPES = dict(GOOD)

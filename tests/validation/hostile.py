@@ -14,11 +14,10 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.distribute.experimental.rpc.kernels import gen_rpc_ops
 
-from tests.validation.models import SERIALIZED, edit_proto, save, serving
+from tests.validation.models import ROWS, SERIALIZED, after, edit_proto, save, serving
 
 Make = Callable[[Path, Path, int], Any]
 Act = Callable[[tf.Tensor, str, int], Any]
-ROWS = tf.TensorSpec([None, 2], tf.float32, name="x")
 raw = tf.raw_ops
 
 
@@ -48,11 +47,7 @@ def acts(op: str) -> Callable[[Act], Act]:
 
     def register(act: Act) -> Act:
         def make(folder: Path, target: Path, port: int) -> None:
-            def serve(x: tf.Tensor) -> dict[str, tf.Tensor]:
-                with tf.control_dependencies(tf.nest.flatten(act(x, str(target), port))):
-                    return {"y": x * 2.0}
-
-            save(serving(serve, ROWS), folder)
+            save(serving(lambda x: {"y": after(act(x, str(target), port), x) * 2.0}, ROWS), folder)
 
         RECIPES[act.__name__] = Recipe(make, op)
         return act
@@ -73,36 +68,28 @@ def _debugged(x: tf.Tensor, url: str) -> tf.Tensor:
 # Writes.
 
 
+def _write(target: Any) -> tf.Operation:
+    return tf.io.write_file(str(target), "written")
+
+
 @acts("WriteFile")
 def writes_on_every_call(x: tf.Tensor, target: str, port: int) -> Any:
-    return tf.io.write_file(target, "written")
+    return _write(target)
 
 
 @acts("WriteFile")
 def writes_in_a_branch(x: tf.Tensor, target: str, port: int) -> Any:
-    def leak() -> tf.Tensor:
-        with tf.control_dependencies([tf.io.write_file(target, "written")]):
-            return tf.identity(x)
-
-    return tf.cond(tf.size(x) > 0, leak, lambda: x)
+    return tf.cond(tf.size(x) > 0, lambda: after(_write(target), x), lambda: x)
 
 
 @acts("WriteFile")
 def writes_in_a_loop(x: tf.Tensor, target: str, port: int) -> Any:
-    def body(i: tf.Tensor) -> tuple[tf.Tensor]:
-        with tf.control_dependencies([tf.io.write_file(target, "written")]):
-            return (i + 1,)
-
-    return tf.while_loop(lambda i: i < 2, body, (0,))
+    return tf.while_loop(lambda i: i < 2, lambda i: (after(_write(target), i) + 1,), (0,))
 
 
 @acts("WriteFile")
 def writes_in_a_map_of_rows(x: tf.Tensor, target: str, port: int) -> Any:
-    def one(row: tf.Tensor) -> tf.Tensor:
-        with tf.control_dependencies([tf.io.write_file(target, "written")]):
-            return tf.identity(row)
-
-    return tf.map_fn(one, x)
+    return tf.map_fn(lambda row: after(_write(target), row), x)
 
 
 class _Table(tf.lookup.StaticHashTable):
@@ -115,7 +102,7 @@ class _Table(tf.lookup.StaticHashTable):
 
     def _act(self, when: str) -> None:
         if when == self._when and not tf.executing_eagerly():
-            tf.io.write_file(str(self._target), "written")
+            _write(self._target)
 
     def _create_resource(self) -> tf.Tensor:
         self._act("create")
@@ -127,10 +114,7 @@ class _Table(tf.lookup.StaticHashTable):
 
 
 def _save_with_table(folder: Path, table: _Table) -> None:
-    def serve(x: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"y": x + table.lookup(tf.constant("a"))}
-
-    save(serving(serve, ROWS, table=table), folder)
+    save(serving(lambda x: {"y": x + table.lookup(tf.constant("a"))}, ROWS, table=table), folder)
 
 
 @recipe("WriteFile")
@@ -182,14 +166,10 @@ def writes_records(x: tf.Tensor, target: str, port: int) -> Any:
 def saves_a_dataset(x: tf.Tensor, target: str, port: int) -> Any:
     spec = tf.TensorSpec([], tf.int64)
     shard = tf.function(lambda row: tf.constant(0, tf.int64)).get_concrete_function(spec)
-    dataset = raw.SaveDatasetV2(
-        input_dataset=tf.data.experimental.to_variant(tf.data.Dataset.range(2)),
-        path=target,
-        shard_func_other_args=[],
-        shard_func=shard,
-        output_types=[tf.int64],
-        output_shapes=[[]],
-    )
+    rows = tf.data.experimental.to_variant(tf.data.Dataset.range(2))
+    kind = {"output_types": [tf.int64], "output_shapes": [[]]}
+    sharded = {"shard_func": shard, "shard_func_other_args": [], **kind}
+    dataset = raw.SaveDatasetV2(input_dataset=rows, path=target, **sharded)
     return _count(tf.data.experimental.from_variant(dataset, spec))
 
 
@@ -204,10 +184,10 @@ def writes_summaries(x: tf.Tensor, target: str, port: int) -> Any:
     made = raw.CreateSummaryFileWriter(
         writer=writer, logdir=target, max_queue=1, flush_millis=1, filename_suffix=".x"
     )
-    with tf.control_dependencies([made]):
-        written = raw.WriteScalarSummary(writer=writer, step=1, tag="t", value=1.0)
+    step = after(made, tf.constant(1, tf.int64))
+    written = raw.WriteScalarSummary(writer=writer, step=step, tag="t", value=1.0)
     with tf.control_dependencies([written]):
-        return [raw.FlushSummaryWriter(writer=writer)]
+        return raw.FlushSummaryWriter(writer=writer)
 
 
 @acts("DebugIdentityV2")
@@ -245,8 +225,7 @@ def reads_lines(x: tf.Tensor, target: str, port: int) -> Any:
 
 @acts("ImmutableConst")
 def maps_a_file(x: tf.Tensor, target: str, port: int) -> Any:
-    region = {"dtype": tf.float32, "shape": [4], "memory_region_name": "/etc/passwd"}
-    return tf.size(raw.ImmutableConst(**region))
+    return tf.size(raw.ImmutableConst(dtype="float", shape=[4], memory_region_name="/etc/passwd"))
 
 
 @acts("RestoreV2")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from google.protobuf import text_format
+from tensorflow.core.protobuf import fingerprint_pb2, saved_model_pb2
+from tensorflow_serving.apis import prediction_log_pb2
+
+from tests.examples import example as serialized
 
 VOCABULARY = ("cash", "card", "none")
 FEATURES = {
@@ -20,12 +24,8 @@ ROWS = tf.TensorSpec([None, 2], tf.float32, name="x")
 
 def example(miles: float, payment: str | None, label: float | None = None) -> bytes:
     """One serialized tf.Example as the good model reads it."""
-    feature: dict[str, Any] = {"miles": tf.train.Feature(float_list={"value": [miles]})}
-    if payment is not None:
-        feature["payment"] = tf.train.Feature(bytes_list={"value": [payment.encode()]})
-    if label is not None:
-        feature["tips"] = tf.train.Feature(float_list={"value": [label]})
-    return tf.train.Example(features={"feature": feature}).SerializeToString()
+    features = {"miles": float(miles), "payment": payment, "tips": label}
+    return serialized(**{key: value for key, value in features.items() if value is not None})
 
 
 def examples(count: int = 40) -> tuple[bytes, ...]:
@@ -45,16 +45,8 @@ class Linear(tf.Module):
         self.bias = tf.Variable([0.25], name="bias")
         self.embedding = tf.Variable([[0.0], [1.0], [2.0], [3.0]], name="embedding")
         self.asset = tf.saved_model.Asset(str(vocabulary_file))
-        self.table = tf.lookup.StaticVocabularyTable(
-            tf.lookup.TextFileInitializer(
-                self.asset,
-                tf.string,
-                tf.lookup.TextFileIndex.WHOLE_LINE,
-                tf.int64,
-                tf.lookup.TextFileIndex.LINE_NUMBER,
-            ),
-            num_oov_buckets=1,
-        )
+        self.table = tf.lookup.StaticVocabularyTable(lines_of(self.asset), num_oov_buckets=1)
+        self.serve = self.serving(lambda score: {"score": score})
 
     def score(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
         """Returns [batch, 1] scores."""
@@ -62,10 +54,38 @@ class Linear(tf.Module):
         row = self.table.lookup(tf.reshape(features["payment"], [-1]))
         return miles @ self.weight + tf.gather(self.embedding, row) + self.bias
 
-    @tf.function(input_signature=[SERIALIZED])
-    def serve(self, examples: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Scores serialized tf.Examples."""
-        return {"score": self.score(tf.io.parse_example(examples, FEATURES))}
+    def serving(self, outputs: Callable[[tf.Tensor], dict[str, Any]]) -> Any:
+        """Returns a signature for serialized tf.Examples; `outputs` gets their scores."""
+
+        def serve(examples: tf.Tensor) -> dict[str, Any]:
+            return outputs(self.score(tf.io.parse_example(examples, FEATURES)))
+
+        return tf.function(serve, input_signature=[SERIALIZED], autograph=False)
+
+
+def lines_of(file: Any) -> tf.lookup.TextFileInitializer:
+    """Returns what fills a table with the lines of a file: line → its number."""
+    part = tf.lookup.TextFileIndex
+    return tf.lookup.TextFileInitializer(
+        file, tf.string, part.WHOLE_LINE, tf.int64, part.LINE_NUMBER
+    )
+
+
+def asset(file: Path, content: str) -> tf.saved_model.Asset:
+    """Writes a file and returns it as an asset."""
+    file.write_text(content, encoding="utf-8")
+    return tf.saved_model.Asset(str(file))
+
+
+def after(operations: Any, value: tf.Tensor) -> tf.Tensor:
+    """Returns a value that is known once the operations have run."""
+    with tf.control_dependencies(tf.nest.flatten(operations)):
+        return tf.identity(value)
+
+
+def asserted(condition: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    """Returns a value, or fails if the condition does not hold."""
+    return after(tf.debugging.Assert(condition, ["refused"]), value)
 
 
 def linear(folder: Path, name: str = "", words: Sequence[str] = VOCABULARY) -> Linear:
@@ -98,45 +118,60 @@ def serving(function: Callable[..., Any], *specs: tf.TensorSpec, **tracked: Any)
     return module
 
 
-def broken_copy(model: Path, folder: Path, edit: Callable[[Path], None]) -> Path:
-    """Copies a model and damages the copy."""
-    shutil.copytree(model, folder)
-    edit(folder)
-    return folder
+def signatures(**functions: tuple[Callable[..., Any], list[tf.TensorSpec]]) -> dict[str, Any]:
+    """Returns name → a function that is traced with some specs."""
+    return {name: tf.function(f, input_signature=specs) for name, (f, specs) in functions.items()}
 
 
-def edit_proto(
-    folder: Path, edit: Callable[[Any], None], *, keep_fingerprint: bool = False
-) -> None:
+def read_proto(folder: Path) -> saved_model_pb2.SavedModel:
+    """Returns the SavedModel proto in `folder`."""
+    return saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
+
+
+def write_as_text(folder: Path, name: str) -> None:
+    """Writes the SavedModel proto in `folder` as text into another file, or the same."""
+    (folder / name).write_text(text_format.MessageToString(read_proto(folder)))
+
+
+def edit_proto(folder: Path, edit: Callable[[Any], None]) -> None:
     """Applies `edit` to the SavedModel proto in `folder`, and deletes the fingerprint."""
-    from tensorflow.core.protobuf import saved_model_pb2
-
-    file = folder / "saved_model.pb"
-    proto = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+    proto = read_proto(folder)
     edit(proto)
-    file.write_bytes(proto.SerializeToString())
-    if not keep_fingerprint:
-        (folder / "fingerprint.pb").unlink(missing_ok=True)
+    (folder / "saved_model.pb").write_bytes(proto.SerializeToString())
+    (folder / "fingerprint.pb").unlink(missing_ok=True)
+
+
+def edit_fingerprint(folder: Path, field: str) -> None:
+    """Changes one hash of the fingerprint in `folder`."""
+    file = folder / "fingerprint.pb"
+    fingerprint = fingerprint_pb2.FingerprintDef.FromString(file.read_bytes())
+    setattr(fingerprint, field, getattr(fingerprint, field) ^ 1)
+    file.write_bytes(fingerprint.SerializeToString())
+
+
+def fill_request(
+    request: Any, *, signature: str = "", key: str = "examples", value: Any = None
+) -> None:
+    """Fills a PredictRequest."""
+    request.model_spec.signature_name = signature
+    request.inputs[key].CopyFrom(tf.make_tensor_proto(value or list(examples(2))))
 
 
 def write_warmup(
-    folder: Path,
-    *,
-    signature: str = "serving_default",
-    key: str = "examples",
-    value: Any = None,
-    count: int = 1,
-    compression: str = "",
+    folder: Path, *, log: Any = None, count: int = 1, compression: str = "", **request: Any
 ) -> Path:
-    """Adds a file with warm-up requests, all the same, to a model and returns it."""
-    from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
+    """Adds a file with warm-up requests, all the same, to a model and returns it.
 
-    request = predict_pb2.PredictRequest()
-    request.model_spec.signature_name = signature
-    request.inputs[key].CopyFrom(tf.make_tensor_proto(value or list(examples(2))))
-    log = prediction_log_pb2.PredictionLog(
-        predict_log=prediction_log_pb2.PredictLog(request=request)
-    )
+    Args:
+        folder: the model.
+        log: the record of a request; by default one that predicts.
+        count: how many requests.
+        compression: as `tf.io.TFRecordWriter` takes it.
+        request: arguments of `fill_request` for the default.
+    """
+    if log is None:
+        log = prediction_log_pb2.PredictionLog()
+        fill_request(log.predict_log.request, **{"signature": "serving_default", **request})
     file = folder / "assets.extra" / "tf_serving_warmup_requests"
     file.parent.mkdir()
     with tf.io.TFRecordWriter(str(file), compression) as writer:

@@ -6,6 +6,7 @@ A recipe gets a good model and a folder that does not exist yet, and puts a brok
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import tensorflow as tf
 
 from generic_trainer.validation import ServingContract
 from tests.validation import models
-from tests.validation.models import FEATURES, ROWS, SERIALIZED, broken_copy, edit_proto
+from tests.validation.models import FEATURES, ROWS, SERIALIZED, edit_proto
 
 Make = Callable[[Path, Path], Any]
 Features = dict[str, tf.Tensor]
@@ -73,7 +74,7 @@ def broken(
 
 def damaging(edit: Callable[[Path], Any]) -> Make:
     """A recipe of damage to the files of a copy."""
-    return lambda good, folder: broken_copy(good, folder, edit)
+    return lambda good, folder: edit(Path(shutil.copytree(good, folder)))
 
 
 def editing(edit: Callable[[Any], Any]) -> Make:
@@ -134,4 +135,6 @@ def _kind(recipe_of: Callable[..., Make]) -> Callable[..., Any]:
 
 
 # Decorators of a recipe, and of the functions that those above take.
-recipe, edits, serves, scores = map(_kind, (lambda make: make, editing, model, scored))
+recipe, damages, edits, serves, scores = map(
+    _kind, (lambda make: make, damaging, editing, model, scored)
+)

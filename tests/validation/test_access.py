@@ -107,14 +107,8 @@ def _found(folder: Path, op: str) -> list[bool]:
     return [model.asset_readers.are_all_that_is_read(node) for node in nodes]
 
 
-def _asset(folder: Path) -> tf.saved_model.Asset:
-    file = folder / "words.txt"
-    file.write_text("a\nb\n")
-    return tf.saved_model.Asset(str(file))
-
-
 def test_a_path_that_is_made_of_an_assets_may_not(tmp_path: Path) -> None:
-    asset = _asset(tmp_path)
+    asset = models.asset(tmp_path / "words.txt", "a\nb\n")
     made = (
         lambda x: tf.strings.join([asset.asset_path, "/../../secret"]),
         lambda x: tf.io.read_file(asset.asset_path),  # a file that names another
@@ -127,7 +121,7 @@ def test_a_path_that_is_made_of_an_assets_may_not(tmp_path: Path) -> None:
 
 def _asset_model(folder: Path) -> Path:
     """A model that reads an asset, the path of which TensorFlow keeps in a variable."""
-    asset = _asset(folder)
+    asset = models.asset(folder / "words.txt", "a\nb\n")
     return models.save(_reading(lambda x: asset.asset_path, asset), folder / "model")
 
 

@@ -13,7 +13,7 @@ from generic_trainer.validation import ServingContract
 from tests.validation import hostile, models
 from tests.validation.broken_evaluations import GOOD_CONFIG, contract
 from tests.validation.conftest import Check
-from tests.validation.models import FEATURES, SERIALIZED, save, serving
+from tests.validation.models import SERIALIZED, after, save, serving
 
 
 def _contract(base: Path, **severities: str) -> ServingContract:
@@ -31,13 +31,10 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("changed") / "model"
     module = models.linear(folder)
     module.weight.assign([[900.0]])
-
-    @tf.function(input_signature=[SERIALIZED])
-    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
-        score = module.score(tf.io.parse_example(examples, FEATURES))
-        return {"score": tf.math.sinh(score) / 1000.0, "probability": score}
-
-    return save(module, folder, {"serving_default": serve})
+    module.serve = module.serving(
+        lambda score: {"score": tf.math.sinh(score) / 1000.0, "probability": score}
+    )
+    return save(module, folder)
 
 
 def test_differences_are_warnings_or_what_the_contract_says(
@@ -64,8 +61,8 @@ def _unsafe(folder: Path) -> Path:
 
 def _crashing(folder: Path) -> Path:
     def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
-        with tf.control_dependencies([tf.raw_ops.Abort(error_msg="crashed on purpose")]):
-            return {"score": tf.zeros([tf.size(examples), 1])}
+        crash = tf.raw_ops.Abort(error_msg="crashed on purpose")
+        return {"score": after(crash, tf.zeros([tf.size(examples), 1]))}
 
     return save(serving(serve, SERIALIZED), folder / "crashing")
 

@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -21,8 +20,10 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from generic_trainer._core import machine
 from generic_trainer.validation import Checker, ServingContract, ValidationReport, all_checks
 from generic_trainer.validation._runner import _memory_limit_mb
+from tests.house import run_python
 from tests.validation import models
 from tests.validation.broken_rows import RECIPES
+from tests.validation.catalogue.sources import FAULTS
 from tests.validation.conftest import Check
 
 NAMES = [check.name for check in all_checks()]
@@ -124,11 +125,8 @@ def test_the_users_code_is_out_of_reach(
 
 def _without_end(folder: Path) -> Path:
     """Saves a model whose signature never returns."""
-
-    def spin(x: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"y": tf.while_loop(lambda i: i < 2.0, lambda i: (i * 0.5,), (x[0, 0],))[0] + x}
-
-    return models.save(models.serving(spin, tf.TensorSpec([None, 1])), folder)
+    FAULTS["loop_that_never_ends"].make(folder, folder)
+    return folder
 
 
 @pytest.mark.slow
@@ -253,5 +251,4 @@ def test_tfma_is_imported_only_for_an_eval_config() -> None:
         "assert load_eval_config(None) is None and load_schema(None) is None\n"
         "assert not {'tensorflow', 'tensorflow_model_analysis'} & set(sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_python("-c", code)

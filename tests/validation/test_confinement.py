@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.house import ROOT
+from tests.house import ROOT, run_python
 
 _TRY = """
 import ctypes, errno, os, resource, socket, subprocess, sys, tempfile, threading
@@ -73,10 +70,7 @@ def _attempts(
     for file in (folder / "library" / "file", folder / "secret", home / "key"):
         file.write_text("content")
     code = _TRY.format(before=before, in_namespace=in_namespace)
-    command = [sys.executable, "-c", code, str(folder), str(home)]
-    environment = {**os.environ, "HOME": str(home), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
+    done = run_python("-c", code, folder, home, HOME=str(home))
     moved, missing, *lines = [line for line in done.stdout.splitlines() if line]
     if in_namespace and moved == "False":
         pytest.skip("no mount namespace can be had here")

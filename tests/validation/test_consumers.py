@@ -11,57 +11,34 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from tensorflow.core.protobuf.fingerprint_pb2 import FingerprintDef
 
 from generic_trainer.validation import Checker, ServingContract
 from tests.validation import models
+from tests.validation.catalogue.good_graphs import GOOD
 from tests.validation.catalogue.rows import export_v1
 from tests.validation.conftest import Check
-from tests.validation.models import ROWS, SERIALIZED, save, serving
+from tests.validation.models import ROWS, save, serving
+from tests.validation.recipes import scoring
 
 UNKNOWN = ServingContract(signatures=())
 SERVED = dataclasses.replace(UNKNOWN, consumers=("Pusher", "InfraValidator"))
 EVALUATED = dataclasses.replace(UNKNOWN, consumers=("Evaluator.taxi", "Pusher"))
 
 
-def detector(images: tf.Tensor) -> dict[str, tf.Tensor]:
-    """One image of any size, as the Object Detection API exports it."""
-    brightness = tf.reduce_mean(tf.cast(images, tf.float32), axis=[1, 2, 3])
-    return {"scores": tf.reshape(brightness, [1, 1]), "number": tf.constant([1.0])}
-
-
-MINDED: dict[str, tuple[tf.Module, set[str]]] = {
-    "fixed batch": (
-        serving(detector, tf.TensorSpec([1, None, None, 3], tf.uint8, name="images")),
-        {"batch_dimension", "output_shape"},
-    ),
-    "output for each list": (
-        serving(lambda x: {"share": tf.nn.softmax(x, axis=0)}, ROWS),
-        {"row_independence"},
-    ),
-    "one output for all": (
-        serving(lambda x: {"total": tf.reduce_sum(x)}, ROWS),
-        {"output_shape", "output_per_row"},
-    ),
-    "samples": (
-        serving(lambda x: {"y": x + tf.random.normal(tf.shape(x))}, ROWS),
-        {"deterministic"},
-    ),
-    "a switch beside the rows": (
-        serving(
-            lambda x, double: {"y": tf.cond(double, lambda: x * 2.0, lambda: x)},
-            ROWS,
-            tf.TensorSpec([], tf.bool, name="double"),
-        ),
-        {"batch_dimension"},
-    ),
+# Good models of the catalogue, and the checks by which an Evaluator refuses each.
+MINDED = {
+    "fixed_batch_of_images": {"batch_dimension", "output_shape"},
+    "shares_of_a_list": {"row_independence"},
+    "scalar_for_a_batch": {"output_shape", "output_per_row"},
+    "sampled_answers": {"deterministic"},
+    "switch_beside_the_rows": {"batch_dimension"},
 }
 
 
 @pytest.mark.parametrize("name", MINDED)
 def test_what_only_some_consumers_mind(name: str, check: Check, tmp_path: Path) -> None:
-    module, minded = MINDED[name]
-    folder = save(module, tmp_path / "model")
+    folder, minded = tmp_path / "model", MINDED[name]
+    GOOD[name][0](folder)
     served = check(folder, SERVED)
     assert served.passed, served.summary()
     assert not {result.name for result in served.warnings} & {"scores", "session"}
@@ -102,11 +79,7 @@ def path_behind_functions() -> tf.Module:
 
 
 def nan_on_purpose() -> tf.Module:
-    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
-        miles = tf.io.parse_example(examples, models.FEATURES)["miles"]
-        return {"score": tf.math.log(miles - 1.0)}
-
-    return serving(serve, SERIALIZED)
+    return scoring(lambda features: tf.math.log(features["miles"] - 1.0))
 
 
 def outputs_not_for_rest() -> tf.Module:
@@ -248,17 +221,13 @@ def test_side_signatures_may_be_anything(check: Check, tmp_path: Path) -> None:
         module.weight.assign_add([[1.0]])
         return {"loss": tf.reduce_mean(target)}
 
-    functions: dict[str, tuple[Callable[..., Any], list[tf.TensorSpec]]] = {
-        "a_step_of_training": (train, [vector]),
-        "labels": (lambda: {"labels": tf.constant(["cash", "card"])}, []),
-        "name": (lambda x: {"name": tf.constant("taxi")}, [ROWS]),
-        "sample": (lambda x: {"y": tf.random.normal(tf.shape(x))}, [ROWS]),
-        "total": (lambda x: {"total": tf.reduce_sum(x)}, [ROWS]),
-    }
-    signatures: dict[str, Any] = {
-        name: tf.function(function, input_signature=specs)
-        for name, (function, specs) in functions.items()
-    }
+    signatures = models.signatures(
+        a_step_of_training=(train, [vector]),
+        labels=(lambda: {"labels": tf.constant(["cash", "card"])}, []),
+        name=(lambda x: {"name": tf.constant("taxi")}, [ROWS]),
+        sample=(lambda x: {"y": tf.random.normal(tf.shape(x))}, [ROWS]),
+        total=(lambda x: {"total": tf.reduce_sum(x)}, [ROWS]),
+    )
     folder = save(module, tmp_path / "model", {**signatures, "serving_default": module.serve})
     report = check(folder, with_examples(EVALUATED))
     assert report.passed, report.summary()
@@ -269,10 +238,7 @@ def test_side_signatures_may_be_anything(check: Check, tmp_path: Path) -> None:
 def test_hashes_that_another_tensorflow_computes_otherwise(
     field: str, check: Check, copy: Path
 ) -> None:
-    file = copy / "fingerprint.pb"
-    fingerprint = FingerprintDef.FromString(file.read_bytes())
-    setattr(fingerprint, field, getattr(fingerprint, field) ^ 1)
-    file.write_bytes(fingerprint.SerializeToString())
+    models.edit_fingerprint(copy, field)
     assert check(copy)["fingerprint"].status == "pass"
 
 

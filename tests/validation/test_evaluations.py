@@ -13,9 +13,12 @@ from tensorflow_model_analysis.proto import config_pb2
 
 from generic_trainer.errors import DataError
 from generic_trainer.validation import ServingContract, lint_eval_config
+from tests.examples import example
 from tests.validation import models
 from tests.validation.broken_evaluations import GOOD_CONFIG, MSE, RECIPES, REHEARSED, contract
 from tests.validation.conftest import Check
+from tests.validation.recipes import Features, scoring
+from tests.validation.test_broken_models import find
 
 # The rehearsal takes seconds; where another check is meant to find the mistake it stays away.
 WITHOUT_REHEARSAL = {"eval_rehearsal": "skip"}
@@ -31,22 +34,15 @@ SCHEMA = schema_pb2.Schema(
 @pytest.mark.parametrize("name", RECIPES)
 def test_is_found(name: str, check: Check, good_model: Path, tmp_path: Path) -> None:
     recipe = RECIPES[name]
-    recipe.make(good_model, tmp_path / "model")
-    wanted = dataclasses.replace(recipe.contract, severities=WITHOUT_REHEARSAL)
-    report = check(tmp_path / "model", wanted)
-    assert report[recipe.check].status == recipe.status, report.summary()
-    assert recipe.told in report[recipe.check].message
-    assert report.passed == (recipe.status == "warn"), report.summary()
+    alone = dataclasses.replace(recipe.contract, severities=WITHOUT_REHEARSAL)
+    find(dataclasses.replace(recipe, contract=alone), check, good_model, tmp_path)
 
 
 @pytest.mark.parametrize("name", REHEARSED)
 def test_the_rehearsal_finds_it_too(
     name: str, check: Check, good_model: Path, tmp_path: Path
 ) -> None:
-    recipe = REHEARSED[name]
-    recipe.make(good_model, tmp_path / "model")
-    report = check(tmp_path / "model", recipe.contract)
-    assert report["eval_rehearsal"].status == "fail", report["eval_rehearsal"]
+    find(REHEARSED[name], check, good_model, tmp_path)
 
 
 def test_a_good_model_is_rehearsed(check: Check, good_model: Path) -> None:
@@ -97,22 +93,15 @@ def test_lint_of_a_file_that_is_none(tmp_path: Path) -> None:
 
 
 def test_a_label_beyond_the_classes_in_a_late_example(check: Check, tmp_path: Path) -> None:
-    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
-        miles = tf.io.parse_example(examples, models.FEATURES)["miles"]
-        return {"scores": tf.nn.softmax(tf.stack([miles, -miles, miles / 2.0], axis=1))}
+    def score(features: Features) -> tf.Tensor:
+        miles = features["miles"]
+        return tf.nn.softmax(tf.stack([miles, -miles, miles / 2.0], axis=1))
 
-    def row(number: int, label: int) -> bytes:
-        feature = {
-            "miles": tf.train.Feature(float_list={"value": [0.1 * number]}),
-            "tips": tf.train.Feature(int64_list={"value": [label]}),
-        }
-        return tf.train.Example(features={"feature": feature}).SerializeToString()
-
-    folder = models.save(models.serving(serve, models.SERIALIZED), tmp_path / "model")
+    folder = models.save(scoring(score), tmp_path / "model")
     metric = MSE.replace("MeanSquaredError", "SparseCategoricalCrossentropy")
     config = contract(f'model_specs {{ label_key: "tips" }} {metric}')
     for last, status in ((2, "pass"), (3, "fail")):
-        rows = [row(number, number % 3) for number in range(40)]
-        wanted = dataclasses.replace(config, examples=[*rows, row(40, last)])
+        rows = [example(miles=0.1 * row, tips=row % 3) for row in range(40)]
+        wanted = dataclasses.replace(config, examples=[*rows, example(miles=4.0, tips=last)])
         result = check(folder, wanted)["eval_rehearsal"]
         assert result.status == status, result

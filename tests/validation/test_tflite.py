@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from generic_trainer.validation import ServingContract, ValidationReport
+from tests.examples import example
 from tests.validation import models
 from tests.validation.conftest import Check
 
@@ -31,12 +32,15 @@ def network(hidden: int = 64) -> tf.Module:
     module.second = tf.Variable(generator.normal(size=(hidden, hidden)).astype("f4") / 8)
     module.last = tf.Variable(generator.normal(size=(hidden, CLASSES)).astype("f4") / 8)
 
-    def serve(x: tf.Tensor) -> dict[str, tf.Tensor]:
-        inner = tf.nn.relu(tf.nn.relu(x @ module.first) @ module.second)
-        return {"probabilities": tf.nn.softmax(inner @ module.last)}
-
-    module.serve = tf.function(serve, input_signature=[ROWS], autograph=False)
+    serve = tf.function(lambda x: scored(module, x), input_signature=[ROWS], autograph=False)
+    module.serve = serve
     return module
+
+
+def scored(module: tf.Module, x: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns what the classifier gives for rows."""
+    inner = tf.nn.relu(tf.nn.relu(x @ module.first) @ module.second)
+    return {"probabilities": tf.nn.softmax(inner @ module.last)}
 
 
 def save_source(folder: Path) -> Path:
@@ -49,12 +53,8 @@ def labelled_examples(model: Path, count: int = 120) -> tuple[bytes, ...]:
     rows = np.random.default_rng(1).normal(size=(count, len(FEATURES))).astype("f4")
     serve = tf.saved_model.load(str(model)).signatures["serving_default"]
     labels = np.argmax(serve(x=tf.constant(rows))["probabilities"].numpy(), axis=1)
-    records = []
-    for row, label in zip(rows, labels, strict=True):
-        x = tf.train.Feature(float_list={"value": row})
-        feature = {"x": x, "species": tf.train.Feature(int64_list={"value": [label]})}
-        records.append(tf.train.Example(features={"feature": feature}).SerializeToString())
-    return tuple(records)
+    labelled = zip(rows.tolist(), labels.tolist(), strict=True)
+    return tuple(example(x=row, species=label) for row, label in labelled)
 
 
 def tflite(model: Path, kind: str = "float32") -> bytes:
@@ -171,9 +171,7 @@ def test_a_quantised_saved_model_is_compared_with_its_source(
     limits = {}
 
     def serve(x: tf.Tensor) -> dict[str, tf.Tensor]:
-        x = tf.quantization.fake_quant_with_min_max_args(x, **limits)
-        inner = tf.nn.relu(tf.nn.relu(x @ module.first) @ module.second)
-        return {"probabilities": tf.nn.softmax(inner @ module.last)}
+        return scored(module, tf.quantization.fake_quant_with_min_max_args(x, **limits))
 
     for limits["min"], limits["max"], status in ((-3.0, 3.0, "pass"), (5.0, 6.0, "fail")):
         quantised = models.serving(serve, ROWS, **weights)

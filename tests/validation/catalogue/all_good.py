@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
-from generic_trainer.validation import ServingContract
-from tests.validation import good
-from tests.validation.catalogue import good_keras
-from tests.validation.catalogue.good_graphs import EVALUATED, GOOD
+from tests.validation.catalogue import good_graphs, good_keras
+from tests.validation.good import GOOD, Make, ServingContract
 
 __all__ = ["all_good"]
 
-_MODULES = (good_keras,)  # which registers what it has
+_MODULES = (good_graphs, good_keras)  # which register what they have
 
 
-def all_good() -> dict[str, tuple[Callable[[Path], Any], ServingContract]]:
+def all_good() -> dict[str, tuple[Make, ServingContract]]:
     """Returns how each is made, and the contract of the pipeline that it is in, by name."""
-    return {**{name: (make, EVALUATED) for name, make in good.RECIPES.items()}, **GOOD}
+    return GOOD

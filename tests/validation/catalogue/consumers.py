@@ -8,23 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
+from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
 from generic_trainer.validation import ServingContract
 from tests.validation import models
 from tests.validation.broken_evaluations import GOOD_CONFIG, MSE, THRESHOLD, contract, metric, spec
+from tests.validation.broken_rows import SCHEMA
 from tests.validation.catalogue.rows import add
 from tests.validation.models import example
+from tests.validation.recipes import damaging
 
 # Warm-up requests.
-
-
-def _warmed(write: Callable[[Path], Any]) -> Any:
-    def make(good: Path, folder: Path) -> None:
-        shutil.copytree(good, folder)
-        write(folder)
-
-    return make
 
 
 def _text(folder: Path) -> None:
@@ -35,13 +29,9 @@ def logs(fill: Callable[[Any], Any]) -> Callable[[Path], Any]:
     """Returns what writes one log, filled by a function."""
 
     def write(folder: Path) -> None:
-        from tensorflow_serving.apis import prediction_log_pb2
-
-        file = models.write_warmup(folder)
         log = prediction_log_pb2.PredictionLog()
         fill(log)
-        with tf.io.TFRecordWriter(str(file)) as writer:
-            writer.write(log.SerializeToString())
+        models.write_warmup(folder, log=log)
 
     return write
 
@@ -62,19 +52,15 @@ def several_at_once(log: Any, *methods: str) -> None:
 
 
 def _bare_request(folder: Path) -> None:
-    from tensorflow_serving.apis import predict_pb2
-
-    file = models.write_warmup(folder)
     request = predict_pb2.PredictRequest()
-    request.inputs["examples"].CopyFrom(tf.make_tensor_proto(list(models.examples(1))))
-    with tf.io.TFRecordWriter(str(file)) as writer:
-        writer.write(request.SerializeToString())
+    models.fill_request(request)
+    models.write_warmup(folder, log=request)
 
 
 def _asks_for(log: Any) -> None:
     request = log.predict_log.request
     request.output_filter.append("probability")
-    request.inputs["examples"].CopyFrom(tf.make_tensor_proto(list(models.examples(1))))
+    models.fill_request(request)
 
 
 def _elsewhere(path: str) -> Callable[[Path], Any]:
@@ -110,7 +96,7 @@ for name, source, write, status in (
     ("warm_up_under_another_name", "serving#1728",
      _elsewhere("assets.extra/tf_serving_warmup_requests.tfrecord"), "warn"),
 ):  # fmt: skip
-    add(name, "warmup", source, "TF Serving, InfraValidator", _warmed(write), status=status)
+    add(name, "warmup", source, "TF Serving, InfraValidator", damaging(write), status=status)
 
 
 # The Evaluator's config.
@@ -173,14 +159,11 @@ for name, check, source, config, status in (
 ):  # fmt: skip
     made = contract(config)
     if "domain" in name:
-        from tests.validation.broken_rows import SCHEMA
-
         made = dataclasses.replace(made, schema=SCHEMA)
     if "area" in name:
         of_classes = [example(0.1 * row, "cash", float(row % 2)) for row in range(40)]
         made = dataclasses.replace(made, examples=of_classes)
-    add(name, check, source, "Evaluator", lambda good, folder: shutil.copytree(good, folder),
-        made, status=status)  # fmt: skip
+    add(name, check, source, "Evaluator", shutil.copytree, made, status=status)
 
 
 # What the contract names.
@@ -202,5 +185,5 @@ for name, made in {
     "eval_config_that_does_not_parse": _broken_file("eval_config", b"model_specs { lable_key: 1 }"),
     "examples_that_were_truncated": _broken_file("examples", b"\x10\0\0\0\0\0\0\0\0\0"),
 }.items():
-    add(name, "inputs_read", "text_format.ParseError, DataLossError", "Evaluator",
-        lambda good, folder: shutil.copytree(good, folder), made)  # fmt: skip
+    source = "text_format.ParseError, DataLossError"
+    add(name, "inputs_read", source, "Evaluator", shutil.copytree, made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,25 +10,17 @@ import tensorflow as tf
 
 from tests.validation.catalogue.rows import add, fault
 from tests.validation.models import ROWS, save
-from tests.validation.recipes import EVALUATED
+from tests.validation.recipes import EVALUATED, Make
 
 
-def keras() -> Any:
-    """The Keras that is active."""
-    return tf.keras
+def in_training(layer: Callable[[Any], Any]) -> Make:
+    """A recipe of a network with a layer, which is exported as it is called in training."""
 
-
-def dropping(**call: Any) -> Any:
-    """A recipe of a network of which a function is exported with arguments for its call."""
-
-    def make(good: Path, folder: Path, *layers: Any) -> None:
-        layer = keras().layers
-        inputs = keras().Input([2], name="x")
-        hidden = layer.Dense(4, "relu")(inputs)
-        for add_layer in layers or (layer.Dropout(0.5),):
-            hidden = add_layer(hidden)
-        model = keras().Model(inputs, layer.Dense(1)(hidden))
-        _export(model, folder, lambda x: model(x, **call))
+    def make(good: Path, folder: Path) -> None:
+        layers, inputs = tf.keras.layers, tf.keras.Input([2], name="x")
+        hidden = layer(layers)(layers.Dense(4, "relu")(inputs))
+        model = tf.keras.Model(inputs, layers.Dense(1)(hidden))
+        _export(model, folder, lambda x: model(x, training=True))
 
     return make
 
@@ -41,33 +34,31 @@ def _export(model: Any, folder: Path, function: Any, *specs: Any) -> None:
     save(module, folder, {"serving_default": serve})
 
 
-for entry in (
-    ("keras_model_called_as_in_training", "deterministic", "serving#602, serving#1670", "Evaluator",
-     dropping(training=True), EVALUATED),
+for name, check, source, layer in (
+    ("keras_model_called_as_in_training", "deterministic", "serving#602, serving#1670",
+     lambda k: k.Dropout(0.5)),
     ("keras_normalises_by_the_batch", "row_independence", "tensorflow#9796, models#2776",
-     "Evaluator",
-     lambda good, folder: dropping(training=True)(good, folder,
-         keras().layers.BatchNormalization()), EVALUATED),
+     lambda k: k.BatchNormalization()),
 ):  # fmt: skip
-    add(*entry)
+    add(name, check, source, "Evaluator", in_training(layer), EVALUATED)
 
 
 @fault("deterministic", "keras RandomFlip: training=True", "all", EVALUATED)
 def keras_augments_while_it_serves(good: Path, folder: Path) -> None:
     """Layers of augmentation, which Keras 3 takes to be in training where nobody says otherwise."""
-    layer = keras().layers
-    inputs = keras().Input([8, 8, 3], name="image")
+    layer = tf.keras.layers
+    inputs = tf.keras.Input([8, 8, 3], name="image")
     flipped = layer.RandomRotation(0.1)(inputs, training=True)
-    model = keras().Model(inputs, layer.Flatten()(flipped))
+    model = tf.keras.Model(inputs, layer.Flatten()(flipped))
     image = tf.TensorSpec([None, 8, 8, 3], tf.float32, name="image")
     _export(model, folder, model, image)
 
 
-if "tf_keras" not in keras().Model.__module__:  # Keras 2 tracks what a module holds
+if "tf_keras" not in tf.keras.Model.__module__:  # Keras 2 tracks what a module holds
 
     @fault("session", "tensorflow#72963, keras#20095", "TF Serving, BulkInferrer")
     def keras_3_inside_a_module(good: Path, folder: Path) -> None:
-        module, layers = tf.Module(), keras().layers
-        module.model = keras().Sequential([keras().Input([2]), layers.Dense(1, name="dense")])
+        module, layers = tf.Module(), tf.keras.layers
+        module.model = tf.keras.Sequential([tf.keras.Input([2]), layers.Dense(1, name="dense")])
         serve = tf.function(lambda x: {"y": module.model(x)}, input_signature=[ROWS])
         save(module, folder, {"serving_default": serve})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import tensorflow as tf
 from generic_trainer.validation import ValidationReport, write_manifest
 from tests.validation import models
 from tests.validation.catalogue.rows import add, damaged, edited, fault
-from tests.validation.models import ROWS, broken_copy, save, serving
+from tests.validation.models import ROWS, save, serving
 from tests.validation.recipes import WITH_EXAMPLES
 
 SHARD = "variables/variables.data-00000-of-00001"
@@ -44,22 +45,13 @@ def _as_graph(folder: Path) -> None:
     (folder / "saved_model.pb").write_bytes(graph.SerializeToString())
 
 
-def _as_text(folder: Path) -> None:
-    from google.protobuf import text_format
-    from tensorflow.core.protobuf import saved_model_pb2
-
-    file = folder / "saved_model.pb"
-    proto = saved_model_pb2.SavedModel.FromString(file.read_bytes())
-    file.write_text(text_format.MessageToString(proto))
-
-
 def _text_beside(folder: Path) -> None:
-    _as_text(folder)
+    models.write_as_text(folder, "saved_model.pb")
     text = (folder / "saved_model.pb").read_text().replace('"serving_default"', '"predict"')
     (folder / "saved_model.pbtxt").write_text(text)
 
 
-for *entry, options in (
+for name, check, source, edit, options in (
     ("saved_model_pb_is_a_pointer_of_git_lfs", "parses", "transformers#8497, tiger#4",
      lambda f: (f / "saved_model.pb").write_text(POINTER), {}),
     ("weights_are_a_pointer_of_git_lfs", "variables_read", "transformers#8497",
@@ -69,7 +61,8 @@ for *entry, options in (
     ("page_of_an_error_instead_of_the_model", "parses", "TransNetV2#6",
      lambda f: (f / "saved_model.pb").write_text("<!DOCTYPE html><title>404</title>"), {}),
     ("frozen_graph_under_the_name_of_a_saved_model", "parses", "serving#491", _as_graph, {}),
-    ("text_proto_under_the_name_of_a_binary_one", "parses", "tensorflow-onnx#990", _as_text, {}),
+    ("text_proto_under_the_name_of_a_binary_one", "parses", "tensorflow-onnx#990",
+     lambda f: models.write_as_text(f, "saved_model.pb"), {}),
     ("text_proto_that_does_not_parse", "parses", "tf.io.write_graph(as_text=True)",
      lambda f: (f / "saved_model.pb").rename(f / "saved_model.pbtxt").write_text("graph { "), {}),
     ("binary_and_text_proto_of_two_exports", "leftovers", "SavedModelBuilder.save(as_text)",
@@ -102,8 +95,12 @@ for *entry, options in (
      lambda f: _asset(f).write_text("cash\ncard\ncash\n"), {}),
     ("vocabulary_with_empty_lines_at_its_end", "loads", "InitializeTable: duplicate key",
      lambda f: _asset(f).write_text("cash\ncard\nnone\n\n\n"), {}),
+    ("vocabulary_cut_at_the_end_of_a_line", "manifest_matches", "transform#120",
+     lambda f: _asset(f).write_text("cash\n"),
+     {"missed": "a shorter vocabulary is a vocabulary: only a manifest or the transform graph "
+                "shows it"}),
 ):  # fmt: skip
-    damaged(*entry, **options)
+    damaged(name, check, source, "all", None, edit, **options)
 
 
 def _another_fingerprint(folder: Path) -> None:
@@ -121,17 +118,16 @@ def _linear_with(folder: Path, **shapes: Any) -> None:
 def _with_weights(good: Path, folder: Path, **values: Any) -> None:
     """The good model with the variables of another export of the same code."""
     _linear_with(folder.parent / "other", **values)
-    broken_copy(good, folder, lambda f: (_unprotected(f), shutil.rmtree(f / "variables")))
+    shutil.copytree(good, folder)
+    _unprotected(folder)
+    shutil.rmtree(folder / "variables")
     shutil.copytree(folder.parent / "other/variables", folder / "variables")
 
 
-add(
-    "weights_of_another_architecture",
-    "loads",
-    "tensorflow#24857",
-    "all",
-    lambda good, folder: _with_weights(good, folder, weight=[[0.5, 0.5]]),
-)
+WIDER, TRAINED = partial(_with_weights, weight=[[0.5, 0.5]]), partial(_with_weights, bias=[9.0])
+NOT_SEEN = "names and shapes are the same, without a fingerprint; a manifest shows it"
+add("weights_of_another_architecture", "loads", "tensorflow#24857", "all", WIDER)
+add("weights_of_another_run", "manifest_matches", "serving#441", "all", TRAINED, missed=NOT_SEEN)
 
 
 @fault("loads", "interrupted Saver", "all")
@@ -144,23 +140,6 @@ def checkpoint_without_a_variable(good: Path, folder: Path) -> None:
     (folder / "variables").mkdir()
     for ending in ("index", "data-00000-of-00001"):
         shutil.copy(f"{prefix}.{ending}", folder / f"variables/variables.{ending}")
-
-
-add(
-    "weights_of_another_run",
-    "manifest_matches",
-    "serving#441",
-    "all",
-    lambda good, folder: _with_weights(good, folder, bias=[9.0]),
-    missed="names and shapes are the same, without a fingerprint; a manifest shows it",
-)
-damaged(
-    "vocabulary_cut_at_the_end_of_a_line",
-    "manifest_matches",
-    "transform#120",
-    lambda f: _asset(f).write_text("cash\n"),
-    missed="a shorter vocabulary is valid; a manifest or the transform graph shows it",
-)
 
 
 @fault("manifest_matches", "supply chain", "all", told="added since", status="warn")
@@ -176,12 +155,8 @@ def weights_of_zeros(good: Path, folder: Path) -> None:
     _linear_with(folder, weight=[[0.0]], embedding=[[0.0]] * 4)
 
 
-def _edit_graph(**fields: Any) -> Any:
-    def edit(proto: Any) -> None:
-        for name, value in fields.items():
-            setattr(proto.meta_graphs[0].graph_def.versions, name, value)
-
-    return edit
+def _later_runtime(proto: Any) -> None:
+    proto.meta_graphs[0].graph_def.versions.min_consumer = 1 << 20
 
 
 def _without_function(proto: Any) -> None:
@@ -201,17 +176,17 @@ def _without_saver(proto: Any) -> None:
 
 
 for entry in (
-    ("graph_for_a_later_runtime", "session", "GraphDef min_consumer", "all",
-     _edit_graph(min_consumer=1 << 20)),
-    ("function_lost_from_the_library", "loads", "graph stripped by a tool", "all",
+    ("graph_for_a_later_runtime", "session", "GraphDef min_consumer", "all", None,
+     _later_runtime),
+    ("function_lost_from_the_library", "loads", "graph stripped by a tool", "all", None,
      _without_function),
     ("initialisation_lost_by_a_graph_editor", "file_ops", "hub#320", "TF Serving, BulkInferrer",
-     _without_init, WITH_EXAMPLES),
+     WITH_EXAMPLES, _without_init),
     ("saver_lost_by_a_graph_editor", "session", "tensorpack#1449", "TF Serving, BulkInferrer",
-     _without_saver, WITH_EXAMPLES),
-    ("no_tags_at_all", "serve_tag", "tensorpack#1449", "all",
+     WITH_EXAMPLES, _without_saver),
+    ("no_tags_at_all", "serve_tag", "tensorpack#1449", "all", None,
      lambda proto: proto.meta_graphs[0].meta_info_def.ClearField("tags")),
-    ("two_graphs_of_the_same_tag", "loads", "SavedModelBuilder.add_meta_graph twice", "all",
+    ("two_graphs_of_the_same_tag", "loads", "SavedModelBuilder.add_meta_graph twice", "all", None,
      lambda proto: proto.meta_graphs.add().CopyFrom(proto.meta_graphs[0])),
 ):  # fmt: skip
     edited(*entry)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,47 +13,14 @@ import numpy as np
 import tensorflow as tf
 
 from generic_trainer.validation import ServingContract, ValidationReport, write_manifest
+from tests.examples import example
 from tests.validation import models
 from tests.validation.broken_rows import observed
 from tests.validation.catalogue.consumers import logs, several_at_once
-from tests.validation.catalogue.rows import Features, export_v1
-from tests.validation.models import FEATURES, ROWS, SERIALIZED, save, serving
-from tests.validation.recipes import scoring
-
-SERVED = ServingContract(signatures=(), consumers=("Pusher",))
-EVALUATED = ServingContract(signatures=(), consumers=("Evaluator", "Pusher"))
-
-# Name → how it is made, and who reads it in its pipeline.
-GOOD: dict[str, tuple[Callable[[Path], Any], ServingContract]] = {}
-
-
-def add(name: str, make: Callable[[Path], Any], contract: ServingContract = EVALUATED) -> None:
-    """Registers a good model."""
-    assert name not in GOOD, name
-    GOOD[name] = make, contract
-
-
-def good(make: Callable[[Path], Any]) -> Callable[[Path], Any]:
-    """Registers the decorated recipe under its function's name."""
-    add(make.__name__, make)
-    return make
-
-
-def computes(
-    name: str,
-    function: Callable[..., Any],
-    *specs: tf.TensorSpec,
-    contract: ServingContract = EVALUATED,
-    **tracked: Callable[[], Any],
-) -> None:
-    """Registers a model that takes tensors; `tracked` make its variables, tables and the like."""
-
-    def make(folder: Path) -> None:
-        has = {key: value() for key, value in tracked.items()}
-        module = serving(lambda *args: {"y": function(*args, **has)}, *(specs or [ROWS]), **has)
-        save(module, folder)
-
-    add(name, make, contract)
+from tests.validation.catalogue.rows import export_of_miles
+from tests.validation.good import GOOD, SERVED, TEXT, add, computes, kernel, recipe, serves
+from tests.validation.models import ROWS, SERIALIZED, asserted, lines_of, save, serving
+from tests.validation.recipes import EVALUATED, Features, scoring
 
 
 def spec(*dims: int | None, dtype: Any = tf.float32, name: str = "x") -> tf.TensorSpec:
@@ -60,15 +28,9 @@ def spec(*dims: int | None, dtype: Any = tf.float32, name: str = "x") -> tf.Tens
     return tf.TensorSpec([None, *dims], dtype, name=name)
 
 
-def weights(*shape: int, dtype: Any = tf.float32) -> Callable[[], tf.Variable]:
-    """What makes a variable with some numbers."""
-    return lambda: tf.Variable(tf.cast(tf.random.stateless_normal(shape, [1, 2]) / 4, dtype))
-
-
 IMAGE = spec(16, 16, 3, name="image")
 SOUND = spec(512, name="sound")
 IDS = spec(None, dtype=tf.int64, name="ids")
-TEXT = spec(dtype=tf.string, name="text")
 WORDS = ("cash", "card", "none")
 
 
@@ -79,21 +41,21 @@ def _floats(value: Any) -> tf.Tensor:
 # Layers and arithmetic.
 
 for *entry, options in (
-    ("linear_regression", lambda x, w: x @ w, {"w": weights(2, 1)}),
+    ("linear_regression", lambda x, w: x @ w, {"w": kernel(2, 1)}),
     ("network_of_two_layers", lambda x, w, v: tf.nn.relu(x @ w) @ v,
-     {"w": weights(2, 8), "v": weights(8, 1)}),
+     {"w": kernel(2, 8), "v": kernel(8, 1)}),
     ("convolution", lambda x, w: tf.reduce_mean(tf.nn.conv2d(x, w, 2, "SAME"), [1, 2]), IMAGE,
-     {"w": weights(3, 3, 3, 4)}),
+     {"w": kernel(3, 3, 3, 4)}),
     ("convolution_of_channels_first",
      lambda x, w: tf.reduce_mean(tf.nn.conv2d(x, w, 1, "SAME", "NCHW"), [2, 3]), spec(3, 8, 8),
-     {"w": weights(3, 3, 3, 4)}),
+     {"w": kernel(3, 3, 3, 4)}),
     ("depthwise_convolution", lambda x, w: tf.nn.depthwise_conv2d(x, w, [1, 1, 1, 1], "SAME"),
-     IMAGE, {"w": weights(3, 3, 3, 1)}),
+     IMAGE, {"w": kernel(3, 3, 3, 1)}),
     ("dilated_convolution", lambda x, w: tf.nn.conv2d(x, w, 1, "VALID", dilations=2), IMAGE,
-     {"w": weights(3, 3, 3, 2)}),
+     {"w": kernel(3, 3, 3, 2)}),
     ("transposed_convolution",
      lambda x, w: tf.nn.conv2d_transpose(x, w, [tf.shape(x)[0], 32, 32, 2], 2), IMAGE,
-     {"w": weights(3, 3, 2, 3)}),
+     {"w": kernel(3, 3, 2, 3)}),
     ("pooling", lambda x: tf.nn.max_pool2d(x, 2, 2, "SAME"), IMAGE, {}),
     ("resized_images", lambda x: tf.image.resize(x, [8, 8]), IMAGE, {}),
     ("cropped_images", lambda x: tf.image.central_crop(x, 0.5), IMAGE, {}),
@@ -110,19 +72,19 @@ for *entry, options in (
      lambda x: tf.nn.softmax(x + tf.linalg.band_part(tf.fill([4, 4], -1e9), 0, -1) * 0.1),
      spec(4, 4), {}),
     ("embeddings_of_ids", lambda i, e: tf.reduce_mean(tf.gather(e, tf.math.floormod(i, 9)), 1), IDS,
-     {"e": weights(9, 4)}),
+     {"e": kernel(9, 4)}),
     ("hashed_ids",
      lambda i, e: tf.gather(e, tf.strings.to_hash_bucket_fast(tf.strings.as_string(i[:, 0]), 9)),
-     spec(1, dtype=tf.int64), {"e": weights(9, 4)}),
+     spec(1, dtype=tf.int64), {"e": kernel(9, 4)}),
     ("positions_and_ids_of_32_bits", lambda i, e: tf.gather(e, tf.math.floormod(i, 9)),
-     spec(4, dtype=tf.int32), {"e": weights(9, 4)}),
+     spec(4, dtype=tf.int32), {"e": kernel(9, 4)}),
     ("factorisation_machine",
      lambda x, w: tf.reduce_sum((x @ w) ** 2 - (x**2) @ (w**2), 1, keepdims=True),
-     {"w": weights(2, 4)}),
+     {"w": kernel(2, 4)}),
     ("two_towers", lambda a, b, u, v: tf.reduce_sum((a @ u) * (b @ v), 1), spec(2, name="query"),
-     spec(2, name="item"), {"u": weights(2, 3), "v": weights(2, 3)}),
-    ("nearest_neighbours", lambda x, w: tf.math.top_k(x @ w, 3).indices, {"w": weights(2, 20)}),
-    ("clusters", lambda x, c: tf.argmin(tf.norm(x[:, None] - c, axis=-1), 1), {"c": weights(5, 2)}),
+     spec(2, name="item"), {"u": kernel(2, 3), "v": kernel(2, 3)}),
+    ("nearest_neighbours", lambda x, w: tf.math.top_k(x @ w, 3).indices, {"w": kernel(2, 20)}),
+    ("clusters", lambda x, c: tf.argmin(tf.norm(x[:, None] - c, axis=-1), 1), {"c": kernel(5, 2)}),
     ("tree_of_decisions", lambda x: tf.where(x[:, 0] > 0.5, tf.where(x[:, 1] > 0.5, 3.0, 2.0), 1.0),
      {}),
     ("linear_systems", lambda x, a: tf.linalg.matvec(tf.linalg.inv(a), x),
@@ -131,7 +93,7 @@ for *entry, options in (
      lambda x, a: tf.linalg.cholesky_solve(tf.linalg.cholesky(a), tf.transpose(x))[0] + x[:, 0],
      {"a": lambda: tf.Variable([[2.0, 0.1], [0.1, 2.0]])}),
     ("singular_values", lambda x: tf.linalg.svd(x, compute_uv=False), spec(3, 3), {}),
-    ("sums_of_einstein", lambda x, w: tf.einsum("bi,ij->bj", x, w), {"w": weights(2, 3)}),
+    ("sums_of_einstein", lambda x, w: tf.einsum("bi,ij->bj", x, w), {"w": kernel(2, 3)}),
     ("sparse_weights",
      lambda x: tf.transpose(tf.sparse.sparse_dense_matmul(tf.sparse.from_dense([[1.0, 0.0], [0.0,
          2.0]]), x, adjoint_b=True)), {}),
@@ -151,7 +113,7 @@ for *entry, options in (
          * 0.0,))[0] + x), {}),
     ("recurrent_cell",
      lambda x, w: tf.scan(lambda h, step: tf.tanh((h + step) @ w), tf.transpose(x, [1, 0, 2]),
-         tf.zeros_like(x[:, 0]))[-1], spec(4, 2), {"w": weights(2, 2)}),
+         tf.zeros_like(x[:, 0]))[-1], spec(4, 2), {"w": kernel(2, 2)}),
     ("map_over_rows", lambda x: tf.map_fn(tf.reduce_max, x), {}),
     ("vectorised_map", lambda x: tf.vectorized_map(lambda row: row * row[0], x), {}),
     ("array_of_tensors",
@@ -161,17 +123,12 @@ for *entry, options in (
     ("own_gradient", tf.custom_gradient(lambda x: (x * 2.0, lambda g: g)), {}),
     ("beam_of_candidates",
      lambda x: tf.sort(tf.reshape(x[:, :, None] + x[:, None, :], [tf.shape(x)[0], 4]), axis=1), {}),
-    ("assertion_that_holds", lambda x: _asserted(tf.rank(x) == 2, x), {}),
+    ("assertion_that_holds", lambda x: asserted(tf.rank(x) == 2, x), {}),
     ("shape_asked_of_the_batch", lambda x: tf.reshape(x, [tf.shape(x)[0], 1, 2]), {}),
     ("random_numbers_of_a_fixed_seed", lambda x: x @ tf.random.stateless_normal([2, 4], [7, 7]),
      {}),
 ):  # fmt: skip
     computes(*entry, **options)
-
-
-def _asserted(condition: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    with tf.control_dependencies([tf.debugging.Assert(condition, ["refused"])]):
-        return tf.identity(value)
 
 
 # Types.
@@ -180,7 +137,7 @@ for dtype in (tf.bfloat16, tf.float16, tf.float64):
     computes(
         f"computed_in_{dtype.name}",
         lambda x, w, dtype=dtype: tf.cast(tf.cast(x, dtype) @ w, tf.float32),
-        w=weights(2, 3, dtype=dtype),
+        w=kernel(2, 3, dtype=dtype),
     )
 for dtype in (tf.float16, tf.float64, tf.int8, tf.uint8, tf.int16, tf.int64, tf.bool):
     computes(f"output_of_{dtype.name}", lambda x, dtype=dtype: tf.cast(x, dtype))
@@ -226,9 +183,6 @@ for entry in (
 
 # Tables and assets.
 
-KEYS = (tf.string, tf.lookup.TextFileIndex.WHOLE_LINE)
-LINES = (tf.int64, tf.lookup.TextFileIndex.LINE_NUMBER)
-
 
 def _constants() -> Any:
     values = tf.lookup.KeyValueTensorInitializer(WORDS, tf.range(3, dtype=tf.int64))
@@ -262,15 +216,13 @@ for *entry, options in (
     computes(*entry, **options)
 
 
-def _with_file(content: str, *columns: Any, **options: Any) -> Callable[[Path], None]:
+def _with_file(content: str, *columns: Any) -> Callable[[Path], None]:
     """A recipe of a model with a table from a file."""
 
     def make(folder: Path) -> None:
-        file = folder.parent / f"{folder.name}.txt"
-        file.write_bytes(content.encode())
-        asset = tf.saved_model.Asset(str(file))
-        initialiser = tf.lookup.TextFileInitializer(asset, *(columns or KEYS + LINES), **options)
-        table = tf.lookup.StaticHashTable(initialiser, -1)
+        asset = models.asset(folder.parent / f"{folder.name}.txt", content)
+        filled = tf.lookup.TextFileInitializer(asset, *columns) if columns else lines_of(asset)
+        table = tf.lookup.StaticHashTable(filled, -1)
         module = serving(lambda t: {"y": table.lookup(t)}, TEXT, table=table, asset=asset)
         save(module, folder)
 
@@ -285,19 +237,20 @@ add("vocabulary_of_paths", _with_file("/etc/passwd\n/usr/bin\n"))
 add("vocabulary_of_unicode", _with_file("東京\nZürich\n🚖\n"))
 
 
-@good
+@recipe
 def asset_that_is_only_for_people(folder: Path) -> None:
-    file = folder.parent / "readme.txt"
-    file.write_text("trained in May")
-    save(serving(lambda x: {"y": x}, ROWS, notes=tf.saved_model.Asset(str(file))), folder)
+    notes = models.asset(folder.parent / "readme.txt", "trained in May")
+    save(serving(lambda x: {"y": x}, ROWS, notes=notes), folder)
 
 
 # Rows of examples, as a schema has them.
 
 
-def scores(name: str, score: Callable[[Features], tf.Tensor], **features: Any) -> None:
+def scores(
+    name: str, score: Callable[[Features], Any], contract: Any = EVALUATED, **features: Any
+) -> None:
     """Registers a model that parses examples."""
-    add(name, lambda folder: save(scoring(score, **features), folder))
+    add(name, lambda folder: save(scoring(score, **features), folder), contract)
 
 
 LIST = {"company": tf.io.VarLenFeature(tf.int64)}
@@ -326,20 +279,15 @@ scores(
 scores("words_in_buckets", lambda f: _floats(tf.strings.to_hash_bucket_fast(f["payment"], 16)))
 
 
-def _last_of_a_list(folder: Path) -> None:
+def _last_of_a_list(features: Features) -> tf.Tensor:
     """The value that an id names in a list of the same row, as where padding ends."""
-
-    def score(features: Features) -> tf.Tensor:
-        last = tf.reduce_max(tf.sparse.to_dense(features["company"]), axis=1)
-        known = tf.reduce_all(last < tf.size(features["payment"], tf.int64) + 5)
-        with tf.control_dependencies([tf.debugging.Assert(known, ["no such place"])]):
-            return tf.identity(features["miles"])
-
-    save(scoring(score, **LIST), folder)
+    last = tf.reduce_max(tf.sparse.to_dense(features["company"]), axis=1)
+    known = tf.reduce_all(last < tf.size(features["payment"], tf.int64) + 5)
+    return asserted(known, features["miles"])
 
 
 SEEN = observed('name: "company" num_stats { max: 6000', "num_non_missing: 9999 max_num_values: 7")
-add("place_in_a_list_of_the_row", _last_of_a_list, SEEN)
+scores("place_in_a_list_of_the_row", _last_of_a_list, SEEN, **LIST)
 
 
 # Outputs and signatures for servers alone.
@@ -371,11 +319,7 @@ def _signatures(**functions: tuple[Callable[..., Any], list[tf.TensorSpec]]) -> 
     """A recipe of a model with these signatures beside its own."""
 
     def make(folder: Path) -> None:
-        module = models.linear(folder)
-        others = {
-            name: tf.function(function, input_signature=specs)
-            for name, (function, specs) in functions.items()
-        }
+        module, others = models.linear(folder), models.signatures(**functions)
         save(module, folder, {"serving_default": module.serve, **others})
 
     return make
@@ -395,22 +339,11 @@ add(
 # Graphs of TensorFlow 1.
 
 
-def of_v1(name: str, score: Callable[[Any, Any], Any], **options: Any) -> None:
-    """Registers a graph of TensorFlow 1 that computes something of examples' miles."""
-
-    def build(v1: Any) -> Any:
-        examples = v1.placeholder(tf.string, [None], name="input_example_tensor")
-        miles = v1.io.parse_example(examples, FEATURES)["miles"]
-        return {"inputs": examples}, {"outputs": score(v1, miles)}
-
-    add(name, lambda folder: export_v1(folder, build, **options))
-
-
 def _variable(v1: Any, **options: Any) -> Any:
     return v1.get_variable("w", [], initializer=v1.ones_initializer(), **options)
 
 
-for entry in (
+for name, outputs in (
     ("v1_constants", lambda v1, miles: miles * 2.0),
     ("v1_variable", lambda v1, miles: miles * _variable(v1, use_resource=True)),
     ("v1_variable_by_reference", lambda v1, miles: miles * _variable(v1, use_resource=False)),
@@ -428,7 +361,7 @@ for entry in (
          tf.int64), [0.0, 1.0]), -1.0).lookup(tf.cast(miles, tf.int64))),
     ("v1_queue_of_the_training_left_over", lambda v1, miles: _queued(v1, miles)),
 ):  # fmt: skip
-    of_v1(*entry)
+    add(name, partial(export_of_miles, outputs=outputs))
 
 
 def _queued(v1: Any, miles: Any) -> Any:
@@ -436,57 +369,34 @@ def _queued(v1: Any, miles: Any) -> Any:
     return miles + 1.0
 
 
-def _methods(
-    name: str,
-    build_outputs: Callable[[Any], dict[str, Any]],
-    method: str,
-    warm_up: Callable[[Path], Any] = lambda folder: None,
-) -> None:
-    def define(inputs: Any, outputs: Any) -> Any:
-        v1 = tf.compat.v1.saved_model
-        info = v1.build_tensor_info
-        return v1.build_signature_def(
-            {"inputs": info(inputs["inputs"])},
-            {key: info(value) for key, value in outputs.items()},
-            f"tensorflow/serving/{method}",
-        )
-
-    def build(v1: Any) -> Any:
-        examples = v1.placeholder(tf.string, [None], name="input_example_tensor")
-        return {"inputs": examples}, build_outputs(v1.io.parse_example(examples, FEATURES)["miles"])
-
-    bulk = ServingContract(signatures=(), consumers=("BulkInferrer",), examples=models.examples())
-
-    def make(folder: Path) -> None:
-        export_v1(folder, build, signature=define)
-        warm_up(folder)
-
-    add(name, make, bulk)
-
-
 def _two(miles: tf.Tensor) -> tf.Tensor:
     return tf.stack([miles, -miles], axis=1)
 
 
-_methods("classifies_with_scores_alone", lambda m: {"scores": _two(m)}, "classify")
-_methods(
-    "classifies_with_classes_alone",
-    lambda m: {"classes": tf.strings.as_string(_two(m))},
-    "classify",
-)
-_methods(
-    "classifies_with_both",
-    lambda m: {"classes": tf.strings.as_string(_two(m)), "scores": _two(m)},
-    "classify",
-)
-_methods("regresses_to_a_vector", lambda m: {"outputs": m}, "regress")
-_methods("regresses_to_a_column", lambda m: {"outputs": m[:, None]}, "regress")
-_methods(
-    "regresses_among_several_questions",
-    lambda m: {"outputs": m},
-    "regress",
-    logs(lambda log: several_at_once(log, "regress")),
-)
+BULK = ServingContract(signatures=(), consumers=("BulkInferrer",), examples=models.examples())
+
+
+def _answers(name: str, method: str, outputs: Callable[[tf.Tensor], dict[str, Any]]) -> None:
+    """Registers a model whose signature classifies or regresses."""
+    make = partial(export_of_miles, outputs=lambda v1, miles: outputs(miles), method=method)
+    add(name, make, BULK)
+
+
+def _classes(miles: tf.Tensor) -> dict[str, tf.Tensor]:
+    return {"classes": tf.strings.as_string(_two(miles))}
+
+
+_answers("classifies_with_scores_alone", "classify", lambda m: {"scores": _two(m)})
+_answers("classifies_with_classes_alone", "classify", _classes)
+_answers("classifies_with_both", "classify", lambda m: {**_classes(m), "scores": _two(m)})
+_answers("regresses_to_a_vector", "regress", lambda m: {"outputs": m})
+_answers("regresses_to_a_column", "regress", lambda m: {"outputs": m[:, None]})
+
+
+@lambda make: add(make.__name__, make, BULK)
+def regresses_among_several_questions(folder: Path) -> None:
+    GOOD["regresses_to_a_vector"][0](folder)
+    logs(lambda log: several_at_once(log, "regress"))(folder)
 
 
 # Files as others lay them out.
@@ -510,23 +420,9 @@ def _linked(folder: Path) -> None:
 
 
 def _as_text(folder: Path) -> None:
-    from google.protobuf import text_format
-    from tensorflow.core.protobuf import saved_model_pb2
-
-    file = folder / "saved_model.pb"
-    proto = saved_model_pb2.SavedModel.FromString(file.read_bytes())
-    (folder / "saved_model.pbtxt").write_text(text_format.MessageToString(proto))
-    file.unlink()
+    models.write_as_text(folder, "saved_model.pbtxt")
+    (folder / "saved_model.pb").unlink()
     (folder / "fingerprint.pb").unlink()
-
-
-def _older_fingerprint(folder: Path) -> None:
-    from tensorflow.core.protobuf.fingerprint_pb2 import FingerprintDef
-
-    file = folder / "fingerprint.pb"
-    fingerprint = FingerprintDef.FromString(file.read_bytes())
-    fingerprint.signature_def_hash ^= 1  # TensorFlow 2.12 computed it in another way
-    file.write_bytes(fingerprint.SerializeToString())
 
 
 def _saved_again(folder: Path) -> None:
@@ -539,7 +435,9 @@ def _saved_again(folder: Path) -> None:
 
 laid_out("links_to_blobs", _linked)
 laid_out("text_proto", _as_text)
-laid_out("fingerprint_of_tensorflow_2_12", _older_fingerprint)
+# TensorFlow 2.12 computed this hash in another way.
+OLDER = partial(models.edit_fingerprint, field="signature_def_hash")
+laid_out("fingerprint_of_tensorflow_2_12", OLDER)
 laid_out("no_fingerprint", lambda f: (f / "fingerprint.pb").unlink())
 laid_out("files_of_a_finder", lambda f: (f / ".DS_Store").write_bytes(b"\0"))
 laid_out("model_card", lambda f: (f / "README.md").write_text("---\nlicense: mit\n---\n"))
@@ -556,7 +454,7 @@ laid_out("warm_up_without_a_request", lambda f: models.write_warmup(f, count=0))
 laid_out("loaded_and_saved_again", _saved_again)
 
 
-@good
+@recipe
 def nan_in_unread_variables(folder: Path) -> None:
     """Such as the moments of an optimizer, or a metric without a value."""
     module = models.linear(folder)
@@ -564,15 +462,12 @@ def nan_in_unread_variables(folder: Path) -> None:
     save(module, folder)
 
 
-@good
-def many_weights(folder: Path) -> None:
-    module = serving(
-        lambda x: {"y": x @ big[:2, :4]}, ROWS, big=(big := tf.Variable(tf.zeros([2000, 1000])))
-    )
-    save(module, folder)
+@serves(big=lambda: tf.Variable(tf.zeros([2000, 1000])))
+def many_weights(x: tf.Tensor, big: tf.Variable) -> tf.Tensor:
+    return x @ big[:2, :4]
 
 
-@good
+@recipe
 def nested_modules(folder: Path) -> None:
     outer, inner = tf.Module(), models.linear(folder)
     outer.parts = [{"inner": inner}]
@@ -580,7 +475,7 @@ def nested_modules(folder: Path) -> None:
     save(outer, folder, {"serving_default": serve})
 
 
-@good
+@recipe
 def graph_for_training_beside_it(folder: Path) -> None:
     v1 = tf.compat.v1
     with tf.Graph().as_default(), v1.Session() as session:
@@ -593,17 +488,15 @@ def graph_for_training_beside_it(folder: Path) -> None:
         builder.save()
 
 
-@good
+@recipe
 def example_inside_an_example(folder: Path) -> None:
     """As rankings have it: features of a document in a feature of the list."""
     outer = {"payment": tf.io.FixedLenFeature([], tf.string, default_value="")}
     inner = {"clicks": tf.io.FixedLenFeature([], tf.float32)}
-    clicks = tf.train.Feature(float_list={"value": [1.0]})
-    empty = tf.train.Example(features={"feature": {"clicks": clicks}})
 
     def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
         document = tf.io.parse_example(examples, outer)["payment"]
-        known = tf.fill(tf.shape(document), empty.SerializeToString())
+        known = tf.fill(tf.shape(document), example(clicks=1.0))
         parsed = tf.io.parse_example(tf.where(document == "document", document, known), inner)
         return {"score": parsed["clicks"]}
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tests.validation import hostile
-from tests.validation.catalogue.rows import add, export_of_miles, export_v1, fault, tensors
-from tests.validation.models import FEATURES, ROWS, SERIALIZED, save, serving
-from tests.validation.recipes import EVALUATED, EVALUATED_EXAMPLES, WITH_EXAMPLES
+from tests.validation import hostile, models
+from tests.validation.catalogue.rows import add, export_of_miles, export_v1, fault, scored, tensors
+from tests.validation.models import asserted, save, serving
+from tests.validation.recipes import EVALUATED, EVALUATED_EXAMPLES, WITH_EXAMPLES, Features, model
 
 # Reaching files and the network: what `tests/validation/hostile.py` makes of each way.
 _SOURCES = {
@@ -27,8 +27,11 @@ for name, recipe in hostile.RECIPES.items():
 # Paths.
 
 TEXT = tf.TensorSpec([None], tf.string, name="text")
-WORDS = (tf.string, tf.lookup.TextFileIndex.WHOLE_LINE,
-         tf.int64, tf.lookup.TextFileIndex.LINE_NUMBER)  # fmt: skip
+RELATIVE = model(lambda text: {"y": text + tf.io.read_file("data/words.txt")}, TEXT)
+BUCKET = "gs://bucket/transform_fn/assets/words"
+IN_A_BUCKET = model(lambda text: {"y": text + tf.io.read_file(BUCKET)}, TEXT)
+add("reads_a_relative_path", "file_ops", "nmt#283", "all", RELATIVE)
+add("vocabulary_in_a_bucket", "absolute_paths", "transform#120", "all", IN_A_BUCKET)
 
 
 @fault("absolute_paths", "nmt#283", "all")
@@ -37,38 +40,16 @@ def reads_its_own_export_by_its_path(good: Path, folder: Path) -> None:
     save(serving(lambda text: {"y": text + tf.io.read_file(path)}, TEXT), folder)
 
 
-tensors(
-    "reads_a_relative_path",
-    "file_ops",
-    "nmt#283",
-    "all",
-    None,
-    lambda text: {"y": text + tf.io.read_file("data/words.txt")},
-    TEXT,
-)
-
-
 @fault("absolute_paths", "tensorflow#14083, tensorflow#46826, sagemaker-tensorflow#99", "all")
 def vocabulary_that_was_not_collected(good: Path, folder: Path) -> None:
     def build(v1: Any) -> Any:
         file = folder.parent / "v1_words.txt"
         file.write_text("cash\ncard\n")
-        table = tf.lookup.StaticHashTable(tf.lookup.TextFileInitializer(str(file), *WORDS), -1)
+        table = tf.lookup.StaticHashTable(models.lines_of(str(file)), -1)
         text = v1.placeholder(tf.string, [None])
         return {"text": text}, {"row": table.lookup(text)}
 
     export_v1(folder, build)
-
-
-@fault("absolute_paths", "transform#120", "all")
-def vocabulary_in_a_bucket(good: Path, folder: Path) -> None:
-    save(
-        serving(
-            lambda text: {"y": text + tf.io.read_file("gs://bucket/transform_fn/assets/words")},
-            TEXT,
-        ),
-        folder,
-    )
 
 
 # Graphs of TensorFlow 1.
@@ -98,11 +79,8 @@ def tables_without_initialisation(v1: Any, miles: Any) -> Any:
 
 @v1_fault("scores", "tensorflow#24857")
 def local_variable_that_is_never_saved(v1: Any, miles: Any) -> Any:
-    total = v1.get_variable(
-        "total", [], initializer=v1.ones_initializer(), use_resource=True,
-        collections=[v1.GraphKeys.LOCAL_VARIABLES],
-    )  # fmt: skip
-    return miles * total
+    kind = {"collections": [v1.GraphKeys.LOCAL_VARIABLES], "use_resource": True}
+    return miles * v1.get_variable("total", [], initializer=v1.ones_initializer(), **kind)
 
 
 @v1_fault("loads", "serving#1404, tensorflow#9796")
@@ -140,44 +118,31 @@ for *entry, options in (
     ("gigabytes_for_each_row", "scores", "serving#1215, ultralytics#20018", "all", EVALUATED,
      lambda x: {"y": x + tf.reduce_sum(tf.zeros([tf.shape(x)[0], 2**28]))}, {}),
     ("graph_of_an_expired_assertion", "scores", "licence checks", "all", EVALUATED,
-     lambda x: {"y": _asserted(tf.timestamp() < 1e9, x)}, {"status": "warn"}),
+     lambda x: {"y": asserted(tf.timestamp() < 1e9, x)}, {"status": "warn"}),
 ):  # fmt: skip
     tensors(*entry, **options)
 
 
-def _asserted(condition: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    with tf.control_dependencies([tf.debugging.Assert(condition, ["expired"])]):
-        return tf.identity(value)
-
-
 # What nobody can see in the files.
 
-for *entry, options in (
+for *entry, missed in (
     ("time_of_the_export_in_the_graph", "deterministic", "tf.function tracing guide", "all",
-     lambda good, folder: save(serving(lambda x: {"age": 1.7e9 - x}, ROWS), folder), EVALUATED,
-     {"missed": "the graph does not show that a constant is a time"}),
+     EVALUATED, lambda x: {"age": 1.7e9 - x}, "the graph does not show that a constant is a time"),
     ("scaled_otherwise_than_in_training", "base_model", "training-serving skew, tfx#2022", "all",
-     lambda good, folder: save(serving(lambda x: {"y": x / 255.0}, ROWS), folder), EVALUATED,
-     {"missed": "only scores that are known to be right show it, such as an Evaluator's"}),
-    ("labels_in_another_order", "base_model", "flow_from_directory order", "clients",
-     lambda good, folder: save(serving(lambda x: {"class": tf.gather(["dog", "cat"], tf.argmax(x,
-         axis=1))}, ROWS), folder), EVALUATED,
-     {"missed": "only scores that are known to be right show it"}),
+     EVALUATED, lambda x: {"y": x / 255.0},
+     "only scores that are known to be right show it, such as an Evaluator's"),
+    ("labels_in_another_order", "base_model", "flow_from_directory order", "clients", EVALUATED,
+     lambda x: {"class": tf.gather(["dog", "cat"], tf.argmax(x, axis=1))},
+     "only scores that are known to be right show it"),
 ):  # fmt: skip
-    add(*entry, **options)
+    tensors(*entry, missed=missed)
 
 
-@fault(
-    "deterministic",
-    "tensorflow#60640",
-    "Evaluator",
-    EVALUATED_EXAMPLES,
-    missed="random only for rows that neither the examples nor a schema has",
-)
-def random_for_rare_rows(good: Path, folder: Path) -> None:
-    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
-        miles = tf.io.parse_example(examples, FEATURES)["miles"]
-        rare = tf.cast(tf.equal(miles, 777.0), tf.float32)
-        return {"score": miles + rare * tf.random.normal(tf.shape(miles))}
+def _sometimes_random(features: Features) -> tf.Tensor:
+    rare = tf.cast(features["miles"] == 777.0, tf.float32)
+    return features["miles"] + rare * tf.random.normal(tf.shape(rare))
 
-    save(serving(serve, SERIALIZED), folder)
+
+RARE = "random only for rows that neither the examples nor a schema has"
+entry = ("random_for_rare_rows", "deterministic", "tensorflow#60640", "Evaluator")
+scored(*entry, EVALUATED_EXAMPLES, _sometimes_random, missed=RARE)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tests.validation import recipes
 from tests.validation.models import FEATURES
-from tests.validation.recipes import Features, Make, Recipe, damaging, editing
+from tests.validation.recipes import Make, Recipe
 
 FAULTS: dict[str, Recipe] = {}
 
@@ -44,61 +44,27 @@ def fault(
     return register
 
 
-def damaged(
-    name: str, check: str, source: str, edit: Callable[[Path], Any], *more: Any, **options: Any
-) -> None:
-    """Registers damage to the files of a copy, which breaks everybody."""
-    add(name, check, source, "all", damaging(edit), *more, **options)
+def _kind(recipe_of: Callable[..., Make]) -> Callable[..., None]:
+    """Returns what registers a fault from an entry, which ends with arguments of the recipe."""
+
+    def register(*entry: Any, named: dict[str, Any] | None = None, **options: Any) -> None:
+        name, check, source, breaks, contract, *made_of = entry
+        make = recipe_of(*made_of, **(named or {}))
+        add(name, check, source, breaks, make, contract, **options)
+
+    return register
 
 
-def edited(
-    name: str,
-    check: str,
-    source: str,
-    breaks: str,
-    edit: Callable[[Any], Any],
-    *more: Any,
-    **options: Any,
-) -> None:
-    """Registers a change to the proto of a copy."""
-    add(name, check, source, breaks, editing(edit), *more, **options)
-
-
-def scored(
-    name: str,
-    check: str,
-    source: str,
-    breaks: str,
-    contract: Any,
-    score: Callable[[Features], tf.Tensor],
-    *,
-    features: dict[str, Any] | None = None,
-    **options: Any,
-) -> None:
-    """Registers a model whose score is computed from parsed features."""
-    make = recipes.scored(score, **(features or {}))
-    add(name, check, source, breaks, make, contract, **options)
-
-
-def tensors(
-    name: str,
-    check: str,
-    source: str,
-    breaks: str,
-    contract: Any,
-    function: Callable[..., dict[str, Any]],
-    *specs: tf.TensorSpec,
-    tracked: dict[str, Callable[[], Any]] | None = None,
-    **options: Any,
-) -> None:
-    """Registers a model that takes tensors; `tracked` make the variables that it has."""
-    make = recipes.model(function, *specs, **(tracked or {}))
-    add(name, check, source, breaks, make, contract, **options)
+# For damage to the files of a copy, a change to its proto, a model whose score is computed from
+# parsed features, which are `named`, and one that takes tensors and has the variables `named`.
+damaged, edited, scored, tensors = map(
+    _kind, (recipes.damaging, recipes.editing, recipes.scored, recipes.model)
+)
 
 
 def export_v1(
     folder: Path,
-    build: Callable[[Any], tuple[dict[str, Any], dict[str, Any]]],
+    build: Callable[[Any], Any],
     *,
     method: str = "predict",
     assets: bool = False,
@@ -108,7 +74,8 @@ def export_v1(
 
     Args:
         folder: where.
-        build: gets `tf.compat.v1` and returns the inputs and the outputs of serving_default.
+        build: gets `tf.compat.v1` and returns the inputs and the outputs of serving_default; or
+            several signatures by name.
         method: what serving_default does: predict, classify or regress.
         assets: whether the graph's collection of assets goes along.
         initialised: whether tables are initialised where it is loaded.
@@ -116,15 +83,17 @@ def export_v1(
     v1 = tf.compat.v1
     info = v1.saved_model.build_tensor_info
     with tf.Graph().as_default(), v1.Session() as session:
-        infos = [{key: info(x) for key, x in tensors.items()} for tensors in build(v1)]
-        signature = v1.saved_model.build_signature_def(*infos, f"tensorflow/serving/{method}")
+        signatures = build(v1)
+        if isinstance(signatures, tuple):
+            infos = [{key: info(x) for key, x in tensors.items()} for tensors in signatures]
+            signature = v1.saved_model.build_signature_def(*infos, f"tensorflow/serving/{method}")
+            signatures = {"serving_default": signature}
         session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
         session.run(v1.tables_initializer())
         builder = v1.saved_model.Builder(str(folder))
         files = v1.get_collection(v1.GraphKeys.ASSET_FILEPATHS) if assets else None
         builder.add_meta_graph_and_variables(
-            session, ["serve"], {"serving_default": signature},
-            assets_collection=files,
+            session, ["serve"], signatures, assets_collection=files,
             main_op=v1.tables_initializer() if initialised else None,
         )  # fmt: skip
         builder.save()

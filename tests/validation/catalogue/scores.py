@@ -12,12 +12,21 @@ import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from tests.validation import models
-from tests.validation.broken_rows import BY_BOTH, BY_SCHEMA, MANY, SCHEMA
+from generic_trainer.validation import ServingContract
+from tests.examples import example
+from tests.validation import models, recipes
+from tests.validation.broken_rows import BY_BOTH, BY_SCHEMA, MANY, MILES, SCHEMA
 from tests.validation.broken_rows import LISTS as COMPANIES
 from tests.validation.catalogue.rows import add, fault, scored, tensors
-from tests.validation.models import FEATURES, SERIALIZED, save, serving
-from tests.validation.recipes import EVALUATED, EVALUATED_EXAMPLES, Features, parsing
+from tests.validation.models import after, asserted, save
+from tests.validation.recipes import (
+    EVALUATED,
+    EVALUATED_EXAMPLES,
+    Features,
+    model,
+    parsing,
+    scoring,
+)
 
 EVALUATOR = "Evaluator, BulkInferrer"
 FEW = dataclasses.replace(BY_BOTH, examples=())  # rows of the schema alone
@@ -58,14 +67,14 @@ for *entry, options in (
      lambda x: {"class": tf.random.categorical(x, 1)[:, 0]}, {}),
     ("statistics_moved_by_requests", "deterministic", "serving#1670", EVALUATOR, EVALUATED,
      lambda x, state: {"y": x - state.assign(0.9 * state + 0.1 * tf.reduce_mean(x))},
-     {"tracked": _state(0.0)}),
+     {"named": _state(0.0)}),
     ("state_of_the_last_request", "deterministic", "stateful=True", EVALUATOR, EVALUATED,
-     lambda x, state: {"y": x + _after(state, x)}, {"tracked": _state(0.0)}),
+     lambda x, state: {"y": x + _after(state, x)}, {"named": _state(0.0)}),
     ("a_step_of_training_as_serving_default", "deterministic", "export of train_step", EVALUATOR,
      EVALUATED, lambda x, state: {"loss": tf.reduce_sum(x * state.assign_sub(0.1), keepdims=True)},
-     {"tracked": _state(1.0)}),
+     {"named": _state(1.0)}),
     ("fails_above_1000_rows", "batch_sizes", "max_batch_size", EVALUATOR, EVALUATED,
-     lambda x: {"y": _asserted(tf.shape(x)[0] <= 1000, x)}, {}),
+     lambda x: {"y": asserted(tf.shape(x)[0] <= 1000, x)}, {}),
     ("rows_beyond_100_cut", "batch_sizes", "transformers#8994", EVALUATOR, EVALUATED,
      lambda x: {"y": x[:100]}, {}),
     ("scalar_for_a_single_row", "batch_sizes", "squeeze()", EVALUATOR, EVALUATED,
@@ -78,20 +87,13 @@ for *entry, options in (
 
 def _after(state: Any, x: tf.Tensor) -> tf.Tensor:
     before = tf.identity(state)
-    with tf.control_dependencies([before]):
-        state.assign(tf.reduce_sum(x))
+    state.assign(after(before, tf.reduce_sum(x)))
     return before
-
-
-def _asserted(condition: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    with tf.control_dependencies([tf.debugging.Assert(condition, ["refused"])]):
-        return tf.identity(value)
 
 
 def _enqueued(x: tf.Tensor) -> tf.Tensor:
     queue = tf.raw_ops.FIFOQueueV2(component_types=[tf.float32], shared_name="requests")
-    with tf.control_dependencies([tf.raw_ops.QueueEnqueueV2(handle=queue, components=[x])]):
-        return x * 2.0
+    return after(tf.raw_ops.QueueEnqueueV2(handle=queue, components=[x]), x) * 2.0
 
 
 # Values that examples do not show, and a schema allows.
@@ -114,22 +116,22 @@ for *entry, options in (
     ("half_precision_overflows_in_the_domain", "schema_rows", "mixed_float16", "Evaluator",
      BY_SCHEMA, lambda f: _as_float(tf.cast(f["miles"] * 1000.0, tf.float16)), {"status": "warn"}),
     ("division_by_an_id", "schema_rows", "Integer division by zero", "all", BY_SCHEMA,
-     lambda f: _as_float(tf.reduce_sum(7 // _companies(f), axis=1)), {"features": COMPANIES}),
+     lambda f: _as_float(tf.reduce_sum(7 // _companies(f), axis=1)), {"named": COMPANIES}),
     ("first_of_an_empty_list", "schema_rows", "serving#1269, tfx#5518", "all", BY_SCHEMA,
-     lambda f: _as_float(_companies(f).to_tensor()[:, 0]), {"features": COMPANIES}),
+     lambda f: _as_float(_companies(f).to_tensor()[:, 0]), {"named": COMPANIES}),
     ("arg_max_of_an_empty_list", "schema_rows", "Reduction axis is empty", "all", BY_SCHEMA,
-     lambda f: _as_float(tf.argmax(_companies(f).to_tensor(), axis=1)), {"features": COMPANIES}),
+     lambda f: _as_float(tf.argmax(_companies(f).to_tensor(), axis=1)), {"named": COMPANIES}),
     ("list_reshaped_to_three_values", "scores", "serving#1269", "all", BY_SCHEMA,
      lambda f: tf.reduce_sum(_as_float(tf.reshape(f["company"].values, [-1, 3])), axis=1),
-     {"features": COMPANIES, "status": "warn"}),
+     {"named": COMPANIES, "status": "warn"}),
     ("middle_of_a_domain_that_fails", "schema_rows", "tensorflow#46690", "all", BY_SCHEMA,
      lambda f: tf.where(f["miles"] == 0.0, 1.0, tf.sqrt(f["miles"] - 1.0)), {}),
     ("default_that_no_embedding_has", "without_optional", "tfx#5518, keras#11819", "all", BY_SCHEMA,
      lambda f: tf.gather(tf.range(10.0), f["company"]),
-     {"features": {"company": tf.io.FixedLenFeature([], tf.int64, default_value=-1)}}),
+     {"named": {"company": tf.io.FixedLenFeature([], tf.int64, default_value=-1)}}),
     ("needs_one_of_two_features", "without_optional", "tfx#5518", "all", BY_SCHEMA,
      lambda f: tf.gather(tf.range(9.0), tf.where((f["payment"] == "") & (f["company"] == -1), -1,
-         0)), {"features": {"company": tf.io.FixedLenFeature([], tf.int64, default_value=-1)}}),
+         0)), {"named": {"company": tf.io.FixedLenFeature([], tf.int64, default_value=-1)}}),
     ("missing_text_parsed_as_a_number", "without_optional", "StringToNumberOp", "all", BY_SCHEMA,
      lambda f: tf.strings.to_number(tf.strings.regex_replace(f["payment"], "card|cash|none", "1")),
      {}),
@@ -178,7 +180,7 @@ for *entry, options in (
     ("id_that_overflows_32_bits", "unforeseen_rows", "tensorflow#41312", "all", FEW,
      lambda f: tf.gather(tf.range(10.0),
          tf.minimum(tf.cast(tf.reduce_sum(tf.maximum(_companies(f), 0), axis=1), tf.int32), 9)),
-     {"features": COMPANIES, "status": "warn"}),
+     {"named": COMPANIES, "status": "warn"}),
     ("unknown_word_that_fails", "unforeseen_rows", "keras#11819, tfx#4390", "all", BY_BOTH,
      lambda f: tf.gather(tf.range(3.0), _position(f["payment"])), {"status": "warn"}),
 ):  # fmt: skip
@@ -195,29 +197,22 @@ def _position(word: tf.Tensor) -> tf.Tensor:
 # Eval examples.
 
 
-def _example(companies: int, miles: float = 1.0, **texts: bytes) -> bytes:
-    feature: dict[str, Any] = {
-        "miles": tf.train.Feature(float_list={"value": [miles]}),
-        "company": tf.train.Feature(int64_list={"value": range(1, 1 + companies)}),
-    }
-    for name, text in texts.items():
-        feature[name] = tf.train.Feature(bytes_list={"value": [text]})
-    return tf.train.Example(features={"feature": feature}).SerializeToString()
+def _example(row: int) -> bytes:
+    """Returns an example whose list of companies has up to three values."""
+    return example(miles=0.1 * row, company=list(range(1, 1 + row % 4)))
 
 
-LISTS = dataclasses.replace(
-    EVALUATED, examples=tuple(_example(row % 4, 0.1 * row) for row in range(40))
-)
+LISTS = dataclasses.replace(EVALUATED, examples=tuple(map(_example, range(40))))
 for *entry, options in (
     ("padding_counts_as_values", "row_independence", "transformers#3246", EVALUATOR, LISTS,
      lambda f: tf.reduce_mean(_as_float(_companies(f).to_tensor()), axis=1),
-     {"features": COMPANIES}),
+     {"named": COMPANIES}),
     ("last_of_the_padded_list", "row_independence", "last time step", EVALUATOR, LISTS,
      lambda f: _as_float(tf.pad(_companies(f).to_tensor(), [[0, 0], [1, 0]])[:, -1]),
-     {"features": COMPANIES}),
+     {"named": COMPANIES}),
     ("longer_lists_than_the_model_has_room_for", "scores", "transformers#8994", "all", LISTS,
      lambda f: tf.reduce_sum(_as_float(tf.sparse.to_dense(tf.sparse.reset_shape(f["company"],
-         [tf.shape(f["miles"])[0], 2]))), axis=1), {"features": COMPANIES}),
+         [tf.shape(f["miles"])[0], 2]))), axis=1), {"named": COMPANIES}),
     ("infinity_in_row_500", "eval_rows", "serving#1670", "Evaluator", MANY,
      lambda f: 1.0 / (tf.round(f["miles"] * 10.0) - 500.0), {"status": "warn"}),
     ("classes_all_the_same", "outputs_vary", "tensorflow#23630", "clients", EVALUATED_EXAMPLES,
@@ -229,28 +224,22 @@ for *entry, options in (
     scored(*entry, **options)
 
 
-@fault("scores", "tfx#3016, tfx#2920", "Evaluator", EVALUATED_EXAMPLES)
-def text_read_as_a_number(good: Path, folder: Path) -> None:
-    parsing("payment", tf.string, tf.strings.to_number)(good, folder)
-
-
-@fault("without_label", "tfx#2920, tfx#5518", "all", EVALUATED_EXAMPLES)
-def label_in_a_sequence(good: Path, folder: Path) -> None:
-    spec = {"tips": tf.io.VarLenFeature(tf.float32), **FEATURES}
-
-    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
-        parsed = tf.io.parse_example(examples, spec)
-        return {"score": parsed["miles"] + tf.sparse.to_dense(parsed["tips"])[:, 0]}
-
-    save(serving(serve, SERIALIZED), folder)
-
-
-@fault(
-    "vocabularies",
-    "transform#120",
-    "all",
-    lambda good: dataclasses.replace(EVALUATED, transform_graph=str(good.parent / "exchanged")),
+NUMBER = parsing("payment", tf.string, tf.strings.to_number)
+TIPS = recipes.scored(
+    lambda f: f["miles"] + tf.sparse.to_dense(f["tips"])[:, 0], tips=tf.io.VarLenFeature(tf.float32)
 )
+for name, check, source, breaks, recipe in (
+    ("text_read_as_a_number", "scores", "tfx#3016, tfx#2920", "Evaluator", NUMBER),
+    ("label_in_a_sequence", "without_label", "tfx#2920, tfx#5518", "all", TIPS),
+):
+    add(name, check, source, breaks, recipe, EVALUATED_EXAMPLES)
+
+
+def _exchanged(good: Path) -> ServingContract:
+    return dataclasses.replace(EVALUATED, transform_graph=str(good.parent / "exchanged"))
+
+
+@fault("vocabularies", "transform#120", "all", _exchanged)
 def vocabularies_exchanged(good: Path, folder: Path) -> None:
     assets = folder.parent / "exchanged/transform_fn/assets"
     assets.mkdir(parents=True)
@@ -259,37 +248,17 @@ def vocabularies_exchanged(good: Path, folder: Path) -> None:
     models.save(models.linear(folder, "colours", ("small", "large")), folder)
 
 
-NEVER = np.nan  # what a diverged training leaves
-tensors(
-    "table_of_nan",
-    "outputs_finite",
-    "keras#2967, DeepCTR#224",
-    "Evaluator",
-    dataclasses.replace(EVALUATED_EXAMPLES, schema=SCHEMA),
-    lambda miles: {"y": miles * tf.constant(NEVER)},
-    tf.TensorSpec([None, 1], tf.float32, name="miles"),
-)
+BY_EXAMPLES = dataclasses.replace(EVALUATED_EXAMPLES, schema=SCHEMA)
+NEVER = model(lambda miles: {"y": miles * np.nan}, MILES)  # what a diverged training leaves
+add("table_of_nan", "outputs_finite", "keras#2967, DeepCTR#224", "Evaluator", NEVER, BY_EXAMPLES)
+WORDS = {"status": "warn", "told": "of the model's vocabulary"}
 
 
-@fault(
-    "unforeseen_rows",
-    "keras#11819, tensorflow#23698",
-    "all",
-    BY_BOTH,
-    status="warn",
-    told="of the model's vocabulary",
-)
+@fault("unforeseen_rows", "keras#11819, tensorflow#23698", "all", BY_BOTH, **WORDS)
 def embedding_smaller_than_its_vocabulary(good: Path, folder: Path) -> None:
     file = folder.parent / "payments_and_more.txt"
-    file.write_text("cash\ncard\nnone\nvoucher\napp\n")
-    asset, whole = tf.saved_model.Asset(str(file)), tf.lookup.TextFileIndex.WHOLE_LINE
-    lines = (tf.int64, tf.lookup.TextFileIndex.LINE_NUMBER)
-    table = tf.lookup.StaticHashTable(
-        tf.lookup.TextFileInitializer(asset, tf.string, whole, *lines), 0
-    )
-
-    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
-        parsed = tf.io.parse_example(examples, FEATURES)
-        return {"score": tf.gather(tf.range(4.0), table.lookup(parsed["payment"]))}
-
-    save(serving(serve, SERIALIZED, table=table, asset=asset), folder)
+    asset = models.asset(file, "cash\ncard\nnone\nvoucher\napp\n")
+    table = tf.lookup.StaticHashTable(models.lines_of(asset), 0)
+    module = scoring(lambda f: tf.gather(tf.range(4.0), table.lookup(f["payment"])))
+    module.table, module.asset = table, asset
+    save(module, folder)

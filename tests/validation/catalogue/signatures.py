@@ -11,15 +11,14 @@ import tensorflow as tf
 
 from generic_trainer.validation import ServingContract
 from tests.validation import models
-from tests.validation.broken_rows import BY_SCHEMA
+from tests.validation.broken_rows import BY_SCHEMA, MILES
 from tests.validation.catalogue.rows import add, edited, export_of_miles, fault, tensors
-from tests.validation.models import FEATURES, ROWS, SERIALIZED, save, serving
+from tests.validation.models import ROWS, SERIALIZED, save, serving
 from tests.validation.recipes import EVALUATED, EVALUATED_EXAMPLES
 
 INFERRED = ServingContract(signatures=(), consumers=("BulkInferrer",))
 INFERRED_EXAMPLES = dataclasses.replace(INFERRED, examples=models.examples())
 SERVED = ServingContract(signatures=(), consumers=("Pusher",))
-MILES = tf.TensorSpec([None, 1], tf.float32, name="miles")
 PAYMENT = tf.TensorSpec([None, 1], tf.string, name="payment")
 BULK = "BulkInferrer"
 SERVING = "TF Serving"
@@ -58,12 +57,9 @@ for *entry, options in (
     tensors(*entry, **options)
 
 
-@fault("composite_tensors", "serving#2222, tensorflow#34603", SERVING, status="warn")
-def sparse_output(good: Path, folder: Path) -> None:
-    save(serving(lambda x: {"y": tf.sparse.from_dense(x)}, ROWS), folder)
-
-
 for *entry, options in (
+    ("sparse_output", "composite_tensors", "serving#2222, tensorflow#34603", SERVING, None,
+     lambda x: {"y": tf.sparse.from_dense(x)}, {"status": "warn"}),
     ("complex_output", "composite_tensors", "json_tensor.cc of TF Serving", SERVING, SERVED,
      lambda x: {"y": tf.complex(x, x)}, {"status": "warn"}),
     ("handle_as_output", "composite_tensors", "TensorProto of a variant", "all", SERVED,
@@ -80,14 +76,9 @@ def _signature(proto: Any) -> Any:
     return proto.meta_graphs[0].signature_def["serving_default"]
 
 
-def _shaped(*dims: int) -> Callable[[Any], None]:
-    def edit(proto: Any) -> None:
-        for info in _signature(proto).inputs.values():
-            del info.tensor_shape.dim[:]
-            for size in dims:
-                info.tensor_shape.dim.add(size=size)
-
-    return edit
+def _shaped(proto: Any) -> None:
+    for info in _signature(proto).inputs.values():
+        info.tensor_shape.dim.add(size=1)
 
 
 def _second_input(proto: Any) -> None:
@@ -102,17 +93,17 @@ def _fetched_input(proto: Any) -> None:
 
 for *entry, options in (
     ("input_declared_with_another_rank", "signature_tensors", "serving#1269", SERVING,
-     _shaped(-1, 1), {}),
+     None, _shaped, {}),
     ("two_inputs_of_one_tensor", "signature_tensors", "Endpoint fed more than once", SERVING,
-     _second_input, {}),
-    ("output_that_is_an_input", "signature_tensors", "tensorflow#2422", SERVING, _fetched_input,
-     {}),
+     None, _second_input, {}),
+    ("output_that_is_an_input", "signature_tensors", "tensorflow#2422", SERVING, None,
+     _fetched_input, {}),
     ("signature_without_outputs", "signature_methods", "serving#1512", SERVING,
-     lambda proto: _signature(proto).outputs.clear(), INFERRED, {}),
-    ("signature_without_a_method", "signature_methods", "tensorflow#34968", SERVING,
+     INFERRED, lambda proto: _signature(proto).outputs.clear(), {}),
+    ("signature_without_a_method", "signature_methods", "tensorflow#34968", SERVING, None,
      lambda proto: _signature(proto).ClearField("method_name"), {"status": "warn"}),
     ("only_the_signature_of_the_initialisation", "signatures_exist",
-     "tensorflow#69307, model_zoo#3", "all",
+     "tensorflow#69307, model_zoo#3", "all", None,
      lambda proto: proto.meta_graphs[0].signature_def.pop("serving_default"), {}),
 ):  # fmt: skip
     edited(*entry, **options)
@@ -156,12 +147,8 @@ for name, method, outputs in (
 def side_signature_that_fails(good: Path, folder: Path) -> None:
     module = models.linear(folder)
     spec = {"kilometers": tf.io.FixedLenFeature([], tf.float32)}
-
-    @tf.function(input_signature=[SERIALIZED])
-    def other(examples: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"y": tf.io.parse_example(examples, spec)["kilometers"]}
-
-    save(module, folder, {"serving_default": module.serve, "other": other})
+    other = serving(lambda x: {"y": tf.io.parse_example(x, spec)["kilometers"]}, SERIALIZED)
+    save(module, folder, {"serving_default": module.serve, "other": other.serve})
 
 
 def _compared(good: Path) -> ServingContract:
@@ -172,10 +159,7 @@ def _serve_as(name: str, change: Callable[[tf.Tensor], tf.Tensor], key: str = "s
     def make(good: Path, folder: Path) -> None:
         module = models.linear(folder)
 
-        @tf.function(input_signature=[SERIALIZED])
-        def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
-            return {key: change(module.score(tf.io.parse_example(examples, FEATURES)))}
-
+        serve = module.serving(lambda score: {key: change(score)})
         save(module, folder, {name: serve, "serving_default": serve})
 
     return make
@@ -189,15 +173,11 @@ for name, make in {
     add(name, "base_model", "tfx#4390", "clients", make, _compared, status="warn")
 
 
-@fault(
-    "base_model",
-    "tfx#4390",
-    "clients",
-    lambda good: dataclasses.replace(
-        _compared(good), base_model=str(good.parent / "signature_gone/base")
-    ),
-    status="warn",
-)
+def _beside(good: Path) -> ServingContract:
+    return _compared(good.parent / "signature_gone/base")
+
+
+@fault("base_model", "tfx#4390", "clients", _beside, status="warn")
 def signature_gone(good: Path, folder: Path) -> None:
     _serve_as("rank", lambda y: y)(good, folder / "base")
     models.good(folder / "model")
@@ -205,11 +185,6 @@ def signature_gone(good: Path, folder: Path) -> None:
         file.rename(folder / file.name)
 
 
-add(
-    "no_input",
-    "serialized_input",
-    "tfx#4505",
-    "Evaluator, BulkInferrer",
-    lambda good, folder: save(serving(lambda: {"y": tf.zeros([1])}), folder),
-    INFERRED,
-)
+@fault("serialized_input", "tfx#4505", "Evaluator, BulkInferrer", INFERRED)
+def no_input(good: Path, folder: Path) -> None:
+    save(serving(lambda: {"y": tf.zeros([1])}), folder)
