@@ -1,6 +1,7 @@
 """A check, its findings, and the result that goes into the report.
 
-A check is a generator function, which yields findings, and nothing if all is well::
+A check is a generator function, which yields findings, and nothing if all is well. It raises `Skip`
+if it does not apply::
 
     @check(needs=("parses",))
     def serve_tag(model: ModelUnderTest) -> Iterator[Finding]:
@@ -43,6 +44,10 @@ _DIRECTIONS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
 _WORST_FIRST: tuple[Status, ...] = ("fail", "warn", "pass", "skip")
 
 
+class Skip(Exception):
+    """Raised by a check that does not apply, or whose inputs are missing, with the reason."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Finding:
     """One finding of a check, which may have several."""
@@ -76,11 +81,6 @@ def of_rows(model: ModelUnderTest, certain: bool, message: str, remedy: str) -> 
     """Fails if a row's score is wrong for consumers that match rows; warns otherwise."""
     is_wrong = certain and model.contract.matches_rows
     return Finding("fail" if is_wrong else "warn", message, remedy, may_be_meant=True)
-
-
-def skip(message: str) -> Finding:
-    """The check does not apply, or its inputs are missing."""
-    return Finding("skip", message)
 
 
 def note(message: str) -> Finding:
@@ -195,6 +195,8 @@ class Check:
         findings: list[Finding] = []
         try:
             findings.extend(self.function(model))
+        except Skip as reason:
+            findings.append(Finding("skip", str(reason)))
         except Exception as error:
             message = f"the check ended with {reason_of(error)}"
             remedy = "find out why this part of the model cannot be examined"

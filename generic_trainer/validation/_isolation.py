@@ -115,14 +115,13 @@ def make_read_only(work: Path) -> None:
     Raises:
         OSError: a file system stays writable.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    _mount(libc, str(work), work, None, _MS_BIND)
+    _mount(str(work), work, None, _MS_BIND)
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         # proc(5): the fifth field, in which \040 is a blank.
         mounted = Path(re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), line.split()[4]))
         if mounted not in (work, SHARED_MEMORY):
             flags = _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _kept_flags(mounted)
-            _mount(libc, "none", mounted, None, flags)
+            _mount("none", mounted, None, flags)
 
 
 def _can_hide() -> bool:
@@ -145,21 +144,19 @@ def _hidden_copy(files: ModelFiles, target: Path) -> None:
     Raises:
         OSError: the kernel does not allow it.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
     uid, gid = os.getuid(), os.getgid()
-    if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS):
-        raise OSError(ctypes.get_errno(), "unshare")
+    libc_call("unshare", _CLONE_NEWUSER | _CLONE_NEWNS)
     die_with_parent()  # the new user namespace's capabilities have undone it
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
     Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
-    _mount(libc, "none", Path("/"), None, _MS_REC | _MS_PRIVATE)
+    _mount("none", Path("/"), None, _MS_REC | _MS_PRIVATE)
     for source, place in _places(files, target):
-        _mount(libc, str(source), place, None, _MS_BIND | _MS_REC)
-        _mount(libc, "none", place, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _kept_flags(place))
-    _mount(libc, "tmpfs", files.original, b"tmpfs", 0)
+        _mount(str(source), place, None, _MS_BIND | _MS_REC)
+        _mount("none", place, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _kept_flags(place))
+    _mount("tmpfs", files.original, b"tmpfs", 0)
     if SHARED_MEMORY.is_dir():
-        _mount(libc, "tmpfs", SHARED_MEMORY, b"tmpfs", _MS_NOSUID | _MS_NODEV, b"size=64m")
+        _mount("tmpfs", SHARED_MEMORY, b"tmpfs", _MS_NOSUID | _MS_NODEV, b"size=64m")
 
 
 def _places(files: ModelFiles, target: Path) -> list[tuple[Path, Path]]:
@@ -182,12 +179,22 @@ def _kept_flags(mounted: Path) -> int:
 
 
 def _mount(
-    libc: ctypes.CDLL,
-    source: str,
-    target: Path,
-    kind: bytes | None,
-    flags: int,
-    options: bytes | None = None,
+    source: str, target: Path, kind: bytes | None, flags: int, options: bytes | None = None
 ) -> None:
-    if libc.mount(source.encode(), os.fsencode(target), kind, ctypes.c_ulong(flags), options):
-        raise OSError(ctypes.get_errno(), f"mount {source} at {target}")
+    libc_call("mount", source.encode(), os.fsencode(target), kind, flags, options)
+
+
+def libc_call(function: str, *arguments: int | bytes | None) -> int:
+    """Returns the result of a function of the C library.
+
+    Raises:
+        OSError: it fails, with its arguments.
+        AttributeError: the library does not have it.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    wide = (ctypes.c_long(each) if isinstance(each, int) else each for each in arguments)
+    result: int = getattr(libc, function)(*wide)
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{os.strerror(code)}: {function}{arguments}")
+    return result

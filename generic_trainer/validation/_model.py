@@ -32,6 +32,7 @@ SAVED_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt", "saved_model.cpb")
 OTHER_SUFFIXES = frozenset(
     [".pkl", ".pickle", ".joblib", ".onnx", ".keras", ".h5", ".hdf5", ".bst", ".ubj", ".pt", ".pth"]
 )
+PREPROCESSING = "transform_"  # TFX's names: transform_features, transform_labels
 RECORDS = 32  # examples that every signature is called with
 EVAL_ROWS = 1000  # examples that are read
 MAX_EXAMPLES_BYTES = 64 << 20  # images take long to read, and longer to score

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from generic_trainer._core.machine import MIB
 from generic_trainer._core.scratch import move_temp_dir, system_temp_dir
-from generic_trainer.validation._isolation import SHARED_MEMORY, make_read_only
+from generic_trainer.validation._isolation import SHARED_MEMORY, libc_call, make_read_only
 
 _MAX_FILE_BYTES = 256 * MIB  # what the rehearsal of an Evaluator writes is a thousandth of it
 _MAX_THREADS = 4096  # of a model; TensorFlow's pools have a few for each processor
@@ -121,7 +121,7 @@ def _protect_files(
     work: Path, readable: Iterable[str | Path], hidden: Collection[str], has_namespace: bool
 ) -> None:
     try:
-        abi = _syscall(_CREATE_RULESET, None, 0, _ABI_REQUEST)
+        abi = libc_call("syscall", _CREATE_RULESET, None, 0, _ABI_REQUEST)
     except OSError:
         if not has_namespace:
             raise
@@ -130,7 +130,7 @@ def _protect_files(
     # Rights came with the versions: REFER 2, TRUNCATE 3, TCP 4, IOCTL_DEV 5, scopes 6.
     handled = (1 << (13 + (abi >= 2) + (abi >= 3) + (abi >= 5))) - 1
     attributes = struct.pack("=QQQ", handled, _TCP * (abi >= 4), _OUTSIDE * (abi >= 6))
-    ruleset = _syscall(_CREATE_RULESET, attributes, len(attributes), 0)
+    ruleset = libc_call("syscall", _CREATE_RULESET, attributes, len(attributes), 0)
     try:
         for path in (*_beside(Path("/"), hidden), *map(Path, readable)):
             _allow(ruleset, path, _READ & handled)
@@ -140,7 +140,7 @@ def _protect_files(
         for path in (work, SHARED_MEMORY):
             _allow(ruleset, path, handled)
         _set_no_new_privileges()
-        _syscall(_RESTRICT_SELF, ruleset, 0)
+        libc_call("syscall", _RESTRICT_SELF, ruleset, 0)
     finally:
         os.close(ruleset)
 
@@ -166,7 +166,8 @@ def _allow(ruleset: int, path: Path, rights: int) -> None:
         return
     try:
         rights &= -1 if os.path.isdir(path) else _OF_FILES
-        _syscall(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, descriptor), 0)
+        rule = struct.pack("=Qi", rights, descriptor)
+        libc_call("syscall", _ADD_RULE, ruleset, _PATH_BENEATH, rule, 0)
     finally:
         os.close(descriptor)
 
@@ -200,7 +201,7 @@ def _refuse_calls() -> None:
     steps = ctypes.create_string_buffer(b"".join(program))
     filter_program = struct.pack("@HP", len(program), ctypes.addressof(steps))
     _set_no_new_privileges()
-    _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, filter_program)
+    libc_call("prctl", _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, filter_program, 0, 0)
 
 
 def _step(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
@@ -208,20 +209,4 @@ def _step(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
 
 
 def _set_no_new_privileges() -> None:
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1, None)
-
-
-def _prctl(option: int, argument: int, pointer: bytes | None) -> None:
-    zero = ctypes.c_ulong(0)
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, ctypes.c_ulong(argument), pointer, zero, zero):
-        raise OSError(ctypes.get_errno(), "prctl")
-
-
-def _syscall(number: int, *arguments: int | bytes | None) -> int:
-    libc = ctypes.CDLL(None, use_errno=True)
-    wide = (ctypes.c_long(each) if isinstance(each, int) else each for each in arguments)
-    result: int = libc.syscall(ctypes.c_long(number), *wide)
-    if result < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return result
+    libc_call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)

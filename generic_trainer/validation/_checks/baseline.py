@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from generic_trainer._core.texts import reason_of
-from generic_trainer.validation._check import Finding, check, note, skip, warn
+from generic_trainer.validation._check import Finding, Skip, check, note, warn
 from generic_trainer.validation._checks.graph import why_not_run
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._scoring import call, is_float
@@ -29,8 +29,7 @@ def base_model(model: ModelUnderTest) -> Iterator[Finding]:
     """
     base = model.base
     if base is None:
-        yield skip("the contract names no base model")
-        return
+        raise Skip("the contract names no base model")
     try:
         base.signatures  # noqa: B018 - parses on first use
     except Exception as error:

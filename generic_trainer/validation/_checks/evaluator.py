@@ -12,7 +12,7 @@ import numpy as np
 
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._core.texts import did_you_mean, reason_of
-from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
+from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._schema_rows import domain_words, parsed
 from generic_trainer.validation._scoring import is_float
@@ -46,8 +46,7 @@ def eval_config(model: ModelUnderTest) -> Iterator[Finding]:
     Example: a threshold without a direction; a slice by a feature that the schema does not have.
     """
     if model.eval_config is None:
-        yield skip("the contract names no eval config")
-        return
+        raise Skip("the contract names no eval config")
     preprocessed = None  # unless all preprocessing functions are signatures
     specs = model.eval_config.model_specs
     functions = {name for spec in specs for name in spec.preprocessing_function_names}
@@ -75,8 +74,7 @@ def eval_signatures(model: ModelUnderTest) -> Iterator[Finding]:
     Example: `signature_name: "serving_defualt"`; a `prediction_key` that no output has.
     """
     if model.eval_config is None:
-        yield skip("the contract names no eval config")
-        return
+        raise Skip("the contract names no eval config")
     default = "predict" if "predict" in model.signatures else "serving_default"
     # TFMA also calls attributes of the exported object, which is the first of its graph.
     roots = model.meta_graph.object_graph_def.nodes[:1]
@@ -157,8 +155,7 @@ def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
     Example: an AUC of scores that are not probabilities; a metric that is NaN.
     """
     if model.eval_config is None or not model.records or model.contract.examples_transformed:
-        yield skip("needs an eval config and raw examples in the contract")
-        return
+        raise Skip("needs an eval config and raw examples in the contract")
     try:
         metrics = _evaluate(model)
     except Exception as error:

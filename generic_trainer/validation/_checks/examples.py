@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from generic_trainer._core.texts import did_you_mean, reason_of
-from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
+from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
 from generic_trainer.validation._manifest import MANIFEST, read_manifest
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._schema_rows import parsed, without
@@ -36,13 +36,14 @@ def golden(model: ModelUnderTest) -> Iterator[Finding]:
             if rows.shape[:1] == (scored.feed.rows,) and not scored.varies(key)[0]
             if rows.dtype.kind != "O"
         }
-        examples = [base64.b64encode(record).decode() for record in _records(scored)[:_GOLDEN_ROWS]]
+        first = scored.feed.records[:_GOLDEN_ROWS]
+        examples = [base64.b64encode(record).decode() for record in first]
         model.facts["golden"] = {"serving_default": {"examples": examples, "outputs": outputs}}
     known: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
         known = read_manifest(model.directory).get("golden", {})
     if not known:
-        yield skip("no golden outputs in a manifest")
+        raise Skip("no golden outputs in a manifest")
     for name, rows in known.items():
         yield from _compare_golden(model, name, rows)
 
@@ -82,12 +83,12 @@ def without_label(model: ModelUnderTest) -> Iterator[Finding]:
     present = [
         (name, scored)
         for name, scored in _serialized(model)
-        if any(labels & each.features.feature.keys() for each in parsed(_records(scored)))
+        if any(labels & each.features.feature.keys() for each in parsed(scored.feed.records))
     ]
     if not present:
-        yield skip("no examples with a known label: set label_keys and examples in the contract")
+        raise Skip("no examples with a known label: set label_keys and examples in the contract")
     for name, scored in present:
-        examples = [without(example, labels) for example in parsed(_records(scored))]
+        examples = [without(example, labels) for example in parsed(scored.feed.records)]
         unlabelled = [example.SerializeToString(deterministic=True) for example in examples]
         try:
             outputs = _score(model, name, unlabelled)
@@ -107,11 +108,6 @@ def _serialized(model: ModelUnderTest) -> Iterator[tuple[str, Scores]]:
     for name, scored in model.served_scores.items():
         if scored.feed.serialized and scored.feed.divisible:
             yield name, scored
-
-
-def _records(scored: Scores) -> list[bytes]:
-    (records,) = scored.feed.inputs.values()
-    return list(records)
 
 
 def _score(model: ModelUnderTest, name: str, records: Iterable[bytes]) -> Outputs:

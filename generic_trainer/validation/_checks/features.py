@@ -9,13 +9,12 @@ from typing import Any
 
 from generic_trainer._core.files import sha256_of_file
 from generic_trainer._core.texts import did_you_mean
-from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
+from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
 from generic_trainer.validation._graph import upstream_of
-from generic_trainer.validation._model import ModelUnderTest
+from generic_trainer.validation._model import PREPROCESSING, ModelUnderTest
 from generic_trainer.validation._schema_rows import dtype_in_schema, features_in_use
 from generic_trainer.validation._signatures import feature_of, is_serialized, parsed_features
 
-_PREPROCESSING = "transform_"  # TFX's names: transform_features, transform_labels
 _TRANSFORM_ASSETS = "transform_fn/assets"  # inside a TransformGraph artifact
 _NAMES_REMEDY = "name inputs as the schema names features: the Evaluator feeds them by name"
 
@@ -34,7 +33,7 @@ def schema_features(model: ModelUnderTest) -> Iterator[Finding]:
         yield from _in_examples(model)
     if model.schema is None:
         if not model.records:
-            yield skip("the contract names no schema and no examples")
+            raise Skip("the contract names no schema and no examples")
         return
     known = {feature.name: dtype_in_schema(feature) for feature in features_in_use(model.schema)}
     for name, signature in model.serving_signatures.items():
@@ -134,7 +133,7 @@ def label_inputs(model: ModelUnderTest) -> Iterator[Finding]:
     Example: `serving_default(x, species)` with `label_keys=("species",)`.
     """
     for name, signature in model.serving_signatures.items():
-        if name.startswith(_PREPROCESSING):
+        if name.startswith(PREPROCESSING):
             continue
         for label in sorted(model.label_keys.intersection(signature.inputs)):
             judge = fail if label in model.contract.label_keys else warn
@@ -154,8 +153,7 @@ def vocabularies(model: ModelUnderTest) -> Iterator[Finding]:
     """
     graph = model.transform_graph
     if graph is None:
-        yield skip("the contract names no transform graph")
-        return
+        raise Skip("the contract names no transform graph")
     for name in sorted({asset.filename for asset in model.assets}):
         ours = model.directory / "assets" / name
         theirs = graph / _TRANSFORM_ASSETS / name

@@ -12,7 +12,7 @@ from generic_trainer._core import internals
 from generic_trainer._core.files import sha256_of_file
 from generic_trainer._core.texts import reason_of
 from generic_trainer.errors import DataError
-from generic_trainer.validation._check import ANY, FORMATS, Finding, check, fail, note, skip, warn
+from generic_trainer.validation._check import ANY, FORMATS, Finding, Skip, check, fail, note, warn
 from generic_trainer.validation._contract import SOURCES
 from generic_trainer.validation._manifest import MANIFEST, read_manifest
 from generic_trainer.validation._model import SAVED_MODEL_FILES, ModelUnderTest
@@ -87,8 +87,7 @@ def inputs_read(model: ModelUnderTest) -> Iterator[Finding]:
     `SequenceExample`s.
     """
     if all(getattr(model.contract, name) is None for name in SOURCES):
-        yield skip(f"the contract names none of {', '.join(SOURCES)}")
-        return
+        raise Skip(f"the contract names none of {', '.join(SOURCES)}")
     for evidence in ("eval_rows", "schema", "observed", "transform_graph", "eval_config"):
         try:
             getattr(model, evidence)
@@ -107,8 +106,7 @@ def manifest_matches(model: ModelUnderTest) -> Iterator[Finding]:
     Example: `assets/vocabulary` of a published model has lost its second half in a copy.
     """
     if Path(MANIFEST) not in model.files:
-        yield skip(f"no {MANIFEST}: the model was not published by this package")
-        return
+        raise Skip(f"no {MANIFEST}: the model was not published by this package")
     try:
         listed = read_manifest(model.directory)["files"]
     except ValueError as error:
@@ -182,8 +180,7 @@ def fingerprint(model: ModelUnderTest) -> Iterator[Finding]:
     Example: `saved_model.pb` of one export beside the `variables/` of another one.
     """
     if Path("fingerprint.pb") not in model.files:
-        yield skip("no fingerprint.pb (written by TensorFlow 2.12 and later)")
-        return
+        raise Skip("no fingerprint.pb (written by TensorFlow 2.12 and later)")
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf.fingerprint_pb2 import FingerprintDef
 
@@ -196,8 +193,7 @@ def fingerprint(model: ModelUnderTest) -> Iterator[Finding]:
         internals.TF_CREATE_FINGERPRINT.get()(str(model.directory))
     )
     if stored.version.producer != computed.version.producer:
-        yield skip("written by a TensorFlow whose fingerprints are computed in another way")
-        return
+        raise Skip("written by a TensorFlow whose fingerprints are computed in another way")
     names = ["saved_model_checksum", "checkpoint_hash"]
     if stored.saved_model_checksum != computed.saved_model_checksum:
         # Told only then: TensorFlow 2.12 and 2.13 computed them in another way.
@@ -242,10 +238,9 @@ def variables_read(model: ModelUnderTest) -> Iterator[Finding]:
     Example: `variables.data-00000-of-00002` without its sibling; one bit that a disk has flipped.
     """
     if _VARIABLES_INDEX not in model.files:
-        if any(node.op in _VARIABLE_OPS for node in model.nodes):
-            yield fail(f"the model has variables and no {_VARIABLES_INDEX}", _VARIABLES_REMEDY)
-        else:
-            yield skip("the model has no variables")
+        if not any(node.op in _VARIABLE_OPS for node in model.nodes):
+            raise Skip("the model has no variables")
+        yield fail(f"the model has variables and no {_VARIABLES_INDEX}", _VARIABLES_REMEDY)
         return
     try:
         unreadable = model.variables.unreadable
@@ -266,8 +261,7 @@ def variables_finite(model: ModelUnderTest) -> Iterator[Finding]:
     Example: a learning rate of 1,000, and every weight is NaN after ten steps.
     """
     if _VARIABLES_INDEX not in model.files:
-        yield skip("the model has no variables")
-        return
+        raise Skip("the model has no variables")
     scan = model.variables
     unread = _unread(model) if scan.nan else set()
     remedy = "if training diverged: lower the learning rate, and look for NaN in the examples"

@@ -9,7 +9,7 @@ from typing import Any
 
 from generic_trainer._core import internals
 from generic_trainer.validation._access import reaches_out
-from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
+from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
 from generic_trainer.validation._graph import QUEUES, Node, library_of, listed, upstream_of
 from generic_trainer.validation._model import ModelUnderTest
 
@@ -107,8 +107,7 @@ def denied_ops(model: ModelUnderTest) -> Iterator[Finding]:
     Example: `ServingContract(denied_ops=("DecodeRaw",))`, and the graph decodes raw bytes.
     """
     if not model.contract.denied_ops:
-        yield skip("the contract denies no op")
-        return
+        raise Skip("the contract denies no op")
     denied = [node for node in model.nodes if node.op in model.contract.denied_ops]
     if denied:
         remedy = "replace the op, or take it out of ServingContract(denied_ops=...)"

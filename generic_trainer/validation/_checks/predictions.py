@@ -11,13 +11,12 @@ import numpy as np
 from generic_trainer._core.texts import reason_of
 from generic_trainer.validation._check import Finding, check, fail, note, of_rows, per_row, warn
 from generic_trainer.validation._feeds import feed_for
-from generic_trainer.validation._model import ModelUnderTest
+from generic_trainer.validation._model import PREPROCESSING, ModelUnderTest
 from generic_trainer.validation._probing import not_finite
 from generic_trainer.validation._scoring import ODD_ROWS, Feed, Scores, call, difference, score
 from generic_trainer.validation._signatures import assigns, nodes_of
 
-_PREPROCESSING = "transform_"  # TFX's names: transform_features, transform_labels
-_SIZES_REMEDY = "replace fixed sizes by ones that follow the batch: consumers choose them"
+SIZES_REMEDY = "replace fixed sizes by ones that follow the batch: consumers choose them"
 
 
 @check(needs=("loads", "devices", "signatures_exist", "inputs_read"))
@@ -47,7 +46,7 @@ def scores(model: ModelUnderTest) -> Iterator[Finding]:
             served = name in model.serving_signatures
             if served and feed.divisible and _works(loaded, feed.inputs):
                 message += f"; a batch of {feed.rows} is scored, and smaller ones are not"
-                yield of_rows(model, True, message, _SIZES_REMEDY)
+                yield of_rows(model, True, message, SIZES_REMEDY)
                 continue
             alone = _scored_alone(loaded, feed) if served and feed.divisible else []
             if alone and len(alone) < feed.rows and not feed.real:
@@ -67,7 +66,7 @@ def feeds_of(model: ModelUnderTest) -> Iterator[tuple[str, Feed | str]]:
 
 def _judge_error(served: bool, works_alone: bool, feed: Feed, message: str) -> Finding:
     if works_alone:
-        return fail(f"{message}; single rows are scored", _SIZES_REMEDY)
+        return fail(f"{message}; single rows are scored", SIZES_REMEDY)
     has_text = any(array.dtype == object for array in feed.inputs.values())
     if has_text and not feed.real and not feed.records:
         return note(f"{message}: made-up words may well be unknown")
@@ -137,7 +136,7 @@ def outputs_vary(model: ModelUnderTest) -> Iterator[Finding]:
     Example: a signature that parses `"x"`, but `"X"` in the examples, and fills in the default.
     """
     for name, scored in model.served_scores.items():
-        if name.startswith(_PREPROCESSING):
+        if name.startswith(PREPROCESSING):
             continue  # it may return the label, of which a few examples can well have one value
         if scored.feed.real and scored.feed.rows > 1 and all(map(_constant, scored.batch.values())):
             message = f"signature {name!r} gives the same outputs for {scored.feed.rows} examples"

@@ -16,8 +16,8 @@ import numpy as np
 
 from generic_trainer._core.machine import MIB, free_memory_bytes, peak_memory_mb, resident_memory_mb
 from generic_trainer._core.texts import reason_of
-from generic_trainer.validation._check import Finding, check, note, of_rows, per_row, skip, warn
-from generic_trainer.validation._checks.predictions import first_difference
+from generic_trainer.validation._check import Finding, Skip, check, note, of_rows, per_row, warn
+from generic_trainer.validation._checks.predictions import SIZES_REMEDY, first_difference
 from generic_trainer.validation._feeds import input_features, inputs_of
 from generic_trainer.validation._model import RECORDS, ModelUnderTest
 from generic_trainer.validation._probing import Budget, Trouble, not_finite, troubles
@@ -61,7 +61,7 @@ def eval_rows(model: ModelUnderTest) -> Iterator[Finding]:
     probed = [(n, s) for n, s in _probed(model) if s.feed.real] if rows else []
     judge = functools.partial(_judge, remedy="every consumer will see this")
     if not probed:
-        yield skip(f"needs more than {RECORDS} examples that fit a signature, and probe_s")
+        raise Skip(f"needs more than {RECORDS} examples that fit a signature, and probe_s")
     for name, scored in probed:
         with model.budget.part(0.5) as budget:
             yield from _findings(model, name, scored.batch, budget, rows, judge)
@@ -82,8 +82,7 @@ def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
         optional = {f.name for f in features_in_use(model.schema) if is_optional(f)}
     optional -= model.label_keys
     if not optional:
-        yield skip("no schema and no statistics, or all of their features are required")
-        return
+        raise Skip("no schema and no statistics, or all of their features are required")
     for name, scored in model.served_scores.items():
         if scored.feed.serialized and scored.feed.divisible:
             examples, (base, usual) = parsed(scored.feed.records), _base(scored)
@@ -109,8 +108,7 @@ def schema_rows(model: ModelUnderTest) -> Iterator[Finding]:
     Example: `log(x)` of an `x` whose domain begins at 0.
     """
     if model.schema is None:
-        yield skip("the contract names no schema")
-        return
+        raise Skip("the contract names no schema")
     remedy = "the schema allows this row: let the model take it, or narrow the schema"
     yield from _of_made_up(model, SchemaRows.allowed, remedy)
 
@@ -132,8 +130,7 @@ def unforeseen_rows(model: ModelUnderTest) -> Iterator[Finding]:
                 message = f"signature {name!r} with an empty batch: {reason_of(error)}"
                 yield warn(message, "replace -1 in a reshape with a known size")
     if model.schema is None:
-        yield skip("the contract names no schema")
-        return
+        raise Skip("the contract names no schema")
     remedy = "let the model take this row, or declare a domain in the schema"
     yield from _of_made_up(model, SchemaRows.unforeseen, remedy, is_certain=False)
 
@@ -148,8 +145,7 @@ def observed_rows(model: ModelUnderTest) -> Iterator[Finding]:
     Example: `exp(x)` that overflows at the largest fare, which is in no row of the eval split.
     """
     if not model.observed:
-        yield skip("the contract names no statistics of raw examples")
-        return
+        raise Skip("the contract names no statistics of raw examples")
     # In a row with lists one value may be the length of another, and cannot be changed alone.
     is_certain = not any(seen.lengths[1] > 1 for seen in model.observed.values())
     remedy = "other examples have this value: let the model take it, or declare a domain"
@@ -168,7 +164,7 @@ def batch_sizes(model: ModelUnderTest) -> Iterator[Finding]:
     """
     probed = [(n, s) for n, s in model.served_scores.items() if s.feed.divisible]
     if not probed or not model.budget.allows(1):
-        yield skip("no signature with a free batch was called, or probe_s is used up")
+        raise Skip("no signature with a free batch was called, or probe_s is used up")
     for name, scored in probed:
         done: list[str] = []
         mb_per_row = 0.0
@@ -199,7 +195,6 @@ def _of_size(
 
     rows = np.arange(size) % scored.feed.rows
     subject = f"signature {name!r} with {size} rows"
-    remedy = "replace fixed sizes by ones that follow the batch: consumers choose them"
     try:
         outputs = budget.call(model.loaded.signatures[name], scored.feed.take(rows), size)
     except (MemoryError, tf.errors.ResourceExhaustedError) as error:
@@ -207,7 +202,7 @@ def _of_size(
         return
     except Exception as error:
         message = f"{subject}: {reason_of(error)}; {scored.feed.rows} rows are scored"
-        yield of_rows(model, True, message, remedy)
+        yield of_rows(model, True, message, SIZES_REMEDY)
         return
     for key, output in sorted(outputs.items()):
         usual = scored.batch[key]
@@ -215,12 +210,12 @@ def _of_size(
             continue  # other checks report it
         if output.shape[:1] != (size,):
             message = f"{subject}: output {key!r} is of shape {list(output.shape)}"
-            yield per_row(model, message, remedy)
+            yield per_row(model, message, SIZES_REMEDY)
             continue
         changed, certain = difference(output, usual[rows])
         if changed and certain and not scored.varies(key)[0]:
             message = f"{subject}: output {key!r} is {changed} in a batch of {scored.feed.rows}"
-            yield of_rows(model, True, message, remedy)
+            yield of_rows(model, True, message, SIZES_REMEDY)
 
 
 def _of_made_up(
@@ -234,7 +229,7 @@ def _of_made_up(
     judge = functools.partial(_judge, remedy=remedy, is_certain=is_certain)
     probed = _probed(model)
     if not probed:
-        yield skip("no signature takes the features of examples, or probe_s is used up")
+        raise Skip("no signature takes the features of examples, or probe_s is used up")
     for name, scored in probed:
         signature = model.signatures[name]
         features = input_features(model, signature)

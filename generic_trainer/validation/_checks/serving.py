@@ -13,7 +13,7 @@ import numpy as np
 
 from generic_trainer._core.machine import resident_memory_mb
 from generic_trainer._core.texts import reason_of
-from generic_trainer.validation._check import Finding, check, fail, note, skip, warn
+from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
 from generic_trainer.validation._feeds import feed_for
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._scoring import call, difference, open_session, run_signature
@@ -88,13 +88,12 @@ def warmup(model: ModelUnderTest) -> Iterator[Finding]:
             if path.name.startswith(_WARMUP_FILE.name):
                 message = f"{path} is not where TF Serving looks for warm-up requests"
                 yield warn(message, f"move it to {_WARMUP_FILE}, or delete it")
-        yield skip(f"no {_WARMUP_FILE}")
-        return
+        raise Skip(f"no {_WARMUP_FILE}")
     try:
         from tensorflow_serving.apis import prediction_log_pb2
     except ImportError:
-        yield skip("the package tensorflow-serving-api, which reads the requests, is missing")
-        return
+        needed = "the package tensorflow-serving-api, which reads the requests, is missing"
+        raise Skip(needed) from None
     file = str(model.directory / _WARMUP_FILE)
     if not (model.directory / _WARMUP_FILE).stat().st_size:
         yield note(f"{_WARMUP_FILE} has no request")
@@ -204,8 +203,7 @@ def latency(model: ModelUnderTest) -> Iterator[Finding]:
     """
     served = [name for name in model.serving_signatures if name in model.scores]
     if not served:
-        yield skip("no signature was called")
-        return
+        raise Skip("no signature was called")
     name = "serving_default" if "serving_default" in served else served[0]
     budget = model.contract.max_latency_ms
     most_s = _SOME_SECONDS if budget is None else _MAX_SECONDS
@@ -233,8 +231,7 @@ def memory(model: ModelUnderTest) -> Iterator[Finding]:
     """
     before_mb, after_mb = model.memory_before_mb, resident_memory_mb()
     if before_mb is None or after_mb is None:
-        yield skip("resident memory cannot be read on this system")
-        return
+        raise Skip("resident memory cannot be read on this system")
     used_mb = max(after_mb - before_mb, 0.0)
     model.facts["memory_mb"] = round(used_mb, 1)
     message = f"loading and scoring took {used_mb:.0f} MiB"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from generic_trainer._core.texts import did_you_mean
-from generic_trainer.validation._check import Finding, check, fail, note, per_row, skip, warn
+from generic_trainer.validation._check import Finding, Skip, check, fail, note, per_row, warn
 from generic_trainer.validation._contract import SignatureSpec
 from generic_trainer.validation._graph import node_name, tensors_of
 from generic_trainer.validation._model import ModelUnderTest
@@ -89,7 +89,7 @@ def signature_specs(model: ModelUnderTest) -> Iterator[Finding]:
     """
     specs = [spec for spec in model.contract.signature_specs if spec.inputs or spec.outputs]
     if not specs:
-        yield skip("the contract requires no tensors")
+        raise Skip("the contract requires no tensors")
     for spec in specs:
         for problem in _deviations(spec, model.signatures[spec.name]):
             remedy = "change the function behind the signature, or the contract"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from generic_trainer.validation._check import Finding, check, skip, warn
+from generic_trainer.validation._check import Finding, Skip, check, warn
 from generic_trainer.validation._feeds import inputs_of
 from generic_trainer.validation._graph import QUEUES
 from generic_trainer.validation._model import ModelUnderTest
@@ -42,7 +42,7 @@ def state_growth(model: ModelUnderTest) -> Iterator[Finding]:
             changing += 1
             yield from _measured(model, name, scored)
     if not changing:
-        yield skip("no signature that consumers call keeps state")
+        raise Skip("no signature that consumers call keeps state")
 
 
 def _measured(model: ModelUnderTest, name: str, scored: Scores) -> Iterator[Finding]:

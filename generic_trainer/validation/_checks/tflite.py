@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from generic_trainer._core.texts import reason_of
-from generic_trainer.validation._check import FORMATS, Finding, check, fail, note, skip, warn
+from generic_trainer.validation._check import FORMATS, Finding, Skip, check, fail, note, warn
 from generic_trainer.validation._feeds import feed_for
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._probing import not_finite
@@ -27,7 +27,7 @@ def other_formats(model: ModelUnderTest) -> Iterator[Finding]:
     Example: a `.tflite` file of half its length.
     """
     if not model.tflite_models:
-        yield skip("no file is a TFLite model")
+        raise Skip("no file is a TFLite model")
     for each in model.tflite_models:
         refused = [op for op in each.reaching_ops if op not in model.contract.allowed_ops]
         if each.problem:
@@ -52,8 +52,7 @@ def format_consumers(model: ModelUnderTest) -> Iterator[Finding]:
     Example: a pickle or `tflite` alone in the export, and a BulkInferrer in the pipeline.
     """
     if not model.other_format:
-        yield skip("the export is a SavedModel")
-        return
+        raise Skip("the export is a SavedModel")
     kinds = ", ".join(map(str, model.other_format))
     if model.contract.infers_in_bulk:
         yield fail(f"BulkInferrer cannot read {kinds}", _LOADS_SAVED_MODELS)
@@ -85,7 +84,7 @@ def format_scores(model: ModelUnderTest) -> Iterator[Finding]:
     """
     runnable = [each for each in model.tflite_models if each.may_run]
     if not runnable:
-        yield skip("no TFLite model that can be run here")
+        raise Skip("no TFLite model that can be run here")
     for each in runnable:
         if not each.signatures:
             yield note(f"{each.path} has no signature, so that it is not run")
