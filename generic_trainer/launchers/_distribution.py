@@ -23,11 +23,11 @@ from generic_trainer._core.texts import describe, shown
 from generic_trainer.errors import ConfigurationError, raise_problems
 from generic_trainer.launchers._options import (
     OPTIONS,
-    REQUIRED,
     RayOptions,
     TFJobOptions,
     TrainJobOptions,
     VertexOptions,
+    required_options,
 )
 
 LauncherName = Literal["in_process", "local", "ray", "tfjob", "trainjob", "vertex"]
@@ -231,16 +231,12 @@ def _contradictions(wanted: Distribution) -> Iterator[str]:
     for name in OPTIONS:
         if getattr(wanted, name) is not None and launcher != name:
             yield f"{name}=... is for launcher={name!r}, but launcher is {launcher!r}"
-    if required := REQUIRED.get(launcher):
-        options = getattr(wanted, launcher)
-        missing = [name for name in required if not getattr(options, name, None)]
-        if missing:
-            kind = OPTIONS[launcher].__name__
-            fields = ", ".join(f"{name}=..." for name in missing)
-            yield (
-                f"launcher={launcher!r} needs {launcher}={kind}({fields}), the place "
-                "and the image of the workers"
-            )
+    required = [f"{name}=..." for name in required_options(launcher)]
+    if required and getattr(wanted, launcher) is None:
+        yield (
+            f"launcher={launcher!r} needs {launcher}={OPTIONS[launcher].__name__}"
+            f"({', '.join(required)}), the place and the image of the workers"
+        )
     if wanted.require_gpu and wanted.gpus_per_worker == 0:
         yield "require_gpu=True contradicts gpus_per_worker=0"
     gpus = wanted.gpus_per_worker

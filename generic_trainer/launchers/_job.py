@@ -11,7 +11,7 @@ import dataclasses
 import importlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from generic_trainer._core.protos import parse_eval_config
@@ -142,6 +142,15 @@ class TrainingRequest:
         return os.path.join(self.model_run_dir, _LOG_FILE)
 
 
+# Field of a request → the functions that return its value for JSON, and from it.
+_CODECS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "user_code": (dataclasses.asdict, lambda values: UserCode(**values)),
+    "examples_format": (dataclasses.asdict, lambda values: ExamplesFormat(**values)),
+    "contract": (ServingContract.to_json, ServingContract.from_json),
+    "eval_config": (str, parse_eval_config),
+}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
     """A run and its workers.
@@ -178,20 +187,11 @@ class Job:
 
         A value that JSON cannot hold (a proto in `custom_config`, for example) is pickled inside.
         """
-        request, eval_config = self.request, self.request.eval_config
-        return to_json(
-            {
-                **vars(self),
-                "request": {
-                    **vars(request),
-                    "user_code": dataclasses.asdict(request.user_code),
-                    "examples_format": dataclasses.asdict(request.examples_format),
-                    "contract": request.contract and request.contract.to_json(),
-                    "eval_config": eval_config if eval_config is None else str(eval_config),
-                },
-                "distribution": self.distribution.to_json(),
-            }
-        )
+        request, distribution = dict(vars(self.request)), self.distribution.to_json()
+        for name, (encoded, _) in _CODECS.items():
+            if request[name] is not None:
+                request[name] = encoded(request[name])
+        return to_json({**vars(self), "request": request, "distribution": distribution})
 
     @classmethod
     def from_json(cls, text: str, *, is_ours: bool = True) -> Job:
@@ -206,12 +206,9 @@ class Job:
         """
         values = from_json(text, is_ours=is_ours)
         request = values["request"]
-        request["user_code"] = UserCode(**request["user_code"])
-        request["examples_format"] = ExamplesFormat(**request["examples_format"])
-        contract = request["contract"]
-        request["contract"] = contract and ServingContract.from_json(contract)
-        if request["eval_config"] is not None:
-            request["eval_config"] = parse_eval_config(request["eval_config"])
+        for name, (_, decoded) in _CODECS.items():
+            if request[name] is not None:
+                request[name] = decoded(request[name])
         values["request"] = TrainingRequest(**request)
         values["distribution"] = Distribution.from_json(values["distribution"])
         return cls(**values)

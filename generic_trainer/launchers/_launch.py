@@ -57,9 +57,9 @@ def launch(job: Job) -> None:
         if name == "in_process":
             _train_here(job)
         elif name == "local":
-            from generic_trainer.launchers._local.engine import local_engine
+            from generic_trainer.launchers._local.engine import LocalEngine
 
-            supervise(job, local_engine)
+            supervise(job, LocalEngine)
         elif name == "ray":  # from a separate process, which is connected to Ray
             from generic_trainer.launchers._ray.driver import launch_on_ray
 

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from generic_trainer._core.options import Options, Positive, options
+from generic_trainer._core.options import Options, Positive, Text, options
 from generic_trainer.errors import ConfigurationError
 
 
@@ -43,7 +43,7 @@ class KubernetesOptions(Options):
         labels: labels of the job and its pods, such as the one that names a queue of Kueue.
     """
 
-    image: str = ""
+    image: Text
     namespace: str = "default"
     service_account: str | None = None
     volumes: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -79,9 +79,9 @@ class VertexOptions(Options):
             "worker_pool_specs": [{"disk_spec": {"boot_disk_size_gb": 200}}]}}`.
     """
 
-    image: str = ""
-    project: str = ""
-    region: str = ""
+    image: Text
+    project: Text
+    region: Text
     machine_type: str = "n1-standard-4"
     spot: bool = False
     service_account: str | None = None
@@ -96,12 +96,13 @@ OPTIONS: dict[str, type] = {
     "trainjob": TrainJobOptions,
     "vertex": VertexOptions,
 }
-# Engine → its required options.
-REQUIRED = {
-    "tfjob": ("image",),
-    "trainjob": ("image",),
-    "vertex": ("image", "project", "region"),
-}
+
+
+def required_options(launcher: str) -> list[str]:
+    """Returns the names of the options that a launcher cannot do without."""
+    fields = dataclasses.fields(OPTIONS[launcher]) if launcher in OPTIONS else ()
+    missing = dataclasses.MISSING
+    return [one.name for one in fields if one.default is missing is one.default_factory]
 
 
 @contextlib.contextmanager

@@ -110,7 +110,18 @@ class JobFolder:
             ConfigurationError: the workers cannot see the folder.
             ModuleFileError: the user's code cannot be read.
         """
-        _check_shared(self.path, launcher, list(mounts))
+        mounted = list(mounts)
+        if not is_remote(self.path) and not any(
+            os.path.commonpath([self.path, mount]) == os.path.normpath(mount) for mount in mounted
+        ):
+            raise ConfigurationError(
+                f"launcher={launcher!r}: the workers cannot see the pipeline root: {self.path} is "
+                f"neither remote nor below a mounted volume ({mounted or 'there are none'}). Use a "
+                "bucket (gs://..., s3://...) as pipeline root, or a file system that is mounted "
+                "here and there under the same path, in Kubernetes with volumes={'claim': '/path'} "
+                "of its options.",
+                path=self.path,
+            )
         bundle = read_bundle_file(job)
         gfile().makedirs(self.path)
         text = _with_bundle(job, bundle, self.path).to_json().encode()
@@ -169,17 +180,3 @@ def _with_bundle(job: Job, bundle: bytes | None, directory: str) -> Job:
     write_whole(path, bundle)
     code = dataclasses.replace(code, bundle=path)
     return dataclasses.replace(job, request=dataclasses.replace(job.request, user_code=code))
-
-
-def _check_shared(path: str, launcher: str, mounts: list[str]) -> None:
-    if is_remote(path):
-        return
-    if not any(os.path.commonpath([path, mount]) == os.path.normpath(mount) for mount in mounts):
-        raise ConfigurationError(
-            f"launcher={launcher!r}: the workers cannot see the pipeline root: {path} is neither "
-            f"remote nor below a mounted volume ({mounts or 'there are none'}). Use a bucket "
-            "(gs://..., s3://...) as pipeline root, or a file system that is mounted here and "
-            "there under the same path, in Kubernetes with volumes={'claim': '/path'} of its "
-            "options.",
-            path=path,
-        )

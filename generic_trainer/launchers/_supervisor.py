@@ -35,7 +35,8 @@ _logger = logging.getLogger(__name__)
 class Engine(Protocol):
     """Starts, watches and ends the tasks of a job; the supervisor calls it from a single thread.
 
-    An attempt begins with `start` and ends with `kill`; another one may follow.
+    An attempt begins with `start` and ends with `kill`; another one may follow, and `close` in the
+    end. The methods without a need for code of the engine's own have a default here.
     """
 
     def start(self) -> None:
@@ -56,44 +57,50 @@ class Engine(Protocol):
         """Returns the tasks that had not ended at the last `poll`."""
 
     def check(self) -> None:
-        """Checks the running tasks.
+        """Checks the running tasks; finds nothing by default.
 
         Raises:
             GenericTrainerError: the attempt cannot succeed, although no task has failed.
         """
 
     def stop(self) -> None:
-        """Requests that all tasks save and end."""
+        """Requests that all tasks save and end; where nothing can request that, it ends them."""
+        self.kill()
 
     def diagnose(self) -> str:
         """Returns sentences about the state of the tasks, for an error; it may kill the tasks."""
+        return ""
 
     def kill(self) -> None:
         """Ends all processes of the attempt."""
 
+    def close(self) -> None:
+        """Releases what all attempts share."""
+
 
 def supervise(
     job: Job,
-    engine_for: Callable[[Job], contextlib.AbstractContextManager[Engine]],
+    engine_for: Callable[[Job], Engine],
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Runs a job on an engine, and starts all workers again if one is lost.
 
-    1. `timeout_s` limits all attempts together, from the time when the engine is open.
+    1. `timeout_s` limits all attempts together, from the time when the engine is made.
     2. On SIGTERM the workers save and end, and no further attempt follows.
 
     Args:
         job: the job to run.
-        engine_for: opens the engine.
+        engine_for: makes the engine.
         clock: returns the current time in seconds.
 
     Raises:
         GenericTrainerError: see `Launcher`.
     """
-    attempts = job.distribution.max_failures + 1
-    with engine_for(job) as engine, SigtermNotice() as stop:
-        attempt = _Attempt(job.distribution, engine, stop, clock)
+    wanted, attempts = job.distribution, job.distribution.max_failures + 1
+    with contextlib.closing(engine_for(job)) as engine, SigtermNotice() as stop:
+        deadline_s = None if wanted.timeout_s is None else clock() + wanted.timeout_s
+        attempt = _Attempt(wanted, engine, stop, clock, deadline_s)
         for number in range(1, attempts + 1):
             try:
                 attempt.run()
@@ -106,14 +113,12 @@ def supervise(
                     "the %d that max_failures allows).",
                     error,
                     number,
-                    job.distribution.max_failures,
+                    wanted.max_failures,
                 )
                 note(restart=str(error))
 
 
-def supervise_task(
-    job: Job, task: Task, engine_for: Callable[[Job], contextlib.AbstractContextManager[Engine]]
-) -> WorkerEnd:
+def supervise_task(job: Job, task: Task, engine_for: Callable[[Job], Engine]) -> WorkerEnd:
     """Runs one task of a job in a child process, on the machine where another engine placed it.
 
     It takes a second process to distinguish a crash from a kill, and a hang from slow work. The
@@ -122,7 +127,7 @@ def supervise_task(
     Args:
         job: the job, which is the same for all tasks.
         task: the task of this process.
-        engine_for: opens the engine for processes of this machine.
+        engine_for: makes the engine for processes of this machine.
     """
     alone = dataclasses.replace(
         job, distribution=_alone(job.distribution, task), serves=task.is_server
@@ -132,30 +137,31 @@ def supervise_task(
     except BaseException as error:
         end = WorkerEnd.of(error, task.name)
         # TensorFlow raises an error or aborts the process if it cannot reach other tasks.
-        misses_others = end.may_be_consequence or end.signal == signal.SIGABRT.name
-        if job.distribution.is_cluster and misses_others:
+        crashed = end.fields.get("signal") == signal.SIGABRT.name
+        if job.distribution.is_cluster and (end.may_be_consequence or crashed):
             time.sleep(_MISSES_OTHERS_S)
             end = dataclasses.replace(end, may_be_consequence=True)
         return end
     return WorkerEnd(task=task.name)
 
 
+@dataclasses.dataclass(frozen=True)
 class _Attempt:
-    """One attempt: supervises all tasks from their start to their end."""
+    """One attempt: supervises all tasks from their start to their end.
 
-    def __init__(
-        self,
-        distribution: Distribution,
-        engine: Engine,
-        stop: SigtermNotice,
-        clock: Callable[[], float],
-    ) -> None:
-        self._distribution, self._engine = distribution, engine
-        self._stop, self._clock = stop, clock
-        self._tasks = tasks(distribution)
-        self._chief = self._tasks[0]
-        timeout_s = distribution.timeout_s
-        self._deadline_s = None if timeout_s is None else clock() + timeout_s
+    Attributes:
+        distribution: the settings.
+        engine: runs the tasks.
+        stop: whether this process got SIGTERM.
+        clock: returns the current time in seconds.
+        deadline_s: the time at which `timeout_s` is over.
+    """
+
+    distribution: Distribution
+    engine: Engine
+    stop: SigtermNotice
+    clock: Callable[[], float]
+    deadline_s: float | None
 
     def run(self) -> None:
         """Runs all tasks; after the chief has succeeded, nothing fails the attempt.
@@ -165,14 +171,14 @@ class _Attempt:
         """
         try:
             note(phase="packing")
-            self._engine.start()
-            started = self._engine.running() or self._tasks
+            self.engine.start()
+            started = self.engine.running() or tasks(self.distribution)
             note(phase="training", tasks={task.name: "running" for task in started})
             self._wait_for_chief()
         except BaseException:
-            self._engine.kill()
+            self.engine.kill()
             raise
-        for end in (self._wait_for_others, self._engine.kill):
+        for end in (self._wait_for_others, self.engine.kill):
             try:
                 end()
             except Exception as error:
@@ -181,23 +187,23 @@ class _Attempt:
                 )
 
     def _wait_for_chief(self) -> None:
-        seen = 0
+        chief, seen = tasks(self.distribution)[0].name, 0
         while True:
-            ends = self._engine.poll()
+            ends = self.engine.poll()
             if len(ends) > seen:
                 note(tasks={end.task: end.failure.text if end.failure else "done" for end in ends})
             seen = len(ends)
-            if any(end.task == self._chief.name and end.failure is None for end in ends):
+            if any(end.task == chief and end.failure is None for end in ends):
                 return
             if _failed(ends):
                 raise self._error(ends)
-            if self._stop.received:
+            if self.stop.received:
                 raise self._preempted()
-            self._engine.check()
-            if self._deadline_s is not None and self._clock() > self._deadline_s:
+            self.engine.check()
+            if self.deadline_s is not None and self.clock() > self.deadline_s:
                 raise WorkerHangError(
-                    f"Training did not end within timeout_s={self._distribution.timeout_s:g} and "
-                    f"was stopped. {self._engine.diagnose()}".rstrip()
+                    f"Training did not end within timeout_s={self.distribution.timeout_s:g} and "
+                    f"was stopped. {self.engine.diagnose()}".rstrip()
                 )
 
     def _wait_for_others(self) -> None:
@@ -205,36 +211,36 @@ class _Attempt:
 
         The chief's process exits after the others have ended, or after that time.
         """
-        end_s = self._clock() + self._distribution.worker_grace_s
+        chief, end_s = tasks(self.distribution)[0], self.clock() + self.distribution.worker_grace_s
         running = self._working()
-        while running and not self._stop.received and self._clock() < end_s + _LAST_WORDS_S:
-            if self._chief not in running and self._clock() >= end_s:
+        while running and not self.stop.received and self.clock() < end_s + _LAST_WORDS_S:
+            if chief not in running and self.clock() >= end_s:
                 break
-            self._engine.poll()
+            self.engine.poll()
             running = self._working()
-        if running and not self._stop.received:
+        if running and not self.stop.received:
             _logger.warning(
                 "The chief has exported, but %s still worked %g s later (worker_grace_s) and was "
                 "stopped. Its output is kept, but its unfinished work is lost. Make the chief wait "
                 "for it, or allow more time. %s",
                 ", ".join(task.name for task in running),
-                self._distribution.worker_grace_s,
-                self._engine.diagnose(),
+                self.distribution.worker_grace_s,
+                self.engine.diagnose(),
             )
 
     def _working(self) -> list[Task]:
-        return [task for task in self._engine.running() if not task.is_server]
+        return [task for task in self.engine.running() if not task.is_server]
 
     def _error(self, ends: Sequence[WorkerEnd]) -> Exception:
         if root_cause(_failed(ends)).may_be_consequence:
             ends = self._poll_until(_has_cause, _LAST_WORDS_S) or ends
-        return error_of(_failed(ends), named=self._distribution.is_cluster)
+        return error_of(_failed(ends), named=self.distribution.is_cluster)
 
     def _preempted(self) -> Exception:
-        grace_s = self._distribution.preemption_grace_s
-        self._engine.stop()
+        grace_s = self.distribution.preemption_grace_s
+        self.engine.stop()
         self._poll_until(lambda _: False, grace_s)
-        late = ", ".join(task.name for task in self._engine.running())
+        late = ", ".join(task.name for task in self.engine.running())
         return WorkerLostError(
             "SIGTERM: this process is to stop, and its workers were asked to save and end"
             + (f"; {late} took longer than {grace_s:g} s." if late else ".")
@@ -246,10 +252,10 @@ class _Attempt:
         self, condition: Callable[[Sequence[WorkerEnd]], bool], timeout_s: float
     ) -> Sequence[WorkerEnd]:
         """Polls until a condition holds, no task is running, or the timeout is reached."""
-        end_s = self._clock() + timeout_s
+        end_s = self.clock() + timeout_s
         ends: Sequence[WorkerEnd] = ()
-        while self._engine.running() and not condition(ends) and self._clock() < end_s:
-            ends = self._engine.poll()
+        while self.engine.running() and not condition(ends) and self.clock() < end_s:
+            ends = self.engine.poll()
         return ends
 
 
@@ -267,11 +273,10 @@ def _alone(distribution: Distribution, task: Task) -> Distribution:
     Only a chief that trains itself must make progress; other tasks may wait for it legitimately.
     """
     trains = task == tasks(distribution)[0] and not distribution.parameter_servers
+    hides_gpus = distribution.gpus_per_worker == 0
     return Distribution(
         launcher="local",
-        gpus_per_worker=0
-        if distribution.gpus_per_worker == 0
-        else None,  # None: the GPUs that the engine assigned
+        gpus_per_worker=0 if hides_gpus else None,  # None: the GPUs that the engine assigned
         memory_mb_per_worker=distribution.memory_mb_per_worker,
         max_failures=0,
         preemption_grace_s=distribution.preemption_grace_s,

@@ -30,14 +30,13 @@ from generic_trainer._entry_points import run_fn_of
 from generic_trainer.data import explain_read_errors
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers._failures import Failure
-from generic_trainer.launchers._job import Job, TrainingRequest
+from generic_trainer.launchers._job import Job
 from generic_trainer.launchers._worker_end import WorkerEnd
 from generic_trainer.training import checked_on_several_workers, keras_2_left_alone, watched
 from generic_trainer.user_code import call_user_function, user_module
 
 _logger = logging.getLogger(__name__)
 
-_SCRATCH_EXPORT_DIR = "export"
 _EXPORT_FN = "export_fn"
 _POLL_S = 0.02
 
@@ -58,7 +57,11 @@ def train(job: Job) -> None:
     if job.distribution.require_gpu and not has_parameter_servers():
         _require_gpu()
     request, code = job.request, job.request.user_code
-    export_dir = _export_dir(request)
+    export_dir = os.path.join(request.scratch_dir, "export")
+    if is_chief():
+        export_dir = request.staging_dir
+        delete_tree(export_dir)  # a killed run left it
+        gfile().makedirs(export_dir)
     with run_fn_of(code) as run_fn:
         fn_args = job.make_fn_args(export_dir)
         _logger.info("Training with %s of %s", code.function, code.module)
@@ -67,12 +70,9 @@ def train(job: Job) -> None:
         _logger.info("TensorBoard: tensorboard --logdir %s", request.model_run_dir)
         _logger.info("Live view: %s", os.path.join(request.model_run_dir, "live.html"))
         seen_dir = request.model_run_dir if is_chief() else ""
-        with (
-            explain_read_errors(),
-            watched(seen_dir),
-            keras_2_left_alone(),
-            _checked(),  # the innermost: what run_fn itself replaces in Keras is undone first
-        ):
+        checked = checked_on_several_workers() if is_one_of_several() else contextlib.nullcontext()
+        # `checked` is the innermost: what run_fn itself replaces in Keras is undone first.
+        with explain_read_errors(), watched(seen_dir), keras_2_left_alone(), checked:
             call_user_function(run_fn, fn_args, code)
 
 
@@ -136,29 +136,24 @@ def main(arguments: Mapping[str, Any]) -> int:
             `end`, the file for the `WorkerEnd`; `peers`, these files of all workers that train;
             `stacks`, the file for the stacks of a process that crashes.
     """
-    with contextlib.ExitStack() as stack:
-        try:
-            stacks = stack.enter_context(open(arguments["stacks"], "w"))
-        except OSError:  # the disk is full or fails: only the exit status remains
-            _print_error()
-            return Failure.DISK.exit_code
-        faulthandler.enable(stacks, all_threads=True)
-        if arguments["processors"]:
-            os.sched_setaffinity(0, arguments["processors"])
-        with contextlib.suppress(ImportError):
-            keras_module()  # for good: modules that are imported from now on set the variable
-        _draw_differently()
-        job = Job.from_json(arguments["job"])
-        end = run_task(job, arguments["name"])
-        try:
+    if arguments["processors"]:
+        os.sched_setaffinity(0, arguments["processors"])
+    try:
+        with open(arguments["stacks"], "w") as stacks:
+            faulthandler.enable(stacks, all_threads=True)
+            with contextlib.suppress(ImportError):
+                keras_module()  # for good: modules that are imported from now on set the variable
+            _draw_differently()
+            job = Job.from_json(arguments["job"])
+            end = run_task(job, arguments["name"])
             end.write(arguments["end"])
-        except OSError:  # the same
-            _print_error()
-            return Failure.DISK.exit_code
-        if end.failure is None:
-            _wait_for(arguments["peers"], job.distribution.worker_grace_s)
-        faulthandler.disable()  # before the file is closed
-        return end.status
+            if end.failure is None:
+                _wait_for(arguments["peers"], job.distribution.worker_grace_s)
+            faulthandler.disable()  # before the file is closed
+    except OSError:  # the disk is full or fails: only the exit status remains
+        _print_error()
+        return Failure.DISK.exit_code
+    return end.status
 
 
 def _print_error() -> None:
@@ -195,18 +190,6 @@ def _require_gpu() -> None:
             "build of TensorFlow (pip install 'tensorflow[and-cuda]'), or drop require_gpu. "
             f"CUDA_VISIBLE_DEVICES is {os.environ.get('CUDA_VISIBLE_DEVICES')!r}."
         )
-
-
-def _checked() -> contextlib.AbstractContextManager[None]:
-    return checked_on_several_workers() if is_one_of_several() else contextlib.nullcontext()
-
-
-def _export_dir(request: TrainingRequest) -> str:
-    if not is_chief():
-        return os.path.join(request.scratch_dir, _SCRATCH_EXPORT_DIR)
-    delete_tree(request.staging_dir)  # a killed run left it
-    gfile().makedirs(request.staging_dir)
-    return request.staging_dir
 
 
 def _wait_for(peers: Sequence[str], timeout_s: float) -> None:

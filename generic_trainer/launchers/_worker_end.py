@@ -21,14 +21,8 @@ class WorkerTraceback(Exception):
     machines.
     """
 
-    @property
-    def end(self) -> WorkerEnd:
-        """How the worker ended."""
-        end: WorkerEnd = self.args[0]
-        return end
-
     def __str__(self) -> str:
-        return f"\n{self.end.traceback}"
+        return f"\n{self.args[0].traceback}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,9 +35,8 @@ class WorkerEnd:
         error: name of the error, one of `generic_trainer.errors`; by default that of `failure`.
         message: of the error.
         traceback: that of the error, as text.
-        fields: other details of the error; see `GenericTrainerError.fields`.
-        exit_code: of its process, if known.
-        signal: name of the signal that ended its process.
+        fields: other details of the error, such as the `exit_code` of the process and the name of
+            the `signal` that ended it, if known; see `GenericTrainerError.fields`.
         may_be_consequence: whether another worker's end may be the cause.
         names_task: whether the message names the worker already.
     """
@@ -54,14 +47,8 @@ class WorkerEnd:
     message: str = ""
     traceback: str = ""
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    exit_code: int | None = None
-    signal: str | None = None
     may_be_consequence: bool = False
     names_task: bool = False
-
-    def __post_init__(self) -> None:
-        if self.failure is not None and not self.error:
-            object.__setattr__(self, "error", self.failure.error.__name__)
 
     @classmethod
     def of(cls, error: BaseException, task: str | None = None) -> WorkerEnd:
@@ -78,8 +65,6 @@ class WorkerEnd:
             # The frames above the traceback of the other process are not the user's.
             traceback=raised.traceback if raised else "".join(lines),
             fields=_sendable(details),
-            exit_code=details.get("exit_code"),
-            signal=details.get("signal"),
             may_be_consequence=lost_its_peers(error) or bool(raised and raised.may_be_consequence),
         )
 
@@ -94,18 +79,12 @@ class WorkerEnd:
         Args:
             named: whether there are several workers, so that the message has to name the worker.
         """
-        kind: type[GenericTrainerError] = getattr(errors, self.error)
-        known = {
-            **self.fields,
-            "worker": self.task,
-            "exit_code": self.exit_code,
-            "signal": self.signal,
-        }
+        usual = (self.failure or Failure.USER_CODE).error
+        kind: type[GenericTrainerError] = getattr(errors, self.error, usual)
+        known = {**self.fields, "worker": self.task}
         start = f"{self.task}: " if named and self.task and not self.names_task else ""
-        error = kind(
-            start + self.message,
-            **{name: value for name, value in known.items() if name in kind.fields},
-        )
+        details = {name: value for name, value in known.items() if name in kind.fields}
+        error = kind(start + self.message, **details)
         if self.traceback:
             error.__cause__ = WorkerTraceback(self)
         return error
@@ -145,7 +124,7 @@ def error_of(failed: Sequence[WorkerEnd], *, named: bool) -> GenericTrainerError
     """
     cause = root_cause(failed)
     error = cause.to_error(named=named)
-    if not cause.may_be_consequence or cause.signal or cause.failure is Failure.LOST:
+    if not cause.may_be_consequence or cause.fields.get("signal") or cause.failure is Failure.LOST:
         return error
     # None of them reported the root cause.
     lost = WorkerLostError(f"The workers have lost each other. {error}", worker=cause.task)
@@ -157,7 +136,8 @@ def _raised_elsewhere(error: BaseException | None) -> WorkerEnd | None:
     """Returns the end of the worker in another process that an error was made of, if it was."""
     while error is not None:
         if isinstance(error, WorkerTraceback):
-            return error.end
+            end: WorkerEnd = error.args[0]
+            return end
         error = error.__cause__
     return None
 

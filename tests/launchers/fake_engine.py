@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from generic_trainer._core.cluster import Task
 from generic_trainer.launchers import Distribution, ExamplesFormat, Failure, Job, TrainingRequest
 from generic_trainer.launchers._distribution import tasks
+from generic_trainer.launchers._supervisor import Engine
 from generic_trainer.launchers._worker_end import WorkerEnd
 from generic_trainer.user_code import UserCode
 
@@ -49,7 +49,7 @@ def terminate() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-class FakeEngine:
+class FakeEngine(Engine):
     """An engine whose tasks end as a script says.
 
     Attributes:
@@ -77,12 +77,10 @@ class FakeEngine:
         self._ends: list[WorkerEnd] = []
         self._tasks: list[Task] = []
 
-    @contextlib.contextmanager
-    def open(self, job: Job) -> Iterator[FakeEngine]:
-        """Opens the engine."""
+    def open(self, job: Job) -> FakeEngine:
+        """Takes the job."""
         self.job = job
-        yield self
-        self.calls.append("close")
+        return self
 
     def clock(self) -> float:
         """Returns the time in seconds."""
@@ -109,9 +107,6 @@ class FakeEngine:
         """Returns the tasks that have not ended."""
         return self._tasks
 
-    def check(self) -> None:
-        """Finds nothing."""
-
     def stop(self) -> None:
         """Tells all tasks to end."""
         self.calls.append("stop")
@@ -127,3 +122,7 @@ class FakeEngine:
         """Ends the attempt."""
         self.calls.append("kill")
         self._tasks = []
+
+    def close(self) -> None:
+        """Notes that the run is over."""
+        self.calls.append("close")

@@ -21,9 +21,7 @@ from generic_trainer.launchers._distribution import tasks
         Distribution(launcher="local", num_workers=2, env={"TF_USE_LEGACY_KERAS": "1"}),
         Distribution(launcher="ray", ray=RayOptions(address="auto"), heartbeat_s=None),
         Distribution(launcher="ray", num_workers=(2, 4)),
-        Distribution(
-            launcher="tfjob", tfjob=TFJobOptions(image="a/b:1", volumes={"claim": "/mnt"})
-        ),
+        Distribution(launcher="tfjob", tfjob=TFJobOptions("a/b:1", volumes={"claim": "/mnt"})),
     ],
 )
 def test_json_holds_all_of_it(distribution: Distribution) -> None:
@@ -51,7 +49,8 @@ def test_defaults_are_left_out_of_the_json() -> None:
         ('{"ray": {"adress": ""}}', "RayOptions has no field 'adress' (did you mean 'address'?)"),
         ('{"ray": {"connect_timeout_s": "x"}}', "ray.connect_timeout_s must be a number"),
         ('{"ray": {"runtime_env": []}}', "ray.runtime_env must be a dict"),
-        ('{"tfjob": {"keep_job": true}}', "TFJobOptions has no field 'keep_job'"),
+        ('{"tfjob": {"image": "a", "keep": true}}', "TFJobOptions has no field 'keep'"),
+        ('{"tfjob": {}}', "tfjob.image is required"),
     ],
 )
 def test_wrong_json_is_refused_with_the_field(text: str, message: str) -> None:
@@ -83,6 +82,9 @@ def test_all_problems_are_listed_at_once() -> None:
         Distribution(num_workers=2, parameter_servers=1, ray=RayOptions())
 
 
+FEWEST_AND_MOST = {"num_workers": (1, 2), "launcher": "ray"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -91,7 +93,7 @@ def test_all_problems_are_listed_at_once() -> None:
         ({"env": {"A": "b"}}, "launcher is 'in_process'"),
         ({"env": {"A": 1}, "launcher": "local"}, "env.A must be a string"),
         ({"launcher": "local", "ray": RayOptions()}, "ray=... is for launcher='ray'"),
-        ({"launcher": "tfjob"}, "needs tfjob=TFJobOptions"),
+        ({"launcher": "tfjob"}, r"needs tfjob=TFJobOptions\(image=\.\.\.\)"),
         ({"launcher": "ray", "ray": {"address": "auto"}}, "ray must be RayOptions"),
         ({"require_gpu": True, "gpus_per_worker": 0}, "contradicts gpus_per_worker=0"),
         ({"launcher": "local", "gpus_per_worker": 0.5}, "whole number except on Ray"),
@@ -101,10 +103,7 @@ def test_all_problems_are_listed_at_once() -> None:
         ({"num_workers": (1, 2, 3), "launcher": "ray"}, "num_workers must be a whole number"),
         ({"num_workers": (3, 2), "launcher": "ray"}, "the fewest and the most"),
         ({"num_workers": (1, 2), "launcher": "local"}, r"\(1, 2\) is for launcher='ray'"),
-        (
-            {"num_workers": (1, 2), "launcher": "ray", "parameter_servers": 1},
-            "contradicts parameter_servers=1",
-        ),
+        ({**FEWEST_AND_MOST, "parameter_servers": 1}, "contradicts parameter_servers=1"),
         ({"chief": 1, "launcher": "local"}, "chief must be True or False"),
     ],
 )
@@ -117,12 +116,8 @@ def test_options_are_given_by_position_and_stay_as_they_are() -> None:
     assert RayOptions("auto", 5) == RayOptions(address="auto", connect_timeout_s=5)
     with pytest.raises(dataclasses.FrozenInstanceError):
         Distribution().num_workers = 2  # type: ignore[misc]
-    assert list(inspect.signature(Distribution).parameters)[:4] == [
-        "num_workers",
-        "parameter_servers",
-        "chief",
-        "launcher",
-    ]
+    first = [*inspect.signature(Distribution).parameters][:4]
+    assert first == ["num_workers", "parameter_servers", "chief", "launcher"]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -57,24 +58,20 @@ def test_worker_that_works_on_is_stopped_with_a_word(caplog: pytest.LogCaptureFi
 
 
 def test_nothing_that_happens_after_the_end_of_the_chief_spoils_the_run() -> None:
-    engine = FakeEngine([succeeded(), wrong("worker 1")])
-    run(engine, num_workers=2)
-    engine = FakeEngine([succeeded(), terminate])
-    run(engine, num_workers=2)
-    assert engine.now_s == 2.0
+    for event in (wrong("worker 1"), terminate):
+        engine = FakeEngine([succeeded(), event])
+        run(engine, num_workers=2)
+        assert engine.now_s == 2.0
 
 
 def test_a_failure_to_clean_up_does_not_fail_a_run_that_succeeded(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def fail() -> None:
-        raise WorkerLostError("the fork server was killed")
-
-    engine = FakeEngine([succeeded(), fail])
-    kill = engine.kill
-    engine.kill = lambda: kill() or fail()  # type: ignore[func-returns-value, method-assign]
+    fails = mock.Mock(side_effect=WorkerLostError("the fork server was killed"))
+    engine = FakeEngine([succeeded(), fails])
+    engine.kill = fails  # type: ignore[method-assign]
     run(engine, num_workers=2)
-    assert engine.calls == ["start", "kill", "close"]
+    assert engine.calls == ["start", "close"]
     assert caplog.text.count("export: the fork server was killed") == 2
 
 
@@ -95,7 +92,7 @@ def test_nothing_else_is_tried_again(failure: Failure) -> None:
     engine = FakeEngine([end], [succeeded()])
     with pytest.raises(failure.error):
         run(engine)
-    assert engine.calls == ["start", "kill"]
+    assert engine.calls == ["start", "kill", "close"]
 
 
 def test_root_cause_is_waited_for_and_told_from_its_consequences() -> None:
@@ -107,11 +104,10 @@ def test_root_cause_is_waited_for_and_told_from_its_consequences() -> None:
 
 def test_workers_that_have_only_missed_each_other_are_lost() -> None:
     ends = [wrong(task, may_be_consequence=True) for task in ("worker 0", "worker 1")]
-    with pytest.raises(
-        WorkerLostError, match=r"have lost each other\. worker 0: worker 0 is wrong"
-    ):
+    message = r"have lost each other\. worker 0: worker 0 is wrong"
+    with pytest.raises(WorkerLostError, match=message):
         run(FakeEngine(ends), num_workers=2, max_failures=0)
-    crash = wrong("worker 0", may_be_consequence=True, signal="SIGABRT")
+    crash = wrong("worker 0", may_be_consequence=True, fields={"signal": "SIGABRT"})
     with pytest.raises(TrainingError) as caught:
         run(FakeEngine([crash]), max_failures=0)
     assert (type(caught.value), caught.value.signal) == (TrainingError, "SIGABRT")
@@ -122,16 +118,14 @@ def test_time_counts_over_all_attempts() -> None:
     with pytest.raises(WorkerHangError, match=r"timeout_s=5 and was stopped. They were in run_fn"):
         run(engine, timeout_s=5)
     assert engine.now_s == 6.0
-    assert engine.calls == ["start", "kill", "start", "diagnose", "kill"]
+    assert engine.calls == ["start", "kill", "start", "diagnose", "kill", "close"]
 
 
 def test_sigterm_stops_the_run_and_there_is_no_other_attempt() -> None:
     engine = FakeEngine([None, terminate], [succeeded()])
-    with pytest.raises(
-        WorkerLostError, match="to stop, and its workers were asked to save and end"
-    ):
+    with pytest.raises(WorkerLostError, match="and its workers were asked to save and end"):
         run(engine)
-    assert engine.calls == ["start", "stop", "kill"]
+    assert engine.calls == ["start", "stop", "kill", "close"]
     engine = FakeEngine([terminate], obeys=False)
     with pytest.raises(WorkerLostError, match=r"worker 0, worker 1 took longer than 4 s"):
         run(engine, num_workers=2, preemption_grace_s=4)
@@ -140,14 +134,10 @@ def test_sigterm_stops_the_run_and_there_is_no_other_attempt() -> None:
 
 def test_tasks_that_cannot_be_started_are_cleaned_up() -> None:
     engine = FakeEngine()
-
-    def fail() -> None:
-        raise ConfigurationError("no room")
-
-    engine.start = fail  # type: ignore[method-assign]
+    engine.start = mock.Mock(side_effect=ConfigurationError("no room"))  # type: ignore[method-assign]
     with pytest.raises(ConfigurationError):
         run(engine)
-    assert engine.calls == ["kill"]
+    assert engine.calls == ["kill", "close"]
 
 
 @pytest.mark.parametrize(
@@ -188,7 +178,7 @@ def test_worker_that_said_nothing_is_noted_as_such(tmp_path: Any) -> None:
     ("end", "is_consequence"),
     [
         (wrong("worker 0"), False),
-        (wrong("worker 0", signal="SIGABRT"), True),
+        (wrong("worker 0", fields={"signal": "SIGABRT"}), True),
         (wrong("worker 0", may_be_consequence=True), True),
     ],
 )

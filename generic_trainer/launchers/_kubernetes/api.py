@@ -45,7 +45,21 @@ def connect(launcher: str) -> tuple[Any, Any]:
     """
     with needed_client(launcher, "kubernetes", "kubernetes"):
         from kubernetes import client, config
-    connection = client.ApiClient(_configuration(client, config, launcher))
+    configuration = client.Configuration()
+    # The client's own three retries would treble each timeout.
+    configuration.retries = 0
+    try:
+        config.load_incluster_config(client_configuration=configuration)
+    except config.ConfigException:
+        path = os.environ.get("KUBECONFIG")
+        try:
+            config.load_kube_config(path, client_configuration=configuration)
+        except config.ConfigException as error:
+            raise ConfigurationError(
+                f"launcher={launcher!r} finds no Kubernetes cluster: this process is not in a pod "
+                f"with a service account, and kubectl's configuration cannot be read ({error})."
+            ) from error
+    connection = client.ApiClient(configuration)
     return client.CustomObjectsApi(connection), client.CoreV1Api(connection)
 
 
@@ -60,29 +74,5 @@ def log_lines(core: Any, namespace: str, pod: str, container: str) -> Iterator[s
         _request_timeout=_LOG_TIMEOUT_S,
     )
     with contextlib.closing(response):
-        rest = b""
-        for part in response.stream(amt=None, decode_content=False):
-            *lines, rest = (rest + part).split(b"\n")
-            yield from (line.decode(errors="replace") for line in lines)
-        if rest:
-            yield rest.decode(errors="replace")
-
-
-def _configuration(client: Any, config: Any, launcher: str) -> Any:
-    configuration = client.Configuration()
-    # The client's own three retries would treble each timeout.
-    configuration.retries = 0
-    try:
-        config.load_incluster_config(client_configuration=configuration)
-    except config.ConfigException:
-        try:
-            config.load_kube_config(
-                os.environ.get("KUBECONFIG"), client_configuration=configuration
-            )
-        except config.ConfigException as error:
-            raise ConfigurationError(
-                f"launcher={launcher!r} finds no Kubernetes cluster: this process is not in a pod "
-                "with a service account, and kubectl's configuration cannot be read "
-                f"({error})."
-            ) from error
-    return configuration
+        for line in response:  # as soon as it arrives
+            yield line.decode(errors="replace").removesuffix("\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -38,8 +37,8 @@ _PHASES: dict[str | None, Any] = {
 
 def options_of(distribution: Distribution) -> KubernetesOptions:
     """Returns the options of the launcher that makes the pods."""
-    options = distribution.tfjob if distribution.launcher == "tfjob" else distribution.trainjob
-    return options or KubernetesOptions()
+    options: KubernetesOptions = getattr(distribution, distribution.launcher)
+    return options
 
 
 def pod_template(
@@ -93,38 +92,21 @@ def status_of_pod(pod: Any, container: str) -> TaskStatus:
     The reason of the pod, such as an eviction or a preemption, precedes that of its container,
     whose exit code only follows from it.
     """
-    status = pod.status
-    conditions = {condition.type: condition for condition in status.conditions or ()}
-    task = TaskStatus(
-        pod.metadata.name,
-        _PHASES.get(status.phase, "waiting"),
-        reason=status.reason or "",
-        message=status.message or "",
-    )
-    disruption = conditions.get("DisruptionTarget")
-    if task.phase == "failed" and disruption is not None and disruption.status == "True":
-        task = dataclasses.replace(
-            task,
-            reason=task.reason or disruption.reason or "DisruptionTarget",
-            message=task.message or disruption.message or "",
-        )
-    if task.phase == "failed" and task.reason:
-        return task
-    for state in (one.state for one in status.container_statuses or () if one.name == container):
-        if cause := state.terminated or state.waiting:
-            return dataclasses.replace(
-                task,
-                phase="stuck" if cause.reason in _STUCK else task.phase,
-                exit_code=getattr(cause, "exit_code", None),
-                reason=cause.reason or "",
-                message=cause.message or "",
-            )
-    scheduled = conditions.get("PodScheduled")
-    if scheduled is not None and scheduled.status == "False":
-        return dataclasses.replace(
-            task, reason=scheduled.reason or "", message=scheduled.message or ""
-        )
-    return task
+    status = cause = pod.status
+    phase, exit_code = _PHASES.get(status.phase, "waiting"), None
+    conditions = {(one.type, one.status): one for one in status.conditions or ()}
+    disruption = conditions.get(("DisruptionTarget", "True"))
+    own = [one.state for one in status.container_statuses or () if one.name == container]
+    of_container = next(filter(None, (state.terminated or state.waiting for state in own)), None)
+    if phase == "failed" and (status.reason or disruption is not None):
+        cause = status if status.reason else disruption
+    elif of_container is not None:
+        cause, exit_code = of_container, getattr(of_container, "exit_code", None)
+        phase = "stuck" if cause.reason in _STUCK else phase
+    else:
+        cause = conditions.get(("PodScheduled", "False"), status)
+    name, reason, message = pod.metadata.name, cause.reason or "", cause.message or ""
+    return TaskStatus(name, phase, exit_code, reason, message)
 
 
 def _resources(distribution: Distribution, task: Task) -> dict[str, dict[str, str]]:

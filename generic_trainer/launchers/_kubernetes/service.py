@@ -13,11 +13,7 @@ from generic_trainer.launchers._distribution import Distribution
 from generic_trainer.launchers._kubernetes.api import Kind, connect, log_lines
 from generic_trainer.launchers._kubernetes.pods import options_of, status_of_pod
 from generic_trainer.launchers._packing import JobFolder
-from generic_trainer.launchers._remote.service import (
-    JobStatus,
-    RemoteService,
-    is_refusal,
-)
+from generic_trainer.launchers._remote.service import JobStatus, RemoteService, is_refusal
 
 # Seconds to connect, and to answer.
 _TIMEOUT_S = (10, 60)

@@ -27,6 +27,7 @@ from generic_trainer.launchers._local.placement import (
     own_processors,
     own_streams,
 )
+from generic_trainer.launchers._supervisor import Engine
 from generic_trainer.launchers._worker_end import WorkerEnd
 
 _HOST = "127.0.0.1"
@@ -35,13 +36,8 @@ _STACKS_S = 5.0
 _MAX_STACK_LINES = 60
 
 
-def local_engine(job: Job) -> contextlib.AbstractContextManager[LocalEngine]:
-    """Opens the engine; all attempts share the imports of the first one."""
-    return contextlib.closing(LocalEngine(job))
-
-
-class LocalEngine:
-    """Processes of this machine; see `Engine`.
+class LocalEngine(Engine):
+    """Processes of this machine; all attempts share the imports of the first one.
 
     Attributes:
         main: import path of the function that a process runs.
@@ -62,7 +58,7 @@ class LocalEngine:
         self._tasks = {task.name: task for task in tasks(self._distribution)}
         self._addresses: dict[Task, str] = {}
         self._pids: dict[Task, int] = {}  # of the processes that run, and of their groups
-        self._ends: list[WorkerEnd] = []
+        self._ends: dict[str | None, WorkerEnd] = {}  # by task; the first one counts
         self._attempt = contextlib.ExitStack()
         self._server: Any = None  # a `ForkServer`, from the first attempt on
 
@@ -79,34 +75,28 @@ class LocalEngine:
             WorkerLostError: the process that starts them was killed.
         """
         stack = self._attempt
-        self._folder = Path(stack.enter_context(ScratchFolder("workers-")))
+        self._folder = stack.enter_context(ScratchFolder("workers-"))
         if self._server is None or not self._server.is_alive:
             self.close()
             self._server = self.fork_server()
-        ports = [stack.enter_context(reserve_port()) for _ in self._tasks]
         self._addresses = {
-            task: f"{_HOST}:{port.getsockname()[1]}"
-            for task, port in zip(self._tasks.values(), ports, strict=True)
+            task: f"{_HOST}:{stack.enter_context(reserve_port()).getsockname()[1]}"
+            for task in self._tasks.values()
         }
         streams = stack.enter_context(own_streams(list(self._tasks)))
-        self._ends = []
+        self._ends = {}
         self._oom_kills = oom_kills()
         gpus = visible_gpus() if self._distribution.gpus_per_worker != 0 else []
         job = self._job.to_json()
-        environments = {
-            task: own_environment(self._distribution, task, self._addresses, gpus)
-            for task in self._addresses
-        }
-        for number, (task, environment) in enumerate(environments.items()):
+        peers = [self._file(task, "end") for task in self._addresses if not task.is_server]
+        for number, task in enumerate(self._addresses):
             arguments = {
                 "job": job,
                 "name": task.name,
                 "processors": own_processors(self._distribution, number),
-                "end": str(self._file(task, "end")),
-                "peers": [
-                    str(self._file(each, "end")) for each in self._addresses if not each.is_server
-                ],
-                "stacks": str(self._file(task, "stacks")),
+                "end": self._file(task, "end"),
+                "peers": peers,
+                "stacks": self._file(task, "stacks"),
             }
             stdout, stderr = streams[task.name]
             with self._living_server() as server:
@@ -116,7 +106,7 @@ class LocalEngine:
                     arguments,
                     stdout=stdout,
                     stderr=stderr,
-                    environment=environment,
+                    environment=own_environment(self._distribution, task, self._addresses, gpus),
                 )
         self._limits = Limits(self._distribution, self._pids)
 
@@ -132,9 +122,14 @@ class LocalEngine:
             name, code = ended
             task = self._tasks[name]
             del self._pids[task]
-            self._note(self._end_of(task, code))
-        self._ask_chief()
-        return self._ends
+            self._ends.setdefault(name, self._end_of(task, code))
+        # The chief may have exported, though its process waits for the others.
+        chief = next(iter(self._addresses))
+        if len(self._pids) > 1 and chief in self._pids:
+            report = WorkerEnd.read(self._file(chief, "end"))
+            if report is not None and report.failure is None:
+                self._ends.setdefault(chief.name, report)
+        return [*self._ends.values()]
 
     def running(self) -> Sequence[Task]:
         """Returns the tasks whose processes run."""
@@ -148,8 +143,7 @@ class LocalEngine:
             WorkerHangError: no worker makes progress.
         """
         self._limits.look(self._pids)
-        over = self._limits.over_memory()
-        if over is not None:
+        if over := self._limits.over_memory():
             task, mb = over
             raise WorkerMemoryError(
                 f"{task.name} was stopped: it used {mb:.0f} MiB of memory, and "
@@ -172,7 +166,8 @@ class LocalEngine:
     def diagnose(self) -> str:
         """Ends all workers with a signal that makes them write their stacks, and quotes these."""
         running = self.running()
-        absent = [task.name for task in running if not self._answers(task)]
+        several = self._distribution.is_cluster
+        absent = [task.name for task in running if several and not answers(self._addresses[task])]
         # faulthandler writes the stacks in its signal handler, whichever thread has Python's lock.
         self._signal(signal.SIGABRT)
         end_s = time.monotonic() + _STACKS_S
@@ -188,9 +183,8 @@ class LocalEngine:
 
     def kill(self) -> None:
         """Kills the processes that still run, and their descendants."""
-        if self._server is not None:  # otherwise `start` has failed before
-            for pid in self._pids.values():
-                self._server.kill(pid)
+        for pid in self._pids.values():
+            self._server.kill(pid)
         with contextlib.suppress(WorkerLostError):
             while self._pids:
                 self.poll()
@@ -201,73 +195,55 @@ class LocalEngine:
         if self._server is not None:
             self._server.close()
 
-    def _ask_chief(self) -> None:
-        """Notes that the chief has exported, though its process waits for the others."""
-        chief = next(iter(self._tasks.values()))
-        if len(self._pids) > 1 and chief in self._pids:
-            report = WorkerEnd.read(str(self._file(chief, "end")))
-            if report is not None and report.failure is None:
-                self._note(report)
-
-    def _note(self, end: WorkerEnd) -> None:
-        if end.task not in [each.task for each in self._ends]:
-            self._ends.append(end)
-
     def _end_of(self, task: Task, code: int) -> WorkerEnd:
         """Returns how a worker ended: its own report, else the meaning of its exit code."""
-        report = WorkerEnd.read(str(self._file(task, "end")))
+        report = WorkerEnd.read(self._file(task, "end"))
         if report is not None:
-            return dataclasses.replace(
-                report, exit_code=code if report.exit_code is None else report.exit_code
-            )
-        several = self._distribution.is_cluster
-        subject = f"The process of {task.name}" if several else self.subject
+            return dataclasses.replace(report, fields={"exit_code": code, **report.fields})
+        subject = f"The process of {task.name}" if self._distribution.is_cluster else self.subject
         name = signal_name(code) if code < 0 else None
-        failure, message = self._reason(subject, task, code, name)
+        failure, message = self._reason(task, code, name)
         end = WorkerEnd(
             task=task.name,
             failure=failure,
-            message=message,
-            exit_code=code,
-            signal=name,
+            message=f"{subject} {message}",
+            fields={"exit_code": code, "signal": name},
             # TensorFlow aborts a process that finds its cluster incomplete.
             may_be_consequence=code == -signal.SIGABRT,
             names_task=True,
         )
         with contextlib.suppress(OSError):
-            end.write(str(self._file(task, "end")))  # the others stop waiting for it
+            end.write(self._file(task, "end"))  # the others stop waiting for it
         return end
 
-    def _reason(
-        self, subject: str, task: Task, code: int, signal_name: str | None
-    ) -> tuple[Failure, str]:
-        is_lost = failure_of_exit_code(code) is Failure.LOST
-        if code > 0 and is_lost:
-            message = f"{subject} ended itself with exit status {code}, as if preempted."
-            return Failure.LOST, message
-        if code == Failure.DISK.exit_code:
-            return Failure.DISK, (
-                f"{subject} could not write its result into {self._folder}: the disk is full (No "
-                "space left on device), fails (Input/output error) or was emptied; its output may "
-                "show which. Make room there, or set TMPDIR to another directory."
+    def _reason(self, task: Task, code: int, signal_name: str | None) -> tuple[Failure, str]:
+        """Returns the class of a failure without a report, and what the process did."""
+        failure = failure_of_exit_code(code)
+        if code > 0 and failure is Failure.LOST:
+            return failure, f"ended itself with exit status {code}, as if preempted."
+        if failure is Failure.DISK:
+            return failure, (
+                f"could not write its result into {self._folder}: the disk is full (No space left "
+                "on device), fails (Input/output error) or was emptied; its output may show which. "
+                "Make room there, or set TMPDIR to another directory."
             )
         if code >= 0:
             return Failure.USER_CODE, (
-                f"{subject} ended in the middle of run_fn with exit status {code}: expected run_fn "
-                "to return or raise. It calls os._exit, or ends the process in native code."
+                f"ended in the middle of run_fn with exit status {code}: expected run_fn to return "
+                "or raise. It calls os._exit, or ends the process in native code."
             )
         if code == -signal.SIGKILL and oom_kills() > self._oom_kills:
             return Failure.MEMORY, (
-                f"{subject} was killed by the kernel because memory ran out. Give it more, or use "
-                "smaller batches, a smaller shuffle buffer or fewer workers on this machine."
+                "was killed by the kernel because memory ran out. Give it more, or use smaller "
+                "batches, a smaller shuffle buffer or fewer workers on this machine."
             )
-        if is_lost:
-            return Failure.LOST, (
-                f"{subject} was ended by {signal_name} from outside: by a user, or by the machine."
+        if failure is Failure.LOST:
+            return failure, (
+                f"was ended by {signal_name} from outside: by a user, or by the machine."
             )
-        return Failure.USER_CODE, (
-            f"{subject} crashed: {signal_name} in native code. It was called from here, and "
-            f"everything else goes on:\n{_quoted(self._stacks(task))}"
+        return failure, (
+            f"crashed: {signal_name} in native code. It was called from here, and everything else "
+            f"goes on:\n{_quoted(self._stacks(task))}"
         )
 
     def _signal(self, number: signal.Signals) -> None:
@@ -276,17 +252,13 @@ class LocalEngine:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
-    def _answers(self, task: Task) -> bool:
-        """Returns whether a server listens at the address of this worker in the cluster."""
-        return not self._distribution.is_cluster or answers(self._addresses[task])
-
     def _stacks(self, task: Task) -> str:
         """Returns the stacks of a worker that has crashed or was aborted."""
-        path = self._file(task, "stacks")
+        path = Path(self._file(task, "stacks"))
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
-    def _file(self, task: Task, suffix: str) -> Path:
-        return self._folder / f"{task.type}-{task.index}.{suffix}"
+    def _file(self, task: Task, suffix: str) -> str:
+        return os.path.join(self._folder, f"{task.type}-{task.index}.{suffix}")
 
     @contextlib.contextmanager
     def _living_server(self) -> Iterator[ForkServer]:

@@ -64,7 +64,10 @@ class Limits:
         for task in running:
             usage = self._usage_of(self._groups[task])
             if usage is not None:
-                self._note(self._seen[task], usage, now_s)
+                seen = self._seen[task]
+                if _progressed(seen.usage, usage, now_s - seen.seen_s):
+                    seen.alive_s = now_s
+                seen.usage, seen.seen_s = usage, now_s
             elif self._heartbeat_s or self._memory_mb:
                 _logger.warning("heartbeat_s and memory_mb_per_worker need /proc: they are off")
                 self._heartbeat_s = self._memory_mb = None
@@ -84,11 +87,6 @@ class Limits:
         train = [task for task in running if not task.is_server]
         since_s = max((self._seen[task].alive_s for task in train), default=self._clock())
         return self._heartbeat_s is not None and self._clock() - since_s > self._heartbeat_s
-
-    def _note(self, seen: _Seen, usage: Usage, now_s: float) -> None:
-        if _progressed(seen.usage, usage, now_s - seen.seen_s):
-            seen.alive_s = now_s
-        seen.usage, seen.seen_s = usage, now_s
 
 
 def _progressed(before: Usage, now: Usage, passed_s: float) -> bool:

@@ -91,22 +91,18 @@ def own_streams(names: list[str]) -> Iterator[dict[str, tuple[int, int]]]:
     if len(names) == 1:
         yield {names[0]: _STANDARD}
         return
-    threads, write_ends = [], {}
-    for name in names:
-        pipes = [os.pipe(), os.pipe()]
-        for (read_end, _), target in zip(pipes, _STANDARD, strict=True):
-            threads.append(threading.Thread(target=_copy, args=(read_end, target, name)))
-            threads[-1].daemon = True
-            threads[-1].start()
-        write_ends[name] = (pipes[0][1], pipes[1][1])
-    try:
-        yield write_ends
-    finally:
-        for descriptors in write_ends.values():
-            for descriptor in descriptors:
-                os.close(descriptor)
-        for thread in threads:
-            thread.join(_COPY_TIMEOUT_S)
+    with contextlib.ExitStack() as stack:
+
+        def copied(name: str, target: int) -> int:
+            read_end, write_end = os.pipe()
+            thread = threading.Thread(target=_copy, args=(read_end, target, name), daemon=True)
+            thread.start()
+            stack.callback(thread.join, _COPY_TIMEOUT_S)
+            stack.callback(os.close, write_end)
+            return write_end
+
+        stdout, stderr = _STANDARD
+        yield {name: (copied(name, stdout), copied(name, stderr)) for name in names}
 
 
 def _own_gpus(

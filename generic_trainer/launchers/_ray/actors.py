@@ -12,7 +12,7 @@ from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers._distribution import tasks
 from generic_trainer.launchers._job import Job
-from generic_trainer.launchers._local.engine import local_engine
+from generic_trainer.launchers._local.engine import LocalEngine
 from generic_trainer.launchers._packing import unpack
 from generic_trainer.launchers._supervisor import supervise_task
 from generic_trainer.launchers._worker_end import WorkerEnd
@@ -66,7 +66,7 @@ def run(packed: dict[str, Any], number: int, tf_config: str) -> WorkerEnd:
         task = tasks(job.distribution)[number]
         try:
             _check_storage(job)
-            return supervise_task(job, task, local_engine)
+            return supervise_task(job, task, LocalEngine)
         except Exception as error:
             return WorkerEnd.of(error, task.name)
 

@@ -52,8 +52,7 @@ def connected(distribution: Distribution) -> Iterator[Any]:
         if options.address is None:
             arguments = _own_ray(distribution, stack)
         else:
-            answer_s = options.connect_timeout_s
-            check_reachable(options.address, _ANSWER_S if answer_s is None else answer_s)
+            check_reachable(options.address, options.connect_timeout_s or _ANSWER_S)
             arguments = {"address": options.address}
         with needed_client("ray", "'ray[client]'", "ray"):
             import ray
@@ -116,8 +115,7 @@ def check_reachable(address: str, timeout_s: float) -> None:
 
 def placement_timeout_s(distribution: Distribution) -> float:
     """Returns how long the workers may take to be placed, in seconds."""
-    timeout_s = (distribution.ray or RayOptions()).connect_timeout_s
-    return _PLACEMENT_S if timeout_s is None else timeout_s
+    return (distribution.ray or RayOptions()).connect_timeout_s or _PLACEMENT_S
 
 
 def resources_per_worker(distribution: Distribution) -> dict[str, float]:

@@ -7,7 +7,6 @@ that ends with the child.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import sys
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from generic_trainer.launchers._distribution import Distribution
 from generic_trainer.launchers._job import Job
 from generic_trainer.launchers._local.engine import LocalEngine
 from generic_trainer.launchers._options import RayOptions
-from generic_trainer.launchers._ray.engine import ray_engine
+from generic_trainer.launchers._ray.engine import RayEngine
 from generic_trainer.launchers._supervisor import supervise
 from generic_trainer.launchers._worker_end import WorkerEnd
 
@@ -59,7 +58,7 @@ def launch_on_ray(job: Job) -> None:
         options = dataclasses.replace(options, address=ray.get_runtime_context().gcs_address)
     job = dataclasses.replace(job, distribution=dataclasses.replace(distribution, ray=options))
     watched = dataclasses.replace(job, distribution=driver)
-    supervise(watched, lambda _: contextlib.closing(_DriverEngine(job, driver)))
+    supervise(watched, lambda _: _DriverEngine(job, driver))
 
 
 def main(arguments: Mapping[str, Any]) -> int:
@@ -72,7 +71,7 @@ def main(arguments: Mapping[str, Any]) -> int:
     job = Job.from_json(arguments["job"])
     try:
         with shown_output(), recording(job.request.model_run_dir, "driver"):
-            supervise(job, ray_engine)
+            supervise(job, RayEngine)
         end = WorkerEnd(task=arguments["name"])
     except BaseException as error:
         end = WorkerEnd.of(error, getattr(error, "worker", None))

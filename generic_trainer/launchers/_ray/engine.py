@@ -22,6 +22,7 @@ from generic_trainer.launchers._ray.connection import (
     resources_per_worker,
     room_for,
 )
+from generic_trainer.launchers._supervisor import Engine
 from generic_trainer.launchers._worker_end import WorkerEnd
 
 _ACTORS = f"{__package__}.actors"
@@ -34,13 +35,13 @@ _END_S = 10.0
 _LAST_LINES_S = 2.0
 
 
-def ray_engine(job: Job) -> contextlib.AbstractContextManager[RayEngine]:
-    """Opens the engine; all attempts share its connection, as long as that lasts."""
-    return contextlib.closing(RayEngine(job))
+class RayEngine(Engine):
+    """Actors on a Ray cluster; all attempts share its connection, as long as that lasts.
 
-
-class RayEngine:
-    """Actors on a Ray cluster; see `Engine`."""
+    1. `check` finds nothing: each actor watches its own task.
+    2. `stop` ends all actors: Ray has no signal that lets them save.
+    3. `diagnose` returns nothing: the stacks of the workers are on their nodes.
+    """
 
     def __init__(self, job: Job) -> None:
         """Makes the engine; the first attempt connects."""
@@ -91,17 +92,6 @@ class RayEngine:
         """Returns the tasks that have not ended."""
         return [*self._pending.values()]
 
-    def check(self) -> None:
-        """Finds nothing: each actor watches its own task."""
-
-    def stop(self) -> None:
-        """Ends all actors: Ray has no signal that lets them save."""
-        self.kill()
-
-    def diagnose(self) -> str:
-        """Returns nothing: the stacks of the workers are on their nodes."""
-        return ""
-
     def kill(self) -> None:
         """Ends all actors, and with them their children; gives back their room."""
         try:
@@ -126,18 +116,16 @@ class RayEngine:
         distribution = dataclasses.replace(self._distribution, num_workers=size)
         all_tasks = tasks(distribution)
         resources = resources_per_worker(self._distribution)
-        worker, actors = self._ray.remote(actor_class()), []
-        for number, task in enumerate(all_tasks):
-            options = worker.options(
-                num_cpus=resources.get("CPU", 0),
-                num_gpus=resources.get("GPU", 0),
-                memory=resources.get("memory"),
-                scheduling_strategy=PlacementGroupSchedulingStrategy(
-                    group, placement_group_bundle_index=number
-                ),
-            )
-            actors.append(options.remote(task.name))
-            self._attempt.callback(self._ray.kill, actors[-1])
+        # The bundles are alike, so it does not matter which of them an actor gets.
+        worker = self._ray.remote(actor_class()).options(
+            num_cpus=resources.get("CPU", 0),
+            num_gpus=resources.get("GPU", 0),
+            memory=resources.get("memory"),
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group),
+        )
+        actors = [worker.remote(task.name) for task in all_tasks]
+        for actor in actors:
+            self._attempt.callback(self._ray.kill, actor)
         reserved = [actor.call.remote(f"{_ACTORS}:reserve_address") for actor in actors]
         addresses = dict(zip(all_tasks, self._ray.get(reserved), strict=True))
         packed = self._ray.put(pack(dataclasses.replace(self._job, distribution=distribution)))
@@ -178,9 +166,8 @@ def placed(ray: Any, distribution: Distribution) -> Iterator[tuple[Any, int]]:
     fewest, bundle = distribution.min_processes, resources_per_worker(distribution)
     timeout_s = placement_timeout_s(distribution)
     numbers = {fewest}
-    if fewest < distribution.num_processes:
-        for total in (ray.cluster_resources(), ray.available_resources()):
-            numbers.add(max(fewest, min(distribution.num_processes, room_for(distribution, total))))
+    for total in (ray.cluster_resources(), ray.available_resources()):
+        numbers.add(max(fewest, min(distribution.num_processes, room_for(distribution, total))))
     for number in sorted(numbers, reverse=True):
         group = placement_group([bundle] * number)
         try:

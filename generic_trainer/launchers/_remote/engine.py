@@ -30,6 +30,7 @@ from generic_trainer.launchers._remote.service import (
     TaskStatus,
     is_refusal,
 )
+from generic_trainer.launchers._supervisor import Engine
 from generic_trainer.launchers._worker_end import WorkerEnd
 
 _SERVICES = {
@@ -51,18 +52,18 @@ _UNSEEN = JobStatus()
 _logger = logging.getLogger(__name__)
 
 
-def remote_engine(job: Job) -> contextlib.AbstractContextManager[RemoteEngine]:
-    """Opens the engine for the service of the job's launcher.
+def remote_engine(job: Job) -> RemoteEngine:
+    """Makes the engine for the service of the job's launcher.
 
     Raises:
         ConfigurationError: the service's client is not installed, or not configured.
     """
     module, _, name = _SERVICES[job.distribution.launcher].partition(":")
     services = importlib.import_module(f"generic_trainer.launchers.{module}")
-    return contextlib.closing(RemoteEngine(job, getattr(services, name)(job.distribution)))
+    return RemoteEngine(job, getattr(services, name)(job.distribution))
 
 
-class RemoteEngine:
+class RemoteEngine(Engine):
     """Workers that a service runs; see `Engine`."""
 
     def __init__(
@@ -314,6 +315,7 @@ def _end_of(task: Task, status: TaskStatus, written: WorkerEnd | None) -> Worker
         message = f"{written.message} ({details})" if details else written.message
         return dataclasses.replace(written, message=message)
     code = status.exit_code
+    name = None if code is None else signal_name(code)
     if status.reason == "OOMKilled":
         failure = Failure.MEMORY
         message = (
@@ -323,16 +325,14 @@ def _end_of(task: Task, status: TaskStatus, written: WorkerEnd | None) -> Worker
     elif code is None:
         failure, message = Failure.LOST, f"was lost: {details or 'no reason is given'}."
     else:
-        name, details = signal_name(code), f": {details}" if details else ""
-        signal = f" ({name})" if name else ""
+        details, signal = f": {details}" if details else "", f" ({name})" if name else ""
         failure = failure_of_exit_code(code)
         message = f"exited with exit code {code}{signal} without reporting an error{details}."
     return WorkerEnd(
         task=task.name,
         failure=failure,
         message=f"its container {status.name} {message}",
-        exit_code=code,
-        signal=None if code is None else signal_name(code),
+        fields={"exit_code": code, "signal": name},
     )
 
 

@@ -22,28 +22,26 @@ def shown_log(read: Callable[[], tuple[str, Iterator[str]]], prefix: str = "") -
         prefix: precedes each line.
     """
     closes = threading.Event()
-    thread = threading.Thread(target=_show, args=(read, prefix, closes), daemon=True)
+
+    def show() -> None:
+        shown, writer = 0, ""
+        last = False
+        while not last:
+            last = closes.wait(_LOG_RETRY_S if shown else 0.1)
+            with contextlib.suppress(Exception):  # the next turn tries again
+                found, lines = read()
+                if found != writer:
+                    shown, writer = 0, found
+                for number, line in enumerate(lines):
+                    if number >= shown:
+                        sys.stdout.write(f"{prefix}{line}\n")
+                        sys.stdout.flush()
+                        shown += 1
+
+    thread = threading.Thread(target=show, daemon=True)
     thread.start()
     try:
         yield
     finally:
         closes.set()
         thread.join(_LAST_LINES_S)
-
-
-def _show(
-    read: Callable[[], tuple[str, Iterator[str]]], prefix: str, closes: threading.Event
-) -> None:
-    shown, writer = 0, ""
-    last = False
-    while not last:
-        last = closes.wait(_LOG_RETRY_S if shown else 0.1)
-        with contextlib.suppress(Exception):  # the next turn tries again
-            found, lines = read()
-            if found != writer:
-                shown, writer = 0, found
-            for number, line in enumerate(lines):
-                if number >= shown:
-                    sys.stdout.write(f"{prefix}{line}\n")
-                    sys.stdout.flush()
-                    shown += 1

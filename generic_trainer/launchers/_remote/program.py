@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from generic_trainer._core.cluster import TF_CONFIG, cluster_addresses, this_task
 from generic_trainer.launchers._distribution import tasks
-from generic_trainer.launchers._local.engine import local_engine
+from generic_trainer.launchers._local.engine import LocalEngine
 from generic_trainer.launchers._packing import JobFolder
 from generic_trainer.launchers._supervisor import supervise_task
 from generic_trainer.launchers._vertex.custom_job import cluster_variables
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
         os.environ.update(cluster_variables(job.distribution))
     # A process that is alone has no TF_CONFIG.
     task = this_task() if cluster_addresses() else tasks(job.distribution)[0]
-    end = supervise_task(job, task, local_engine)
+    end = supervise_task(job, task, LocalEngine)
     try:
         folder.write_end(task, end)
     except Exception as error:  # the exit code states the class of the failure

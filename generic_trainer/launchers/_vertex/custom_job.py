@@ -43,7 +43,7 @@ def custom_job(distribution: Distribution, name: str, arguments: Sequence[str]) 
     Raises:
         ConfigurationError: the options contradict the distribution.
     """
-    options = distribution.vertex or VertexOptions()
+    options: Any = distribution.vertex  # which the launcher requires
     scheduling: dict[str, Any] = {"disable_retries": True}
     if options.spot:
         scheduling["strategy"] = "SPOT"

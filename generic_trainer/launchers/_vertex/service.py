@@ -58,7 +58,8 @@ class CustomJobs(RemoteService):
         Raises:
             ConfigurationError: the client is not installed, or has no credentials.
         """
-        options = self._options = distribution.vertex or VertexOptions()
+        options: Any = distribution.vertex  # which the launcher requires
+        self._options: VertexOptions = options
         self._tasks, self._pools = tasks(distribution), pools_of(distribution)
         self._client = job_client(options.region)
         self._parent = f"projects/{options.project}/locations/{options.region}"

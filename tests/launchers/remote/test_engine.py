@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -61,13 +61,12 @@ class Memory(RemoteService):
     remedy = "See the image."
 
     def __init__(self, *script: JobStatus | Exception) -> None:
-        self.script: list[Any] = list(script)
+        self.script: list[Any] = [*script]
         self.calls: list[str] = []
         self.jobs: list[str] = []
         self.made: list[str] = []
-        self.now_s = 0.0
+        self.now_s = self.leaves_for_s = 0.0
         self.away: list[tuple[float, float]] = []
-        self.leaves_for_s = 0.0
         self.loses: list[str] = []
         self.asks: Callable[[], object] = lambda: None
 
@@ -136,15 +135,13 @@ def run(tmp_path: Path) -> Run:
         request = dataclasses.replace(job.request, model_run_dir=str(tmp_path / "run"))
         job = dataclasses.replace(job, request=request)
 
-        @contextlib.contextmanager
-        def engine_for(job: Job) -> Iterator[RemoteEngine]:
-            engine = RemoteEngine(job, service, clock=lambda: service.now_s, sleep=service.sleep)
-            try:
-                yield engine
-            finally:
-                engine.close()
+        def clock() -> float:
+            return service.now_s
 
-        supervise(job, engine_for, clock=lambda: service.now_s)
+        def engine_for(job: Job) -> RemoteEngine:
+            return RemoteEngine(job, service, clock=clock, sleep=service.sleep)
+
+        supervise(job, engine_for, clock=clock)
         return job
 
     return run
@@ -161,18 +158,14 @@ def test_service_that_is_away_is_waited_for_and_gets_no_second_job(
     assert 5 < len(warnings) < 15
 
 
-def test_time_limit_holds_while_the_service_is_away(run: Run) -> None:
+def test_time_limit_and_sigterm_hold_while_the_service_is_away(run: Run) -> None:
     service = Memory(RUNS)
     service.away = [(1.0, 400.0)]
     with pytest.raises(WorkerHangError, match="Kubernetes has not answered for the last 3"):
         run(service, timeout_s=380.0, preemption_grace_s=0.0)
     assert service.calls == ["create 1", "delete 1"]
-
-
-def test_sigterm_holds_while_the_service_is_away(run: Run) -> None:
     service = Memory(RUNS)
-    service.asks = terminate
-    service.away = [(0.5, 20.0)]
+    service.asks, service.away = terminate, [(0.5, 20.0)]
     with pytest.raises(WorkerLostError, match="SIGTERM"):
         run(service)
     assert service.calls == ["create 1", "delete 1"]
@@ -229,17 +222,9 @@ def test_service_that_never_answers_or_refuses_is_an_error(run: Run) -> None:
         (JobStatus("deleted", tasks=LOST.tasks), TrainingError, "was deleted from outside"),
         (JobStatus("cancelled", tasks=LOST.tasks), TrainingError, "was cancelled from outside"),
         (JobStatus("expired", "too slow", LOST.tasks), WorkerHangError, "too slow"),
-        (
-            with_worker("stuck", 128, "StartError", "no python"),
-            ConfigurationError,
-            "no python.*See",
-        ),
+        (with_worker("stuck", 128, "No", "python"), ConfigurationError, "No: python.*See the"),
         (with_worker("failed", 137, "OOMKilled"), WorkerMemoryError, "exceeded its memory limit"),
-        (
-            with_worker("failed", 3, "Error", "bad luck"),
-            TrainingError,
-            "code 3 .*: Error: bad luck",
-        ),
+        (with_worker("failed", 3, "Error", "x"), TrainingError, "exit code 3 .*: Error: x"),
     ],
 )
 def test_end_that_another_attempt_does_not_mend_is_final(
@@ -286,10 +271,7 @@ def test_what_is_waited_for_is_logged_when_it_changes(
 def test_folder_that_cannot_be_deleted_fails_no_run(
     run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fails(self: JobFolder) -> None:
-        raise OSError("permission denied")
-
-    monkeypatch.setattr(JobFolder, "delete", fails)
+    monkeypatch.setattr(JobFolder, "delete", mock.Mock(side_effect=OSError("permission denied")))
     run(Memory(DONE))
     assert "could not be deleted: permission denied" in caplog.text
 
