@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from generic_trainer._entry_points import may_define
 from generic_trainer.executors import FN_ARGS_FACTORY
-from generic_trainer.launchers import Distribution, ExamplesFormat, Job, TrainingRequest
+from generic_trainer.launchers import Distribution, ExamplesFormat, Job, TrainingRequest, launch
+from generic_trainer.launchers._options import OPTIONS
 from generic_trainer.user_code import bundle_module_file
 from tests import helpers
 
-__all__ = ["FN_ARGS_FACTORY", "exported", "is_running", "log", "make_job"]
+__all__ = ["Run", "exported", "is_running", "log", "make_job", "runner", "told"]
+
+Run = Callable[..., Job]
 
 _TF_EXAMPLE = 6
 
@@ -65,6 +72,40 @@ def make_job(
     )
 
 
+def runner(
+    root: Path, examples: Path, launcher: str, custom_config: Any = None, **usual: Any
+) -> Run:
+    """Returns a function that launches a module's source and returns the job.
+
+    Its keyword arguments are fields of the distribution, which allows no failure unless they do;
+    `options` are further ones of the launcher.
+
+    Args:
+        root: an empty folder.
+        examples: folder of an Examples artifact.
+        launcher: the launcher, unless a run asks for another.
+        custom_config: that of the request.
+        usual: options of the launcher.
+    """
+
+    def run(source: str, *, options: dict[str, Any] | None = None, **fields: Any) -> Job:
+        if usual:
+            fields[launcher] = OPTIONS[launcher](**{**usual, **(options or {})})
+        wanted = Distribution(**{"launcher": launcher, "max_failures": 0, **fields})
+        more = {"seed": 1, "custom_config": custom_config}
+        job = make_job(root, examples, source, distribution=wanted, **more)
+        launch(job)
+        return job
+
+    return run
+
+
+def told(job: Job, start: str) -> dict[str, str]:
+    """Returns worker → the rest of its last line that starts so."""
+    line = rf"^[\[(](.+?)(?: pid=\d+.*?)?[\])] {start} (.*)$"
+    return dict(re.findall(line, log(job), re.MULTILINE))
+
+
 def log(job: Job) -> str:
     """Returns what was kept of the workers' output."""
     return Path(job.request.log_path).read_text(encoding="utf-8")
@@ -73,10 +114,9 @@ def log(job: Job) -> str:
 def is_running(pid: int) -> bool:
     """Whether there is such a process, and not only what nobody has waited for."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-    except OSError:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
         return False
-    return state not in "XZ"
 
 
 def exported(job: Job) -> list[str]:

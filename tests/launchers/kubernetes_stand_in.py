@@ -51,8 +51,8 @@ class Pod:
     is_of_tfjob: bool
     log: Path
     process: subprocess.Popen[bytes] | None
-    cause: tuple[str, str] | None = None
-    evicted: tuple[str, str] | None = None
+    cause: tuple[str, str] | None
+    evicted: tuple[str, str] | None
     deleted: bool = False
 
     @property
@@ -92,12 +92,9 @@ class Pod:
         if self.is_of_tfjob:
             prefix = _TFJOB_LABELS
             labels = {"job-name": self.job, "replica-type": kind, "replica-index": index}
-        metadata = {
-            "name": self.name,
-            "uid": str(id(self)),
-            "labels": {prefix + key: text for key, text in labels.items()},
-            "annotations": {_INDEX_ANNOTATION: index},
-        }
+        labels = {prefix + key: text for key, text in labels.items()}
+        metadata = {"name": self.name, "uid": str(id(self)), "labels": labels}
+        metadata["annotations"] = {_INDEX_ANNOTATION: index}
         return {"metadata": metadata, "status": status}
 
 
@@ -111,6 +108,7 @@ class StandIn:
         runtimes: name → TrainingRuntime.
         refuses: status with which the creation of a job is refused.
         cause: see `Pod`; pods do not start unless the reason is that of an end.
+        evicted: see `Pod`.
         breaks: how many of the next GET requests end in a broken connection.
         loses: methods, such as "POST", whose next request is carried out but not answered.
         instead: Python source to run in the pods instead of their command.
@@ -127,6 +125,7 @@ class StandIn:
         self.runtimes: dict[str, dict[str, Any]] = {}
         self.refuses: int | None = None
         self.cause: tuple[str, str] | None = None
+        self.evicted: tuple[str, str] | None = None
         self.breaks = 0
         self.loses: list[str] = []
         self.instead = ""
@@ -164,11 +163,9 @@ class StandIn:
             return _status(404, f"{name} not found")
         job, pods = self._jobs[name], self.pods_of(name)
         is_tfjob = job["kind"] == "TFJob"
-        decide = pods
-        if is_tfjob and pods:  # the chief decides, or worker 0 if there is none
-            first = {pod.task: pod for pod in pods}
-            decide = [first.get(("chief", 0)) or first["worker", 0]]
-        elif not is_tfjob:
+        if is_tfjob:  # the chief decides, or worker 0 if there is none
+            decide = sorted(pods, key=lambda pod: pod.task)[:1]
+        else:
             runtime = self.runtimes[job["spec"]["runtimeRef"]["name"]]["spec"]["template"]["spec"]
             target = runtime.get("successPolicy", {}).get("targetReplicatedJobs")
             decide = [pod for pod in pods if target is None or pod.task[0] in target]
@@ -208,16 +205,8 @@ class StandIn:
     def events(self) -> list[dict[str, Any]]:
         """Returns an event of each job whose pods are refused, and one of another object."""
         names = [name + self.owner for name in self._jobs] if self.quota else []
-        return [
-            {
-                "metadata": {},
-                "involvedObject": {"name": name},
-                "type": "Warning",
-                "reason": "FailedCreate",
-                "message": self.quota,
-            }
-            for name in (*names, "other")
-        ]
+        event = {"metadata": {}, "type": "Warning", "reason": "FailedCreate", "message": self.quota}
+        return [{**event, "involvedObject": {"name": name}} for name in (*names, "other")]
 
     def log_lines(self, name: str) -> Iterator[bytes]:
         """Yields parts of a pod's log until its process has ended."""
@@ -277,23 +266,13 @@ class StandIn:
                 pod_name = f"{name}-{kind}-{index}"
                 if len(tasks) > 1:
                     given = {"TF_CONFIG": json.dumps({**config, "environment": "cloud"})}
-            self.pods[pod_name] = Pod(
-                pod_name,
-                name,
-                (kind, index),
-                is_tfjob,
-                self._folder / f"{pod_name}.log",
-                self._run(container, index, hosts, given, self._folder / f"{pod_name}.log"),
-                self.cause,
-            )
+            log = self._folder / f"{pod_name}.log"
+            process = self._run(container, index, hosts, given, log)
+            state = (log, process, self.cause, self.evicted)
+            self.pods[pod_name] = Pod(pod_name, name, (kind, index), is_tfjob, *state)
 
     def _run(
-        self,
-        container: Mapping[str, Any],
-        index: int,
-        hosts: Mapping[str, str],
-        given: Mapping[str, str],
-        log: Path,
+        self, container: Any, index: int, hosts: Any, given: Any, log: Path
     ) -> subprocess.Popen[bytes] | None:
         log.touch()
         if self.cause and self.cause[0] != "OOMKilled":

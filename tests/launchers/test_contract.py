@@ -7,7 +7,6 @@ import functools
 import json
 import os
 import re
-import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from generic_trainer._core.cluster import answers
 from generic_trainer.errors import (
     DataError,
     ModuleFileError,
@@ -309,13 +309,6 @@ def no_process_runs(notes: Notes, timeout_s: float = 20.0) -> bool:
             return False
         time.sleep(0.1)
     return True
-
-
-def answers(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1.0):
-        return True
-    return False
 
 
 @pytest.mark.parametrize("shape", SHAPES, indirect=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import logging
 import os
@@ -27,7 +28,6 @@ from generic_trainer.launchers import (
     VertexOptions,
 )
 from generic_trainer.launchers._distribution import tasks
-from generic_trainer.launchers._kubernetes import service
 from generic_trainer.launchers._kubernetes.tfjob import TFJobs
 from generic_trainer.launchers._kubernetes.trainjob import TrainJobs
 from generic_trainer.launchers._local.limits import Limits
@@ -82,8 +82,8 @@ def environment(distribution: Distribution) -> Any:
     return found.get("CUDA_VISIBLE_DEVICES"), found.get("CHANGED")
 
 
-def processors(distribution: Distribution) -> Any:
-    return own_processors(distribution, 0)
+processors = functools.partial(own_processors, number=0)
+ray_resources = connection.resources_per_worker
 
 
 def limits(distribution: Distribution) -> Any:
@@ -130,10 +130,6 @@ def ray_driver(distribution: Distribution) -> Any:
     return watched
 
 
-def ray_resources(distribution: Distribution) -> Any:
-    return connection.resources_per_worker(distribution)
-
-
 def ray_options(distribution: Distribution) -> Any:
     """Returns what `ray.init` is called with, and how long the address is tried."""
 
@@ -153,12 +149,10 @@ def ray_options(distribution: Distribution) -> Any:
             return calls
 
 
-def tfjob(distribution: Distribution) -> Any:
-    return json.dumps(TFJobs.specs(distribution, "name", ["gs://bucket/folder", "digest"]))
-
-
-def trainjob(distribution: Distribution) -> Any:
-    return json.dumps(TrainJobs.specs(distribution, "name", ["gs://bucket/folder", "digest"]))
+def pods(distribution: Distribution) -> Any:
+    """Returns the objects of a job."""
+    kind = {"tfjob": TFJobs, "trainjob": TrainJobs}[distribution.launcher]
+    return json.dumps(kind.manifests(distribution, "name", "gs://bucket/folder", "digest"))
 
 
 def vertex(distribution: Distribution) -> Any:
@@ -171,39 +165,28 @@ def vertex_place(distribution: Distribution) -> Any:
     return options and (options.project, options.region)
 
 
-def kubernetes_service(distribution: Distribution) -> Any:
-    """Returns the command that names a job with its namespace."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(service, "connect", lambda launcher: (None, None))
-        services = {"tfjob": TFJobs, "trainjob": TrainJobs}
-        return services[distribution.launcher](distribution).delete_command("job")
-
-
 REFUSED = None
 Effect = Callable[[Distribution], Any] | None
 # Field → a value that is not the default, and for each engine the function whose result changes.
 FIELDS: dict[str, tuple[Any, tuple[Effect, ...]]] = {
-    "num_workers": (3, (REFUSED, names, names, tfjob, trainjob, vertex)),
-    "parameter_servers": (1, (REFUSED, names, names, tfjob, trainjob, vertex)),
-    "chief": (True, (REFUSED, names, names, tfjob, trainjob, names)),
-    "cpus_per_worker": (0.5, (step, processors, ray_resources, tfjob, trainjob, REFUSED)),
-    "gpus_per_worker": (2, (step, environment, ray_resources, tfjob, trainjob, vertex)),
-    "gpu_type": ("amd.com/gpu", (step, step, REFUSED, tfjob, trainjob, vertex)),
-    "memory_mb_per_worker": (1024, (step, limits, ray_resources, tfjob, trainjob, alone)),
+    "num_workers": (3, (REFUSED, names, names, pods, pods, vertex)),
+    "parameter_servers": (1, (REFUSED, names, names, pods, pods, vertex)),
+    "chief": (True, (REFUSED, names, names, pods, pods, names)),
+    "cpus_per_worker": (0.5, (step, processors, ray_resources, pods, pods, REFUSED)),
+    "gpus_per_worker": (2, (step, environment, ray_resources, pods, pods, vertex)),
+    "gpu_type": ("amd.com/gpu", (step, step, REFUSED, pods, pods, vertex)),
+    "memory_mb_per_worker": (1024, (step, limits, ray_resources, pods, pods, alone)),
     "max_failures": (5, (REFUSED, *[supervised] * 5)),
-    "preemption_grace_s": (40.0, (REFUSED, supervised, alone, tfjob, trainjob, alone)),
+    "preemption_grace_s": (40.0, (REFUSED, supervised, alone, pods, pods, alone)),
     "worker_grace_s": (9.0, (REFUSED, supervised, supervised, REFUSED, supervised, REFUSED)),
     "timeout_s": (9.0, (REFUSED, supervised, ray_driver, *[supervised] * 3)),
     "heartbeat_s": (90.0, (REFUSED, limits, alone, alone, alone, alone)),
-    "require_gpu": (True, (require_gpu, require_gpu, ray_resources, tfjob, trainjob, vertex)),
-    "env": ({"CHANGED": "1"}, (REFUSED, environment, packed, tfjob, trainjob, vertex)),
+    "require_gpu": (True, (require_gpu, require_gpu, ray_resources, pods, pods, vertex)),
+    "env": ({"CHANGED": "1"}, (REFUSED, environment, packed, pods, pods, vertex)),
     "ray": (RayOptions(runtime_env={"pip": []}), (*[REFUSED] * 2, ray_options, *[REFUSED] * 3)),
-    "tfjob": (TFJobOptions(image="c/d:2"), (*[REFUSED] * 3, tfjob, *[REFUSED] * 2)),
-    "trainjob": (TrainJobOptions(image="c/d:2"), (*[REFUSED] * 4, trainjob, REFUSED)),
-    "vertex": (
-        VertexOptions(image="c/d:2", project="p", region="r"),
-        (*[REFUSED] * 5, vertex),
-    ),
+    "tfjob": (TFJobOptions(image="c/d:2"), (*[REFUSED] * 3, pods, *[REFUSED] * 2)),
+    "trainjob": (TrainJobOptions(image="c/d:2"), (*[REFUSED] * 4, pods, REFUSED)),
+    "vertex": (VertexOptions("c/d:2", "p", "r"), (*[REFUSED] * 5, vertex)),
 }
 # What shows only together with another field.
 TOGETHER: dict[tuple[str, str], dict[str, Any]] = {
@@ -214,6 +197,7 @@ TOGETHER: dict[tuple[str, str], dict[str, Any]] = {
 }
 KUBERNETES = {
     "image": "c/d:2",
+    "namespace": "team",
     "service_account": "trainer",
     "volumes": {"claim": "/data"},
     "node_selector": {"gpu": "a100"},
@@ -231,16 +215,8 @@ OPTIONS: dict[str, tuple[str, Any, Callable[[Distribution], Any]]] = {
     "RayOptions.address": ("ray", "ray://head:10001", ray_options),
     "RayOptions.connect_timeout_s": ("ray", 7.0, ray_options),
     "RayOptions.runtime_env": ("ray", {"pip": ["x"]}, ray_options),
-    **{
-        f"{kind.__name__}.{name}": (engine, value, effect)
-        for engine, kind, effect in (
-            ("tfjob", TFJobOptions, tfjob),
-            ("trainjob", TrainJobOptions, trainjob),
-        )
-        for name, value in KUBERNETES.items()
-    },
-    "TFJobOptions.namespace": ("tfjob", "team", kubernetes_service),
-    "TrainJobOptions.namespace": ("trainjob", "team", kubernetes_service),
+    **{f"TFJobOptions.{name}": ("tfjob", value, pods) for name, value in KUBERNETES.items()},
+    **{f"TrainJobOptions.{name}": ("trainjob", value, pods) for name, value in KUBERNETES.items()},
     **{f"VertexOptions.{name}": ("vertex", value, vertex) for name, value in VERTEX.items()},
     "VertexOptions.project": ("vertex", "q", vertex_place),
     "VertexOptions.region": ("vertex", "s", vertex_place),
@@ -287,12 +263,8 @@ def test_option_shows(name: str) -> None:
     engine, value, effect = OPTIONS[name]
     base = {"ray": RayOptions(address="head:6379"), **DEFAULT_OPTIONS.get(engine, {})}[engine]
     options = dataclasses.replace(base, **{name.partition(".")[2]: value})  # type: ignore[type-var]
-    together = TOGETHER.get((name, engine), {})
-    changed, usual = (
-        distribution(engine, **together, **{engine: options}),
-        distribution(engine, **together, **{engine: base}),
-    )
-    assert effect(changed) != effect(usual)
+    usual = distribution(engine, **{engine: base})
+    assert effect(dataclasses.replace(usual, **{engine: options})) != effect(usual)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -18,17 +18,10 @@ from generic_trainer.user_code import UserCode
 from tests.launchers import jobs
 
 # Of this process, of this machine, and Terraform's, which hold passwords and tokens.
-NOT_CARRIED = (
-    "TF_CONFIG",
-    "HOSTNAME",
-    "TF_VAR_db_password",
-    "TF_TOKEN_app_terraform_io",
-    "TF_CLI_ARGS_apply",
-    "TF_HTTP_PASSWORD",
-    "TF_LOG",
-    "TF_DATA_DIR",
-    "TF_WORKSPACE",
-)
+NOT_CARRIED = [
+    *("TF_CONFIG", "HOSTNAME", "TF_VAR_db_password", "TF_TOKEN_app_terraform_io", "TF_LOG"),
+    *("TF_CLI_ARGS_apply", "TF_HTTP_PASSWORD", "TF_DATA_DIR", "TF_WORKSPACE"),
+]
 SOURCE = "def run_fn(fn_args): pass"
 
 
@@ -57,10 +50,15 @@ def test_keras_of_this_process_goes_along_and_what_is_asked_for_wins(
     assert env["TF_USE_LEGACY_KERAS"] == "true"
 
 
-def test_bundle_that_is_gone_is_named(examples: Path, tmp_path: Path) -> None:
+def test_bundle_that_is_gone_is_named_and_installed_code_needs_none(
+    examples: Path, tmp_path: Path
+) -> None:
     job = jobs.make_job(tmp_path, examples, SOURCE, distribution=Distribution())
-    assert read_bundle_file(job) == Path(job.request.user_code.bundle or "").read_bytes()
-    Path(job.request.user_code.bundle or "").unlink()
+    request = dataclasses.replace(job.request, user_code=UserCode("installed"))
+    assert read_bundle_file(dataclasses.replace(job, request=request)) is None
+    bundle = Path(job.request.user_code.bundle or "")
+    assert read_bundle_file(job) == bundle.read_bytes()
+    bundle.unlink()
     with pytest.raises(ModuleFileError, match=r"bundles/trainer-.*\.zip, cannot be read"):
         read_bundle_file(job)
 
@@ -91,9 +89,3 @@ class WritesFile:
 
     def __reduce__(self) -> Any:
         return Path.touch, (Path(self.path),)
-
-
-def test_installed_code_needs_no_bundle(examples: Path, tmp_path: Path) -> None:
-    job = jobs.make_job(tmp_path, examples, SOURCE, distribution=Distribution())
-    request = dataclasses.replace(job.request, user_code=UserCode("installed"))
-    assert read_bundle_file(dataclasses.replace(job, request=request)) is None

@@ -49,7 +49,6 @@ class VertexStandIn:
         calls: the names of all calls that change something.
         made: all custom jobs that were made.
         instead: Python source to run in the containers instead of their command.
-        error: code and message with which a job fails that does not even start.
         breaks: how many of the next requests for a job are not answered.
         loses: how many of the next creations are carried out but not answered.
         when_made: called when a job was made.
@@ -59,7 +58,6 @@ class VertexStandIn:
         self.calls: list[str] = []
         self.made: list[Any] = []
         self.instead = ""
-        self.error: tuple[int, str] | None = None
         self.breaks = self.loses = 0
         self.when_made: Callable[[], object] = lambda: None
         self._folder = folder
@@ -77,10 +75,7 @@ class VertexStandIn:
         with self._lock:
             self._states[job.name] = job
             job.state = JobState.JOB_STATE_PENDING
-            if self.error is not None:
-                self._end(job, JobState.JOB_STATE_FAILED, *self.error)
-            else:
-                self._start(job)
+            self._start(job)
         self.when_made()
         if self.loses:
             self.loses -= 1
@@ -138,11 +133,9 @@ class VertexStandIn:
         job.state = JobState.JOB_STATE_RUNNING
 
     def _run(self, container: Any, spec: str) -> subprocess.Popen[bytes]:
-        command = [*container.command, *container.args]
-        if self.instead:
-            command = ["python", "-c", self.instead]
+        command = ["python", "-c", self.instead] if self.instead else container.command
         return run_container(
-            command,
+            [*command, *container.args],
             [(variable.name, variable.value) for variable in container.env],
             # Vertex AI's own TF_CONFIG has the pools as tasks.
             {"CLUSTER_SPEC": spec, "TF_CONFIG": spec},
@@ -154,15 +147,14 @@ class VertexStandIn:
             return
         for (pool, index), process in self._replicas[job.name].items():
             code = exit_code(process)
-            if code is None or (code == 0 and (pool, index) != (0, 0)):
-                continue
-            if code == 0:
+            if code == 0 and (pool, index) == (0, 0):
                 self._end(job, JobState.JOB_STATE_SUCCEEDED, 0, "")
                 return
-            replica = f"The replica workerpool{pool}-{index}"
-            message = f"{replica} exited with a non-zero status of {code}. See the logs."
-            self._end(job, JobState.JOB_STATE_FAILED, 3, message)
-            return
+            if code:
+                replica = f"The replica workerpool{pool}-{index}"
+                message = f"{replica} exited with a non-zero status of {code}. See the logs."
+                self._end(job, JobState.JOB_STATE_FAILED, 3, message)
+                return
 
     def _end(self, job: Any, state: Any, code: int, message: str) -> None:
         self._stop(job)
@@ -188,10 +180,6 @@ def problems_of(request: Any) -> list[str]:
         found.append("display_name")
     labels = (*job.labels, *job.labels.values())
     found += [f"label {text!r}" for text in labels if not _LABEL.fullmatch(text)]
-    if job.job_spec.network and not re.fullmatch(
-        r"projects/\d+/global/networks/\S+", job.job_spec.network
-    ):
-        found.append("network must be projects/NUMBER/global/networks/NAME")
     pools = job.job_spec.worker_pool_specs
     if not 0 < len(pools) <= 4:
         found.append(f"{len(pools)} worker pools")

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from generic_trainer.launchers import Distribution, Job, TFJobOptions, TrainJobOptions, launch
-from tests.launchers import jobs
+from tests.launchers.jobs import Run, runner
 from tests.launchers.kubernetes_stand_in import StandIn, kubernetes_stand_in
-
-Run = Callable[..., Job]
 
 
 @pytest.fixture
@@ -24,28 +20,13 @@ def cluster(tmp_path: Path) -> Iterator[StandIn]:
         yield stand_in
 
 
-def _runs(launcher: str, kind: type, examples: Path, tmp_path: Path) -> Run:
-    def run(source: str, *, options: dict[str, Any] | None = None, **distribution: Any) -> Job:
-        fields = {"image": "example/trainer:1", "volumes": {"claim": str(tmp_path)}}
-        wanted = Distribution(
-            launcher=launcher,  # type: ignore[arg-type]
-            **{launcher: kind(**{**fields, **(options or {})})},
-            **{"max_failures": 0, **distribution},
-        )
-        job = jobs.make_job(tmp_path, examples, source, distribution=wanted, seed=1)
-        launch(job)
-        return job
-
-    return run
-
-
 @pytest.fixture
 def run(cluster: StandIn, examples: Path, tmp_path: Path) -> Run:
     """Runs a module's source in the pods of a TFJob that mount the test's folder."""
-    return _runs("tfjob", TFJobOptions, examples, tmp_path)
+    return runner(tmp_path, examples, "tfjob", image="a/b:1", volumes={"claim": str(tmp_path)})
 
 
 @pytest.fixture
 def train(cluster: StandIn, examples: Path, tmp_path: Path) -> Run:
     """Runs a module's source in the pods of a TrainJob that mount the test's folder."""
-    return _runs("trainjob", TrainJobOptions, examples, tmp_path)
+    return runner(tmp_path, examples, "trainjob", image="a/b:1", volumes={"claim": str(tmp_path)})

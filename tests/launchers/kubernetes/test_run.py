@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,12 +15,10 @@ from generic_trainer.errors import (
     WorkerLostError,
     WorkerMemoryError,
 )
-from generic_trainer.launchers import Job
 from tests.launchers import jobs
+from tests.launchers.jobs import Run
 from tests.launchers.kubernetes_stand_in import StandIn
 from tests.launchers.local.test_cluster import PARAMETER_SERVERS
-
-Run = Callable[..., Job]
 
 EXPORTS = """
 def run_fn(fn_args):
@@ -58,50 +54,31 @@ def test_servers_take_the_orders_of_the_chief(run: Run) -> None:
     assert "[chief] steps: 10.0" in jobs.log(job)
 
 
-def test_lost_worker_is_retried(run: Run, cluster: StandIn, tmp_path: Path) -> None:
-    flag = tmp_path / "lost"
-    cluster.instead = f"""
-import pathlib, sys
-flag = pathlib.Path({str(flag)!r})
-if not flag.exists():
-    flag.touch()
-    sys.exit(137)
-"""
-    run(EXPORTS, max_failures=1)
-    assert cluster.verbs == ["POST", "DELETE", "POST", "DELETE"]
-
-
-def test_other_exit_codes_are_final_and_determine_the_class(run: Run, cluster: StandIn) -> None:
-    cluster.instead = "raise SystemExit(2)"
-    with pytest.raises(DataError, match="exit code 2"):
-        run(EXPORTS, max_failures=2)
-    assert cluster.verbs == ["POST", "DELETE"]
+KILLED = "raise SystemExit(137)"
+EVICTED = {"evicted": ("Evicted", "m"), "cause": ("OOMKilled", "n")}
+NO_PYTHON = ("StartError", "python: not found")
 
 
 @pytest.mark.parametrize(
-    ("evicted", "cause", "error", "message", "jobs_made"),
+    ("faults", "error", "message", "jobs_made"),
     [
-        (None, ("OOMKilled", ""), WorkerMemoryError, "exceeded its memory limit", 1),
-        (("Evicted", "m"), ("OOMKilled", "n"), WorkerLostError, "was lost: Evicted: m", 2),
-        (None, ("StartError", "python: not found"), ConfigurationError, "python: not found", 1),
-        (None, ("ImagePullBackOff", "no such"), ConfigurationError, "Off: no such.*example/", 1),
+        ({"instead": "raise SystemExit(2)"}, DataError, "exit code 2", 1),
+        ({"instead": KILLED}, WorkerLostError, "exit code 137", 2),
+        ({"instead": KILLED, "cause": ("OOMKilled", "")}, WorkerMemoryError, "its memory limit", 1),
+        ({"instead": KILLED, **EVICTED}, WorkerLostError, "was lost: Evicted: m", 2),
+        ({"cause": NO_PYTHON}, ConfigurationError, "python: not found", 1),
+        ({"cause": ("ImagePullBackOff", "none")}, ConfigurationError, "Off: none.*a/b", 1),
     ],
 )
-def test_reason_of_the_cluster_decides_and_is_reported(
+def test_exit_code_and_reason_of_the_cluster_decide_and_are_reported(
     run: Run,
     cluster: StandIn,
-    evicted: tuple[str, str] | None,
-    cause: tuple[str, str] | None,
+    faults: dict[str, Any],
     error: type[Exception],
     message: str,
     jobs_made: int,
 ) -> None:
-    def evict() -> None:
-        for pod in cluster.pods.values():
-            pod.evicted = evicted
-
-    cluster.cause, cluster.when_made = cause, evict
-    cluster.instead = "import os; os.kill(os.getpid(), 9)"
+    vars(cluster).update(faults)
     with pytest.raises(error, match=message) as caught:
         run(EXPORTS, max_failures=1)
     assert type(caught.value) is error
@@ -121,27 +98,30 @@ sys.exit(143 if task["index"] == 0 else 2)
         run(EXPORTS, num_workers=2, max_failures=9)
 
 
-def test_pods_that_cannot_be_placed_are_reported(
-    run: Run, cluster: StandIn, capfd: pytest.CaptureFixture[str]
-) -> None:
-    cluster.cause = ("Unschedulable", "0/3 nodes are available")
-    reason = "worker-0 waits: Unschedulable: 0/3 nodes are available"
-    with pytest.raises(WorkerHangError, match=reason):
-        run(EXPORTS, timeout_s=0.1)
-    output = capfd.readouterr()
-    assert reason in output.err
-    assert cluster.verbs == ["POST", "DELETE"]
+NO_NODE = {"cause": ("Unschedulable", "0/3 nodes are available")}
+NOT_MADE = "1 of 1 workers do not exist yet; FailedCreate: exceeded"
 
 
-@pytest.mark.parametrize("owner", ["", "-worker-0"])
-def test_reason_why_no_pod_is_made_is_reported(
-    run: Run, cluster: StandIn, capfd: pytest.CaptureFixture[str], owner: str
+@pytest.mark.parametrize(
+    ("faults", "reason"),
+    [
+        (NO_NODE, "worker-0 waits: Unschedulable: 0/3 nodes are available"),
+        ({"quota": "exceeded"}, NOT_MADE),
+        ({"quota": "exceeded", "owner": "-worker-0"}, NOT_MADE),
+    ],
+)
+def test_reason_why_pods_are_not_placed_or_made_is_reported(
+    run: Run,
+    cluster: StandIn,
+    capfd: pytest.CaptureFixture[str],
+    faults: dict[str, Any],
+    reason: str,
 ) -> None:
-    cluster.quota, cluster.owner = "exceeded quota: gpus", owner
-    reason = "1 of 1 workers do not exist yet; FailedCreate: exceeded quota: gpus"
+    vars(cluster).update(faults)
     with pytest.raises(WorkerHangError, match=reason):
         run(EXPORTS, timeout_s=0.1)
     assert reason in capfd.readouterr().err
+    assert cluster.verbs == ["POST", "DELETE"]
 
 
 @pytest.mark.parametrize("value", ["$(HOME) $$", "a$$(HOME)$ $HOME"])
@@ -153,15 +133,6 @@ def test_environment_reaches_the_container_literally(
     )
     run(EXPORTS, env={"HOME": "/there", "A": value})
     assert (tmp_path / "seen").read_text() == value
-
-
-def test_sigterm_deletes_the_job(run: Run, cluster: StandIn) -> None:
-    cluster.instead = WAITS
-    cluster.when_made = lambda: os.kill(os.getpid(), signal.SIGTERM)
-    with pytest.raises(WorkerLostError, match="SIGTERM"):
-        run(EXPORTS, max_failures=3)
-    assert cluster.verbs == ["POST", "DELETE"]
-    assert all(pod.code is not None for pod in cluster.pods.values())
 
 
 def test_job_that_a_person_deletes_is_not_made_again(run: Run, cluster: StandIn) -> None:

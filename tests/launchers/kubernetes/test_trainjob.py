@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from generic_trainer.errors import ConfigurationError
-from generic_trainer.launchers import Distribution, Job, TrainJobOptions
+from generic_trainer.errors import ConfigurationError, WorkerHangError
+from generic_trainer.launchers import Distribution, TrainJobOptions
 from generic_trainer.launchers._kubernetes.trainjob import TrainJobs
 from tests.launchers import jobs
+from tests.launchers.jobs import Run
 from tests.launchers.kubernetes.test_run import EXPORTS, WAITS
 from tests.launchers.kubernetes.test_tfjob import SHAPES
 from tests.launchers.kubernetes_schema import problems_of
 from tests.launchers.kubernetes_stand_in import StandIn
-
-Train = Callable[..., Job]
 
 NAME = "generic-trainer-0123456789"
 
@@ -58,16 +56,14 @@ def test_nothing_is_restarted_behind_the_launchers_back_and_time_is_limited() ->
 def test_pods_are_told_their_place_by_host_names_that_are_known_before() -> None:
     runtime = made(num_workers=2, parameter_servers=1, gpus_per_worker=1)
     jobs = replicated(runtime)
-    assert {name: job["completions"] for name, job in jobs.items()} == {
-        **{"chief": 1, "worker": 2, "ps": 1}
-    }
+    counts = {name: job["completions"] for name, job in jobs.items()}
+    assert counts == {"chief": 1, "worker": 2, "ps": 1}
     index, config = container(jobs["worker"])["env"][-2:]
     assert "job-completion-index" in index["valueFrom"]["fieldRef"]["fieldPath"]
     filled = json.loads(config["value"].replace(f"$({index['name']})", "1"))
     assert filled["task"] == {"type": "worker", "index": 1}
-    assert filled["cluster"]["worker"] == [
-        f"{NAME}-worker-0-{number}.{NAME}:2222" for number in (0, 1)
-    ]
+    workers = [f"{NAME}-worker-0-{number}.{NAME}:2222" for number in (0, 1)]
+    assert filled["cluster"]["worker"] == workers
     assert container(jobs["worker"])["resources"]["limits"] == {"nvidia.com/gpu": "1"}
     assert container(jobs["ps"])["resources"]["limits"] == {}
     policy = runtime["spec"]["template"]["spec"]["successPolicy"]
@@ -104,7 +100,7 @@ def test_status_is_read(status: dict[str, Any], spec: dict[str, Any], phase: str
     assert TrainJobs.status_of({"spec": spec, "status": status}).phase == phase
 
 
-def test_job_and_runtime_are_made_followed_and_deleted(train: Train, cluster: StandIn) -> None:
+def test_job_and_runtime_are_made_followed_and_deleted(train: Run, cluster: StandIn) -> None:
     cluster.instead = "print('this is worker 0')"
     job = train(EXPORTS)
     assert [made["kind"] for made in cluster.manifests] == ["TrainingRuntime", "TrainJob"]
@@ -127,7 +123,7 @@ print("after")
 
 
 def test_suspended_job_is_waited_for_and_goes_on(
-    train: Train, cluster: StandIn, tmp_path: Path
+    train: Run, cluster: StandIn, tmp_path: Path
 ) -> None:
     flag = tmp_path / "began"
 
@@ -148,18 +144,15 @@ def test_suspended_job_is_waited_for_and_goes_on(
     assert log.index("before") < log.index("after")
 
 
-def test_time_is_up_for_a_suspended_job_too(train: Train, cluster: StandIn) -> None:
+def test_time_is_up_for_a_suspended_job_too(train: Run, cluster: StandIn) -> None:
     cluster.instead = WAITS
     cluster.when_made = lambda: cluster.suspend(cluster.manifests[-1]["metadata"]["name"])
-    with pytest.raises(Exception, match="suspended, waiting") as caught:
+    with pytest.raises(WorkerHangError, match="suspended, waiting"):
         train(EXPORTS, timeout_s=1.5)
-    assert type(caught.value).__name__ == "WorkerHangError"
 
 
-def test_runtime_does_not_stay_when_the_job_is_refused(train: Train, cluster: StandIn) -> None:
+def test_runtime_does_not_stay_when_the_job_is_refused(train: Run, cluster: StandIn) -> None:
     cluster.refuses = 403
-    with pytest.raises(
-        ConfigurationError, match=r"trainingruntimes.trainer.kubeflow.org and train"
-    ):
+    with pytest.raises(ConfigurationError, match=r"trainingruntimes\.trainer.* and train"):
         train(EXPORTS)
     assert cluster.runtimes == {}

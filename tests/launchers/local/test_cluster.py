@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,11 @@ import tensorflow as tf
 
 from generic_trainer._core.cluster import Task
 from generic_trainer._core.keras import is_keras_3, keras_version
-from generic_trainer.errors import (
-    ConfigurationError,
-    TrainingError,
-    WorkerHangError,
-)
-from generic_trainer.launchers import Distribution, Job, launch
+from generic_trainer.errors import ConfigurationError, TrainingError, WorkerHangError
+from generic_trainer.launchers import Distribution
 from generic_trainer.launchers._local.placement import own_environment
 from tests.launchers import jobs
-
-Run = Callable[..., Job]
+from tests.launchers.jobs import Run, runner, told
 
 # What each of two workers sums up of its share, and the weights that they end with.
 MULTI_WORKER = """
@@ -42,18 +36,45 @@ def run_fn(fn_args):
     print("weight:", float(strategy.experimental_local_results(weight)[0]))
     export(fn_args.serving_model_dir)
 """
+# Each worker prints the weights and losses that it ends with.
 KERAS = """
 from generic_trainer import training
 
+def callbacks(fn_args):
+    return []
+
 def run_fn(fn_args):
     strategy = training.get_strategy()
+    tf.keras.utils.set_random_seed(1)
     with strategy.scope():
         model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(1,))])
-        model.compile(tf.keras.optimizers.SGD(1e-4), "mse")
+        model.compile(tf.keras.optimizers.Adam(0.01), "mse")
     data = read(fn_args, num_epochs=None).map(lambda batch: (batch["x"], batch["y"]))
-    model.fit(data, steps_per_epoch=5, epochs=2, verbose=0)
-    print("weights:", *(float(w) for w in tf.reshape(model.get_weights()[0], [-1])))
+    history = model.fit(
+        data, steps_per_epoch=10, epochs=2, verbose=0, callbacks=callbacks(fn_args)
+    ).history
+    print("ends:", *model.get_weights()[0].ravel(), *history["loss"])
     export(fn_args.serving_model_dir)
+"""
+# The same with a signal to some workers after one of their steps, the first time, and a checkpoint
+# every so many steps.
+SIGNALLED = f"""
+import json, os, signal
+{KERAS}
+class Signal(tf.keras.callbacks.Callback):
+    steps = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.steps += 1
+        rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+        flag = f"{{self.folder}}/signalled-{{rank}}"
+        if rank in WORKERS and self.steps == STEP and not os.path.exists(flag):
+            open(flag, "w").close()
+            os.kill(os.getpid(), signal.SIGNAL)
+
+def callbacks(fn_args):
+    Signal.folder = fn_args.model_run_dir
+    return [Signal(), *training.resume_callbacks(fn_args, every_steps=EVERY)]
 """
 PARAMETER_SERVERS = """
 from generic_trainer import training
@@ -77,25 +98,6 @@ def run_fn(fn_args):
 """
 
 
-@pytest.fixture
-def run(examples: Path, tmp_path: Path) -> Run:
-    """Runs a module's source in child processes."""
-
-    def run(source: str, **distribution: Any) -> Job:
-        wanted = Distribution(launcher="local", **{"max_failures": 0, **distribution})
-        job = jobs.make_job(tmp_path, examples, source, distribution=wanted, seed=1)
-        launch(job)
-        return job
-
-    return run
-
-
-def told(job: Job, start: str) -> dict[str, str]:
-    """Returns worker → the rest of its line that starts so."""
-    found = re.findall(rf"^\[(.+?)\] {start} (.*)$", jobs.log(job), re.MULTILINE)
-    return dict(found)
-
-
 def test_each_worker_reads_its_share_once_and_all_have_the_same_weights(run: Run) -> None:
     job = run(MULTI_WORKER, num_workers=2)
     seen = {name: set(numbers.split()) for name, numbers in told(job, "seen:").items()}
@@ -107,89 +109,39 @@ def test_each_worker_reads_its_share_once_and_all_have_the_same_weights(run: Run
     assert jobs.exported(job) == ["Format-Serving"]
 
 
+def signalled(workers: tuple[int, ...], **values: Any) -> str:
+    source = SIGNALLED.replace("WORKERS", str(workers))
+    for name, value in values.items():
+        source = source.replace(name.upper(), str(value))
+    return source
+
+
 @pytest.mark.campaign("launchers", "training")
 @pytest.mark.parametrize(
     ("preempted", "legacy"),
-    [
-        ("worker 0", "0"),
-        ("worker 1", "0"),
-        ("worker 1", "1"),  # of Keras 2, which takes a minute to trace
-        ("worker 0 and worker 1", "0"),
-    ],
+    [((0,), "0"), ((1,), "0"), ((1,), "1"), ((0, 1), "0")],  # Keras 2 takes a minute to trace
 )
 def test_sigterm_has_all_workers_save_after_the_same_step(
-    run: Run, preempted: str, legacy: str
+    run: Run, preempted: tuple[int, ...], legacy: str
 ) -> None:
-    source = f"""
-import os, signal
-{KERAS}
-class Preempt(tf.keras.callbacks.Callback):
-    steps = 0
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.steps += 1
-        task = "worker " + str(json.loads(os.environ["TF_CONFIG"])["task"]["index"])
-        if task in "{preempted}" and self.steps == 7 and not os.path.exists(self.flag + task):
-            open(self.flag + task, "w").close()
-            os.kill(os.getpid(), signal.SIGTERM)
-""".replace("verbose=0)", "verbose=0, callbacks=callbacks(fn_args))")
-    source += """
-import json
-
-def callbacks(fn_args):
-    Preempt.flag = fn_args.model_run_dir + "/preempted"
-    return [Preempt(), *training.resume_callbacks(fn_args, every_steps=1000)]
-"""
+    source = signalled(preempted, step=17, signal="SIGTERM", every=1000)
     job = run(source, num_workers=2, max_failures=1, env={"TF_USE_LEGACY_KERAS": legacy})
     log = jobs.log(job)
-    assert len(re.findall("SIGTERM: training was preempted in epoch 2 after 8 steps", log)) >= 2
-    assert "Resuming in epoch 2 after 3 of its batches (8 steps in all)" in log
-    assert len(set(told(job, "weights:").values())) == 1
+    assert len(re.findall("SIGTERM: training was preempted in epoch 2 after 18 steps", log)) >= 2
+    assert "Resuming in epoch 2 after 8 of its batches (18 steps in all)" in log
+    assert len(set(told(job, "ends:").values())) == 1
 
 
 @pytest.mark.campaign("launchers", "training")
 def test_keras_3_ends_the_same_when_a_worker_is_killed_in_mid_epoch(
     examples: Path, tmp_path: Path
 ) -> None:
-    source = """
-    import os, signal
-    from generic_trainer import training
-
-    class KillOnce(tf.keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            if batch == 7 and not training.is_chief() and not os.path.exists(self.flag):
-                open(self.flag, "w").close()
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    def run_fn(fn_args):
-        strategy = training.get_strategy()
-        tf.keras.utils.set_random_seed(1)
-        with strategy.scope():
-            model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(1,))])
-            model.compile(tf.keras.optimizers.Adam(0.01), "mse")
-        data = read(fn_args, num_epochs=None).map(lambda batch: (batch["x"], batch["y"]))
-        callbacks = training.resume_callbacks(fn_args, every_steps=3)
-        if KILLS:
-            kill = KillOnce()
-            kill.flag = fn_args.model_run_dir + "/killed"
-            callbacks.insert(0, kill)
-        history = model.fit(
-            data, steps_per_epoch=10, epochs=2, verbose=0, callbacks=callbacks
-        ).history
-        print("ends:", *model.get_weights()[0].ravel(), *history["loss"])
-        export(fn_args.serving_model_dir)
-    """
     ends = []
-    for kills in (0, 1):
-        wanted = Distribution(
-            launcher="local",
-            num_workers=2,
-            max_failures=kills,
-            env={"TF_USE_LEGACY_KERAS": "0"},
-        )
-        text = source.replace("KILLS", str(bool(kills)))
-        job = jobs.make_job(tmp_path / str(kills), examples, text, distribution=wanted, seed=1)
-        launch(job)
+    for workers in ((), (1,)):
+        run = runner(tmp_path / str(len(workers)), examples, "local")
+        source = signalled(workers, step=8, signal="SIGKILL", every=3)
+        env = {"TF_USE_LEGACY_KERAS": "0"}
+        job = run(source, num_workers=2, max_failures=len(workers), env=env)
         ends.append(told(job, "ends:"))
     assert "worker 1 was ended by SIGKILL" in jobs.log(job)
     # The checkpoint of step 6 may be on its way to the disk still.
@@ -201,9 +153,9 @@ def test_keras_3_ends_the_same_when_a_worker_is_killed_in_mid_epoch(
 def test_keras_3_trains_on_several_workers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
     job = run(KERAS, num_workers=2)
-    weights = told(job, "weights:")
-    assert weights.keys() == {"worker 0", "worker 1"}
-    assert len(set(weights.values())) == 1
+    ends = told(job, "ends:")
+    assert ends.keys() == {"worker 0", "worker 1"}
+    assert len(set(ends.values())) == 1
     assert jobs.exported(job) == ["Format-Serving"]
     assert jobs.log(job).count("tf.keras is Keras 3.") == 2
 
@@ -270,7 +222,7 @@ def test_worker_that_does_alone_what_needs_all_is_told_at_once(
 
 @pytest.mark.campaign("launchers", "training")
 def test_workers_of_keras_2_that_train_on_other_lengths_are_told(run: Run) -> None:
-    source = KERAS.replace("steps_per_epoch=5", "steps_per_epoch=5 + training.is_chief()")
+    source = KERAS.replace("steps_per_epoch=10", "steps_per_epoch=5 + training.is_chief()")
     with pytest.raises(ConfigurationError, match=r"worker 1 has batches of an epoch 5\."):
         run(source, num_workers=2, env={"TF_USE_LEGACY_KERAS": "1"})
 
@@ -354,19 +306,12 @@ def test_processors_are_shared_out(run: Run) -> None:
     assert all(" " not in each for each in processors.values())
 
 
-def test_gpus_are_shared_out_or_missed_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_that_are_missing_are_missed_at_once(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
-    source = """
-    import os
-
-    def run_fn(fn_args):
-        print("gpus:", os.environ["CUDA_VISIBLE_DEVICES"])
-        export(fn_args.serving_model_dir)
-    """
-    job = run(source, num_workers=2, gpus_per_worker=2)
-    assert told(job, "gpus:") == {"worker 0": "4,5", "worker 1": "6,7"}
     with pytest.raises(ConfigurationError, match="need 6 GPUs, but this machine has 4"):
-        run(source, num_workers=2, gpus_per_worker=3)
+        run("def run_fn(fn_args): pass", num_workers=2, gpus_per_worker=3)
 
 
 @pytest.mark.parametrize(
@@ -378,6 +323,7 @@ def test_gpus_are_shared_out_or_missed_at_once(run: Run, monkeypatch: pytest.Mon
         (["0", "1"], {"env": {"CUDA_VISIBLE_DEVICES": "1"}}, ["1", "1"]),
         (["0", "1"], {"gpus_per_worker": 0}, ["-1", "-1"]),
         (["0", "1", "2"], {"gpus_per_worker": 1}, ["0", "1"]),
+        (["4", "5", "6", "7"], {"gpus_per_worker": 2}, ["4,5", "6,7"]),
     ],
 )
 def test_workers_share_out_the_gpus(

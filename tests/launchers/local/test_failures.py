@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,25 +21,8 @@ from generic_trainer.errors import (
     WorkerLostError,
     WorkerMemoryError,
 )
-from generic_trainer.launchers import Distribution, Job, TFJobOptions, launch
 from tests.launchers import jobs
-
-Run = Callable[..., Job]
-
-NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1"}
-
-
-@pytest.fixture
-def run(examples: Path, tmp_path: Path) -> Run:
-    """Runs a module's source in a child process."""
-
-    def run(source: str, **distribution: Any) -> Job:
-        wanted = Distribution(**{"launcher": "local", "max_failures": 0, **distribution})
-        job = jobs.make_job(tmp_path, examples, source, distribution=wanted)
-        launch(job)
-        return job
-
-    return run
+from tests.launchers.jobs import Run
 
 
 def test_segmentation_fault_shows_where_it_was(run: Run) -> None:
@@ -51,9 +33,26 @@ def test_segmentation_fault_shows_where_it_was(run: Run) -> None:
     assert (caught.value.worker, caught.value.signal) == ("worker 0", "SIGSEGV")
 
 
-def test_exit_behind_the_back_of_run_fn_is_an_error(run: Run) -> None:
-    with pytest.raises(TrainingError, match=r"exit status 0.*os._exit"):
-        run("import os\ndef run_fn(fn_args):\n    os._exit(0)", max_failures=3)
+NO_GPU = {"require_gpu": True, "env": {"CUDA_VISIBLE_DEVICES": "-1"}}
+FILLS_MEMORY = "held = b'x' * (1600 << 20); time.sleep(600)"
+
+
+@pytest.mark.parametrize(
+    ("body", "fields", "error", "message"),
+    [
+        ("os._exit(0)", {"max_failures": 3}, TrainingError, r"exit status 0.*os._exit"),
+        ("raise Odd('fits nowhere')", {}, GenericTrainerError, "fits nowhere"),
+        ("pass", NO_GPU, ConfigurationError, "require_gpu: TensorFlow sees no GPU"),
+        (FILLS_MEMORY, {"memory_mb_per_worker": 1500}, WorkerMemoryError, r"used \d+ MiB.*=1500"),
+    ],
+    ids=["exit behind the back of run_fn", "odd error", "no GPU", "too much memory"],
+)
+def test_failure_is_reported_as_what_it_is(
+    run: Run, body: str, fields: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    source = "import os, time\nclass Odd(BaseException): pass\ndef run_fn(fn_args): "
+    with pytest.raises(error, match=message):
+        run(source + body, **fields)
 
 
 def test_worker_alone_has_no_others_that_it_could_miss(run: Run, tmp_path: Path) -> None:
@@ -98,55 +97,31 @@ def test_full_disk_is_told_as_one(run: Run, write: str, message: str) -> None:
         run(source, max_failures=3)
 
 
-def test_too_much_memory_is_reported_with_the_amount(run: Run) -> None:
-    with pytest.raises(WorkerMemoryError, match=r"used \d+ MiB.*memory_mb_per_worker=1500"):
-        run(
-            """
-            import time
+@pytest.mark.parametrize(
+    ("body", "limit", "message"),
+    [
+        ("event.wait()", {"heartbeat_s": 2.0}, r"for 2 s \(heartbeat_s\)"),
+        # Looking again and again computes nothing.
+        ("while not event.is_set(): time.sleep(0.3)", {"heartbeat_s": 1.0}, "computed, read or"),
+        ("while True: pass", {"timeout_s": 4.0}, "timeout_s=4 "),
+    ],
+    ids=["waiting", "polling", "time limit"],
+)
+def test_hang_shows_the_stack(run: Run, body: str, limit: dict[str, float], message: str) -> None:
+    source = f"""
+import threading, time
 
-            def run_fn(fn_args):
-                held = bytearray(1600 << 20)
-                held[::4096] = bytes(len(held[::4096]))
-                time.sleep(600)
-            """,
-            memory_mb_per_worker=1500,
-        )
+event = threading.Event()
 
+def run_fn(fn_args):
+    wait_here()
 
-def test_hang_shows_the_stack(run: Run) -> None:
-    with pytest.raises(WorkerHangError, match=r"for 2 s \(heartbeat_s\)") as caught:
-        run(
-            """
-            import threading
-
-            def run_fn(fn_args):
-                never = threading.Lock()
-                with never:
-                    wait_for(never)
-
-            def wait_for(lock):
-                lock.acquire()
-            """,
-            heartbeat_s=2.0,
-        )
-    assert "in wait_for" in str(caught.value)
-
-
-def test_looking_again_and_again_is_a_hang(run: Run) -> None:
-    source = """
-    import threading, time
-
-    event = threading.Event()
-
-    def run_fn(fn_args):
-        look_again()
-
-    def look_again():
-        while not event.is_set(): time.sleep(0.3)
-    """
-    with pytest.raises(WorkerHangError, match="computed, read or written anything") as caught:
-        run(source, heartbeat_s=1.0)
-    assert "in look_again" in str(caught.value)
+def wait_here():
+    {body}
+"""
+    with pytest.raises(WorkerHangError, match=message) as caught:
+        run(source, **limit)
+    assert "in wait_here" in str(caught.value)
 
 
 def test_a_program_that_run_fn_waits_for_is_a_sign_of_life(run: Run) -> None:
@@ -161,12 +136,6 @@ def test_a_program_that_run_fn_waits_for_is_a_sign_of_life(run: Run) -> None:
         """,
         heartbeat_s=1.0,
     )
-
-
-def test_time_limit_shows_the_stack(run: Run) -> None:
-    with pytest.raises(WorkerHangError, match="timeout_s=4 ") as caught:
-        run("def run_fn(fn_args):\n    while True:\n        pass", timeout_s=4.0)
-    assert "in run_fn" in str(caught.value)
 
 
 def test_what_a_worker_has_started_ends_with_it(run: Run) -> None:
@@ -204,20 +173,7 @@ def test_run_fn_may_close_its_output(run: Run) -> None:
         run(source.replace("WRONG", "1 / 0"))
 
 
-def test_missing_gpu_is_said_before_training(run: Run) -> None:
-    with pytest.raises(ConfigurationError, match="require_gpu: TensorFlow sees no GPU"):
-        run("def run_fn(fn_args): pass", require_gpu=True, env=NO_GPU)
-
-
-@pytest.mark.parametrize(
-    "wanted",
-    [
-        {"launcher": "local", "num_workers": 2},
-        {"launcher": "ray"},
-        {"launcher": "tfjob", "tfjob": TFJobOptions(image="a/b:1")},
-    ],
-    ids=["local", "ray", "tfjob"],
-)
+@pytest.mark.parametrize("wanted", [{"num_workers": 2}, {"launcher": "ray"}], ids=str)
 def test_worker_of_a_cluster_starts_no_cluster(
     run: Run, monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any]
 ) -> None:
@@ -260,51 +216,39 @@ def test_random_numbers_differ_between_workers_of_the_same_fork_server(run: Run)
     assert len({number for numbers in drawn for number in numbers}) == 4
 
 
-def test_termination_lets_the_worker_save_and_end(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("handler", "fields", "message", "saves"),
+    [
+        ("save", {"max_failures": 3}, "SIGTERM: this process is to stop", True),
+        ("signal.SIG_IGN", {"preemption_grace_s": 0.5}, r"worker 0 took longer than 0\.5", False),
+    ],
+    ids=["saves", "killed after its grace"],
+)
+def test_termination_lets_the_worker_save_and_end(
+    run: Run, tmp_path: Path, handler: str, fields: dict[str, Any], message: str, saves: bool
+) -> None:
     """Only the main thread can be told to stop, so another one tells it."""
     ready = tmp_path / "ready"
     watcher = threading.Thread(target=terminate_when_there, args=(ready,))
     watcher.start()
-    with pytest.raises(WorkerLostError, match="SIGTERM: this process is to stop"):
-        run(
-            f"""
-            import signal, sys, time
+    source = f"""
+    import signal, time
 
-            def save(*_):
-                print("saved")
-                raise KeyboardInterrupt
+    def save(*_):
+        print("saved")
+        raise KeyboardInterrupt
 
-            def run_fn(fn_args):
-                signal.signal(signal.SIGTERM, save)
-                open({str(ready)!r}, "w").close()
-                while True:
-                    time.sleep(0.1)
-            """,
-            max_failures=3,
-        )
+    def run_fn(fn_args):
+        signal.signal(signal.SIGTERM, {handler})
+        open({str(ready)!r}, "w").close()
+        while True:
+            time.sleep(0.1)
+    """
+    with pytest.raises(WorkerLostError, match=message):
+        run(source, **fields)
     watcher.join()
-    assert "\nsaved\n" in (tmp_path / "model_run/1/training.log").read_text()
+    assert ("\nsaved\n" in (tmp_path / "model_run/1/training.log").read_text()) == saves
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-
-def test_worker_that_does_not_end_in_its_grace_is_killed(run: Run, tmp_path: Path) -> None:
-    ready = tmp_path / "ready"
-    watcher = threading.Thread(target=terminate_when_there, args=(ready,))
-    watcher.start()
-    with pytest.raises(WorkerLostError, match=r"worker 0 took longer than 0\.5 s"):
-        run(
-            f"""
-            import signal, time
-
-            def run_fn(fn_args):
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)
-                open({str(ready)!r}, "w").close()
-                while True:
-                    time.sleep(0.1)
-            """,
-            preemption_grace_s=0.5,
-        )
-    watcher.join()
 
 
 def terminate_when_there(path: Path, timeout_s: float = 120.0) -> None:
@@ -315,8 +259,3 @@ def terminate_when_there(path: Path, timeout_s: float = 120.0) -> None:
             return
         time.sleep(0.02)
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def test_errors_are_ours(run: Run) -> None:
-    with pytest.raises(GenericTrainerError, match="fits nowhere"):
-        run("class Odd(BaseException): pass\ndef run_fn(fn_args): raise Odd('fits nowhere')")

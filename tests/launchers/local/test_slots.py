@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from generic_trainer.launchers import Distribution, Job, launch
+from generic_trainer.launchers import Job
 from tests.launchers import jobs
+from tests.launchers.jobs import Run, runner
 from tests.trials import slots
-
-Run = Callable[..., Job]
 
 TRIALS = {
     "Keras": slots.KERAS,
@@ -30,36 +28,25 @@ def run(examples: Path, tmp_path: Path) -> Run:
     """Runs a module's source in so many child processes."""
 
     def run(
-        source: str,
-        num_workers: int,
-        config: Any = slots.CONFIG,
-        folder: str = "",
-        **options: Any,
+        source: str, size: int, config: Any = slots.CONFIG, root: str = "", **fields: Any
     ) -> Job:
-        wanted = Distribution(
-            launcher="local", num_workers=num_workers, **{"max_failures": 0, **options}
-        )
-        job = jobs.make_job(
-            tmp_path / f"{num_workers}{folder}",
-            examples,
-            source,
-            distribution=wanted,
-            custom_config=config,
-        )
-        launch(job)
-        return job
+        launched = runner(tmp_path / f"{size}{root}", examples, "local", custom_config=config)
+        return launched(source, num_workers=size, **fields)
 
     return run
 
 
 def told(job: Job, start: str) -> list[str]:
     """Returns the rest of each worker's lines that start so."""
-    found = re.findall(rf"^(?:\[.+?\] )?{start} (.*)$", jobs.log(job), re.MULTILINE)
-    return sorted(found)
+    return sorted(re.findall(rf"^(?:\[.+?\] )?{start} (.*)$", jobs.log(job), re.MULTILINE))
+
+
+def trials(job: Job) -> list[dict[str, Any]]:
+    return json.loads(Path(job.request.model_run_dir, "trials.json").read_text())
 
 
 def history(job: Job) -> list[dict[str, Any]]:
-    [trial] = json.loads(Path(job.request.model_run_dir, "trials.json").read_text())
+    [trial] = trials(job)
     return trial["history"]
 
 
@@ -96,18 +83,16 @@ def test_several_slots_train_as_one(run: Run, kind: str, size: int) -> None:
     assert told(job, "checkpoint:") == told(alone, "checkpoint:")  # of one of the workers
 
 
-def trials(job: Job) -> list[dict[str, Any]]:
-    return json.loads(Path(job.request.model_run_dir, "trials.json").read_text())
-
-
-def side_by_side(**config: Any) -> dict[str, Any]:
-    rate = {"type": "log", "base": 10, "minval": -5, "maxval": 0}
-    searcher = {"name": "random", "metric": "loss", "max_trials": 3, "max_length": {"batches": 4}}
-    return {
-        "hyperparameters": {"global_batch_size": 8, "rate": rate},
-        "searcher": {**searcher, "max_concurrent_trials": 2},
-        **config,
-    }
+_SIDE_BY_SIDE = {
+    "hyperparameters": {
+        "global_batch_size": 8,
+        "rate": {"type": "log", "base": 10, "minval": -5, "maxval": 0},
+    },
+    "searcher": {
+        **{"name": "random", "metric": "loss", "max_length": {"batches": 4}},
+        **{"max_trials": 3, "max_concurrent_trials": 2},
+    },
+}
 
 
 # Each worker says once that it is there; one of the two is killed in its trial, the first time.
@@ -134,12 +119,9 @@ run_fn = run_fn_from_trial(Killed)
 @pytest.mark.campaign("launchers", "training", "trials")
 def test_trials_side_by_side_survive_a_worker(run: Run, tmp_path: Path) -> None:
     env = {"PYTHONPATH": str(Path(__file__).parents[3]), "KILLED": str(tmp_path / "killed")}
-    job = run(_IN_PARTS, 2, side_by_side(), env=env, max_failures=1)
-    assert [(trial["trial_id"], trial["batches"]) for trial in trials(job)] == [
-        (1, 4),
-        (2, 4),
-        (3, 4),
-    ]
+    job = run(_IN_PARTS, 2, _SIDE_BY_SIDE, env=env, max_failures=1)
+    ended = [(trial["trial_id"], trial["batches"]) for trial in trials(job)]
+    assert ended == [(1, 4), (2, 4), (3, 4)]
     processes = {place.split()[2] for place in told(job, "place:")}
     assert len(processes) > 2  # two, then two others
     assert {place.split()[1] for place in told(job, "place:")} == {"1"}
@@ -153,12 +135,9 @@ def test_estimators_train_as_one(run: Run, size: int, start: str) -> None:
     job, alone = run(source, size), run(source, 1)
     weights = [json.loads(each) for each in told(job, "w:")]
     [expected] = [json.loads(each) for each in told(alone, "w:")]
-    told_in_training = [each for each in told(job, "told:") if each.split()[0] in ("read", "train")]
-    assert told_in_training == [
-        f"{where} worker {is_chief}"
-        for where in ("read", "train")
-        for is_chief in (*[False] * (size - 1), True)
-    ]
+    for where in ("read", "train"):
+        in_training = [each for each in told(job, "told:") if each.startswith(f"{where} ")]
+        assert in_training == [f"{where} worker False"] * (size - 1) + [f"{where} worker True"]
     assert all(each == weights[0] for each in weights)
     np.testing.assert_allclose(weights[0], expected, rtol=1e-5)
     assert jobs.exported(job) == ["Format-Serving"]
@@ -206,5 +185,5 @@ def test_a_trial_ends_the_same_when_a_worker_is_killed(run: Run, tmp_path: Path)
     job = run(_IN_THE_FOURTH + kills, 2, config, max_failures=1)
     assert (tmp_path / "killed").exists()
     assert "goes on after 2 batches" in jobs.log(job)
-    straight = run(_IN_THE_FOURTH + kills, 2, config, folder="straight")
+    straight = run(_IN_THE_FOURTH + kills, 2, config, root="straight")
     assert history(job) == history(straight)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import pytest
 
 from generic_trainer.errors import ConfigurationError, TrainingError
-from generic_trainer.launchers import Job, RayOptions
+from generic_trainer.launchers import RayOptions
 from tests.launchers import jobs
+from tests.launchers.jobs import Run, told
 from tests.launchers.local.test_cluster import MULTI_WORKER
 
 pytestmark = pytest.mark.slow  # each attempt starts several processes, which import TensorFlow
-
-Run = Callable[..., Job]
-Told = Callable[[Job, str], dict[str, str]]
 
 # Worker 1 kills its own process, and then that of its actor.
 KILLS = """
@@ -29,7 +26,7 @@ KILLS = """
 """
 
 
-def test_as_many_workers_train_as_there_is_room_for(run: Run, told: Told) -> None:
+def test_as_many_workers_train_as_there_is_room_for(run: Run) -> None:
     job = run(MULTI_WORKER, num_workers=(1, 3))  # on two nodes
     weights = told(job, "weight:")
     assert weights == {"worker 0": "496.0", "worker 1": "496.0"}
@@ -57,7 +54,7 @@ def test_error_of_one_worker_is_the_error_of_the_run_and_is_not_retried(run: Run
     assert states == {"REMOVED"}, "what the workers had reserved is given back"
 
 
-def test_what_is_lost_is_replaced(run: Run, told: Told) -> None:
+def test_what_is_lost_is_replaced(run: Run) -> None:
     source = MULTI_WORKER.replace('    print("seen:"', KILLS + '    print("seen:"')
     job = run("import glob, os, time\n" + source, num_workers=2, max_failures=2)
     log = jobs.log(job)
