@@ -109,7 +109,7 @@ def share_of_rows(batch: Any, part: Any, size: int) -> Any:
         if not _has_rows(each):
             return each
         if isinstance(each, tf.SparseTensor):
-            begin = tf.one_hot(0, each.shape.rank, tf.cast(start, tf.int64), tf.int64(0))
+            begin = tf.one_hot(0, each.shape.rank, tf.cast(start, tf.int64), dtype=tf.int64)
             lengths = tf.concat([[tf.cast(end - start, tf.int64)], each.dense_shape[1:]], 0)
             return tf.sparse.slice(each, begin, lengths)
         return each[start:end]
