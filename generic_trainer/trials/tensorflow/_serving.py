@@ -81,11 +81,9 @@ def find_predictions(
     """
     flow = _Flow(components, outputs.values())
     labels = _conventional(record, components) or flow.joined_last()
-    candidates = dict(outputs)
-    if not any(flow.serves(tensor, labels) for tensor in candidates.values()):
-        before = flow.before(labels)
-        candidates = {tensor.op.name.replace("/", "_"): tensor for tensor in before}
-    predictions = {n: t for n, t in candidates.items() if flow.serves(t, labels)}
+    predictions = {name: t for name, t in outputs.items() if flow.serves(t, labels)}
+    if not predictions:
+        predictions = {t.op.name.replace("/", "_"): t for t in flow.before(labels)}
     if not predictions:
         raise ExportError(
             "No prediction was found in the graph: expected a tensor [N, ...] that depends on the "
@@ -182,31 +180,25 @@ def _upstream(results: Iterable[tf.Tensor], stop: set[Any]) -> Iterator[tf.Opera
             stack += [(t.op, False) for t in operation.inputs if t.ref() not in stop]
 
 
-def _components(record: Any) -> dict[str, tf.Tensor]:
+def _components(record: Any, path: tuple[str, ...] = ()) -> dict[str, tf.Tensor]:
     """Returns the parts of a record by name: keys and positions, joined."""
     if isinstance(record, tf.Tensor | tf.SparseTensor):
-        return {_LONE_INPUT: record}
-    flat = tf.nest.flatten(record)
-    others = [part for part in flat if not isinstance(part, tf.Tensor | tf.SparseTensor)]
-    if others:
-        raise ExportError(
-            "Only records of dense or sparse tensors can be exported, got "
-            f"{others}. Make them sparse in make_data_loaders, with their to_sparse()."
-        )
-    paths = tf.nest.flatten(_paths(record, ()))
-    return dict(zip(paths, flat, strict=True))
-
-
-def _paths(structure: Any, path: tuple[str, ...]) -> Any:
-    if isinstance(structure, Mapping):
-        return {key: _paths(part, (*path, str(key))) for key, part in structure.items()}
-    if isinstance(structure, (list, tuple)):
+        return {"_".join(path) or _LONE_INPUT: record}
+    if isinstance(record, Mapping):
+        parts = [((*path, str(key)), part) for key, part in record.items()]
+    elif isinstance(record, (list, tuple)):
         # (features, label): a feature's name is its key, without the position.
-        return tuple(
-            _paths(part, path if isinstance(part, Mapping) else (*path, f"record_{index}"))
-            for index, part in enumerate(structure)
+        parts = [
+            (path if isinstance(part, Mapping) else (*path, f"record_{index}"), part)
+            for index, part in enumerate(record)
+        ]
+    else:
+        raise ExportError(
+            f"Only records of dense or sparse tensors can be exported, but {'_'.join(path)!r} is "
+            f"{record}. Make it sparse in make_data_loaders, with its to_sparse()."
         )
-    return "_".join(path)
+    named = [_components(part, longer_path) for longer_path, part in parts]
+    return {name: tensor for each in named for name, tensor in each.items()}
 
 
 def _parts(tensor: Any) -> list[tf.Tensor]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import abc
+import contextlib
+import dataclasses
 import os
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -15,10 +17,13 @@ from generic_trainer.errors import ConfigurationError, ModuleFileError, raise_pr
 from generic_trainer.training import distributed
 from generic_trainer.trials._context import average, fit_to_workers
 from generic_trainer.trials._trial import LOADERS, HparamsTrial, TrialRun
-from generic_trainer.trials.tensorflow._graph import LOSS, SHARE, build, updated
 from generic_trainer.trials.tensorflow._serving import export
 
 _CHECKPOINT = "model.ckpt"
+_LOSS = "loss"
+SHARE = ""  # the share of a batch among its metrics: no name of the user's
+
+tf1 = tf.compat.v1
 
 
 class TensorFlowTrial(HparamsTrial, abc.ABC):
@@ -74,6 +79,21 @@ class TensorFlowTrial(HparamsTrial, abc.ABC):
         return TensorFlowController(cls, run)
 
 
+@dataclasses.dataclass(frozen=True)
+class Built:
+    """What was built.
+
+    Attributes:
+        record: the argument of `build_graph`.
+        outputs: its results, and as `SHARE` the share of the batch, from 0 to 1.
+        train_op: a step, of all workers together.
+    """
+
+    record: Any
+    outputs: dict[str, Any]
+    train_op: tf.Operation
+
+
 class TensorFlowController:
     """Trains, validates, saves and exports one trial."""
 
@@ -87,48 +107,29 @@ class TensorFlowController:
         run, _ = fit_to_workers(run, is_graph=True)
         self._graph = tf.Graph()
         with self._graph.as_default():
-            tf.compat.v1.set_random_seed(run.seed)
+            tf1.set_random_seed(run.seed)
             trial = self._trial = trial_class(dict(run.hparams))
             training, validation = _datasets(trial_class, run)
             # Skipping in a seeded pipeline leads to the batch that the straight run would see next.
-            self._training = tf.compat.v1.data.make_initializable_iterator(
-                training.repeat().skip(run.batches_trained)
-            )
+            training = training.repeat().skip(run.batches_trained)
             if run.workers > 1:  # each takes other batches
                 validation = validation.shard(run.workers, distributed.rank())
-            self._validation = tf.compat.v1.data.make_initializable_iterator(validation)
-            self._handle = tf.compat.v1.placeholder(tf.string, [])
-            self._iterator = tf.compat.v1.data.Iterator.from_string_handle(
-                self._handle,
-                tf.compat.v1.data.get_output_types(training),
-                tf.compat.v1.data.get_output_shapes(training),
-                tf.compat.v1.data.get_output_classes(training),
-            )
-            self._is_training = tf.compat.v1.placeholder_with_default(False, [], "is_training")
-            record = self._iterator.get_next()
-            # The parts of a sparse tensor come from one operation: an export is fed each of them.
-            record = tf.nest.map_structure(tf.identity, record, expand_composites=True)
-            tf.nest.assert_same_structure(training.element_spec, record)
+            self._training = tf1.data.make_initializable_iterator(training)
+            self._validation = tf1.data.make_initializable_iterator(validation)
+            self._is_training = tf1.placeholder_with_default(False, [], "is_training")
+            record = tf.cond(self._is_training, self._training.get_next, self._validation.get_next)
             self._built = build(trial, record, self._is_training, run)
             self._metrics = _metrics(trial, self._built.outputs, run)
-            self._saver = tf.compat.v1.train.Saver(max_to_keep=None)
-            initialise = (
-                tf.compat.v1.global_variables_initializer(),
-                tf.compat.v1.local_variables_initializer(),
-                tf.compat.v1.tables_initializer(),
-            )
-            self._reset = tf.compat.v1.local_variables_initializer()
-            self._counted = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.METRIC_VARIABLES)
-            self._session = tf.compat.v1.Session(config=trial.session_config())
+            self._saver = tf1.train.Saver(max_to_keep=None)
+            self._reset = tf1.local_variables_initializer()
+            initialise = [tf1.global_variables_initializer(), self._reset, tf1.tables_initializer()]
+            self._counted = tf1.get_collection(tf1.GraphKeys.METRIC_VARIABLES)
+            self._session = tf1.Session(config=trial.session_config())
             self._session.run(initialise)
             if run.checkpoint_dir is not None:
                 self._restore(run.checkpoint_dir)
             distributed.start_session_alike(self._session)
             self._session.run(self._training.initializer)
-            iterators = {"training": self._training, "validation": self._validation}
-            self._handles = self._session.run(
-                {kind: iterator.string_handle() for kind, iterator in iterators.items()}
-            )
 
     @property
     def stop_requested(self) -> bool:
@@ -185,24 +186,78 @@ class TensorFlowController:
     def _step(self, kind: str, *operations: tf.Operation) -> Callable[[], dict[str, Any]]:
         """Returns a function that runs a step, and returns its metrics."""
         outputs = self._built.outputs
-        fetched = {name: updated(outputs[name]) for name in (*self._metrics[kind], SHARE)}
+        fetched = {name: _updated(outputs[name]) for name in (*self._metrics[kind], SHARE)}
         # Outputs need not depend on the record, but a step has to take one: passes would not end.
         record = tf.nest.flatten(self._built.record, expand_composites=True)
-        fed = {self._handle: self._handles[kind], self._is_training: kind == "training"}
         fetches = (fetched, [*operations, record[0].op])
+        fed = {self._is_training: kind == "training"}
         return lambda: self._session.run(fetches, fed)[0]  # type: ignore[no-any-return]
 
 
-def _datasets(trial_class: type[TensorFlowTrial], run: TrialRun) -> tuple[Any, Any]:
-    loaded = trial_class.load_data(run)
-    kinds = tf.compat.v1.data.Dataset | tf.data.Dataset
-    is_pair = isinstance(loaded, (tuple, list)) and len(loaded) == 2
-    if not (is_pair and all(isinstance(data, kinds) for data in loaded)):
+def build(trial: Any, record: Any, is_training: tf.Tensor, run: TrialRun) -> Built:
+    """Builds the graph of a trial, on all of a batch or on the share of one of several workers.
+
+    In training each of several workers takes its rows of the batch. The gradients are, for a loss
+    that is a mean over rows, those of one worker on all of it.
+
+    Args:
+        trial: a `TensorFlowTrial`.
+        record: a batch, nested tensors [N, ...].
+        is_training: bool scalar.
+        run: the trial.
+
+    Raises:
+        ModuleFileError: the result of `build_graph` has no loss.
+    """
+    rows = whole = tf.constant(1)
+    averaging: Any = contextlib.nullcontext(lambda step: step)
+    if run.workers > 1:
+        rank, whole = distributed.rank(), distributed.number_of_rows(record)
+        parts = tf.where(is_training, tf.clip_by_value(whole, 1, run.workers), 1)
+        record = distributed.share_of_rows(record, tf.minimum(rank, parts - 1), parts)
+        # A worker that is left without rows has those of another one, which have no weight: the
+        # mean over no rows is not a number.
+        is_spare = is_training & (rank >= parts)
+        rows = tf.where(is_spare, 0, distributed.number_of_rows(record))
+        averaging = distributed.averaging_optimizers(rows)
+    # Operations that make several parts of a record cannot be replaced by the inputs of an export.
+    record = tf.nest.map_structure(tf.identity, record, expand_composites=True)
+    counter = tf1.train.get_or_create_global_step()
+    outputs = _checked(trial.build_graph(record, is_training))
+    # Metrics are those of the weights that the step begins with.
+    metrics = [_updated(outputs[name]) for name in trial.training_metrics() if name in outputs]
+    with tf.control_dependencies(metrics), averaging as completed:
+        optimizer = trial.optimizer()
+        # Batch normalisation keeps its moving averages in this collection.
+        updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
+        with tf.control_dependencies(updates):
+            step = completed(optimizer.minimize(outputs[_LOSS], global_step=counter))
+    return Built(record, {**outputs, SHARE: rows / whole}, step)
+
+
+def _updated(metric: Any) -> Any:
+    """Returns the tensor that a batch yields: that of a pair (value, update) is the update."""
+    return metric[1] if isinstance(metric, tuple) else metric
+
+
+def _checked(outputs: Any) -> dict[str, tf.Tensor]:
+    if not isinstance(outputs, dict) or _LOSS not in outputs:
         raise ModuleFileError(
-            f"{LOADERS} must return two tf.data.Datasets, the training and the validation data, "
-            f"but got {loaded!r}"
+            f"build_graph must return a dict of tensors with the key {_LOSS!r}, but got "
+            f"{sorted(outputs) if isinstance(outputs, dict) else outputs!r}"
         )
-    training, validation = loaded
+    return {name: tuple(one) if isinstance(one, list) else one for name, one in outputs.items()}
+
+
+def _datasets(trial_class: type[TensorFlowTrial], run: TrialRun) -> tuple[Any, Any]:
+    match trial_class.load_data(run):
+        case (tf.data.Dataset() as training, tf.data.Dataset() as validation):
+            pass
+        case loaded:
+            raise ModuleFileError(
+                f"{LOADERS} must return two tf.data.Datasets, the training and the validation "
+                f"data, but got {loaded!r}"
+            )
     if not _compatible(training.element_spec, validation.element_spec):
         raise ModuleFileError(
             f"{LOADERS} must return Datasets of the same structure, shapes and types. Training: "
@@ -212,13 +267,13 @@ def _datasets(trial_class: type[TensorFlowTrial], run: TrialRun) -> tuple[Any, A
 
 
 def _compatible(first: Any, second: Any) -> bool:
+    def fits(a: Any, b: Any) -> bool:  # in all but the number of rows
+        return bool(a.dtype == b.dtype and a.shape[1:].is_compatible_with(b.shape[1:]))
+
     try:
-        tf.nest.assert_same_structure(first, second)
+        return all(tf.nest.flatten(tf.nest.map_structure(fits, first, second)))
     except (TypeError, ValueError):
         return False
-    pairs = zip(tf.nest.flatten(first), tf.nest.flatten(second), strict=True)
-    # The last batch may be partial in one and not in the other.
-    return all(a.dtype == b.dtype and a.shape[1:].is_compatible_with(b.shape[1:]) for a, b in pairs)
 
 
 def _metrics(
@@ -235,10 +290,10 @@ def _metrics(
     if wanted is not None and wanted not in validation:
         near = did_you_mean(wanted, validation)
         problems.append(f"searcher.metric: {wanted!r} is not among validation_metrics{near}")
-    if LOSS in training:
-        problems.append(f"training_metrics must not name {LOSS!r}: it is always reported")
+    if _LOSS in training:
+        problems.append(f"training_metrics must not name {_LOSS!r}: it is always reported")
     raise_problems(ConfigurationError, type(trial).__name__, problems)
-    return {"training": [LOSS, *training], "validation": validation}
+    return {"training": [_LOSS, *training], "validation": validation}
 
 
 def _until_end(step: Callable[[], dict[str, Any]]) -> Iterable[dict[str, Any]]:

@@ -118,11 +118,10 @@ def test_sparse_parts_of_a_record(run_experiment, tmp_path, has_schema):
     if has_schema:
         made = [{"words": tf.train.Feature(int64_list={"value": row})} for row in rows]
         examples = [tf.train.Example(features={"feature": one}) for one in made]
-        fed = {"examples": [one.SerializeToString() for one in examples]}
+        fed = {"examples": tf2.constant([one.SerializeToString() for one in examples])}
     else:
-        fed = {"words": np.int64([[1, 3, 5], [0, 0, 0], [2, 0, 0]])}
-    signature = model.signatures["serving_default"]
-    found = signature(**{name: tf2.constant(value) for name, value in fed.items()})
+        fed = {"words": tf2.constant([[1, 3, 5], [0, 0, 0], [2, 0, 0]], tf.int64)}
+    found = model.signatures["serving_default"](**fed)
     assert np.ravel(found["score"]).tolist() == [3, 0, 1]
 
 

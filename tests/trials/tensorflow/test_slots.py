@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 
 import pytest
@@ -9,18 +10,34 @@ import tensorflow as tf
 
 from generic_trainer.trials import _context
 from generic_trainer.trials._trial import TrialRun
-from generic_trainer.trials.tensorflow._graph import _share
+from generic_trainer.trials.tensorflow import _trial
+from tests.trials.tensorflow.one_weight import OneWeight
+
+tf1 = tf.compat.v1
 
 
-def test_a_slot_gets_its_rows_of_a_sparse_tensor():
-    words = tf.sparse.from_dense([[1, 0], [2, 3], [0, 4]])
-    record = {"words": words, "label": tf.constant([1.0, 2.0, 3.0])}
-    shares = [_share(record, tf.constant(True), index, 2) for index in range(2)]
-    assert [tf.sparse.to_dense(one["words"]).numpy().tolist() for one, _, _ in shares] == [
-        [[1, 0]],
-        [[2, 3], [0, 4]],
-    ]
-    assert [one["label"].numpy().tolist() for one, _, _ in shares] == [[1], [2, 3]]
+@pytest.mark.parametrize(
+    ("rows", "rank", "share", "mine"),
+    [
+        (3, 0, 1 / 3, [[1]]),
+        (3, 1, 2 / 3, [[2], [3]]),
+        (1, 1, 0, [[1]]),  # a step needs a row; this one has no weight
+    ],
+)
+def test_a_slot_trains_on_its_rows_and_validates_on_all(monkeypatch, rows, rank, share, mine):
+    alone = contextlib.nullcontext(lambda step: step)
+    monkeypatch.setattr(_trial.distributed, "averaging_optimizers", lambda rows: alone)
+    monkeypatch.setattr(_trial.distributed, "rank", lambda: rank)
+    batch = [[1], [2], [3]][:rows]
+    with tf.Graph().as_default(), tf1.Session() as session:
+        x, is_training = tf1.placeholder(tf.float32, [None, 1]), tf1.placeholder(tf.bool, [])
+        record = {"x": x, "label": x, "words": tf.sparse.from_dense(x)}
+        built = _trial.build(OneWeight({}), record, is_training, TrialRun(1, {}, {}, 0, workers=2))
+        shared = [built.record["x"], tf.sparse.to_dense(built.record["words"])]
+        for training, expected in ((True, [share, mine, mine]), (False, [1, batch, batch])):
+            fed = {x: batch, is_training: training}
+            found = session.run([built.outputs[_trial.SHARE], *shared], fed)
+            assert [value.tolist() for value in found] == expected
 
 
 @pytest.mark.parametrize(("is_graph", "slots"), [(True, 2), (False, 8)])
