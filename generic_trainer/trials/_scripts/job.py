@@ -68,7 +68,7 @@ def submit(
     kind: Literal["cpu", "gpu"] = "gpu" if options.get("entrypoint_num_gpus") else "cpu"
     variables = checked.environment.environment_variables
     listed = variables.get(kind, ()) if isinstance(variables, Mapping) else variables
-    experiment = json.dumps({"config": config, "directory": directory})
+    own = {_EXPERIMENT: json.dumps({"config": config, "directory": directory})}
     os.environ.setdefault("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "1")  # as in Determined
     ignored = folder / _IGNORE_FILE
     patterns = ignored.read_text("utf-8").splitlines() if ignored.is_file() else []
@@ -78,10 +78,7 @@ def submit(
         runtime_env={
             "working_dir": str(folder),
             "excludes": [*_ALWAYS_IGNORED, *patterns],
-            "env_vars": {
-                **dict(variable.split("=", 1) for variable in listed),
-                _EXPERIMENT: experiment,
-            },
+            "env_vars": {**dict(variable.split("=", 1) for variable in listed), **own},
         },
         metadata={"description": str(config.get("description", ""))},
         **options,
@@ -117,7 +114,7 @@ def _connect(address: str) -> Any:
 
 def existing_context_dir(context_dir: str) -> Path:
     """Returns the folder with the user's code; raises `InvalidExperimentException` without it."""
-    if context_dir == "":
+    if not context_dir:
         raise InvalidExperimentException(
             "Cannot specify the context directory to be empty: pass context_dir, the folder with "
             "your code, which is sent to the cluster."

@@ -28,6 +28,8 @@ from generic_trainer.trials._pipeline import experiment_config, in_pipeline
 from generic_trainer.trials._run_fn import run_fn_from_trial
 from generic_trainer.trials._trial import Trial, TrialRun, sole_trial
 
+_ONE_BATCH = {"name": "single", "max_length": {"batches": 1}}  # a searcher
+
 _logger = logging.getLogger(__name__)
 
 
@@ -51,13 +53,15 @@ def load(
 ) -> StopLoadingImplementation | None:
     """Runs a script, a file with its arguments, up to where it would train.
 
-    Returns None where it does nothing of that kind. Flags that importing `module` has defined are
-    forgotten first.
+    Returns None where it does nothing of that kind. What trains later may read its flags: those
+    that importing `module`, or a script before, has defined are forgotten when the next one starts.
     """
     arguments, sys.argv = sys.argv, list(command)
-    for flag in list(flags.FLAGS.flags_by_module_dict().get(module, ())):
-        delattr(flags.FLAGS, flag.name)
-    known = set(flags.FLAGS)
+    for owner, defined in list(flags.FLAGS.flags_by_module_dict().items()):
+        # A script's are listed by its path, as are those of the program that runs here.
+        if owner == module or owner not in {*sys.modules, *arguments[:1]}:
+            for flag in list(defined):
+                delattr(flags.FLAGS, flag.name)
     try:
         main()
     except StopLoadingImplementation as stop:
@@ -67,8 +71,6 @@ def load(
             raise
     finally:
         sys.argv = arguments
-        for name in set(flags.FLAGS) - known:  # or the next trial could not define them
-            delattr(flags.FLAGS, name)
     return None
 
 
@@ -114,10 +116,8 @@ def nothing_trained(path: str) -> ModuleFileError:
 def local_run(config: Mapping[str, Any] | None) -> TrialRun:
     """Returns the one trial of a local test; what only a cluster can do is ignored."""
     run = sole_trial(config or {})
-    searcher = {"name": "single", "max_length": {"batches": 1}}
-    return dataclasses.replace(
-        run, config={"searcher": searcher, **run.config, "scheduling_unit": 1}
-    )
+    config = {"searcher": _ONE_BATCH, **run.config, "scheduling_unit": 1}
+    return dataclasses.replace(run, config=config)
 
 
 def try_one_batch(controller: Controller) -> None:
@@ -137,17 +137,13 @@ def one_batch_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
     It validates and writes a checkpoint after that batch.
     """
-    searcher = config.get("searcher") or {}
+    metric = (config.get("searcher") or {}).get("metric")
     return {
         **config,
         "description": f"[test-mode] {config.get('description', '')}".strip(),
         "scheduling_unit": 1,
         "min_validation_period": {"batches": 1},
-        "searcher": {
-            "name": "single",
-            "metric": searcher.get("metric"),
-            "max_length": {"batches": 1},
-        },
+        "searcher": {**_ONE_BATCH, "metric": metric},
         "max_restarts": 0,
         "hyperparameters": dict(local_run(config).hparams),
     }

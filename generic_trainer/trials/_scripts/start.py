@@ -16,19 +16,7 @@ from generic_trainer.trials._context import seed_generators
 from generic_trainer.trials._hyperparameters import Constant
 from generic_trainer.trials._loop import Controller
 from generic_trainer.trials._pipeline import current_pipeline
-from generic_trainer.trials._scripts.job import (
-    existing_context_dir,
-    new_results,
-    run_trials,
-    submit,
-)
-from generic_trainer.trials._scripts.loading import (
-    StopLoadingImplementation,
-    local_run,
-    one_batch_config,
-    script_trial,
-    try_one_batch,
-)
+from generic_trainer.trials._scripts import job, loading
 from generic_trainer.trials._trial import (
     HorovodContext,
     Trial,
@@ -44,9 +32,6 @@ _logger = logging.getLogger(__name__)
 C = TypeVar("C")
 Start = Callable[[Controller], None]
 
-# As the first release of 0.12 had it.
-_FIRST_NAMES = {"submit": "cluster", "test": "local"}
-
 
 class Mode(enum.Enum):
     """The mode of Determined 0.12, first SUBMIT and TEST; later it is `local=True, test=True`.
@@ -61,7 +46,7 @@ class Mode(enum.Enum):
 
     @classmethod
     def _missing_(cls, value: object) -> Mode | None:
-        return cls(_FIRST_NAMES[str(value)]) if value in _FIRST_NAMES else None
+        return cls.__members__.get(str(value).upper())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +162,7 @@ def create_trial_instance(
         config: the experiment configuration.
         hparams: hyperparameters, in place of those drawn from the configuration's.
     """
-    run = local_run({**(config or {}), **({"hyperparameters": hparams} if hparams else {})})
+    run = loading.local_run({**(config or {}), **({"hyperparameters": hparams} if hparams else {})})
     run = dataclasses.replace(run, checkpoint_dir=checkpoint_dir)
     seed_generators(run.seed)
     context_class = getattr(trial_def, "trial_context_class", None)
@@ -195,10 +180,12 @@ def _begin(*given: Any, mode: Mode | str | None) -> tuple[TrialRun, Start] | str
     if isinstance(local, (Mode, str)):
         mode, local = local, False
         # What came by position is one place too far to the right; names are where they belong.
-        folder = next((value for value in (test, context_dir) if _is_text(value)), "")
-        url = next((value for value in (command, master_url) if _is_text(value)), None)
-        words = (value for value in (context_dir, command) if value and not _is_text(value))
-        context_dir, command, master_url = folder, next(words, None), url
+        if isinstance(command, str):
+            command, master_url = None, command
+        if context_dir and not isinstance(context_dir, str):
+            context_dir, command = "", context_dir
+        if isinstance(test, str):
+            context_dir = test
         test = False
     config = {} if config is None else config
     check_fields(config)
@@ -206,34 +193,29 @@ def _begin(*given: Any, mode: Mode | str | None) -> tuple[TrialRun, Start] | str
     if run is not None:
         return run, _stop_loading
     if current_pipeline() is not None:
-        raise StopLoadingImplementation(config=config)
+        raise loading.StopLoadingImplementation(config=config)
     if is_importing():  # into a pipeline, which runs the script later
-        return local_run(config), lambda controller: controller.close()
+        return loading.local_run(config), lambda controller: controller.close()
     is_local = local if mode is None else Mode(mode) is Mode.LOCAL
     if is_local and context_dir:
-        os.chdir(existing_context_dir(context_dir))
+        os.chdir(job.existing_context_dir(context_dir))
     if is_local and (test or mode is not None):
-        return local_run(config), try_one_batch
+        return loading.local_run(config), loading.try_one_batch
     if is_local:
-        run, (_, directory) = sole_trial(config), new_results(config, "local")
+        run, (_, directory) = sole_trial(config), job.new_results(config, "local")
         return run, functools.partial(_train_here, run, directory)
-    config = one_batch_config(config) if test else config
-    return submit(config, context_dir, command, master_url)
+    config = loading.one_batch_config(config) if test else config
+    return job.submit(config, context_dir, command, master_url)
 
 
 def _train_here(trial: TrialRun, directory: str, controller: Controller) -> None:
     """Trains the trial of a script to its end, validates, and exports the model."""
-
     hparams = {name: Constant(value) for name, value in trial.hparams.items()}
     searcher = {**(trial.config.get("searcher") or {}), "name": "single"}
     config = {**trial.config, "hyperparameters": hparams, "searcher": searcher}
-    run_trials(script_trial(lambda: controller), config, directory)
+    job.run_trials(loading.script_trial(lambda: controller), config, directory)
     _logger.info("The trial is trained; results are in %s", directory)
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
 def _stop_loading(controller: Controller) -> None:
-    raise StopLoadingImplementation(controller)
+    raise loading.StopLoadingImplementation(controller)
