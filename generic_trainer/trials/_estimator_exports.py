@@ -49,7 +49,7 @@ def export_features(
             f"features of the validation data. {remedy} Found: {type(error).__name__}: {error}"
         ) from error
     copy_tree(tf.compat.as_str(export), fn_args.serving_model_dir)
-    _name_default_signature(fn_args.serving_model_dir)
+    name_default_signature(fn_args.serving_model_dir)
 
 
 def _receiver_of(estimator: Any, input_fn: Callable[..., Any], fn_args: Any) -> Callable[[], Any]:
@@ -92,12 +92,12 @@ def _wire(dtype: tf.DType) -> tf.DType:
     return tf.float32 if dtype.is_floating else tf.int64
 
 
-def _name_default_signature(directory: str) -> None:
+def name_default_signature(directory: str) -> None:
     """Gives a SavedModel the signature that is served by default, if it has only others.
 
     Those of premade classifiers take serialized tf.Examples only, but for the one of predictions.
     """
-    path = os.path.join(directory, tf.saved_model.SAVED_MODEL_FILENAME_PB)
+    path = os.path.join(tf.compat.as_str(directory), tf.saved_model.SAVED_MODEL_FILENAME_PB)
     with gfile().GFile(path, "rb") as file:
         model = saved_model_pb2.SavedModel.FromString(file.read())
     for graph in model.meta_graphs:

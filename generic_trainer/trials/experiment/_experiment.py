@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import logging
 import math
 import os
@@ -17,7 +16,7 @@ from generic_trainer import estimator as tf_estimator
 from generic_trainer._core.files import is_remote
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import is_chief
-from generic_trainer.trials.experiment._learn import with_metrics
+from generic_trainer.trials.experiment._learn import taken, with_metrics
 
 Metrics = dict[str, Any]
 
@@ -142,7 +141,7 @@ class Experiment:
     def evaluate(self, delay_secs: float | None = None, name: str | None = None) -> Metrics:
         """Evaluates the newest checkpoint once, after `delay_secs` seconds; returns its metrics."""
         self.sleep(self.eval_delay_secs if delay_secs is None else delay_secs)
-        return self._evaluate(name=name)
+        return self._evaluate(name)
 
     def train_and_evaluate(self) -> tuple[Metrics, list[Any]]:
         """Trains, and evaluates every `min_eval_frequency` steps and at the end.
@@ -173,12 +172,10 @@ class Experiment:
         steps = self.train_steps_per_iteration or _STEPS_PER_ITERATION
         if not self.train_steps_per_iteration and self.train_steps:
             steps = max(1, self.train_steps // _ITERATIONS)
-        go_on = self._predicate(continuous_eval_predicate_fn)
-        metrics: Metrics | None = None
-        exported = None
-        while go_on(metrics):
+        metrics, exported = None, None
+        while self._goes_on(metrics, continuous_eval_predicate_fn):
             self._train(steps=steps)
-            metrics = self._evaluate(name="one_pass")
+            metrics = self._evaluate("one_pass")
             exported = self._export(metrics)
         return metrics, exported
 
@@ -213,16 +210,15 @@ class Experiment:
         throttle_s = throttle_delay_secs
         if throttle_s is None:
             throttle_s = self.continuous_eval_throttle_secs
-        go_on = self._predicate(continuous_eval_predicate_fn)
-        metrics: Metrics | None = None
-        seen = None
-        while go_on(metrics):
+        metrics, seen = None, None
+        while self._goes_on(metrics, continuous_eval_predicate_fn):
             newest = self.estimator.latest_checkpoint()
             if newest is None or (evaluate_checkpoint_only_once and newest == seen):
                 _logger.info("Waiting for a new checkpoint in %s", self.estimator.model_dir)
                 self.sleep(throttle_s)
                 continue
-            metrics, seen = self._evaluate(name=name, input_fn=input_fn), newest
+            metrics = self._evaluate(name, input_fn=input_fn or self.eval_input_fn)
+            seen = newest
             if export:
                 self._export(metrics)
         return metrics
@@ -239,7 +235,7 @@ class Experiment:
     def test(self) -> Metrics:
         """Trains, evaluates and exports on one batch each, to see that everything fits together."""
         self._train(steps=1)
-        metrics = self._evaluate(steps=1, name="one_pass")
+        metrics = self._evaluate("one_pass", steps=1)
         self._export(metrics)
         return metrics
 
@@ -247,7 +243,7 @@ class Experiment:
         exported: list[Any] = []
 
         def evaluate() -> Metrics:
-            metrics = self._evaluate()
+            metrics: Metrics = self._evaluate()
             if self.checkpoint_and_export:
                 exported[:] = self._export(metrics)
             return metrics
@@ -256,79 +252,57 @@ class Experiment:
             evaluate, 1 if self.checkpoint_and_export else every_steps, self.check_interval_secs
         )
         self._train(listeners=[listener], max_steps=self.train_steps)
-        step = int(self.estimator.get_variable_value("global_step"))
-        metrics = listener.metrics_at(step)
-        if metrics and self.checkpoint_and_export:
+        metrics = listener.metrics
+        if metrics.get("global_step") != self.estimator.get_variable_value("global_step"):
+            metrics = self._evaluate()
+        elif self.checkpoint_and_export:
             return metrics, exported
-        metrics = metrics or self._evaluate()
         return metrics, self._export(metrics)
 
-    def _predicate(self, predicate: Callable[..., bool] | None) -> Callable[[Any], bool]:
-        """Returns a function: whether the user and the number of steps want to go on."""
-
-        def go_on(metrics: Metrics | None) -> bool:
-            asked = {}
-            if predicate and "checkpoint_path" in inspect.signature(predicate).parameters:
-                asked["checkpoint_path"] = self.estimator.latest_checkpoint() if metrics else None
-            if predicate and not predicate(metrics, **asked):
+    def _goes_on(self, metrics: Metrics | None, predicate: Callable[..., bool] | None) -> bool:
+        """Returns whether the user and the number of steps want to go on."""
+        if predicate:
+            path = self.estimator.latest_checkpoint() if metrics else None
+            if not predicate(metrics, **taken(predicate, checkpoint_path=path)):
                 return False
-            is_first = metrics is None or self.train_steps is None
-            return is_first or bool(metrics["global_step"] < self.train_steps)  # type: ignore[index]
-
-        return go_on
+        is_first = metrics is None or self.train_steps is None
+        return is_first or bool(metrics["global_step"] < self.train_steps)  # type: ignore[index]
 
     def _train(
         self, hooks: Sequence[Any] = (), listeners: Sequence[Any] = (), **length: int | None
     ) -> Any:
+        hooks = [*(self.train_hooks or ()), *hooks]
+        listeners = [*(self.saving_listeners or ()), *listeners]
         return self.estimator.train(
-            self.train_input_fn,
-            hooks=[*(self.train_hooks or ()), *hooks],
-            saving_listeners=[*(self.saving_listeners or ()), *listeners],
-            **length,
+            self.train_input_fn, hooks, saving_listeners=listeners, **length
         )
 
-    def _evaluate(
-        self,
-        steps: int | None = None,
-        name: str | None = None,
-        input_fn: Callable[[], Any] | None = None,
-    ) -> Any:
-        return self.estimator.evaluate(
-            input_fn or self.eval_input_fn,
-            steps=self.eval_steps if steps is None else steps,
-            hooks=list(self.eval_hooks or ()),
-            name=name,
-        )
+    def _evaluate(self, name: str | None = None, **changed: Any) -> Any:
+        options = {"input_fn": self.eval_input_fn, "steps": self.eval_steps, **changed}
+        return self.estimator.evaluate(name=name, hooks=list(self.eval_hooks or ()), **options)
 
     def _export(self, metrics: Metrics) -> list[Any]:
-        if not is_chief():  # the chief has evaluated the same
-            return []
+        folder = os.path.join(self.estimator.model_dir, "export")
+        evaluated = self.estimator.latest_checkpoint(), metrics, True
         return [
-            exporter.export(
-                self.estimator,
-                os.path.join(self.estimator.model_dir, "export", exporter.name),
-                self.estimator.latest_checkpoint(),
-                metrics,
-                is_the_final_export=True,
-            )
+            exporter.export(self.estimator, os.path.join(folder, exporter.name), *evaluated)
             for exporter in self.export_strategies
+            if is_chief()  # which has evaluated the same
         ]
 
 
 class _EvaluateOnCheckpoint(tf.compat.v1.train.CheckpointSaverListener):  # type: ignore[misc]
-    """Evaluates when a checkpoint is written, at least so many steps and seconds after the last."""
+    """Evaluates when a checkpoint is written, at least so many steps and seconds after the last.
 
-    def __init__(
-        self, evaluate: Callable[[], Metrics], every_steps: int, every_seconds: float
-    ) -> None:
-        self._evaluate_now = evaluate
-        self._every_steps, self._every_s = every_steps, every_seconds
+    Attributes:
+        metrics: of the last evaluation.
+    """
+
+    def __init__(self, evaluate: Callable[[], Metrics], every_steps: int, every_s: float) -> None:
+        self._evaluate, self._every_steps, self._every_s = evaluate, every_steps, every_s
         self._step: int | None = None
         self._next = 0.0  # on the monotonic clock
-        self._metrics: Metrics = {}
-
-    def begin(self) -> None:
-        self._step = None
+        self.metrics: Metrics = {}
 
     def after_save(self, session: Any, global_step_value: int) -> None:
         """Evaluates; the first checkpoint, of untrained weights, is passed over."""
@@ -339,8 +313,5 @@ class _EvaluateOnCheckpoint(tf.compat.v1.train.CheckpointSaverListener):  # type
             and global_step_value - self._step >= self._every_steps
             and time.monotonic() >= self._next
         ):
-            self._metrics, self._step = self._evaluate_now(), global_step_value
+            self.metrics, self._step = self._evaluate(), global_step_value
             self._next = time.monotonic() + self._every_s
-
-    def metrics_at(self, step: int) -> Metrics:
-        return self._metrics if self._metrics.get("global_step") == step else {}

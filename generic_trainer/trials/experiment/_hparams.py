@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from generic_trainer._core.texts import describe, is_number, parse_json
+from generic_trainer._core.texts import describe, is_number, parse_json_object
 from generic_trainer.errors import ConfigurationError, raise_problems
 
 # name=value, name[index]=value, name=[value,value]; a comma follows, or the end.
@@ -75,9 +75,17 @@ class HParams:
                 nothing is changed.
         """
         values: dict[str, Any] = {}
-        for name, index, value in _assignments(text):
-            if index is not None:
-                items = values.get(name, self.get(name))
+        position = 0
+        while position < len(text):
+            match = _ASSIGNMENT.match(text, position)
+            if match is None:
+                raise ConfigurationError(
+                    f"HParams: expected name=value or name=[value,...] at {text[position:]!r}"
+                )
+            position = match.end()
+            name, value = match["name"], _literal(match["value"])
+            if match["index"] is not None:
+                index, items = int(match["index"]), values.get(name, self.get(name))
                 if not isinstance(items, (list, tuple)) or index >= len(items):
                     raise ConfigurationError(
                         f"HParams: {name}[{index}] is none of the values of {name}: {items!r}"
@@ -90,15 +98,13 @@ class HParams:
         """Changes hyperparameters by a JSON object; returns itself.
 
         Raises:
-            ConfigurationError: it is none, or names or values do not fit.
+            ConfigurationError: it is not one, or names or values do not fit.
         """
         try:
-            values = parse_json(text)
+            values = parse_json_object(text)
         except ValueError as error:
             raise ConfigurationError(f"HParams: expected JSON, got {text!r}: {error}") from error
-        if not isinstance(values, dict):
-            raise ConfigurationError(f"HParams: expected a JSON object, got {describe(values)}")
-        return self.override_from_dict(values)
+        return self.override_from_dict(values or {})
 
     def override_from_dict(self, values: Mapping[str, Any]) -> HParams:
         """Changes several hyperparameters, all or none; returns itself.
@@ -143,23 +149,10 @@ class HParams:
         return getattr(self, name)
 
 
-def _assignments(text: str) -> list[tuple[str, int | None, Any]]:
-    found, position = [], 0
-    while position < len(text):
-        match = _ASSIGNMENT.match(text, position)
-        if match is None:
-            raise ConfigurationError(
-                f"HParams: expected name=value or name=[value,...] at {text[position:]!r}"
-            )
-        index = None if match["index"] is None else int(match["index"])
-        found.append((match["name"], index, _literal(match["value"].strip())))
-        position = match.end()
-    return found
-
-
 def _literal(text: str) -> Any:
+    text = text.strip()
     if text.startswith("["):
-        return [_literal(item.strip()) for item in text[1:-1].split(",") if item.strip()]
+        return [_literal(item) for item in text[1:-1].split(",") if item.strip()]
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: if it is nested

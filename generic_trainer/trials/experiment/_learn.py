@@ -8,14 +8,28 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from generic_trainer import estimator as tf_estimator
-from generic_trainer._core.files import gfile
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.estimator import tf1
+from generic_trainer.trials._estimator_exports import name_default_signature
+
+
+def taken(function: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
+    """Returns those arguments that a function takes by these names."""
+    names = inspect.signature(function).parameters
+    return {name: value for name, value in arguments.items() if name in names}
+
+
+def takes(function: Callable[..., Any], *args: Any, **named: Any) -> bool:
+    """Whether a function can be called with these arguments."""
+    try:
+        inspect.signature(function).bind(*args, **named)
+    except TypeError:
+        return False
+    return True
 
 
 class ModeKeys:
@@ -51,9 +65,7 @@ class ExportStrategy(NamedTuple):
         is_the_final_export: bool = True,
     ) -> Any:
         """Calls `export_fn`; `is_the_final_export` is an argument of `tf.estimator`'s exporters."""
-        named = {"checkpoint_path": checkpoint_path, "eval_result": eval_result}
-        known = inspect.signature(self.export_fn).parameters
-        named = {name: value for name, value in named.items() if name in known}
+        named = taken(self.export_fn, checkpoint_path=checkpoint_path, eval_result=eval_result)
         return self.export_fn(estimator, export_path, **named)
 
 
@@ -84,40 +96,18 @@ def make_export_strategy(
             "tf.contrib.learn: name export_outputs in the EstimatorSpec."
         )
 
+    exporter = tf_estimator.LatestExporter(
+        "Servo", serving_input_fn, assets_extra, as_text, exports_to_keep
+    )
+
     def export_fn(estimator: Any, export_path: str, checkpoint_path: str | None = None) -> Any:
-        export = _with_default_signature(estimator).export_saved_model(
-            export_path, serving_input_fn, assets_extra, as_text, checkpoint_path
-        )
-        if exports_to_keep is not None:
-            for time in tf_estimator.times_of_exports(export_path)[:-exports_to_keep]:
-                gfile().rmtree(os.path.join(export_path, str(time)))
+        export = exporter.export(estimator, export_path, checkpoint_path, None, True)
+        # Premade estimators of tf.contrib.learn served "predict" by default, if requests are not
+        # tf.Examples; those of tf.estimator have no default then.
+        name_default_signature(export)
         return export
 
     return ExportStrategy("Servo", export_fn)
-
-
-def _with_default_signature(estimator: Any) -> Any:
-    """Returns an estimator that serves "predict" by default if requests are not tf.Examples.
-
-    So did those of `tf.contrib.learn`; premade ones of `tf.estimator` have no default then.
-    """
-
-    def changed(spec: Any, features: Any) -> Any:
-        operations = tf1.get_default_graph().get_operations()
-        parses = any(operation.type.startswith("ParseExample") for operation in operations)
-        outputs = spec.export_outputs
-        if parses or "predict" not in outputs:
-            return spec
-        return spec._replace(export_outputs={**outputs, "serving_default": outputs["predict"]})
-
-    return _with_changed_spec(estimator, changed)
-
-
-def _with_changed_spec(estimator: Any, change: Callable[[Any, Any], Any]) -> Any:
-    def model_fn(features: Any, labels: Any, mode: str, config: Any) -> Any:
-        return change(estimator.model_fn(features, labels, mode, config), features)
-
-    return tf_estimator.Estimator(model_fn, estimator.model_dir, estimator.config)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,11 +135,9 @@ class MetricSpec:
         arguments = {"predictions": predictions, "labels": _chosen(labels, self.label_key)}
         if self.weight_key is not None:
             arguments["weights"] = inputs[self.weight_key]
-        try:
-            inspect.signature(self.metric_fn).bind(**arguments)
-        except TypeError:  # other names: the original went by the order
-            return self.metric_fn(*arguments.values())
-        return self.metric_fn(**arguments)
+        if takes(self.metric_fn, **arguments):
+            return self.metric_fn(**arguments)
+        return self.metric_fn(*arguments.values())  # other names: the original went by the order
 
 
 def with_metrics(estimator: Any, metrics: Mapping[Any, Any]) -> Any:
@@ -183,11 +171,9 @@ class Estimator(tf_estimator.v1.Estimator):  # type: ignore[misc]
     def __init__(
         self, model_fn: Any, model_dir: Any = None, config: Any = None, params: Any = None
     ):
-        names = inspect.signature(model_fn).parameters
-
         def as_now(features: Any, labels: Any, mode: str, params: Any, config: Any) -> Any:
-            known = {"mode": mode, "params": params, "config": config, "model_dir": self.model_dir}
-            named = {name: known[name] for name in names if name in known}
+            directory = self.model_dir
+            named = taken(model_fn, mode=mode, params=params, config=config, model_dir=directory)
             made = model_fn(features, labels, **named)
             return made if isinstance(made, tf_estimator.EstimatorSpec) else ModelFnOps(mode, *made)
 
@@ -251,20 +237,19 @@ def crossed_column(columns: Any, hash_bucket_size: int, combiner: str = "sum", *
 def forward_features(estimator: Any, keys: Any = None, sparse_default_values: Any = None) -> Any:
     """Returns an estimator that predicts, and serves, features beside its own predictions."""
     defaults = sparse_default_values or {}
+    chosen = [keys] if isinstance(keys, str) else keys
 
-    def changed(spec: Any, features: Any) -> Any:
-        forwarded = {
-            key: tf1.sparse.to_dense(features[key], defaults[key])
-            if key in defaults
-            else features[key]
-            for key in ([keys] if isinstance(keys, str) else keys or features)
-        }
+    def model_fn(features: Any, labels: Any, mode: str, config: Any) -> Any:
+        spec = estimator.model_fn(features, labels, mode, config)
+        forwarded = {key: features[key] for key in chosen or features}
+        for key in defaults.keys() & forwarded:
+            forwarded[key] = tf1.sparse.to_dense(features[key], defaults[key])
         for output in (spec.export_outputs or {}).values():
             if isinstance(output, tf_estimator.export.PredictOutput):
                 output.outputs.update(forwarded)
         return spec._replace(predictions={**(spec.predictions or {}), **forwarded})
 
-    return _with_changed_spec(estimator, changed)
+    return tf_estimator.Estimator(model_fn, estimator.model_dir, estimator.config)
 
 
 def list_devices() -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable
 from typing import Any
@@ -12,15 +11,10 @@ from generic_trainer._core.cluster import is_one_of_several, tf_config
 from generic_trainer.errors import ConfigurationError, ExportError
 from generic_trainer.training import is_chief
 from generic_trainer.trials._estimator_exports import export_features
-from generic_trainer.trials._pipeline import (
-    Pipeline,
-    current_pipeline,
-    in_pipeline,
-    tuned_values,
-)
+from generic_trainer.trials._pipeline import Pipeline, current_pipeline, in_pipeline, tuned_values
 from generic_trainer.trials.experiment._experiment import Experiment
 from generic_trainer.trials.experiment._hparams import HParams
-from generic_trainer.trials.experiment._learn import RunConfig
+from generic_trainer.trials.experiment._learn import RunConfig, takes
 from generic_trainer.user_code import is_importing
 
 __all__ = ["run"]  # `run_fn_from_experiment` is offered by the package
@@ -67,12 +61,18 @@ def run(
             "learn_runner.run needs one of run_config=RunConfig(model_dir=...) and output_dir"
         )
     pipeline = current_pipeline()
-    if pipeline is not None and run_config is None:
+    if pipeline is not None:
         output_dir = pipeline.model_run_dir
-    elif pipeline is not None:
-        run_config = run_config.replace(model_dir=pipeline.model_run_dir)
-        hparams = _tuned(hparams, pipeline)
-    experiment = _make_experiment(experiment_fn, output_dir, run_config, hparams)
+        run_config = run_config and run_config.replace(model_dir=output_dir)
+        hparams = hparams and _tuned(hparams, pipeline)
+    arguments = (output_dir,) if run_config is None else (run_config, hparams)
+    if run_config is not None and not run_config.model_dir:
+        raise ConfigurationError("run_config must have a model_dir: RunConfig(model_dir=...)")
+    if run_config is not None and not takes(experiment_fn, run_config, hparams):
+        arguments = (run_config,)
+    experiment = experiment_fn(*arguments)
+    if not isinstance(experiment, Experiment):
+        raise ConfigurationError(f"experiment_fn must return an Experiment, got {experiment!r}")
     if pipeline is not None and experiment.train_steps is None:
         experiment.train_steps = getattr(pipeline, "train_steps", None)
     schedule = schedule or _default_schedule()
@@ -108,30 +108,6 @@ def run_fn_from_experiment(
     return run_fn
 
 
-def _make_experiment(
-    experiment_fn: Callable[..., Any], output_dir: str | None, run_config: Any, hparams: Any
-) -> Experiment:
-    if run_config is None:
-        made = experiment_fn(output_dir)
-    elif not run_config.model_dir:
-        raise ConfigurationError("run_config must have a model_dir: RunConfig(model_dir=...)")
-    elif _takes_hparams(experiment_fn):
-        made = experiment_fn(run_config, hparams)
-    else:
-        made = experiment_fn(run_config)
-    if not isinstance(made, Experiment):
-        raise ConfigurationError(f"experiment_fn must return an Experiment, got {made!r}")
-    return made
-
-
-def _takes_hparams(experiment_fn: Callable[..., Any]) -> bool:
-    try:
-        inspect.signature(experiment_fn).bind("run_config", "hparams")
-    except TypeError:
-        return False
-    return True
-
-
 def _default_schedule() -> str:
     if is_one_of_several():
         return "train_and_evaluate"  # all together; the chief evaluates
@@ -139,9 +115,7 @@ def _default_schedule() -> str:
     return _SCHEDULE_OF_TASK.get(task.get("type", ""), "train_and_evaluate")
 
 
-def _tuned(hparams: HParams | None, pipeline: Pipeline) -> HParams | None:
-    if hparams is None:
-        return None
+def _tuned(hparams: HParams, pipeline: Pipeline) -> HParams:
     own = HParams(**hparams.values())
     changes = {**(pipeline.custom_config or {}), **tuned_values(pipeline)}
     return own.override_from_dict({name: changes[name] for name in changes if name in own})

@@ -55,8 +55,7 @@ def receiver_fn():
 class Notes(tf1.train.SessionRunHook):
     """Counts sessions."""
 
-    def __init__(self):
-        self.sessions = 0
+    sessions = 0
 
     def after_create_session(self, session, coord):
         self.sessions += 1
@@ -84,28 +83,28 @@ def evaluations(folder: Path, name: str = "eval") -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("frequency", "steps"),
-    [(None, [10, 20, 30, 40]), (0, [40]), (15, [20, 40])],
+    ("method", "options", "steps"),
+    [
+        ("train_and_evaluate", {}, [10, 20, 30, 40]),
+        ("train_and_evaluate", {"min_eval_frequency": 0}, [40]),
+        ("train_and_evaluate", {"min_eval_frequency": 15}, [20, 40]),
+        ("local_run", {}, [40]),
+        ("local_run", {"local_eval_frequency": 1, "check_interval_secs": 1e6}, [10, 40]),
+    ],
 )
-def test_evaluations_follow_checkpoints_and_their_frequency(tmp_path, frequency, steps):
-    experiment = make_experiment(config(tmp_path), min_eval_frequency=frequency)
-    metrics, exported = experiment.train_and_evaluate()
+def test_evaluations_follow_checkpoints_and_their_frequency(tmp_path, method, options, steps):
+    metrics, exported = getattr(make_experiment(config(tmp_path), **options), method)()
     assert evaluations(tmp_path) == steps
     assert (metrics["global_step"], exported) == (40, [])
 
 
 def test_hooks_are_called_in_training_and_in_evaluation(tmp_path):
-    monitor, hook, in_evaluation = Notes(), Notes(), Notes()
-    experiment = make_experiment(
-        config(tmp_path, every=100),
-        train_monitors=[monitor],
-        train_hooks=[hook],
-        eval_hooks=[in_evaluation],
-    )
-    late = Notes()
+    hooks = monitor, hook, late, in_evaluation = [Notes() for _ in range(4)]
+    options = {"train_monitors": [monitor], "train_hooks": [hook], "eval_hooks": [in_evaluation]}
+    experiment = make_experiment(config(tmp_path, every=100), **options)
     experiment.extend_train_hooks([late])
     experiment.train_and_evaluate()
-    assert [notes.sessions for notes in (monitor, hook, late, in_evaluation)] == [1, 1, 1, 1]
+    assert [notes.sessions for notes in hooks] == [1, 1, 1, 1]
 
 
 def test_evaluate_waits_for_a_first_checkpoint(tmp_path):
@@ -151,35 +150,21 @@ def test_training_and_evaluation_in_turns(tmp_path):
     assert metrics["global_step"] == 32  # a tenth of train_steps, and there are enough
 
 
-def test_local_run_and_the_interval_between_evaluations(tmp_path):
-    make_experiment(config(tmp_path / "end")).local_run()
-    assert evaluations(tmp_path / "end") == [40]
-    options = {"local_eval_frequency": 1, "check_interval_secs": 1e6}
-    make_experiment(config(tmp_path / "rare"), **options).local_run()
-    assert evaluations(tmp_path / "rare") == [10, 40]
-
-
 def test_each_checkpoint_is_exported(tmp_path):
-    exported = []
+    exported, saves = [], []
 
     def export_fn(estimator, export_path, checkpoint_path, eval_result):
         exported.append((export_path, checkpoint_path, eval_result["global_step"]))
         return len(exported)
 
-    saves = []
-
     class Listener(tf1.train.CheckpointSaverListener):
         def after_save(self, session, global_step_value):
             saves.append(global_step_value)
 
-    experiment = make_experiment(
-        config(tmp_path),
-        train_steps=20,
-        min_eval_frequency=1000,
-        checkpoint_and_export=True,
-        saving_listeners=[Listener()],
-        export_strategies=ExportStrategy("each", export_fn),
-    )
+    options = {"min_eval_frequency": 1000, "checkpoint_and_export": True, "train_steps": 20}
+    options |= {"saving_listeners": [Listener()]}
+    each = ExportStrategy("each", export_fn)
+    experiment = make_experiment(config(tmp_path), export_strategies=each, **options)
     metrics, results = experiment.train_and_evaluate()
     folder, path = str(tmp_path / "export" / "each"), str(tmp_path / "model.ckpt-")
     assert exported == [(folder, f"{path}10", 10), (folder, f"{path}20", 20)]
@@ -223,16 +208,15 @@ def test_workers_that_train_asynchronously_start_one_after_another(monkeypatch, 
     task = {"type": "worker", "index": 2}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
     waits, hooks = [], []
-    experiment = make_experiment(config(tmp_path), sleep=waits.append)
-    late = make_experiment(config(tmp_path), sleep=waits.append, delay_workers_by_global_step=True)
-    for each in (experiment, late):
-        monkeypatch.setattr(each.estimator, "train", lambda *_, **kw: hooks.append(kw["hooks"]))
-        each.train()
-    assert waits == [10, 0]
-    assert [[type(hook).__name__ for hook in each] for each in hooks] == [
-        [],
-        ["GlobalStepWaiterHook"],
-    ]
+    for by_step in (False, True):
+        options = {"sleep": waits.append, "delay_workers_by_global_step": by_step}
+        experiment = make_experiment(config(tmp_path), **options)
+        monkeypatch.setattr(
+            experiment.estimator, "train", lambda _, given, **kw: hooks.append(given)
+        )
+        experiment.train()
+    first, [waiter] = hooks
+    assert (waits, first, type(waiter).__name__) == ([10, 0], [], "GlobalStepWaiterHook")
 
 
 def test_arguments_come_in_the_original_order():
@@ -249,23 +233,15 @@ def test_arguments_come_in_the_original_order():
 def test_experiment_fn_in_its_historical_forms(tmp_path):
     made = []
 
-    def with_both(run_config, hparams):
-        made.append(hparams.rate)
-        return make_experiment(run_config, hparams)
+    def make(run_config, *hparams):
+        made.append((run_config.model_dir, [each.rate for each in hparams]))
+        return make_experiment(run_config, *hparams)
 
-    def with_directory(output_dir):
-        made.append(output_dir)
-        return make_experiment(config(output_dir))
-
-    def with_configuration(run_config):
-        made.append(run_config.model_dir)
-        return make_experiment(run_config)
-
-    directory = str(tmp_path)
-    learn_runner.run(with_both, config(tmp_path), "test", hparams=HParams(rate=0.01))
-    learn_runner.run(with_directory, directory, "test")
-    learn_runner.run(with_configuration, run_config=config(tmp_path), schedule="test")
-    assert made == [0.01, directory, directory]
+    directory, run_config, hparams = str(tmp_path), config(tmp_path), HParams(rate=0.01)
+    learn_runner.run(lambda c, hparams: make(c, hparams), run_config, "test", hparams=hparams)
+    learn_runner.run(lambda output_dir: make(config(output_dir)), directory, "test")
+    learn_runner.run(lambda c: make(c), run_config=run_config, schedule="test")
+    assert made == [(directory, [0.01]), (directory, []), (directory, [])]
 
 
 @pytest.mark.parametrize(
@@ -292,18 +268,19 @@ def test_an_experiment_takes_an_estimator(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("task", "schedule"), [("worker", "train"), ("evaluator", "continuous_eval")]
+    ("task", "schedule"),
+    [
+        ({"type": "worker", "index": 0}, "train"),
+        ({"type": "evaluator", "index": 0}, "continuous_eval"),
+        ({}, "train_and_evaluate"),
+    ],
 )
 def test_the_schedule_follows_the_task(monkeypatch, tmp_path, task, schedule):
-    called = []
     for name in ("train", "continuous_eval", "train_and_evaluate"):
-        monkeypatch.setattr(Experiment, name, lambda self, name=name: called.append(name))
+        monkeypatch.setattr(Experiment, name, lambda self, name=name: name)
     experiment = make_experiment(config(tmp_path))
-    monkeypatch.setenv("TF_CONFIG", json.dumps({"task": {"type": task, "index": 0}}))
-    learn_runner.run(lambda _: experiment, output_dir=str(tmp_path))
-    monkeypatch.delenv("TF_CONFIG")
-    learn_runner.run(lambda _: experiment, output_dir=str(tmp_path))
-    assert called == [schedule, "train_and_evaluate"]
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"task": task}))
+    assert learn_runner.run(lambda _: experiment, output_dir=str(tmp_path)) == schedule
 
 
 def test_run_fn_publishes_the_export(tmp_path):
@@ -315,11 +292,8 @@ def test_run_fn_publishes_the_export(tmp_path):
         exporter = estimator.FinalExporter("weight", receiver_fn)
         return make_experiment(run_config, hparams, export_strategies=exporter)
 
-    fn_args = make_fn_args(
-        tmp_path,
-        custom_config={"rate": 0.01, "unrelated": 1},
-        hyperparameters={"values": {"rate": 0.05}},
-    )
+    inputs = {"custom_config": {"rate": 0.01, "unrelated": 1}}
+    fn_args = make_fn_args(tmp_path, hyperparameters={"values": {"rate": 0.05}}, **inputs)
     run_fn_from_experiment(experiment_fn, HParams(rate=0.1))(fn_args)
     serve = tf.saved_model.load(fn_args.serving_model_dir).signatures["serving_default"]
     assert serve(x=tf.constant([[1.0]]))["outputs"].numpy() == pytest.approx(2.0, abs=0.05)
@@ -338,7 +312,7 @@ def test_the_model_for_the_features_is_published_without_an_export_strategy(tmp_
 
 def test_one_model_is_published(tmp_path):
     several = [estimator.FinalExporter(name, receiver_fn) for name in "ab"]
+    options = {"train_steps": 1, "export_strategies": several}
+    run_fn = run_fn_from_experiment(lambda run_config: make_experiment(run_config, **options))
     with pytest.raises(ExportError, match=r"one export strategy.*\['a', 'b'\]"):
-        run_fn_from_experiment(
-            lambda run_config: make_experiment(run_config, train_steps=1, export_strategies=several)
-        )(make_fn_args(tmp_path, custom_config=None))
+        run_fn(make_fn_args(tmp_path, custom_config=None))

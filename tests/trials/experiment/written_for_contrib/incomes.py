@@ -91,25 +91,15 @@ def json_serving_fn():
     return input_fn_utils.InputFnOps(features, None, inputs)
 
 
-def example_serving_fn():
-    specs = layers.create_feature_spec_for_parsing(raw_columns().values())
-    return input_fn_utils.build_parsing_serving_input_fn(specs)()
-
-
-SERVING = {"JSON": json_serving_fn, "EXAMPLE": example_serving_fn}
-
-
 def generate_experiment_fn(**experiment_args):
     def experiment_fn(config, hparams):
         return tf.contrib.learn.Experiment(
-            build_estimator(config, hparams.embedding_size, [hparams.first_layer, 4]),
-            train_input_fn=generate_input_fn(hparams.train_files, hparams.num_epochs),
+            build_estimator(config, embedding_size=4, hidden_units=[hparams.first_layer, 4]),
+            train_input_fn=generate_input_fn(hparams.train_files),
             eval_input_fn=generate_input_fn(hparams.eval_files, num_epochs=1, shuffle=False),
             export_strategies=[
                 saved_model_export_utils.make_export_strategy(
-                    SERVING[hparams.export_format],
-                    exports_to_keep=1,
-                    default_output_alternative_key=None,
+                    json_serving_fn, exports_to_keep=1, default_output_alternative_key=None
                 )
             ],
             **experiment_args,
@@ -123,18 +113,12 @@ if __name__ == "__main__":
     parser.add_argument("--train-files", required=True)
     parser.add_argument("--eval-files", required=True)
     parser.add_argument("--job-dir", required=True)
-    parser.add_argument("--num-epochs", type=int)
-    parser.add_argument("--embedding-size", type=int, default=4)
     parser.add_argument("--first-layer", type=int, default=8)
     parser.add_argument("--train-steps", type=int)
-    parser.add_argument("--eval-steps", type=int, default=2)
-    parser.add_argument("--export-format", default="JSON", choices=sorted(SERVING))
     args = parser.parse_args()
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     learn_runner.run(
-        generate_experiment_fn(
-            min_eval_frequency=0, train_steps=args.train_steps, eval_steps=args.eval_steps
-        ),
+        generate_experiment_fn(min_eval_frequency=0, train_steps=args.train_steps, eval_steps=2),
         run_config=run_config.RunConfig(model_dir=args.job_dir),
         hparams=hparam.HParams(**args.__dict__),
     )
