@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from generic_trainer._core.texts import parse_json, shown
@@ -76,11 +76,6 @@ def is_one_of_several() -> bool:
     return not cluster.get("ps") and sum(len(cluster.get(name, ())) for name in _TRAINS) > 1
 
 
-def training_tasks() -> tuple[Task, ...]:
-    """Returns the tasks that train the same model, by rank; see `training_addresses`."""
-    return tuple(training_addresses())
-
-
 def training_addresses() -> dict[Task, str]:
     """Returns "host:port" of each task that trains the same model, by rank.
 
@@ -92,12 +87,15 @@ def training_addresses() -> dict[Task, str]:
     if not is_one_of_several():
         return {Task("worker", 0): ""}
     cluster, task = cluster_addresses(), this_task()
-    tasks = [Task(name, index) for name in _TRAINS for index in range(len(cluster.get(name, ())))]
-    addresses = [address for name in _TRAINS for address in cluster.get(name, ())]
-    if len({*addresses}) < len(addresses):
+    addresses = {
+        Task(name, index): address
+        for name in _TRAINS
+        for index, address in enumerate(cluster.get(name, ()))
+    }
+    if len({*addresses.values()}) < len(addresses):
         raise ConfigurationError(f"{TF_CONFIG}: two tasks have the same address in {cluster!r}.")
-    _require(task, tasks)
-    return dict(zip(tasks, addresses, strict=True))
+    _require(task, addresses)
+    return addresses
 
 
 @contextlib.contextmanager
@@ -166,7 +164,7 @@ def this_task() -> Task:
     return found
 
 
-def _require(task: Task, known: Sequence[Task]) -> None:
+def _require(task: Task, known: Collection[Task]) -> None:
     """Raises an error if this process is not one of some tasks."""
     if task not in known:
         raise ConfigurationError(

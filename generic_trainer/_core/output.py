@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, Any, TextIO
+from typing import Any, TextIO
 
 from generic_trainer._core import output_copier
 from generic_trainer._core.files import gfile, is_remote
@@ -111,8 +111,11 @@ def _copied_descriptors(path: str) -> Iterator[None]:
     """Shows output to the descriptors 1 and 2, and keeps it in a local file."""
     with contextlib.ExitStack() as stack:
         kept = stack.enter_context(open(path, "ab", buffering=0)).fileno()
-        files = [stack.enter_context(_file_without_name()) for _ in _STANDARD]
-        sources = [source.fileno() for _, source in files]
+        with ScratchFolder("output-") as folder:  # open files outlive it, without a name
+            names = [os.path.join(folder, str(descriptor)) for descriptor in _STANDARD]
+            sinks = [stack.enter_context(open(name, "ab", buffering=0)) for name in names]
+            copied = [stack.enter_context(open(name, "r+b", buffering=0)) for name in names]
+        sources = [source.fileno() for source in copied]
         originals = [os.dup(descriptor) for descriptor in _STANDARD]
         read_end, write_end = os.pipe()
         for descriptor in (*originals, write_end):
@@ -126,7 +129,7 @@ def _copied_descriptors(path: str) -> Iterator[None]:
                 start_new_session=True,  # Ctrl-C is for the training, whose last words count
             )
         _flush()
-        for (sink, _), descriptor in zip(files, _STANDARD, strict=True):
+        for sink, descriptor in zip(sinks, _STANDARD, strict=True):
             os.dup2(sink.fileno(), descriptor)
         try:
             yield
@@ -137,17 +140,6 @@ def _copied_descriptors(path: str) -> Iterator[None]:
             with contextlib.suppress(OSError):
                 os.write(write_end, b".")
             _finish(copier, kept, sources, originals)
-
-
-@contextlib.contextmanager
-def _file_without_name() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """Yields two open files of one deleted file: for writing, and for reading."""
-    with contextlib.ExitStack() as stack:
-        with ScratchFolder("output-") as folder:
-            path = os.path.join(folder, "output")
-            source = stack.enter_context(open(path, "w+b", buffering=0))
-            sink = stack.enter_context(open(path, "ab", buffering=0))
-        yield sink, source
 
 
 def _finish(

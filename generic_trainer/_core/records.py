@@ -56,19 +56,20 @@ def match_files(file_pattern: str | Sequence[str]) -> tuple[RecordFile, ...]:
         DataError: no pattern matches a file, or a file cannot be opened.
     """
     patterns = [file_pattern] if isinstance(file_pattern, str) else list(file_pattern)
+    listed = ", ".join(map(repr, patterns))
+    only = patterns[0] if len(patterns) == 1 else None
     try:
         paths = sorted(path for pattern in patterns for path in tf.io.gfile.glob(pattern))
         if not paths:
             raise DataError(
-                f"No file matches {_listed(patterns)}: expected the TFRecord files of a split. "
+                f"No file matches {listed}: expected the TFRecord files of a split. "
                 "Check that the split exists and that the upstream component wrote it.",
-                path=_only(patterns),
+                path=only,
             )
         with ThreadPoolExecutor(_PARALLEL_LOOKS) as pool:
             return tuple(pool.map(look_at, paths))
     except READ_ERRORS as error:
-        message = f"Cannot read {_listed(patterns)}: {reason(error)}"
-        raise DataError(message, path=_only(patterns)) from error
+        raise DataError(f"Cannot read {listed}: {reason(error)}", path=only) from error
 
 
 def read_records(
@@ -178,11 +179,3 @@ def _sniff(path: str, size: int) -> str:
     if len(head) < 8 or struct.unpack("<Q", head)[0] <= size:
         return ""
     return "SNAPPY" if struct.unpack(">I", head[:4])[0] <= size else ""
-
-
-def _only(patterns: Sequence[str]) -> str | None:
-    return patterns[0] if len(patterns) == 1 else None
-
-
-def _listed(patterns: Sequence[str]) -> str:
-    return ", ".join(repr(pattern) for pattern in patterns)

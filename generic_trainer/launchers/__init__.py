@@ -9,21 +9,19 @@ A `Distribution` describes the workers, `launch` runs a job on them, and `Launch
 for each launcher.
 """
 
-from typing import TYPE_CHECKING
+from generic_trainer.launchers._distribution import Distribution
+from generic_trainer.launchers._failures import Failure, exit_code
 
-from generic_trainer._core.lazy import lazy_names
-
-if TYPE_CHECKING:
-    from generic_trainer.launchers._distribution import Distribution
-    from generic_trainer.launchers._failures import Failure, exit_code
-    from generic_trainer.launchers._job import ExamplesFormat, Job, TrainingRequest
-    from generic_trainer.launchers._launch import Launcher, launch
-    from generic_trainer.launchers._options import (
-        RayOptions,
-        TFJobOptions,
-        TrainJobOptions,
-        VertexOptions,
-    )
+# The first is for readers of the files kept of a failed run.
+from generic_trainer.launchers._job import REJECTED_DIR as REJECTED_DIR
+from generic_trainer.launchers._job import ExamplesFormat, Job, TrainingRequest
+from generic_trainer.launchers._launch import Launcher, launch
+from generic_trainer.launchers._options import (
+    RayOptions,
+    TFJobOptions,
+    TrainJobOptions,
+    VertexOptions,
+)
 
 __all__ = [
     "Distribution",
@@ -39,15 +37,3 @@ __all__ = [
     "exit_code",
     "launch",
 ]
-
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "_distribution": "Distribution",
-        "_failures": "Failure exit_code",
-        # The first is for readers of the files kept of a failed run.
-        "_job": "REJECTED_DIR ExamplesFormat Job TrainingRequest",
-        "_launch": "Launcher launch",
-        "_options": "RayOptions TFJobOptions TrainJobOptions VertexOptions",
-    },
-)

@@ -48,8 +48,8 @@ __getattr__, __dir__ = lazy_names(
         "_checks": "all_checks",
         "_contract": "ServingContract SignatureSpec",
         "_manifest": "write_manifest",
-        # The last two are for programs that keep and compare reports.
-        "_report": "ValidationReport print_report is_report_file differences",
+        # The last three are for programs that keep, compare and extend reports.
+        "_report": "ValidationReport print_report is_report_file differences html_templates",
         "_tfma_lint": "lint_eval_config",
         "generic_trainer._core.records": "read_records",
     },

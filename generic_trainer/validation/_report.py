@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import json
 import re
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from generic_trainer.errors import DataError
 from generic_trainer.validation._check import Result, Status, printable
 
 if TYPE_CHECKING:
+    import jinja2
     from rich.console import Console
     from rich.text import Text
 
@@ -132,18 +134,11 @@ class ValidationReport:
         Args:
             run: HTML about the run that trained the model.
         """
-        import jinja2
         from markupsafe import Markup
 
-        environment = jinja2.Environment(
-            loader=jinja2.PackageLoader("generic_trainer.validation", "templates"),
-            autoescape=True,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            undefined=jinja2.StrictUndefined,
-        )
         counts = collections.Counter(result.status for result in self.results)
-        template, facts = environment.get_template("validation.html"), _described(self.facts)
+        template = html_templates(__package__).get_template("validation.html")
+        facts = _described(self.facts)
         return template.render(report=self, counts=counts, facts=facts, run=Markup(run))
 
     def summary(self) -> str:
@@ -156,6 +151,24 @@ class ValidationReport:
         return "\n".join(
             f"{result.name}: {result.message}\n    → {result.remedy}" for result in self.failures
         )
+
+
+@functools.cache
+def html_templates(package: str) -> jinja2.Environment:
+    """Returns the templates of pages in a package, which escape values.
+
+    Those of this package, which has the style of all pages, can be included.
+    """
+    import jinja2
+
+    loaders = [jinja2.PackageLoader(name, "templates") for name in (package, __package__)]
+    return jinja2.Environment(
+        loader=jinja2.ChoiceLoader(loaders),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
 
 
 def print_report(report: ValidationReport, console: Console | None = None) -> None:

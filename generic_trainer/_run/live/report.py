@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import html
 import os
 import time
 from typing import Any
@@ -15,15 +13,15 @@ from generic_trainer._core.keras import keras_module, keras_version
 from generic_trainer._core.progress import ProgressReader
 from generic_trainer._run.live.view import view_of
 from generic_trainer.launchers import TrainingRequest
+from generic_trainer.validation import html_templates
 
 LIVE_FILE, REPORT_FILE, LOG_FILE = "live.html", "report.html", "training.log"
-_LOG_TAIL_BYTES = 20_000
-_FRAME_PX = 640
+_LOG_TAIL = 20_000  # characters
 
 
 def render(template: str, **values: Any) -> str:
     """Returns a template of this package with escaped values in it."""
-    return str(_environment().get_template(template).render(**values))
+    return html_templates(__package__).get_template(template).render(**values)
 
 
 def run_sections(request: TrainingRequest) -> str:
@@ -50,21 +48,9 @@ def run_view(run_dir: str) -> str:
 
     The page is in a frame, with its own style and without scripts.
     """
-    pages = (os.path.join(run_dir, name) for name in (REPORT_FILE, LIVE_FILE))
-    page = next(filter(gfile().exists, pages), None)
-    shown = []
-    if page is not None:
-        inside = html.escape(read_whole(page).decode())
-        style = f"width: 100%; height: {_FRAME_PX}px; border: 1px solid #8884"
-        shown.append(f'<iframe sandbox srcdoc="{inside}" style="{style}"></iframe>')
-    log = os.path.join(run_dir, LOG_FILE)
-    if gfile().exists(log):
-        tail = read_whole(log)[-_LOG_TAIL_BYTES:].decode(errors="replace")
-        shown.append(
-            f"<details><summary>The end of {html.escape(log)}</summary>"
-            f'<pre style="white-space: pre-wrap">{html.escape(tail)}</pre></details>'
-        )
-    return "\n".join(shown) or f"{html.escape(run_dir)} has neither a report nor a log."
+    page, log = _first_text(run_dir, REPORT_FILE, LIVE_FILE), _first_text(run_dir, LOG_FILE)
+    tail = log and log[-_LOG_TAIL:]
+    return render("run.html", run_dir=run_dir, log_file=LOG_FILE, page=page, tail=tail)
 
 
 def run_of(model_dir: str) -> str:
@@ -73,15 +59,8 @@ def run_of(model_dir: str) -> str:
     return os.path.join(os.path.dirname(folder), "model_run", name)
 
 
-@functools.cache
-def _environment() -> Any:
-    import jinja2
-
-    packages = (__package__, "generic_trainer.validation")  # the latter has the style of all pages
-    return jinja2.Environment(
-        loader=jinja2.ChoiceLoader([jinja2.PackageLoader(name, "templates") for name in packages]),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
+def _first_text(run_dir: str, *names: str) -> str | None:
+    """Returns the text of the first of some files of a run that exists."""
+    paths = (os.path.join(run_dir, name) for name in names)
+    path = next(filter(gfile().exists, paths), None)
+    return None if path is None else read_whole(path).decode(errors="replace")

@@ -214,16 +214,17 @@ def _charts(
     curves: Mapping[str, list[tuple[str, Points]]], until: str, *, from_zero: bool = False
 ) -> list[Chart]:
     """Returns a chart for each name whose curves have finite points."""
-    charts = [_chart(name, curves[name], until, from_zero) for name in curves]
-    return [chart for chart in charts if chart.lines]
+    charts = []
+    for name, each in curves.items():
+        thinned = [(label, _thinned(points)) for label, points in each[: len(_STYLES)]]
+        if finite := [(label, points) for label, points in thinned if points]:
+            charts.append(_chart(name, finite, until, from_zero))
+    return charts
 
 
 def _chart(name: str, curves: list[tuple[str, Points]], until: str, from_zero: bool) -> Chart:
-    finite = [(label, _thinned(points)) for label, points in curves[: len(_STYLES)]]
-    finite = [(label, points) for label, points in finite if points]
-    xs = [x for _, points in finite for x, _ in points] or [0.0]
-    ys = [y for _, points in finite for _, y in points] or [0.0]
-    bottom, top = min([*ys, *([0.0] if from_zero else [])]), max(ys)
+    xs, ys = zip(*(point for _, points in curves for point in points), strict=True)
+    bottom, top = min(0.0, *ys) if from_zero else min(ys), max(ys)
     is_log = "loss" in name and bottom > 0 and top / bottom > _LOG_RATIO
     scaled = math.log10 if is_log else float
     left, width = min(xs), max(xs) - min(xs) or 1.0
@@ -236,7 +237,7 @@ def _chart(name: str, curves: list[tuple[str, Points]], until: str, from_zero: b
 
     lines = tuple(
         Line(label, style, tuple(place(*point) for point in points), number(points[-1][1]))
-        for (label, points), style in zip(finite, _STYLES, strict=False)
+        for (label, points), style in zip(curves, _STYLES, strict=False)
     )
     scale = "logarithmic" if is_log else ""
     return Chart(name, lines, number(bottom), number(top), until.format(max(xs)), scale)

@@ -24,7 +24,6 @@ from generic_trainer._core.cluster import (
     answers,
     this_task,
     training_addresses,
-    training_tasks,
 )
 from generic_trainer._core.machine import visible_gpus
 from generic_trainer.errors import ConfigurationError
@@ -288,7 +287,7 @@ def rank() -> int:
     Raises:
         ConfigurationError: `TF_CONFIG` is malformed, or this process does not train.
     """
-    tasks = training_tasks()
+    tasks = [*training_addresses()]
     return tasks.index(this_task()) if len(tasks) > 1 else 0
 
 
@@ -298,7 +297,7 @@ def size() -> int:
     Raises:
         ConfigurationError: `TF_CONFIG` is malformed, or this process does not train.
     """
-    return len(training_tasks())
+    return len(training_addresses())
 
 
 def barrier(place: str = "at a barrier") -> None:
