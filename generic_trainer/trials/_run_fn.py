@@ -31,7 +31,7 @@ from generic_trainer.trials._loop import (
     run,
 )
 from generic_trainer.trials._pipeline import Pipeline, experiment_config, in_pipeline, tuned_values
-from generic_trainer.trials._search import Search, Steps, Stretch
+from generic_trainer.trials._search import Search
 from generic_trainer.trials._side_by_side import ClusterPart
 from generic_trainer.trials._trial import (
     Trial,
@@ -41,6 +41,8 @@ from generic_trainer.trials._trial import (
     current,
     downloaded,
 )
+
+_SAMPLE = ("trial_id", "hparams", "seed")  # what of a trial is its own
 
 _logger = logging.getLogger(__name__)
 
@@ -129,15 +131,7 @@ def _run(trial_class: type[Trial], settings: ExperimentSettings, fn_args: Any) -
 
 
 def _write_record(finished: Iterable[TrialState], best: TrialState, model_run_dir: str) -> None:
-    record = [
-        {
-            **trial.result()["trial"],
-            "exported": trial is best,
-            "error": trial.error,
-            **dataclasses.asdict(trial.progress),
-        }
-        for trial in finished
-    ]
+    record = [{"exported": trial is best, **trial.record()} for trial in finished]
     write_whole(os.path.join(model_run_dir, "trials.json"), json.dumps(plain(record), indent=2))
 
 
@@ -155,15 +149,10 @@ class TrialState:
     progress: TrialProgress
     error: str | None = None
 
-    def result(self) -> dict[str, Any]:
-        """Returns what another process has to know of the trial, as `to_json` takes it."""
-        trial = {
-            "trial_id": self.run.trial_id,
-            "hparams": dict(self.run.hparams),
-            "seed": self.run.seed,
-        }
-        progress = dataclasses.asdict(self.progress)
-        return {"trial": trial, "progress": progress, "error": self.error}
+    def record(self) -> dict[str, Any]:
+        """Returns what `trials.json` says of the trial, and what other processes have to know."""
+        sample = {name: getattr(self.run, name) for name in _SAMPLE}
+        return {**sample, "error": self.error, **dataclasses.asdict(self.progress)}
 
     def exported(self) -> TrialRun:
         """Returns the trial at the checkpoint to export: its best one, else its last."""
@@ -196,18 +185,19 @@ class ExperimentRun:
         directory, self._exports = self.fn_args.checkpoint_dir, part.number == 0
         if part.number and part.written(directory) is not None:
             return
-        self._train_all(search.steps(part.number, part.count))
+        search.run(self._train, part.number, part.count)
         if part.number:
             self.locks.close()
             if is_chief():  # of the part
-                part.write(directory, [trial.result() for trial in self.trials.values()])
+                part.write(directory, [trial.record() for trial in self.trials.values()])
         elif part.count > 1:
             logs = self.fn_args.model_run_dir
-            results = part.results_of_others(directory, logs) if is_chief() else []
-            for result in distributed.gather(results)[0]:
-                slots = self.settings.resources.slots_per_trial
-                run = TrialRun(config=self.settings.raw, slots=slots, **result["trial"])
-                self._open(run, TrialProgress(**result["progress"])).error = result["error"]
+            records = part.results_of_others(directory, logs) if is_chief() else []
+            for record in distributed.gather(records)[0]:
+                slots, error = self.settings.resources.slots_per_trial, record.pop("error")
+                sample = {name: record.pop(name) for name in _SAMPLE}
+                run = TrialRun(config=self.settings.raw, slots=slots, **sample)
+                self._open(run, TrialProgress(**record)).error = error
             self.trials = dict(sorted(self.trials.items()))
 
     def best(self) -> TrialState:
@@ -250,16 +240,6 @@ class ExperimentRun:
             controller.export(self.fn_args, exported.checkpoint_dir)
         self._exported = exported
 
-    def _train_all(self, steps: Steps) -> None:
-        stretch = next(steps, None)
-        while stretch is not None:
-            number = stretch.trial.trial_id
-            trial = self.trials.get(number) or self._open(stretch.trial)
-            try:
-                stretch = steps.send(self._train(trial, stretch))
-            except StopIteration:
-                break
-
     def _open(self, trial: TrialRun, progress: TrialProgress | None = None) -> TrialState:
         """Opens the checkpoints of a trial.
 
@@ -283,15 +263,16 @@ class ExperimentRun:
         opened = self.trials[trial.trial_id] = TrialState(trial, latest, best, progress)
         return opened
 
-    def _train(self, trial: TrialState, stretch: Stretch) -> float:
-        """Brings a trial to the end of a stretch; returns its metric, as `Search` takes it.
+    def _train(self, sample: TrialRun, length: Length) -> float:
+        """Trains a trial up to a length; returns its metric, as `Search` takes it.
 
         Where `max_restarts` is given, a trial that fails goes on so many times from its last
         checkpoint; one of several that fails again is left to itself.
         """
+        trial = self.trials.get(sample.trial_id) or self._open(sample)
         settings = self.settings
         schedule = TrialSchedule(
-            settings, lambda: self.trial_class.global_batch_size(trial.run), stretch.length
+            settings, lambda: self.trial_class.global_batch_size(trial.run), length
         )
         for left in reversed(range(settings.max_restarts + 1)):
             try:

@@ -1,7 +1,7 @@
 """Searches: the trials of an experiment, how far each trains, and which of them go on.
 
-A search is a generator: it yields stretches of training, one at a time, and is sent the metric that
-each ended with. It has no other inputs, so an experiment that was killed repeats its search.
+A search calls a function that trains a trial for a stretch, and goes by the metric that this
+returns. It has no other inputs, so an experiment that was killed repeats its search.
 
 ================  ===============================================================================
 `single`,         all trials train to the end
@@ -24,24 +24,16 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from generic_trainer.trials._config import ExperimentSettings, Length
 from generic_trainer.trials._hyperparameters import Constant, grid, sample
 from generic_trainer.trials._trial import TrialRun
 
-
-@dataclasses.dataclass(frozen=True)
-class Stretch:
-    """A trial, and how far it is to train before it is validated."""
-
-    trial: TrialRun
-    length: Length
-
-
-# Takes a trial's metric, where less is better; infinite for a trial that cannot go on.
-Steps = Generator[Stretch, float, None]
+# Trains a trial up to a length and validates it; returns its metric, where less is better: infinite
+# for a trial that cannot go on.
+Train = Callable[[TrialRun, Length], float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,12 +63,12 @@ class Search:
         self._brackets = self._make_brackets()
         self.size = sum(bracket.trials for bracket in self._brackets)
 
-    def steps(self, part: int = 0, parts: int = 1) -> Steps:
-        """Yields the stretches of one of several parts of the cluster."""
+    def run(self, train: Train, part: int = 0, parts: int = 1) -> None:
+        """Has the trials of one of several parts of the cluster trained."""
         numbers = itertools.count(part, parts)
         for bracket in self._brackets:
             count = len(range(part, bracket.trials, parts))
-            yield from _halving(bracket.lengths, self._divisor, self._trials(numbers, count))
+            _halve(bracket.lengths, self._divisor, self._trials(numbers, count), train)
 
     def _trials(self, numbers: Iterator[int], count: int) -> Iterator[TrialRun]:
         settings = self._settings
@@ -132,7 +124,9 @@ class Search:
         return Bracket(max(1, int(budget / of_a_trial)), lengths)
 
 
-def _halving(lengths: tuple[Length, ...], divisor: float, trials: Iterator[TrialRun]) -> Steps:
+def _halve(
+    lengths: tuple[Length, ...], divisor: float, trials: Iterator[TrialRun], train: Train
+) -> None:
     """Asynchronous successive halving, of which one rung is training to the end.
 
     Where no trial is due to go on, the next one starts. At the end the best one trains to the end,
@@ -163,4 +157,4 @@ def _halving(lengths: tuple[Length, ...], divisor: float, trials: Iterator[Trial
             return
         if rung >= 0:
             promoted[rung].add(number)
-        results[rung + 1][number] = yield Stretch(known[number], lengths[rung + 1])
+        results[rung + 1][number] = train(known[number], lengths[rung + 1])

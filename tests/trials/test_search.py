@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 
 import pytest
@@ -24,17 +23,13 @@ def descending(name="random", **searcher):
 def simulate(name, batches, values=lambda trial: trial, **searcher):
     """Returns (trial, length) of each stretch in its order; `values` is trial → metric."""
     settings = parse_experiment(descending(name, max_length={"batches": batches}, **searcher))
-    done = driven(Search(settings, {}).steps(), values)
-    return [(one.trial.trial_id, one.length.count) for one in done]
+    done = []
 
+    def train(trial, length):
+        done.append((trial.trial_id, length.count))
+        return values(trial.trial_id)
 
-def driven(steps, values=lambda trial: trial):
-    """Returns the stretches of a search."""
-    stretch, done = next(steps), []
-    with contextlib.suppress(StopIteration):
-        while True:
-            done.append(stretch)
-            stretch = steps.send(values(stretch.trial.trial_id))
+    Search(settings, {}).run(train)
     return done
 
 
@@ -90,10 +85,11 @@ def test_a_trial_that_ended_early_does_not_go_on():
 
 def test_parts_share_the_trials():
     search = Search(parse_experiment(descending(max_trials=5)), {})
-    shares = [[one.trial for one in driven(search.steps(part, 2))] for part in range(2)]
-    assert [[trial.trial_id for trial in share] for share in shares] == [[1, 3, 5], [2, 4]]
-    whole = {one.trial.trial_id: one.trial for one in driven(search.steps())}
-    assert [[whole[trial.trial_id] for trial in share] for share in shares] == shares
+    whole, first, second = [], [], []
+    for trained, *part in ((whole,), (first, 0, 2), (second, 1, 2)):
+        search.run(lambda trial, length, trained=trained: trained.append(trial) or 0.0, *part)
+    assert [trial.trial_id for trial in first] == [1, 3, 5]
+    assert (first, second) == (whole[::2], whole[1::2])
 
 
 def test_population_based_training_is_refused_with_the_others():
