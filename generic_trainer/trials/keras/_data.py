@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -64,10 +64,11 @@ def make_data(data: Any, context: TFKerasContext, loader: str) -> Data:
         CheckFailedError: it is too small, or a Dataset that was not wrapped.
     """
     if isinstance(data, tuple):
-        return _Arrays(as_tensors(data, loader), context, loader)
+        return _arrays(as_tensors(data, loader), context, loader)
     if isinstance(data, tf.data.Dataset):
         context.check_dataset()
-        return _Batches(data, context)
+        steps = context.fit_options.validation_steps
+        return _Batches(data, data if steps is None else data.take(steps))
     if isinstance(data, SequenceAdapter):
         return _Sequence(data, context.share)
     if hasattr(data, "__getitem__") and hasattr(data, "on_epoch_end"):  # a Sequence, or like one
@@ -105,55 +106,47 @@ def weighted(dataset: tf.data.Dataset, class_weight: Mapping[int, float]) -> tf.
     return dataset.map(add)
 
 
-class _Arrays(Data):
-    """Arrays, in the order in which they are."""
-
-    def __init__(self, tensors: tuple[Any, ...], context: TFKerasContext, loader: str) -> None:
-        self._tensors, self._size = tensors, context.get_per_slot_batch_size()
-        self._count = len(tf.nest.flatten(tensors)[0])
-        self.parts = len(tensors)
-        whole = context.get_global_batch_size()
-        if self._count < whole:
-            raise CheckFailedError(
-                f"{loader}: the data must have at least as many records as a batch, but have "
-                f"{self._count}, and the batch size is {whole}"
-            )
-        # What is left over of the last global batch is dropped.
-        self._per_epoch = self._count // whole * (whole // self._size)
-        self._rank, self._workers = context.share
-
-    def training(self, start: int) -> tf.data.Dataset:
-        numbers = tf.data.Dataset.range(self._per_epoch).repeat()
-        return self._batches(numbers.shard(self._workers, self._rank).skip(start))
-
-    def validation(self) -> tf.data.Dataset:
-        return self._batches(tf.data.Dataset.range(-(-self._count // self._size)))
-
-    def _batches(self, numbers: tf.data.Dataset) -> tf.data.Dataset:
-        def batch(number: tf.Tensor) -> Any:
-            rows = slice(number * self._size, (number + 1) * self._size)
-            return tf.nest.map_structure(lambda tensor: tensor[rows], self._tensors)
-
-        return numbers.map(batch).prefetch(tf.data.AUTOTUNE)
-
-
 class _Batches(Data):
-    """A Dataset, batched by the user."""
+    """Datasets, batched by the user, or of what `read` makes batches from."""
 
-    def __init__(self, dataset: tf.data.Dataset, context: TFKerasContext) -> None:
-        self._dataset = dataset
-        self._validation_steps = context.fit_options.validation_steps
-        spec = dataset.element_spec
+    def __init__(
+        self,
+        training: tf.data.Dataset,
+        validation: tf.data.Dataset,
+        read: Callable[[tf.data.Dataset], tf.data.Dataset] = lambda batches: batches,
+    ) -> None:
+        self._training, self._validation, self._read = training, validation, read
+        spec = read(training).element_spec
         self.is_bare = not isinstance(spec, tuple)
         self.parts = 1 if self.is_bare else len(spec)
 
     def training(self, start: int) -> tf.data.Dataset:
         # Skipping in a seeded pipeline leads to the batch that the straight run would see next.
-        return self._dataset.repeat().skip(start) if start else self._dataset.repeat()
+        return self._read(self._training.repeat().skip(start))
 
     def validation(self) -> tf.data.Dataset:
-        steps = self._validation_steps
-        return self._dataset if steps is None else self._dataset.take(steps)
+        return self._read(self._validation)
+
+
+def _arrays(tensors: tuple[Any, ...], context: TFKerasContext, loader: str) -> Data:
+    """Returns the batches of arrays, in the order in which they are."""
+    count = len(tf.nest.flatten(tensors)[0])
+    size, whole = context.get_per_slot_batch_size(), context.get_global_batch_size()
+    if count < whole:
+        raise CheckFailedError(
+            f"{loader}: the data must have at least as many records as a batch, but have "
+            f"{count}, and the batch size is {whole}"
+        )
+
+    def batch(number: tf.Tensor) -> Any:
+        rows = slice(number * size, (number + 1) * size)
+        return tf.nest.map_structure(lambda tensor: tensor[rows], tensors)
+
+    rank, workers = context.share
+    # What is left over of the last global batch is dropped; each worker has as many of the others.
+    training = tf.data.Dataset.range(count // whole * (whole // size)).shard(workers, rank)
+    validation = tf.data.Dataset.range(-(-count // size))
+    return _Batches(training, validation, lambda n: n.map(batch).prefetch(tf.data.AUTOTUNE))
 
 
 class _Sequence(Data):
