@@ -18,6 +18,7 @@ from generic_trainer._core.cluster import training_addresses
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import distributed, get_strategy
 from generic_trainer.trials._config import ExperimentConfig
+from generic_trainer.trials._dataset_cache import DatasetCache
 from generic_trainer.trials._pipeline import Pipeline, current_pipeline, get_pipeline
 from generic_trainer.trials._trial import HorovodContext, TrialRun, sole_trial
 from generic_trainer.trials.errors import CheckFailedError, InvalidArgumentsError
@@ -61,8 +62,11 @@ class TrialContext:
     Attributes:
         distributed: the place of this process among those that train the trial.
         env: the trial, as Determined had it.
+        experimental: `cache_train_dataset` and `cache_validation_dataset`.
         hvd_config: how its slots add up gradients.
     """
+
+    experimental_class = DatasetCache
 
     def __init__(self, env: TrialRun, hvd_config: HorovodContext | None = None) -> None:
         """Takes a trial.
@@ -79,6 +83,7 @@ class TrialContext:
         self._batch_size = _global_batch_size(env.hparams, env.slots)
         self._stop_requested = self._has_dataset = False
         self.distributed = DistributedContext(env.slots)
+        self.experimental: Any = self.experimental_class(self)
         # Threads that read data know of no current pipeline.
         self._pipeline = current_pipeline()
 

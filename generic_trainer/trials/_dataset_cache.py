@@ -31,7 +31,6 @@ from generic_trainer._core.files import gfile, read_whole, write_whole
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import distributed
 from generic_trainer.trials._config import directory_of
-from generic_trainer.trials._context import TrialContext
 from generic_trainer.trials.errors import CheckFailedError
 
 Maker = Callable[..., tf.data.Dataset]
@@ -61,7 +60,8 @@ class DatasetCache:
     4. After a restart, training goes on with the record that comes next.
     """
 
-    def __init__(self, context: TrialContext) -> None:
+    def __init__(self, context: Any) -> None:
+        """Takes the `TrialContext` that it is an attribute of."""
         self._context = context
         self.used: set[str] = set()
 

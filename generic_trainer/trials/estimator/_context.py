@@ -118,11 +118,8 @@ class EstimatorContext(TrialContext):
         experimental: `make_metric`, `cache_train_dataset` and `cache_validation_dataset`.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Takes a trial; see `TrialContext`."""
-        super().__init__(*args, **kwargs)
-        self.experimental = EstimatorExperimentalContext(self)
-        self._has_optimizer = False
+    experimental_class = EstimatorExperimentalContext
+    _has_optimizer = False
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
         """Returns the optimizer; on several slots the estimator has gradients averaged.

@@ -53,24 +53,23 @@ class TFKerasContext(TrialContext):
     """What Keras models are trained through.
 
     Attributes:
-        experimental: `cache_train_dataset` and `cache_validation_dataset`.
         fit_options: as `configure_fit` has set them.
         train_config: the arguments of the wrapped model's `fit`; missing before that call.
         model: the one that was wrapped; None before.
         optimizers: those that were wrapped.
     """
 
+    experimental_class = TFKerasExperimentalContext
     train_config: TFKerasTrainConfig
+    model: Any = None
+    _train: Callable[[], None] | None = None
+    _compile: inspect.BoundArguments | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Takes a trial; see `TrialContext`."""
         super().__init__(*args, **kwargs)
-        self.experimental = TFKerasExperimentalContext(self)
         self.fit_options = SimpleNamespace(**_FIT_OPTIONS)
         self.optimizers: list[Any] = []
-        self._train: Callable[[], None] | None = None
-        self.model: Any = None
-        self._compile: inspect.BoundArguments | None = None
 
     def wrap_model(self, model: Any) -> Any:
         """Returns the model, whose `compile` and `fit` are now noted instead of carried out.
