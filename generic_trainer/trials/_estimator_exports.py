@@ -76,14 +76,15 @@ def _tensors(specs: Mapping[str, tf.TensorSpec], *, is_lone: bool) -> Any:
 
 
 def _parsing(specs: Mapping[str, tf.TensorSpec]) -> Any:
-    examples = tf.compat.v1.placeholder(tf.string, [None], "examples")
     wire = {
         name: tf.io.FixedLenFeature(spec.shape[1:], _wire(spec.dtype))
         for name, spec in specs.items()
     }
-    parsed = tf.io.parse_example(examples, wire)
-    features = {name: tf.cast(parsed[name], spec.dtype) for name, spec in specs.items()}
-    return tf_export.ServingInputReceiver(features, {"examples": examples})
+    received = tf_export.build_parsing_serving_input_receiver_fn(wire)()
+    parsed = received.features
+    return received._replace(
+        features={name: tf.cast(parsed[name], spec.dtype) for name, spec in specs.items()}
+    )
 
 
 def _wire(dtype: tf.DType) -> tf.DType:

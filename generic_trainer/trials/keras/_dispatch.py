@@ -72,22 +72,24 @@ class Dispatch:
     def call(self, hook: str, *arguments: Any) -> None:
         """Calls a hook of all callbacks; one that Keras does not have, of those of this API."""
         is_keras_hook = hasattr(tf.keras.callbacks.Callback, hook)
-        _call(self._callbacks if is_keras_hook else self._ours, hook, *arguments)
+        for callback in self._callbacks if is_keras_hook else self._ours:
+            getattr(callback, hook)(*arguments)
 
     def batch_begin(self, total: int) -> None:
         """Tells that a batch begins, after `total` others; and an epoch with it, if one does."""
         epoch, batch = self._position(total)
         if self._batches_per_epoch and batch == 0:
-            _call(self._callbacks, "on_epoch_begin", epoch, {})
-        _call(self._callbacks, "on_train_batch_begin", batch, {})
+            self.call("on_epoch_begin", epoch, {})
+        self.call("on_train_batch_begin", batch, {})
 
     def batch_end(self, total: int, logs: Any) -> None:
         """Tells that a batch has ended, after `total` others; and an epoch with it, if one does."""
         epoch, batch = self._position(total)
-        if self._end:
-            _call(self._end, "on_train_batch_end", batch, numbers_of(logs))
+        numbers = numbers_of(logs) if self._end else {}  # reading them waits for the device
+        for callback in self._end:
+            callback.on_train_batch_end(batch, numbers)
         if self._batches_per_epoch and batch + 1 == self._batches_per_epoch:
-            _call(self._callbacks, "on_epoch_end", epoch, {})
+            self.call("on_epoch_end", epoch, {})
 
     def testing(self) -> _Testing:
         """Returns the callbacks for `model.evaluate`, of all hooks but that of the end."""
@@ -129,11 +131,6 @@ class _Testing(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
     def on_test_end(self, logs: Any = None) -> None:
         self.callbacks: list[Any] = []  # they get the metrics of all workers, under other names
         super().on_test_end(logs)
-
-
-def _call(callbacks: Sequence[Any], hook: str, *arguments: Any) -> None:
-    for callback in callbacks:
-        getattr(callback, hook)(*arguments)
 
 
 def _has(callback: Any, hook: str) -> bool:
