@@ -17,14 +17,24 @@ BEST_RATE = 2 / CURVATURES.sum()
 
 
 class Descent(Trial):
-    """Minimises the loss by the hyperparameter `rate`; `opened` counts controllers."""
-
-    opened = 0
+    """Minimises the loss by the hyperparameter `rate`."""
 
     @classmethod
     def open_controller(cls, run):
-        cls.opened += 1
         return _Controller(run)
+
+
+def watched(look):
+    """Returns `Descent`, with a function that is called with each trial and its controller."""
+
+    class Watched(Descent):
+        @classmethod
+        def open_controller(cls, run):
+            controller = super().open_controller(run)
+            look(run, controller)
+            return controller
+
+    return Watched
 
 
 class _Controller:

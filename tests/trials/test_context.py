@@ -24,11 +24,9 @@ CONFIG = {
 }
 
 
-def context(slots=1, config=None, trial_id=3, **hparams):
-    hparams = {"global_batch_size": 10, **hparams}
-    return TrialContext(
-        TrialRun(trial_id=trial_id, config=config or {}, hparams=hparams, seed=5, slots=slots)
-    )
+def context(slots=1, config=None, size=10, **hparams):
+    hparams = {**({} if size is None else {"global_batch_size": size}), **hparams}
+    return TrialContext(TrialRun(3, config=config or {}, hparams=hparams, seed=5, slots=slots))
 
 
 def test_configuration_is_what_was_written_with_defaults_for_the_rest():
@@ -111,7 +109,8 @@ def test_distributed_is_one_process_with_all_slots():
     ("fields", "kind", "message"),
     [
         ({"slots": 11}, AssertionError, "greater or equal to the number of slots"),
-        *[({"global_batch_size": one}, CheckFailedError, "an int") for one in ("32", 3.0, True)],
+        ({"size": None}, AssertionError, "Please specify `global_batch_size` under `hyperpa"),
+        *[({"size": one}, CheckFailedError, "an int") for one in ("32", 3.0, True)],
         ({"aggregation_frequency": 2}, CheckFailedError, "aggregation_frequency under `optimiz"),
         ({"gradient_compression": 2}, CheckFailedError, "gradient_compression under `optimiz"),
         ({"config": {"optimizations": {"mixed_precision": "O1"}}}, CheckFailedError, "must be O0"),
@@ -122,29 +121,18 @@ def test_what_is_refused(fields, kind, message):
         context(**fields)
 
 
-def test_no_global_batch_size():
-    with pytest.raises(AssertionError, match="Please specify `global_batch_size` under `hyperpa"):
-        TrialContext(TrialRun(trial_id=1, config={}, hparams={}, seed=0))
-
-
 class TestFromConfig:
     def test_hyperparameters_are_drawn_with_the_seed(self):
         first, second = TrialContext.from_config(CONFIG), TrialContext.from_config(CONFIG)
         assert first.get_hparams() == second.get_hparams()
         assert 1 <= first.get_hparam("units") <= 1000
-        other = TrialContext.from_config({**CONFIG, "reproducibility": {"experiment_seed": 8}})
+        other = TrialContext.from_config({**CONFIG, "reproducibility": {}})
         assert other.get_hparams() != first.get_hparams()
-        assert first.get_trial_seed() == 7
+        assert (first.get_trial_seed(), other.get_trial_seed()) == (7, 0)
 
-    def test_resources_are_ignored(self):
-        assert TrialContext.from_config(CONFIG).distributed.get_size() == 1
-        assert TrialContext.from_config(CONFIG).get_per_slot_batch_size() == 10
-
-    def test_the_seed_is_0_by_default(self):
-        found = TrialContext.from_config({"hyperparameters": {"global_batch_size": 1}})
-        assert found.get_trial_seed() == 0
-
-    @pytest.mark.parametrize("method", ["get_trial_id", "get_experiment_id"])
-    def test_there_are_no_numbers(self, method):
-        with pytest.raises(ValueError, match="belongs to no"):
-            getattr(TrialContext.from_config(CONFIG), method)()
+    def test_there_are_no_resources_and_no_numbers(self):
+        found = TrialContext.from_config(CONFIG)
+        assert (found.distributed.get_size(), found.get_per_slot_batch_size()) == (1, 10)
+        for method in (found.get_trial_id, found.get_experiment_id):
+            with pytest.raises(ValueError, match="belongs to no"):
+                method()

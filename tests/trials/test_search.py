@@ -9,7 +9,7 @@ import pytest
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._config import parse_experiment
 from generic_trainer.trials._search import Search
-from tests.trials.descent import BEST_RATE, Descent
+from tests.trials.descent import BEST_RATE, Descent, watched
 
 RATE = {"type": "log", "base": 10, "minval": -5, "maxval": 0}
 
@@ -119,15 +119,11 @@ def test_every_search_needs_its_metric(run_experiment, name):
 
 
 def test_a_trial_whose_metric_is_not_a_number_does_not_win(run_experiment, tmp_path):
-    class Broken(Descent):
-        @classmethod
-        def open_controller(cls, run):
-            controller = super().open_controller(run)
-            if run.trial_id == 1:
-                controller.validate = lambda: {"loss": float("nan")}
-            return controller
+    def break_first(run, controller):
+        if run.trial_id == 1:
+            controller.validate = lambda: {"loss": float("nan")}
 
-    first, second = run_experiment(Broken, descending(max_trials=2))
+    first, second = run_experiment(watched(break_first), descending(max_trials=2))
     assert (first["exported"], second["exported"]) == (False, True)
     json.loads((tmp_path / "run" / "trials.json").read_text(), parse_constant=pytest.fail)
 
@@ -143,18 +139,14 @@ def test_a_trial_whose_metric_is_not_a_number_does_not_win(run_experiment, tmp_p
 def test_the_trial_that_was_trained_is_exported(run_experiment, tmp_path, name, size):
     built, trained = [], {}
 
-    class Noted(Descent):
-        @classmethod
-        def open_controller(cls, run):
-            controller = super().open_controller(run)
-            built.append(run.trial_id)
-            controller.save = lambda directory, save=controller.save: (
-                trained.update({run.trial_id: controller._w.tolist()}),
-                save(directory),
-            )
-            return controller
+    def note(run, controller):
+        built.append(run.trial_id)
+        controller.save = lambda directory, save=controller.save: (
+            trained.update({run.trial_id: controller._w.tolist()}),
+            save(directory),
+        )
 
-    trials = run_experiment(Noted, descending(name, **size))
+    trials = run_experiment(watched(note), descending(name, **size))
     [best] = [trial["trial_id"] for trial in trials if trial["exported"]]
     assert json.loads((tmp_path / "Format-Serving" / "w.json").read_text()) == trained[best]
     stretches = {"single": 1, "random": 6}.get(name, len(built))
@@ -168,40 +160,35 @@ def test_a_killed_search_goes_on_where_it_was(run_experiment, tmp_path):
     class Killed(BaseException):
         pass
 
-    class Dying(Descent):
-        left = 0
-
-        @classmethod
-        def open_controller(cls, run):
-            cls.left -= 1
-            if not cls.left:
-                raise Killed
-            return super().open_controller(run)
+    def die(run, controller):
+        nonlocal left
+        left -= 1
+        if not left:
+            raise Killed
 
     straight = run_experiment(Descent, config, checkpoint_dir=str(tmp_path / "straight"))
     assert len(straight) == 8
-    for Dying.left in (4, 3, 4):
+    for opened in (4, 3, 4):
+        left = opened
         with pytest.raises(Killed):
-            run_experiment(Dying, config)
+            run_experiment(watched(die), config)
     assert run_experiment(Descent, config) == straight
 
 
 def test_a_trial_that_fails_is_restarted_and_then_left(run_experiment):
-    class Failing(Descent):
-        failures = 0
+    failures = 0
 
-        @classmethod
-        def open_controller(cls, run):
-            if run.trial_id == 2 or (run.trial_id == 1 and cls.failures < 2):
-                cls.failures += 1
-                raise OSError("the disk is away")
-            return super().open_controller(run)
+    def fail(run, controller):
+        nonlocal failures
+        if run.trial_id == 2 or (run.trial_id == 1 and failures < 2):
+            failures += 1
+            raise OSError("the disk is away")
 
     config = descending(max_trials=3)
     with pytest.raises(OSError, match="away"):
-        run_experiment(Failing, config)
-    Failing.failures = 0
-    trials = run_experiment(Failing, {**config, "max_restarts": 2})
-    assert Failing.failures == 2 + 3
+        run_experiment(watched(fail), config)
+    failures = 0
+    trials = run_experiment(watched(fail), {**config, "max_restarts": 2})
+    assert failures == 2 + 3
     assert [trial["error"] for trial in trials] == [None, "OSError: the disk is away", None]
     assert [trial["batches"] for trial in trials] == [8, 0, 8]

@@ -18,7 +18,7 @@ from generic_trainer.trials._config import parse_experiment
 from generic_trainer.trials._search import Search
 from generic_trainer.trials._side_by_side import ClusterPart
 from tests.trials.conftest import make_fn_args
-from tests.trials.descent import Descent
+from tests.trials.descent import Descent, watched
 
 RATE = {"type": "log", "base": 10, "minval": -5, "maxval": 0}
 RANDOM = {"name": "random", "max_trials": 5, "max_length": {"batches": 4}}
@@ -66,13 +66,8 @@ def test_trials_end_as_they_do_one_after_another(tmp_path: Path, run_experiment:
 def test_trials_train_at_the_same_time(tmp_path: Path) -> None:
     together = threading.Barrier(3, timeout=60)
 
-    class Waiting(Descent):
-        @classmethod
-        def open_controller(cls, run: Any) -> Any:
-            together.wait()
-            return super().open_controller(run)
-
-    assert len(train(tmp_path, settings({**RANDOM, "max_trials": 3}), trial_class=Waiting)) == 3
+    waiting = watched(lambda run, controller: together.wait())
+    assert len(train(tmp_path, settings({**RANDOM, "max_trials": 3}), trial_class=waiting)) == 3
 
 
 def test_each_part_halves_its_share(tmp_path: Path) -> None:
@@ -91,41 +86,30 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path: Path, searcher: Any) -> Non
     wanted = settings(searcher)
     straight = train(tmp_path / "straight", wanted)
 
-    class Dying(Descent):
-        @classmethod
-        def open_controller(cls, run: Any) -> Any:
-            if run.trial_id == 4:  # the second of part 0
-                raise Killed
-            return super().open_controller(run)
+    def die(run: Any, controller: Any) -> None:
+        if run.trial_id == 4:  # the second of part 0
+            raise Killed
 
     with pytest.raises(Killed):
-        train(tmp_path / "killed", wanted, trial_class=Dying)
+        train(tmp_path / "killed", wanted, trial_class=watched(die))
     written = (tmp_path / "killed" / "checkpoints" / "side-by-side").iterdir()
     assert sorted(path.name for path in written) == ["part-1-of-3.json", "part-2-of-3.json"]
     others = {trial.run.trial_id for trial in straight if trial.run.trial_id % 3 != 1}
 
-    class Watched(Descent):
-        @classmethod
-        def open_controller(cls, run: Any) -> Any:
-            assert run.trial_id not in others  # they are trained
-            return super().open_controller(run)
+    def check(run: Any, controller: Any) -> None:
+        assert run.trial_id not in others  # they are trained
 
-    assert told(train(tmp_path / "killed", wanted, trial_class=Watched)) == told(straight)
+    resumed = train(tmp_path / "killed", wanted, trial_class=watched(check))
+    assert told(resumed) == told(straight)
 
 
 def test_a_trial_that_fails_takes_no_other_with_it(tmp_path: Path) -> None:
-    class Failing(Descent):
-        failures = 0
-
-        @classmethod
-        def open_controller(cls, run: Any) -> Any:
-            if run.trial_id == 2 and cls.failures < 2:
-                cls.failures += 1
-                raise OSError("the disk is away")
-            return super().open_controller(run)
+    def fail(run: Any, controller: Any) -> None:
+        if run.trial_id == 2:
+            raise OSError("the disk is away")
 
     wanted = settings(RANDOM, max_restarts=1)
-    trials = train(tmp_path, wanted, trial_class=Failing)
+    trials = train(tmp_path, wanted, trial_class=watched(fail))
     errors = [trial.error for trial in trials]
     assert errors == [None, "OSError: the disk is away", None, None, None]
     assert [trial.progress.batches for trial in trials] == [4, 0, 4, 4, 4]

@@ -8,6 +8,11 @@ from generic_trainer.trials.keras import TFKerasTrial
 from tests.trials.by_hand import RATE, X
 
 
+def weight_layer():
+    """Returns the layer, x → w x, w = 0."""
+    return tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+
+
 class OneWeight(TFKerasTrial):
     """Three training records, (1, 2, 3) · 2 → (2, 4, 6); starts at w = 0."""
 
@@ -15,12 +20,7 @@ class OneWeight(TFKerasTrial):
         self.context = context
 
     def make_model(self):
-        return tf.keras.Sequential(
-            [
-                tf.keras.Input([1]),
-                tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros"),
-            ]
-        )
+        return tf.keras.Sequential([tf.keras.Input([1]), weight_layer()])
 
     def make_optimizer(self):
         return tf.keras.optimizers.SGD(self.context.get_hparams().get("rate", RATE))
@@ -34,8 +34,7 @@ class OneWeight(TFKerasTrial):
     def build_training_data_loader(self):
         return X, 2 * X
 
-    def build_validation_data_loader(self):
-        return X, 2 * X
+    build_validation_data_loader = build_training_data_loader
 
 
 class WithMomentum(OneWeight):

@@ -16,7 +16,7 @@ from generic_trainer.training.resume import read_state
 from generic_trainer.trials.keras import callbacks
 from tests.trials.by_hand import X
 from tests.trials.conftest import make_fn_args
-from tests.trials.keras.one_weight import OneWeight
+from tests.trials.keras.one_weight import OneWeight, weight_layer
 
 
 class Kept(callbacks.Callback):
@@ -63,9 +63,7 @@ def test_weights_can_be_read_by_keras_2(open_trial, tmp_path):
     trial.save(str(tmp_path))
     path = str(tmp_path / "determined-keras-model-weights")
     expected = np.array([[2.256]])
-    model = tf.keras.Sequential(
-        [tf.keras.Input([1]), tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")]
-    )
+    model = tf.keras.Sequential([tf.keras.Input([1]), weight_layer()])
     if hasattr(model, "stateless_call"):  # Keras 3
         weights = [variable.value for variable in model.variables]
         tf.train.Checkpoint(weights=weights).read(path)

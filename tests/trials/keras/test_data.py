@@ -9,7 +9,7 @@ import tensorflow as tf
 from generic_trainer.trials.errors import CheckFailedError
 from generic_trainer.trials.keras import ArrayLikeAdapter, InMemorySequence, SequenceAdapter
 from tests.trials.by_hand import X, steps
-from tests.trials.keras.one_weight import OneWeight
+from tests.trials.keras.one_weight import OneWeight, weight_layer
 
 BY_HAND = [loss for _, loss in steps(7)]
 
@@ -20,8 +20,7 @@ class Loader(OneWeight):
     def build_training_data_loader(self):
         return self.context.get_data_config()["make"](self.context, X, 2 * X)
 
-    def build_validation_data_loader(self):
-        return self.context.get_data_config()["make"](self.context, X, 2 * X)
+    build_validation_data_loader = build_training_data_loader
 
 
 class Batches(tf.keras.utils.Sequence):
@@ -80,8 +79,7 @@ def test_named_inputs(open_trial):
         def make_model(self):
             inputs = {name: tf.keras.Input([1], name=name) for name in ("b", "a")}
             hidden = tf.keras.layers.Subtract()([inputs["b"], inputs["a"]])
-            dense = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
-            return tf.keras.Model(inputs, dense(hidden))
+            return tf.keras.Model(inputs, weight_layer()(hidden))
 
     trial = open_trial(Named, data={"make": lambda _, x, y: ({"a": x, "b": 2 * x}, y)})
     assert [trial.train(1)["loss"] for _ in range(7)] == pytest.approx(BY_HAND, rel=1e-5)
@@ -91,8 +89,7 @@ def test_several_inputs_and_outputs(open_trial):
     class Several(Loader):
         def build_model(self):
             inputs = [tf.keras.Input([1]), tf.keras.Input([1])]
-            dense = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
-            model = tf.keras.Model(inputs, [dense(inputs[0]), dense(inputs[1])])
+            model = tf.keras.Model(inputs, [*map(weight_layer(), inputs)])
             model = self.context.wrap_model(model)
             model.compile("sgd", ["mse", "mae"])
 
@@ -105,11 +102,8 @@ def test_texts(open_trial):
         def build_model(self):
             words = tf.keras.layers.StringLookup(vocabulary=["a", "b"])
             layers = [words, tf.keras.layers.Embedding(3, 1), tf.keras.layers.Flatten()]
-            inputs = tf.keras.Input([1], dtype="string")
-            outputs = inputs
-            for layer in layers:
-                outputs = layer(outputs)
-            model = self.context.wrap_model(tf.keras.Model(inputs, outputs))
+            made = tf.keras.Sequential([tf.keras.Input([1], dtype="string"), *layers])
+            model = self.context.wrap_model(made)
             model.compile("sgd", "mse")
 
     texts = np.array([["a"], ["b"], ["z"]], object)
@@ -130,11 +124,7 @@ def test_sample_weights_count(open_trial, kind):
         def __getitem__(self, index):
             return (*super().__getitem__(index), weights[index : index + 1])
 
-    class Still(Loader):
-        def make_optimizer(self):
-            return tf.keras.optimizers.SGD(0.0)
-
-    trial = open_trial(Still, data={"make": make})
+    trial = open_trial(Loader, data={"make": make}, hparams={"rate": 0.0})
     assert [trial.train(1)["loss"] for _ in range(3)] == pytest.approx([4, 0, 72])
 
 

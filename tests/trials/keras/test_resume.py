@@ -170,20 +170,17 @@ def test_a_cached_dataset_goes_on(resumed, tmp_path_factory):
 
 
 def test_callbacks_go_on(open_trial, tmp_path):
-    class Stopping(OneWeight):
-        def make_optimizer(self):
-            return tf.keras.optimizers.SGD(0.0)
+    def opened(**at):
+        stopping = callbacks.EarlyStopping(patience=3, restore_best_weights=True)
+        return open_trial(callbacks=[stopping], hparams={"rate": 0.0}, **at)
 
-        def keras_callbacks(self):
-            return [callbacks.EarlyStopping(patience=3, restore_best_weights=True)]
-
-    first = open_trial(Stopping)
+    first = opened()
     for _ in range(3):  # the first validation is the best, two have waited
         first.train(1)
         first.validate()
     assert not first.stop_requested
     first.save(str(tmp_path))
-    second = open_trial(Stopping, batches_trained=3, checkpoint_dir=str(tmp_path))
+    second = opened(batches_trained=3, checkpoint_dir=str(tmp_path))
     second.validate()
     assert second.stop_requested
 
