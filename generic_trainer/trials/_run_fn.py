@@ -10,7 +10,7 @@ import logging
 import math
 import numbers
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -120,19 +120,17 @@ def _run(trial_class: type[Trial], settings: ExperimentSettings, fn_args: Any) -
         return
     # No other run of the same key may delete a checkpoint before it is exported.
     with part.as_cluster(), contextlib.ExitStack() as locks:
-        experiment = ExperimentRun(trial_class, settings, fn_args, locks)
-        experiment.train(search, part)
+        experiment = ExperimentRun(trial_class, settings, fn_args, locks, part)
+        experiment.train(search)
         if part.number:
             return
         best = experiment.best()
         if is_chief():
-            _write_record(experiment.trials.values(), best, fn_args.model_run_dir)
+            trials = experiment.trials.values()
+            records = [{"exported": trial is best, **trial.record()} for trial in trials]
+            path = os.path.join(fn_args.model_run_dir, "trials.json")
+            write_whole(path, json.dumps(plain(records), indent=2))
         experiment.export(best)
-
-
-def _write_record(finished: Iterable[TrialState], best: TrialState, model_run_dir: str) -> None:
-    record = [{"exported": trial is best, **trial.record()} for trial in finished]
-    write_whole(os.path.join(model_run_dir, "trials.json"), json.dumps(plain(record), indent=2))
 
 
 @dataclasses.dataclass
@@ -169,6 +167,7 @@ class ExperimentRun:
 
     Attributes:
         locks: what keeps the checkpoints of the trials locked.
+        part: of the cluster, that trains here; part 0 exports.
         trials: by number.
     """
 
@@ -176,13 +175,13 @@ class ExperimentRun:
     settings: ExperimentSettings
     fn_args: Any
     locks: contextlib.ExitStack
+    part: ClusterPart
     trials: dict[int, TrialState] = dataclasses.field(default_factory=dict)
-    _exports: bool = dataclasses.field(default=True, init=False)  # this part of the cluster
     _exported: TrialRun | None = dataclasses.field(default=None, init=False)  # the last one
 
-    def train(self, search: Search, part: ClusterPart) -> None:
-        """Trains the trials of a part of the cluster; part 0 then has those of all."""
-        directory, self._exports = self.fn_args.checkpoint_dir, part.number == 0
+    def train(self, search: Search) -> None:
+        """Trains the trials of the part of the cluster; part 0 then has those of all."""
+        directory, part = self.fn_args.checkpoint_dir, self.part
         if part.number and part.written(directory) is not None:
             return
         search.run(self._train, part.number, part.count)
@@ -331,7 +330,7 @@ class ExperimentRun:
                 save_best=functools.partial(_save, trial.best, controller),
                 report=functools.partial(_report, start, {}),
             )
-            if self._exports and distributed.gather(self.best() is trial)[0]:
+            if self.part.number == 0 and distributed.gather(self.best() is trial)[0]:
                 try:
                     self.export(trial, controller)
                 except Exception as error:  # another may win; at the end it is raised again

@@ -73,12 +73,12 @@ class ClusterPart:
 
     def written(self, checkpoint_dir: str) -> Results | None:
         """Returns the results that this part has written, maybe in a run that was killed later."""
-        path = _path(checkpoint_dir, self.number, self.count)
+        path = self._path(checkpoint_dir)
         return from_json(read_whole(path).decode(), is_ours=False) if gfile().exists(path) else None
 
     def write(self, checkpoint_dir: str, results: Results) -> None:
         """Writes the results of this part, whose checkpoints must be closed."""
-        path = _path(checkpoint_dir, self.number, self.count)
+        path = self._path(checkpoint_dir)
         gfile().makedirs(os.path.dirname(path))
         write_whole(path, to_json(results))
 
@@ -99,9 +99,9 @@ class ClusterPart:
                     _logger.info("Waiting for trials that other workers train")
         return [one for other in others for one in other.written(checkpoint_dir) or ()]
 
-
-def _path(checkpoint_dir: str, number: int, count: int) -> str:
-    return os.path.join(checkpoint_dir, "side-by-side", f"part-{number}-of-{count}.json")
+    def _path(self, checkpoint_dir: str) -> str:
+        name = f"part-{self.number}-of-{self.count}.json"
+        return os.path.join(checkpoint_dir, "side-by-side", name)
 
 
 def _bytes_below(directory: str) -> int:

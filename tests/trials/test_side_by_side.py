@@ -42,8 +42,9 @@ def train(directory: Path, wanted: Any, *, trial_class: Any = Descent, parts: in
 
     def work(number: int) -> list[Any]:
         with contextlib.ExitStack() as locks:
-            experiment = _run_fn.ExperimentRun(trial_class, wanted, fn_args, locks)
-            experiment.train(search, ClusterPart(number, parts, [number]))
+            part = ClusterPart(number, parts, [number])
+            experiment = _run_fn.ExperimentRun(trial_class, wanted, fn_args, locks, part)
+            experiment.train(search)
             return [*experiment.trials.values()]
 
     with ThreadPoolExecutor(parts) as threads:
