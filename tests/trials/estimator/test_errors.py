@@ -10,22 +10,14 @@ from generic_trainer.trials.errors import CheckFailedError
 from tests.trials.estimator.one_weight import OneWeight, config, examples
 
 
-def test_an_optimizer_that_was_not_wrapped(open_trial):
+@pytest.mark.parametrize("what", ["optimizer", "dataset"])
+def test_what_was_not_wrapped(open_trial, what):
     class Unwrapped(OneWeight):
         def __init__(self, context):
             super().__init__(context)
-            context.wrap_optimizer = lambda optimizer: optimizer
+            setattr(context, f"wrap_{what}", lambda unwrapped: unwrapped)
 
-    with pytest.raises(CheckFailedError, match=r"`context\.wrap_optimizer\(optimizer\)` right"):
-        open_trial(Unwrapped).train(1)
-
-
-def test_a_dataset_that_was_not_wrapped(open_trial):
-    class Unwrapped(OneWeight):
-        def train_data(self):
-            return examples().batch(1)
-
-    with pytest.raises(CheckFailedError, match=r"`context\.wrap_dataset\(dataset\)` right after"):
+    with pytest.raises(CheckFailedError, match=rf"`context\.wrap_{what}\({what}\)` right"):
         open_trial(Unwrapped).train(1)
 
 

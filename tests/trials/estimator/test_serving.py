@@ -48,11 +48,6 @@ def schema(tmp_path, *names):
     return str(path)
 
 
-def served(tmp_path):
-    model = tf_itself.saved_model.load(str(tmp_path / "Format-Serving"))
-    return model, model.signatures["serving_default"]
-
-
 def published(open_trial, trial_class, tmp_path, *, restored=True, **fields):
     """Trains, saves, and publishes from the checkpoint as an experiment does."""
     trial = open_trial(trial_class)
@@ -61,12 +56,13 @@ def published(open_trial, trial_class, tmp_path, *, restored=True, **fields):
         trial.save(str(tmp_path / "saved"))
         trial = open_trial(trial_class, batches_trained=3, checkpoint_dir=str(tmp_path / "saved"))
     trial.export(make_fn_args(tmp_path, **fields))
-    return served(tmp_path)
+    model = tf_itself.saved_model.load(str(tmp_path / "Format-Serving"))
+    return model, model.signatures["serving_default"]
 
 
 @pytest.mark.parametrize("restored", [True, False])
 def test_a_tensor_for_each_feature(open_trial, tmp_path, restored):
-    _model, serve = published(open_trial, WithoutReceivers, tmp_path, restored=restored)
+    _, serve = published(open_trial, WithoutReceivers, tmp_path, restored=restored)
     [outputs] = serve(x=tf_itself.constant(X)).values()
     weights = (outputs / X).numpy().ravel()
     assert weights[0] == pytest.approx(weights[1])

@@ -73,22 +73,12 @@ def test_a_sequence_without_batches():
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras 3 says it as well
 @pytest.mark.parametrize(("role", "method"), list(zip(ROLES, ["train", "validate"], strict=True)))
 def test_a_dataset_without_batches(open_trial, role, method):
-    class Nothing(OneWeight):
-        pass
-
     def load(self):
-        return self.context.wrap_dataset(
-            tf.data.Dataset.from_tensor_slices((X, X)).batch(1).take(0)
-        )
+        return self.context.wrap_dataset(tf.data.Dataset.from_tensors((X, X)).take(0))
 
-    setattr(Nothing, role, load)
-    trial = open_trial(Nothing)
+    trial = open_trial(type("Nothing", (OneWeight,), {role: load}))
     with pytest.raises(ModuleFileError, match=f"{role}: the .* data have no batch"):
         trial.train(1) if method == "train" else trial.validate()
-
-
-def building(build):
-    return type("Building", (OneWeight,), {"build_model": build})
 
 
 class Own(tf.keras.Sequential):
@@ -110,16 +100,17 @@ def test_what_build_model_has_to_call(open_trial, build, kind, message):
         build(self.context.wrap_model, self.make_model())
 
     with pytest.raises(kind, match=message):
-        open_trial(building(build_model))
+        open_trial(type("Building", (OneWeight,), {"build_model": build_model}))
 
 
 def test_class_weights_with_a_gap(open_trial):
-    def build(self):
-        self.context.configure_fit(class_weight={1: 2.0})
-        OneWeight.build_model(self)
+    class Gap(OneWeight):
+        def build_model(self):
+            self.context.configure_fit(class_weight={1: 2.0})
+            super().build_model()
 
     with pytest.raises(ConfigurationError, match="without a gap"):
-        open_trial(building(build)).train(1)
+        open_trial(Gap).train(1)
 
 
 def test_a_model_that_nothing_can_be_served_of(open_trial, tmp_path):
@@ -133,11 +124,7 @@ def test_a_model_that_nothing_can_be_served_of(open_trial, tmp_path):
 
         test_step = train_step
 
-    class Nothing(OneWeight):
-        def make_model(self):
-            return Silent()
-
-    trial = open_trial(Nothing)
+    trial = open_trial(type("Nothing", (OneWeight,), {"make_model": lambda self: Silent()}))
     trial.train(1)
     with pytest.raises(ExportError, match=r"Silent cannot be called .* Return the outputs"):
         trial.export(make_fn_args(tmp_path))

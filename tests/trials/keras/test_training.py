@@ -93,11 +93,10 @@ def test_a_killed_experiment_goes_on_and_another_seed_gives_another(run_experime
     class Killed(Shuffled):
         def keras_callbacks(self):
             def kill(batch, logs):
-                raise KeyboardInterrupt
+                if batch == 5:
+                    raise KeyboardInterrupt
 
-            stop = tf.keras.callbacks.LambdaCallback()
-            stop.on_train_batch_end = lambda batch, logs: kill(batch, logs) if batch == 5 else None
-            return [stop]
+            return [tf.keras.callbacks.LambdaCallback(on_train_batch_end=kill)]
 
     with pytest.raises(KeyboardInterrupt):
         run_experiment(Killed, wanted, checkpoint_dir=str(tmp_path / "killed"))
