@@ -266,20 +266,24 @@ class Resume(_OfEitherKeras):
         """Calls the model's train function, or during a replay only pretends to.
 
         The first call of a replay is a real step: it makes every variable that training makes, all
-        of which then get the values that were saved.
+        of which then get the values that were saved. What all calls of a replay return was saved,
+        too: the last one may end an epoch.
         """
         position, goal = self._position, self._goal
         if iterator is not self._iterator:
             self._iterator, position.consumed = iterator, 0
             self._reads_all = goal is not None and shuffles_within_a_pass(iterator, goal.done)
         if goal is None:
-            return self._function(iterator)
+            self._logs = self._function(iterator)
+            return self._logs
         lengths = goal.lengths[len(position.lengths) :]
         if lengths and self._first_batch >= lengths[0]:
             raise tf.errors.OutOfRangeError(None, None, "End of sequence")
         if self._unsaved is not None:
             try:
-                self._logs = self._function(iterator)
+                logs = self._function(iterator)
+                with fitting(self._path):
+                    self._logs = self._state.logs_like(logs, self._path)
             except (StopIteration, tf.errors.OutOfRangeError):  # the end of the data
                 raise
             except BaseException:  # Keras calls no callback, which would end the replay
@@ -306,7 +310,7 @@ class Resume(_OfEitherKeras):
             self._finds_variables = False
         start_s, position = time.monotonic(), self._position
         keep_metrics_in_worker_0(self.model, are_sums=False)
-        write = self._state.take()
+        write = self._state.take(self._logs)
         if not position.done:
             is_last = position.epoch + 1 >= self.params["epochs"]
             taken = take_position(

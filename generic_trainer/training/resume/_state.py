@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import logging
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+import numpy as np
+import tensorflow as tf
 
 from generic_trainer._core import internals
 from generic_trainer.errors import ConfigurationError
@@ -60,8 +64,13 @@ class FitState:
         self._taken = TakenVariables(self._variables)
         self._own = _own_of_replicas(self._model, self._variables)
 
-    def take(self) -> Writer:
-        """Returns a writer of the present state; all workers of a cluster call this."""
+    def take(self, logs: Any) -> Writer:
+        """Returns a writer of the present state; all workers of a cluster call this.
+
+        Args:
+            logs: what the last step returned. If they are not a model's metrics, Keras has them
+                nowhere else, and callbacks get them at the end of an epoch.
+        """
         if not self._is_logged:
             changed = [name for name, each in self._with_paths() if self._paths.get(name) != each]
             self._is_logged = bool(changed)
@@ -75,6 +84,7 @@ class FitState:
             "replicas": self._own.values(),
             "callbacks": [[type(each).__name__, _plain_state(each)] for each in self._callbacks],
             "random": random_state(self._model),
+            "logs": _numbers(logs),
         }
         return in_turn(self._taken.take(_VARIABLES), self._write_model, taken_state(_FIT, state))
 
@@ -109,6 +119,19 @@ class FitState:
             )
         for callback, (_, values) in zip(self._callbacks, state["callbacks"], strict=True):
             _set_plain_state(callback, values)
+
+    def logs_like(self, logs: Any, directory: str) -> Any:
+        """Returns what the last step before a checkpoint returned, in the structure of `logs`.
+
+        Raises:
+            ValueError: the step has returned something else.
+        """
+        numbers = read_state(directory, _FIT)["logs"]
+        if numbers is None:
+            return logs
+        flat = zip(tf.nest.flatten(logs), numbers, strict=True)
+        values = [tf.cast(number, tf.convert_to_tensor(like).dtype) for like, number in flat]
+        return tf.nest.pack_sequence_as(logs, values)
 
     @functools.cached_property
     def _write_model(self) -> Writer:
@@ -146,6 +169,12 @@ def _named(groups: dict[str, Variables]) -> Variables:
     return {
         f"{name}/{path}": part for name, group in groups.items() for path, part in group.items()
     }
+
+
+def _numbers(logs: Any) -> list[np.ndarray] | None:
+    with contextlib.suppress(TypeError, ValueError):  # a step may return anything
+        return [np.asarray(each, float) for each in tf.nest.flatten(logs)]
+    return None
 
 
 def _own_of_replicas(model: Any, variables: Variables) -> OwnOfReplicas:

@@ -158,6 +158,11 @@ def test_optimizers_and_variables_of_a_model_are_saved(
         training.restore_weights(Unbuilt(), fn_args(tmp_path / "straight"))
 
 
+def test_an_epoch_ends_with_what_its_last_step_returned(tmp_path: Path, keras: Any) -> None:
+    # The loss of `own` is no metric, and the checkpoint is that of the last batch of an epoch.
+    assert_resumes(keras, "own", tmp_path, 6)
+
+
 def test_a_fit_that_was_stopped_within_an_epoch_is_not_stopped_earlier(
     tmp_path: Path, keras: Any
 ) -> None:
