@@ -82,7 +82,7 @@ def test_generators_of_callbacks_go_on_in_their_place(tmp_path: Path, keras: Any
     model = built_model(keras)
     state = FitState(model, [first])
     state.find_variables()
-    state.take()(str(tmp_path))
+    state.take({})(str(tmp_path))
     FitState(model, [second]).read(str(tmp_path))
     assert second.numpy is kept
     assert second.draw() == first.draw()
