@@ -130,11 +130,11 @@ def test_a_program_that_run_fn_waits_for_is_a_sign_of_life(run: Run) -> None:
         import subprocess, sys
 
         def run_fn(fn_args):
-            busy = "import time\\nwhile time.process_time() < 3: pass"
+            busy = "import time\\nwhile time.process_time() < 5: pass"
             subprocess.run([sys.executable, "-S", "-c", busy], check=True)
             export(fn_args.serving_model_dir)
         """,
-        heartbeat_s=1.0,
+        heartbeat_s=2.0,
     )
 
 
