@@ -145,9 +145,9 @@ def _gpus(names: list[str], built_with_cuda: bool) -> Observation:
         return Observation("GPUs", "ok", ", ".join(names))
     if shutil.which("nvidia-smi") is None:
         return Observation("GPUs", "ok", "none: training runs on processors")
-    why = ", and check CUDA_VISIBLE_DEVICES"
+    further = ", and check CUDA_VISIBLE_DEVICES"
     remedy = "pip install 'tensorflow[and-cuda]'"
-    remedy += why if built_with_cuda else ": this TensorFlow is built without CUDA"
+    remedy += further if built_with_cuda else ": this TensorFlow is built without CUDA"
     return Observation("GPUs", "warn", "nvidia-smi exists, but TensorFlow sees no GPU", remedy)
 
 

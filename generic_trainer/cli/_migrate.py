@@ -126,6 +126,8 @@ class _Source:
             raise ConfigurationError(f"{path} cannot be read: {error}", path=path) from error
         self._nodes = list(ast.walk(tree))
         self._text = text
+        # Like Python's parser, and unlike str, bytes do not begin a line at a form feed.
+        self._lines = text.encode("utf-8").splitlines(keepends=True)
         self._names = dict(name for node in self._nodes for name in _imported(node))
         self.edits = [*self._of_imports(), *self._of_uses(), *self._of_estimators()]
 
@@ -233,10 +235,8 @@ class _Source:
 
     def _position(self, line: int, column: int) -> int:
         """Converts a position of a syntax tree, whose lines are from 1 and columns in bytes."""
-        # Like Python's parser, and unlike str, bytes do not begin a line at a form feed.
-        lines = self._text.encode("utf-8").splitlines(keepends=True)
-        before = b"".join(lines[: line - 1]) + b"".join(lines[line - 1 :])[:column]
-        return len(before.decode("utf-8"))
+        before = b"".join(self._lines[: line - 1])
+        return len((before + b"".join(self._lines[line - 1 : line])[:column]).decode("utf-8"))
 
     def changed(self) -> str:
         """Returns the source with all edits made."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from generic_trainer._core.texts import reason_of
-from generic_trainer.validation._check import FORMATS, Finding, check, fail, note
+from generic_trainer.validation._check import FORMATS, Finding, Skip, check, fail, note
 from generic_trainer.validation._checks.graph import why_not_run
 from generic_trainer.validation._feeds import feed_for
 from generic_trainer.validation._model import ModelUnderTest
@@ -71,7 +71,9 @@ def parity(model: ModelUnderTest) -> Iterator[Finding]:
     subjects = list(_subjects(model))
     if not subjects or model.source is None:
         message = "no model that can be run and no SavedModel beside it, or as source_model"
-        yield _not_compared(model, message) if model.contract.compares else Finding("skip", message)
+        if not model.contract.compares:
+            raise Skip(message)
+        yield _not_compared(model, message)
         return
     if model.source is not model and why_not_run(model.source):
         message = "the source model reaches files or the network: not run"
