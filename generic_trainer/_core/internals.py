@@ -66,8 +66,6 @@ KERAS_3_RESULTS              keras:Model._get_metrics_result_or_logs            
 KERAS_3_SET_MONITOR_OP       keras:callbacks.EarlyStopping._set_monitor_op               callbacks that keep the best value of the run they resume
 KERAS_TENSORBOARD_BATCH      keras:callbacks.TensorBoard._global_train_batch             curves that continue after a restart
 
-TFX_BSL_PARSER_CONFIG        tfx_bsl.tfxio.tf_example_record:TFExampleRecord._GetTfExampleParserConfig  parsing examples as TFX's reader does
-
 ESTIMATOR_CALL_INPUT_FN      tensorflow_estimator.python.estimator.estimator:Estimator._call_input_fn          estimators on several workers
 ESTIMATOR_CALL_MODEL_FN      tensorflow_estimator.python.estimator.estimator:Estimator._call_model_fn          estimators on several workers
 ESTIMATOR_CONFIG             tensorflow_estimator.python.estimator.estimator:Estimator._config                 estimators on several workers

@@ -1,11 +1,44 @@
-"""Public names that load on first use (PEP 562), so that importing a package stays cheap."""
+"""Imports on first use: public names (PEP 562), and what only TFX brings."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+from generic_trainer.errors import ConfigurationError
+
+# The packages that the extra `tfx` brings.
+OF_TFX = (
+    "tfx",
+    "tfx_bsl",
+    "tensorflow_transform",
+    "tensorflow_model_analysis",
+    "tensorflow_data_validation",
+    "apache_beam",
+    "ml_metadata",
+)
+TFX_EXTRA = "pip install 'generic-trainer[tfx]'"
+
+
+@contextlib.contextmanager
+def needing_tfx(subject: str) -> Iterator[None]:
+    """Explains that a package which comes with TFX is not installed.
+
+    Args:
+        subject: what needs it.
+
+    Raises:
+        ConfigurationError: the import of one of `OF_TFX` failed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in OF_TFX:
+            raise
+        raise ConfigurationError(f"{subject} needs TFX ({error}): {TFX_EXTRA}") from error
 
 
 def lazy_names(
@@ -27,7 +60,8 @@ def lazy_names(
 
     def load(name: str) -> Any:
         if name in home_of:
-            return getattr(importlib.import_module(home_of[name]), name)
+            with needing_tfx(name):
+                return getattr(importlib.import_module(home_of[name]), name)
         if name in sys.modules[package].__all__:
             return importlib.import_module(f"{package}.{name}")
         raise AttributeError(f"module {package!r} has no attribute {name!r}")

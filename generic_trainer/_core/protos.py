@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from generic_trainer._core.files import read_text, read_whole
+from generic_trainer._core.lazy import needing_tfx
 from generic_trainer.errors import DataError
 
 _PATHS = (str, os.PathLike)
@@ -32,7 +33,8 @@ def load_eval_config(source: Any) -> Any:
     """
     if not isinstance(source, _PATHS):
         return source
-    from tensorflow_model_analysis.proto import config_pb2
+    with needing_tfx("An eval config"):
+        from tensorflow_model_analysis.proto import config_pb2
 
     return read_proto(os.fspath(source), config_pb2.EvalConfig, "eval config")
 
@@ -77,7 +79,8 @@ def load_statistics(source: Any) -> Any:
 
 def parse_eval_config(text: str) -> Any:
     """Returns the `tfma.EvalConfig` in a text; see `parse_proto`."""
-    from tensorflow_model_analysis.proto import config_pb2
+    with needing_tfx("An eval config"):
+        from tensorflow_model_analysis.proto import config_pb2
 
     return parse_proto(text, config_pb2.EvalConfig)
 

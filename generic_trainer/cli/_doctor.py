@@ -34,17 +34,21 @@ _REQUIRED = {
     "pydantic": "pydantic",
     "tensorflow": "tensorflow",
     "tf-keras": "tf_keras",
+    "tensorflow-metadata": "tensorflow_metadata.proto.v0.schema_pb2",
+    "tensorflow-estimator": "generic_trainer.estimator",
+}
+_OF_TFX = {
     "ml-metadata": "ml_metadata",
     "apache-beam": "apache_beam",
     "tfx-bsl": "tfx_bsl.public.tfxio",
     "tensorflow-transform": "tensorflow_transform",
     "tensorflow-model-analysis": "tensorflow_model_analysis",
     "tfx": "tfx.v1",
-    "tensorflow-estimator": "generic_trainer.estimator",
 }
 _UNDECLARED = ("dill", "nbformat", "tensorboard")  # dependencies that no package declares
 # Distribution → (extra, purpose).
 _OPTIONAL = {
+    "tfx": ("tfx", "the component in TFX pipelines, Transform and the Evaluator's rehearsal"),
     "ray": ("ray", "training on a Ray cluster"),
     "kubernetes": ("kubernetes", "training as a TFJob or a TrainJob of Kubeflow"),
     "google-cloud-aiplatform": ("vertex", "training as a custom job of Vertex AI"),
@@ -86,7 +90,7 @@ def _doctor(options: argparse.Namespace) -> int:
     Options:
         --json: print the findings as JSON
     """
-    print("Importing TensorFlow, TFX and their parts ...", file=sys.stderr, flush=True)
+    print("Importing TensorFlow and what else is needed ...", file=sys.stderr, flush=True)
     observations = list(examine())
     if options.json:
         print(json.dumps([dataclasses.asdict(each) for each in observations], indent=2))
@@ -100,7 +104,7 @@ def _doctor(options: argparse.Namespace) -> int:
 def examine() -> Iterator[Observation]:
     """Yields the state of the machine and of each package, and remedies.
 
-    Takes as long as TensorFlow and TFX take to import.
+    Takes as long as TensorFlow, and TFX if it is installed, take to import.
     """
     yield Observation("GenericTrainer", "ok", __version__)
     yield Observation("Python", "ok", f"{platform.python_version()} at {sys.executable}")
@@ -152,9 +156,10 @@ def _gpus(names: list[str], built_with_cuda: bool) -> Observation:
 
 
 def required_packages() -> Iterator[Observation]:
-    """Yields an observation of each package that GenericTrainer needs."""
-    errors = import_errors(*_REQUIRED.values())
-    for distribution, module in _REQUIRED.items():
+    """Yields an observation of each package that GenericTrainer, and TFX if it is there, needs."""
+    required = _REQUIRED | (_OF_TFX if _version("tfx") else {})
+    errors = import_errors(*required.values())
+    for distribution, module in required.items():
         version = _version(distribution)
         if version is None:
             remedy = f"pip install {distribution}, or GenericTrainer again, for all of them"
@@ -174,6 +179,8 @@ def optional_packages() -> Iterator[Observation]:
     """Yields an observation of each package that some uses need."""
     for distribution, (extra, purpose) in _OPTIONAL.items():
         version = _version(distribution)
+        if version is not None and distribution in _OF_TFX:
+            continue  # it is among those that are needed then
         if version is not None:
             yield Observation(distribution, "ok", f"{version}, for {purpose}")
         else:

@@ -82,6 +82,24 @@ def _run(options: argparse.Namespace) -> int:
         --tracking TRACKER[:URI]: such as mlflow:http://host:5000, or JSON of a Tracking; may be
             given several times
     """
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    outcome = train(options)
+    if outcome["error"]:
+        print(f"generic-trainer run: {outcome['error']}", file=sys.stderr)
+    if options.json:
+        print(json.dumps(outcome))
+    return int(outcome["exit_status"])
+
+
+def train(options: argparse.Namespace) -> dict[str, Any]:
+    """Trains as `_run` does.
+
+    Returns:
+        `exit_status`, `error`, and where they exist `model`, `model_run` and `report`, as a dict.
+
+    Raises:
+        ConfigurationError: the options are wrong.
+    """
     # Wrong options are reported at once, before TensorFlow is imported.
     try:
         distribution = Distribution.from_json(options.distribution or "{}")
@@ -90,7 +108,6 @@ def _run(options: argparse.Namespace) -> int:
     trackings = parse_trackings(options.tracking)
     _check_options(options)
 
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
     outcome: dict[str, Any] = {"exit_status": 0, "error": None}
     try:
         with (
@@ -115,11 +132,8 @@ def _run(options: argparse.Namespace) -> int:
     except ConfigurationError:
         raise
     except GenericTrainerError as error:
-        print(f"generic-trainer run: {error}", file=sys.stderr)
         outcome |= {"exit_status": exit_code(error), "error": str(error)}
-    if options.json:
-        print(json.dumps(outcome))
-    return int(outcome["exit_status"])
+    return outcome
 
 
 def _check_options(options: argparse.Namespace) -> None:

@@ -15,7 +15,8 @@ of three ways, which it chooses by size and logs:
 3. Streaming: TFX's own graph with parallel parsing, if the disk is short, if one pass over more
    than memory holds is asked for, and if the dataset runs in another process.
 
-Other payload formats, and record batches, are left to TFX.
+Other payload formats, and record batches, are left to TFX. Without TFX, module files take
+`TensorFlowDatasetOptions` and `load_schema` from here.
 
 How data flows through the modules, all of it called from `_factory`:
 
@@ -38,15 +39,23 @@ from typing import TYPE_CHECKING
 from generic_trainer._core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from generic_trainer._core.protos import load_schema
     from generic_trainer.data._budget import MEMORY_VARIABLE as MEMORY_VARIABLE
     from generic_trainer.data._budget import default_budget_bytes as default_budget_bytes
     from generic_trainer.data._budget import size_text as size_text
     from generic_trainer.data._cache_folder import CacheFolder as CacheFolder
     from generic_trainer.data._counting import SplitCounts, count_examples
     from generic_trainer.data._diagnosis import explain_read_errors
-    from generic_trainer.data._factory import make_dataset_factory
+    from generic_trainer.data._factory import TensorFlowDatasetOptions, make_dataset_factory
 
-__all__ = ["SplitCounts", "count_examples", "explain_read_errors", "make_dataset_factory"]
+__all__ = [
+    "SplitCounts",
+    "TensorFlowDatasetOptions",
+    "count_examples",
+    "explain_read_errors",
+    "load_schema",
+    "make_dataset_factory",
+]
 
 # The names of the budget and the cache are for the command line.
 __getattr__, __dir__ = lazy_names(
@@ -56,6 +65,7 @@ __getattr__, __dir__ = lazy_names(
         "_cache_folder": "CacheFolder",
         "_counting": "SplitCounts count_examples",
         "_diagnosis": "explain_read_errors",
-        "_factory": "make_dataset_factory",
+        "_factory": "TensorFlowDatasetOptions make_dataset_factory",
+        "generic_trainer._core.protos": "load_schema",
     },
 )

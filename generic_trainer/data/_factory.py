@@ -6,7 +6,7 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import tensorflow as tf
 
@@ -44,6 +44,36 @@ _NO_ROOM_IN_CLUSTER = (
     "disk, because all workers of a cluster must read in the same order. Make room, or set "
     f"{PATH_VARIABLE}=stream in the environment of all workers."
 )
+
+
+class TensorFlowDatasetOptions(NamedTuple):
+    """How a dataset factory reads: `tfxio.TensorFlowDatasetOptions`, for a process without TFX.
+
+    Attributes:
+        batch_size: examples in a batch.
+        drop_final_batch: whether a last batch that is smaller is left out.
+        num_epochs: passes over the examples; None: without end.
+        shuffle: whether the examples are in a random order, another one in each epoch.
+        shuffle_buffer_size: examples that are shuffled with each other, at least.
+        shuffle_seed: seed of the order; None: that of the factory.
+        prefetch_buffer_size: batches that are made ahead; this and the following as in `tf.data`.
+        reader_num_threads: files that are read at once.
+        parser_num_threads: batches that are parsed at once.
+        sloppy_ordering: whether the order may depend on which thread is faster.
+        label_key: the feature that is split off as the label; None: no label.
+    """
+
+    batch_size: int
+    drop_final_batch: bool = False
+    num_epochs: int | None = None
+    shuffle: bool = True
+    shuffle_buffer_size: int = 10_000
+    shuffle_seed: int | None = None
+    prefetch_buffer_size: int = tf.data.AUTOTUNE
+    reader_num_threads: int = tf.data.AUTOTUNE
+    parser_num_threads: int = tf.data.AUTOTUNE
+    sloppy_ordering: bool = False
+    label_key: str | None = None
 
 
 def make_dataset_factory(
@@ -89,7 +119,7 @@ def make_dataset_factory(
         ConfigurationError: a payload format that needs a fallback and has none, or an unknown path.
 
     The factory itself raises `ConfigurationError` for a budget in the environment that is not a
-    number, for a schema that tfx_bsl cannot use, and on a worker of a cluster that has no room for
+    number, for a schema that it cannot read by, and on a worker of a cluster that has no room for
     columns of data that other workers may have room for. It raises `DataError` for files that are
     missing, unreadable or in conflict with the schema, and for shapes that no memory could hold. A
     streaming dataset meets bad records only while it is iterated: see `explain_read_errors`.

@@ -1,4 +1,4 @@
-"""The parser that TFX's reader makes of a schema, and the structure of its elements."""
+"""The parser that a schema makes, as TFX's reader has it, and the structure of its elements."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import tensorflow as tf
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from generic_trainer._core import internals
 from generic_trainer._core.machine import available_cpus, free_memory_bytes
 from generic_trainer.data._graph import traced
+from generic_trainer.data._representations import representations
 from generic_trainer.errors import ConfigurationError, DataError
 
 # Name in `tfx.proto.example_gen_pb2.PayloadFormat`.
@@ -40,31 +40,36 @@ class Parser:
 
     @classmethod
     def from_schema(cls, schema: schema_pb2.Schema | None, label_key: str | None) -> Parser:
-        """Reads the tensor representations of a schema exactly as tfx_bsl does.
+        """Reads the tensor representations of a schema as tfx_bsl does.
 
         Raises:
             ConfigurationError: no schema, an invalid one, or a `label_key` that it does not have;
                 a ValueError, as tfx_bsl's own are.
             DataError: the schema has a shape that no memory could hold.
         """
-        from tfx_bsl.tfxio import tf_example_record
-
-        if schema is not None:
-            _check_defaults(schema)
+        if schema is None:
+            raise ConfigurationError("Examples are read by a schema, and there is none: pass one.")
+        _check_defaults(schema)
+        features: dict[str, Any] = {}
+        tensor_names: dict[str, str] = {}
         try:
-            record = tf_example_record.TFExampleRecord(
-                file_pattern="unused", schema=schema, telemetry_descriptors=["GenericTrainer"]
-            )
-            features, tensor_names = internals.TFX_BSL_PARSER_CONFIG.of(record)()
-            known = record.TensorRepresentations().keys()
-        except Exception as error:  # a KeyError, a TypeError of protobuf, ...
+            for name, tensor in representations(schema).items():
+                is_plain = isinstance(tensor.config, (tf.io.FixedLenFeature, tf.io.VarLenFeature))
+                # The key of any other has no meaning, and must not be that of a plain one.
+                key = tensor.columns[0] if is_plain else f"{name} of {tensor.columns}"
+                if key in features:
+                    raise ValueError(f"{tensor_names[key]!r} and {name!r} are made of {key!r}")
+                features[key], tensor_names[key] = tensor.config, name
+            parse = tf.function(cls(features, tensor_names, None).parse, autograph=False)
+            parse.get_concrete_function(tf.TensorSpec([None], tf.string))
+        except Exception as error:  # of TensorFlow, for configurations that cannot be parsed with
             raise ConfigurationError(
-                f"tfx_bsl cannot read examples by the schema: {error}"
+                f"Examples cannot be read by the schema: {error}. Correct the schema."
             ) from error
-        if label_key is not None and label_key not in known:
+        if label_key is not None and label_key not in tensor_names.values():
             raise ConfigurationError(
                 f"The `label_key` provided ({label_key}) must be one of the following tensor "
-                f"names: {sorted(known)}."
+                f"names: {sorted(tensor_names.values())}."
             )
         return cls(features, tensor_names, label_key)
 

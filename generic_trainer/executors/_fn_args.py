@@ -4,23 +4,38 @@ from __future__ import annotations
 
 import copy
 import os
+from collections import namedtuple
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 import attr
-from tfx.components.trainer import fn_args_utils
-from tfx.components.util import examples_utils, tfxio_utils
-from tfx.types import standard_artifacts
 
+from generic_trainer._core.lazy import needing_tfx
 from generic_trainer._core.tfx_names import EVAL_MODEL_DIR, SERVING_MODEL_DIR
 from generic_trainer.data import SplitCounts, make_dataset_factory
 from generic_trainer.launchers import ExamplesFormat, TrainingRequest
+
+HAS_TFX = find_spec("tfx") is not None
+if HAS_TFX:
+    from tfx.components.trainer.fn_args_utils import DataAccessor
+    from tfx.components.trainer.fn_args_utils import FnArgs as FnArgsOfTfx
+else:  # the same fields
+    DataAccessor = namedtuple(
+        "DataAccessor", "tf_dataset_factory record_batch_factory data_view_decode_fn"
+    )
+    _FIELDS = (
+        "working_dir train_files eval_files train_steps eval_steps schema_path schema_file "
+        "transform_graph_path transform_output data_accessor serving_model_dir eval_model_dir "
+        "model_run_dir base_model hyperparameters custom_config"
+    )
+    FnArgsOfTfx = attr.make_class("FnArgs", {key: attr.ib(default=None) for key in _FIELDS.split()})
 
 _TELEMETRY = ["GenericTrainer"]
 
 
 @attr.s
-class FnArgs(fn_args_utils.FnArgs):
+class FnArgs(FnArgsOfTfx):
     """TFX's `FnArgs`, with what GenericTrainer adds.
 
     Attributes:
@@ -90,9 +105,13 @@ def make_fn_args_of_one_pass(request: TrainingRequest, export_dir: str) -> FnArg
     return fn_args
 
 
-def _data_accessor(examples_format: ExamplesFormat, seed: int | None) -> fn_args_utils.DataAccessor:
+def _data_accessor(examples_format: ExamplesFormat, seed: int | None) -> DataAccessor:
+    if examples_format.is_tf_example and not HAS_TFX:
+        return DataAccessor(make_dataset_factory(seed=seed), None, None)
+    with needing_tfx("An Examples artifact of another format than tf.Examples"):
+        from tfx.components.util import examples_utils, tfxio_utils
     examples = [_like_original(examples_format)]
-    return fn_args_utils.DataAccessor(
+    return DataAccessor(
         tf_dataset_factory=make_dataset_factory(
             tfxio_utils.get_tf_dataset_factory_from_artifact(examples, _TELEMETRY),
             payload_format=examples_utils.get_payload_format_string(examples[0]),
@@ -105,9 +124,11 @@ def _data_accessor(examples_format: ExamplesFormat, seed: int | None) -> fn_args
     )
 
 
-def _like_original(examples_format: ExamplesFormat) -> standard_artifacts.Examples:
+def _like_original(examples_format: ExamplesFormat) -> Any:
     """Returns an artifact from which TFX's factories read the same format."""
     from tfx.components.experimental.data_view import constants
+    from tfx.components.util import examples_utils
+    from tfx.types import standard_artifacts
 
     examples = standard_artifacts.Examples()
     examples_utils.set_payload_format(examples, examples_format.payload_format)

@@ -13,6 +13,7 @@ from generic_trainer._core.files import read_whole
 from generic_trainer._core.protos import load_schema
 from generic_trainer._core.records import READ_ERRORS
 from generic_trainer._core.texts import describe, parse_yaml
+from generic_trainer._core.tfx_names import TRANSFORMED_SCHEMA
 from generic_trainer.errors import ConfigurationError, ExportError
 
 if TYPE_CHECKING:
@@ -46,11 +47,8 @@ class Pipeline:
     def schema(self) -> Any:
         """The `Schema` of the examples, Transform's where there is one; None without either."""
         graph = self.fn_args.transform_graph_path
-        if graph:
-            import tensorflow_transform as tft
-
-            return tft.TFTransformOutput(graph).transformed_metadata.schema
-        return load_schema(self.fn_args.schema_path or None)
+        path = os.path.join(graph, TRANSFORMED_SCHEMA) if graph else self.fn_args.schema_path
+        return load_schema(path or None)
 
     def examples(
         self,
@@ -75,13 +73,13 @@ class Pipeline:
             ConfigurationError: the schema is missing.
             DataError: the files cannot be read.
         """
-        from tfx_bsl.public.tfxio import TensorFlowDatasetOptions
-
         if self.schema is None:
             raise ConfigurationError(
                 "Examples are read by a schema: pass schema=..., or transform_graph=..., to the "
                 "component."
             )
+        from generic_trainer.data import TensorFlowDatasetOptions
+
         is_training = split == "train"
         options = TensorFlowDatasetOptions(
             batch_size,

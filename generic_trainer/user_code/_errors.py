@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from types import FrameType, ModuleType
 from typing import Any
 
+from generic_trainer._core.lazy import OF_TFX, TFX_EXTRA
 from generic_trainer._core.texts import did_you_mean
 from generic_trainer.user_code._archive import UserCode, top_level
 from generic_trainer.user_code._loader import UNPACKED_PREFIX, BundleLoader
@@ -140,6 +141,11 @@ def _module_that_lacks(error: BaseException) -> str | None:
 def _hint_at_missing_module(name: str, code: UserCode) -> str:
     if code.bundle and name == top_level(code.module):
         return f"{name!r} was packed as it was found, and has no such module: check the spelling."
+    if name in OF_TFX:
+        return (
+            f"{name!r} comes with TFX: {TFX_EXTRA}. Without TFX, take TensorFlowDatasetOptions and "
+            "load_schema from generic_trainer.data."
+        )
     return (
         f"If {name!r} is a package, install it where the trainer runs. If it lies beside the "
         "module file, import it by a constant name, so that it is packed."

@@ -7,7 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from generic_trainer._core.lazy import needing_tfx
 from generic_trainer._core.protos import load_schema
+from generic_trainer.data._representations import representations
 from generic_trainer.errors import ConfigurationError, DataError
 from generic_trainer.training.export._saving import tracked_parts
 
@@ -81,7 +83,8 @@ class _TransformedFeatures(Features):
     """
 
     def __init__(self, graph: Any, feature_spec: Mapping[str, Any]) -> None:
-        import tensorflow_transform as tft
+        with needing_tfx("A transform graph"):
+            import tensorflow_transform as tft
 
         self.origin = f"the transform graph {graph!r}" if isinstance(graph, str) else "the graph"
         try:
@@ -121,19 +124,10 @@ def _parse_spec_of(schema: Any) -> dict[str, Any]:
     """
     if schema is None:
         return {}
-    from tfx_bsl.tfxio import tensor_representation_util as representations
-
-    types = {feature.name: feature.type for feature in schema.feature}
-    spec = {}
     try:
-        tensors = representations.InferTensorRepresentationsFromMixedSchema(schema)
-        for name, tensor in tensors.items():
-            column = representations.GetSourceValueColumnFromTensorRepresentation(tensor)
-            feature_type = types[column.steps()[0]]
-            spec[name] = representations.CreateTfExampleParserConfig(tensor, feature_type)
-    except (KeyError, NotImplementedError, ValueError) as error:
+        return {name: tensor.config for name, tensor in representations(schema).items()}
+    except (TypeError, ValueError) as error:
         raise ConfigurationError(
             f"the schema describes features that a tf.Example cannot hold ({error}); name the "
             "ones that the model needs with feature_spec={name: tf.io.FixedLenFeature(...)}"
         ) from error
-    return spec
