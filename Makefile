@@ -1,5 +1,5 @@
 # `make` lists the commands. Each one builds .venv first if it has to (scripts/bootstrap).
-# STACK=baseline|current, PYTHON=..., VENV=... and ARGS="..." can be given to any of them.
+# STACK=baseline|current|core, PYTHON=..., VENV=... and ARGS="..." can be given to any of them.
 # Processes that share the tests; each takes up to 3 GB. WORKERS=0 runs them in one, for -s and --pdb.
 # A file of default tests stays in one process, as its fixtures train models, but for a few long
 # files; slow tests go to whoever is free, but for those of Ray, which share a cluster

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.abc
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from generic_trainer._core.lazy import OF_TFX
 from tests import kept_servers
-from tests.house import ROOT
+from tests.house import HAS_TFX, PACKAGE, ROOT
 from tests.launchers import engines
 
 # Files of default tests that take minutes, and whose tests may run in any process.
@@ -27,6 +30,30 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["GENERIC_TRAINER_CACHE_DIR"] = "off"
 # Before Ray is imported: a line that two workers print counts as the line of both.
 os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+
+
+# What the core stage of CI does not install: TFX, and packages of extras.
+LACKING = () if HAS_TFX else (*OF_TFX, "google.cloud", "IPython", "ray", "kubernetes", "pandas", "pyarrow")
+
+
+class Lacking(importlib.abc.MetaPathFinder):
+    """Skips a test, or the tests of a file, that itself imports a package which is not installed.
+
+    What the package imports fails the test.
+    """
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if any(f"{name}.".startswith(f"{lacking}.") for lacking in LACKING):
+            frame = sys._getframe(1)
+            while "importlib" in frame.f_code.co_filename and frame.f_back:
+                frame = frame.f_back
+            file = Path(frame.f_code.co_filename)
+            if file.is_relative_to(ROOT) and not file.is_relative_to(PACKAGE):
+                pytest.skip(f"{name} is not installed", allow_module_level=True)
+
+
+if LACKING:
+    sys.meta_path.append(Lacking())  # the last one: no other has found it
 
 
 @pytest.fixture(scope="session", autouse=True)

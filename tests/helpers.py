@@ -7,15 +7,17 @@ import os
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 from tensorflow_metadata.proto.v0 import schema_pb2, statistics_pb2
-from tfx import types
-from tfx.types import artifact_utils, standard_artifacts
 
-from generic_trainer.executors import GenericTrainerExecutor
 from tests.examples import example as serialized
+from tests.house import HAS_TFX
+
+if TYPE_CHECKING:
+    from tfx import types
 
 SCHEMA = """
     feature { name: "x" type: FLOAT presence { min_fraction: 1.0 } shape { dim { size: 1 } } }
@@ -79,14 +81,14 @@ def write_examples(
         with tf.io.TFRecordWriter(str(folder / "data_tfrecord-00000.gz"), "GZIP") as writer:
             for record in map(example, range(records)) if isinstance(records, int) else records:
                 writer.write(record)
-    return artifact_at(standard_artifacts.Examples, directory, splits)
+    return artifact_at("Examples", directory, splits)
 
 
 def write_schema(directory: Path) -> types.Artifact:
     """Writes the schema of `write_examples`."""
     directory.mkdir(parents=True)
     (directory / "schema.pbtxt").write_text(SCHEMA, encoding="utf-8")
-    return artifact_at(standard_artifacts.Schema, directory)
+    return artifact_at("Schema", directory)
 
 
 def read_schema() -> schema_pb2.Schema:
@@ -104,14 +106,19 @@ def write_statistics(directory: Path, counts: dict[str, int]) -> types.Artifact:
         statistics = statistics_pb2.DatasetFeatureStatisticsList()
         statistics.datasets.add().num_examples = count
         (folder / "FeatureStats.pb").write_bytes(statistics.SerializeToString())
-    return artifact_at(standard_artifacts.ExampleStatistics, directory, counts)
+    return artifact_at("ExampleStatistics", directory, counts)
 
 
-def artifact_at(
-    artifact_type: type[types.Artifact], uri: Path | str, splits: Iterable[str] = ()
-) -> types.Artifact:
-    """Returns an artifact of a type, with these splits, that is stored at a URI."""
-    artifact = artifact_type()
+def artifact_at(kind: str, uri: Path | str, splits: Iterable[str] = ()) -> types.Artifact:
+    """Returns an artifact of a type of TFX, with these splits, that is stored at a URI.
+
+    Without TFX it has a URI and nothing else.
+    """
+    if not HAS_TFX:
+        return SimpleNamespace(uri=str(uri))
+    from tfx.types import artifact_utils, standard_artifacts
+
+    artifact = getattr(standard_artifacts, kind)()
     artifact.uri = str(uri)
     if splits:
         artifact.split_names = artifact_utils.encode_split_names(list(splits))
@@ -121,15 +128,15 @@ def artifact_at(
 def output_artifacts(root: Path | str, number: int = 1) -> dict[str, list[types.Artifact]]:
     """Returns the trainer's empty output artifacts, their directories made as a launcher does."""
 
-    def made(kind: type[types.Artifact], name: str) -> list[types.Artifact]:
+    def made(kind: str, name: str) -> list[types.Artifact]:
         artifact = artifact_at(kind, os.path.join(root, name, str(number)))
         tf.io.gfile.makedirs(artifact.uri)
         return [artifact]
 
     return {
-        "model": made(standard_artifacts.Model, "model"),
-        "model_run": made(standard_artifacts.ModelRun, "model_run"),
-        "infra_blessing": made(standard_artifacts.InfraBlessing, "blessing"),
+        "model": made("Model", "model"),
+        "model_run": made("ModelRun", "model_run"),
+        "infra_blessing": made("InfraBlessing", "blessing"),
     }
 
 
@@ -148,6 +155,8 @@ def train(
     **properties: Any,
 ) -> None:
     """Runs the executor on a module file, without an orchestrator."""
+    from generic_trainer.executors import GenericTrainerExecutor
+
     GenericTrainerExecutor(context).Do(
         {"examples": [examples], **(inputs or {})},
         outputs,

@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+import importlib.util
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+# The core stage of CI runs without TFX.
+HAS_TFX = importlib.util.find_spec("tfx") is not None
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "generic_trainer"
 

@@ -15,10 +15,13 @@ PUBLIC = {
     module: names.split()
     for module, names in re.findall(r"^([\w.]+):\n((?: +.*\n)+)", TABLE, re.MULTILINE)
 }
+OF_TFX = {f"generic_trainer.{room}" for room in ("components", "executors", "vertex")}
 
 
 @pytest.mark.parametrize("module", PUBLIC)
 def test_public_names_are_the_pinned_ones_and_are_there(module: str) -> None:
+    if module in OF_TFX or module == "generic_trainer":
+        pytest.importorskip("tfx")
     loaded = importlib.import_module(module)
     assert sorted(loaded.__all__) == PUBLIC[module]
     assert [name for name in PUBLIC[module] if not hasattr(loaded, name)] == []

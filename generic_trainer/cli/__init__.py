@@ -27,6 +27,7 @@ import select
 import signal
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from generic_trainer import __version__
 from generic_trainer.cli._options import reject_unknown
@@ -96,6 +97,23 @@ def _main(arguments: Sequence[str] | None) -> int:
             file=sys.stderr,
         )
         return 1
+
+
+def outcome_of_run(words: Sequence[str]) -> dict[str, Any]:
+    """Runs `generic-trainer run`, for the step in a pipeline of KFP.
+
+    Args:
+        words: its arguments.
+
+    Returns:
+        `exit_status`, `error`, and where they exist `model`, `model_run` and `report`, as a dict.
+
+    Raises:
+        ConfigurationError: the arguments are wrong.
+    """
+    from generic_trainer.cli._run import train
+
+    return train(command_parser(["run"]).parse_args(["run", *words]))
 
 
 def command_parser(names: Sequence[str] = _COMMANDS) -> argparse.ArgumentParser:

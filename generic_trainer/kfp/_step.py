@@ -16,7 +16,7 @@ from generic_trainer._core.files import copy_tree, gfile
 from generic_trainer._core.progress import ProgressReader
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
-from generic_trainer.cli import command_parser
+from generic_trainer.cli import outcome_of_run
 from generic_trainer.errors import DataError
 
 _REPORT = "report.html"
@@ -50,16 +50,14 @@ def run_step(
         ConfigurationError: wrong parameters.
         SystemExit: the run failed, with the exit status of `generic-trainer run`.
     """
-    from generic_trainer.cli._run import train
-
     with ScratchFolder("kfp-") as folder:
         code = os.path.join(folder, "code")
         zipfile.ZipFile(io.BytesIO(base64.b64decode(user_code))).extractall(code)
-        words = ["run", os.path.join(code, f"{module}.py")]
+        words = [os.path.join(code, f"{module}.py")]
         words += ["--output", run_root or os.path.join(folder, "runs")]
         for option, value in _options(folder, **inputs).items():
             words += [f"--{option.replace('_', '-')}", value]
-        outcome = train(command_parser(["run"]).parse_args(words))
+        outcome = outcome_of_run(words)
         failed = outcome["exit_status"] != 0
         run_dir = outcome.get("model_run", "")
         if failed and gfile().exists(f"{run_dir}.failed"):

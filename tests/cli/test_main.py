@@ -18,7 +18,8 @@ CLI = [sys.executable, "-m", "generic_trainer.cli"]
 def test_a_closed_output_ends_a_command_without_a_traceback(arguments: list[str]) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
-    ended = subprocess.run([*CLI, *arguments], stdout=write_end, stderr=subprocess.PIPE, text=True)
+    command, env = [*CLI, *arguments], {**os.environ, "PYTHONUNBUFFERED": ""}
+    ended = subprocess.run(command, env=env, stdout=write_end, stderr=subprocess.PIPE, text=True)
     os.close(write_end)
     assert (ended.returncode, ended.stderr) == (141, "")
 

@@ -12,10 +12,11 @@ import pytest
 
 from generic_trainer import cli
 
-TFX = Path(importlib.util.find_spec("tfx").submodule_search_locations[0])  # type: ignore
+TFX = importlib.util.find_spec("tfx")
 EXAMPLES = sorted(
     path
-    for path in (TFX / "examples").rglob("*pipeline*.py")
+    for folder in (TFX.submodule_search_locations or () if TFX else ())
+    for path in Path(folder, "examples").rglob("*pipeline*.py")
     if re.search(r"(components|platform)\.Trainer\(|import Trainer\b", path.read_text("utf-8"))
 )
 PATCHED = """\

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
-from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
 
-from generic_trainer.data import make_dataset_factory
+from generic_trainer.data import TensorFlowDatasetOptions, make_dataset_factory
 from tests.data.reading import schema_of
 
 PATHS = ("memory", "disk", "stream")

@@ -13,10 +13,8 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
-from tfx_bsl.tfxio import tf_example_record
-from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
 
-from generic_trainer.data import make_dataset_factory
+from generic_trainer.data import TensorFlowDatasetOptions, make_dataset_factory
 from tests.examples import example
 
 SCHEMA = """
@@ -77,6 +75,8 @@ def tfx_dataset(
     pattern: str | list[str], options: TensorFlowDatasetOptions, schema: schema_pb2.Schema
 ) -> tf.data.Dataset:
     """Returns what TFX's own factory returns."""
+    from tfx_bsl.tfxio import tf_example_record
+
     record = tf_example_record.TFExampleRecord(
         pattern, schema=schema, telemetry_descriptors=["test"]
     )

@@ -9,9 +9,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
 
-from generic_trainer.data import _plan, make_dataset_factory
+from generic_trainer.data import TensorFlowDatasetOptions, _plan, make_dataset_factory
 from generic_trainer.data._layout import make_layout
 from generic_trainer.data._loading import Columns
 from generic_trainer.data._order import BlockShuffle, FullShuffle, Order, choose_order, interleaved

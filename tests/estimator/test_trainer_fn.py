@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from tfx import types
-from tfx.types import standard_artifacts
 
 from generic_trainer.errors import ExportError, ModuleFileError, TrainingError
 from generic_trainer.estimator import tf
@@ -134,7 +133,7 @@ def test_trainer_fn_args_are_like_hparams(tmp_path: Path) -> None:
 def test_warm_start_from_a_published_model(
     trained: dict[str, list[types.Artifact]], tmp_path: Path
 ) -> None:
-    base_model = helpers.artifact_at(standard_artifacts.Model, trained["model"][0].uri)
+    base_model = helpers.artifact_at("Model", trained["model"][0].uri)
     warm = run(tmp_path, inputs={"base_model": [base_model]}, steps=1)
     assert weight_of(warm) == pytest.approx(2.0, abs=0.01)
     log = helpers.kept_log(warm)

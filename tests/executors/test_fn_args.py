@@ -14,7 +14,6 @@ from tfx.components.experimental.data_view import constants
 from tfx.components.trainer import fn_args_utils
 from tfx.components.util import examples_utils
 from tfx.proto import example_gen_pb2
-from tfx.types import standard_artifacts as artifacts
 from tfx.utils import path_utils
 from tfx_bsl.coders import tf_graph_record_decoder
 from tfx_bsl.public import tfxio
@@ -109,11 +108,11 @@ def test_optional_inputs(fn_args_for: Any, tmp_path: Path) -> None:
     fn_args = fn_args_for(
         {
             "schema": [helpers.write_schema(tmp_path / "schema")],
-            "transform_graph": [artifact_at(artifacts.TransformGraph, "/graph")],
-            "base_model": [artifact_at(artifacts.Model, "/base")],
-            "hyperparameters": [artifact_at(artifacts.HyperParameters, tmp_path / "hparams")],
+            "transform_graph": [artifact_at("TransformGraph", "/graph")],
+            "base_model": [artifact_at("Model", "/base")],
+            "hyperparameters": [artifact_at("HyperParameters", tmp_path / "hparams")],
             "statistics": [helpers.write_statistics(tmp_path / "stats", {"train": 33, "eval": 9})],
-            "extra_input_embeddings": [artifact_at(artifacts.Examples, uri) for uri in "ab"],
+            "extra_input_embeddings": [artifact_at("Examples", uri) for uri in "ab"],
         },
         custom_config={"epochs": 3},
     )
@@ -177,13 +176,13 @@ class Lengths(tf_graph_record_decoder.TFGraphRecordDecoder):
         ({}, {"custom_config": [1]}, ConfigurationError, r"must be a dict, but got \[1\]"),
         ({}, {"module_file": None}, ConfigurationError, "name no user code"),
         (
-            {"schema": [artifact_at(artifacts.Schema, "/nowhere")]},
+            {"schema": [artifact_at("Schema", "/nowhere")]},
             {},
             DataError,
             "The input schema must be a directory with exactly one file, but /nowhere is not",
         ),
         (
-            {"base_model": [artifact_at(artifacts.Model, uri) for uri in "ab"]},
+            {"base_model": [artifact_at("Model", uri) for uri in "ab"]},
             {},
             DataError,
             r"base_model must be one artifact, but there are 2: \['a', 'b'\]",
@@ -201,6 +200,6 @@ def test_bad_inputs(
 def test_corrupt_hyperparameters(fn_args_for: Any, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "hparams").mkdir()
     (tmp_path / "hparams" / "best.txt").write_bytes(content)
-    artifact = artifact_at(artifacts.HyperParameters, tmp_path / "hparams")
+    artifact = artifact_at("HyperParameters", tmp_path / "hparams")
     with pytest.raises(DataError, match=r"must be a JSON object, but .*/best.txt is none"):
         fn_args_for({"hyperparameters": [artifact]})

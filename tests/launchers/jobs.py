@@ -29,9 +29,9 @@ _READ = f"""
 def read(fn_args, batch_size=4, num_epochs=1):
     from google.protobuf import text_format
     from tensorflow_metadata.proto.v0 import schema_pb2
-    from tfx_bsl.public import tfxio
+    from generic_trainer.data import TensorFlowDatasetOptions
 
-    options = tfxio.TensorFlowDatasetOptions(batch_size=batch_size, num_epochs=num_epochs)
+    options = TensorFlowDatasetOptions(batch_size=batch_size, num_epochs=num_epochs)
     schema = text_format.Parse('''{helpers.SCHEMA}''', schema_pb2.Schema())
     return fn_args.data_accessor.tf_dataset_factory(fn_args.train_files, options, schema)
 """

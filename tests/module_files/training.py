@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfx import types
-from tfx.types import standard_artifacts
 
 from generic_trainer import Distribution
 from pipelines._results import RunResults
@@ -41,15 +40,15 @@ def train_module(
 ) -> types.Artifact:
     """Trains ``module_files/<module>.py`` and returns its Model artifact."""
     others = {
-        "transform_graph": [artifact_at(standard_artifacts.TransformGraph, inputs.transform_graph)],
-        "schema": [artifact_at(standard_artifacts.Schema, inputs.schema)],
+        "transform_graph": [artifact_at("TransformGraph", inputs.transform_graph)],
+        "schema": [artifact_at("Schema", inputs.schema)],
     }
     if base_model:
-        others["base_model"] = [artifact_at(standard_artifacts.Model, base_model)]
+        others["base_model"] = [artifact_at("Model", base_model)]
     outputs = output_artifacts(folder)
     train(
         str(MODULE_FILES / f"{module}.py"),
-        artifact_at(standard_artifacts.Examples, inputs.examples, ("train", "eval")),
+        artifact_at("Examples", inputs.examples, ("train", "eval")),
         outputs,
         others,
         train_args=json.dumps({"num_steps": TRAIN_STEPS}),

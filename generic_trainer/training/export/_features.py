@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from generic_trainer._core.lazy import needing_tfx
 from generic_trainer._core.protos import load_schema
-from generic_trainer.data._representations import representations
+from generic_trainer.data import representations
 from generic_trainer.errors import ConfigurationError, DataError
 from generic_trainer.training.export._saving import tracked_parts
 

@@ -22,5 +22,6 @@ def checker() -> Iterator[Checker]:
 def transform_graph(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What Transform writes: vocabularies of company and payment, a scale for miles."""
     directory = str(tmp_path_factory.mktemp("transform") / "graph")
+    pytest.importorskip("tensorflow_transform")
     subprocess.run([sys.executable, "-m", taxi.__name__, directory], check=True)
     return directory

@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tfx_bsl.tfxio import dataset_options
 
 from generic_trainer._core.keras import is_keras_3
-from generic_trainer.data import make_dataset_factory
+from generic_trainer.data import TensorFlowDatasetOptions, make_dataset_factory
 from generic_trainer.training import keras_2_left_alone, resume_callbacks
 from tests import helpers
 from tests.training.resume.fits import at_batch, fn_args
@@ -28,7 +27,7 @@ STEPS_PER_EPOCH, EPOCHS, EVERY_STEPS = 10, 4, 4
 
 
 def dataset(path: str, kind: str, reader: Any = "auto") -> tf.data.Dataset:
-    options = dataset_options.TensorFlowDatasetOptions(
+    options = TensorFlowDatasetOptions(
         batch_size=10, num_epochs=None if kind == "endless" else 1, label_key="y"
     )
     examples = make_dataset_factory(seed=5, path=reader)([path], options, helpers.read_schema())
