@@ -24,8 +24,8 @@ from generic_trainer._entry_points import GROUP
 from tests.house import ROOT, run_python
 
 EXTRAS = {
-    "core", "dev", "docs", "examples", "kfp", "kubernetes", "mlflow", "notebook", "ray", "slim", "tfx",
-    "test", "vertex", "wandb",
+    "core", "dev", "docs", "examples", "kfp", "kubernetes", "mlflow", "notebook", "ray", "slim",
+    "test", "tfx", "vertex", "wandb",
 }  # fmt: skip
 STACKS = {"baseline": ["3.10"], "current": ["3.10", "3.11", "3.12", "3.13"]}
 

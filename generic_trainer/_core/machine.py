@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import os
 import resource
 import shutil
@@ -61,6 +62,18 @@ def visible_gpus() -> list[str]:
     if chosen is not None:
         return [name for name in chosen.split(",") if name.strip() not in ("", "-1")]
     return [name for (name,) in _nvidia_smi("uuid")]
+
+
+def find_cuda_of_wheels() -> None:
+    """Tells XLA where the wheels of `tensorflow[and-cuda]` have CUDA's `libdevice`.
+
+    XLA looks below /usr/local/cuda and the working directory, and compiles nothing without it.
+    A process that has set XLA_FLAGS keeps them.
+    """
+    with contextlib.suppress(ModuleNotFoundError):  # no package `nvidia`
+        wheel = importlib.util.find_spec("nvidia.cuda_nvcc")
+        for folder in (wheel and wheel.submodule_search_locations) or ():
+            os.environ.setdefault("XLA_FLAGS", f"--xla_gpu_cuda_data_dir={folder}")
 
 
 def gpu_usage() -> list[tuple[float, float]]:

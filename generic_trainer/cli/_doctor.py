@@ -115,6 +115,8 @@ def examine() -> Iterator[Observation]:
         keras, gpus, built_with_cuda = _other_process().submit(_inspect_tensorflow).result()
         yield _keras(keras)
         yield _gpus(gpus, built_with_cuda)
+        if gpus:
+            yield _xla(_other_process().submit(_xla_error).result())
     yield from optional_packages()
 
 
@@ -153,6 +155,13 @@ def _gpus(names: list[str], built_with_cuda: bool) -> Observation:
     remedy = "pip install 'tensorflow[and-cuda]'"
     remedy += further if built_with_cuda else ": this TensorFlow is built without CUDA"
     return Observation("GPUs", "warn", "nvidia-smi exists, but TensorFlow sees no GPU", remedy)
+
+
+def _xla(error: str) -> Observation:
+    if not error:
+        return Observation("XLA", "ok", "compiles for the GPU")
+    remedy = "set XLA_FLAGS=--xla_gpu_cuda_data_dir=DIR, where DIR has nvvm/libdevice"
+    return Observation("XLA", "warn", f"cannot compile for the GPU: {error}", remedy)
 
 
 def required_packages() -> Iterator[Observation]:
@@ -240,6 +249,21 @@ def _import_error(module: str) -> tuple[str, str] | None:
         missing = getattr(error, "name", None) or ""
         return f"{type(error).__name__}: {error}", missing.partition(".")[0]
     return None
+
+
+def _xla_error() -> str:
+    """Returns why XLA cannot compile a function for the GPU; or ""."""
+    import tensorflow as tf
+
+    from generic_trainer._core.machine import find_cuda_of_wheels
+
+    find_cuda_of_wheels()
+    try:
+        with tf.device("GPU:0"):
+            tf.function(tf.math.erf, jit_compile=True)(tf.constant([0.5]))
+    except tf.errors.OpError as error:
+        return error.message.splitlines()[0]
+    return ""
 
 
 def _inspect_tensorflow() -> tuple[str, list[str], bool]:

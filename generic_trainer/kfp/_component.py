@@ -4,7 +4,6 @@ import base64
 import functools
 import inspect
 import sys
-import tempfile
 from collections.abc import Callable
 from typing import Any, Optional
 
@@ -12,6 +11,7 @@ from kfp import dsl
 from kfp.dsl import HTML, Artifact, Input, Metrics, Model, Output
 
 from generic_trainer._core.files import read_whole
+from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._entry_points import may_define
 from generic_trainer.launchers import Distribution
 from generic_trainer.user_code import bundle_module_file
@@ -66,7 +66,7 @@ def train(
     Raises:
         ModuleFileError: the module file cannot be read or packed.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    with ScratchFolder("kfp-") as folder:
         code = bundle_module_file(module_file, folder, may_define=may_define)
         packed = base64.b64encode(read_whole(str(code.bundle))).decode()
     artifacts = {"schema": schema, "transform_graph": transform_graph, "base_model": base_model}

@@ -24,6 +24,7 @@ from generic_trainer._core.cluster import (
 )
 from generic_trainer._core.files import delete_tree, gfile
 from generic_trainer._core.keras import keras_module, keras_version
+from generic_trainer._core.machine import find_cuda_of_wheels
 from generic_trainer._core.output import shown_output
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._entry_points import run_fn_of
@@ -53,6 +54,7 @@ def train(job: Job) -> None:
         DataError: `run_fn` met a file or record that cannot be read.
         TrainingError: `run_fn` raised.
     """
+    find_cuda_of_wheels()
     # A chief that only sends orders needs no GPU.
     if job.distribution.require_gpu and not has_parameter_servers():
         _require_gpu()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import psutil
 import pytest
@@ -77,3 +79,16 @@ def test_usage_of_a_group_counts_its_children() -> None:
         child.wait()
     empty = machine.group_usage(child.pid)
     assert empty is not None and empty.resident_mb == 0
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "{}/nvidia/cuda_nvcc"), ("--own", "--own")])
+def test_xla_finds_the_cuda_of_wheels(
+    given: str | None, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nvidia" / "cuda_nvcc").mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("XLA_FLAGS", given or "")
+    if given is None:
+        monkeypatch.delenv("XLA_FLAGS")
+    machine.find_cuda_of_wheels()
+    assert os.environ["XLA_FLAGS"].endswith(expected.format(tmp_path))
