@@ -27,7 +27,7 @@ MOST = 300.0  # mean absolute error, in thousands
 
 
 @dsl.component
-def take_examples(table: str, examples: Output[Dataset]):
+def take_examples(table: str, examples: Output[Dataset]) -> None:
     """Copies the rows that have all values."""
     with open(table) as source, open(examples.path, "w") as target:
         target.writelines(line for line in source if all(line.rstrip("\n").split(",")))
@@ -51,7 +51,7 @@ def create_pipeline(module_file: str) -> dsl.base_component.BaseComponent:
     """Returns the pipeline around a module file."""
 
     @dsl.pipeline(name="houses")
-    def houses(table: str, serving: str, train_steps: int = 100):
+    def houses(table: str, serving: str, train_steps: int = 100) -> None:
         taken = take_examples(table=table)
         trained = train(
             examples=taken.outputs["examples"],

@@ -123,7 +123,7 @@ def train_step(
     eval_steps: Optional[int] = None,
     distribution: Optional[str] = None,
     contract: Optional[str] = None,
-):
+) -> None:
     """Trains, checks the export and publishes the model."""
     given = dict(locals())
     from generic_trainer.kfp._step import run_step
