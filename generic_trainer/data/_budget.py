@@ -20,7 +20,7 @@ PATH_VARIABLE = "GENERIC_TRAINER_READER_PATH"
 
 _SHARE_OF_FREE_MEMORY = 4
 _MB = 10**6
-_DISK_RESERVE_BYTES = 1 << 30
+DISK_RESERVE_BYTES = 1 << 30
 
 
 def default_budget_bytes() -> int:
@@ -29,14 +29,22 @@ def default_budget_bytes() -> int:
     Raises:
         ConfigurationError: the environment variable is not a whole number of megabytes.
     """
-    text = os.environ.get(MEMORY_VARIABLE, "").strip()
-    if not text:
-        return free_memory_bytes() // _SHARE_OF_FREE_MEMORY
-    if not text.isdecimal():
+    given = bytes_in_environment(MEMORY_VARIABLE)
+    return free_memory_bytes() // _SHARE_OF_FREE_MEMORY if given is None else given
+
+
+def bytes_in_environment(variable: str) -> int | None:
+    """Returns the bytes of an environment variable in megabytes; None if it is not set.
+
+    Raises:
+        ConfigurationError: it is not a whole number.
+    """
+    text = os.environ.get(variable, "").strip()
+    if text and not text.isdecimal():
         raise ConfigurationError(
-            f"{MEMORY_VARIABLE}: expected a whole number of megabytes, such as 4000, found {text!r}"
+            f"{variable}: expected a whole number of megabytes, such as 4000, found {text!r}"
         )
-    return int(text) * _MB
+    return int(text) * _MB if text else None
 
 
 def checked_path(path: str) -> ReadPath | None:
@@ -87,7 +95,7 @@ class ReaderBudget:
 
     def disk_bytes(self) -> int:
         """Returns the bytes that may be written now, less a reserve for other programs."""
-        return max(0, free_disk_bytes(self.directory) - _DISK_RESERVE_BYTES)
+        return max(0, free_disk_bytes(self.directory) - DISK_RESERVE_BYTES)
 
 
 def size_text(num_bytes: int) -> str:

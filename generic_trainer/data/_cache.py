@@ -14,7 +14,6 @@ cannot be written are not cached.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -24,7 +23,6 @@ import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -49,54 +47,7 @@ _BLOCK_BYTES = 4 << 20
 _PARALLEL_LOOKS = 16
 _VOCABULARY = "vocabulary"
 # Errors of reading files that are damaged, or that another process is deleting.
-_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, DataError)
-
-
-@dataclasses.dataclass(frozen=True)
-class CachedColumns:
-    """A description of columns in the cache, which are not opened yet.
-
-    Attributes:
-        num_rows: examples in them.
-        num_bytes: size of the arrays.
-        expected_bytes: see `Columns`.
-    """
-
-    num_rows: int
-    num_bytes: int
-    expected_bytes: int
-    _cache: CacheFolder
-    _folder: Path
-    _facts: dict[str, Any]
-
-    def open(
-        self, files: Sequence[RecordFile], parser: Parser, *, in_memory: bool
-    ) -> Columns | None:
-        """Returns the columns. Deletes them and returns None if a block is damaged."""
-        facts = self._facts
-        try:
-            paths = [str(self._folder / name) for name in facts["arrays"]]
-            sums = [*facts["arrays"].items(), (_VOCABULARY, facts["vocabulary"])]
-            for name, expected in sums:
-                if _checksums(self._folder / name) != expected:
-                    raise DataError(f"the content of {self._folder / name} has changed")
-            separator, coded = bytes.fromhex(facts["separator"]), frozenset(facts["coded"])
-            layout = make_layout(parser, separator, coded)
-            strings = _read_strings(self._folder / _VOCABULARY)
-            store = Store.of_files(layout.arrays, paths, strings, in_memory=in_memory)
-            runs = [(int(file), int(rows)) for file, rows in facts["runs"]]
-        except FileNotFoundError:
-            return None  # another process has deleted them to make room
-        except _ERRORS as error:
-            _logger.warning("Cached columns are damaged; parsing the examples again: %s", error)
-            self._cache.delete(self._folder)
-            return None
-        counts = np.zeros(len(files), np.int64)
-        for file, rows in runs:
-            counts[file] += rows
-        remember_counts(files, counts)
-        expected = self.expected_bytes
-        return Columns(layout, store, len(files), separator, coded, runs, expected)
+_ERRORS = (OSError, ValueError, DataError)
 
 
 def columns_key(files: Sequence[RecordFile], parser: Parser) -> str:
@@ -111,17 +62,47 @@ def columns_key(files: Sequence[RecordFile], parser: Parser) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
-def find_columns(folder: CacheFolder, key: str) -> CachedColumns | None:
-    """Returns the columns in the cache with this key, or None."""
-    found = folder.path / key
+def open_columns(
+    cache: CacheFolder,
+    key: str,
+    entry: Entry,
+    files: Sequence[RecordFile],
+    parser: Parser,
+    *,
+    in_memory: bool,
+) -> Columns | None:
+    """Returns columns of the cache. Deletes them and returns None if a block is damaged.
+
+    Args:
+        cache: the cache.
+        key: the `columns_key`.
+        entry: the description of the columns, from `cache.find(key)`.
+        files: the files of the columns.
+        parser: the parser of the columns.
+        in_memory: whether there is memory for them.
+    """
+    folder = cache.path / key
     try:
-        if (facts := folder.facts(found)) is None:
-            return None
-        rows = sum(int(rows) for _, rows in facts["runs"])
-        size = sum((found / name).stat().st_size for name in facts["arrays"])
-        return CachedColumns(rows, size, int(facts["expected_bytes"]), folder, found, facts)
-    except _ERRORS:
+        for name, expected in entry.checksums.items():
+            if _checksums(folder / name) != expected:
+                raise DataError(f"the content of {folder / name} has changed")
+        separator, coded = bytes.fromhex(entry.separator), frozenset(entry.coded)
+        layout = make_layout(parser, separator, coded)
+        *names, vocabulary = entry.checksums
+        strings, paths = _read_strings(folder / vocabulary), [str(folder / name) for name in names]
+        store = Store.of_files(layout.arrays, paths, strings, in_memory=in_memory)
+    except FileNotFoundError:
+        return None  # another process has deleted them to make room
+    except _ERRORS as error:
+        _logger.warning("Cached columns are damaged; parsing the examples again: %s", error)
+        cache.delete(folder)
         return None
+    runs = [(file, rows) for file, rows in entry.runs]
+    counts = np.zeros(len(files), np.int64)
+    for file, rows in runs:
+        counts[file] += rows
+    remember_counts(files, counts)
+    return Columns(layout, store, len(files), separator, coded, runs, entry.expected_bytes)
 
 
 def keep_columns(
@@ -142,7 +123,7 @@ def keep_columns(
     """
     target, size = folder.path / key, columns.store.num_bytes
     try:
-        if find_columns(folder, key):
+        if folder.find(key):
             return  # another process was faster
         if not folder.make_room(size):
             _logger.info("The columns are not cached: %s has no room for them", folder.path)
@@ -154,7 +135,7 @@ def keep_columns(
             if columns_key(files, parser) != key:
                 _logger.info("The columns are not cached: files have changed meanwhile")
                 return
-            if target.exists() and not find_columns(folder, key):  # its description is damaged
+            if target.exists() and not folder.find(key):  # its description is damaged
                 folder.delete(target)
             with contextlib.suppress(OSError):
                 source.rename(target)
@@ -169,14 +150,12 @@ def _write(folder: Path, files: Sequence[RecordFile], columns: Columns) -> None:
     entry = Entry(
         files=[file.path for file in files],
         num_rows=columns.num_rows,
-        facts={
-            "separator": columns.separator.hex(),
-            "coded": sorted(columns.coded),
-            "runs": columns.runs,
-            "expected_bytes": columns.expected_bytes,
-            "arrays": {name: _checksums(folder / name) for name in names},
-            "vocabulary": _checksums(folder / _VOCABULARY),
-        },
+        num_bytes=columns.store.num_bytes,
+        expected_bytes=columns.expected_bytes,
+        separator=columns.separator.hex(),
+        coded=sorted(columns.coded),
+        runs=columns.runs,
+        checksums={name: _checksums(folder / name) for name in (*names, _VOCABULARY)},
     )
     entry.write(folder)
 

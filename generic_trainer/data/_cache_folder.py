@@ -7,12 +7,12 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from generic_trainer._core.machine import free_disk_bytes
 from generic_trainer._core.scratch import ScratchFolder
+from generic_trainer.data._budget import DISK_RESERVE_BYTES, bytes_in_environment
 from generic_trainer.errors import ConfigurationError
 
 # Environment variables, because they belong to the machine; see `_budget.MEMORY_VARIABLE`.
@@ -20,10 +20,8 @@ DIRECTORY_VARIABLE = "GENERIC_TRAINER_CACHE_DIR"
 LIMIT_VARIABLE = "GENERIC_TRAINER_CACHE_MB"
 OFF = "off"
 
-_MB = 10**6
-_DEFAULT_LIMIT_MB = 20_000
+_DEFAULT_LIMIT_BYTES = 20 * 10**9
 _SHARE_OF_FREE_DISK = 4
-_DISK_RESERVE_BYTES = 1 << 30
 _PAGE_BYTES = 4096
 _FACTS = "columns.json"
 
@@ -35,12 +33,21 @@ class Entry:
     Attributes:
         files: paths of the files.
         num_rows: number of examples.
-        facts: everything that is needed to map the columns.
+        num_bytes: size of the columns.
+        expected_bytes, coded, runs: see `_loading.Columns`.
+        separator: see there; in hex.
+        checksums: file of the folder → its length and a checksum of each of its blocks; the arrays
+            in their order, then the vocabulary.
     """
 
     files: Sequence[str]
     num_rows: int
-    facts: dict[str, Any]
+    num_bytes: int
+    expected_bytes: int
+    separator: str
+    coded: Sequence[str]
+    runs: Sequence[Sequence[int]]
+    checksums: Mapping[str, list[int]]
 
     def write(self, folder: Path) -> None:
         """Writes the description into the folder of the columns, after a checksum of it."""
@@ -100,13 +107,8 @@ class CacheFolder:
             return None
         home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
         path = Path(given or os.path.join(home, "generic-trainer")).absolute() / "columns"
-        text = os.environ.get(LIMIT_VARIABLE, "").strip()
-        if text and not text.isdecimal():
-            raise ConfigurationError(
-                f"{LIMIT_VARIABLE}: expected a whole number of megabytes, such as 20000, found "
-                f"{text!r}"
-            )
-        return cls(path, int(text or _DEFAULT_LIMIT_MB) * _MB)
+        limit_bytes = bytes_in_environment(LIMIT_VARIABLE)
+        return cls(path, _DEFAULT_LIMIT_BYTES if limit_bytes is None else limit_bytes)
 
     def entries(self) -> list[EntryInfo]:
         """Returns all entries, the last used one first."""
@@ -119,19 +121,17 @@ class CacheFolder:
                         found.append(EntryInfo(Path(each.path), size, used_s))
         return sorted(found, key=lambda each: each.used_s, reverse=True)
 
-    def facts(self, folder: Path) -> dict[str, Any] | None:
-        """Returns the facts that map the columns in a folder, and marks the columns as used.
+    def find(self, key: str) -> Entry | None:
+        """Returns the description of the columns with a key, and marks the columns as used.
 
         Returns None if there are no columns, or if they belong to another user, who is not trusted.
         """
-        try:
-            if folder.lstat().st_uid != os.geteuid():
-                return None
-            entry = Entry.read(folder)
-            os.utime(folder)
-        except OSError:
-            return None
-        return entry.facts if entry else None
+        folder = self.path / key
+        with contextlib.suppress(OSError):
+            if folder.lstat().st_uid == os.geteuid():
+                os.utime(folder)
+                return Entry.read(folder)
+        return None
 
     def make_room(self, num_bytes: int) -> bool:
         """Creates the folder, and deletes the entries that were not used for longest.
@@ -146,7 +146,7 @@ class CacheFolder:
         self.path.mkdir(mode=0o700, exist_ok=True)
         entries = self.entries()
         taken = sum(each.num_bytes for each in entries)
-        free = free_disk_bytes(str(self.path)) - _DISK_RESERVE_BYTES
+        free = free_disk_bytes(str(self.path)) - DISK_RESERVE_BYTES
         limit = min(self.limit_bytes, taken + max(0, free) // _SHARE_OF_FREE_DISK)
         if num_bytes > limit:
             return False

@@ -14,7 +14,7 @@ from generic_trainer._core.cluster import is_one_of_several
 from generic_trainer._core.progress import note
 from generic_trainer._core.records import READ_ERRORS, RecordFile, match_files
 from generic_trainer.data._budget import PATH_VARIABLE, ReaderBudget, ReadPath, checked_path
-from generic_trainer.data._cache import columns_key, find_columns, keep_columns
+from generic_trainer.data._cache import columns_key, keep_columns, open_columns
 from generic_trainer.data._cache_folder import CacheFolder
 from generic_trainer.data._datasets import column_dataset, stream_dataset
 from generic_trainer.data._diagnosis import read_error, watch
@@ -201,14 +201,15 @@ class _Reader:
         folder = self._cache_folder()
         explained = functools.partial(_explained, files, parser)
         key = explained(lambda: columns_key(files, parser)) if folder else ""
-        if folder and (found := find_columns(folder, key)):
+        if folder and (found := folder.find(key)):
             plan = self._plan(Estimate(found.num_rows, 0, found.expected_bytes), options)
             fits = found.num_bytes <= plan.budget.memory_bytes
             if plan.path == "stream":
                 raise NoColumns(plan.reason)
             if plan.path == "memory" and not (fits or plan.may_spill):
                 raise NoRoom(plan.reason)
-            if columns := found.open(files, parser, in_memory=plan.path == "memory" and fits):
+            in_memory = plan.path == "memory" and fits
+            if columns := open_columns(folder, key, found, files, parser, in_memory=in_memory):
                 _announce(files, columns, f"{plan.reason}; parsed by an earlier run")
                 return columns
         plan = self._plan(explained(lambda: estimate(files, parser)), options)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
@@ -102,7 +102,7 @@ def load_columns(
         sizes_of_files = np.zeros([len(files), 2], np.int64)
         columns = Columns(layout, store, len(files), separators[0], coded)
         columns.expected_bytes = plan.expected.column_bytes
-        progress = ReadingProgress(plan.expected.num_examples)
+        next_log_s = time.monotonic() + _PROGRESS_INTERVAL_S
         try:
             for numbers, sizes, arrays, spoiled in _blocks(records, parser, layout, threads):
                 if spoiled:
@@ -110,7 +110,10 @@ def load_columns(
                 store.append(arrays)
                 columns.runs.extend(zip(numbers.tolist(), sizes[:, 0].tolist(), strict=True))
                 np.add.at(sizes_of_files, numbers, sizes)
-                progress.update(int(sizes[:, 0].sum()))
+                if time.monotonic() > next_log_s:
+                    next_log_s = time.monotonic() + _PROGRESS_INTERVAL_S
+                    done = columns.num_rows, plan.expected.num_examples
+                    _logger.info("Reading examples: %s of about %s", *map("{:,}".format, done))
                 _keep_room(store, plan)
             check_whole(files, sizes_of_files[:, 1])
             remember_counts(files, sizes_of_files[:, 0])
@@ -221,27 +224,3 @@ def _keep_room(store: Store, plan: ReadPlan) -> None:
             raise NoRoom(f"memory is short, and disk in {budget.directory}")
         _logger.info("The columns outgrow the memory budget: moved to %s", budget.directory)
         store.spill(budget.directory)
-
-
-class ReadingProgress:
-    """Logs the progress of a long first pass over about `expected` examples every ten seconds."""
-
-    def __init__(self, expected: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._expected = max(1, expected)
-        self._clock = clock
-        self._start = self._last = clock()
-        self._read = 0
-
-    def update(self, more: int) -> None:
-        """Adds to the number of examples that have been read."""
-        self._read += more
-        now = self._clock()
-        if now - self._last < _PROGRESS_INTERVAL_S:
-            return
-        self._last = now
-        rate = self._read / (now - self._start)
-        left = max(0.0, (self._expected - self._read) / rate)
-        _logger.info(
-            f"Reading examples: {self._read:,} of about {self._expected:,}, {rate:,.0f} per "
-            f"second, about {left:.0f} s to go"
-        )

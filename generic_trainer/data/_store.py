@@ -48,7 +48,10 @@ class Store:
         _allow_open_files(len(specs))
         self.vocabulary = Vocabulary(vocabulary_limit_bytes)
         self.in_memory = directory is None
-        self._set([_Array(spec, _open(directory)) for spec in specs])
+        self._arrays = [_Array(spec, _open(directory)) for spec in specs]
+        self._closing = weakref.finalize(self, _close, self._arrays)
+        self._closing.atexit = False  # threads may still read; the kernel closes the files
+        self._mapped: list[tf.Tensor] | None = None
 
     @classmethod
     def of_files(
@@ -73,22 +76,10 @@ class Store:
         _allow_open_files(len(specs))
         store = cls([])
         store.in_memory = in_memory
-        arrays: list[_Array] = []
-        try:
-            for spec, file in zip(specs, files, strict=True):
-                arrays.append(_Array.of_file(spec, file))
-        except BaseException:
-            _close(arrays)
-            raise
-        store._set(arrays)
+        for spec, file in zip(specs, files, strict=True):
+            store._arrays.append(_Array.of_file(spec, file))
         store.vocabulary.freeze(strings)
         return store
-
-    def _set(self, arrays: list[_Array]) -> None:
-        self._arrays = arrays
-        self._closing = weakref.finalize(self, _close, arrays)
-        self._closing.atexit = False  # threads may still read; the kernel closes the files
-        self._mapped: list[tf.Tensor] | None = None
 
     @property
     def num_bytes(self) -> int:

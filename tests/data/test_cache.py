@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from generic_trainer import cli
-from generic_trainer.data import _cache_folder, _factory, count_examples, make_dataset_factory
+from generic_trainer.data import _budget, _factory, count_examples, make_dataset_factory
 from generic_trainer.data._cache_folder import DIRECTORY_VARIABLE, LIMIT_VARIABLE, CacheFolder
 from tests.data.reading import SCHEMA, ids, numbered, options, schema_of, write, write_files
 
@@ -146,7 +146,7 @@ def test_what_was_not_used_for_longest_makes_room(
     for pattern in patterns[:2]:
         read(pattern)
     size = folder.entries()[0].num_bytes
-    monkeypatch.setattr(_cache_folder, "_MB", 1)
+    monkeypatch.setattr(_budget, "_MB", 1)
     monkeypatch.setenv(LIMIT_VARIABLE, str(5 * size // 2))
     for age, entry in enumerate(folder.entries()):
         os.utime(entry.folder, (1000 - age, 1000 - age))
