@@ -13,7 +13,7 @@ import socket
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from generic_trainer._core.texts import parse_json, shown
+from generic_trainer._core.texts import parse_json_object, shown
 from generic_trainer.errors import ConfigurationError
 
 TF_CONFIG = "TF_CONFIG"
@@ -21,6 +21,7 @@ _CHIEFS = ("chief", "master")
 _TRAINS = ("chief", "master", "worker")
 _SERVERS = ("worker", "ps")
 _EVALUATOR = "evaluator"
+_ANSWER_S = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,16 +183,12 @@ def tf_config() -> dict[str, Any]:
     """
     text = os.environ.get(TF_CONFIG) or "{}"
     try:
-        config = parse_json(text)
+        return parse_json_object(text) or {}
     except ValueError as error:
         raise ConfigurationError(
-            f"{TF_CONFIG} in the environment must be JSON, but got {shown(text)} ({error})."
+            f"{TF_CONFIG} in the environment must be a JSON object, but got {shown(text)} "
+            f"({error})."
         ) from error
-    if not isinstance(config, dict):
-        raise ConfigurationError(
-            f"{TF_CONFIG} in the environment must be a JSON object, but got {shown(text)}."
-        )
-    return config
 
 
 def make_tf_config(task: Task, addresses: Mapping[Task, str]) -> str:
@@ -207,11 +204,11 @@ def make_tf_config(task: Task, addresses: Mapping[Task, str]) -> str:
     return json.dumps({"cluster": cluster, "task": {"type": task.type, "index": task.index}})
 
 
-def answers(address: str, timeout_s: float = 1.0) -> bool:
+def answers(address: str) -> bool:
     """Returns whether a server listens at "host:port"."""
     host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout_s):
+        with socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S):
             return True
     except (OSError, ValueError, OverflowError):
         return False

@@ -47,11 +47,8 @@ _MESSAGES = {
     "dataclass_type": "must be a JSON object",
     "dict_type": "must be a dict",
     "mapping_type": "must be a dict",
-    "float_type": "must be a number",
     "int_type": "must be a whole number",
-    "list_type": "must be a list",
     "string_too_short": "must not be empty",
-    "string_type": "must be a string",
     "unexpected_positional_argument": "is not a positional argument",
 }
 
@@ -187,7 +184,8 @@ def _problems(details: Mapping[str, Any], kind: Any) -> Iterable[str]:
     if details["type"] in ("dataclass_exact_type", "model_type", "is_instance_of"):
         name = context.get("class_name", context.get("class"))
         return [f"{path} must be {name}(...), got {describe(value)}"]
-    message = _MESSAGES.get(details["type"]) or _START.sub("must ", details["msg"])
+    said = _START.sub("must ", details["msg"]).replace("be a valid ", "be a ")
+    message = _MESSAGES.get(details["type"], said)
     near = ""
     if details["type"] == "literal_error":
         near = did_you_mean(value, _QUOTED.findall(context["expected"]))

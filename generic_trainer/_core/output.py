@@ -128,13 +128,13 @@ def _copied_descriptors(path: str) -> Iterator[None]:
                 pass_fds=[kept, *sources],
                 start_new_session=True,  # Ctrl-C is for the training, whose last words count
             )
-        _flush()
+        flush()
         for sink, descriptor in zip(sinks, _STANDARD, strict=True):
             os.dup2(sink.fileno(), descriptor)
         try:
             yield
         finally:
-            _flush()
+            flush()
             for original, descriptor in zip(originals, _STANDARD, strict=True):
                 os.dup2(original, descriptor)
             with contextlib.suppress(OSError):
@@ -160,9 +160,10 @@ def _finish(
             Stream(source, kept=kept, shown=None if is_stuck else target).copy()
 
 
-def _flush() -> None:
+def flush() -> None:
+    """Writes the buffered text of standard output and error."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # None or closed
+        with contextlib.suppress(Exception):  # it is None, closed, or of a class of the user's
             stream.flush()
 
 
@@ -221,10 +222,15 @@ def _levels_apart() -> Iterator[None]:
             for handler in reversed([*filter(_writes_to_stderr, logger.handlers)]):
                 logger.removeHandler(handler)
                 stack.callback(logger.addHandler, handler)
+        progress, problems = map(logging.StreamHandler, (sys.stdout, sys.stderr))
+        progress.addFilter(_is_progress)
+        problems.setLevel(logging.WARNING)
         root = logging.getLogger()
-        for handler in _stream_handlers():
-            root.addHandler(handler)
-            stack.callback(root.removeHandler, handler)
+        for shown in (progress, problems):
+            shown.setFormatter(logging.Formatter(_FORMAT))
+            shown.addFilter(_is_open(shown.stream))
+            root.addHandler(shown)
+            stack.callback(root.removeHandler, shown)
         yield
 
 
@@ -234,17 +240,8 @@ def _writes_to_stderr(handler: logging.Handler) -> bool:
     return getattr(getattr(handler, "stream", None), "name", None) in _STDERR_NAMES
 
 
-def _stream_handlers() -> list[logging.Handler]:
-    progress = logging.StreamHandler(sys.stdout)
-    progress.addFilter(
-        lambda record: record.levelno < logging.WARNING and not _QUIET.search(record.pathname)
-    )
-    problems = logging.StreamHandler(sys.stderr)
-    problems.setLevel(logging.WARNING)
-    for handler in (progress, problems):
-        handler.setFormatter(logging.Formatter(_FORMAT))
-        handler.addFilter(_is_open(handler.stream))
-    return [progress, problems]
+def _is_progress(record: logging.LogRecord) -> bool:
+    return record.levelno < logging.WARNING and not _QUIET.search(record.pathname)
 
 
 def _is_open(stream: Any) -> Callable[[logging.LogRecord], bool]:

@@ -26,7 +26,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from generic_trainer._core.files import gfile, is_remote, write_whole
+from generic_trainer._core.files import gfile, is_remote, read_whole, write_whole
 from generic_trainer._core.texts import is_number
 
 _PREFIX, _SUFFIX = "progress-", ".jsonl"
@@ -75,8 +75,7 @@ class ProgressLog:
 
     def _write_remotely(self, line: bytes) -> None:
         if not self._lines and gfile().exists(self._path):  # of the attempt before
-            with gfile().GFile(self._path, "rb") as file:
-                self._lines.append(file.read())
+            self._lines.append(read_whole(self._path))
         self._lines.append(line)
         if time.monotonic() > self._written_s + _REMOTE_EVERY_S:
             write_whole(self._path, b"".join(self._lines))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import Any
 
-from generic_trainer._core.files import read_text, read_whole
+from generic_trainer._core.files import gfile, read_text, read_whole
 from generic_trainer._core.lazy import needing_tfx
 from generic_trainer.errors import DataError
 
@@ -40,7 +42,7 @@ def load_eval_config(source: Any) -> Any:
 
 
 def load_statistics(source: Any) -> Any:
-    """Returns the `DatasetFeatureStatisticsList` of files, or the proto itself; None for None.
+    """Returns the `DatasetFeatureStatisticsList` of files, or the proto itself.
 
     Args:
         source: a path or a pattern of files, which hold the proto as StatisticsGen writes it, or
@@ -54,26 +56,18 @@ def load_statistics(source: Any) -> Any:
     """
     if not isinstance(source, _PATHS):
         return source
-    import tensorflow as tf
-    from google.protobuf.message import DecodeError
     from tensorflow_metadata.proto.v0 import statistics_pb2
 
-    merged = statistics_pb2.DatasetFeatureStatisticsList()
-    pattern = path = os.fspath(source)
-    try:
-        paths = sorted(tf.io.gfile.glob(pattern))
-        if not paths:
-            raise ValueError("there is no such file")
-        for path in paths:
+    message, pattern = statistics_pb2.DatasetFeatureStatisticsList, os.fspath(source)
+    merged = message()
+    with _reading(pattern, message, "statistics"):
+        paths = sorted(gfile().glob(pattern)) or [pattern]
+    for path in paths:
+        with _reading(path, message, "statistics"):
             if path.endswith("txt"):
-                merged.MergeFrom(read_proto(path, type(merged), "statistics"))
+                merged.MergeFrom(parse_proto(read_text(path), message))
             else:
-                merged.MergeFrom(type(merged).FromString(read_whole(path)))
-    except (OSError, tf.errors.OpError, DecodeError, ValueError) as error:
-        raise DataError(
-            f"the statistics {path} cannot be read as a {merged.DESCRIPTOR.full_name}: {error}",
-            path=path,
-        ) from error
+                merged.MergeFrom(message.FromString(read_whole(path)))
     return merged
 
 
@@ -96,12 +90,18 @@ def read_proto(path: str, message: Any, subject: str) -> Any:
     Raises:
         DataError: the file cannot be read as that proto.
     """
-    try:
+    with _reading(path, message, subject):
         return parse_proto(read_text(path), message)
-    except (OSError, ValueError) as error:
+
+
+@contextlib.contextmanager
+def _reading(path: str, message: Any, subject: str) -> Iterator[None]:
+    """Explains errors of a file system or a parser; see `read_proto`."""
+    try:
+        yield
+    except Exception as error:  # the class depends on both
         raise DataError(
-            f"the {subject} {path} cannot be read as a {message.DESCRIPTOR.full_name} in text "
-            f"format or JSON: {error}",
+            f"the {subject} {path} cannot be read as a {message.DESCRIPTOR.full_name}: {error}",
             path=path,
         ) from error
 
@@ -119,5 +119,6 @@ def parse_proto(text: str, message: Any) -> Any:
         return parse(text, message())
     except Exception as error:  # both parsers raise other errors than `ParseError`, too
         raise ValueError(
-            f"it is no {message.DESCRIPTOR.full_name} ({type(error).__name__}: {error})"
+            f"it is not a {message.DESCRIPTOR.full_name} in text format or JSON "
+            f"({type(error).__name__}: {error})"
         ) from error

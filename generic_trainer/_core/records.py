@@ -104,14 +104,13 @@ def read_records(
     return records
 
 
-def copy_records(source: str, folder: str, count: int, most_bytes: float = math.inf) -> str:
+def copy_records(source: str, folder: str, count: int) -> str:
     """Writes the first records of TFRecord files into one with the name of the first of them.
 
     Args:
         source: a glob, whose files may be compressed; the copy is compressed if its name ends so.
         folder: the target; it is created.
         count: the number of records.
-        most_bytes: see `read_records`.
 
     Returns:
         The path of the copy.
@@ -119,7 +118,7 @@ def copy_records(source: str, folder: str, count: int, most_bytes: float = math.
     Raises:
         DataError: no file matches, or one is not a TFRecord file.
     """
-    records = read_records(source, count, most_bytes)
+    records = read_records(source, count)
     first = min(path for path in tf.io.gfile.glob(source) if not tf.io.gfile.isdir(path))
     path = f"{folder}/{first.rpartition('/')[2]}"
     tf.io.gfile.makedirs(folder)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import stat
 import tempfile
@@ -45,6 +46,19 @@ def look_up_temp_dir() -> None:
     tempfile.tempdir = None
 
 
+@contextlib.contextmanager
+def _made() -> Iterator[None]:
+    """Explains that a temporary folder or file cannot be made."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(
+            f"A temporary folder cannot be made: {error}. Expected a directory with room that this "
+            "user may write to: make room there, or set TMPDIR to another one."
+        ) from error
+
+
+@_made()
 def private_folder(temp_dir: str | None = None) -> str:
     """Returns the folder for all temporary folders of this user, which no other user may enter.
 
@@ -54,16 +68,13 @@ def private_folder(temp_dir: str | None = None) -> str:
     Raises:
         ConfigurationError: it cannot be created, or its name is taken.
     """
-    try:
-        path = os.path.join(temp_dir or tempfile.gettempdir(), f"generic-trainer-{os.geteuid()}")
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(path, 0o700)
-        found = os.lstat(path)
-        is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-        if is_ours and found.st_mode & 0o077:
-            os.chmod(path, 0o700)
-    except OSError as error:
-        raise _cannot_be_made(error) from error
+    path = os.path.join(temp_dir or tempfile.gettempdir(), f"generic-trainer-{os.geteuid()}")
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    found = os.lstat(path)
+    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    if is_ours and found.st_mode & 0o077:
+        os.chmod(path, 0o700)
     if not is_ours:
         raise ConfigurationError(
             f"{path} must be a directory of user {os.geteuid()}, for temporary files, but is "
@@ -89,6 +100,7 @@ class ScratchFolder:
         path: the folder.
     """
 
+    @_made()
     def __init__(self, prefix: str, inside: str | None = None) -> None:
         """Creates the folder.
 
@@ -101,12 +113,9 @@ class ScratchFolder:
             ConfigurationError: it cannot be created.
         """
         start, inside = ("", private_folder()) if inside is None else (prefix, inside)
-        try:
-            names = {each.removesuffix(LOCK_SUFFIX) for each in os.listdir(inside)}
-            sweep(os.path.join(inside, each) for each in names if each.startswith(start))
-            self.path, lock = _new_folder(prefix, inside)
-        except OSError as error:
-            raise _cannot_be_made(error) from error
+        names = {each.removesuffix(LOCK_SUFFIX) for each in os.listdir(inside)}
+        sweep(os.path.join(inside, each) for each in names if each.startswith(start))
+        self.path, lock = _new_folder(prefix, inside)
         self._closing = weakref.finalize(self, _delete, self.path, lock, os.getpid())
 
     def __enter__(self) -> str:
@@ -120,17 +129,15 @@ class ScratchFolder:
         self._closing()
 
 
+@_made()
 def unnamed_file(directory: str) -> int:
     """Returns the descriptor of a new file without a name, which the last close deletes.
 
     Raises:
         ConfigurationError: it cannot be created.
     """
-    try:
-        with tempfile.TemporaryFile(dir=directory) as file:
-            return os.dup(file.fileno())
-    except OSError as error:
-        raise _cannot_be_made(error) from error
+    with tempfile.TemporaryFile(dir=directory) as file:
+        return os.dup(file.fileno())
 
 
 @contextlib.contextmanager
@@ -180,20 +187,17 @@ def sweep(paths: Iterable[str]) -> list[str]:
 
 
 def _new_folder(prefix: str, inside: str) -> tuple[str, IO[str] | None]:
-    while True:
-        path = tempfile.mkdtemp(prefix=prefix, dir=inside)
+    lock = None
+    while lock is None:  # `sweep` of another process may take the lock first
+        path = os.path.join(inside, prefix + secrets.token_hex(4))
         try:
             lock = signed_lock(path + LOCK_SUFFIX)
         except OSError as error:
-            if error.errno in NO_LOCKS:  # without locks, `sweep` deletes nothing
-                return path, None
-            os.rmdir(path)
-            raise
-        if lock is not None and os.path.isdir(path):
-            return path, lock
-        # `sweep` of another process has deleted it between the two calls.
-        if lock is not None:
-            _delete(path, lock)
+            if error.errno not in NO_LOCKS:
+                raise
+            break  # without locks, `sweep` deletes nothing
+    os.mkdir(path, 0o700)
+    return path, lock
 
 
 def _delete(path: str, lock: IO[str] | None, owner: int | None = None) -> None:
@@ -206,21 +210,12 @@ def _delete(path: str, lock: IO[str] | None, owner: int | None = None) -> None:
     """
     if owner not in (None, os.getpid()):
         return
+    for folder, _, _ in os.walk(path):  # some may have been made read-only
+        with contextlib.suppress(OSError):
+            os.chmod(folder, 0o700)
     shutil.rmtree(path, ignore_errors=True)
-    if os.path.lexists(path):
-        for folder, _, _ in os.walk(path):  # some may have been made read-only
-            with contextlib.suppress(OSError):
-                os.chmod(folder, 0o700)
-        shutil.rmtree(path, ignore_errors=True)
     if not os.path.lexists(path):
         with contextlib.suppress(OSError):
             os.unlink(path + LOCK_SUFFIX)
     if lock is not None:
         lock.close()
-
-
-def _cannot_be_made(error: OSError) -> ConfigurationError:
-    return ConfigurationError(
-        f"A temporary folder cannot be made: {error}. Expected a directory with room that this "
-        "user may write to: make room there, or set TMPDIR to another one."
-    )

@@ -120,23 +120,15 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _check_values(value: Any) -> None:
+def _check_values(value: Any, level: int = 0) -> None:
     """Raises `ValueError` for values that are nested too deeply or contain half a character."""
-    level = [value]
-    for _ in range(_MAX_DEPTH):
-        parts: list[Any] = []
-        for each in level:
-            if isinstance(each, dict):
-                parts += each
-                parts += each.values()
-            elif isinstance(each, (list, tuple, set)):
-                parts += each
-            elif isinstance(each, str):
-                each.encode()  # a surrogate without its other half: a ValueError that says where
-        if not parts:
-            return
-        level = parts
-    raise ValueError(f"it is nested deeper than {_MAX_DEPTH} levels")
+    if level == _MAX_DEPTH:
+        raise ValueError(f"it is nested deeper than {_MAX_DEPTH} levels")
+    if isinstance(value, str):
+        value.encode()  # a surrogate without its other half: a ValueError that says where
+    elif isinstance(value, (dict, list, tuple, set)):
+        for part in (*value, *value.values()) if isinstance(value, dict) else value:
+            _check_values(part, level + 1)
 
 
 @functools.cache

@@ -41,8 +41,8 @@ def test_is_chief(config: Any, expected: bool, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "must be JSON, but got '{'"),
-        ("[]", "must be a JSON object"),
+        ("{", "must be a JSON object, but got '{' .*line 1 column 2"),
+        ("[]", r"must be a JSON object, but got '\[\]' \(it holds"),
         ('{"cluster": {"worker": ["a"]}}', 'must also name this process as "task"'),
         ('{"cluster": {"worker": [1]}}', 'expected "cluster" to be a JSON object of lists'),
         (

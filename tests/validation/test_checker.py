@@ -76,7 +76,7 @@ def test_statistics_in_files_are_those_of_raw_examples(
     assert report["observed_rows"].status == "skip"
     contract = dataclasses.replace(contract, statistics=str(tmp_path / "nowhere"))
     report = check(tmp_path / "model", contract)
-    assert "there is no such file" in report["inputs_read"].message
+    assert "No such file" in report["inputs_read"].message
 
 
 def test_severities(check: Check, good_model: Path) -> None:

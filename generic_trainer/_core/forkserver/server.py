@@ -17,7 +17,6 @@ import json
 import logging
 import os
 import signal
-import sys
 import time
 import traceback
 import warnings
@@ -29,6 +28,7 @@ from typing import Any
 import psutil
 
 from generic_trainer._core import internals, machine
+from generic_trainer._core.output import flush
 from generic_trainer._core.scratch import look_up_temp_dir
 
 # prctl(2) on Linux.
@@ -175,9 +175,7 @@ class _Server:
             traceback.print_exc()
         finally:
             internals.PYTHON_ATEXIT_RUN.get()()  # functions that the child has registered
-            for stream in (sys.stdout, sys.stderr):
-                with contextlib.suppress(Exception):
-                    stream.flush()
+            flush()
             os._exit(code)
 
 

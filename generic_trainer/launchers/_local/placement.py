@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 
 from generic_trainer._core.cluster import TF_CONFIG, Task, make_tf_config
 from generic_trainer._core.keras import same_keras
 from generic_trainer._core.machine import available_cpus
+from generic_trainer._core.output import flush
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers._distribution import Distribution
 
@@ -85,9 +85,7 @@ def own_streams(names: list[str]) -> Iterator[dict[str, tuple[int, int]]]:
     With one worker they are those of this process. With several, each line starts with the
     worker's name. All output is shown on exit.
     """
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, ValueError):  # None or closed
-            stream.flush()
+    flush()
     if len(names) == 1:
         yield {names[0]: _STANDARD}
         return
