@@ -75,9 +75,8 @@ def _refuse_a_cluster_in_a_cluster(distribution: Distribution) -> None:
 
     A single child process on this machine is allowed: it takes over the task of this process.
     """
-    if distribution.launcher == "in_process" or not is_in_a_cluster():
-        return
-    if distribution.is_cluster or distribution.launcher != "local":
+    starts_others = distribution.is_cluster or distribution.launcher not in ("in_process", "local")
+    if starts_others and is_in_a_cluster():
         raise ConfigurationError(
             f"launcher={distribution.launcher!r} would start {distribution.num_processes} "
             f"processes, but this one is already part of a cluster: in TF_CONFIG it is "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import hmac
 import os
 import re
 from collections.abc import Iterable
@@ -140,7 +139,7 @@ class JobFolder:
         path = self._file("job")
         text = read_whole(path)
         found = hashlib.sha256(text).hexdigest()
-        if not hmac.compare_digest(found, digest):
+        if found != digest:
             raise ConfigurationError(
                 f"{path} is not the job that this worker was started for: expected the SHA-256 "
                 f"{digest}, found {found}. Another program has written it: check the permissions "

@@ -13,6 +13,8 @@ from generic_trainer._core.values import from_json, to_json
 from generic_trainer.errors import GenericTrainerError, WorkerLostError
 from generic_trainer.launchers._failures import Failure, classify, explain, lost_its_peers
 
+_PLAIN = (int, str, tuple)  # types of the fields of errors
+
 
 class WorkerTraceback(Exception):
     """The end of a worker with the traceback of its error; `args[0]` is the `WorkerEnd`.
@@ -38,7 +40,6 @@ class WorkerEnd:
         fields: other details of the error, such as the `exit_code` of the process and the name of
             the `signal` that ended it, if known; see `GenericTrainerError.fields`.
         may_be_consequence: whether another worker's end may be the cause.
-        names_task: whether the message names the worker already.
     """
 
     task: str | None = None
@@ -48,7 +49,6 @@ class WorkerEnd:
     traceback: str = ""
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     may_be_consequence: bool = False
-    names_task: bool = False
 
     @classmethod
     def of(cls, error: BaseException, task: str | None = None) -> WorkerEnd:
@@ -64,7 +64,8 @@ class WorkerEnd:
             message=explain(error),
             # The frames above the traceback of the other process are not the user's.
             traceback=raised.traceback if raised else "".join(lines),
-            fields=_sendable(details),
+            # A report, for example, would be pickled, and the other process does not unpickle.
+            fields={name: value for name, value in details.items() if type(value) in _PLAIN},
             may_be_consequence=lost_its_peers(error) or bool(raised and raised.may_be_consequence),
         )
 
@@ -82,7 +83,7 @@ class WorkerEnd:
         usual = (self.failure or Failure.USER_CODE).error
         kind: type[GenericTrainerError] = getattr(errors, self.error, usual)
         known = {**self.fields, "worker": self.task}
-        start = f"{self.task}: " if named and self.task and not self.names_task else ""
+        start = f"{self.task}: " if named and self.task else ""
         details = {name: value for name, value in known.items() if name in kind.fields}
         error = kind(start + self.message, **details)
         if self.traceback:
@@ -148,15 +149,3 @@ def _public_name(error: BaseException, failure: Failure) -> str:
     plain = isinstance(error, failure.error) or failure is Failure.USER_CODE
     known = isinstance(error, GenericTrainerError) and name in errors.__all__
     return name if known and plain else failure.error.__name__
-
-
-def _sendable(details: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves out values that would be pickled: the other process does not unpickle."""
-    kept = {}
-    for name, value in details.items():
-        try:
-            from_json(to_json(value), is_ours=False)
-        except Exception:  # what pickling raises depends on the object
-            continue
-        kept[name] = value
-    return kept

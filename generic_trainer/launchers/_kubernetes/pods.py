@@ -28,11 +28,7 @@ _STUCK = (
     "InvalidImageName",
     "StartError",
 )
-_PHASES: dict[str | None, Any] = {
-    "Running": "running",
-    "Succeeded": "succeeded",
-    "Failed": "failed",
-}
+_PHASES: Any = {"Running": "running", "Succeeded": "succeeded", "Failed": "failed"}
 
 
 def options_of(distribution: Distribution) -> KubernetesOptions:

@@ -135,7 +135,7 @@ class KubernetesService(RemoteService):
     def create(self, name: str, distribution: Distribution, folder: JobFolder, digest: str) -> None:
         """Makes the objects of a job, all or none."""
         manifests = self.manifests(distribution, name, folder.path, digest)
-        for number, (kind, manifest) in enumerate(zip(self.kinds, manifests, strict=True)):
+        for kind, manifest in zip(self.kinds, manifests, strict=True):
             try:
                 with _accepting(_CONFLICT):  # an earlier call has made it
                     self._objects.create_namespaced_custom_object(
@@ -144,9 +144,8 @@ class KubernetesService(RemoteService):
             except Exception as error:
                 if not is_refusal(error):  # perhaps made: the engine asks again
                     raise
-                for made in self.kinds[:number]:
-                    with contextlib.suppress(Exception):  # the first error explains more
-                        self._delete(made, name)
+                with contextlib.suppress(Exception):  # the first error explains more
+                    self.delete(name)
                 raise ConfigurationError(self._refusal(kind, error)) from error
 
     def look(self, name: str, folder: JobFolder) -> JobStatus:
@@ -165,9 +164,15 @@ class KubernetesService(RemoteService):
         return dataclasses.replace(status, tasks=found, warnings=warnings)
 
     def delete(self, name: str) -> None:
-        """Deletes the objects of a job, with its pods."""
+        """Deletes the objects of a job that exist, and all that their operator made for them."""
         for kind in reversed(self.kinds):
-            self._delete(kind, name)
+            with _accepting(_NOT_FOUND):
+                self._objects.delete_namespaced_custom_object(
+                    *self._place(kind),
+                    name,
+                    propagation_policy="Background",
+                    _request_timeout=_TIMEOUT_S,
+                )
 
     def has_ended(self, name: str) -> bool:
         """Returns whether all pods are gone."""
@@ -193,16 +198,6 @@ class KubernetesService(RemoteService):
                 *self._place(self.kinds[-1]), name, _request_timeout=_TIMEOUT_S
             )
         return self.status_of(job)
-
-    def _delete(self, kind: Kind, name: str) -> None:
-        """Deletes an object, if it exists, and all that its operator made for it."""
-        with _accepting(_NOT_FOUND):
-            self._objects.delete_namespaced_custom_object(
-                *self._place(kind),
-                name,
-                propagation_policy="Background",
-                _request_timeout=_TIMEOUT_S,
-            )
 
     def _pods(self, name: str) -> list[Any]:
         selector = f"{self.job_label}={name}"

@@ -200,7 +200,7 @@ class LocalEngine(Engine):
         report = WorkerEnd.read(self._file(task, "end"))
         if report is not None:
             return dataclasses.replace(report, fields={"exit_code": code, **report.fields})
-        subject = f"The process of {task.name}" if self._distribution.is_cluster else self.subject
+        subject = "its process" if self._distribution.is_cluster else self.subject
         name = signal_name(code) if code < 0 else None
         failure, message = self._reason(task, code, name)
         end = WorkerEnd(
@@ -210,7 +210,6 @@ class LocalEngine(Engine):
             fields={"exit_code": code, "signal": name},
             # TensorFlow aborts a process that finds its cluster incomplete.
             may_be_consequence=code == -signal.SIGABRT,
-            names_task=True,
         )
         with contextlib.suppress(OSError):
             end.write(self._file(task, "end"))  # the others stop waiting for it

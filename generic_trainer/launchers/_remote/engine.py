@@ -85,7 +85,6 @@ class RemoteEngine(Engine):
         self._job, self._service = with_carried_environment(job), service
         self._clock, self._sleep = clock, sleep
         self._tasks = tasks(job.distribution)
-        self._name = ""  # of the current attempt's job; empty between attempts
         self._log = contextlib.ExitStack()
         self._has_answered = False
         self._deleted: set[str] = set()
@@ -103,14 +102,10 @@ class RemoteEngine(Engine):
         self._label = f"{self._service.kind} {self._name}"
         self._folder = JobFolder(os.path.join(run_dir, f".{launcher}", self._name))
         self._status = _UNSEEN
-        self._is_made = self._is_stopped = False
+        self._may_exist = self._is_made = self._is_stopped = False
         self._silent_since_s: float | None = None
         self._state = ""
-        try:
-            self._digest = self._folder.write(self._job, launcher, self._service.mounts())
-        except BaseException:
-            self._forget_job()
-            raise
+        self._digest = self._folder.write(self._job, launcher, self._service.mounts())
 
     def poll(self) -> Sequence[WorkerEnd]:
         """Makes the job if it does not exist yet, and returns how its workers ended.
@@ -189,17 +184,18 @@ class RemoteEngine(Engine):
 
     def kill(self) -> None:
         """Deletes the job, and waits until none of its workers can write anywhere."""
-        if not self._name:
-            return
         chief = self._status.tasks.get(self._tasks[0])
         if chief is not None and chief.phase in _ENDED:  # else its log ends with the deletion
             self._log.close()
-        if not self._await_end(self._name):
+        if self._may_exist and not self._await_end(self._name):
             _logger.warning("The %s may still run", self._label)
             if self._name not in self._deleted:
                 self._undeleted.append(self._name)
         self._log.close()
-        self._forget_job()
+        try:
+            self._folder.delete()
+        except Exception as error:  # no reason to fail a run
+            _logger.warning("The folder %s could not be deleted: %s", self._folder.path, error)
 
     def close(self) -> None:
         """Deletes the jobs that could not be deleted before, or logs how a person can."""
@@ -214,10 +210,11 @@ class RemoteEngine(Engine):
             self._await_end(name)
             self._undeleted.remove(name)
         service, name, folder, chief = self._service, self._name, self._folder, self._tasks[0]
+        self._may_exist = True
         try:
             service.create(name, self._job.distribution, folder, self._digest)
         except GenericTrainerError:  # nothing was made
-            self._forget_job()
+            self._may_exist = False
             raise
         self._is_made = self._has_answered = True
         _logger.info("Made the %s", self._label)
@@ -293,13 +290,6 @@ class RemoteEngine(Engine):
             if self._clock() >= end_s:
                 return False
             self._sleep(self._service.poll_s)
-
-    def _forget_job(self) -> None:
-        self._name = ""
-        try:
-            self._folder.delete()
-        except Exception as error:  # no reason to fail a run
-            _logger.warning("The folder %s could not be deleted: %s", self._folder.path, error)
 
 
 def _end_of(task: Task, status: TaskStatus, written: WorkerEnd | None) -> WorkerEnd:

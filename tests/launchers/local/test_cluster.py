@@ -143,7 +143,7 @@ def test_keras_3_ends_the_same_when_a_worker_is_killed_in_mid_epoch(
         env = {"TF_USE_LEGACY_KERAS": "0"}
         job = run(source, num_workers=2, max_failures=len(workers), env=env)
         ends.append(told(job, "ends:"))
-    assert "worker 1 was ended by SIGKILL" in jobs.log(job)
+    assert "worker 1: its process was ended by SIGKILL" in jobs.log(job)
     # The checkpoint of step 6 may be on its way to the disk still.
     assert re.search("Resuming in epoch 1 after [36] of its batches", jobs.log(job))
     assert ends[0] == ends[1]
