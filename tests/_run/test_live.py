@@ -41,14 +41,14 @@ def test_a_view_says_how_a_run_is(tmp_path: Path) -> None:
     shown = view(tmp_path)
     assert shown.headline == "Training" and shown.share == 0.4
     assert dict(shown.tiles) == {
-        "step": "400 of 1,000", "epoch": "1 of 2", "examples/s": "320", "so far": "42 s",
-        "left": "1 min 0 s", "CPU": "70%", "GPU": "40%", "memory": "1,300 MiB", "restarts": "1",
+        "step": "400 of 1,000", "epoch": "1 of 2", "examples/s": "320", "so far": "0:00:42",
+        "left": "0:01:00", "CPU": "70%", "GPU": "40%", "memory": "1,300 MiB", "restarts": "1",
     }  # fmt: skip
     assert [chart.name for chart in shown.charts] == [
         "loss", "accuracy", "examples/s", "busy, in %", "memory in MiB"
     ]  # fmt: skip
     assert [line.label for line in shown.charts[0].lines] == ["", "validation"]
-    assert shown.remarks[0][0].startswith("Input-bound")
+    assert shown.bound is not None and shown.bound[0].startswith("Input-bound")
     assert text_of(shown).startswith("Training: step 400 of 1,000, epoch 1 of 2, examples/s 320, ")
     assert text_of(shown).endswith("restarts 1, loss 0.0125, accuracy 0.9975")
     assert dict(shown.facts)["Checkpoints"] == "1, the last at step 400"
@@ -74,15 +74,6 @@ def test_duplicates_and_constants_have_no_chart() -> None:
     }
     shown = view_of(Progress(curves=curves), "run", {})
     assert [chart.name for chart in shown.charts] == ["loss", "accuracy"]
-
-
-@pytest.mark.parametrize(("validation", "count"), [(0.15, 0), (1.4, 1), (float("nan"), 0)])
-def test_overfitting_is_pointed_out(validation: float, count: int) -> None:
-    curves = {"loss": [(1.0, 0.9), (2.0, 0.1)], "val_loss": [(1.0, 0.8), (2.0, validation)]}
-    remarks = view_of(Progress(curves=curves), "run", {}).remarks
-    assert [text for text, _ in remarks] == [
-        "Overfitting: validation loss 1.4, training loss 0.1."
-    ] * count
 
 
 def test_losses_that_span_much_have_a_logarithmic_axis_and_memory_one_from_zero() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import math
 from collections.abc import Iterable, Mapping
 
@@ -11,10 +12,9 @@ from generic_trainer._core.progress import Points, Progress
 _WIDTH, _HEIGHT, _MARGIN = 300, 90, 4  # of a chart, in the units of its SVG
 _MOST_POINTS, _MOST_CHARTS = 150, 12
 _LATEST = 5  # speeds that the displayed one is the mean of
-_STYLES = ("first", "second")
+_MOST_LINES = 2  # of a chart: that of the training, and that of the validation
 _VALIDATION = ("val_", "validation_", "evaluation_", "eval_")
 _DUPLICATES = "_vs_iterations"  # of Keras' TensorBoard callback: the same values as by epoch
-_OVERFITTED = 2.0  # times the training loss
 _GOES_ON = ("training", "validating")
 _LOG_RATIO = 20.0  # losses that span more than this get a logarithmic axis
 _BOUNDS = {
@@ -42,7 +42,6 @@ class Line:
     """One curve of a chart: its points as coordinates of an SVG, and its last value."""
 
     label: str
-    style: str
     points: tuple[str, ...]
     last: str
 
@@ -68,7 +67,7 @@ class View:
         share: share of the steps that are done, from 0 to 1; None if the number is unknown.
         tiles, facts: label and value, the former short ones.
         charts: losses, metrics, then throughput and machine; `more` metrics are left out.
-        remarks: sentence and remedy: overfitting, the limit of the speed.
+        bound: the limit of the speed and a remedy, a sentence each; None if it is unknown.
         error: the reason why the run failed.
     """
 
@@ -79,7 +78,7 @@ class View:
     facts: list[tuple[str, str]]
     charts: list[Chart]
     more: int
-    remarks: list[tuple[str, str]]
+    bound: tuple[str, str] | None
     error: str
 
 
@@ -100,7 +99,6 @@ def view_of(progress: Progress, run_dir: str, scalars: Mapping[str, Points]) -> 
             groups.setdefault(key, []).append((label, points))
     last_steps = (points[-1][0] for points in scalars.values() if points)
     step = progress.step or int(max(last_steps, default=0))
-    bound = _BOUNDS.get(progress.bound)
     names = sorted(groups, key=lambda name: (name != "loss", "loss" not in name, name))
     shown = {name: groups[name] for name in names if "loss" in name or _varies(groups[name])}
     charts = _charts(shown, "step {:,.0f}")
@@ -112,26 +110,19 @@ def view_of(progress: Progress, run_dir: str, scalars: Mapping[str, Points]) -> 
         facts=_facts(progress),
         charts=charts[:_MOST_CHARTS] + _machine(progress),
         more=len(charts[_MOST_CHARTS:]),
-        remarks=[*_overfitting(groups.get("loss", ())), *filter(None, [bound])],
+        bound=_BOUNDS.get(progress.bound),
         error=progress.error,
     )
 
 
 def number(value: float) -> str:
     """Returns a number as all pages write it: "1,200", "0.0125", "3.2e+09"."""
-    if float(value).is_integer() and abs(value) < 1e9:
-        return f"{value:,.0f}"
-    return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:.3g}"
+    return f"{value:,.6g}"
 
 
 def duration(seconds: float) -> str:
-    """Returns a time as people write it: "45 s", "3 min 20 s", "2 h 5 min"."""
-    whole = max(0, round(seconds))
-    minutes, rest = divmod(whole, 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    """Returns a time as all pages write it: "0:03:20", "1 day, 2:05:00"."""
+    return str(datetime.timedelta(seconds=max(0, round(seconds))))
 
 
 def _tiles(progress: Progress, step: int) -> list[tuple[str, str]]:
@@ -171,21 +162,6 @@ def _facts(progress: Progress) -> list[tuple[str, str]]:
     return [(label, value) for label, value in facts if value]
 
 
-def _overfitting(curves: Iterable[tuple[str, Points]]) -> list[tuple[str, str]]:
-    """Returns a remark if the validation loss is far above the training loss."""
-    last = {label == "validation": points[-1][1] for label, points in curves if points}
-    loss, validation = last.get(False, 0.0), last.get(True, 0.0)
-    if not 0 < _OVERFITTED * loss < validation:
-        return []
-    return [
-        (
-            f"Overfitting: validation loss {number(validation)}, training loss {number(loss)}.",
-            "Train on more data, regularize (dropout, weight decay, a smaller model), or stop "
-            "earlier: tf.keras.callbacks.EarlyStopping(restore_best_weights=True).",
-        )
-    ]
-
-
 def _machine(progress: Progress) -> list[Chart]:
     unit, speed = "examples/s", progress.examples_per_s
     if not speed:
@@ -216,7 +192,7 @@ def _charts(
     """Returns a chart for each name whose curves have finite points."""
     charts = []
     for name, each in curves.items():
-        thinned = [(label, _thinned(points)) for label, points in each[: len(_STYLES)]]
+        thinned = [(label, _thinned(points)) for label, points in each[:_MOST_LINES]]
         if finite := [(label, points) for label, points in thinned if points]:
             charts.append(_chart(name, finite, until, from_zero))
     return charts
@@ -236,8 +212,8 @@ def _chart(name: str, curves: list[tuple[str, Points]], until: str, from_zero: b
         return f"{across:.1f},{down:.1f}"
 
     lines = tuple(
-        Line(label, style, tuple(place(*point) for point in points), number(points[-1][1]))
-        for (label, points), style in zip(curves, _STYLES, strict=False)
+        Line(label, tuple(place(*point) for point in points), number(points[-1][1]))
+        for label, points in curves
     )
     scale = "logarithmic" if is_log else ""
     return Chart(name, lines, number(bottom), number(top), until.format(max(xs)), scale)
