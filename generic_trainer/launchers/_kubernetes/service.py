@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from generic_trainer._core.cluster import Task
-from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers._distribution import Distribution
 from generic_trainer.launchers._kubernetes.api import Kind, connect, log_lines
 from generic_trainer.launchers._kubernetes.pods import options_of, status_of_pod
@@ -26,7 +25,7 @@ class KubernetesService(RemoteService):
     """Jobs of an operator; see `RemoteService`.
 
     Attributes:
-        release: advice for a cluster that does not know the kind.
+        release: the operator that knows the kind.
         kinds: the objects of a job, in the order in which they are made; the last one is the job.
         job_label: label of the pods with the name of the job.
         type_label: label with the type of the task.
@@ -57,8 +56,8 @@ class KubernetesService(RemoteService):
         )
         objects = " and ".join(f"{kind.plural}.{kind.group}" for kind in self.kinds)
         self.permissions = (
-            f"create, get and delete on {objects}, list on pods and events and get on pods/log in "
-            f"namespace {options.namespace!r}"
+            f"{self.release} in the cluster, and in namespace {options.namespace!r} the rights to "
+            f"create, get and delete {objects}, to list pods and events and to get pods/log"
         )
         self._objects, self._core = connect(distribution.launcher)
 
@@ -142,11 +141,10 @@ class KubernetesService(RemoteService):
                         *self._place(kind), manifest, _request_timeout=_TIMEOUT_S
                     )
             except Exception as error:
-                if not is_refusal(error):  # perhaps made: the engine asks again
-                    raise
-                with contextlib.suppress(Exception):  # the first error explains more
-                    self.delete(name)
-                raise ConfigurationError(self._refusal(kind, error)) from error
+                if is_refusal(error):  # else perhaps made: the engine asks again
+                    with contextlib.suppress(Exception):  # the first error explains more
+                        self.delete(name)
+                raise
 
     def look(self, name: str, folder: JobFolder) -> JobStatus:
         """Returns the state of a job and its pods."""
@@ -221,18 +219,6 @@ class KubernetesService(RemoteService):
         own = [event for event in found if (event.involved_object.name or "").startswith(name)]
         latest = {event.reason: event.message for event in own}
         return "; ".join(f"{reason}: {message}" for reason, message in latest.items())
-
-    def _refusal(self, kind: Kind, error: Any) -> str:
-        start = f"Kubernetes refuses the {kind.name} in namespace {self._options.namespace!r}"
-        body = getattr(error, "body", None) or error
-        if error.status == 404:
-            return (
-                f"{start}: the namespace does not exist, or the cluster does not know the kind. "
-                f"{self.release}"
-            )
-        if error.status in (401, 403):
-            return f"{start}. This process needs {self.permissions}. {body}"
-        return f"{start}: {body}"
 
 
 @contextlib.contextmanager

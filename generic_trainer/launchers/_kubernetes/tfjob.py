@@ -22,7 +22,7 @@ _REPLICA_TYPES = {"chief": "Chief", "worker": "Worker", "ps": "PS"}
 class TFJobs(KubernetesService):
     """TFJobs; see `KubernetesService`."""
 
-    release = "Install Kubeflow's training operator (1.x: 2.0 has no TFJobs)."
+    release = "Kubeflow's training operator 1.x"
     kinds = (Kind("TFJob", "kubeflow.org", "v1", "tfjobs"),)
     job_label = f"{_LABELS}job-name"
     type_label = f"{_LABELS}replica-type"

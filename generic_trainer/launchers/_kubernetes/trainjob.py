@@ -35,7 +35,7 @@ _PORT = 2222
 class TrainJobs(KubernetesService):
     """TrainJobs; see `KubernetesService`."""
 
-    release = "Install Kubeflow Trainer (2.x: the training operator 1.x has no TrainJobs)."
+    release = "Kubeflow Trainer 2.x"
     kinds = (_RUNTIME, Kind("TrainJob", *_GROUP, "trainjobs"))
     job_label = "jobset.sigs.k8s.io/jobset-name"
     type_label = "jobset.sigs.k8s.io/replicatedjob-name"

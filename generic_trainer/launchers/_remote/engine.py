@@ -213,8 +213,8 @@ class RemoteEngine(Engine):
         self._may_exist = True
         try:
             service.create(name, self._job.distribution, folder, self._digest)
-        except GenericTrainerError:  # nothing was made
-            self._may_exist = False
+        except Exception as error:
+            self._may_exist = not (isinstance(error, GenericTrainerError) or is_refusal(error))
             raise
         self._is_made = self._has_answered = True
         _logger.info("Made the %s", self._label)
@@ -252,8 +252,9 @@ class RemoteEngine(Engine):
         silent_s = now_s - self._silent_since_s
         is_refused = self._status is _UNSEEN and is_refusal(error)
         if is_refused or (not self._has_answered and silent_s > _FIRST_ANSWER_S):
+            said = getattr(error, "body", None) or error
             raise ConfigurationError(
-                f"{provider} {'refuses requests' if is_refused else 'does not answer'}: {error}. "
+                f"{provider} {'refuses requests' if is_refused else 'does not answer'}: {said}. "
                 f"This process needs {self._service.permissions}."
             ) from error
         if now_s >= self._next_warning_s:

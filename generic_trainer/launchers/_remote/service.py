@@ -70,7 +70,7 @@ class RemoteService(Protocol):
         provider: name of the service, such as `"Kubernetes"`.
         kind: its name for a job, such as `"TFJob"`.
         poll_s: seconds between two calls of `look`.
-        permissions: permissions that this process needs, for messages.
+        permissions: what this process needs, for messages.
         has_logs: whether it shows the logs of workers, by `log`.
         remedy: advice for tasks that are stuck.
     """
@@ -89,9 +89,6 @@ class RemoteService(Protocol):
         """Makes a job whose workers run `PROGRAM` with the folder and its digest.
 
         After a call without an answer it may be called again; one job is made in all.
-
-        Raises:
-            ConfigurationError: the service refuses the job.
         """
 
     def look(self, name: str, folder: JobFolder) -> JobStatus:

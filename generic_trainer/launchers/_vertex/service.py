@@ -11,12 +11,7 @@ from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers._distribution import Distribution, tasks
 from generic_trainer.launchers._options import VertexOptions, needed_client
 from generic_trainer.launchers._packing import JobFolder
-from generic_trainer.launchers._remote.service import (
-    JobStatus,
-    RemoteService,
-    TaskStatus,
-    is_refusal,
-)
+from generic_trainer.launchers._remote.service import JobStatus, RemoteService, TaskStatus
 from generic_trainer.launchers._vertex.custom_job import LABEL, custom_job, pools_of
 
 _TIMEOUT_S = 60.0
@@ -84,17 +79,9 @@ class CustomJobs(RemoteService):
                 "of google.cloud.aiplatform_v1.types.CustomJob."
             ) from error
         self._names[name] = None
-        try:
-            made = self._client.create_custom_job(
-                parent=self._parent, custom_job=job, timeout=_TIMEOUT_S
-            )
-        except Exception as error:
-            if not is_refusal(error):  # perhaps made: the engine asks again
-                raise
-            raise ConfigurationError(
-                f"Vertex AI refuses the custom job in {self._parent}: {error}. This process needs "
-                f"{self.permissions}."
-            ) from error
+        made = self._client.create_custom_job(
+            parent=self._parent, custom_job=job, timeout=_TIMEOUT_S
+        )
         self._names[name] = made.name
         _logger.info(
             "https://console.cloud.google.com/vertex-ai/training/custom-jobs/locations/%s/jobs/%s "

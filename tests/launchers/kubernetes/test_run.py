@@ -146,7 +146,7 @@ def test_job_that_a_person_deletes_is_not_made_again(run: Run, cluster: StandIn)
 
 @pytest.mark.parametrize(
     ("status", "message"),
-    [(403, "needs create, get and"), (404, "training operator"), (400, "refused")],
+    [(403, "rights to create, get and"), (404, "training operator"), (400, "refused")],
 )
 def test_refusal_says_what_is_missing(
     run: Run, cluster: StandIn, status: int, message: str
