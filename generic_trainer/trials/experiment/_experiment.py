@@ -25,7 +25,7 @@ _REMOTE_EVAL_STEPS = 1000
 # Global steps that the second worker waits for, and the others longer: times the logarithm.
 _STEPS_OF_DELAY = 8000
 _SECONDS_OF_DELAY, _LONGEST_DELAY_S = 5, 60
-_STEPS_PER_ITERATION, _ITERATIONS = 1000, 10
+_ITERATIONS, _STEPS_WITHOUT_END = 10, 10_000
 
 _logger = logging.getLogger(__name__)
 
@@ -169,12 +169,10 @@ class Experiment:
         Returns:
             The last evaluation's metrics, and what each export strategy returned.
         """
-        steps = self.train_steps_per_iteration or _STEPS_PER_ITERATION
-        if not self.train_steps_per_iteration and self.train_steps:
-            steps = max(1, self.train_steps // _ITERATIONS)
+        steps = max(1, (self.train_steps or _STEPS_WITHOUT_END) // _ITERATIONS)
         metrics, exported = None, None
         while self._goes_on(metrics, continuous_eval_predicate_fn):
-            self._train(steps=steps)
+            self._train(steps=self.train_steps_per_iteration or steps)
             metrics = self._evaluate("one_pass")
             exported = self._export(metrics)
         return metrics, exported
@@ -240,24 +238,18 @@ class Experiment:
         return metrics
 
     def _train_and_evaluate(self, every_steps: int) -> tuple[Metrics, list[Any]]:
-        exported: list[Any] = []
-
-        def evaluate() -> Metrics:
-            metrics: Metrics = self._evaluate()
-            if self.checkpoint_and_export:
-                exported[:] = self._export(metrics)
-            return metrics
+        def evaluate() -> tuple[Metrics, list[Any]]:
+            metrics = self._evaluate()
+            return metrics, self._export(metrics) if self.checkpoint_and_export else []
 
         listener = _EvaluateOnCheckpoint(
             evaluate, 1 if self.checkpoint_and_export else every_steps, self.check_interval_secs
         )
         self._train(listeners=[listener], max_steps=self.train_steps)
-        metrics = listener.metrics
+        metrics, exported = listener.result
         if metrics.get("global_step") != self.estimator.get_variable_value("global_step"):
-            metrics = self._evaluate()
-        elif self.checkpoint_and_export:
-            return metrics, exported
-        return metrics, self._export(metrics)
+            metrics, exported = evaluate()
+        return metrics, exported or self._export(metrics)
 
     def _goes_on(self, metrics: Metrics | None, predicate: Callable[..., bool] | None) -> bool:
         """Returns whether the user and the number of steps want to go on."""
@@ -295,14 +287,14 @@ class _EvaluateOnCheckpoint(tf.compat.v1.train.CheckpointSaverListener):  # type
     """Evaluates when a checkpoint is written, at least so many steps and seconds after the last.
 
     Attributes:
-        metrics: of the last evaluation.
+        result: of the last evaluation: the metrics, and the exports.
     """
 
-    def __init__(self, evaluate: Callable[[], Metrics], every_steps: int, every_s: float) -> None:
+    def __init__(self, evaluate: Callable[[], Any], every_steps: int, every_s: float) -> None:
         self._evaluate, self._every_steps, self._every_s = evaluate, every_steps, every_s
         self._step: int | None = None
         self._next = 0.0  # on the monotonic clock
-        self.metrics: Metrics = {}
+        self.result: tuple[Metrics, list[Any]] = {}, []
 
     def after_save(self, session: Any, global_step_value: int) -> None:
         """Evaluates; the first checkpoint, of untrained weights, is passed over."""
@@ -313,5 +305,5 @@ class _EvaluateOnCheckpoint(tf.compat.v1.train.CheckpointSaverListener):  # type
             and global_step_value - self._step >= self._every_steps
             and time.monotonic() >= self._next
         ):
-            self.metrics, self._step = self._evaluate(), global_step_value
+            self.result, self._step = self._evaluate(), global_step_value
             self._next = time.monotonic() + self._every_s

@@ -36,7 +36,6 @@ class HParams:
         Raises:
             ConfigurationError: a name is taken.
         """
-        self._names: list[str] = []
         for name, value in values.items():
             self.add_hparam(name, value)
 
@@ -46,9 +45,8 @@ class HParams:
         Raises:
             ConfigurationError: the name is taken.
         """
-        if name in self._names or hasattr(type(self), name):
+        if hasattr(self, name):
             raise ConfigurationError(f"HParams: the name {name!r} is taken")
-        self._names.append(name)
         setattr(self, name, value)
 
     def set_hparam(self, name: str, value: Any) -> None:
@@ -57,12 +55,11 @@ class HParams:
         Raises:
             ConfigurationError: there is none of this name, or the value does not fit.
         """
-        setattr(self, name, _converted(name, value, self._known(name)))
+        self.override_from_dict({name: value})
 
     def del_hparam(self, name: str) -> None:
         """Removes a hyperparameter."""
         self._known(name)
-        self._names.remove(name)
         delattr(self, name)
 
     def parse(self, text: str) -> HParams:
@@ -119,34 +116,33 @@ class HParams:
             except ConfigurationError as error:
                 problems.append(str(error))
         raise_problems(ConfigurationError, "HParams", problems)
-        for name, value in converted.items():
-            setattr(self, name, value)
+        vars(self).update(converted)
         return self
 
     def get(self, name: str, default: Any = None) -> Any:
         """Returns a value, or the default where there is none of this name."""
-        return getattr(self, name) if name in self._names else default
+        return vars(self).get(name, default)
 
     def values(self) -> dict[str, Any]:
         """Returns name → value."""
-        return {name: getattr(self, name) for name in self._names}
+        return {**vars(self)}
 
     def to_json(self, **options: Any) -> str:
         """Returns a JSON object; `options` are those of `json.dumps`."""
         return json.dumps(self.values(), **options)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names
+        return name in vars(self)
 
     def __repr__(self) -> str:
         return f"HParams({', '.join(f'{name}={value!r}' for name, value in self.values().items())})"
 
     def _known(self, name: str) -> Any:
-        if name not in self._names:
+        if name not in self:
             raise ConfigurationError(
-                f"unknown hyperparameter {name!r}; known are {sorted(self._names)}"
+                f"unknown hyperparameter {name!r}; known are {sorted(vars(self))}"
             )
-        return getattr(self, name)
+        return vars(self)[name]
 
 
 def _literal(text: str) -> Any:
@@ -168,7 +164,7 @@ def _converted(name: str, value: Any, like: Any) -> Any:
         return value
     if isinstance(like, bool) and str(value).lower() in _TRUTH:
         return _TRUTH[str(value).lower()]
-    if isinstance(like, float) and isinstance(value, int) and is_number(value):
+    if isinstance(like, float) and is_number(value):
         return float(value)
     if isinstance(like, str) and not isinstance(value, (list, tuple, dict)):
         return str(value)

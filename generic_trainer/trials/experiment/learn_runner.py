@@ -65,17 +65,21 @@ def run(
         output_dir = pipeline.model_run_dir
         run_config = run_config and run_config.replace(model_dir=output_dir)
         hparams = hparams and _tuned(hparams, pipeline)
-    arguments = (output_dir,) if run_config is None else (run_config, hparams)
-    if run_config is not None and not run_config.model_dir:
+    if run_config is None:
+        experiment = experiment_fn(output_dir)
+    elif not run_config.model_dir:
         raise ConfigurationError("run_config must have a model_dir: RunConfig(model_dir=...)")
-    if run_config is not None and not takes(experiment_fn, run_config, hparams):
-        arguments = (run_config,)
-    experiment = experiment_fn(*arguments)
+    elif takes(experiment_fn, run_config, hparams):
+        experiment = experiment_fn(run_config, hparams)
+    else:
+        experiment = experiment_fn(run_config)
     if not isinstance(experiment, Experiment):
         raise ConfigurationError(f"experiment_fn must return an Experiment, got {experiment!r}")
     if pipeline is not None and experiment.train_steps is None:
         experiment.train_steps = getattr(pipeline, "train_steps", None)
-    schedule = schedule or _default_schedule()
+    if not schedule:  # several workers all do the same, of which the chief evaluates
+        task = {} if is_one_of_several() else tf_config().get("task") or {}
+        schedule = _SCHEDULE_OF_TASK.get(task.get("type", ""), "train_and_evaluate")
     if schedule not in _SCHEDULES.split():
         raise ConfigurationError(f"schedule must be one of {_SCHEDULES}, but got {schedule!r}")
     result = getattr(experiment, schedule)()
@@ -108,13 +112,6 @@ def run_fn_from_experiment(
     return run_fn
 
 
-def _default_schedule() -> str:
-    if is_one_of_several():
-        return "train_and_evaluate"  # all together; the chief evaluates
-    task = tf_config().get("task") or {}
-    return _SCHEDULE_OF_TASK.get(task.get("type", ""), "train_and_evaluate")
-
-
 def _tuned(hparams: HParams, pipeline: Pipeline) -> HParams:
     own = HParams(**hparams.values())
     changes = {**(pipeline.custom_config or {}), **tuned_values(pipeline)}
@@ -122,17 +119,16 @@ def _tuned(hparams: HParams, pipeline: Pipeline) -> HParams:
 
 
 def _publish(experiment: Experiment, pipeline: Pipeline) -> None:
-    if len(experiment.export_strategies) > 1:
-        names = [exporter.name for exporter in experiment.export_strategies]
-        raise ExportError(
-            "The Experiment must have one export strategy, to write the model that is published, "
-            f"but it has {names}"
-        )
-    estimator, target = experiment.estimator, pipeline.serving_model_dir
-    if experiment.export_strategies:
-        [exporter] = experiment.export_strategies
-        tf_estimator.copy_newest_export(estimator, exporter, target)
-        return
-    folder = os.path.join(estimator.model_dir, "export", "features")
-    remedy = "Give the Experiment export_strategies=[FinalExporter(name, serving_input_fn)]."
-    export_features(estimator, experiment.eval_input_fn, folder, pipeline, remedy)
+    estimator = experiment.estimator
+    match experiment.export_strategies:
+        case []:
+            folder = os.path.join(estimator.model_dir, "export", "features")
+            remedy = "Give the Experiment export_strategies=[FinalExporter(name, receiver_fn)]."
+            export_features(estimator, experiment.eval_input_fn, folder, pipeline, remedy)
+        case [exporter]:
+            tf_estimator.copy_newest_export(estimator, exporter, pipeline.serving_model_dir)
+        case several:
+            raise ExportError(
+                "The Experiment must have one export strategy, to write the model that is "
+                f"published, but it has {[exporter.name for exporter in several]}"
+            )
