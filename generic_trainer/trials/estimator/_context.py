@@ -90,18 +90,27 @@ class EstimatorExperimentalContext(DatasetCache):
         Raises:
             TypeError: `metric` is none of these.
         """
-        reduced = reducer if isinstance(reducer, MetricReducer) else _Listing(reducer)
+        reduced = reducer if isinstance(reducer, MetricReducer) else None
+        if reduced is None and not callable(reducer):
+            raise ConfigurationError(
+                f"make_metric takes a function or a MetricReducer, but got {reducer!r}"
+            )
         dtype = np.dtype(numpy_dtype)  # TensorFlow takes float for float32, NumPy for float64
         tensors = _tensors(metric)
-        states: list[Any] = []  # of this process: the last one
+        states: list[Any] = []  # of this process: the last one, or for a function the values
 
         def accumulate(*values: Any) -> bool:
-            states[:] = [reduced.accumulate(tf.nest.pack_sequence_as(metric, values))]
+            value = tf.nest.pack_sequence_as(metric, values)
+            if reduced is None:
+                states.append(value)
+            else:
+                states[:] = [reduced.accumulate(value)]
             return True
 
         def reduce() -> Any:
             of_all = [state for worker in distributed.gather(states) for state in worker]
-            return np.asarray(reduced.cross_slot_reduce(of_all or [None])).astype(dtype)
+            reduce_all: Any = reducer if reduced is None else reduced.cross_slot_reduce
+            return np.asarray(reduce_all(of_all or [None])).astype(dtype)
 
         update = tf.numpy_function(accumulate, tensors, tf.bool)
         last = self._last_value  # values are read in a fixed order
@@ -162,25 +171,6 @@ class EstimatorTrialContext(EstimatorContext):
 
     Source: `determined.estimator.EstimatorTrialContext` of Determined 0.13.
     """
-
-
-class _Listing(MetricReducer):
-    """Calls a function with the values of all batches of all slots."""
-
-    def __init__(self, function: Callable[[list[Any]], Any]) -> None:
-        if not callable(function):
-            raise ConfigurationError(
-                f"make_metric takes a function or a MetricReducer, but got {function!r}"
-            )
-        self._function = function
-        self._values: list[Any] = []
-
-    def accumulate(self, metric: Any) -> list[Any]:
-        self._values.append(metric)
-        return self._values
-
-    def cross_slot_reduce(self, per_slot_metrics: list[Any]) -> Any:
-        return self._function([value for values in per_slot_metrics for value in values])
 
 
 def _tensors(metric: Any) -> list[tf.Tensor]:

@@ -66,7 +66,7 @@ class RunHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         """Called when the trial is over, also when it failed."""
 
 
-class _Batches(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+class _Batches(StopHook):
     """Counts the batches of an evaluation, which takes one even if no metric depends on it."""
 
     count = 0
@@ -78,9 +78,8 @@ class _Batches(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
     def before_run(self, run_context: object) -> Any:
         return tf.compat.v1.train.SessionRunArgs(self._taken)
 
-    def after_run(
-        self, run_context: tf.compat.v1.train.SessionRunContext, run_values: object
-    ) -> None:
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        super().after_run(run_context, run_values)
         self.count += 1
 
 
@@ -96,7 +95,9 @@ class EstimatorController:
         eval_spec: Any,
         serving_input_receiver_fns: Mapping[str, Callable[[], Any]],
     ) -> None:
-        """Builds the user's estimator anew for this run; sessions open when they are needed.
+        """Builds the user's estimator anew for this run, and restores the checkpoint of the trial.
+
+        Sessions open when they are needed.
 
         The data and hooks of both specs are used, and the steps of `eval_spec`; `max_steps` is the
         trial's own affair.
@@ -108,9 +109,14 @@ class EstimatorController:
         self._model_dir = os.path.join(self._folder.path, "model")
         self._estimator = _rebuilt(estimator, self._model_dir, run)
         self._receivers = dict(serving_input_receiver_fns)
-        self._training = Training(self._train, on_stop=self._note_stop)
-        self._is_open = False
-        self._is_saved = False
+        self._on_stop = functools.partial(context.set_stop_requested, True)
+        self._training = Training(self._train, on_stop=self._on_stop)
+        self._is_saved = run.checkpoint_dir is not None
+        if run.checkpoint_dir is not None:
+            _copy_state(run.checkpoint_dir, self._model_dir)
+            set_random_state(None, read_state(run.checkpoint_dir, _GENERATORS))
+            for hook in self._hooks:
+                hook.on_checkpoint_load(run.checkpoint_dir)
         if train_spec.saving_listeners:
             _logger.warning("TrainSpec.saving_listeners are not called: use a RunHook.")
 
@@ -126,7 +132,6 @@ class EstimatorController:
                 not to `wrap_dataset`.
             ModuleFileError: the training data ended.
         """
-        self._open()
         # What building the session's graph once more draws is not drawn twice.
         state = random_state() if self._run.checkpoint_dir and not self._training.started else {}
         self._training.start()
@@ -139,8 +144,8 @@ class EstimatorController:
     def validate(self) -> dict[str, Any]:
         """Returns the metrics of an evaluation, as the estimator calls them."""
         self._write_state()
-        spec, batches = self._eval_spec, _Batches()
-        hooks = [*(spec.hooks or ()), StopHook(self._note_stop), batches]
+        spec, batches = self._eval_spec, _Batches(self._on_stop)
+        hooks = [*(spec.hooks or ()), batches]
         with tf_estimator.as_slot():
             metrics = self._estimator.evaluate(
                 spec.input_fn, steps=spec.steps, hooks=hooks, name=spec.name
@@ -153,22 +158,23 @@ class EstimatorController:
         """Writes state and exports; then the hooks add their files."""
         self._write_state()
         _copy_state(self._model_dir, directory)
-        self._export_to(directory)
+        for name, receiver in self._receivers.items():
+            self._estimator.export_saved_model(os.path.join(directory, name), receiver)
         write_state(directory, _GENERATORS, random_state())
         for hook in self._hooks if is_chief() else ():
             hook.on_checkpoint_end(directory)
 
     def export(self, fn_args: Any, checkpoint_dir: str | None = None) -> None:
-        """Publishes the export of a checkpoint, by default of the one that the trial started from.
+        """Publishes the export of a checkpoint; without one, of the state that the trial has now.
 
         Without serving input receiver functions it is one for the features of the validation data.
 
         Raises:
             ExportError: there are none, and the estimator cannot predict from these features.
         """
-        checkpoint, folder = checkpoint_dir or self._run.checkpoint_dir, self._folder.path
-        if checkpoint is None:
-            self._write_state()
+        if checkpoint_dir is None:
+            checkpoint_dir = os.path.join(self._folder.path, "now")
+            self.save(checkpoint_dir)
         if self._receivers:
             name, *others = self._receivers
             if others:
@@ -177,47 +183,24 @@ class EstimatorController:
                     name,
                     ", ".join(others),
                 )
-            if checkpoint is None:
-                self._export_to(folder)
-            written = os.path.join(checkpoint or folder, name)
+            written = os.path.join(checkpoint_dir, name)
             tf_estimator.copy_newest(written, fn_args.serving_model_dir)
-            return
-        if checkpoint is not None:
-            _copy_state(checkpoint, self._model_dir)
-        folder = os.path.join(folder, "published")
-        export_features(self._estimator, self._eval_spec.input_fn, folder, fn_args)
+        else:
+            _copy_state(checkpoint_dir, self._model_dir)
+            folder = os.path.join(self._folder.path, "published")
+            export_features(self._estimator, self._eval_spec.input_fn, folder, fn_args)
 
     def close(self) -> None:
         """Ends training, calls the hooks, and deletes the estimator's directory."""
-        with (
-            contextlib.ExitStack() as stack
-        ):  # all callbacks run, from last to first, even if one fails
+        # All callbacks run, from last to first, even if one fails.
+        with contextlib.ExitStack() as stack:
             stack.callback(self._folder.close)
-            for hook in reversed(self._hooks if self._is_open else []):
+            for hook in reversed(self._hooks if self._training.started else []):
                 stack.callback(hook.on_trial_close)
             stack.callback(self._training.close)
 
-    def _export_to(self, directory: str) -> None:
-        """Writes `directory`/<name>/<time>/saved_model.pb for each receiver function."""
-        for name, receiver in self._receivers.items():
-            self._estimator.export_saved_model(os.path.join(directory, name), receiver)
-
-    def _open(self) -> None:
-        """Restores the checkpoint of the trial, before its first work."""
-        if self._is_open:
-            return
-        self._is_open = True
-        directory = self._run.checkpoint_dir
-        if directory is not None:
-            _copy_state(directory, self._model_dir)
-            set_random_state(None, read_state(directory, _GENERATORS))
-            self._is_saved = True
-            for hook in self._hooks:
-                hook.on_checkpoint_load(directory)
-
     def _write_state(self) -> None:
         """Sees to it that the estimator's directory has the state after the last batch."""
-        self._open()
         if not self._is_saved:
             self._training.save(self._model_dir)
             self._is_saved = True
@@ -231,12 +214,9 @@ class EstimatorController:
 
         # Estimators look at the names of the arguments, through no wrapper.
         resumed.__signature__ = inspect.signature(input_fn)  # type: ignore[attr-defined]
-        hooks = [*(self._train_spec.hooks or ()), StopHook(self._note_stop), last_hook]
+        hooks = [*(self._train_spec.hooks or ()), last_hook]
         with tf_estimator.as_slot():
             self._estimator.train(resumed, hooks=hooks)
-
-    def _note_stop(self) -> None:
-        self._context.set_stop_requested(True)
 
 
 def _copy_state(source: str, target: str) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextvars
 import logging
 import os
+import queue
 import re
 import threading
 from collections.abc import Callable
@@ -32,7 +33,24 @@ _UPDATE = re.compile(r"(Resource)?(Sparse)?Apply|(Resource)?Scatter|Assign(Add|S
 _logger = logging.getLogger(__name__)
 
 
-class Training(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+class StopHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+    """Takes a hook's `run_context.request_stop()` for a wish to stop after this workload.
+
+    It comes after the user's hooks. A session that really stopped could not be saved any more.
+    """
+
+    def __init__(self, on_stop: Callable[[], None]) -> None:
+        """Takes the function to call when a hook wants to stop."""
+        self._on_stop = on_stop
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Notes the wish and takes it back."""
+        if run_context.stop_requested:
+            internals.TF_SESSION_STOP_REQUESTED.set(run_context, False)
+            self._on_stop()
+
+
+class Training(StopHook):
     """Trains an estimator some batches at a time, in one session from first to last.
 
     It is a hook of that session, which waits each time that so many batches are done. The session
@@ -44,20 +62,20 @@ class Training(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
 
         Args:
             train: trains the estimator without end, with a hook that comes after the user's.
-            on_stop: is called when the session ended before the batches were done, because a hook
-                that the model function added wants to stop.
+            on_stop: is called when a hook wants to stop; one that the model function added ends the
+                session, before the batches are done.
         """
+        super().__init__(on_stop)
         # A thread starts with no context variables: get_experiment_config() would know nothing.
         run = contextvars.copy_context().run
         self._thread = threading.Thread(target=run, args=(self._run, train), daemon=True)
-        self._ordered, self._waiting = threading.Semaphore(0), threading.Semaphore(0)
-        self._error: BaseException | None = None
-        self._closing = self._is_over = False
-        self._on_stop = on_stop
+        # The numbers of batches to train, 0 to close; and what the caller shall raise after each.
+        self._orders: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._reports: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self._session: Any = None
         self._results: list[dict[str, Any]] = []  # summaries, by batch of this portion
         self._batches_left = 0
-        self._in_batch = self._has_ended = self._data_ended = False
+        self._in_batch = self._is_over = False
 
     @property
     def started(self) -> bool:
@@ -67,7 +85,8 @@ class Training(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
     def start(self) -> None:
         """Opens the session, its variables initialised or restored; once."""
         if not self.started:
-            self._resume()
+            self._thread.start()
+            self._raise_reported()
 
     def run(self, batches: int) -> list[dict[str, Any]]:
         """Trains on the next batches; returns the summaries' values in each of them.
@@ -76,8 +95,11 @@ class Training(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
             ModuleFileError: the training data ended.
         """
         self.start()
+        if self._is_over:
+            raise RuntimeError("training is over and cannot go on")
         self._results = []
-        self._resume(batches)
+        self._orders.put(batches)
+        self._raise_reported()
         return self._results
 
     def save(self, directory: str) -> None:
@@ -95,44 +117,29 @@ class Training(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
 
     def close(self) -> None:
         """Closes the session."""
-        self._closing = True
-        self._ordered.release()
+        self._orders.put(0)
         if self.started:
             self._thread.join()
 
     def _run(self, train: Callable[[Any], Any]) -> None:
+        error: BaseException | None = None
         try:
             train(self)
-        except BaseException as error:  # the caller raises it
-            self._error = error
+        except BaseException as raised:
+            error = raised
         self._is_over = True
-        self._waiting.release()
+        self._reports.put(error)
 
-    def _wait(self) -> None:
+    def _raise_reported(self) -> None:
+        """Waits until the session waits or is over."""
+        error = self._reports.get()
+        if error is not None:
+            raise error
+
+    def _wait(self, error: BaseException | None = None) -> None:
         """Called in the session: waits for the next order."""
-        self._waiting.release()
-        self._ordered.acquire()
-
-    def _resume(self, batches: int = 0) -> None:
-        """Goes on with the session until it waits again or is over; raises what it raised."""
-        if self._is_over:
-            raise RuntimeError("training is over and cannot go on")
-        self._batches_left = batches
-        if self.started:
-            self._ordered.release()
-        else:
-            self._thread.start()
-        self._waiting.acquire()
-        if self._error is not None:
-            raise self._error
-        if self._data_ended:
-            raise ModuleFileError(
-                f"The training data ended within {batches} batches, of which it had "
-                f"{len(self._results)}. Return a tf.data.Dataset with at least one batch from "
-                "the TrainSpec's input_fn, which is repeated; other data has to go on for ever."
-            )
-        if self._has_ended:
-            self._on_stop()
+        self._reports.put(error)
+        self._batches_left = self._orders.get()
 
     def begin(self) -> None:
         """Looks for the summaries, while the graph may still change."""
@@ -165,38 +172,30 @@ class Training(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Counts batches; waits when they are done."""
+        super().after_run(run_context, run_values)
         self._in_batch = False
         self._results.append(run_values.results)
         self._batches_left -= 1
-        if self._batches_left <= 0 and not self._closing:
+        if self._batches_left == 0:
             self._wait()
-        if self._closing:
+        if self._batches_left <= 0:  # it is closed, maybe before its first batch
             run_context.request_stop()
 
     def end(self, session: Any) -> None:
         """Keeps the session open until it is saved, if it ends by itself."""
-        if not self._closing:
-            self._has_ended, self._data_ended = True, self._in_batch
+        if self._batches_left <= 0:  # it is closed
+            return
+        if self._in_batch:
+            found = len(self._results)
+            error = ModuleFileError(
+                f"The training data ended within {found + self._batches_left} batches, of which it "
+                f"had {found}. Return a tf.data.Dataset with at least one batch from the "
+                "TrainSpec's input_fn, which is repeated; other data has to go on for ever."
+            )
+            self._wait(error)
+        else:
+            self._on_stop()
             self._wait()
-
-
-class StopHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
-    """Takes a hook's `run_context.request_stop()` for a wish to stop after this workload.
-
-    It comes after the user's hooks. A session that really stopped could not be saved any more.
-    """
-
-    def __init__(self, note: Callable[[], None]) -> None:
-        """Takes the function to call when a hook wants to stop."""
-        self._note = note
-
-    def after_run(
-        self, run_context: tf.compat.v1.train.SessionRunContext, run_values: object
-    ) -> None:
-        """Notes the wish and takes it back."""
-        if run_context.stop_requested:
-            internals.TF_SESSION_STOP_REQUESTED.set(run_context, False)
-            self._note()
 
 
 def _summarised(graph: tf.Graph) -> dict[str, tf.Tensor]:

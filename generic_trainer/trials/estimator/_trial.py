@@ -178,26 +178,23 @@ class EstimatorNativeContext(EstimatorContext, NativeContext):
         """Takes a trial; see `TrialContext`."""
         super().__init__(*args, **kwargs)
         self.serving_input_receiver_fns: dict[str, Callable[..., Any]] = {}
-        self._train: Callable[..., None] | None = None
+        self._start: Start | None = None
 
     def train_and_evaluate(self, estimator: Any, train_spec: Any, eval_spec: Any) -> None:
         """Trains by the experiment configuration; see `EstimatorTrial` for the arguments."""
         parts = (estimator, train_spec, eval_spec)
-        if self._train is None:
+        if self._start is None:
             tf_estimator.train_and_evaluate(*parts)
         else:
-            self._train(*parts, self.serving_input_receiver_fns)
+            receivers = self.serving_input_receiver_fns
+            self._start(EstimatorController(self, self._run, *parts, receivers))
 
     @classmethod
     def make(cls, run: TrialRun, start: Start) -> EstimatorNativeContext:
         """Returns the context of a script; see `Init`."""
         run, _ = fit_to_workers(run, is_graph=True)
         context = cls(run)
-
-        def train(*parts: Any) -> None:
-            start(EstimatorController(context, run, *parts))
-
-        context._train = train
+        context._start = start
         return context
 
 
