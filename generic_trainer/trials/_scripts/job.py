@@ -114,27 +114,18 @@ def _connect(address: str) -> Any:
 
 def existing_context_dir(context_dir: str) -> Path:
     """Returns the folder with the user's code; raises `InvalidExperimentException` without it."""
-    if not context_dir:
-        raise InvalidExperimentException(
-            "Cannot specify the context directory to be empty: pass context_dir, the folder with "
-            "your code, which is sent to the cluster."
-        )
     folder = Path(context_dir).resolve()
-    if not folder.is_dir():
-        raise InvalidExperimentException(f"context_dir must be a folder, but got {folder}")
+    if not context_dir or not folder.is_dir():
+        raise InvalidExperimentException(
+            f"context_dir must be the folder with your code, which is sent to the cluster, but got "
+            f"{context_dir!r}"
+        )
     return folder
 
 
 def _command_in(context_dir: Path, command: Sequence[str] | None) -> list[str]:
     """Returns the script, relative to the folder, and its arguments."""
-    ipython = sys.modules.get("IPython")
-    if command is None and ipython is not None and ipython.get_ipython() is not None:
-        raise InvalidExperimentException(
-            "Must specify the location of the script relative to the context directory when "
-            'in IPython or a notebook: pass command=["train.py"].'
-        )
-    if command is not None and not command:
-        raise InvalidExperimentException("command must name a script, but got an empty list")
+    # In a notebook, whose `argv` is that of IPython, there is no script to send without a command.
     name, *arguments = command or [os.path.abspath(sys.argv[0]), *sys.argv[1:]]
     script = context_dir / name  # an absolute path stays as it is
     script = script.parent.resolve() / script.name

@@ -96,7 +96,7 @@ def test_a_trial_is_built_in_the_context_directory(tmp_path):
     before = os.getcwd()
     experimental.create(Noted, CONFIG, local=True, test=True, context_dir=str(tmp_path))
     assert (seen, os.getcwd()) == ([str(tmp_path)], before)
-    with pytest.raises(InvalidExperimentException, match="must be a folder"):
+    with pytest.raises(InvalidExperimentException, match="must be the folder"):
         estimator.init(CONFIG, local=True, test=True, context_dir=str(tmp_path / "absent"))
 
 

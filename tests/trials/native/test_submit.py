@@ -141,11 +141,11 @@ def test_a_test_on_the_cluster_is_one_batch(ray_head, code):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "Cannot specify the context directory to be empty"),
-        ({"context_dir": "/no/such/folder"}, "context_dir must be a folder"),
+        ({}, "context_dir must be the folder with your code, .* but got ''"),
+        ({"context_dir": "/no/such/folder"}, "context_dir must be the folder .*/no/such/folder"),
         ({"context_dir": str(ROOT / "tests"), "command": ["nothing.py"]}, "nothing.py is not in"),
         ({"context_dir": str(ROOT / "tests"), "command": ["../setup.py"]}, "is not in the context"),
-        ({"context_dir": str(ROOT / "tests"), "command": []}, "must name a script"),
+        ({"context_dir": str(ROOT / "tests")}, r'pytest.*Pass .* or command=\["train.py"\]'),
     ],
 )
 def test_what_cannot_be_submitted(options, message):
@@ -164,15 +164,6 @@ def test_what_cannot_be_submitted(options, message):
 def test_a_configuration_of_the_wrong_kind_is_not_sent(code, config, message):
     with pytest.raises(ConfigurationError, match=message):
         estimator.init(config, context_dir=str(code), command=["script.py"])
-
-
-def test_a_notebook_has_to_name_its_script(monkeypatch, tmp_path):
-    import types
-
-    shell = types.SimpleNamespace(get_ipython=lambda: object())
-    monkeypatch.setitem(sys.modules, "IPython", shell)
-    with pytest.raises(InvalidExperimentException, match="relative to the context directory"):
-        estimator.init(CONFIG, context_dir=str(tmp_path))
 
 
 def test_no_cluster(code):
