@@ -63,16 +63,15 @@ def _receiver_of(estimator: Any, input_fn: Callable[..., Any], fn_args: Any) -> 
     have_shapes = all(shape.rank and None not in shape.as_list()[1:] for shape in shapes)
     if not is_lone and have_shapes and are_features(specs, fn_args):
         return lambda: _parsing(specs)
-    return lambda: _tensors(specs, is_lone=is_lone)
+    receive = tf_export.build_raw_serving_input_receiver_fn(named)
+    if not is_lone:
+        return receive  # type: ignore[no-any-return]
 
-
-def _tensors(specs: Mapping[str, tf.TensorSpec], *, is_lone: bool) -> Any:
-    received = {
-        name: tf.compat.v1.placeholder(spec.dtype, spec.shape, name) for name, spec in specs.items()
-    }
-    if is_lone:
+    def receive_lone() -> Any:
+        received = receive().receiver_tensors
         return tf_export.TensorServingInputReceiver(received[_LONE], received)
-    return tf_export.ServingInputReceiver(received, received)
+
+    return receive_lone
 
 
 def _parsing(specs: Mapping[str, tf.TensorSpec]) -> Any:

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.errors import ExportError
-from generic_trainer.training import export_model
+from generic_trainer.training.export import export_model, export_on_tensors
 from generic_trainer.trials._pipeline import are_features
 
 _DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
@@ -46,14 +46,9 @@ def export(session: Any, record: Any, outputs: Mapping[str, tf.Tensor], fn_args:
     inputs = inputs_of(predictions.values(), components)
     with ScratchFolder("graph-") as scratch:
         directory = os.path.join(scratch, "graph")
-        builder = tf.compat.v1.saved_model.Builder(directory)
         with session.graph.as_default():
             fed = _fed_parts(inputs)
-            signature = tf.compat.v1.saved_model.predict_signature_def(fed, predictions)
-            options = {"clear_devices": True, "strip_default_attrs": True}
-            signatures, tags = {_DEFAULT: signature}, [tf.saved_model.SERVING]
-            builder.add_meta_graph_and_variables(session, tags, signatures, **options)
-        builder.save()
+            tf.compat.v1.saved_model.simple_save(session, directory, fed, predictions)
         # Loading it back leaves out all that predictions do not need: data, optimizer, loss.
         model = tf.saved_model.load(directory)
         of_features, target = _OfFeatures(model, inputs), fn_args.serving_model_dir
@@ -62,9 +57,7 @@ def export(session: Any, record: Any, outputs: Mapping[str, tf.Tensor], fn_args:
         elif all(isinstance(one, tf.Tensor) for one in inputs.values()):
             tf.saved_model.save(model, target, signatures=model.signatures)
         else:
-            serve = tf.function(lambda **features: of_features(features), autograph=False)
-            signature = serve.get_concrete_function(**of_features.dense_specs())
-            tf.saved_model.save(of_features, target, signatures={_DEFAULT: signature})
+            export_on_tensors(of_features, of_features.dense_specs(), target)
 
 
 def find_predictions(
@@ -230,7 +223,7 @@ class _OfFeatures(tf.Module):
         return {
             # Sparse features of an Example are of rank 2.
             name: tf.TensorSpec(
-                [None, *(spec.shape.as_list()[1:] if spec.shape.rank else [None])], spec.dtype
+                [None, *(spec.shape.as_list()[1:] if spec.shape.rank else [None])], spec.dtype, name
             )
             for name, spec in self._specs.items()
         }
