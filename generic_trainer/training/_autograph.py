@@ -47,36 +47,27 @@ def keras_2_left_alone() -> Iterator[None]:
 
 
 def _make(make: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    function = make(model, *args, **kwargs)
-    if not isinstance(function, tf.types.experimental.GenericFunction) or _needs_conversion(model):
-        return function
-    return _Function(function, functools.partial(make, model, force=True))
-
-
-class _Function:
-    """A `tf.function` of Keras 2 that runs with the code of Keras 2 unconverted.
+    """Makes a function of Keras 2 that runs with the code of Keras 2 unconverted.
 
     If tracing fails because of that, it is traced again with conversion.
     """
+    function = make(model, *args, **kwargs)
+    if not isinstance(function, tf.types.experimental.GenericFunction) or _needs_conversion(model):
+        return function
+    converted = make(model, force=True)  # is not traced before its first call
 
-    def __init__(self, function: Any, make: Callable[[], Any]) -> None:
-        self._function, self._make = function, make
-        self._is_left_alone = True
-
-    def __call__(self, *args: Any) -> Any:
-        if self._is_left_alone:
+    def run(*args: Any) -> Any:
+        nonlocal function
+        if function is not converted:
             try:
                 with keras_2_unconverted():
-                    return self._function(*args)
+                    return function(*args)
             except tf.errors.OperatorNotAllowedInGraphError as error:
                 _logger.info("Tracing again, with AutoGraph for the code of Keras 2: %s", error)
-                self._is_left_alone, self._function = False, self._make()
-        return self._function(*args)
+                function = converted
+        return function(*args)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self._function, name)
+    return run
 
 
 @contextlib.contextmanager

@@ -13,13 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from generic_trainer._core.keras import is_keras_3
-
 _SCALARS = {type(None), bool, int, float, complex, str, bytes}
-# An object of Keras or TensorFlow that has one of these methods holds state: a layer, a metric, a
-# loss, a generator. Their other objects lead to graphs of symbolic tensors.
-_STATEFUL = ("__call__", "variables", "next", "random_uniform")
-_LIBRARIES = {"keras", "tf_keras", "tensorflow"}
 _OPAQUE = {*sys.stdlib_module_names, "numpy", "generic_trainer"}
 
 
@@ -46,11 +40,6 @@ def walk(
             deferred.setdefault(path, part)
             continue
         seen[id(part)] = part
-        if _is_keras_variable(part):
-            part = part.value
-            if id(part) in seen:
-                continue
-            seen[id(part)] = part
         yield path, part
         children = sorted(_children(part), key=lambda child: child[0])
         waiting.extend((f"{path}.{name}", child) for name, child in children)
@@ -71,24 +60,10 @@ def _children(part: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_followed(part: Any) -> bool:
-    kind = type(part)
+    # A variable of Keras 3 leads to the one of TensorFlow that it has.
     if isinstance(part, (type, tf.Variable, tf.Tensor)) or not hasattr(part, "__dict__"):
         return False
-    package = kind.__module__.partition(".")[0]
-    if package in _LIBRARIES:
-        is_optimizer = kind.__module__.startswith("tensorflow.python.training.")
-        return is_optimizer or any(hasattr(kind, name) for name in _STATEFUL)
-    return package not in _OPAQUE
-
-
-def _is_keras_variable(part: Any) -> bool:
-    """Returns whether a part is a variable of Keras 3, which has one of TensorFlow."""
-    return (
-        not isinstance(part, tf.Variable)
-        and hasattr(type(part), "value")
-        and is_keras_3(part)
-        and isinstance(part.value, tf.Variable)
-    )
+    return type(part).__module__.partition(".")[0] not in _OPAQUE
 
 
 def serves_training(part: Any) -> bool:
