@@ -94,10 +94,11 @@ def test_models_of_keras_2_are_compared_before_they_have_weights() -> None:
     keras = pytest.importorskip("tf_keras")
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-    described = _agreement._described(model, {"epochs": 2})
-    assert (described["optimizer"], described["epochs"]) == ("SGD", 2)
+    params = {"epochs": 2, "steps": 3}
+    facts = ["optimizer SGD", "epochs 2", "batches of an epoch 3", "steps_per_execution 1"]
+    assert [*_agreement._facts(model, params)] == facts
     model.build((None, 1))
-    assert "float32 (1, 1)" in _agreement._described(model, {})["weight 0"]
+    assert "float32 (1, 1)" in next(_agreement._facts(model, params))
 
 
 def test_a_server_trains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from generic_trainer.training._walk import walk
 from generic_trainer.training.distributed._runtime import Runtime
 
 
-def agree_to_fit(connected: Runtime, model: Any, params: Mapping[str, Any] | None) -> None:
+def agree_to_fit(connected: Runtime, model: Any, params: Mapping[str, Any]) -> None:
     """Raises an error in all workers unless they train the same model on as many batches.
 
     Args:
@@ -28,7 +28,7 @@ def agree_to_fit(connected: Runtime, model: Any, params: Mapping[str, Any] | Non
     Raises:
         ConfigurationError: models, numbers of batches or numbers of epochs differ.
     """
-    connected.agree("at the start of fit", _described(model, params or {}), _different_models)
+    connected.agree("at the start of fit", [*_facts(model, params)])
 
 
 def agree_on_variables(connected: Runtime, variables: Iterable[Any]) -> None:
@@ -37,52 +37,34 @@ def agree_on_variables(connected: Runtime, variables: Iterable[Any]) -> None:
     Raises:
         ConfigurationError: names, types or shapes differ.
     """
-    connected.agree("about to start", _listed("variable", variables), _different_models)
+    connected.agree("about to start", [*_listed("variable", variables)])
 
 
-def _described(model: Any, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the properties of a training that must be equal in all workers."""
-    made = model.weights if model.built else []  # Keras 2 makes them in the first step, or raises
-    return {
-        **_listed("weight", made),
-        **dict(_vocabularies(model)),
-        "optimizer": type(getattr(model, "optimizer", None)).__name__,
-        "epochs": params.get("epochs"),
-        "batches of an epoch": params.get("steps"),
-        "steps_per_execution": _number(getattr(model, "steps_per_execution", 1)),
-    }
+def _facts(model: Any, params: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the properties of a training that must be equal in all workers."""
+    if model.built:  # Keras 2 makes the weights in the first step, or raises
+        yield from _listed("weight", model.weights)
+    yield from _vocabularies(model)
+    yield f"optimizer {type(model.optimizer).__name__}"
+    yield f"epochs {params.get('epochs')}"
+    yield f"batches of an epoch {params.get('steps')}"
+    # A variable in Keras 2.
+    yield f"steps_per_execution {int(tf.convert_to_tensor(model.steps_per_execution))}"
 
 
-def _listed(noun: str, variables: Iterable[Any]) -> dict[str, str]:
-    return {
-        f"{noun} {number}": f"{_path(each)} {tf.as_dtype(each.dtype).name} {each.shape}"
-        for number, each in enumerate(variables)
-    }
+def _listed(noun: str, variables: Iterable[Any]) -> Iterator[str]:
+    for number, each in enumerate(variables):
+        path = getattr(each, "path", each.name)  # Keras 3's names are not unique
+        yield f"{noun} {number} {path} {tf.as_dtype(each.dtype).name} {each.shape}"
 
 
-def _path(variable: Any) -> str:
-    return str(getattr(variable, "path", variable.name))  # Keras 3's names are not unique
-
-
-def _number(value: Any) -> int:
-    return int(value.numpy() if hasattr(value, "numpy") else value)  # a variable in Keras 2
-
-
-def _vocabularies(model: Any) -> Iterator[tuple[str, str]]:
+def _vocabularies(model: Any) -> Iterator[str]:
     """Yields the name of each lookup layer, with the number of its entries and their digest."""
-    layers = [part for _, part in walk(model) if hasattr(part, "lookup_table")]
+    parts = (part for _, part in walk(model))
+    layers = [part for part in parts if hasattr(getattr(part, "lookup_table", None), "export")]
     for number, layer in enumerate(layers):
-        if not hasattr(layer.lookup_table, "export"):
-            continue
         keys, values = (np.asarray(each) for each in layer.lookup_table.export())
         order = np.argsort(values, kind="stable")
         text = repr((keys[order].tolist(), values[order].tolist()))
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-        yield f"vocabulary {number}, of {layer.name}", f"{len(keys)} entries ({digest})"
-
-
-def _different_models(found: str) -> str:
-    return (
-        f"The workers do not train the same: {found}. Expected run_fn to build the same model on "
-        "all of them, and to give fit the same dataset, of which each worker trains its share."
-    )
+        yield f"vocabulary {number} of {layer.name}, with {len(keys)} entries ({digest})"

@@ -19,21 +19,16 @@ from generic_trainer._core.texts import describe
 from generic_trainer._core.values import unpickled_data
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training._plain import pickled
-from generic_trainer.training.distributed._ops import (
-    gathered_rows,
-    reduced_sum,
-    sent_type,
-    uncompiled,
-)
+from generic_trainer.training.distributed._ops import collective, sent_type, uncompiled
 from generic_trainer.training.distributed._runtime import Runtime, eager_mode, runtime
 from generic_trainer.user_code import loaded_modules
 
 # Smaller tensors are concatenated. A ring spends most of its time waiting if it sends many small
 # tensors one by one; concatenating large ones costs a copy without making the ring faster.
 _LARGE_BYTES = 4 << 20
-# TensorFlow needs another collective for each length, so lengths are rounded up to one of a few.
-# Below this length, the steps between those do not get smaller.
-_SMALLEST_LENGTH = 16
+# TensorFlow needs another collective for each number of rows, so these are rounded up, by less than
+# a quarter, to one of a few.
+_LENGTHS = np.geomspace(4, np.iinfo(np.int32).max, 92).astype(np.int32)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -151,15 +146,6 @@ def broadcast(values: Any, root: int = 0) -> Any:
     )
 
 
-def gather_rows(connected: Runtime, value: Any, axis: int) -> tf.Tensor:
-    """Returns the tensors of all workers, concatenated by rank along an axis.
-
-    Only the lengths of that axis may differ between workers.
-    """
-    (rows,), _ = _gathered(connected, [tf.experimental.numpy.moveaxis(value, axis, 0)])
-    return tf.experimental.numpy.moveaxis(rows, 0, axis)
-
-
 def gather(value: Any) -> list[Any]:
     """Returns the values that all workers pass, by rank.
 
@@ -187,10 +173,11 @@ def gather(value: Any) -> list[Any]:
         ) from error
     words = np.frombuffer(content + bytes(-len(content) % 4), np.int32)
     with eager_mode():  # code for TensorFlow 1 may have disabled it
-        rows, lengths = _gathered(connected, [tf.constant(words)])
-        ends = np.cumsum(lengths[0].numpy())
-        parts = np.split(rows[0].numpy(), ends[:-1])
-    return [unpickled_data(part.tobytes(), code) for part in parts]
+        of_all = all_reduce(
+            tf.IndexedSlices(tf.constant(words), tf.fill(words.shape, connected.rank))
+        )
+    words, ranks = of_all.values.numpy(), of_all.indices.numpy()
+    return [unpickled_data(words[ranks == rank].tobytes(), code) for rank in range(connected.size)]
 
 
 # ---- sums ----------------------------------------------------------------------------------------
@@ -205,13 +192,15 @@ def _sums(connected: Runtime, values: Sequence[Any]) -> list[Any]:
     _check_agreement(connected, *map(_kind, values))
     results: list[Any] = list(values)
     for bucket in _buckets(values):
-        sums = _all_reduced(connected, [values[i] for i in bucket])
-        for i, each in zip(bucket, sums, strict=True):
-            results[i] = tf.cast(each, values[i].dtype)
+        sent = [tf.cast(values[i], sent_type(values[i])) for i in bucket]
+        flat = collective(connected, tf.concat([tf.reshape(each, [-1]) for each in sent], 0))
+        parts = tf.split(flat, [tf.size(each) for each in sent], num=len(sent))
+        for i, part in zip(bucket, parts, strict=True):
+            results[i] = tf.cast(tf.reshape(part, tf.shape(values[i])), values[i].dtype)
     sparse = [i for i, each in enumerate(values) if _is_sparse(each)]
     if sparse:
         parts = [part for i in sparse for part in (values[i].values, values[i].indices)]
-        rows, _ = _gathered(connected, parts)
+        rows = _gathered(connected, parts)
         for i, each, indices in zip(sparse, rows[::2], rows[1::2], strict=True):
             results[i] = tf.IndexedSlices(each, indices, values[i].dense_shape)
     return results
@@ -232,23 +221,8 @@ def _buckets(values: Sequence[Any]) -> list[list[int]]:
     return [*buckets.values()]
 
 
-def _all_reduced(connected: Runtime, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Returns the sums over all workers of tensors that are sent as one type, in that type."""
-    sent = [tf.cast(each, sent_type(each)) for each in tensors]
-    if len(sent) == 1 and sent[0].shape.rank:
-        return [reduced_sum(connected, sent[0])]
-    flat = reduced_sum(connected, tf.concat([tf.reshape(each, [-1]) for each in sent], 0))
-    parts = tf.split(flat, [tf.size(each) for each in sent], num=len(sent))
-    return [tf.reshape(part, tf.shape(each)) for part, each in zip(parts, sent, strict=True)]
-
-
-# ---- rows, whose number differs between workers --------------------------------------------------
-
-
-def _gathered(
-    connected: Runtime, tensors: Sequence[tf.Tensor]
-) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """Returns the rows of all workers, and the number of rows by rank, for each tensor.
+def _gathered(connected: Runtime, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Returns, for each tensor, the rows of all workers, whose numbers of rows may differ.
 
     TensorFlow's gather needs equal lengths. So the workers first exchange their numbers of rows,
     then each pads its rows to the greatest number (rounded up), and the padding is removed from the
@@ -256,26 +230,18 @@ def _gathered(
     """
     own = tf.stack([tf.shape(each)[0] for each in tensors])
     place = tf.one_hot(connected.rank, connected.size, dtype=tf.int32)
-    lengths = reduced_sum(connected, own[:, tf.newaxis] * place)  # [tensors, workers]
+    lengths = collective(connected, own[:, tf.newaxis] * place)  # [tensors, workers]
     rows = []
-    for i, tensor in enumerate(tensors):
-        longest = _rounded(tf.reduce_max(lengths[i]))
-        sent = tf.cast(tensor, sent_type(tensor))
-        padding = [[0, longest - own[i]], *([[0, 0]] * (len(tensor.shape) - 1))]
-        with uncompiled():  # XLA needs static shapes, and these are only known at run time
-            gathered = gathered_rows(connected, tf.pad(sent, padding), longest)
-            is_row = tf.reshape(tf.sequence_mask(lengths[i], longest), [-1])
+    with uncompiled():  # XLA needs static shapes, and these are only known at run time
+        with tf.device("CPU:0"):  # a GPU would compile a kernel for each of these operations
+            longest = tf.gather(_LENGTHS, tf.searchsorted(_LENGTHS, tf.reduce_max(lengths, 1)))
+        for i, tensor in enumerate(tensors):
+            sent = tf.cast(tensor, sent_type(tensor))
+            padding = [[0, longest[i] - own[i]], *([[0, 0]] * (len(tensor.shape) - 1))]
+            gathered = collective(connected, tf.pad(sent, padding), longest[i])
+            is_row = tf.reshape(tf.sequence_mask(lengths[i], longest[i]), [-1])
             rows.append(tf.cast(tf.boolean_mask(gathered, is_row), tensor.dtype))
-    return rows, [lengths[i] for i in range(len(tensors))]
-
-
-def _rounded(length: tf.Tensor) -> tf.Tensor:
-    """Rounds a length up, by less than a quarter, or to a multiple of 4 if it is short."""
-    with tf.device("CPU:0"):  # a GPU would compile a kernel for each of these operations
-        exponent = tf.math.log(tf.cast(tf.maximum(length, _SMALLEST_LENGTH), tf.float64))
-        exponent = tf.cast(tf.floor(exponent / tf.math.log(tf.constant(2.0, tf.float64))), tf.int32)
-        unit = tf.bitwise.left_shift(1, exponent - 2)
-        return unit * ((tf.maximum(length, 1) + unit - 1) // unit)
+    return rows
 
 
 @functools.cache
@@ -284,23 +250,14 @@ def _check_agreement(connected: Runtime, *kinds: str) -> None:
 
     Without it, collectives of different shapes would wait for one another forever.
     """
-    connected.agree(
-        "about to add tensors up",
-        dict(enumerate(kinds)),
-        lambda found: (
-            "The workers train different models, or pass different tensors to "
-            f"training.distributed: by their numbers, {found}. Expected the same types and "
-            "shapes on all of them."
-        ),
-    )
+    facts = [f"tensor {number}: {kind}" for number, kind in enumerate(kinds)]
+    connected.agree("about to add tensors up", facts)
 
 
 def _kind(value: Any) -> str:
-    if value is None:
-        return "None"
     if _is_sparse(value):
         return f"rows of {value.dtype.name} {value.values.shape[1:]} by {value.indices.dtype.name}"
-    return f"{value.dtype.name} {value.shape}"
+    return "None" if value is None else f"{value.dtype.name} {value.shape}"
 
 
 def _tensor(value: Any) -> Any:

@@ -22,9 +22,8 @@ from generic_trainer.training.distributed._collectives import (
     average_gradients,
     broadcast,
 )
-from generic_trainer.training.distributed._ops import has_collectives
+from generic_trainer.training.distributed._ops import has_collectives, is_number
 from generic_trainer.training.distributed._runtime import eager_mode, runtime
-from generic_trainer.training.distributed._strategy import is_number
 
 _logger = logging.getLogger(__name__)
 
@@ -61,7 +60,7 @@ def averaging_optimizers(rows: Any = None) -> Iterator[Callable[[Any], tf.Operat
 
     def means(pairs: Any) -> list[tuple[Any, Any]]:
         pairs = list(pairs)
-        if not has_collectives(graph):  # optimizers have not created their variables yet
+        if not state:  # optimizers have not created their variables yet
             state.extend(_tf1.global_variables())
         gradients = average_gradients([gradient for gradient, _ in pairs], rows=rows)
         return [(gradient, pair[1]) for gradient, pair in zip(gradients, pairs, strict=True)]
@@ -92,8 +91,16 @@ def averaging_optimizers(rows: Any = None) -> Iterator[Callable[[Any], tf.Operat
                 "training.distributed.average_gradients before they are applied."
             )
         step = getattr(step, "op", step)
+        trained = {variable.ref() for variable in _tf1.trainable_variables()}
+        changed = [
+            each
+            for each in state
+            if each.ref() not in trained and each.dtype.is_floating and _is_assigned(each)
+        ]
         with tf.control_dependencies([step]):
-            return _with_averaged_statistics(step, state, rows)
+            values = average_gradients([each.read_value() for each in changed], rows=rows)
+        pairs = zip(changed, values, strict=True)
+        return tf.group(step, *(variable.assign(value) for variable, value in pairs))
 
     with contextlib.ExitStack() as stack:
         optimizer = _tf1.train.Optimizer
@@ -106,28 +113,11 @@ def averaging_optimizers(rows: Any = None) -> Iterator[Callable[[Any], tf.Operat
         yield completed
 
 
-def _with_averaged_statistics(step: tf.Operation, state: Sequence[Any], rows: Any) -> tf.Operation:
-    trained = {variable.ref() for variable in _tf1.trainable_variables()}
-    changed = [
-        variable
-        for variable in state
-        if variable.ref() not in trained and variable.dtype.is_floating and _is_assigned(variable)
-    ]
-    if not changed:
-        return step
-    values = average_gradients([variable.read_value() for variable in changed], rows=rows)
-    pairs = zip(changed, values, strict=True)
-    return tf.group(step, *(variable.assign(value) for variable, value in pairs))
-
-
 def _is_assigned(variable: Any) -> bool:
     """Returns whether an operation other than its initializer changes a variable."""
-    tensor = getattr(variable, "handle", None)
-    tensor = variable.op.outputs[0] if tensor is None else tensor
-    initializer = variable.initializer
     return any(
-        operation.type.startswith(_ASSIGNS) and operation is not initializer
-        for operation in tensor.consumers()
+        operation.type.startswith(_ASSIGNS) and operation is not variable.initializer
+        for operation in variable.op.outputs[0].consumers()
     )
 
 
@@ -166,8 +156,6 @@ def any_wants(wants: bool) -> bool:
 
 
 def _set(session: Any, variables: list[Any], function: Callable[[list[Any]], list[Any]]) -> None:
-    if not variables:
-        return
     values = session.run(variables)
     with eager_mode():
         values = [value.numpy() for value in function(values)]

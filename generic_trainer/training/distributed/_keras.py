@@ -13,124 +13,53 @@ import contextlib
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import ModuleType
+import statistics
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from generic_trainer._core import internals
 from generic_trainer._core.keras import keras_3_package
-from generic_trainer.errors import ConfigurationError
 from generic_trainer.training._hooks import one_more_callback
 from generic_trainer.training._walk import walk
 from generic_trainer.training.distributed._agreement import agree_to_fit
 from generic_trainer.training.distributed._collectives import all_reduce, average_gradients
-from generic_trainer.training.distributed._runtime import (
-    Runtime,
-    explained_failures,
-    runtime,
-)
-from generic_trainer.training.distributed._shares import (
-    at_least_a_row,
-    is_own,
-    number_of_rows,
-    without_length,
-)
+from generic_trainer.training.distributed._ops import is_number
+from generic_trainer.training.distributed._runtime import Runtime, explained_failures, runtime
+from generic_trainer.training.distributed._shares import is_own, without_length
 from generic_trainer.training.distributed._strategy import (
     DataParallelStrategy,
     assign_all,
     copy_from_worker_0,
-    was_made_trainable,
 )
 
-# The replaced methods of Keras, which act on models of `_Strategy` alone.
+# The replaced methods of Keras, which act on models of `DataParallelStrategy` alone.
 _replaced = contextlib.ExitStack()
 
 
 @functools.cache
 def make_strategy() -> DataParallelStrategy:
-    """Returns the strategy of this process, one of several workers, for models of Keras 3.
+    """Returns the strategy of this process, one of several workers with Keras 3, for its models.
 
     Raises:
         ConfigurationError: `TF_CONFIG` is wrong, or TensorFlow has been used before.
     """
-    connected, keras = runtime(), keras_3_package()
-    if connected is None or keras is None:
-        raise ConfigurationError("expected several workers, as TF_CONFIG lists them, and Keras 3")
-    _extend(keras)
+    connected: Any = runtime()
+    _extend(keras_3_package())
     # Each worker takes its share of the same batches, so shuffles must be equal in all workers.
     # Otherwise some rows would be used twice and others never. The seed of worker 0 becomes the
     # global seed, unless the user has set one.
     (seed, *_) = connected.exchange("at its start", int.from_bytes(os.urandom(4), "big"))
     if getattr(internals.TF_EAGER_CONTEXT.get()(), internals.TF_OP_SEEDS.name, None) is None:
         tf.random.set_seed(seed)
-    return _Strategy(connected)
+    return DataParallelStrategy(connected)
 
 
 def forget_strategy() -> None:
     """Restores the methods of Keras that `make_strategy` replaced; the next call replaces them."""
     make_strategy.cache_clear()
     _replaced.close()
-
-
-class _Strategy(DataParallelStrategy):
-    """A strategy that recognizes the steps of Keras models, and weights them by rows.
-
-    Attributes:
-        statistics: the variables that a step changes without gradients, such as those of
-            BatchNormalization, and their values before the step that is being run or traced.
-    """
-
-    statistics: Sequence[tuple[tf.Variable, tf.Tensor]] = ()
-
-    def run(self, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
-        """Calls a function with this worker's part of its arguments; see `tf.distribute`."""
-        keras: Any = keras_3_package()
-        model = getattr(fn, "__self__", None)
-        if not isinstance(model, keras.Model):
-            return super().run(fn, args, kwargs, options)
-        rows = number_of_rows(args)
-        args = at_least_a_row(args, rows)
-        statistics = [
-            (each.value, each.value.read_value())
-            for each in model.non_trainable_weights
-            if each.value.dtype.is_floating and not was_made_trainable(each.value)
-        ]
-        # Keras's own `jit_compile` would include the sums over workers; see `uncompiled`.
-        xla: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
-        if model.jit_compile:
-            xla = tf.xla.experimental.jit_scope()
-        with self.setting(rows=rows, statistics=statistics), _metrics_of_rows(model, rows), xla:
-            return super().run(fn, args, kwargs, options)
-
-    def means(self, gradients: list[Any]) -> list[Any]:
-        """Returns the gradients of the mean loss over the rows of all workers.
-
-        It also sets `statistics` to their old values plus the mean of the workers' changes,
-        weighted by rows in the same way.
-
-        Args:
-            gradients: the gradients of the mean loss over this worker's rows.
-        """
-        changes = [variable - before for variable, before in self.statistics]
-        means = average_gradients([*changes, *gradients], rows=self.rows)
-        for variable, before in self.statistics:
-            variable.assign(before + means.pop(0))
-        return means
-
-
-@contextlib.contextmanager
-def _metrics_of_rows(model: Any, rows: Any) -> Iterator[None]:
-    """Restores the metrics after a step without rows, which ran on a row of zeros instead."""
-    if isinstance(rows, int) and rows:
-        yield
-        return
-    variables = [variable.value for variable in model.metrics_variables]
-    before = [variable.read_value() for variable in variables]
-    yield
-    for variable, value in zip(variables, before, strict=True):
-        variable.assign(tf.where(tf.equal(rows, 0), value, variable))
 
 
 # ---- metrics -------------------------------------------------------------------------------------
@@ -147,19 +76,12 @@ def keep_metrics_in_worker_0(model: Any, *, are_sums: bool) -> None:
         are_sums: whether all workers have the sums already, out of a checkpoint.
     """
     strategy = model.distribute_strategy
-    if not isinstance(strategy, _Strategy):
+    if not isinstance(strategy, DataParallelStrategy):
         return
-    variables = _metrics_variables(model)
+    variables = [variable.value for variable in model.metrics_variables]
     values = [variable.read_value() for variable in variables]
     sums = values if are_sums else all_reduce(values)
-    if strategy.connected.rank > 0:
-        sums = [*map(tf.zeros_like, values)]
-    assign_all(variables, sums)
-
-
-def _metrics_variables(model: Any) -> list[tf.Variable]:
-    variables = [variable.value for variable in model.metrics_variables]
-    return [each for each in variables if each.dtype != tf.string]
+    assign_all(variables, [*map(tf.zeros_like, values)] if strategy.connected.rank else sums)
 
 
 def _mean_logs(connected: Runtime, logs: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,18 +95,15 @@ def _mean_logs(connected: Runtime, logs: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, (int, float)) or getattr(value, "shape", None) == ()
     }
     of_all = connected.exchange("at the end of an epoch", numbers)
-    means = {
-        name: sum(each.get(name, number) for each in of_all) / len(of_all)
-        for name, number in numbers.items()
-    }
+    means = {name: statistics.fmean(each[name] for each in of_all) for name in numbers}
     return {**logs, **means}
 
 
 # ---- methods of Keras's classes ------------------------------------------------------------------
 
 
-def _extend(keras: ModuleType) -> None:
-    """Replaces methods of Keras's classes with wrappers that act on models of `_Strategy`."""
+def _extend(keras: Any) -> None:
+    """Replaces methods of Keras's classes with wrappers that act within the strategy alone."""
     for owner, name, around in (
         (keras.Model, "fit", _fit),
         (keras.Model, "evaluate", _evaluate),
@@ -207,13 +126,13 @@ def _around(
 ) -> Any:
     # A model has the strategy in which it was created; for other objects, the current one.
     strategy = getattr(self, "distribute_strategy", None) or tf.distribute.get_strategy()
-    if not isinstance(strategy, _Strategy):
+    if not isinstance(strategy, DataParallelStrategy):
         return original(self, *args, **kwargs)
     bound = inspect.signature(original).bind(self, *args, **kwargs)
     return around(strategy, lambda bound: original(*bound.args, **bound.kwargs), bound)
 
 
-def _fit(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
+def _fit(strategy: DataParallelStrategy, original: Any, bound: inspect.BoundArguments) -> Any:
     keras: Any = keras_3_package()
     for name in ("x", "validation_data"):
         bound.arguments[name] = without_length(bound.arguments.get(name))
@@ -230,19 +149,21 @@ def _fit(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> A
         return original(bound)
 
 
-def _evaluate(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
+def _evaluate(strategy: DataParallelStrategy, original: Any, bound: inspect.BoundArguments) -> Any:
     # A dataset that only this worker reads has just its data already.
-    is_whole = is_own(bound.arguments.get("x"))
-    return _predict(strategy, original, bound) if is_whole else original(bound)
+    with strategy.setting(is_whole=is_own(bound.arguments.get("x"))):
+        return original(bound)
 
 
-def _predict(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
+def _predict(strategy: DataParallelStrategy, original: Any, bound: inspect.BoundArguments) -> Any:
     with strategy.setting(is_whole=True):  # each worker gets all predictions
         return original(bound)
 
 
-def _make_function(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
-    # `_Strategy.run` enables XLA for the step, and leaves out the collectives.
+def _make_function(
+    strategy: DataParallelStrategy, original: Any, bound: inspect.BoundArguments
+) -> Any:
+    # `DataParallelStrategy.run` enables XLA for the step, and leaves out the collectives.
     model = bound.args[0]
     asked, model.jit_compile = model.jit_compile, False
     function = original(bound)
@@ -250,7 +171,7 @@ def _make_function(strategy: _Strategy, original: Any, bound: inspect.BoundArgum
     return function
 
 
-def _build(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
+def _build(strategy: DataParallelStrategy, original: Any, bound: inspect.BoundArguments) -> Any:
     # Built from the shapes of the dataset. Keras would read a batch, which advances the random
     # state of the shuffle: later epochs would then have another order.
     bound.arguments["iterator"] = None
@@ -258,11 +179,11 @@ def _build(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) ->
     return original(bound)
 
 
-def _results(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
+def _results(strategy: DataParallelStrategy, original: Any, bound: inspect.BoundArguments) -> Any:
     # This exchange must come before any collective: workers with more batches notice a worker that
     # waits in an exchange, but not one that waits in a collective.
     bound.arguments["logs"] = _mean_logs(strategy.connected, bound.arguments["logs"])
-    variables = _metrics_variables(bound.args[0])
+    variables = [variable.value for variable in bound.args[0].metrics_variables]
     own = [variable.read_value() for variable in variables]
     assign_all(variables, all_reduce(own))
     try:
@@ -271,22 +192,26 @@ def _results(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) 
         assign_all(variables, own)
 
 
-def _apply(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
+def _apply(strategy: DataParallelStrategy, original: Any, bound: inspect.BoundArguments) -> Any:
     in_step = tf.distribute.get_replica_context() is not None
     # If set, the optimizer that wraps this one has averaged the gradients.
     if not in_step or strategy.gradients_are_averaged:
         return original(bound)
     gradients = list(bound.arguments["grads"])
-    # A custom loop divides its loss by the global batch size, as tf.distribute requires, so its
-    # gradients are summed. The step of a model has a mean loss, so its gradients are averaged.
-    bound.arguments["grads"] = (
-        all_reduce(gradients) if strategy.rows is None else strategy.means(gradients)
-    )
+    if strategy.rows is None:  # a custom loop divides its loss by the global batch size
+        bound.arguments["grads"] = all_reduce(gradients)
+    else:  # the step of a model has a mean loss
+        changes = [variable - before for variable, before in strategy.statistics]
+        means = average_gradients([*gradients, *changes], rows=strategy.rows)
+        bound.arguments["grads"] = means[: len(gradients)]
+        changes = means[len(gradients) :]
+        for (variable, before), change in zip(strategy.statistics, changes, strict=True):
+            variable.assign(before + change)
     with strategy.setting(gradients_are_averaged=True):
         return original(bound)
 
 
-def _loss(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
+def _loss(strategy: DataParallelStrategy, original: Any, bound: inspect.BoundArguments) -> Any:
     loss = original(bound)
     if strategy.rows is None or strategy.is_whole or bound.args[0].reduction != "sum":
         return loss
@@ -296,7 +221,9 @@ def _loss(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> 
     return loss * tf.cast(all_reduce(rows) / tf.maximum(rows, 1.0), loss.dtype)
 
 
-def _add_variable(strategy: _Strategy, original: Any, bound: inspect.BoundArguments) -> Any:
+def _add_variable(
+    strategy: DataParallelStrategy, original: Any, bound: inspect.BoundArguments
+) -> Any:
     # Each worker counts its own rows; sums over workers are only computed for logs and checkpoints.
     bound.arguments["aggregation"] = "none"
     return original(bound)
@@ -304,9 +231,8 @@ def _add_variable(strategy: _Strategy, original: Any, bound: inspect.BoundArgume
 
 def _start_from_worker_0(model: Any) -> None:
     """Copies the variables of worker 0; each may have initialized or loaded other values."""
-    optimizer = getattr(model, "optimizer", None)
-    variables = [each.value for each in (*model.variables, *getattr(optimizer, "variables", ()))]
-    copy_from_worker_0([each for each in variables if each.dtype != tf.string])
+    variables = [each.value for each in (*model.variables, *model.optimizer.variables)]
+    copy_from_worker_0([*filter(is_number, variables)])
     for _, layer in walk(model):
         if hasattr(layer, "adapt_mean") and layer.built:
             layer.finalize_state()  # a Normalization layer computes with values derived from these

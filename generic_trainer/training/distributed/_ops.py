@@ -8,12 +8,11 @@ graph. `_collectives` builds sums, means and gathers from them.
 from __future__ import annotations
 
 import contextlib
-import functools
 import weakref
 import zlib
-from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError
@@ -21,72 +20,29 @@ from generic_trainer.training.distributed._runtime import Runtime
 
 # The keys must differ from those of TensorFlow's strategies, which count from 1. All devices of a
 # group must be of one kind, so there is a group for each.
-_GROUP_KEYS = {"CPU": 1 << 20, "GPU": (1 << 20) + 1}
-# Type → the type that it is sent as. 16-bit floats would lose digits in a sum; TensorFlow has
-# collectives for four types only.
-_SENT_AS = {
-    **{kind: kind for kind in (tf.float32, tf.float64, tf.int32, tf.int64)},
-    tf.float16: tf.float32,
-    tf.bfloat16: tf.float32,
-    tf.bool: tf.int32,
-    tf.int8: tf.int32,
-    tf.uint8: tf.int32,
-    tf.int16: tf.int32,
-    tf.uint16: tf.int32,
-    tf.uint32: tf.int64,
-}
+_GROUP_KEY = 1 << 20
 _PROCESSOR = "/device:CPU:0"
 
 # Graph → the number of its collectives, and the last of them.
 _traced: weakref.WeakKeyDictionary[Any, tuple[int, Any]] = weakref.WeakKeyDictionary()
 
 
-def reduced_sum(connected: Runtime, tensor: tf.Tensor) -> tf.Tensor:
-    """Returns the sum of a tensor over all workers.
+def collective(connected: Runtime, tensor: tf.Tensor, length: Any = None) -> tf.Tensor:
+    """Returns the sum of a tensor over all workers, or the rows of all of them, by rank.
+
+    It runs after the previous collective of the same graph. TensorFlow matches the collectives of
+    different workers by their instance key. It is a hash of the description of the collective and
+    its position in the graph, so all workers compute the same keys without communication, and a
+    function that is traced again gets the same keys again.
 
     Args:
         connected: the connection with the other workers.
         tensor: of a type that `sent_type` returns, and the same shape on all workers.
+        length: integer [], the number of rows of the tensor, to gather them; None for the sum. It
+            changes the key, because TensorFlow needs a different one for each shape.
     """
-    what = f"reduce {tensor.dtype.name} {tensor.shape}"
-    op = functools.partial(tf.raw_ops.CollectiveReduceV2, merge_op="Add", final_op="Id")
-    return tf.ensure_shape(_collective(connected, tensor, what, op), tensor.shape)
-
-
-def gathered_rows(connected: Runtime, tensor: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
-    """Returns the rows of all workers, concatenated by rank.
-
-    Args:
-        connected: the connection with the other workers.
-        tensor: [length, ...], of a type that `sent_type` returns.
-        length: integer [], the same on all workers.
-    """
-    what = f"gather {tensor.dtype.name} {tensor.shape[1:]}"
-    gathered = _collective(connected, tensor, what, tf.raw_ops.CollectiveGatherV2, length)
-    return tf.ensure_shape(gathered, [None, *tensor.shape[1:]])
-
-
-def _collective(
-    connected: Runtime,
-    tensor: tf.Tensor,
-    what: str,
-    op: Callable[..., tf.Tensor],
-    *length: tf.Tensor,
-) -> tf.Tensor:
-    """Creates a collective that runs after the previous one of the same graph.
-
-    TensorFlow matches the collectives of different workers by their instance key. It is a hash of
-    the description of the collective and its position in the graph, so all workers compute the same
-    keys without communication, and a function that is traced again gets the same keys again.
-
-    Args:
-        connected: the connection with the other workers.
-        tensor: the tensor that this worker sends.
-        what: a description of the operation, equal on all workers.
-        op: the TensorFlow operation.
-        length: integer [], the number of rows if it differs from call to call. It changes the key,
-            because TensorFlow needs a different one for each shape.
-    """
+    shape = tensor.shape if length is None else tf.TensorShape([None, *tensor.shape[1:]])
+    what = f"{'reduce' if length is None else 'gather'} {tensor.dtype.name} {shape}"
     # The kind of device is equal on all workers. NCCL does not support two workers on one GPU, and
     # TensorFlow's collectives on GPUs do not support int32: such tensors are sent from the CPU.
     on_gpu = connected.has_own_gpu and tensor.dtype.is_floating
@@ -94,14 +50,18 @@ def _collective(
 
     def make(place: str) -> tf.Tensor:
         key = tf.constant(zlib.crc32(f"{what} {place}".encode()) & 0x7FFFFFFF, tf.int32)
-        return op(
-            input=tensor,
-            group_size=connected.size,
-            group_key=_GROUP_KEYS[tf.DeviceSpec.from_string(device).device_type],
-            instance_key=functools.reduce(tf.bitwise.bitwise_xor, length, key),
-            ordering_token=[],
-            communication_hint="auto",
-        )
+        options = {
+            "input": tensor,
+            "group_size": connected.size,
+            "group_key": _GROUP_KEY + on_gpu,
+            "ordering_token": [],
+            "communication_hint": "auto",
+        }
+        if length is None:
+            sum_up = {"instance_key": key, "merge_op": "Add", "final_op": "Id"}
+            return tf.raw_ops.CollectiveReduceV2(**sum_up, **options)
+        key = tf.bitwise.bitwise_xor(key, length)
+        return tf.raw_ops.CollectiveGatherV2(instance_key=key, **options)
 
     if tf.executing_eagerly():
         connected.entered.assign_add(1)
@@ -118,11 +78,8 @@ def _collective(
         # is. So the session calls back into Python, which runs the collective eagerly. Such a call
         # fails if a session places it on a GPU.
         with tf.control_dependencies(after), tf.device(_PROCESSOR):
-            result = tf.py_function(
-                lambda tensor, *length: _collective(connected, tensor, what, op, *length),
-                [tensor, *length],
-                tensor.dtype,
-            )
+            sent = [tensor] if length is None else [tensor, length]
+            result = tf.py_function(lambda *sent: collective(connected, *sent), sent, tensor.dtype)
     else:
         # Counted only once its input exists: computing the input may end with OutOfRange, if the
         # data are exhausted, and then this collective never starts.
@@ -132,16 +89,14 @@ def _collective(
             with tf.control_dependencies([begun]), tf.device(device):
                 result = make(str(number))
     _traced[graph] = (number + 1, result.op)
-    return result
+    return tf.ensure_shape(result, shape)
 
 
-@contextlib.contextmanager
-def uncompiled() -> Iterator[None]:
+def uncompiled() -> contextlib.AbstractContextManager[Any]:
     """Excludes operations that are created within the context from compilation by XLA."""
-    with contextlib.ExitStack() as stack:
-        if not tf.executing_eagerly():
-            stack.enter_context(tf.xla.experimental.jit_scope(compile_ops=False))
-        yield
+    if tf.executing_eagerly():
+        return contextlib.nullcontext()
+    return tf.xla.experimental.jit_scope(compile_ops=False)
 
 
 def has_collectives(graph: tf.Graph) -> bool:
@@ -152,11 +107,22 @@ def has_collectives(graph: tf.Graph) -> bool:
 def sent_type(tensor: tf.Tensor) -> tf.DType:
     """Returns the type to which a tensor is converted before it is sent.
 
+    TensorFlow has collectives for these types only. 16-bit floats would lose digits in a sum.
+
     Raises:
-        ConfigurationError: the tensor is not numeric.
+        ConfigurationError: the tensor is not numeric, or its numbers fit none of these types.
     """
-    if tensor.dtype not in _SENT_AS:
-        raise ConfigurationError(
-            f"training.distributed: expected numbers, found a tensor of {tensor.dtype.name}"
-        )
-    return _SENT_AS[tensor.dtype]
+    kind = tensor.dtype
+    kinds = (tf.float32, tf.float64) if kind.is_floating else (tf.int32, tf.int64)
+    for sent in kinds if is_number(tensor) else ():
+        if np.can_cast(kind.as_numpy_dtype, sent.as_numpy_dtype):
+            return sent
+    raise ConfigurationError(
+        f"training.distributed: expected numbers, found a tensor of {kind.name}"
+    )
+
+
+def is_number(value: Any) -> bool:
+    """Returns whether a tensor or variable can be sent to other workers; a string cannot."""
+    kind = value.dtype.base_dtype
+    return bool(kind.is_floating or kind.is_integer or kind.is_bool)

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from generic_trainer._core import internals
-from generic_trainer._core.cluster import (
-    Task,
-    answers,
-    this_task,
-    training_addresses,
-)
+from generic_trainer._core.cluster import Task, answers, this_task, training_addresses
 from generic_trainer._core.machine import visible_gpus
 from generic_trainer.errors import ConfigurationError
 
@@ -34,12 +30,9 @@ _PREFIX = "generic_trainer/distributed"
 # The service keeps a record of each request until the end of the training, so requests wait long
 # for their answer instead of being repeated.
 _REQUEST_MS = 30_000
-# Workers seldom arrive at the same time. One that has waited this long publishes where it waits.
-_PATIENCE_MS = 1_000
 _POLL_S = 0.2
 # How long workers may take to start before the missing ones are logged.
 _ABSENT_S = 30.0
-_OVER: dict[str, Any] = {}
 _END = "at the end of run_fn"
 
 eager_mode = tf.__internal__.eager_context.eager_mode
@@ -93,12 +86,9 @@ class Runtime:
         Raises:
             ConfigurationError: the workers called it at different places.
         """
-        number = self._exchanges
-        note = {"place": place, "rank": self.rank, "entered": self._begun()}
-        self.publish(f"{number}/{self.rank}", {"place": place, "value": value})
-        entries = [self._wait_for(number, rank, note) for rank in range(self.size)]
+        number = self._arrive(place, value)
+        entries = [self.wait_for(f"{number}/{rank}") for rank in range(self.size)]
         self._exchanges += 1
-        self.publish(f"{number}/waiting", _OVER)  # ends the watch of this exchange in all workers
         for entry in entries:
             if "failure" in entry:
                 raise ConfigurationError(entry["failure"])
@@ -110,55 +100,57 @@ class Runtime:
             )
         return [entry["value"] for entry in entries]
 
-    def agree(self, place: str, value: Mapping[Any, Any], describe: Callable[[str], str]) -> None:
-        """Raises an error in all workers unless all of them pass equal values.
+    def agree(self, place: str, facts: Sequence[str]) -> None:
+        """Raises an error in all workers unless all of them pass equal facts.
 
         Args:
             place: see `exchange`.
-            value: fields that JSON can represent; the error reports those that differ.
-            describe: returns the error message for a list of the differences.
+            facts: about the training of this worker, each once; the error lists those that differ.
 
         Raises:
-            ConfigurationError: the values differ.
+            ConfigurationError: the facts differ.
         """
-        values = self.exchange(place, value)
-        names = sorted({name for each in values for name in each})
-        differ = [name for name in names if any(v.get(name) != values[0].get(name) for v in values)]
-
-        def text(fields: Mapping[str, Any]) -> str:
-            return "has " + ", ".join(f"{name} {json.dumps(fields.get(name))}" for name in differ)
-
-        if differ:
-            raise ConfigurationError(describe(self._listed([*map(text, values)])))
+        of_all = self.exchange(place, facts)
+        common = {*facts}.intersection(*of_all)
+        own = [[fact for fact in each if fact not in common] for each in of_all]
+        if any(own):
+            found = self._listed([f"has {', '.join(each) or 'none of these'}" for each in own])
+            raise ConfigurationError(
+                f"The workers do not train the same: {found}. Expected run_fn to build the same "
+                "model on all of them, to give fit the same dataset, of which each worker trains "
+                "its share, and training.distributed tensors of the same types and shapes."
+            )
 
     def leave(self) -> None:
-        """Makes workers fail that wait for this one, now or later, because it has finished.
-
-        It takes the place of this worker in the next exchange, and publishes that this worker will
-        not start further collectives.
-        """
-        note = {"place": _END, "rank": self.rank, "entered": self._begun()}
-        self.publish(f"{self._exchanges}/{self.rank}", {"place": _END, "value": None})
-        self.publish(f"{self._exchanges}/waiting", note)
+        """Makes workers fail that wait for this one, now or later, because it has finished."""
+        self._arrive(_END, None)
         self._exchanges += 1  # of another `run_fn` in these processes
+
+    def _arrive(self, place: str, value: Any) -> int:
+        """Publishes that this worker has come to the next exchange, and returns its number.
+
+        The first to arrive publishes how many collectives it has started, too; see `_watch`.
+        """
+        number = self._exchanges
+        note = {"place": place, "rank": self.rank, "entered": self._begun()}
+        self.publish(f"{number}/{self.rank}", {"place": place, "value": value})
+        self.publish(f"{number}/waiting", note)
+        return number
 
     def _all_have_own_gpus(self) -> bool:
         number = next(iter(visible_gpus()), "?")
         has_gpu = tf.DeviceSpec.from_string(self.device).device_type == "GPU"
         gpu = f"{socket.gethostname()} {number}" if has_gpu else None  # unique among workers
         gpus = self.exchange("about to start", gpu)
-        if None in gpus:
-            if any(gpus):
-                _logger.warning("Not all workers have a GPU: %s.", self._listed([*map(str, gpus)]))
-            return False
-        if len({*gpus}) < self.size:
+        are_own = None not in gpus and len({*gpus}) == self.size
+        if any(gpus) and not are_own:
             _logger.warning(
-                "Workers share a GPU: %s. They exchange tensors through their CPUs, which is "
-                "slower. Give each its own GPU with gpus_per_worker=1, or with a different "
-                "CUDA_VISIBLE_DEVICES for each.",
+                "Not every worker has a GPU of its own: %s. They exchange tensors through their "
+                "CPUs, which is slower. Give each its own GPU with gpus_per_worker=1, or with a "
+                "different CUDA_VISIBLE_DEVICES for each.",
                 self._listed(gpus),
             )
-        return len({*gpus}) == self.size
+        return are_own
 
     def _begun(self) -> int:
         with eager_mode():  # a graph may be under construction
@@ -168,34 +160,25 @@ class Runtime:
         pairs = zip(self.tasks, values, strict=True)
         return "; ".join(f"{task.name} {value}" for task, value in pairs)
 
-    def _wait_for(self, number: int, rank: int, note: dict[str, Any]) -> dict[str, Any]:
-        """Waits without a limit for the entry of a worker in an exchange, and returns it.
-
-        After `_PATIENCE_MS` it publishes where this worker waits; see `_watch`.
-        """
-        entry = self.published(f"{number}/{rank}", _PATIENCE_MS)
-        while entry is None:
-            self.publish(f"{number}/waiting", note)
-            entry = self.published(f"{number}/{rank}")
-        return entry
-
     def _watch(self) -> None:
         """Aborts the collectives if one can never complete, as another worker is in an exchange.
 
-        A worker that waits in an exchange has completed all the collectives that it has started,
-        and publishes their number. If this worker has started more of them, the two are in a
-        deadlock: one waits in the exchange, the other in a collective.
+        A worker in an exchange has completed all the collectives that it has started, and publishes
+        their number. If this worker has started more of them, the two are in a deadlock: one waits
+        in the exchange, the other in a collective.
         """
-        number = 0
         # After an error the cluster no longer exists, and the training has ended as well.
         with contextlib.suppress(tf.errors.OpError):
-            while self.failure is None:
-                note = self.published(f"{number}/waiting")
-                while note and self._exchanges <= number and self.failure is None:
-                    if self._begun() > note["entered"]:
+            for number in itertools.count():
+                note = self.wait_for(f"{number}/waiting")
+                while True:
+                    begun = self._begun()  # read first: it may grow once the exchange is over
+                    if self._exchanges > number:
+                        break
+                    if begun > note["entered"]:
                         self._fail(number, note)
+                        return
                     time.sleep(_POLL_S)
-                number = self._exchanges if note is None else number + 1
 
     def _fail(self, number: int, note: dict[str, Any]) -> None:
         self.failure = (
@@ -217,13 +200,19 @@ class Runtime:
         with contextlib.suppress(tf.errors.AlreadyExistsError):
             self._service.set_config_key_value(f"{_PREFIX}/{name}", json.dumps(value))
 
-    def published(self, name: str, timeout_ms: int = _REQUEST_MS) -> Any:
-        """Waits for a value to be published and returns it; None after the timeout."""
+    def published(self, name: str) -> Any:
+        """Waits for a value to be published and returns it; None after `_REQUEST_MS`."""
         try:
-            text = self._service.get_config_key_value(f"{_PREFIX}/{name}", timeout_ms)
+            text = self._service.get_config_key_value(f"{_PREFIX}/{name}", _REQUEST_MS)
         except tf.errors.DeadlineExceededError:
             return None
         return json.loads(text)
+
+    def wait_for(self, name: str) -> Any:
+        """Waits without a limit for a value to be published, and returns it."""
+        while (value := self.published(name)) is None:
+            pass
+        return value
 
 
 @functools.cache

@@ -14,13 +14,18 @@ from typing import Any
 import tensorflow as tf
 
 from generic_trainer._core import internals
+from generic_trainer._core.keras import keras_3_package
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training.distributed._agreement import agree_on_variables
-from generic_trainer.training.distributed._collectives import all_reduce, broadcast, gather_rows
+from generic_trainer.training.distributed._collectives import all_reduce, broadcast
+from generic_trainer.training.distributed._ops import is_number
 from generic_trainer.training.distributed._runtime import Runtime
-from generic_trainer.training.distributed._shares import share_of
+from generic_trainer.training.distributed._shares import (
+    at_least_a_row,
+    number_of_rows,
+    share_of,
+)
 
-_MADE_TRAINABLE = "generic_trainer_made_trainable"
 _MEAN = tf.distribute.ReduceOp.MEAN
 
 
@@ -33,6 +38,8 @@ class DataParallelStrategy(tf.distribute.Strategy):
        workers must pass it the same batches in the same order.
     3. `run` calls the function on this worker; `reduce` and `gather` combine the values of all
        workers.
+    4. In a step of a Keras model, loss and gradients are means over this worker's rows, which
+       `_keras` averages. A worker without rows runs the step on a row of zeros, without weight.
 
     Attributes:
         connected: the connection of the workers.
@@ -42,6 +49,8 @@ class DataParallelStrategy(tf.distribute.Strategy):
         variables: references to variables that do not have the values of worker 0 yet.
         rows: the number of rows over which the loss in `run` is a mean, which is the weight of this
             worker; None if the workers' losses are to be summed.
+        statistics: the variables that a step changes without gradients, such as those of
+            BatchNormalization, and their values before the step that is being run or traced.
         is_whole: whether each worker computes on whole batches instead of its share of them.
     """
 
@@ -50,6 +59,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
         self.connected = connected
         self.gradients_are_averaged = False
         self.rows: Any = None
+        self.statistics: Sequence[tuple[tf.Variable, tf.Tensor]] = ()
         self.variables: list[Callable[[], Any]] = []
         self.element_spec: Any = None
         self.is_whole = False
@@ -63,7 +73,28 @@ class DataParallelStrategy(tf.distribute.Strategy):
     def run(self, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
         """Calls a function with this worker's part of its arguments; see `tf.distribute`."""
         self._start_alike()
-        return super().run(fn, args, kwargs, options)
+        keras: Any = keras_3_package()
+        model = getattr(fn, "__self__", None)
+        if not isinstance(model, keras.Model):
+            return super().run(fn, args, kwargs, options)
+        rows = number_of_rows(args)
+        args = at_least_a_row(args, rows)
+        others = [each.value for each in model.non_trainable_weights]
+        statistics = [
+            (variable, variable.read_value())
+            for variable in others
+            # Not those that were frozen later, which do not change.
+            if variable.dtype.is_floating and not variable.trainable
+        ]
+        metrics = [each.value for each in model.metrics_variables]
+        before = [variable.read_value() for variable in metrics]
+        # Keras's own `jit_compile` would include the sums over workers; see `uncompiled`.
+        compiled = tf.xla.experimental.jit_scope if model.jit_compile else contextlib.nullcontext
+        with self.setting(rows=rows, statistics=statistics), compiled():
+            result = super().run(fn, args, kwargs, options)
+        for variable, value in zip(metrics, before, strict=True):
+            variable.assign(tf.where(tf.equal(rows, 0), value, variable))
+        return result
 
     def _start_alike(self) -> None:
         """Sets variables that were created since the last call to their values in worker 0."""
@@ -120,28 +151,30 @@ def _all_reduce_of_rows(reduce_op: Any, value: Any, rows: tf.Tensor) -> Any:
     """
     is_mean = reduce_op in (_MEAN, "MEAN", "mean")
 
+    def own(values: Sequence[tf.Tensor], weight: Any) -> list[tf.Tensor]:
+        # Selected, because without rows the values may be NaN.
+        return [
+            tf.where(rows > 0, each * tf.cast(weight, each.dtype), tf.zeros_like(each))
+            for each in values
+        ]
+
     @tf.custom_gradient
     def reduced(*values: tf.Tensor) -> Any:
         has_rows = tf.cast(rows > 0, tf.float32)
-        sums = all_reduce([_times(each, has_rows) for each in values])
-        count = all_reduce(has_rows) if is_mean else 1.0
-        sums = [each / tf.cast(count, each.dtype) for each in sums] if is_mean else sums
+        *sums, count = all_reduce([*own(values, 1), has_rows])
+        if is_mean:
+            sums = [each / tf.cast(count, each.dtype) for each in sums]
+        else:
+            count = 1.0
 
         def gradient(*upstream: tf.Tensor) -> list[tf.Tensor]:
-            totals = all_reduce([_times(each, rows) for each in upstream])
             scale = has_rows / tf.maximum(rows, 1.0) / count
-            return [each * tf.cast(scale, each.dtype) for each in totals]
+            return [each * tf.cast(scale, each.dtype) for each in all_reduce(own(upstream, rows))]
 
         return sums, gradient
 
     flat = [tf.convert_to_tensor(each) for each in tf.nest.flatten(value)]
     return tf.nest.pack_sequence_as(value, reduced(*flat))
-
-
-def _times(value: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
-    if not value.dtype.is_floating:
-        return value * tf.cast(factor, value.dtype)
-    return tf.math.multiply_no_nan(value, tf.cast(factor, value.dtype))
 
 
 _OneDevice: Any = internals.TF_ONE_DEVICE.get()
@@ -189,9 +222,7 @@ class _Extended(_OneDevice):  # type: ignore[misc]
                 "of training.get_strategy() under Keras 3; models and metrics of tf_keras create "
                 "such variables. Use tf.distribute.MultiWorkerMirroredStrategy() instead."
             )
-        with tf.device(self._connected.device):
-            variable = next_creator(**options)
-        setattr(variable, _MADE_TRAINABLE, options.get("trainable") is not False)
+        variable = super()._create_variable(next_creator, **options)
         if is_number(variable) and variable.shape.is_fully_defined():
             self._strategy.variables.append(weakref.ref(variable))
         if aggregation != tf.VariableAggregation.NONE:
@@ -234,7 +265,9 @@ class _Extended(_OneDevice):  # type: ignore[misc]
     def _gather_to_implementation(
         self, value: Any, destinations: Any, axis: Any, options: Any
     ) -> Any:
-        return gather_rows(self._connected, value, axis)
+        rows = tf.experimental.numpy.moveaxis(value, axis, 0)
+        rows = all_reduce(tf.IndexedSlices(rows, tf.range(tf.shape(rows)[0]))).values
+        return tf.experimental.numpy.moveaxis(rows, 0, axis)
 
 
 def copy_from_worker_0(variables: Sequence[Any]) -> None:
@@ -246,17 +279,6 @@ def assign_all(variables: Sequence[Any], values: Sequence[Any]) -> None:
     """Sets each variable to its value."""
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
-
-
-def was_made_trainable(variable: Any) -> bool:
-    """Returns whether a variable was created as trainable, even if it has been frozen since."""
-    return bool(getattr(variable, _MADE_TRAINABLE, True))
-
-
-def is_number(variable: Any) -> bool:
-    """Returns whether a variable can be sent to other workers; a string cannot."""
-    kind = variable.dtype.base_dtype
-    return bool(kind.is_floating or kind.is_integer or kind.is_bool)
 
 
 def _aggregated(assign: Callable[..., Any], aggregation: Any) -> Callable[..., Any]:

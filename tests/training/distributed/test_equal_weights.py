@@ -108,7 +108,10 @@ def test_fit_takes_kerass_own_list_of_callbacks(two: Results) -> None:
 @pytest.mark.parametrize(
     ("name", "texts"),
     [
-        ("different_vocabularies", ['worker 0 has vocabulary 0, of string_lookup "2 entries (']),
+        (
+            "different_vocabularies",
+            ["worker 0 has vocabulary 0 of string_lookup, with 2 entries ("],
+        ),
         ("different_models", ["worker 0 has", "worker 1 has", "32 (6, 4)", "32 (6, 5)"]),
         (
             "different_lengths",
