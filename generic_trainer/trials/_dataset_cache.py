@@ -11,14 +11,13 @@
 
 Source: `context.experimental` of Determined 0.12 and 0.13, on yogadl.
 
-The records are written by `tf.data.Dataset.save`, and read by its `load`. The file `stored.json` of
+The records are written by `tf.data.Dataset.save`, and read by its `load`. The file `stored` of
 a key's directory, written last, has the name of their directory.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import os
 import urllib.parse
 import uuid
@@ -28,23 +27,16 @@ from typing import Any
 import tensorflow as tf
 
 from generic_trainer._core.files import gfile, read_whole, write_whole
-from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import distributed
 from generic_trainer.trials._config import directory_of
-from generic_trainer.trials.errors import CheckFailedError
+from generic_trainer.trials.errors import CheckFailedError, InvalidDataTypeException
 
 Maker = Callable[..., tf.data.Dataset]
 
-_STORED = "stored.json"
+_STORED = "stored"
 # Records in the buffer that shuffles: of images, some GiB.
 _MOST_SHUFFLED = 10_000
 _quoted = functools.partial(urllib.parse.quote, safe="")
-
-
-class _NoDataLayer(ConfigurationError, KeyError):
-    """The original raised KeyError."""
-
-    __str__ = Exception.__str__
 
 
 class DatasetCache:
@@ -84,15 +76,11 @@ class DatasetCache:
             CheckFailedError: this context has a cached training dataset already.
         """
         if "train" in self.used:
-            raise CheckFailedError(
-                "cache_train_dataset can be used once in a trial, and was used before"
-            )
-        self.used.add("train")
-
-        reshuffle = None if not shuffle else not skip_shuffle_at_epoch_end
+            raise CheckFailedError("cache_train_dataset can be used once in a trial")
         # Horovod's shards are of equal size; a rest of the records is dropped.
         slots = self._context.distributed.get_size()
-        return self._decorator(dataset_id, f"{dataset_version}_train", reshuffle, slots)
+        order = not skip_shuffle_at_epoch_end if shuffle else None
+        return self._decorator("train", dataset_id, dataset_version, order, slots)
 
     def cache_validation_dataset(
         self, dataset_id: str, dataset_version: str, shuffle: bool = False
@@ -104,18 +92,20 @@ class DatasetCache:
             dataset_version: change it when the function returns something else.
             shuffle: whether to shuffle, record by record.
         """
-        self.used.add("validation")
-        return self._decorator(dataset_id, f"{dataset_version}_val", True if shuffle else None)
+        return self._decorator("val", dataset_id, dataset_version, True if shuffle else None)
 
     def _decorator(
-        self, name: str, version: str, reshuffle: bool | None, divisor: int = 1
+        self, role: str, name: str, version: str, reshuffle: bool | None, divisor: int = 1
     ) -> Callable[[Maker], Maker]:
+        self.used.add(role)
+        root = directory_of("data_layer", self._context.env.config.get("data_layer") or {})
+        directory = os.path.join(root, _quoted(name), _quoted(f"{version}_{role}"))
+
         def decorate(make: Maker) -> Maker:
             @functools.wraps(make)
             def cached(*args: Any, **kwargs: Any) -> tf.data.Dataset:
-                directory = os.path.join(self._root(), _quoted(name), _quoted(version))
                 with distributed.eager_mode():  # also while a graph is built
-                    path = _stored(directory, lambda: make(*args, **kwargs), make)
+                    path = _stored(directory, lambda: make(*args, **kwargs))
                     count = int(tf.data.Dataset.load(path).cardinality())
                 # The function may have drawn random numbers, and is not called the next time.
                 seed = self._context.get_trial_seed()
@@ -130,17 +120,8 @@ class DatasetCache:
 
         return decorate
 
-    def _root(self) -> str:
-        layer = self._context.env.config.get("data_layer")
-        if layer is None and not self._context.env.managed_training:
-            raise _NoDataLayer(
-                "The configuration has no data_layer, the place of cached datasets: add "
-                "{'data_layer': {'type': 'shared_fs', 'host_storage_path': '/some/folder'}}"
-            )
-        return directory_of("data_layer", layer or {})
 
-
-def _stored(directory: str, make: Maker, function: Callable[..., Any]) -> str:
+def _stored(directory: str, make: Callable[[], tf.data.Dataset]) -> str:
     """Returns the path of a key's records; computes them if they are missing.
 
     Processes that do so at the same time write separate directories, one of which is used.
@@ -149,11 +130,11 @@ def _stored(directory: str, make: Maker, function: Callable[..., Any]) -> str:
     if not gfile().exists(note):
         dataset = make()
         if not isinstance(dataset, tf.data.Dataset):
-            raise ConfigurationError(
-                f"{function.__name__} is decorated to be cached, so it must return a "
-                f"tf.data.Dataset, but got {type(dataset).__name__}"
+            raise InvalidDataTypeException(
+                "A function that is decorated to be cached must return a tf.data.Dataset, but got "
+                f"{type(dataset).__name__} for {directory}"
             )
         name = uuid.uuid4().hex
         dataset.save(os.path.join(directory, name))
-        write_whole(note, json.dumps({"records": name}))
-    return os.path.join(directory, json.loads(read_whole(note))["records"])
+        write_whole(note, name)
+    return os.path.join(directory, read_whole(note).decode())

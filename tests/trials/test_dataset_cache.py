@@ -119,7 +119,7 @@ def test_a_bucket_is_read_as_it_is(cache, monkeypatch):
     monkeypatch.setitem(_config._BUCKETS, "gcs", "ram")  # TensorFlow's file system in memory
     layer = {"type": "gcs", "bucket": "bucket", "bucket_directory_path": "some/folder"}
     assert read(numbers(cache(layer=layer), 4)) == [0, 1, 2, 3]
-    assert tf.io.gfile.exists("ram://bucket/some/folder/numbers/v1_train/stored.json")
+    assert tf.io.gfile.exists("ram://bucket/some/folder/numbers/v1_train/stored")
     assert read(numbers(cache(layer=layer), 7)) == [0, 1, 2, 3]
 
 
@@ -144,9 +144,3 @@ def test_a_function_that_returns_no_dataset(cache):
 def test_an_unknown_place(cache, layer):
     with pytest.raises(ConfigurationError, match="data_layer must be"):
         numbers(cache(layer=layer))
-
-
-def test_outside_of_an_experiment_the_place_must_be_named():
-    context = TrialContext.from_config({"hyperparameters": {"global_batch_size": 4}})
-    with pytest.raises(KeyError, match="has no data_layer"):
-        numbers(DatasetCache(context))
