@@ -53,7 +53,7 @@ _NEEDED = {
 # Names of 0.12 → of 0.13. They count steps, of `batches_per_step` batches each.
 _STEPS = {"max_steps": "max_length", "target_trial_steps": "max_length", "step_budget": "budget"}
 _PERIODS = ("min_validation_period", "min_checkpoint_period")  # a bare number counts steps, too
-_WITHOUT_MEANING = ("bind_mounts", "internal", "labels", "security", "tensorboard_storage")
+_WITHOUT_MEANING = ("bind_mounts", "debug", "internal", "labels", "security", "tensorboard_storage")
 _NOT_CHECKED = ("description", "experiment_config", "name", *_WITHOUT_MEANING)
 _OF_A_JOB = ("checkpoint_storage", "environment")  # mean something only in the job of a script
 # Of TFX's own `custom_config`, which may be the experiment configuration too.
@@ -98,10 +98,10 @@ class ExperimentConfig(dict[str, Any]):
     | `resources.slots_per_trial` | workers that share a batch |
     | `resources.native_parallel` | the user's code makes global batches, which are then divided |
     | `data`, `data_layer` | your own values; the directory of cached datasets |
-    | `debug` | logs more |
 
-    A length or a period is `{"batches": n}`, `{"records": n}`, `{"epochs": n}`, or a number of
-    workloads. Only scripts use `checkpoint_storage`; a pipeline has its checkpoints below the root.
+    A length or a period is `{"batches": n}`, `{"records": n}` or `{"epochs": n}`. A bare number
+    counts workloads in periods and in the fields of 0.12, and batches in `max_length` and `budget`.
+    Only scripts use `checkpoint_storage`; a pipeline has its checkpoints below the root.
     `optimizations` have no effect; those that would change a step are errors.
 
     Source: `determined.ExperimentConfig` of Determined 0.12 and 0.13.
@@ -208,14 +208,13 @@ class Section(pydantic.BaseModel):
         return {name: value for name, value in raw.items() if value is not None}
 
 
-class Searcher(Section):
+class Searcher(Section, extra="forbid"):
     """How the hyperparameters of the trials are chosen, and the trials compared.
 
     Attributes:
         max_length: of a trial.
     """
 
-    model_config = {**STRICT, "frozen": True}
     name: Literal[tuple(_SEARCHERS)] = "single"  # type: ignore[valid-type]
     metric: str | None = None
     smaller_is_better: bool = True
@@ -280,11 +279,10 @@ class Place(Section):
     prefix: str | None = None
     # Of datasets.
     host_storage_path: str | None = None
-    container_storage_path: str | None = None
     bucket_directory_path: str | None = None
 
 
-class ExperimentSettings(Section):
+class ExperimentSettings(Section, extra="forbid"):
     """An experiment configuration, checked.
 
     Attributes:
@@ -294,12 +292,10 @@ class ExperimentSettings(Section):
         records_per_epoch: what turns epochs into batches; 0 if unknown.
     """
 
-    model_config = {**STRICT, "frozen": True}
     checkpoint_policy: Literal["best", "all", "none"] = "best"
     checkpoint_storage: Place = Place()
     data: Mapping[Any, Any] = {}
     data_layer: Place = Place()
-    debug: bool = False
     entrypoint: str | None = None
     environment: Environment = Environment()
     hyperparameters: Annotated[
@@ -329,29 +325,27 @@ class ExperimentSettings(Section):
         return any(length is not None and length.unit == "epochs" for length in periods)
 
 
-def check_fields(
-    raw: Mapping[str, Any], default_length: Length | None = None
-) -> ExperimentSettings:
+def check_fields(raw: Mapping[str, Any], default_batches: int | None = None) -> ExperimentSettings:
     """Returns a configuration, which need not name its length or metric.
 
     Raises:
         ConfigurationError: with all fields that are wrong or unknown.
     """
     with reported(ExperimentSettings, _SUBJECT):
-        experiment = ExperimentSettings.model_validate(_of_today(raw, default_length))
+        experiment = ExperimentSettings.model_validate(_of_today(raw, default_batches))
     experiment._raw = raw
     return experiment
 
 
 def parse_experiment(
-    raw: Mapping[str, Any], default_length: Length | None = None
+    raw: Mapping[str, Any], default_batches: int | None = None
 ) -> ExperimentSettings:
-    """Checks an experiment configuration; `default_length` is for one without a length.
+    """Checks an experiment configuration; `default_batches` are the length if it has none.
 
     Raises:
         ConfigurationError: with all fields that are wrong, unknown or missing.
     """
-    experiment = check_fields(raw, default_length)
+    experiment = check_fields(raw, default_batches)
     searcher = experiment.searcher
     needed, _ = _SEARCHERS[searcher.name]
     problems = [
@@ -368,7 +362,7 @@ def parse_experiment(
     return experiment
 
 
-def _of_today(raw: Any, default_length: Length | None) -> Any:
+def _of_today(raw: Any, default_batches: int | None) -> Any:
     """Returns a configuration with the names of 0.13, and batches where 0.12 had steps."""
     if not isinstance(raw, Mapping):
         return raw
@@ -388,8 +382,7 @@ def _of_today(raw: Any, default_length: Length | None) -> Any:
         raw[name] = batches(raw[name]) if raw.get(name) else None
     searcher = raw.get("searcher") or {}
     if isinstance(searcher, Mapping):
-        length = default_length
-        default = {"max_length": {length.unit: length.count}} if length else {}
+        default = {"max_length": {"batches": default_batches}} if default_batches else {}
         given = {name: value for name, value in searcher.items() if value is not None}
         renamed = {_STEPS[name]: batches(given.pop(name)) for name in _STEPS if name in given}
         raw["searcher"] = {**default, **renamed, **given}
@@ -402,7 +395,7 @@ def log_unused(experiment: ExperimentSettings, *, is_job: bool) -> None:
     searcher = experiment.searcher
     used = f"{_COMMON} {' '.join(_SEARCHERS[searcher.name])}".split()
     unused = {f"searcher.{name}" for name in searcher.model_fields_set if name not in used}
-    unused |= {name for name in _WITHOUT_MEANING if experiment.raw.get(name) is not None}
+    unused |= {name for name in _WITHOUT_MEANING if experiment.raw.get(name)}
     unused |= {*(() if is_job else _OF_A_JOB)} & experiment.model_fields_set
     if not is_job and experiment.resources.ray:
         unused.add("resources.ray")
@@ -423,8 +416,7 @@ def directory_of(name: str, section: Mapping[str, Any]) -> str:
     path_field, folder_field, path = _PLACES[name]
     kind = section.get("type", "shared_fs")
     if kind == "shared_fs":
-        path = section.get(path_field) or section.get("container_storage_path") or path
-        path = os.path.abspath(os.path.expanduser(path))
+        path = os.path.abspath(os.path.expanduser(section.get(path_field) or path))
         return os.path.join(path, section.get("storage_path") or "")
     if kind not in _BUCKETS or not section.get("bucket"):
         raise InvalidExperimentException(

@@ -92,7 +92,8 @@ class TrialContext:
         """Returns a context outside of any experiment, for a notebook or a debugger.
 
         One slot; hyperparameters are drawn with the seed; nothing is wrapped. The sections
-        bind_mounts, checkpoint_storage, environment, resources and optimizations are ignored.
+        bind_mounts, checkpoint_storage, environment, resources and optimizations have no effect,
+        but an `aggregation_frequency` above 1, which would change the steps, is an error here too.
 
         Args:
             config: an experiment configuration, or as much of it as the model needs.
@@ -274,10 +275,6 @@ def _global_batch_size(hparams: Mapping[str, Any], slots: int) -> int:
     if _GLOBAL_BATCH_SIZE not in hparams:
         raise InvalidArgumentsError(
             "Please specify `global_batch_size` under `hyperparameters` in experiment config."
-        )
-    if "batch_size" in hparams:
-        _logger.warning(
-            "Use `global_batch_size` not `batch_size` under `hyperparameters` in experiment config."
         )
     size = hparams[_GLOBAL_BATCH_SIZE]
     if not isinstance(size, int) or isinstance(size, bool):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer._core.files import gfile, write_whole
+from generic_trainer._core.files import delete_tree, write_whole
 from generic_trainer.errors import ConfigurationError, TrainingError
 from generic_trainer.training import CheckpointManager, SavedCheckpoint, distributed, is_chief
 from generic_trainer.trials._config import ExperimentSettings, Length, log_unused, parse_experiment
@@ -41,8 +41,6 @@ from generic_trainer.trials._trial import (
     current,
     downloaded,
 )
-
-_SAMPLE = ("trial_id", "hparams", "seed")  # what of a trial is its own
 
 _logger = logging.getLogger(__name__)
 
@@ -102,13 +100,12 @@ def _run_fn_of(module: str, choose: Callable[[str | None], type[Trial]]) -> Call
 def _settings(config: Mapping[str, Any], pipeline: Pipeline) -> ExperimentSettings:
     """Returns the settings of an experiment; the pipeline supplies missing fields."""
     steps = getattr(pipeline, "train_steps", None)
-    length = Length(steps) if steps else None
-    settings = parse_experiment(config, length)
+    settings = parse_experiment(config, steps)
     counts = getattr(pipeline, "num_examples", None)
     if counts and settings.counts_epochs and not settings.records_per_epoch:
         records = int(counts["train"])
         _logger.info("records_per_epoch is not given: an epoch is all %d examples", records)
-        settings = parse_experiment({**config, "records_per_epoch": records}, length)
+        settings = parse_experiment({**config, "records_per_epoch": records}, steps)
     return settings
 
 
@@ -148,17 +145,14 @@ class TrialState:
     error: str | None = None
 
     def record(self) -> dict[str, Any]:
-        """Returns what `trials.json` says of the trial, and what other processes have to know."""
-        sample = {name: getattr(self.run, name) for name in _SAMPLE}
+        """Returns what `trials.json` says of the trial."""
+        sample = {name: getattr(self.run, name) for name in ("trial_id", "hparams", "seed")}
         return {**sample, "error": self.error, **dataclasses.asdict(self.progress)}
 
     def exported(self) -> TrialRun:
         """Returns the trial at the checkpoint to export: its best one, else its last."""
-        for manager in (self.best, self.latest):
-            saved = manager.latest()
-            if saved is not None:
-                return _at(self.run, saved.step, saved.path)
-        return self.run
+        saved = self.best.latest() or self.latest.latest()
+        return _at(self.run, saved.step, saved.path) if saved else self.run
 
 
 @dataclasses.dataclass
@@ -188,15 +182,14 @@ class ExperimentRun:
         if part.number:
             self.locks.close()
             if is_chief():  # of the part
-                part.write(directory, [trial.record() for trial in self.trials.values()])
+                trials = self.trials.items()
+                results = [(n, one.error, dataclasses.asdict(one.progress)) for n, one in trials]
+                part.write(directory, results)
         elif part.count > 1:
             logs = self.fn_args.model_run_dir
-            records = part.results_of_others(directory, logs) if is_chief() else []
-            for record in distributed.gather(records)[0]:
-                slots, error = self.settings.resources.slots_per_trial, record.pop("error")
-                sample = {name: record.pop(name) for name in _SAMPLE}
-                run = TrialRun(config=self.settings.raw, slots=slots, **sample)
-                self._open(run, TrialProgress(**record)).error = error
+            results = part.results_of_others(directory, logs) if is_chief() else []
+            for number, error, progress in distributed.gather(results)[0]:
+                self._open(search.trial(number), TrialProgress(**progress)).error = error
             self.trials = dict(sorted(self.trials.items()))
 
     def best(self) -> TrialState:
@@ -230,8 +223,7 @@ class ExperimentRun:
         if exported == self._exported:
             return
         self._exported = None
-        if gfile().exists(target):  # of a trial that was the best before
-            gfile().rmtree(target)
+        delete_tree(target)  # of a trial that was the best before
         with current(exported), contextlib.ExitStack() as stack:
             if controller is None:
                 controller = self.trial_class.open_controller(exported)
@@ -291,14 +283,11 @@ class ExperimentRun:
                     if settings.searcher.name == "single":
                         raise
                     trial.error = f"{type(error).__name__}: {error}"
-        at_end = [
-            entry["validation"]
-            for entry in trial.progress.history
-            if "validation" in entry and entry["batches"] == schedule.max_batches
-        ]
+        history = trial.progress.history
+        validated = {each["batches"]: each.get("validation") for each in history}
         # Workers that share a validation all use the metrics of the chief.
-        metrics = distributed.gather(at_end[-1] if at_end else None)[0]
-        value = (metrics or {}).get(settings.searcher.metric)
+        metrics = distributed.gather(validated.get(schedule.max_batches))[0] or {}
+        value = metrics.get(settings.searcher.metric)
         if not isinstance(value, numbers.Real) or not math.isfinite(value):
             return math.inf
         return float(value) if settings.searcher.smaller_is_better else -float(value)

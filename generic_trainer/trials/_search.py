@@ -65,19 +65,18 @@ class Search:
 
     def run(self, train: Train, part: int = 0, parts: int = 1) -> None:
         """Has the trials of one of several parts of the cluster trained."""
-        numbers = itertools.count(part, parts)
+        numbers = itertools.count(part + 1, parts)
         for bracket in self._brackets:
             count = len(range(part, bracket.trials, parts))
-            _halve(bracket.lengths, self._divisor, self._trials(numbers, count), train)
+            trials = map(self.trial, itertools.islice(numbers, count))
+            _halve(bracket.lengths, self._divisor, trials, train)
 
-    def _trials(self, numbers: Iterator[int], count: int) -> Iterator[TrialRun]:
-        settings = self._settings
-        for number in itertools.islice(numbers, count):
-            seed = settings.reproducibility.experiment_seed + number
-            hparams = self._points[number] if self._points else sample(self._ranges, seed)
-            yield TrialRun(
-                number + 1, settings.raw, hparams, seed, settings.resources.slots_per_trial
-            )
+    def trial(self, number: int) -> TrialRun:
+        """Returns a trial; the first one is number 1."""
+        settings, index = self._settings, number - 1
+        seed = settings.reproducibility.experiment_seed + index
+        hparams = self._points[index] if self._points else sample(self._ranges, seed)
+        return TrialRun(number, settings.raw, hparams, seed, settings.resources.slots_per_trial)
 
     def _make_brackets(self) -> list[Bracket]:
         name, count = self._searcher.name, self._searcher.max_trials

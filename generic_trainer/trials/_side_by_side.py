@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import logging
 import os
 import time
@@ -16,8 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from generic_trainer._core.cluster import part_of_cluster
-from generic_trainer._core.files import gfile, read_whole, write_whole
-from generic_trainer._core.values import from_json, to_json
+from generic_trainer._core.files import files_below, gfile, read_whole, write_whole
 from generic_trainer.training import distributed
 from generic_trainer.trials._config import ExperimentSettings
 
@@ -27,7 +27,8 @@ _POLL_S, _LOG_S = 2.0, 60.0
 
 _logger = logging.getLogger(__name__)
 
-Results = list[dict[str, Any]]
+# For each trial its number, the error that it failed with, and its progress.
+Results = list[tuple[int, str | None, dict[str, Any]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,13 +75,13 @@ class ClusterPart:
     def written(self, checkpoint_dir: str) -> Results | None:
         """Returns the results that this part has written, maybe in a run that was killed later."""
         path = self._path(checkpoint_dir)
-        return from_json(read_whole(path).decode(), is_ours=False) if gfile().exists(path) else None
+        return json.loads(read_whole(path)) if gfile().exists(path) else None
 
     def write(self, checkpoint_dir: str, results: Results) -> None:
         """Writes the results of this part, whose checkpoints must be closed."""
         path = self._path(checkpoint_dir)
         gfile().makedirs(os.path.dirname(path))
-        write_whole(path, to_json(results))
+        write_whole(path, json.dumps(results))
 
     def results_of_others(self, checkpoint_dir: str, log_dir: str) -> Results:
         """Waits for the other parts, and returns their results.
@@ -105,7 +106,5 @@ class ClusterPart:
 
 
 def _bytes_below(directory: str) -> int:
-    found = gfile().walk(directory)
-    return sum(
-        gfile().stat(os.path.join(path, name)).length for path, _, names in found for name in names
-    )
+    paths = (os.path.join(directory, name) for name in files_below(directory))
+    return sum(gfile().stat(path).length for path in paths)

@@ -92,11 +92,6 @@ def test_parts_share_the_trials():
     assert (first, second) == (whole[::2], whole[1::2])
 
 
-def test_population_based_training_is_refused_with_the_others():
-    with pytest.raises(ConfigurationError, match=r"must be 'single', .*'async_halving', got 'pbt'"):
-        parse_experiment(descending("pbt"))
-
-
 @pytest.mark.parametrize("metric", ["loss", "gain"])
 def test_an_adaptive_search_finds_the_rate(run_experiment, metric):
     order = {"metric": metric, "smaller_is_better": metric == "loss"}
