@@ -11,7 +11,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from generic_trainer import estimator as tf_estimator
 from generic_trainer._core import internals
-from generic_trainer._core.files import copy_tree, gfile
+from generic_trainer._core.files import copy_tree, read_whole, write_whole
 from generic_trainer.errors import ExportError
 from generic_trainer.estimator import export as tf_export
 from generic_trainer.trials._pipeline import are_features, signature_spec
@@ -98,12 +98,10 @@ def name_default_signature(directory: str) -> None:
     Those of premade classifiers take serialized tf.Examples only, but for the one of predictions.
     """
     path = os.path.join(tf.compat.as_str(directory), tf.saved_model.SAVED_MODEL_FILENAME_PB)
-    with gfile().GFile(path, "rb") as file:
-        model = saved_model_pb2.SavedModel.FromString(file.read())
+    model = saved_model_pb2.SavedModel.FromString(read_whole(path))
     for graph in model.meta_graphs:
         signatures = graph.signature_def
         if signatures and _DEFAULT not in signatures:
             name = _PREDICT if _PREDICT in signatures else min(signatures)
             signatures[_DEFAULT].CopyFrom(signatures[name])
-    with gfile().GFile(path, "wb") as file:
-        file.write(model.SerializeToString())
+    write_whole(path, model.SerializeToString())

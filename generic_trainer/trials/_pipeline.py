@@ -145,25 +145,22 @@ def get_pipeline() -> Pipeline:
 def experiment_config(fn_args: Any, module_file: str | None) -> Mapping[str, Any]:
     """Returns `custom_config`, or the YAML file that it names, relative to the module."""
     config = dict(fn_args.custom_config or {})
-    path = config.get("experiment_config")
-    if isinstance(path, Mapping):
-        return path
-    if path is None:
-        return config
-    if not isinstance(path, str):
+    given, path = config.get("experiment_config", config), None
+    if isinstance(given, str):
+        path = os.path.join(os.path.dirname(module_file or ""), given)
+        try:
+            given = parse_yaml(read_whole(path).decode())
+        except (OSError, ValueError, *READ_ERRORS) as error:
+            raise ConfigurationError(
+                f"experiment_config cannot be read: {error}", path=path
+            ) from error
+    if not isinstance(given, Mapping):
         raise ConfigurationError(
-            f"experiment_config must be a mapping or the path of a YAML file, got {describe(path)}"
+            "experiment_config must be a mapping, or the path of a YAML file that has one, got "
+            f"{describe(given)}",
+            path=path,
         )
-    path = os.path.join(os.path.dirname(module_file or ""), path)
-    try:
-        config = parse_yaml(read_whole(path).decode())
-    except (OSError, ValueError, *READ_ERRORS) as error:
-        raise ConfigurationError(f"experiment_config cannot be read: {error}", path=path) from error
-    if not isinstance(config, Mapping):
-        raise ConfigurationError(
-            f"experiment_config must hold a mapping, got {describe(config)}", path=path
-        )
-    return config
+    return given
 
 
 def tuned_values(fn_args: Any) -> dict[str, Any]:
