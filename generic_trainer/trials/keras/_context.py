@@ -14,8 +14,6 @@ from generic_trainer.trials._context import TrialContext
 from generic_trainer.trials._dataset_cache import DatasetCache
 from generic_trainer.trials.errors import CheckFailedError, InvalidExperimentException
 
-_UNCHANGED: Any = object()
-_MAY_BE_NONE = ("class_weight", "validation_steps")
 # Arguments of Keras 2's compile, after optimizer and loss.
 _COMPILE = ("metrics", "loss_weights", "weighted_metrics", "run_eagerly")
 # Arguments of `fit` that Keras 3 has no more.
@@ -56,13 +54,14 @@ class TFKerasContext(TrialContext):
         fit_options: as `configure_fit` has set them.
         train_config: the arguments of the wrapped model's `fit`; missing before that call.
         model: the one that was wrapped; None before.
+        on_fit: is called by `fit` of the wrapped model, once it has noted its arguments.
         optimizers: those that were wrapped.
     """
 
     experimental_class = TFKerasExperimentalContext
     train_config: TFKerasTrainConfig
     model: Any = None
-    _train: Callable[[], None] | None = None
+    on_fit: Callable[[], None] | None = None
     _compile: inspect.BoundArguments | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -106,13 +105,13 @@ class TFKerasContext(TrialContext):
     def configure_fit(
         self,
         verbose: Any = None,
-        class_weight: Mapping[int, float] | None = _UNCHANGED,
+        class_weight: Mapping[int, float] | None = None,
         workers: int | None = None,
         use_multiprocessing: bool | None = None,
         max_queue_size: int | None = None,
-        validation_steps: int | None = _UNCHANGED,
+        validation_steps: int | None = None,
     ) -> None:
-        """Sets how to train; arguments that are left out stay as they were.
+        """Sets how to train; options whose argument is None stay as they were.
 
         Args:
             verbose: passed on to callbacks.
@@ -120,19 +119,11 @@ class TFKerasContext(TrialContext):
             workers: threads that read a Keras Sequence; 0 is the training thread.
             use_multiprocessing: has no effect: they are threads.
             max_queue_size: batches that they read ahead.
-            validation_steps: batches of a Dataset that are validated on; None is all.
+            validation_steps: batches of a Dataset that are validated on; by default all.
         """
-        given = dict(locals())
-        changes = {
-            name: value
-            for name, value in given.items()
-            if name in _FIT_OPTIONS and value is not (_UNCHANGED if name in _MAY_BE_NONE else None)
-        }
+        given = locals()
+        changes = {name: given[name] for name in _FIT_OPTIONS if given[name] is not None}
         vars(self.fit_options).update(changes)
-
-    def on_fit(self, train: Callable[[], None]) -> None:
-        """Has `fit` of the wrapped model call a function, once it has noted its arguments."""
-        self._train = train
 
     def check_dataset(self) -> None:
         """Raises `CheckFailedError` if no dataset was wrapped or cached."""
@@ -201,8 +192,8 @@ class TFKerasContext(TrialContext):
             options,
         )
         self.configure_fit(**options)
-        if self._train is not None:
-            self._train()
+        if self.on_fit is not None:
+            self.on_fit()
 
 
 class TFKerasTrialContext(TFKerasContext):

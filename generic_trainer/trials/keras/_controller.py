@@ -117,12 +117,11 @@ class TFKerasController:
         self._has_failed = True
         data = self._validation.validation()
         testing = self._callbacks.testing()
-        # Keras divides batches that are the same on all workers.
-        is_cut = self._run.workers == 1 or is_keras_3(self._model)
-        cut = data if is_cut else distributed.without_length(data)
         results: Mapping[str, Any] = {}
         try:
-            results = self._model.evaluate(cut, callbacks=testing, return_dict=True, verbose=0)
+            # Keras divides batches that are the same on all workers.
+            whole = distributed.without_length(data)
+            results = self._model.evaluate(whole, callbacks=testing, return_dict=True, verbose=0)
         except ValueError:  # Keras 2 raises it if there are no data
             if testing.batches or next(iter(data), None) is not None:
                 raise

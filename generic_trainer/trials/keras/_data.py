@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -27,8 +26,8 @@ KerasInputData: TypeAlias = InputData
 _SAMPLES = 2
 
 
-class Data(abc.ABC):
-    """Training or validation data.
+class Data:
+    """Training or validation data: Datasets batched by the user, or a `read` makes the batches.
 
     Attributes:
         generators: state of Python's and NumPy's random generators that belongs to the batches
@@ -41,18 +40,30 @@ class Data(abc.ABC):
     parts: int | None = None
     is_bare = False
 
-    @abc.abstractmethod
+    def __init__(
+        self,
+        training: tf.data.Dataset,
+        validation: tf.data.Dataset,
+        read: Callable[[tf.data.Dataset], tf.data.Dataset] = lambda batches: batches,
+    ) -> None:
+        self._training, self._validation, self._read = training, validation, read
+        spec = read(training).element_spec
+        self.is_bare = not isinstance(spec, tuple)
+        self.parts = 1 if self.is_bare else len(spec)
+
     def training(self, start: int) -> tf.data.Dataset:
         """Returns batches without end, from the one after the first `start` on."""
+        # Skipping in a seeded pipeline leads to the batch that the straight run would see next.
+        return self._read(self._training.repeat().skip(start))
 
-    @abc.abstractmethod
     def validation(self) -> tf.data.Dataset:
         """Returns the batches of one pass."""
+        return self._read(self._validation)
 
-    def replay(self, batches: int) -> None:  # noqa: B027 - most data need nothing
+    def replay(self, batches: int) -> None:
         """Brings the user's own object to where it was after some batches of training."""
 
-    def close(self) -> None:  # noqa: B027 - most data hold nothing
+    def close(self) -> None:
         """Stops to read."""
 
 
@@ -68,7 +79,7 @@ def make_data(data: Any, context: TFKerasContext, loader: str) -> Data:
     if isinstance(data, tf.data.Dataset):
         context.check_dataset()
         steps = context.fit_options.validation_steps
-        return _Batches(data, data if steps is None else data.take(steps))
+        return Data(data, data if steps is None else data.take(steps))
     if isinstance(data, SequenceAdapter):
         return _Sequence(data, context.share)
     if hasattr(data, "__getitem__") and hasattr(data, "on_epoch_end"):  # a Sequence, or like one
@@ -106,28 +117,6 @@ def weighted(dataset: tf.data.Dataset, class_weight: Mapping[int, float]) -> tf.
     return dataset.map(add)
 
 
-class _Batches(Data):
-    """Datasets, batched by the user, or of what `read` makes batches from."""
-
-    def __init__(
-        self,
-        training: tf.data.Dataset,
-        validation: tf.data.Dataset,
-        read: Callable[[tf.data.Dataset], tf.data.Dataset] = lambda batches: batches,
-    ) -> None:
-        self._training, self._validation, self._read = training, validation, read
-        spec = read(training).element_spec
-        self.is_bare = not isinstance(spec, tuple)
-        self.parts = 1 if self.is_bare else len(spec)
-
-    def training(self, start: int) -> tf.data.Dataset:
-        # Skipping in a seeded pipeline leads to the batch that the straight run would see next.
-        return self._read(self._training.repeat().skip(start))
-
-    def validation(self) -> tf.data.Dataset:
-        return self._read(self._validation)
-
-
 def _arrays(tensors: tuple[Any, ...], context: TFKerasContext, loader: str) -> Data:
     """Returns the batches of arrays, in the order in which they are."""
     count = len(tf.nest.flatten(tensors)[0])
@@ -146,7 +135,7 @@ def _arrays(tensors: tuple[Any, ...], context: TFKerasContext, loader: str) -> D
     # What is left over of the last global batch is dropped; each worker has as many of the others.
     training = tf.data.Dataset.range(count // whole * (whole // size)).shard(workers, rank)
     validation = tf.data.Dataset.range(-(-count // size))
-    return _Batches(training, validation, lambda n: n.map(batch).prefetch(tf.data.AUTOTUNE))
+    return Data(training, validation, lambda n: n.map(batch).prefetch(tf.data.AUTOTUNE))
 
 
 class _Sequence(Data):

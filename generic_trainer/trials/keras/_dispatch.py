@@ -16,8 +16,6 @@ from generic_trainer.user_code import loaded_modules
 
 _logger = logging.getLogger(__name__)
 
-# Keras' own hooks call these, their names of old.
-_OLD_NAMES = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}
 _NOT_METRICS = ("batch", "size")
 
 
@@ -134,8 +132,11 @@ class _Testing(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
 
 
 def _has(callback: Any, hook: str) -> bool:
-    """Whether a callback does something in a hook; LambdaCallback sets it on the object."""
-    names = {hook, _OLD_NAMES.get(hook, hook)}
+    """Whether a callback does something in a hook; LambdaCallback sets it on the object.
+
+    Keras' own hooks of batches call those of their old names: `on_batch_end`.
+    """
+    names = {hook, hook.replace("on_train_batch", "on_batch")}
     return any(
         inspect.getattr_static(callback, name, None)
         is not getattr(tf.keras.callbacks.Callback, name, None)

@@ -39,7 +39,7 @@ class SequenceAdapter:
         """Takes a Sequence.
 
         Args:
-            data: has `__len__` and `__getitem__`, and perhaps `on_epoch_end`.
+            data: has `__len__`, `__getitem__` and `on_epoch_end`.
             use_multiprocessing: has no effect: threads read. A process with TensorFlow cannot be
                 copied safely.
             workers: how many threads read; 0 is the calling thread.
@@ -89,7 +89,7 @@ class SequenceAdapter:
     def skip_epochs(self, batches: int) -> None:
         """Tells the Sequence of the epochs that ended before the last of the batches trained on."""
         for _ in range(max(0, batches - 1) // self._length):
-            self._end_epoch()
+            self._data.on_epoch_end()
 
     def get_iterator(self) -> Iterator[Any]:
         """Returns the iterator over batches, from `start` on.
@@ -114,13 +114,11 @@ class SequenceAdapter:
     def _batches(self, offset: int, is_validation: bool) -> Iterator[tuple[Any, Any]]:
         epoch, offset = divmod(offset, self._length)
         if epoch and not offset:
-            self._end_epoch()
-        while True:
-            yield from self._epoch(offset)
-            if is_validation:
-                return
-            offset = 0
-            self._end_epoch()
+            self._data.on_epoch_end()
+        yield from self._epoch(offset)
+        while not is_validation:
+            self._data.on_epoch_end()
+            yield from self._epoch(0)
 
     def _epoch(self, first: int) -> Iterator[tuple[Any, Any]]:
         if self._workers == 0:
@@ -140,10 +138,6 @@ class SequenceAdapter:
         """Returns a batch, and the generators after it where the order of draws is known."""
         batch = self._data[index]
         return batch, (random.getstate(), np.random.get_state()) if self._workers <= 1 else None
-
-    def _end_epoch(self) -> None:
-        if hasattr(self._data, "on_epoch_end"):
-            self._data.on_epoch_end()
 
 
 KerasDataAdapter = SequenceAdapter  # the name in the first release of 0.12

@@ -232,7 +232,7 @@ class TFKerasNativeContext(TFKerasContext, NativeContext):
             parts = (call.training_data, call.validation_data, call.callbacks)
             start(TFKerasController(context, run, *parts, strategy=strategy))
 
-        context.on_fit(train)
+        context.on_fit = train
         return context
 
 
