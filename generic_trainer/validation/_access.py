@@ -11,12 +11,20 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
 from generic_trainer._core import internals
-from generic_trainer.validation._graph import Node, functions_of, node_name, tensors_of
+from generic_trainer.validation._graph import (
+    Graphs,
+    Node,
+    Place,
+    functions_of,
+    node_name,
+    reached,
+    tensors_of,
+)
 
 _PLACE = re.compile(
     r"(.+_)?(file|files|filename|filenames|dir|directory|logdir|path|uri)(_.+)?"
@@ -115,12 +123,11 @@ class Assets:
             function.signature.name: [arg.name for arg in function.signature.input_arg]
             for function in meta_graph.graph_def.library.function
         }
-        self._graphs: dict[str, dict[str, Any]] = {"": {}}
+        self._placed = Graphs(meta_graph.graph_def).placed
         self._callers: dict[str, list[Node]] = {}
         self._handles: dict[str, list[Node]] = {}
         self._has_hidden_handles = False
         for node in nodes:
-            self._graphs.setdefault(node.function, {})[node.proto.name] = node.proto
             if node.op == "VarHandleOp":
                 self._handles.setdefault(_resource_name(node.proto), []).append(node)
             self._has_hidden_handles |= _makes_hidden_handles(node.proto)
@@ -136,86 +143,76 @@ class Assets:
         definition = internals.TF_FIND_OP.get()(node.op)
         names = [arg.name for arg in definition.input_arg]
         tensors = [node.proto.input[names.index(name)] for name in places(definition)]
+        read: list[Place | None] = [(node.function, node_name(tensor)) for tensor in tensors]
         if is_cache:
-            return all(self._is_empty(node.function, tensor) for tensor in tensors)
-        return self._are_assets(node.function, tensors, set())
+            sources = [self._placed.get(place) for place in filter(None, read)]
+            return all(source is not None and _texts(source) == [b""] for source in sources)
+        return None not in reached(read, self._origins)
 
-    def _is_empty(self, graph: str, tensor: str) -> bool:
-        source = self._graphs[graph].get(node_name(tensor))
-        return source is not None and _texts(source) == [b""]
-
-    def _is_asset(self, graph: str, tensor: str, seen: set[tuple[str, str]]) -> bool:
-        """Returns whether all paths that a tensor can hold are those of assets."""
-        name = node_name(tensor)
-        if (graph, name) in seen:
-            return True  # a loop: whatever else comes in decides
-        seen.add((graph, name))
+    def _origins(self, place: Place | None) -> Iterator[Place | None]:
+        """Yields the nodes whose paths a node hands on, and None if it can give any other path."""
+        if place is None:
+            return
+        graph, name = place
+        node = self._placed.get(place)
         if not graph and name in self._fed:
-            return False
-        node = self._graphs[graph].get(name)
-        if node is None:
-            return self._is_argument_asset(graph, name, seen)
-        if not graph and name in self._tracked:
-            return True
-        if node.op == "Const":  # a path would be text
-            return all(text in _COMPRESSIONS for text in _texts(node))
-        if node.op == "ReadVariableOp":
-            return not graph and self._is_asset_variable(node_name(node.input[0]), seen)
-        return bool(_HANDS_ON.fullmatch(node.op)) and self._are_assets(graph, node.input, seen)
+            yield None
+        elif node is None:
+            yield from self._origins_of_argument(graph, name)
+        elif not graph and name in self._tracked:
+            return
+        elif node.op == "Const":  # a path would be text
+            if not all(text in _COMPRESSIONS for text in _texts(node)):
+                yield None
+        elif node.op == "ReadVariableOp" and not graph:
+            yield from self._origins_of_variable(node_name(node.input[0]))
+        elif _HANDS_ON.fullmatch(node.op):
+            yield from ((graph, node_name(each)) for each in node.input if each[0] != "^")
+        else:
+            yield None
 
-    def _are_assets(self, graph: str, tensors: Iterable[str], seen: set[tuple[str, str]]) -> bool:
-        return all(self._is_asset(graph, each, seen) for each in tensors if each[0] != "^")
-
-    def _is_asset_variable(self, name: str, seen: set[tuple[str, str]]) -> bool:
+    def _origins_of_variable(self, name: str) -> Iterator[Place | None]:
         """The same for a variable of the graph itself: TensorFlow 2 keeps the paths in some.
 
         All handles of one shared name are the same variable, so every assignment counts.
         """
-        node = self._graphs[""].get(name)
-        if node is None or node.op != "VarHandleOp" or self._has_hidden_handles:
-            return False
-        handles = self._handles[_resource_name(node)]
+        handle = self._placed.get(("", name))
+        if handle is None or handle.op != "VarHandleOp" or self._has_hidden_handles:
+            yield None
+            return
+        handles = self._handles[_resource_name(handle)]
         names = {handle.proto.name for handle in handles}
         used = [
             node
-            for node in self._graphs[""].values()
-            if names & set(map(node_name, node.input)) and node.op not in _LOOKS_AT_A_VARIABLE
+            for (graph, _), node in self._placed.items()
+            if not graph
+            and names & set(map(node_name, node.input))
+            and node.op not in _LOOKS_AT_A_VARIABLE
         ]
-        return (
-            not any(handle.function for handle in handles)
-            and bool(used)
-            and all(
-                node.op == "AssignVariableOp" and self._is_asset("", node.input[1], seen)
-                for node in used
-            )
-        )
+        if not used or any(handle.function for handle in handles):
+            yield None
+        for node in used:
+            yield ("", node_name(node.input[1])) if node.op == "AssignVariableOp" else None
 
-    def _is_argument_asset(self, graph: str, name: str, seen: set[tuple[str, str]]) -> bool:
-        """The same for an argument of a function, whose callers give it."""
-        if not self._is_bound_to_asset(graph, name, seen):
-            return False
-        for caller in self._callers.get(graph, ()):
+    def _origins_of_argument(self, graph: str, name: str) -> Iterator[Place | None]:
+        """The same for an argument of a function, which its callers give."""
+        if graph not in self._callers:
+            yield None
+            return
+        functions, arguments = self._objects.concrete_functions, self._arguments[graph]
+        bound = functions[graph].bound_inputs if graph in functions else ()
+        index = arguments.index(name) - len(arguments) + len(bound)
+        if index >= 0:  # tf.saved_model.load, which calls by the objects, gives it too
+            node = self._objects.nodes[bound[index]]
+            if node.WhichOneof("kind") != "asset":
+                is_constant = node.WhichOneof("kind") == "constant"
+                yield ("", node.constant.operation) if is_constant else None
+        for caller in self._callers[graph]:
             tensors = [each for each in caller.proto.input if each[0] != "^"]
             if caller.op in _CALLS:
-                tensors = [tensors[self._arguments[graph].index(name)]]
+                tensors = [tensors[arguments.index(name)]]
             # Elsewhere, as with a dataset's, an argument can be any of what the node is given.
-            if not self._are_assets(caller.function, tensors, seen):
-                return False
-        return graph in self._callers
-
-    def _is_bound_to_asset(self, graph: str, name: str, seen: set[tuple[str, str]]) -> bool:
-        """Returns whether `tf.saved_model.load` passes an asset too, which calls by the objects."""
-        if graph not in self._objects.concrete_functions:
-            return True
-        bound = self._objects.concrete_functions[graph].bound_inputs
-        arguments = self._arguments[graph]
-        index = arguments.index(name) - len(arguments) + len(bound)
-        if index < 0:  # the caller passes it
-            return True
-        node = self._objects.nodes[bound[index]]
-        if node.WhichOneof("kind") == "constant":
-            return self._is_asset("", node.constant.operation, seen)
-        return node.WhichOneof("kind") == "asset"
+            yield from ((caller.function, node_name(each)) for each in tensors)
 
 
 def _resource_name(handle: Any) -> str:

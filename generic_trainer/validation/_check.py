@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import time
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -38,9 +38,8 @@ FORMATS: tuple[Format, ...] = ("saved_model", "other")
 ANY: tuple[Format, ...] = (*FORMATS, "any")
 CheckFunction = Callable[["ModelUnderTest"], Iterator["Finding"]]
 
-# Of Unicode: control characters and surrogates; characters that turn the direction of writing.
-_CATEGORIES = ("Cc", "Cs")
-_DIRECTIONS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+# Of Unicode: control characters, characters that turn the direction of writing, and surrogates.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _WORST_FIRST: tuple[Status, ...] = ("fail", "warn", "pass", "skip")
 
 
@@ -70,11 +69,15 @@ def warn(message: str, remedy: str, *, may_be_meant: bool = False) -> Finding:
 
 def per_row(model: ModelUnderTest, message: str, remedy: str) -> Finding:
     """Fails for consumers that match outputs with examples by row: Evaluator, BulkInferrer."""
-    matches_rows = model.contract.matches_rows
-    if matches_rows is None:
-        message = f"{message}; an Evaluator or a BulkInferrer would fail or go wrong"
-        return warn(message, remedy, may_be_meant=True)
-    return fail(message, remedy, may_be_meant=True) if matches_rows else note(message)
+    harm = "an Evaluator or a BulkInferrer would fail or go wrong"
+    return if_concerned(model.contract.matches_rows, message, harm, remedy)
+
+
+def if_concerned(concerned: bool | None, message: str, harm: str, remedy: str) -> Finding:
+    """Fails for consumers that a finding concerns; warns of the harm if they are unknown."""
+    if concerned is None:
+        return warn(f"{message}; {harm}", remedy, may_be_meant=True)
+    return fail(message, remedy, may_be_meant=True) if concerned else note(message)
 
 
 def of_rows(model: ModelUnderTest, certain: bool, message: str, remedy: str) -> Finding:
@@ -106,6 +109,8 @@ class Result:
     remedy: str = ""
     seconds: float = 0.0
 
+    __pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False}  # noqa: RUF012
+
     def __post_init__(self) -> None:
         for name in ("name", "message", "remedy"):
             object.__setattr__(self, name, printable(getattr(self, name), keep="\n\t"))
@@ -122,16 +127,11 @@ def printable(text: str, keep: str = "") -> str:
         The text with control characters, surrogates and marks of the writing direction as Python
         escapes.
     """
-    return "".join(
-        each.encode("unicode_escape").decode()
-        if each not in keep
-        and (
-            unicodedata.category(each) in _CATEGORIES
-            or unicodedata.bidirectional(each) in _DIRECTIONS
-        )
-        else each
-        for each in text
-    )
+
+    def safe(found: re.Match[str]) -> str:
+        return found[0] if found[0] in keep else found[0].encode("unicode_escape").decode()
+
+    return _UNSAFE.sub(safe, text)
 
 
 def merge(name: str, findings: Iterable[Finding], seconds: float = 0.0) -> Result:
@@ -185,9 +185,12 @@ class Check:
         skip = f'`ServingContract(severities={{"{self.name}": "skip"}})` leaves it out'
         return f"{skip}; " + ("it warns at most." if self.is_advisory else '`"warn"` has it warn.')
 
-    def blocked_by(self, done: Mapping[str, str]) -> list[str]:
-        """Returns the needs that did not pass; `done`: check → its outcome."""
-        return [name for name in self.needs if done.get(name) in ("fail", "blocked")]
+    def blocked_by(self, done: Mapping[str, Status]) -> str | None:
+        """Returns the failed check without which this one cannot run; `done`: check → status."""
+        for need in self.needs:
+            if failed := need if done.get(need) == "fail" else CHECKS[need].blocked_by(done):
+                return failed
+        return None
 
     def run(self, model: ModelUnderTest) -> Result:
         """Runs the check; an exception that escapes it is a failure, never an error here."""

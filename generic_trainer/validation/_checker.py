@@ -28,7 +28,7 @@ from generic_trainer._core.forkserver import ForkServer
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.validation._check import Result, Status, printable
-from generic_trainer.validation._contract import SOURCES, ServingContract, remote_sources
+from generic_trainer.validation._contract import ServingContract
 from generic_trainer.validation._report import ValidationReport
 
 _RUNNER = "generic_trainer.validation._runner"
@@ -101,9 +101,10 @@ class Checker(contextlib.AbstractContextManager["Checker"]):
         self._timeout_s = timeout_s
         self._preload = tuple(preload)
         self._memory_limit_mb = memory_limit_mb
-        self._folder = ScratchFolder("checks-")
-        self._scratch = Path(self._folder.path)
-        self._log = self._scratch / "checks.log"
+        self._files = contextlib.ExitStack()
+        self._scratch = Path(self._files.enter_context(ScratchFolder("checks-")))
+        log = open(self._scratch / "checks.log", "a+b", buffering=0)  # noqa: SIM115
+        self._log = self._files.enter_context(log)
         self._server = self._start_server()
 
     def __exit__(self, *error: object) -> None:
@@ -112,13 +113,13 @@ class Checker(contextlib.AbstractContextManager["Checker"]):
     def close(self) -> None:
         """Ends the process and its children."""
         self._server.close()
-        self._folder.close()
+        self._files.close()
 
     def validate(self, model_dir: str, contract: ServingContract | None = None) -> ValidationReport:
         """Checks one model; see `validate_saved_model`."""
         started = time.perf_counter()
         partial = PartialReport(str(model_dir), contract or ServingContract(signatures=()))
-        with ScratchFolder("model-", self._folder.path) as scratch:
+        with ScratchFolder("model-", str(self._scratch)) as scratch:
             request = partial.request(scratch, self._memory_limit_mb)
             request["model_dir"] = _as_directory(request["model_dir"], Path(scratch, "file"))
             try:
@@ -133,13 +134,11 @@ class Checker(contextlib.AbstractContextManager["Checker"]):
     def _attempt(self, partial: PartialReport, request: dict[str, Any]) -> None:
         """Runs the remaining checks in one process."""
         partial.checking, partial.is_advisory = None, False
-        with contextlib.ExitStack() as files:
-            log = files.enter_context(open(self._log, "ab"))
-            read, write = os.pipe()
-            events = files.enter_context(open(read, "rb", buffering=0))
-            log_start = log.tell()
+        log_start = self._log.seek(0, os.SEEK_END)
+        read, write = os.pipe()
+        with open(read, "rb", buffering=0) as events:
             with open(write, "wb", buffering=0) as sent:
-                pid = self._start_child(request, log, sent)
+                pid = self._start_child({**request, "done": partial.done}, sent)
             answered = self._listen(partial, events)
         if partial.complete or not answered:
             self._server.kill(pid)
@@ -147,7 +146,7 @@ class Checker(contextlib.AbstractContextManager["Checker"]):
         if not partial.complete:
             partial.fail(reason, self._last_words(log_start))
 
-    def _start_child(self, request: dict[str, Any], log: IO[bytes], sent: IO[bytes]) -> int:
+    def _start_child(self, request: dict[str, Any], sent: IO[bytes]) -> int:
         """Returns the process id; a new server starts the process if the old one was killed."""
 
         def start() -> int:
@@ -155,8 +154,8 @@ class Checker(contextlib.AbstractContextManager["Checker"]):
                 "checks",
                 f"{_RUNNER}:run",
                 request,
-                stdout=log.fileno(),
-                stderr=log.fileno(),
+                stdout=self._log.fileno(),
+                stderr=self._log.fileno(),
                 descriptors=[sent.fileno()],
                 environment=_environment(self._scratch),
             )
@@ -221,20 +220,19 @@ class Checker(contextlib.AbstractContextManager["Checker"]):
         return f"the process was killed by {signal.Signals(-code).name}"
 
     def _start_server(self) -> ForkServer:
-        with open(self._log, "ab") as log:
-            return ForkServer(
-                ("tensorflow", _RUNNER),
-                preload_if_there=self._preload,
-                environment=_environment(self._scratch),
-                installed_packages=_installed_packages(),
-                output=log,
-            )
+        return ForkServer(
+            ("tensorflow", _RUNNER),
+            preload_if_there=self._preload,
+            environment=_environment(self._scratch),
+            installed_packages=_installed_packages(),
+            output=self._log,
+        )
 
     def _last_words(self, start: int) -> str:
         """Returns the end of the log, of the part that begins at `start`."""
-        with open(self._log, "rb") as log:
-            log.seek(max(start, log.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
-            return printable(log.read().decode(errors="replace").strip(), keep="\n\t")
+        end = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(start, end - _LAST_WORDS_BYTES))
+        return printable(self._log.read().decode(errors="replace").strip(), keep="\n\t")
 
 
 def _as_directory(model: str, folder: Path) -> str:
@@ -242,11 +240,7 @@ def _as_directory(model: str, folder: Path) -> str:
     if not os.path.isfile(model):
         return model
     folder.mkdir()
-    file = folder / Path(model).name
-    try:
-        os.link(os.path.realpath(model), file)
-    except OSError:  # it is on another file system
-        shutil.copyfile(model, file)
+    shutil.copy(model, folder)
     return str(folder)
 
 
@@ -275,7 +269,6 @@ class PartialReport:
     """The checks that are done, and the one that runs.
 
     Attributes:
-        done: check → its outcome, for the process that replaces a dead one.
         checking: the running check.
         is_advisory: whether its worst outcome is a warning.
         complete: whether all checks are done.
@@ -285,21 +278,25 @@ class PartialReport:
     contract: ServingContract
     results: list[Result] = dataclasses.field(default_factory=list)
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
-    done: dict[str, str] = dataclasses.field(default_factory=dict)
     checking: str | None = None
     is_advisory: bool = False
     complete: bool = False
 
+    @property
+    def done(self) -> dict[str, Status]:
+        """Check → its status."""
+        return {result.name: result.status for result in self.results}
+
     def request(self, scratch: str, memory_limit_mb: float | None) -> dict[str, Any]:
-        """Returns the request to `_runner`, whose `done` grows with this object's."""
-        is_fetched = is_remote(self.model_dir) or remote_sources(self.contract)
+        """Returns the request to `_runner`, but for `done`."""
+        paths: dict[str, Any] = {n: absolute(path) for n, path in self.contract.paths.items()}
+        is_fetched = any(map(is_remote, (self.model_dir, *paths.values())))
         return {
             "model_dir": absolute(self.model_dir),
-            "contract": _portable(self.contract).to_json(),
+            "contract": dataclasses.replace(self.contract, **paths).to_json(),
             "scratch": scratch,
             "memory_limit_mb": memory_limit_mb,
             "fetch_environment": dict(os.environ) if is_fetched else {},
-            "done": self.done,
         }
 
     def take(self, event: dict[str, Any]) -> None:
@@ -308,9 +305,7 @@ class PartialReport:
         if event["event"] == "start":
             self.checking, self.is_advisory = event["check"], event["advisory"]
         elif event["event"] == "result":
-            result = Result(**event["result"])
-            self.done[result.name] = event["outcome"]
-            self.results.append(result)
+            self.results.append(Result(**event["result"]))
         self.complete = event["event"] == "complete"
 
     def fail(self, reason: str, last_words: str) -> None:
@@ -324,7 +319,6 @@ class PartialReport:
             message = f"the checks on {self.model_dir} could not run: {reason}\n{last_words}"
             raise ConfigurationError(message)
         status: Status = "warn" if self.is_advisory else "fail"
-        self.done[name] = status
         message = f"{reason}. Last words: {last_words[-600:] or 'none'}"
         remedy = "a model that takes down the process that loads it does so to a consumer too"
         self.results.append(Result(name, status, message, remedy))
@@ -339,11 +333,3 @@ class PartialReport:
             for result in self.results
         )
         return ValidationReport(self.model_dir, tuple(results), self.facts)
-
-
-def _portable(contract: ServingContract) -> ServingContract:
-    """Makes paths absolute, as the process works elsewhere."""
-    given = {name: getattr(contract, name) for name in SOURCES}
-    paths = {n: value for n, value in given.items() if isinstance(value, (str, os.PathLike))}
-    moved: dict[str, Any] = {name: absolute(os.fspath(path)) for name, path in paths.items()}
-    return dataclasses.replace(contract, **moved)

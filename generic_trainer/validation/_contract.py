@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic_core import core_schema
 
-from generic_trainer._core.files import is_remote
 from generic_trainer._core.options import (
     AtLeastZero,
     Expected,
@@ -55,8 +54,8 @@ _MODULES = {  # of protos
 }
 _TENSOR = re.compile(r"\w+(\[((None|-?\d{1,18})(,(None|-?\d{1,18}))*,?)?\])?")
 # Names of nodes in a pipeline, whose own ids contain the component's name as a rule.
-_EVALUATOR, _BULK_INFERRER, _INFRA_VALIDATOR = "evaluator", "bulk_?inferr?er", "infra_?validator"
-_SERVER = f"pusher|{_INFRA_VALIDATOR}|serving"
+EVALUATOR, BULK_INFERRER, INFRA_VALIDATOR = "evaluator", "bulk_?inferr?er", "infra_?validator"
+_SERVER = f"pusher|{INFRA_VALIDATOR}|serving"
 
 
 def _listed(value: Any) -> Any:
@@ -266,50 +265,48 @@ class ServingContract(Options):
         )
 
     @property
+    def paths(self) -> dict[str, str]:
+        """Name → path of each input that is in files."""
+        sources = {name: getattr(self, name) for name in SOURCES}
+        given = {n: each for n, each in sources.items() if isinstance(each, (str, os.PathLike))}
+        return {name: os.fspath(path) for name, path in given.items()}
+
+    @property
     def matches_rows(self) -> bool | None:
         """Whether a consumer matches outputs with examples row by row; None if that is unknown."""
-        if self.evaluates or self.infers_in_bulk:
+        if self.evaluates or self.is_read_by(BULK_INFERRER):
             return True
         return False if self._are_all(_SERVER) else None
 
     @property
-    def infers_in_bulk(self) -> bool:
-        """Whether a BulkInferrer is known to read the model."""
-        return self._has(_BULK_INFERRER)
-
-    @property
     def evaluates(self) -> bool:
         """Whether an Evaluator is known to read the model."""
-        return self.eval_config is not None or self._has(_EVALUATOR)
+        return self.eval_config is not None or self.is_read_by(EVALUATOR)
 
     @property
     def only_evaluates(self) -> bool:
         """Whether Evaluators are the only known consumers."""
-        return self.evaluates and (not self.consumers or self._are_all(_EVALUATOR))
+        return self.evaluates and (not self.consumers or self._are_all(EVALUATOR))
 
     @property
     def may_serve(self) -> bool:
         """Whether a server may read the model: a consumer is unknown, or does not match rows."""
-        return not self._are_all(f"{_EVALUATOR}|{_BULK_INFERRER}")
+        return not self._are_all(f"{EVALUATOR}|{BULK_INFERRER}")
 
     @property
     def loads_in_python(self) -> bool | None:
         """Whether a consumer calls `tf.saved_model.load`; None if that is unknown."""
         if self.evaluates:
             return True
-        return False if self._are_all(f"{_SERVER}|{_BULK_INFERRER}") else None
+        return False if self._are_all(f"{_SERVER}|{BULK_INFERRER}") else None
 
     @property
     def compares(self) -> bool:
         """Whether the contract bounds the difference from the source's predictions."""
         return self.parity_atol is not None or self.parity_rtol is not None
 
-    @property
-    def validates_infra(self) -> bool:
-        """Whether an InfraValidator is known to load the model into TF Serving."""
-        return self._has(_INFRA_VALIDATOR)
-
-    def _has(self, kind: str) -> bool:
+    def is_read_by(self, kind: str) -> bool:
+        """Returns whether a consumer of a kind, such as `BULK_INFERRER`, is known to be there."""
         return any(re.search(kind, name, re.IGNORECASE) for name in self.consumers)
 
     def _are_all(self, kinds: str) -> bool:
@@ -335,9 +332,3 @@ class ServingContract(Options):
             kind: Any = cls
             made: ServingContract = kind.__pydantic_validator__.validate_json(text)
         return made
-
-
-def remote_sources(contract: ServingContract) -> dict[str, str]:
-    """Returns name → path of the contract's inputs on other machines."""
-    sources = {name: getattr(contract, name) for name in SOURCES}
-    return {n: each for n, each in sources.items() if isinstance(each, str) and is_remote(each)}

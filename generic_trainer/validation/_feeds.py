@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from generic_trainer.validation._model import RECORDS, ModelUnderTest
-from generic_trainer.validation._schema_rows import DTYPE_OF_LIST, domain_of, parsed
+from generic_trainer.validation._schema_rows import DTYPE_OF_LIST, LISTS, domain_of, parsed
 from generic_trainer.validation._scoring import Feed
 from generic_trainer.validation._signatures import (
     ParsedFeature,
@@ -44,7 +44,8 @@ def feed_for(
     serialized = is_serialized(signature) and records is None
     name = next(iter(infos))
     whole = frozenset(key for key, info in infos.items() if not batched(info))
-    rows = _fixed_rows(infos) or RECORDS
+    shapes = filter(None, (shape_of(infos[key]) for key in infos if key in whole))
+    rows = next((shape[0] for shape in shapes), None) or RECORDS
     features = parsed_features(model.meta_graph.graph_def, signature) if serialized else {}
     # Transform's output is not an input of a graph that transforms by itself.
     if records is None:
@@ -102,12 +103,6 @@ def input_features(model: ModelUnderTest, signature: Any) -> dict[str, ParsedFea
             return {}
         features[name] = feature
     return features
-
-
-def _fixed_rows(infos: Mapping[str, Any]) -> int | None:
-    """Returns the number of rows that the inputs fix, None if it is free."""
-    shapes = [shape_of(info) for info in infos.values() if not batched(info)]
-    return next((shape[0] for shape in shapes if shape), None)
 
 
 def _columns(records: list[bytes], infos: dict[str, Any]) -> dict[str, np.ndarray] | None:
@@ -171,31 +166,23 @@ def _made_up_examples(features: Iterable[ParsedFeature], schema: Any, rows: int)
     """Returns serialized examples, whose values are from the schema's domains where it has some."""
     import tensorflow as tf
 
-    # Values that the schema's domains allow.
-    declared = [] if schema is None else schema.feature
-    choices = {feature.name: domain_of(schema, feature) for feature in declared}
-    examples = []
-    for row in range(rows):
-        example = tf.train.Example()
-        for feature in features:
-            _fill(example.features.feature[feature.name], feature, choices, row)
-        examples.append(example.SerializeToString(deterministic=True))
-    return examples
+    declared = {} if schema is None else {feature.name: feature for feature in schema.feature}
+    examples = [tf.train.Example() for _ in range(rows)]
+    for feature in features:
+        known = declared.get(feature.name)
+        domain = [] if known is None else domain_of(schema, known, feature.dtype)
+        for row, example in enumerate(examples):
+            into = getattr(example.features.feature[feature.name], LISTS[feature.dtype])
+            into.value[:] = _made_up_values(feature, domain, row)
+    return [example.SerializeToString(deterministic=True) for example in examples]
 
 
-def _fill(into: Any, feature: ParsedFeature, choices: Mapping[str, list[Any]], row: int) -> None:
-    options = choices.get(feature.name) or [None]
-    choice = options[row % len(options)]
-    is_number = isinstance(choice, (int, float))
-    if feature.dtype == "string":
-        word = choice if isinstance(choice, bytes) else b"text"
-        into.bytes_list.value.extend([word] * feature.size)
-    elif feature.dtype == "int64":
-        into.int64_list.value.extend([int(choice) if is_number else row % 2] * feature.size)
-    elif is_number:
+def _made_up_values(feature: ParsedFeature, domain: list[Any], row: int) -> list[Any]:
+    if feature.dtype == "float32" and domain:
         share = (row % RECORDS) / RECORDS
-        into.float_list.value.extend(
-            [options[0] + share * (options[-1] - options[0])] * feature.size
-        )
-    else:
-        into.float_list.value.extend(0.1 * (row + i % 7) for i in range(feature.size))
+        return [domain[0] + share * (domain[-1] - domain[0])] * feature.size
+    if feature.dtype == "float32":
+        return [0.1 * (row + i % 7) for i in range(feature.size)]
+    choices = domain or [b"text" if feature.dtype == "string" else row % 2]
+    choice = choices[row % len(choices)]
+    return [int(choice) if feature.dtype == "int64" else choice] * feature.size

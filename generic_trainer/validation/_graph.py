@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal, TypeVar
 
+_T = TypeVar("_T")
+Place = tuple[str, str]  # function (empty for the graph itself) and name of a node in it
 When = Literal["served", "restored", "loaded", "saved", "never"]
 _INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op")
 # Methods of a table or another resource that `tf.saved_model.load` calls, and its destructor.
@@ -72,32 +74,53 @@ class Node:
         return f"{self.proto.name!r} in {home}{device}"
 
 
+class Graphs:
+    """The graph of a model and those of its functions.
+
+    Attributes:
+        nodes: function (empty for the graph itself) → its `NodeDef`s.
+        placed: place → `NodeDef`.
+    """
+
+    def __init__(self, graph_def: Any) -> None:
+        functions = graph_def.library.function
+        self.nodes = {"": graph_def.node, **{f.signature.name: f.node_def for f in functions}}
+        self.placed = {(f, node.name): node for f, nodes in self.nodes.items() for node in nodes}
+
+    def needed_for(self, places: Iterable[Place]) -> dict[Place, Any]:
+        """Returns the nodes from which some are computed, and all nodes of functions they call."""
+
+        def onward(place: Place) -> Iterator[Place]:
+            if place in self.placed:
+                node = self.placed[place]
+                yield from ((place[0], node_name(each)) for each in node.input)
+                yield from self.inside(functions_of(node))
+
+        return {each: self.placed[each] for each in reached(places, onward) if each in self.placed}
+
+    def inside(self, functions: Iterable[str]) -> Iterator[Place]:
+        """Yields the places of all nodes of some functions; other names have none."""
+        for function in filter(None, functions):
+            yield from ((function, node.name) for node in self.nodes.get(function, ()))
+
+
 def walk(meta_graph: Any) -> list[Node]:
     """Returns every node of a `MetaGraphDef` and its library; calls of functions are left out."""
-    graph_def = meta_graph.graph_def
-    library = {function.signature.name: function for function in graph_def.library.function}
-    own = {node.name: node for node in graph_def.node}
-    when_own: dict[str, When] = {}
-    when_library: dict[str, When] = {}
-    for when, roots in _roots(meta_graph).items():
-        cone = needed_for(roots, own)
-        called = functions_below(cone, library)
-        if when == "loaded":
-            for name in _called_by_load(meta_graph) & library.keys():
-                called |= {name: library[name], **functions_below(library[name].node_def, library)}
-        for node in cone:
-            when_own.setdefault(node.name, when)
-        for name in called:
-            when_library.setdefault(name, when)
-    nodes = [Node(proto, "", when_own.get(proto.name, "never")) for proto in graph_def.node]
-    for name, function in library.items():
-        when = when_library.get(name, "never")
-        nodes.extend(Node(proto, name, when) for proto in function.node_def)
-    return [node for node in nodes if node.op not in library]
+    graphs = Graphs(meta_graph.graph_def)
+    when: dict[Place, When] = {}
+    for reason, roots in _roots(meta_graph).items():
+        start = graphs.inside(roots) if reason == "loaded" else (("", node_name(n)) for n in roots)
+        for place in graphs.needed_for(start):
+            when.setdefault(place, reason)
+    return [
+        Node(node, function, when.get((function, name), "never"))
+        for (function, name), node in graphs.placed.items()
+        if node.op not in graphs.nodes
+    ]
 
 
-def _roots(meta_graph: Any) -> dict[When, list[str]]:
-    """Returns the nodes of the graph itself that are asked for; the earlier reason counts."""
+def _roots(meta_graph: Any) -> dict[When, Iterable[str]]:
+    """Returns what is asked for, nodes of the graph or functions; the earlier reason counts."""
     served = [
         name
         for signature in meta_graph.signature_def.values()
@@ -110,7 +133,7 @@ def _roots(meta_graph: Any) -> dict[When, list[str]]:
     return {
         "served": served,
         "restored": [saver.restore_op_name],
-        "loaded": [],
+        "loaded": _called_by_load(meta_graph),
         "saved": [saver.save_tensor_name],
     }
 
@@ -140,69 +163,47 @@ def _called_by_load(meta_graph: Any) -> set[str]:
     return {*names, *bare}
 
 
-def needed_for(tensors: Iterable[str], nodes: Mapping[str, Any]) -> list[Any]:
-    """Returns the `NodeDef`s of one graph from which some tensors or nodes are computed.
-
-    Args:
-        tensors: names of tensors or nodes; others than the graph's need nothing.
-        nodes: name → node of the graph.
-    """
-    needed: dict[str, Any] = {}
-    waiting = list(tensors)
-    while waiting:
-        name = node_name(waiting.pop())
-        if name in nodes and name not in needed:
-            needed[name] = nodes[name]
-            waiting += nodes[name].input
-    return list(needed.values())
-
-
-def functions_below(nodes: Iterable[Any], library: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the functions of a library that `NodeDef`s call, directly or not, by name."""
-    reached: dict[str, Any] = {}
-    waiting = [name for node in nodes for name in functions_of(node)]
-    while waiting:
-        name = waiting.pop()
-        if name in library and name not in reached:
-            reached[name] = library[name]
-            waiting.extend(n for node in library[name].node_def for n in functions_of(node))
-    return reached
-
-
-def upstream_of(readers: Iterable[Node], graph_def: Any) -> set[tuple[str, str]]:
+def upstream_of(readers: Iterable[Node], graph_def: Any) -> set[Place]:
     """Returns the nodes from which some nodes are computed, through calls of functions.
 
     Returns:
         Function (empty for the graph itself) and name of every node.
     """
-    graphs = {function.signature.name: function.node_def for function in graph_def.library.function}
+    nodes = Graphs(graph_def).placed
     arguments = {
         function.signature.name: [argument.name for argument in function.signature.input_arg]
         for function in graph_def.library.function
     }
-    graphs[""] = graph_def.node
-    nodes = {(name, node.name): node for name, graph in graphs.items() for node in graph}
     callers: dict[str, list[tuple[str, Any]]] = {}
     for (name, _), node in nodes.items():
         for called in set(functions_of(node)) & arguments.keys():
             callers.setdefault(called, []).append((name, node))
-    found: set[tuple[str, str]] = set()
-    waiting = [(node.function, node_name(each)) for node in readers for each in node.proto.input]
-    while waiting:
-        place = waiting.pop()
-        if place in found:
-            continue
-        found.add(place)
+
+    def sources(place: Place) -> Iterator[Place]:
         function, name = place
         if place in nodes:
-            waiting += [(function, node_name(each)) for each in nodes[place].input]
+            yield from ((function, node_name(each)) for each in nodes[place].input)
         elif name in arguments.get(function, ()):
             # Inputs of a call are the function's arguments, behind a condition or the like.
             from_end = arguments[function].index(name) - len(arguments[function])
             for caller, node in callers.get(function, ()):
                 inputs = [each for each in node.input if not each.startswith("^")]
                 if len(inputs) >= -from_end:
-                    waiting.append((caller, node_name(inputs[from_end])))
+                    yield caller, node_name(inputs[from_end])
+
+    read = [(node.function, node_name(each)) for node in readers for each in node.proto.input]
+    return set(reached(read, sources))
+
+
+def reached(start: Iterable[_T], onward: Callable[[_T], Iterable[_T]]) -> dict[_T, None]:
+    """Returns all that can be reached, each once: the start, what follows on it, and so on."""
+    found: dict[_T, None] = {}
+    waiting = list(start)
+    while waiting:
+        each = waiting.pop()
+        if each not in found:
+            found[each] = None
+            waiting += onward(each)
     return found
 
 

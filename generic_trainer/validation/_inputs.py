@@ -19,7 +19,7 @@ from typing import Any
 from generic_trainer._core.files import copy_tree, gfile, is_remote
 from generic_trainer._core.protos import load_statistics
 from generic_trainer._core.records import read_records
-from generic_trainer.validation._contract import SOURCES, ServingContract, remote_sources
+from generic_trainer.validation._contract import ServingContract
 from generic_trainer.validation._isolation import ModelFiles
 from generic_trainer.validation._model import EVAL_ROWS, MAX_EXAMPLES_BYTES
 
@@ -49,7 +49,7 @@ def fetch(
     Raises:
         OSError: the model could not be fetched; standard error has the reason.
     """
-    remote = remote_sources(contract)
+    remote = {name: path for name, path in contract.paths.items() if is_remote(path)}
     if not remote and not is_remote(model_dir):
         return contract, {}
     reasons = folder / "fetched.json"
@@ -121,8 +121,6 @@ _FETCH: dict[str, Any] = {
 
 def directories_of(contract: ServingContract) -> Iterator[str]:
     """Yields the local files and directories that hold the contract's inputs."""
-    for name in SOURCES:
-        value = getattr(contract, name)
-        if isinstance(value, str):
-            # Of a pattern, what is before its first wildcard.
-            yield os.path.dirname(re.split(r"[*?\[{]", value)[0]) if name in _PATTERNS else value
+    for name, path in contract.paths.items():
+        # Of a pattern, what is before its first wildcard.
+        yield os.path.dirname(re.split(r"[*?\[{]", path)[0]) if name in _PATTERNS else path

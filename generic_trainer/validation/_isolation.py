@@ -17,8 +17,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import re
 from pathlib import Path
+
+import psutil
 
 from generic_trainer._core.files import is_remote
 from generic_trainer._core.forkserver.server import die_with_parent
@@ -116,9 +117,7 @@ def make_read_only(work: Path) -> None:
         OSError: a file system stays writable.
     """
     _mount(str(work), work, None, _MS_BIND)
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        # proc(5): the fifth field, in which \040 is a blank.
-        mounted = Path(re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), line.split()[4]))
+    for mounted in [Path(each.mountpoint) for each in psutil.disk_partitions(all=True)]:
         if mounted not in (work, SHARED_MEMORY):
             flags = _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _kept_flags(mounted)
             _mount("none", mounted, None, flags)

@@ -52,7 +52,8 @@ def observed_features(statistics: Any) -> dict[str, ObservedFeature]:
 
 
 def _merged(features: list[Any]) -> ObservedFeature | None:
-    common = [_common(feature) for feature in features]
+    kinds = ((feature, feature.WhichOneof("stats") or "num_stats") for feature in features)
+    common = [getattr(feature, kind).common_stats for feature, kind in kinds]
     present = [each for each in common if each.max_num_values]
     dtypes = {_DTYPES[feature.type] for feature in features}
     if not present or len(dtypes) > 1:
@@ -65,11 +66,6 @@ def _merged(features: list[Any]) -> ObservedFeature | None:
         (min(c.min_num_values for c in present), max(c.max_num_values for c in present)),
         any(each.num_missing for each in common),
     )
-
-
-def _common(feature: Any) -> Any:
-    kind = feature.WhichOneof("stats") or "num_stats"
-    return getattr(feature, kind).common_stats
 
 
 def _values(feature: Any, dtype: str) -> Iterator[Any]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import re
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from generic_trainer.validation._scoring import Outputs, call, is_float
 
 _MAX_BATCH = 256
 
+Row = TypeVar("Row")
 Kind = Literal["error", "NaN", "infinite"]
 # Makes a signature's inputs of tf.train.Examples; None where they do not fit.
 ToInputs = Callable[[Sequence[Any]], "dict[str, np.ndarray] | None"]
@@ -44,13 +46,19 @@ class Budget:
 
     def call(self, signature: Any, inputs: Mapping[str, np.ndarray], rows: int) -> Outputs:
         """Calls a loaded signature, and counts the time."""
-        started = time.perf_counter()
+        before_s = self.left_s
         with self.charged():
             self.rows += rows
             outputs = call(signature, inputs)
         # A call that raises may have done nothing.
-        self._seconds_per_row = (time.perf_counter() - started) / max(rows, 1)
+        self._seconds_per_row = (before_s - self.left_s) / max(rows, 1)
         return outputs
+
+    def made(self, rows: Iterable[Row]) -> list[Row]:
+        """Makes rows for half of the seconds at most: a schema can have 10,000 features."""
+        end_s = time.perf_counter() + self.left_s / 2
+        with self.charged():
+            return list(itertools.takewhile(lambda _: time.perf_counter() < end_s, rows))
 
     @contextlib.contextmanager
     def charged(self) -> Iterator[None]:
@@ -62,16 +70,15 @@ class Budget:
             self.left_s -= time.perf_counter() - started
 
     @contextlib.contextmanager
-    def part(self, share: float) -> Iterator[Budget]:
-        """Yields a budget with a share of the seconds that are left; unused seconds return here."""
-        part = Budget(self.left_s * share, self._seconds_per_row)
-        before_s = part.left_s
+    def part(self, share: float) -> Iterator[None]:
+        """Leaves a share of the seconds, and counts rows anew; the others are left afterwards."""
+        kept_s = self.left_s * (1 - share)
+        self.left_s -= kept_s
+        self.rows = 0
         try:
-            yield part
+            yield
         finally:
-            self.left_s -= before_s - part.left_s
-            self.rows += part.rows
-            self._seconds_per_row = part._seconds_per_row
+            self.left_s += kept_s
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,11 +8,13 @@ import functools
 import json
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from generic_trainer._core.texts import is_number, parse_json, reason_of, shown
+import pydantic
+
+from generic_trainer._core.texts import parse_json, reason_of, shown
 from generic_trainer.errors import DataError
-from generic_trainer.validation._check import Result, Status, printable
+from generic_trainer.validation._check import Result, printable
 
 if TYPE_CHECKING:
     import jinja2
@@ -117,10 +119,10 @@ class ValidationReport:
         """
         try:
             plain = parse_json(text)
-            results = tuple(Result(**result) for result in plain["results"])
+            results = pydantic.TypeAdapter(tuple[Result, ...]).validate_python(plain["results"])
             report = cls(plain["model_dir"], results, plain["facts"])
             is_text = (isinstance(text, str) for text in report.failing_examples.values())
-            if not all(map(_is_whole, results)) or not all(is_text):
+            if not all(is_text):
                 raise ValueError("a value has another type")
             _described(report.facts)
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
@@ -254,12 +256,3 @@ def _as_text(facts: Mapping[str, Any], name: str, form: str) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return ", ".join(value) if isinstance(value, (list, tuple)) else form.format(value)
-
-
-def _is_whole(result: Result) -> bool:
-    texts = (result.name, result.message, result.remedy)
-    return (
-        all(isinstance(text, str) for text in texts)
-        and result.status in get_args(Status)
-        and is_number(result.seconds)
-    )

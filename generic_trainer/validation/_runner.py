@@ -19,7 +19,7 @@ from typing import Any
 
 import generic_trainer
 from generic_trainer._core import machine
-from generic_trainer.validation._check import CHECKS, Check, Result
+from generic_trainer.validation._check import CHECKS, Check, Result, Status
 from generic_trainer.validation._checks import checks_for
 from generic_trainer.validation._contract import ServingContract
 from generic_trainer.validation._inputs import directories_of, fetch
@@ -38,8 +38,7 @@ def run(request: Mapping[str, Any], events: int) -> int:
     """Runs every check that is not done yet.
 
     Args:
-        request: of `_confined_model`; and `done`, of a process that died: check → its outcome, a
-            status or `"blocked"` by a check that it needs.
+        request: of `_confined_model`; and `done`, of a process that died: check → its status.
         events: descriptor of the pipe that the events are written to.
 
     Returns:
@@ -53,10 +52,9 @@ def run(request: Mapping[str, Any], events: int) -> int:
     for check in checks_for(model, done):
         if check.name not in done:
             _send(events, event="start", check=check.name, advisory=check.is_advisory)
-            result, outcome = _run_one(check, model, done)
-            done[check.name] = outcome
-            verdict = {"result": dataclasses.asdict(result), "outcome": outcome}
-            _send(events, event="result", **verdict, facts=model.facts)
+            result = _run_one(check, model, done)
+            done[check.name] = result.status
+            _send(events, event="result", result=dataclasses.asdict(result), facts=model.facts)
     costs = {"cpu_seconds": round(time.process_time(), 3)}
     costs["peak_memory_mb"] = round(machine.peak_memory_mb() or 0.0, 1)
     _send(events, event="complete", facts=costs)
@@ -69,23 +67,16 @@ def _send(descriptor: int, **event: Any) -> None:
         line = line[os.write(descriptor, line) :]
 
 
-def _run_one(check: Check, model: ModelUnderTest, done: dict[str, str]) -> tuple[Result, str]:
-    """Returns the result, and the outcome on which other checks depend."""
+def _run_one(check: Check, model: ModelUnderTest, done: Mapping[str, Status]) -> Result:
     if model.contract.severities.get(check.name) == "skip":
-        return Result(check.name, "skip", "switched off by the contract"), "skip"
-    if failed := check.blocked_by(done):
-        return Result(check.name, "skip", _why_not(failed[0], done)), "blocked"
-    result = check.run(model)
-    return result, result.status
-
-
-def _why_not(need: str, done: Mapping[str, str]) -> str:
-    """Returns the reason why a check that needs another one was not run."""
-    while done[need] == "blocked":
-        need = CHECKS[need].blocked_by(done)[0]
-    if need == "file_ops":
-        return "not run, because the model would reach files or the network: see 'file_ops'"
-    return f"not possible, because {need!r} did not pass"
+        return Result(check.name, "skip", "switched off by the contract")
+    failed = check.blocked_by(done)
+    if failed is None:
+        return check.run(model)
+    reason = f"not possible, because {failed!r} did not pass"
+    if failed == "file_ops":
+        reason = "not run, because the model would reach files or the network: see 'file_ops'"
+    return Result(check.name, "skip", reason)
 
 
 def _confined_model(request: Mapping[str, Any]) -> ModelUnderTest:

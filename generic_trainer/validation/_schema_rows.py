@@ -33,8 +33,8 @@ _TEXTS = (
     b"\xff\xfe\x00",
     b"long " * 2000,
 )
-_LISTS = {"string": "bytes_list", "int64": "int64_list", "float32": "float_list"}
-DTYPE_OF_LIST = {kind: dtype for dtype, kind in _LISTS.items()}
+LISTS = {"string": "bytes_list", "int64": "int64_list", "float32": "float_list"}
+DTYPE_OF_LIST = {kind: dtype for dtype, kind in LISTS.items()}
 _DTYPES = {1: "string", 2: "int64", 3: "float32"}  # schema_pb2.FeatureType
 _OUT_OF_USE = ("PLANNED", "ALPHA", "DEPRECATED", "DEBUG_ONLY", "VALIDATION_DERIVED", "DISABLED")
 
@@ -77,34 +77,32 @@ class SchemaRows:
     def allowed(self) -> Iterator[ProbeRow]:
         """Yields rows at the limits of the domains that the schema declares."""
         for feature in self._used():
-            words, bounds = self._words(feature), self._bounds(feature)
-            for word in words[:: max(1, len(words) // _MAX_WORDS)]:
-                yield self._with_value(feature.name, word, "of its domain")
-            for value in bounds:
-                yield self._with_value(feature.name, value, "at the limit of its domain")
-            if len(bounds) == 2:
-                for value in self._numbers(feature):
-                    if bounds[0] < value < bounds[1]:
-                        yield self._with_value(feature.name, value, "in its domain")
+            domain, numbers = self._domain(feature), self._numbers(feature)
+            reason = "at the limit of its domain" if numbers else "of its domain"
+            for value in domain[:: max(1, len(domain) // _MAX_WORDS)]:
+                yield self._with_value(feature.name, value, reason)
+            for value in numbers:
+                if len(domain) == 2 and domain[0] < value < domain[1]:
+                    yield self._with_value(feature.name, value, "in its domain")
             for count in _lengths(feature):
                 yield self._with_length(feature.name, count, "which value_count allows")
 
     def unforeseen(self) -> Iterator[ProbeRow]:
         """Yields rows beyond the domains of the schema, and rows without a domain."""
         for feature in self._used():
-            name, words, bounds = feature.name, self._words(feature), self._bounds(feature)
+            name, domain = feature.name, self._domain(feature)
             values: list[Any] = list(self._numbers(feature))
-            if len(bounds) == 2:
-                beyond = [bounds[0] - 1, bounds[1] + 1, *values]
-                values = [value for value in beyond if not bounds[0] <= value <= bounds[1]]
-            elif self._holds_text(feature):
-                values = [text for text in _TEXTS if text not in words]
+            if self._holds_text(feature):
+                values = list(_TEXTS)
                 for word in self.vocabulary:
-                    if word not in words:
+                    if word not in domain:
                         yield self._with_value(name, word, "of the model's vocabulary")
-            reason = "beyond its domain" if words or bounds else "and has no domain"
+            elif values and len(domain) == 2:
+                beyond = [domain[0] - 1, domain[1] + 1, *values]
+                values = [value for value in beyond if not domain[0] <= value <= domain[1]]
+            reason = "beyond its domain" if domain else "and has no domain"
             for value in values:
-                if value not in bounds:
+                if value not in domain:
                     yield self._with_value(name, value, reason)
             if feature.HasField("value_count") and not feature.value_count.max:
                 for count in (2, _MANY):
@@ -120,7 +118,7 @@ class SchemaRows:
             seen, feature = self.observed[name], declared.get(name, schema_pb2.Feature(name=name))
             if self.features[name].dtype != seen.dtype:
                 continue
-            if not (self._words(feature) or self._bounds(feature)):
+            if not self._domain(feature):
                 for value in seen.values:
                     yield self._with_value(name, value, reason)
             if not (feature.HasField("value_count") or feature.HasField("shape")):
@@ -136,18 +134,11 @@ class SchemaRows:
             and dtype_in_schema(feature) in ("", self.features[feature.name].dtype)
         ]
 
-    def _words(self, feature: Any) -> list[bytes]:
-        if self.features[feature.name].dtype != "string":
-            return []
-        return domain_words(self.schema, feature)
+    def _domain(self, feature: Any) -> list[Any]:
+        return domain_of(self.schema, feature, self.features[feature.name].dtype)
 
     def _numbers(self, feature: Any) -> Sequence[Any]:
         return {"float32": _FLOATS, "int64": _INTS}.get(self.features[feature.name].dtype, ())
-
-    def _bounds(self, feature: Any) -> list[Any]:
-        """Returns the limits of a number's domain, in order, without meaningless ones."""
-        is_number = self.features[feature.name].dtype != "string"
-        return domain_limits(feature) if is_number else []
 
     def _holds_text(self, feature: Any) -> bool:
         """Whether a feature holds text, and not an image or the like."""
@@ -162,29 +153,26 @@ class SchemaRows:
 
     def _values(self, name: str) -> list[Any]:
         features = self.base.features.feature
-        kind = _LISTS[self.features[name].dtype]
+        kind = LISTS[self.features[name].dtype]
         # Reading a missing feature would add it.
         return list(getattr(features[name], kind).value) if name in features else []
 
     def _with_value(self, name: str, value: Any, reason: str) -> ProbeRow:
-        example = copy.deepcopy(self.base)
         size = len(self._values(name)) or self.features[name].size
-        self._set(example, name, [value] * size)
         shown = f"{value[:20]!r}" + "..." * (len(value) > 20) if isinstance(value, bytes) else value
-        return ProbeRow(example, f"feature {name!r} is {shown}, {reason}")
+        return self._row(name, [value] * size, f"is {shown}, {reason}")
 
     def _with_length(self, name: str, count: int, reason: str) -> ProbeRow:
-        example = copy.deepcopy(self.base)
-        kind = _LISTS[self.features[name].dtype]
-        values = self._values(name) or [b"text" if kind == "bytes_list" else 1]
-        self._set(example, name, (values * count)[:count])
-        return ProbeRow(example, f"feature {name!r} has {count} values, {reason}", alone=not count)
+        usual = b"text" if self.features[name].dtype == "string" else 1
+        values = (self._values(name) or [usual]) * count
+        return self._row(name, values[:count], f"has {count} values, {reason}")
 
-    def _set(self, example: Any, name: str, values: Sequence[Any]) -> None:
-        feature = example.features.feature[name]
-        into = getattr(feature, _LISTS[self.features[name].dtype])
+    def _row(self, name: str, values: Sequence[Any], what: str) -> ProbeRow:
+        example = copy.deepcopy(self.base)
+        into = getattr(example.features.feature[name], LISTS[self.features[name].dtype])
         into.SetInParent()  # an empty list is there all the same
         into.value[:] = values
+        return ProbeRow(example, f"feature {name!r} {what}", alone=not values)
 
 
 def features_in_use(schema: Any) -> list[Any]:
@@ -227,9 +215,9 @@ def without(example: Any, keys: Iterable[str]) -> Any:
     return fewer
 
 
-def domain_of(schema: Any, feature: Any) -> list[Any]:
-    """Returns the words of a feature's domain, or else the limits of its numbers."""
-    return domain_words(schema, feature) or domain_limits(feature)
+def domain_of(schema: Any, feature: Any, dtype: str) -> list[Any]:
+    """Returns the words of a feature's domain or, for a dtype of numbers, the limits."""
+    return domain_words(schema, feature) if dtype == "string" else domain_limits(feature)
 
 
 def domain_words(schema: Any, feature: Any) -> list[bytes]:

@@ -181,29 +181,46 @@ def difference(actual: np.ndarray, expected: np.ndarray) -> tuple[str, bool]:
     Returns:
         The difference, in words, empty for none; and whether it is certain.
     """
+    atol = rtol = 0.0
+    if is_float(actual):
+        numbers = np.abs(expected.astype(np.float64))
+        rtol = _TOLERANCE.get(actual.dtype.itemsize, 2e-2)
+        atol = rtol * min(np.max(numbers, initial=0.0, where=np.isfinite(numbers)), 1.0)
+    worst, share, _ = deviation(actual, expected, atol, rtol)
     if actual.shape != expected.shape:
         # Rows that are padded to the longest of their batch rightly differ in this way.
-        padded = actual.ndim == expected.ndim and actual.shape[:1] == expected.shape[:1]
-        return f"shape {actual.shape} instead of {expected.shape}", not padded
-    if not is_float(actual):
-        return _discrete_difference(actual, expected)
-    a, b = actual.astype(np.float64), expected.astype(np.float64)
-    scale = float(np.max(np.abs(b[np.isfinite(b)]), initial=0.0))
-    tolerance = _TOLERANCE.get(actual.dtype.itemsize, 2e-2)
-    close = np.isclose(a, b, rtol=tolerance, atol=tolerance * min(scale, 1.0), equal_nan=True)
-    if close.all():
-        return "", False
-    worst = int(np.argmax(np.where(close, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf))))
-    return f"{a.flat[worst]:.6g} instead of {b.flat[worst]:.6g}", True
+        is_padded = actual.ndim == expected.ndim and actual.shape[:1] == expected.shape[:1]
+        return worst, not is_padded
+    return worst, share > (0.0 if is_float(actual) else _FEW)
 
 
-def _discrete_difference(actual: np.ndarray, expected: np.ndarray) -> tuple[str, bool]:
-    different = np.asarray(actual != expected)
-    share = float(different.mean()) if different.size else 0.0
-    if not share:
-        return "", False
-    first = int(np.argmax(different))
-    return f"{actual.flat[first]!r} instead of {expected.flat[first]!r}", share > _FEW
+def deviation(
+    actual: np.ndarray, expected: np.ndarray, atol: float = 0.0, rtol: float = 0.0
+) -> tuple[str, float, float]:
+    """Compares two arrays, whose numbers may differ by `atol + rtol * abs(expected)`.
+
+    Returns:
+        The worst value beyond the tolerance, in words, empty for none; the share of the values
+        beyond it; and the largest difference of two numbers.
+    """
+    if actual.shape != expected.shape:
+        return f"shape {actual.shape} instead of {expected.shape}", 1.0, np.inf
+    if is_float(actual) and is_float(expected):
+        form, a, b = "{:.6g}", actual.astype(np.float64), expected.astype(np.float64)
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        gap = np.where(same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
+        excess = gap - atol - rtol * np.nan_to_num(np.abs(b), posinf=0.0)
+    else:
+        form, a, b = "{}", actual, expected
+        gap = excess = np.asarray(a != b, float)
+    share = float((excess > 0).mean()) if excess.size else 0.0
+    worst = ""
+    if share:
+        index = int(np.argmax(excess))
+        worst = f"{form} instead of {form}".format(a.flat[index], b.flat[index])
+        if a.ndim and len(a) > 1:
+            worst += f" (row {np.unravel_index(index, a.shape)[0]})"
+    return worst, share, float(gap.max(initial=0.0))
 
 
 def _dense(value: Any) -> np.ndarray:

@@ -10,7 +10,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from generic_trainer._core import internals
-from generic_trainer.validation._graph import functions_below, needed_for, node_name
+from generic_trainer.validation._graph import Graphs, Place, node_name
 
 ASSIGNS = re.compile(r"Assign(Add|Sub)?(Variable(Op)?)?$|(Resource)?(Sparse)?(Scatter|Apply)[A-Z]")
 
@@ -26,9 +26,12 @@ def dtype_of(info: Any) -> Any:
 
 def shape_of(info: Any) -> list[int | None] | None:
     """Returns the dimensions of a `TensorInfo`, None for an unknown one or an unknown rank."""
-    if info.tensor_shape.unknown_rank:
-        return None
-    return [None if dim.size < 0 else dim.size for dim in info.tensor_shape.dim]
+    return dims_of(info.tensor_shape)
+
+
+def dims_of(shape: Any) -> list[int | None] | None:
+    """Returns the same of a `TensorShapeProto`."""
+    return None if shape.unknown_rank else [None if d.size < 0 else d.size for d in shape.dim]
 
 
 def describe_info(info: Any) -> str:
@@ -36,6 +39,11 @@ def describe_info(info: Any) -> str:
     shape = shape_of(info)
     dims = "[...]" if shape is None else "[" + ", ".join(map(str, shape)) + "]"
     return f"{dtype_of(info).name}{dims}"
+
+
+def describe_infos(infos: Mapping[str, Any]) -> str:
+    """Returns the inputs or outputs of a signature, e.g. `(x: float32[None, 1])`."""
+    return f"({', '.join(f'{key}: {describe_info(info)}' for key, info in sorted(infos.items()))})"
 
 
 def shapes_agree(shape: Sequence[int | None] | None, other: Sequence[int | None] | None) -> bool:
@@ -100,18 +108,22 @@ class ParsedFeature:
 
 def parsed_features(graph_def: Any, signature: Any) -> dict[str, ParsedFeature]:
     """Returns name → feature for all that the signature's functions parse from tf.Examples."""
+    graphs = Graphs(graph_def)
     features: dict[str, ParsedFeature] = {}
-    for nodes in _graphs_of(graph_def, signature):
-        by_name = {node.name: node for node in nodes}
-        for node in nodes:
-            for feature in _features_of(node, by_name):
-                features.setdefault(feature.name, feature)
+    for (function, _), node in graphs.needed_for(_outputs(signature)).items():
+        inputs = [graphs.placed.get((function, node_name(each))) for each in node.input]
+        for feature in _features_of(node, inputs):
+            features.setdefault(feature.name, feature)
     return features
 
 
 def nodes_of(graph_def: Any, signature: Any) -> list[Any]:
     """Returns every `NodeDef` that a signature needs, those of the functions it calls included."""
-    return [node for nodes in _graphs_of(graph_def, signature) for node in nodes]
+    return list(Graphs(graph_def).needed_for(_outputs(signature)).values())
+
+
+def _outputs(signature: Any) -> list[Place]:
+    return [("", node_name(info.name)) for info in signature.outputs.values()]
 
 
 def assigns(graph_def: Any, signature: Any) -> bool:
@@ -154,29 +166,22 @@ def tensor_dtype(nodes: Mapping[str, Any], library: Mapping[str, Any], tensor: s
     return tf.as_dtype(dtype).base_dtype if dtype else None
 
 
-def _graphs_of(graph_def: Any, signature: Any) -> list[Sequence[Any]]:
-    """Returns the nodes of the graph that a signature needs, and those of each function below."""
-    library = {function.signature.name: function for function in graph_def.library.function}
-    outputs = [info.name for info in signature.outputs.values()]
-    own = needed_for(outputs, {node.name: node for node in graph_def.node})
-    return [own, *(function.node_def for function in functions_below(own, library).values())]
-
-
-def _features_of(node: Any, by_name: Mapping[str, Any]) -> Iterator[ParsedFeature]:
+def _features_of(node: Any, inputs: Sequence[Any]) -> Iterator[ParsedFeature]:
+    """Yields the features that a `NodeDef` parses; `inputs`: its own, None for others' tensors."""
     attributes = node.attr
-    defaults: Sequence[str] = ()
+    defaults: Sequence[Any] = ()
     if node.op == "ParseExampleV2":
-        sparse, dense, ragged = (_strings(by_name, name) for name in node.input[2:5])
-        defaults = node.input[5:]
+        sparse, dense, ragged = map(_strings, inputs[2:5])
+        defaults = inputs[5:]
         yield from _features(ragged, attributes["ragged_value_types"].list.type)
     elif node.op == "ParseExample":
-        names = [key for name in node.input[2:] for key in _strings(by_name, name)]
+        names = [key for each in inputs[2:] for key in _strings(each)]
         sparse = names[: attributes["Nsparse"].i]
         dense = names[len(sparse) : len(sparse) + attributes["Ndense"].i]
-        defaults = node.input[2 + len(sparse) + len(dense) :]
+        defaults = inputs[2 + len(sparse) + len(dense) :]
     elif node.op == "ParseSingleExample":
         sparse, dense = attributes["sparse_keys"].list.s, attributes["dense_keys"].list.s
-        defaults = node.input[1:]
+        defaults = inputs[1:]
     else:
         return
     shapes = attributes["dense_shapes"].list.shape
@@ -191,7 +196,7 @@ def _features_of(node: Any, by_name: Mapping[str, Any]) -> Iterator[ParsedFeatur
                 parsed,
                 size=math.prod(max(size, 1) for size in sizes),
                 dense_size=math.prod(sizes) if is_fixed else None,
-                is_required=is_fixed and default is not None and _is_empty(by_name, default),
+                is_required=is_fixed and _is_empty(default),
             )
 
 
@@ -202,14 +207,12 @@ def _features(keys: Any, types: Any) -> Iterator[ParsedFeature]:
         yield ParsedFeature(key.decode(), tf.as_dtype(dtype).name, size=1)
 
 
-def _is_empty(by_name: Mapping[str, Any], tensor: str) -> bool:
-    """Returns whether a tensor is a constant without values, which means no default."""
-    node = by_name.get(node_name(tensor))
+def _is_empty(node: Any) -> bool:
+    """Returns whether a node is a constant without values, which means no default."""
     if node is None or node.op != "Const":
         return False
     return any(dim.size == 0 for dim in node.attr["value"].tensor.tensor_shape.dim)
 
 
-def _strings(by_name: Mapping[str, Any], tensor: str) -> list[bytes]:
-    node = by_name.get(node_name(tensor))
+def _strings(node: Any) -> list[bytes]:
     return list(node.attr["value"].tensor.string_val) if node is not None else []

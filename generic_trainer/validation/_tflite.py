@@ -15,7 +15,7 @@ import numpy as np
 
 from generic_trainer.validation._access import reaches_out
 from generic_trainer.validation._scoring import Outputs
-from generic_trainer.validation._signatures import describe_info
+from generic_trainer.validation._signatures import describe_infos
 
 # Calls one signature, by its name, with input name → array [rows, ...].
 Run = Callable[[str, Mapping[str, Any]], Outputs]
@@ -50,7 +50,10 @@ class TFLiteModel:
 
     def __str__(self) -> str:
         kind = f"TFLite with {self.precision} weights" if self.precision else "TFLite"
-        signatures = [f"{name}{_tensors(each)}" for name, each in self.signatures.items()]
+        signatures = [
+            f"{name}{describe_infos(each.inputs)} → {describe_infos(each.outputs)}"
+            for name, each in self.signatures.items()
+        ]
         return "; ".join([f"{self.path}: {kind}", *signatures])
 
     @property
@@ -132,14 +135,6 @@ def _signature(runner: Any) -> Any:
             infos[name].dtype = dtype.as_datatype_enum
             infos[name].tensor_shape.CopyFrom(tf.TensorShape(shape).as_proto())
     return signature
-
-
-def _tensors(signature: Any) -> str:
-    takes, returns = (
-        ", ".join(f"{name}: {describe_info(info)}" for name, info in sorted(infos.items()))
-        for infos in (signature.inputs, signature.outputs)
-    )
-    return f"({takes}) → {returns}"
 
 
 def _quantised(value: Any, details: Mapping[str, Any]) -> np.ndarray:

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
 
-from generic_trainer.validation._check import CHECKS, Check, Format
+from generic_trainer.validation._check import CHECKS, Check, Format, Status
 from generic_trainer.validation._contract import CHECK_NAMES
 from generic_trainer.validation._model import ModelUnderTest
 
@@ -21,12 +21,12 @@ def all_checks() -> tuple[Check, ...]:
     return tuple(CHECKS[name] for name in CHECK_NAMES)
 
 
-def checks_for(model: ModelUnderTest, done: Mapping[str, str]) -> Iterator[Check]:
+def checks_for(model: ModelUnderTest, done: Mapping[str, Status]) -> Iterator[Check]:
     """Yields the checks for the format of an export, or for the format that the contract names.
 
     Args:
         model: the export.
-        done: check → its outcome, of the checks that have run; it grows on the way.
+        done: check → its status, of the checks that have run; it grows on the way.
     """
     first = CHECKS["presence"]
     yield first  # it looks into the files, which may end the process

@@ -95,9 +95,6 @@ def _parsed(
         if known[key] not in ("", feature.dtype):
             message = f"{subject} {feature.dtype}, in the schema it is {known[key]}"
             yield fail(message, "parse the schema's dtype, and cast: every row raises an error")
-    if read:
-        unread = ", ".join(sorted(known.keys() - read.keys())) or "none"
-        yield note(f"features of the schema that signature {name!r} does not read: {unread}")
 
 
 def _values_of(feature: Any) -> int | None:

@@ -13,7 +13,7 @@ from generic_trainer.validation._check import FORMATS, Finding, Skip, check, fai
 from generic_trainer.validation._checks.graph import why_not_run
 from generic_trainer.validation._feeds import feed_for
 from generic_trainer.validation._model import ModelUnderTest
-from generic_trainer.validation._scoring import Feed, Outputs, call, difference, is_float
+from generic_trainer.validation._scoring import Feed, Outputs, call, deviation, difference
 from generic_trainer.validation._signatures import dtype_of, is_serialized, shape_of, shapes_agree
 from generic_trainer.validation._tflite import Run
 
@@ -186,7 +186,10 @@ def _compared(
     measured: dict[str, Any] = {"rows": rows, "source": pair.source_name, "outputs": {}}
     model.facts.setdefault("parity", {})[subject.name] = measured
     for name, other in _names_paired(outputs, expected).items():
-        worst, share, largest = deviation(outputs[name], expected[other], atol, rtol)
+        actual, wanted = outputs[name], expected[other]
+        if actual.size == wanted.size and actual.shape[:1] == wanted.shape[:1]:
+            actual = actual.reshape(wanted.shape)
+        worst, share, largest = deviation(actual, wanted, atol, rtol)
         measured["outputs"][name] = {"largest": float(f"{largest:.4g}")}
         message = (
             f"{subject.name}, output {name!r}, {rows} rows of {feed.source}: differs from the "
@@ -204,36 +207,6 @@ def _compared(
     if not measured["outputs"]:
         message = f"{subject.name}: its outputs have other names than the source's"
         yield _not_compared(model, message)
-
-
-def deviation(
-    actual: np.ndarray, expected: np.ndarray, atol: float, rtol: float
-) -> tuple[str, float, float]:
-    """Compares two arrays [rows, ...]; numbers may differ by `atol + rtol * abs(expected)`.
-
-    Returns:
-        The worst prediction beyond the tolerance, in words, empty for none; the share of the values
-        beyond it; and the largest difference of two numbers.
-    """
-    if actual.size != expected.size or actual.shape[:1] != expected.shape[:1]:
-        return f"shape {actual.shape} instead of {expected.shape}", 1.0, np.inf
-    actual = actual.reshape(expected.shape)
-    if not (is_float(actual) and is_float(expected)):
-        texts = actual.dtype.kind in "OSU" or expected.dtype.kind in "OSU"
-        a, b = (actual.astype(str), expected.astype(str)) if texts else (actual, expected)
-        different = float(np.mean(a != b)) if actual.size else 0.0
-        return f"{different:.1%} of the values differ" * bool(different), different, different
-    a, b = actual.astype(np.float64), expected.astype(np.float64)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    gap = np.where(same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
-    excess = gap - atol - rtol * np.nan_to_num(np.abs(b), posinf=0.0)
-    share = float((excess > 0).mean()) if excess.size else 0.0
-    worst = ""
-    if share:
-        index = int(np.argmax(excess))
-        row = np.unravel_index(index, b.shape)[0] if b.ndim else 0
-        worst = f"row {row} gives {a.flat[index]:.6g} instead of {b.flat[index]:.6g}"
-    return worst, share, float(gap.max(initial=0.0))
 
 
 def _both(

@@ -30,9 +30,13 @@ def scores(model: ModelUnderTest) -> Iterator[Finding]:
     """
     import tensorflow as tf
 
-    for name, feed in feeds_of(model):
-        if isinstance(feed, str):
-            yield note(f"signature {name!r} {feed}: not called")
+    for name, signature in model.signatures.items():
+        served = name in model.serving_signatures
+        if not served and assigns(model.meta_graph.graph_def, signature):
+            yield note(f"signature {name!r} changes the model's variables: not called")
+            continue
+        if (feed := feed_for(model, signature)) is None:
+            yield note(f"signature {name!r} takes no dense tensors: not called")
             continue
         loaded = model.loaded.signatures[name]
         try:
@@ -43,7 +47,6 @@ def scores(model: ModelUnderTest) -> Iterator[Finding]:
             if isinstance(error, (MemoryError, tf.errors.ResourceExhaustedError)):
                 yield fail(message, "let the signature allocate less for one batch")
                 continue
-            served = name in model.serving_signatures
             if served and feed.divisible and _works(loaded, feed.inputs):
                 message += f"; a batch of {feed.rows} is scored, and smaller ones are not"
                 yield of_rows(model, True, message, SIZES_REMEDY)
@@ -53,15 +56,6 @@ def scores(model: ModelUnderTest) -> Iterator[Finding]:
                 model.scores[name] = score(loaded, feed.part(alone))
                 yield note(f"signature {name!r} scored {len(alone)} rows of {feed.source}")
             yield _judge_error(served, len(alone) == feed.rows, feed, message)
-
-
-def feeds_of(model: ModelUnderTest) -> Iterator[tuple[str, Feed | str]]:
-    """Yields each signature with its rows, or with the reason why it is not called."""
-    for name, signature in model.signatures.items():
-        if name not in model.serving_signatures and assigns(model.meta_graph.graph_def, signature):
-            yield name, "changes the model's variables"
-        else:
-            yield name, feed_for(model, signature) or "takes no dense tensors"
 
 
 def _judge_error(served: bool, works_alone: bool, feed: Feed, message: str) -> Finding:
@@ -193,10 +187,10 @@ def first_difference(scored: Scores, key: str) -> tuple[str, bool]:
     batch = scored.batch[key]
     if batch.ndim == 0 or len(batch) != scored.feed.rows:
         return "", False  # output_per_row reports it
-    for row, outputs in enumerate(scored.single):
-        changed, certain = difference(np.atleast_1d(outputs[key]), batch[row : row + 1])
+    smaller = [(f"row {n} alone", each, batch[n : n + 1]) for n, each in enumerate(scored.single)]
+    smaller.append((f"a batch of {min(ODD_ROWS, len(batch))}", scored.odd, batch[:ODD_ROWS]))
+    for what, outputs, expected in smaller:
+        changed, certain = difference(np.atleast_1d(outputs[key]), expected)
         if changed:
-            return f"row {row} alone gives {changed} in a batch of {len(batch)}", certain
-    changed, certain = difference(np.atleast_1d(scored.odd[key]), batch[:ODD_ROWS])
-    size = min(ODD_ROWS, len(batch))
-    return (f"a batch of {size} gives {changed} in one of {len(batch)}" if changed else ""), certain
+            return f"{what} gives {changed} in a batch of {len(batch)}", certain
+    return "", False

@@ -7,16 +7,23 @@ kept as text: `generic-trainer validate MODEL --example FILE` replays it.
 from __future__ import annotations
 
 import functools
-import itertools
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from generic_trainer._core.machine import MIB, free_memory_bytes, peak_memory_mb, resident_memory_mb
 from generic_trainer._core.texts import reason_of
-from generic_trainer.validation._check import Finding, Skip, check, note, of_rows, per_row, warn
+from generic_trainer.validation._check import (
+    Finding,
+    Skip,
+    check,
+    fail,
+    note,
+    of_rows,
+    per_row,
+    warn,
+)
 from generic_trainer.validation._checks.predictions import SIZES_REMEDY, first_difference
 from generic_trainer.validation._feeds import input_features, inputs_of
 from generic_trainer.validation._model import RECORDS, ModelUnderTest
@@ -35,7 +42,6 @@ from generic_trainer.validation._signatures import parsed_features
 _SIZES = (1, 2, 33, 64, 65, 100, 1024, 4096)
 _MAX_FEED_BYTES = 128 * MIB  # of a batch
 _SMALL_BATCH = 100  # whose memory is not estimated before
-_MAX_TROUBLES = 200  # of one signature
 _MAX_ALONE = 256  # features that are missing alone
 _MAX_VOCABULARY_BYTES = 1 << 24
 _MAX_WORD_BYTES = 200
@@ -43,8 +49,6 @@ _MAX_CAUSES = 3  # that are reported
 _SHOWN_CHARACTERS = 600
 _NAN_REMEDY = "look for a division by zero, the log of zero, or missing values that became NaN"
 _REPLAY = "generic-trainer validate MODEL_DIR --example FILE replays it"
-
-Judge = Callable[[ModelUnderTest, Trouble, str], Finding]
 
 
 @check(needs=("scores",))
@@ -59,13 +63,13 @@ def eval_rows(model: ModelUnderTest) -> Iterator[Finding]:
     examples = parsed(model.eval_rows[RECORDS:])
     rows = [ProbeRow(each, f"example {RECORDS + n}") for n, each in enumerate(examples)]
     probed = [(n, s) for n, s in _probed(model) if s.feed.real] if rows else []
-    judge = functools.partial(_judge, remedy="every consumer will see this")
     if not probed:
         raise Skip(f"needs more than {RECORDS} examples that fit a signature, and probe_s")
     for name, scored in probed:
-        with model.budget.part(0.5) as budget:
-            yield from _findings(model, name, scored.batch, budget, rows, judge)
-        yield note(f"signature {name!r} scored {budget.rows + RECORDS} examples")
+        with model.budget.part(0.5):
+            remedy, fatal = "every consumer will see this", _fatal(model)
+            yield from _findings(model, name, scored.batch, rows, remedy, fatal)
+        yield note(f"signature {name!r} scored {model.budget.rows + RECORDS} examples")
 
 
 @check(needs=("scores",), decided_by="rows")
@@ -83,6 +87,9 @@ def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
     optional -= model.label_keys
     if not optional:
         raise Skip("no schema and no statistics, or all of their features are required")
+    remedy = "parse it as VarLenFeature or with a default_value that scores; "
+    remedy += "if it is always there, set presence.min_fraction: 1 in the schema"
+    fatal = ("error",) if model.contract.matches_rows is False else ("error", "NaN")
     for name, scored in model.served_scores.items():
         if scored.feed.serialized and scored.feed.divisible:
             examples, (base, usual) = parsed(scored.feed.records), _base(scored)
@@ -92,9 +99,10 @@ def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
             absent += [(example, sorted(optional)) for example in examples]
             rows = [ProbeRow(without(each, keys), f"without {keys}") for each, keys in absent]
             # It takes one call where all is well, and is worth that whatever is left.
-            budget = Budget(max(model.budget.left_s, 1.0))
-            yield from _findings(model, name, usual, budget, rows, _judge_optional)
-            model.budget.left_s = min(model.budget.left_s, budget.left_s)
+            shared, model.budget = model.budget, Budget(max(model.budget.left_s, 1.0))
+            yield from _findings(model, name, usual, rows, remedy, fatal)
+            shared.left_s = min(shared.left_s, model.budget.left_s)
+            model.budget = shared
 
 
 @check(needs=("scores",))
@@ -168,16 +176,16 @@ def batch_sizes(model: ModelUnderTest) -> Iterator[Finding]:
     for name, scored in probed:
         done: list[str] = []
         mb_per_row = 0.0
-        with model.budget.part(0.5) as budget:
+        with model.budget.part(0.5):
             for size in _SIZES:
                 too_large = size > _SMALL_BATCH and (
                     size * scored.feed.bytes_per_row > _MAX_FEED_BYTES
                     or size * mb_per_row > free_memory_bytes() / MIB / 2
                 )
-                if too_large or not budget.allows(size):
+                if too_large or not model.budget.allows(size):
                     break
                 before_mb = resident_memory_mb() or 0.0
-                findings = list(_of_size(model, name, scored, budget, size))
+                findings = list(_of_size(model, name, scored, size))
                 # Of the whole process so far: rather too much than too little.
                 mb_per_row = ((peak_memory_mb() or 0.0) - before_mb) / size
                 done.append(str(size))
@@ -188,15 +196,13 @@ def batch_sizes(model: ModelUnderTest) -> Iterator[Finding]:
             yield note(f"signature {name!r} scored batches of {', '.join(done)}")
 
 
-def _of_size(
-    model: ModelUnderTest, name: str, scored: Scores, budget: Budget, size: int
-) -> Iterator[Finding]:
+def _of_size(model: ModelUnderTest, name: str, scored: Scores, size: int) -> Iterator[Finding]:
     import tensorflow as tf
 
     rows = np.arange(size) % scored.feed.rows
     subject = f"signature {name!r} with {size} rows"
     try:
-        outputs = budget.call(model.loaded.signatures[name], scored.feed.take(rows), size)
+        outputs = model.budget.call(model.loaded.signatures[name], scored.feed.take(rows), size)
     except (MemoryError, tf.errors.ResourceExhaustedError) as error:
         yield note(f"{subject}: {reason_of(error)}")
         return
@@ -226,7 +232,7 @@ def _of_made_up(
 ) -> Iterator[Finding]:
     from tensorflow_metadata.proto.v0 import schema_pb2
 
-    judge = functools.partial(_judge, remedy=remedy, is_certain=is_certain)
+    fatal = _fatal(model) if is_certain else ()
     probed = _probed(model)
     if not probed:
         raise Skip("no signature takes the features of examples, or probe_s is used up")
@@ -239,13 +245,11 @@ def _of_made_up(
         schema = schema_pb2.Schema() if model.schema is None else model.schema
         words = _last_words(model)
         rows_of = SchemaRows(schema, features, base, model.label_keys, words, model.observed)
-        with model.budget.part(0.5) as budget:
-            rows = list(_made_in_time(made_up(rows_of), budget))
-            yield from _findings(model, name, usual, budget, rows, judge)
-            for row in rows:
-                if row.alone and budget.allows(1):
-                    yield from _findings(model, name, usual, budget, [row], judge)
-        yield note(f"signature {name!r} scored {budget.rows} rows")
+        with model.budget.part(0.5):
+            rows = model.budget.made(made_up(rows_of))
+            for batch in (rows, *([row] for row in rows if row.alone)):
+                yield from _findings(model, name, usual, batch, remedy, fatal)
+        yield note(f"signature {name!r} scored {model.budget.rows} rows")
 
 
 def _last_words(model: ModelUnderTest) -> list[bytes]:
@@ -259,33 +263,25 @@ def _last_words(model: ModelUnderTest) -> list[bytes]:
     return words
 
 
-def _made_in_time(rows: Iterable[ProbeRow], budget: Budget) -> Iterator[ProbeRow]:
-    """Yields rows until they have taken half of a budget: a schema can have 10,000 features."""
-    end_s = budget.left_s / 2
-    with budget.charged():
-        started = time.perf_counter()
-        for row in rows:
-            yield row
-            if time.perf_counter() - started > end_s:
-                return
-
-
 def _findings(
     model: ModelUnderTest,
     name: str,
     usual: Outputs,
-    budget: Budget,
     rows: Sequence[ProbeRow],
-    judge: Judge,
+    remedy: str,
+    fatal: Collection[str],
 ) -> Iterator[Finding]:
-    """Yields a finding for each cause of trouble, with an example that shows it."""
+    """Yields a finding for each cause of trouble, with an example that shows it.
+
+    Troubles of the kinds in `fatal` are failures, others warnings.
+    """
     from google.protobuf import text_format
 
     to_inputs = functools.partial(inputs_of, model.signatures[name], model.scores[name].feed)
     signature, examples = model.loaded.signatures[name], [row.example for row in rows]
-    found = troubles(signature, to_inputs, examples, budget, usual)
+    found = troubles(signature, to_inputs, examples, model.budget, usual)
     causes: list[Trouble] = []
-    for trouble in itertools.islice(found, _MAX_TROUBLES):
+    for trouble in found:
         if len(causes) < _MAX_CAUSES and not any(map(trouble.resembles, causes)):
             causes.append(trouble)
             row = rows[trouble.index]
@@ -294,28 +290,17 @@ def _findings(
             file = f"example-{len(kept) + 1}.pbtxt"
             kept[file] = text
             shown = text[:_SHOWN_CHARACTERS] + "..." * (len(text) > _SHOWN_CHARACTERS)
-            does = "raises" if trouble.kind == "error" else f"gives {trouble.kind} in"
+            is_error = trouble.kind == "error"
+            does = "raises" if is_error else f"gives {trouble.kind} in"
             message = f"signature {name!r}, {row.what}: {does} {trouble.reason}; {file}: {shown}"
-            yield judge(model, trouble, message)
+            judge = fail if trouble.kind in fatal else warn
+            advice = f"{remedy}; {_REPLAY}" if is_error else f"{_NAN_REMEDY}; {remedy}; {_REPLAY}"
+            yield judge(message, advice, may_be_meant=True)
 
 
-def _judge(
-    model: ModelUnderTest, trouble: Trouble, message: str, remedy: str, is_certain: bool = True
-) -> Finding:
-    if trouble.kind == "error":
-        return Finding("fail" if is_certain else "warn", message, f"{remedy}; {_REPLAY}", True)
-    is_wrong = is_certain and trouble.kind == "NaN"
-    return of_rows(model, is_wrong, message, f"{_NAN_REMEDY}; {remedy}; {_REPLAY}")
-
-
-def _judge_optional(model: ModelUnderTest, trouble: Trouble, message: str) -> Finding:
-    remedy = (
-        "parse it as VarLenFeature or with a default_value that scores; if it is always there, set "
-        f"presence.min_fraction: 1 in the schema; {_REPLAY}"
-    )
-    is_wrong = trouble.kind == "NaN" and model.contract.matches_rows is not False
-    is_failure = trouble.kind == "error" or is_wrong
-    return Finding("fail" if is_failure else "warn", message, remedy, may_be_meant=True)
+def _fatal(model: ModelUnderTest) -> tuple[str, ...]:
+    """Returns the kinds of trouble that are failures if rows are certain to come."""
+    return ("error", "NaN") if model.contract.matches_rows else ("error",)
 
 
 def _probed(model: ModelUnderTest) -> list[tuple[str, Scores]]:

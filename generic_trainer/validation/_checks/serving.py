@@ -13,7 +13,7 @@ import numpy as np
 
 from generic_trainer._core.machine import resident_memory_mb
 from generic_trainer._core.texts import reason_of
-from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
+from generic_trainer.validation._check import Finding, Skip, check, fail, if_concerned, note, warn
 from generic_trainer.validation._feeds import feed_for
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._scoring import call, difference, open_session, run_signature
@@ -55,13 +55,9 @@ def loads(model: ModelUnderTest) -> Iterator[Finding]:
         yield fail(message, "track variables, tables and assets as attributes of the export")
         return
     message = f"only a session can load the model; tf.saved_model.load raises {model.load_error}"
-    loads_in_python = model.contract.loads_in_python
-    if loads_in_python is False:
-        yield note(message)
-    else:
-        message += "; an Evaluator and Python programs load it that way"
-        remedy = "export it again with generic_trainer.training.export_model"
-        yield (fail if loads_in_python else warn)(message, remedy, may_be_meant=True)
+    harm = "an Evaluator and Python programs load it that way"
+    remedy = "export it again with generic_trainer.training.export_model"
+    yield if_concerned(model.contract.loads_in_python, message, harm, remedy)
 
 
 def _run_in_session(model: ModelUnderTest) -> None:
@@ -121,36 +117,36 @@ def _replay(model: ModelUnderTest, requests: Iterable[tuple[int, Any]]) -> Itera
     replayed = 0
     for index, request in requests:
         kind = request.WhichOneof("log_type")
-        if kind is None or kind == "session_run_log":
-            problem = f"TF Serving cannot replay {kind or 'a log of no request'}"
-        elif kind not in _REQUEST_KINDS:
+        if kind not in (None, "session_run_log", *_REQUEST_KINDS):
             yield note(f"request {index} is a {kind}: not replayed")
             continue
-        else:
-            body = getattr(request, kind).request
-            tasks, problem = _tasks(kind, body)
-            problems = (_request_problem(model, *task, body) for task in tasks)
-            problem = problem or next(filter(None, problems), "")
-            if not problem and replayed < _MAX_REPLAYED:
-                replayed += 1
-                errors = (_error_of(model, *task, body) for task in tasks)
-                problem = next(filter(None, errors), "")
-        if problem:
+        may_run = replayed < _MAX_REPLAYED
+        if problem := next(filter(None, _problems(model, kind, request, may_run)), ""):
             yield fail(f"request {index}: {problem}", _WARMUP_REMEDY)
+        else:
+            replayed += may_run
     yield note(f"{replayed} different requests replayed")
 
 
-def _tasks(kind: str, body: Any) -> tuple[list[tuple[str, str]], str]:
-    """Returns method and signature of each task of a request, and why they do not go together."""
+def _problems(
+    model: ModelUnderTest, kind: str | None, request: Any, may_run: bool
+) -> Iterator[str]:
+    """Yields why TF Serving would refuse a request, empty where it would not; calls come last."""
+    if kind not in _REQUEST_KINDS:
+        yield f"TF Serving cannot replay {kind or 'a log of no request'}"
+        return
+    body = getattr(request, kind).request
     asked = [(kind.removesuffix("_log"), body)]
     if kind == _MULTI_INFERENCE:
         asked = [(task.method_name.removeprefix(_METHODS), task) for task in body.tasks]
     tasks = [(method, t.model_spec.signature_name or "serving_default") for method, t in asked]
     methods, names = {method for method, _ in tasks}, {name for _, name in tasks}
     is_right = len(names) == len(tasks) > 0 and methods <= {"classify", "regress"}
-    if kind != _MULTI_INFERENCE or is_right:
-        return tasks, ""
-    return tasks, f"expected to classify and regress by different signatures, it has {tasks}"
+    if kind == _MULTI_INFERENCE and not is_right:
+        yield f"expected to classify and regress by different signatures, it has {tasks}"
+    yield from (_request_problem(model, *task, body) for task in tasks)
+    if may_run:
+        yield from (_error_of(model, *task, body) for task in tasks)
 
 
 def _request_problem(model: ModelUnderTest, method: str, name: str, body: Any) -> str:

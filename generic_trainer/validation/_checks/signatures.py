@@ -8,12 +8,14 @@ from typing import Any
 
 from generic_trainer._core.texts import did_you_mean
 from generic_trainer.validation._check import Finding, Skip, check, fail, note, per_row, warn
-from generic_trainer.validation._contract import SignatureSpec
+from generic_trainer.validation._contract import BULK_INFERRER, SignatureSpec
 from generic_trainer.validation._graph import node_name, tensors_of
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._signatures import (
     batched,
     describe_info,
+    describe_infos,
+    dims_of,
     dtype_of,
     is_dense,
     is_serialized,
@@ -74,7 +76,7 @@ def required_signatures(model: ModelUnderTest) -> Iterator[Finding]:
         return  # the Evaluator finds another one, or eval_signatures reports the failure
     message = f"the model has no signature {_DEFAULT!r}, which consumers call by default: {actual}"
     remedy = f"export it; if all of them call another one: signatures=({actual[0]!r},)"
-    yield (fail if contract.infers_in_bulk else warn)(message, remedy)
+    yield (fail if contract.is_read_by(BULK_INFERRER) else warn)(message, remedy)
 
 
 @check(needs=("required_signatures",), decided_by="code")
@@ -133,7 +135,7 @@ def serialized_input(model: ModelUnderTest) -> Iterator[Finding]:
         return
     for problem in problems:
         message = f"{problem}; BulkInferrer and InfraValidator cannot call it"
-        if model.contract.infers_in_bulk:
+        if model.contract.is_read_by(BULK_INFERRER):
             yield fail(message, _SERIALIZED_REMEDY, may_be_meant=True)
         elif model.contract.signatures:  # the contract names those that the consumers use
             yield warn(message, _SERIALIZED_REMEDY)
@@ -147,8 +149,9 @@ def _why_unserialized(name: str, signature: Any) -> str | None:
     infos = signature.inputs.values()
     if [(dtype_of(info), shape_of(info)) for info in infos] == [(tf.string, [None])]:
         return None
-    listed = ", ".join(f"{key}: {describe_info(v)}" for key, v in sorted(signature.inputs.items()))
-    return f"signature {name!r} takes ({listed}) instead of one string[None]"
+    return (
+        f"signature {name!r} takes {describe_infos(signature.inputs)} instead of one string[None]"
+    )
 
 
 @check(needs=("signatures_exist",), decided_by="code")
@@ -240,11 +243,9 @@ def _conflict(nodes: Mapping[str, Any], info: Any) -> str:
     node = nodes.get(node_name(info.name))
     if node is None or node.op != "Placeholder" or not is_dense(info) or "shape" not in node.attr:
         return ""
-    shape = node.attr["shape"].shape
-    dims = [None if dim.size < 0 else dim.size for dim in shape.dim]
+    dims = dims_of(node.attr["shape"].shape)
     # TensorFlow 1 writes a shape without dimensions also if it knows none.
-    fits = shape.unknown_rank or not dims or shapes_agree(dims, shape_of(info))
-    return "" if fits else str(dims)
+    return "" if not dims or shapes_agree(dims, shape_of(info)) else str(dims)
 
 
 @check(needs=("signatures_exist",), decided_by="code")
@@ -257,7 +258,7 @@ def signature_methods(model: ModelUnderTest) -> Iterator[Finding]:
 
     Example: method `tensorflow/serving/classify` with the output `scores` of int64.
     """
-    judge = fail if model.contract.infers_in_bulk else warn
+    judge = fail if model.contract.is_read_by(BULK_INFERRER) else warn
     for name, signature in model.serving_signatures.items():
         for problem in _method_problems(signature):
             message = f"signature {name!r} has the method {signature.method_name!r}: {problem}"
@@ -288,13 +289,13 @@ def _method_problems(signature: Any) -> Iterator[str]:
     if not outputs:
         expected = " or ".join(map(repr, dtypes))
         yield f"expected an output {expected}, found {sorted(signature.outputs)}"
-    is_regression = "outputs" in dtypes
+    dims = "[batch, classes]"
+    shapes: list[list[int | None]] = [[None, None]]
+    if "outputs" in dtypes:
+        dims, shapes = "[batch] or [batch, 1]", [[None], [None, 1]]
     for name, info in outputs.items():
-        shape = shape_of(info)
-        one_each = shape is None or len(shape) == 1 or (len(shape) == 2 and shape[1] in (1, None))
-        fits = one_each if is_regression else shape is None or len(shape) == 2
+        fits = any(shapes_agree(shape_of(info), shape) for shape in shapes)
         if dtype_of(info) != dtypes[name] or not fits:
-            dims = "[batch] or [batch, 1]" if is_regression else "[batch, classes]"
             found = describe_info(info)
             yield f"expected output {name!r} to be {dtypes[name].name} {dims}, found {found}"
     sizes = {shape[-1] for info in outputs.values() if (shape := shape_of(info))} - {None}

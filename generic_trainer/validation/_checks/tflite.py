@@ -7,6 +7,7 @@ from pathlib import Path
 
 from generic_trainer._core.texts import reason_of
 from generic_trainer.validation._check import FORMATS, Finding, Skip, check, fail, note, warn
+from generic_trainer.validation._contract import BULK_INFERRER, INFRA_VALIDATOR
 from generic_trainer.validation._feeds import feed_for
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._probing import not_finite
@@ -54,10 +55,9 @@ def format_consumers(model: ModelUnderTest) -> Iterator[Finding]:
     if not model.other_format:
         raise Skip("the export is a SavedModel")
     kinds = ", ".join(map(str, model.other_format))
-    if model.contract.infers_in_bulk:
-        yield fail(f"BulkInferrer cannot read {kinds}", _LOADS_SAVED_MODELS)
-    if model.contract.validates_infra:
-        yield fail(f"InfraValidator cannot read {kinds}", _LOADS_SAVED_MODELS)
+    for name, kind in (("BulkInferrer", BULK_INFERRER), ("InfraValidator", INFRA_VALIDATOR)):
+        if model.contract.is_read_by(kind):
+            yield fail(f"{name} cannot read {kinds}", _LOADS_SAVED_MODELS)
     if not model.contract.evaluates:
         return
     config = model.eval_config
