@@ -15,14 +15,12 @@ from tests.validation.recipes import (
     EVALUATED,
     EVALUATED_EXAMPLES,
     WITH_EXAMPLES,
-    Features,
     broken,
     edits,
     model,
     parsing,
     recipe,
     scored,
-    scores,
     serves,
 )
 
@@ -36,12 +34,41 @@ SCHEMA = schema_pb2.Schema(
 )
 WITH_SCHEMA = ServingContract(examples=WITH_EXAMPLES.examples, label_keys=("tips",), schema=SCHEMA)
 
+# Functions of tensors, and of features.
+
+for name, check, told, make, options in (
+    ("python_function", "python_ops", "EagerPyFunc", model(lambda x: {"y":
+        tf.ensure_shape(tf.py_function(lambda v: v * 2, [x], tf.float32), [None, 2])}), {}),
+    ("reads_files_named_by_the_client", "file_ops", "ReadFile",
+     model(lambda x: {"y": tf.map_fn(tf.io.read_file, x)}, SERIALIZED), {}),
+    ("reads_records", "file_ops", "TFRecordDataset", model(lambda x: {"n":
+        x + tf.data.TFRecordDataset("records").reduce(0.0, lambda n, _: n + 1.0)}), {}),
+    ("path_of_another_machine", "absolute_paths", "models/words.txt",
+     model(lambda x: {"y": x + "/models/words.txt"}, SERIALIZED), {"status": "warn"}),
+    ("batch_leakage", "row_independence", "row 0 alone",
+     model(lambda x: {"y": x - tf.reduce_mean(x, axis=0)}), {"contract": EVALUATED}),
+    ("leakage_from_large_batches_only", "row_independence", "a batch of 7",
+     model(lambda x: {"y": x + tf.cast(tf.shape(x)[0] == 7, tf.float32)}),
+     {"contract": EVALUATED}),
+    ("live_dropout", "deterministic", "second call", model(lambda x: {"y": tf.nn.dropout(x, 0.5)}),
+     {"contract": EVALUATED}),
+    ("rows_of_unknown_number", "output_per_row", "rows give output", model(lambda x: {"y":
+        tf.boolean_mask(x, tf.range(tf.shape(x)[0]) % 2 == 0)}), {"contract": EVALUATED}),
+    ("works_only_at_batch_one", "scores", "single rows are scored",
+     model(lambda x: {"y": tf.squeeze(x, axis=0)[None]}), {}),
+    ("stage_that_is_never_emptied", "state_growth", "Stage keeps values", model(lambda x: {"y":
+        after(tf.raw_ops.Stage(values=[x], shared_name="seen"), x) * 2.0}), {"status": "warn"}),
+    ("nan_outputs", "outputs_finite", "NaN", scored(lambda f: tf.math.log(f["miles"] - 1.0)),
+     {"contract": EVALUATED_EXAMPLES}),
+    ("infinite_outputs", "outputs_finite", "infinite", scored(lambda f: 1.0 / f["miles"]),
+     {"status": "warn", "contract": WITH_EXAMPLES}),
+    ("constant_outputs", "outputs_vary", "the same outputs",
+     scored(lambda f: tf.zeros_like(f["miles"])), {"status": "warn", "contract": WITH_EXAMPLES}),
+):  # fmt: skip
+    broken(name, check, told, make, **options)
+
+
 # Ops.
-
-
-@serves("python_ops", "EagerPyFunc")
-def python_function(x: tf.Tensor) -> Outputs:
-    return {"y": tf.ensure_shape(tf.py_function(lambda v: v * 2, [x], tf.float32), [None, 2])}
 
 
 @serves("python_ops", "PyFunc")
@@ -58,11 +85,6 @@ def denied_op_inside_a_loop(x: tf.Tensor) -> Outputs:
     return {"y": tf.while_loop(*step, maximum_iterations=9)[0]}
 
 
-@serves("file_ops", "ReadFile", SERIALIZED)
-def reads_files_named_by_the_client(x: tf.Tensor) -> Outputs:
-    return {"y": tf.map_fn(tf.io.read_file, x)}
-
-
 @serves("file_ops", "WriteFile", SERIALIZED)
 def writes_files_in_a_branch(x: tf.Tensor) -> Outputs:
     def leak() -> tf.Tensor:
@@ -75,11 +97,6 @@ def writes_files_in_a_branch(x: tf.Tensor) -> Outputs:
 def prints(x: tf.Tensor) -> Outputs:
     tf.print("rows", tf.shape(x)[0])
     return {"y": x * 2.0}
-
-
-@serves("file_ops", "TFRecordDataset")
-def reads_records(x: tf.Tensor) -> Outputs:
-    return {"n": x + tf.data.TFRecordDataset("records").reduce(0.0, lambda n, _: n + 1.0)}
 
 
 def _matrix_products(proto: Any) -> list[Any]:
@@ -104,11 +121,6 @@ def absolute_asset_path(good: Path, folder: Path) -> None:
         return {"known": tf.reduce_any(x[:, None] == words[None], axis=1)}
 
     save(serving(lookup, SERIALIZED), folder)
-
-
-@serves("absolute_paths", "models/words.txt", SERIALIZED, status="warn")
-def path_of_another_machine(x: tf.Tensor) -> Outputs:
-    return {"y": x + "/models/words.txt"}
 
 
 @edits("devices", "/job:worker")
@@ -168,46 +180,6 @@ def crashes_the_process(x: tf.Tensor) -> Outputs:
     return {"y": x + tf.cast(tf.raw_ops.TensorListLength(input_handle=handle), tf.float32)}
 
 
-@serves("row_independence", "row 0 alone", contract=EVALUATED)
-def batch_leakage(x: tf.Tensor) -> Outputs:
-    return {"y": x - tf.reduce_mean(x, axis=0)}
-
-
-@serves("row_independence", "a batch of 7", contract=EVALUATED)
-def leakage_from_large_batches_only(x: tf.Tensor) -> Outputs:
-    return {"y": x + tf.cast(tf.shape(x)[0] == 7, tf.float32)}
-
-
-@serves("deterministic", "second call", contract=EVALUATED)
-def live_dropout(x: tf.Tensor) -> Outputs:
-    return {"y": tf.nn.dropout(x, 0.5)}
-
-
-@serves("output_per_row", "rows give output", contract=EVALUATED)
-def rows_of_unknown_number(x: tf.Tensor) -> Outputs:
-    return {"y": tf.boolean_mask(x, tf.range(tf.shape(x)[0]) % 2 == 0)}
-
-
-@serves("scores", "single rows are scored")
-def works_only_at_batch_one(x: tf.Tensor) -> Outputs:
-    return {"y": tf.squeeze(x, axis=0)[None]}
-
-
-@scores("outputs_finite", "NaN", contract=EVALUATED_EXAMPLES)
-def nan_outputs(features: Features) -> tf.Tensor:
-    return tf.math.log(features["miles"] - 1.0)
-
-
-@scores("outputs_finite", "infinite", status="warn", contract=WITH_EXAMPLES)
-def infinite_outputs(features: Features) -> tf.Tensor:
-    return 1.0 / features["miles"]
-
-
-@scores("outputs_vary", "the same outputs", status="warn", contract=WITH_EXAMPLES)
-def constant_outputs(features: Features) -> tf.Tensor:
-    return tf.zeros_like(features["miles"])
-
-
 LACKED, LEAKED = parsing("kilometers", tf.float32), parsing("tips", tf.float32, default_value=0.0)
 NEEDED = scored(lambda f: f["miles"], tips=tf.io.FixedLenFeature([], tf.float32))
 for name, check, told, make in (
@@ -247,8 +219,3 @@ def table_that_grows(good: Path, folder: Path) -> None:
 
     word = tf.TensorSpec([None], tf.string, name="word")
     save(serving(serve, word, table=table), folder)
-
-
-@serves("state_growth", "Stage keeps values", status="warn")
-def stage_that_is_never_emptied(x: tf.Tensor) -> Outputs:
-    return {"y": after(tf.raw_ops.Stage(values=[x], shared_name="seen"), x) * 2.0}

@@ -56,50 +56,9 @@ MANY = dataclasses.replace(EVALUATED, examples=models.examples(700))
 LISTS = {"company": tf.io.VarLenFeature(tf.int64)}
 
 
-@scores("eval_rows", "example 40: gives NaN", contract=MANY)
-def nan_in_row_40(features: Features) -> tf.Tensor:
-    return tf.where(tf.abs(features["miles"] - 4.0) < 0.01, float("nan"), features["miles"])
-
-
-@scores("eval_rows", 'key: "miles"', contract=MANY)
-def late_row_out_of_a_range(features: Features) -> tf.Tensor:
-    return tf.gather(tf.range(60.0), tf.cast(features["miles"], tf.int32))
-
-
-@scores("without_optional", "without ['company']: gives NaN", contract=BY_SCHEMA, features=LISTS)
-def nan_without_an_optional_feature(features: Features) -> tf.Tensor:
-    companies = tf.RaggedTensor.from_sparse(features["company"])
-    return features["miles"] + tf.reduce_mean(tf.cast(companies, tf.float32), axis=1)
-
-
-@scores("schema_rows", "'payment' is b'none'", contract=BY_SCHEMA)
-def word_of_the_domain_that_fails(features: Features) -> tf.Tensor:
-    return asserted(tf.reduce_all(features["payment"] != "none"), features["miles"])
-
-
-@scores("schema_rows", "'company' is 9, at the limit", contract=BY_BOTH, features=LISTS)
-def embedding_without_the_top_id(features: Features) -> tf.Tensor:
-    company = tf.sparse.to_dense(features["company"])
-    return tf.reduce_sum(tf.gather(tf.range(9.0), company), axis=1)
-
-
 MILES = tf.TensorSpec([None, 1], tf.float32, name="miles")
 FIXED = {"company": tf.io.FixedLenFeature([], tf.int64, default_value=0)}
-ONE = scored(lambda f: f["miles"] + tf.cast(f["company"], tf.float32), **FIXED)
-ZERO = scored(lambda f: f["miles"] / f["miles"])
-RAW = model(lambda x: {"y": tf.gather(tf.range(100.0), tf.cast(x, tf.int32))}, MILES)
 DEFAULT = dataclasses.replace(BY_SCHEMA, signatures=("serving_default",))
-ROOT = scored(lambda f: tf.sqrt(f["miles"]))
-broken("room_for_one_value_of_a_list", "schema_rows", "which value_count allows", ONE, BY_BOTH)
-broken("nan_at_the_limit_of_a_domain", "schema_rows", "'miles' is 0.0", ZERO, BY_SCHEMA)
-broken("raw_tensor_at_the_limit_of_a_domain", "schema_rows", "'miles' is 100.0", RAW, DEFAULT)
-broken("nan_beyond_the_domain", "unforeseen_rows", "'miles' is -1.0", ROOT, BY_BOTH, status="warn")
-
-
-@scores("unforeseen_rows", "\\377", status="warn", contract=BY_BOTH)
-def text_that_must_be_utf_8(features: Features) -> tf.Tensor:
-    letters = tf.strings.unicode_decode(features["payment"], "UTF-8", errors="strict")
-    return tf.cast(letters.row_lengths(), tf.float32)
 
 
 @scores("unforeseen_rows", "killed by SIG", status="warn", contract=BY_BOTH)
@@ -130,39 +89,6 @@ SEVEN = observed(
 )
 
 
-@scores("observed_rows", "'miles' is 70.5, as in the statistics: raises", contract=LONG)
-def late_value_out_of_a_range(features: Features) -> tf.Tensor:
-    return tf.gather(tf.range(60.0), tf.cast(features["miles"], tf.int32))
-
-
-@scores(
-    "observed_rows",
-    "'company' has 7 values, as in the statistics: raises",
-    status="warn",
-    contract=SEVEN,
-    features=LISTS,
-)
-def room_for_six_values_of_a_list(features: Features) -> tf.Tensor:
-    shape = [tf.size(features["miles"]), 6]
-    company = tf.sparse.to_dense(tf.sparse.reset_shape(features["company"], shape))
-    return features["miles"] + tf.reduce_sum(tf.cast(company, tf.float32), axis=1)
-
-
-@serves("batch_sizes", "with 65 rows", contract=EVALUATED)
-def fails_above_64_rows(x: tf.Tensor) -> dict[str, tf.Tensor]:
-    return {"y": tf.pad(x, [[0, 64 - tf.shape(x)[0]], [0, 0]])[: tf.shape(x)[0]]}
-
-
-@serves("batch_sizes", "instead of", contract=EVALUATED)
-def other_scores_above_64_rows(x: tf.Tensor) -> dict[str, tf.Tensor]:
-    return {"y": x + tf.cast(tf.shape(x)[0] > 64, tf.float32)}
-
-
-@serves("unforeseen_rows", "an empty batch", status="warn")
-def fails_with_an_empty_batch(x: tf.Tensor) -> dict[str, tf.Tensor]:
-    return {"y": tf.reshape(x, [-1, tf.size(x) // tf.shape(x)[0]])}
-
-
 # Names and types that differ.
 
 
@@ -174,31 +100,69 @@ def misspelt_feature_with_a_default(examples: tf.Tensor) -> dict[str, tf.Tensor]
     return {"score": parsed["miles"] + tf.cast(length, tf.float32)}
 
 
-@scores(
-    "schema_features",
-    "as float32, in the schema it is int64",
-    contract=BY_SCHEMA,
-    features={"company": tf.io.FixedLenFeature([], tf.float32, default_value=0.0)},
-)
-def parses_another_dtype_than_the_schema_has(features: Features) -> tf.Tensor:
-    return features["company"]
-
-
 def _column(name: str, dtype: tf.DType = tf.float32) -> tf.TensorSpec:
     return tf.TensorSpec([None, 1], dtype, name=name)
 
 
+def _floats(value: tf.Tensor) -> tf.Tensor:
+    return tf.cast(value, tf.float32)
+
+
+def _of_range(size: float, rows: tf.Tensor) -> tf.Tensor:
+    return tf.gather(tf.range(size), tf.cast(rows, tf.int32))
+
+
+# Of features.
+for name, check, told, score, features, contract, status in (
+    ("nan_in_row_40", "eval_rows", "example 40: gives NaN", lambda f:
+     tf.where(tf.abs(f["miles"] - 4.0) < 0.01, float("nan"), f["miles"]), {}, MANY, "fail"),
+    ("late_row_out_of_a_range", "eval_rows", 'key: "miles"',
+     lambda f: _of_range(60.0, f["miles"]), {}, MANY, "fail"),
+    ("nan_without_an_optional_feature", "without_optional", "without ['company']: gives NaN",
+     lambda f: f["miles"] + tf.reduce_mean(
+         _floats(tf.RaggedTensor.from_sparse(f["company"])), axis=1), LISTS, BY_SCHEMA, "fail"),
+    ("word_of_the_domain_that_fails", "schema_rows", "'payment' is b'none'", lambda f:
+     asserted(tf.reduce_all(f["payment"] != "none"), f["miles"]), {}, BY_SCHEMA, "fail"),
+    ("embedding_without_the_top_id", "schema_rows", "'company' is 9, at the limit", lambda f:
+     tf.reduce_sum(_of_range(9.0, tf.sparse.to_dense(f["company"])), axis=1),
+     LISTS, BY_BOTH, "fail"),
+    ("room_for_one_value_of_a_list", "schema_rows", "which value_count allows",
+     lambda f: f["miles"] + _floats(f["company"]), FIXED, BY_BOTH, "fail"),
+    ("nan_at_the_limit_of_a_domain", "schema_rows", "'miles' is 0.0",
+     lambda f: f["miles"] / f["miles"], {}, BY_SCHEMA, "fail"),
+    ("nan_beyond_the_domain", "unforeseen_rows", "'miles' is -1.0",
+     lambda f: tf.sqrt(f["miles"]), {}, BY_BOTH, "warn"),
+    ("text_that_must_be_utf_8", "unforeseen_rows", "\\377", lambda f: _floats(tf.strings.
+     unicode_decode(f["payment"], "UTF-8", errors="strict").row_lengths()), {}, BY_BOTH, "warn"),
+    ("late_value_out_of_a_range", "observed_rows", "'miles' is 70.5, as in the statistics: raises",
+     lambda f: _of_range(60.0, f["miles"]), {}, LONG, "fail"),
+    ("room_for_six_values_of_a_list", "observed_rows",
+     "'company' has 7 values, as in the statistics: raises", lambda f: f["miles"] + tf.reduce_sum(
+         _floats(tf.sparse.to_dense(tf.sparse.reset_shape(f["company"],
+             [tf.size(f["miles"]), 6]))), axis=1), LISTS, SEVEN, "warn"),
+    ("parses_another_dtype_than_the_schema_has", "schema_features",
+     "as float32, in the schema it is int64", lambda f: f["company"],
+     {"company": tf.io.FixedLenFeature([], tf.float32, default_value=0.0)}, BY_SCHEMA, "fail"),
+):  # fmt: skip
+    broken(name, check, told, scored(score, **features), contract, status=status)
+
+# Of tensors.
 MISSPELT = (_column("mile"), _column("company", tf.int64))
-
-
-@serves("schema_features", "(did you mean 'miles'?)", *MISSPELT, status="warn", contract=BY_SCHEMA)
-def misspelt_input(miles: tf.Tensor, company: tf.Tensor) -> dict[str, tf.Tensor]:
-    return {"y": miles + tf.cast(company, tf.float32)}
-
-
-@serves("label_inputs", "takes the label 'tips'", MILES, _column("tips"), contract=BY_SCHEMA)
-def label_as_an_input(miles: tf.Tensor, tips: tf.Tensor) -> dict[str, tf.Tensor]:
-    return {"y": miles + tips}
+for name, check, told, make, contract, status in (
+    ("raw_tensor_at_the_limit_of_a_domain", "schema_rows", "'miles' is 100.0",
+     model(lambda x: {"y": _of_range(100.0, x)}, MILES), DEFAULT, "fail"),
+    ("fails_above_64_rows", "batch_sizes", "with 65 rows", model(lambda x: {"y":
+     tf.pad(x, [[0, 64 - tf.shape(x)[0]], [0, 0]])[: tf.shape(x)[0]]}), EVALUATED, "fail"),
+    ("other_scores_above_64_rows", "batch_sizes", "instead of", model(lambda x: {"y":
+     x + _floats(tf.shape(x)[0] > 64)}), EVALUATED, "fail"),
+    ("fails_with_an_empty_batch", "unforeseen_rows", "an empty batch", model(lambda x: {"y":
+     tf.reshape(x, [-1, tf.size(x) // tf.shape(x)[0]])}), None, "warn"),
+    ("misspelt_input", "schema_features", "(did you mean 'miles'?)",
+     model(lambda m, c: {"y": m + _floats(c)}, *MISSPELT), BY_SCHEMA, "warn"),
+    ("label_as_an_input", "label_inputs", "takes the label 'tips'",
+     model(lambda m, t: {"y": m + t}, MILES, _column("tips")), BY_SCHEMA, "fail"),
+):  # fmt: skip
+    broken(name, check, told, make, contract, status=status)
 
 
 @recipe("vocabularies", "has 2 lines (10 bytes)", contract=TRANSFORMED)

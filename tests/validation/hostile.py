@@ -42,17 +42,18 @@ def recipe(op: str) -> Callable[[Make], Make]:
     return register
 
 
-def acts(op: str) -> Callable[[Act], Act]:
+def add(name: str, op: str, act: Act) -> None:
     """Registers a model that doubles its rows after it has done something else."""
 
-    def register(act: Act) -> Act:
-        def make(folder: Path, target: Path, port: int) -> None:
-            save(serving(lambda x: {"y": after(act(x, str(target), port), x) * 2.0}, ROWS), folder)
+    def make(folder: Path, target: Path, port: int) -> None:
+        save(serving(lambda x: {"y": after(act(x, str(target), port), x) * 2.0}, ROWS), folder)
 
-        RECIPES[act.__name__] = Recipe(make, op)
-        return act
+    RECIPES[name] = Recipe(make, op)
 
-    return register
+
+def acts(op: str) -> Callable[[Act], None]:
+    """Registers such a model under its function's name."""
+    return lambda act: add(act.__name__, op, act)
 
 
 def _count(dataset: tf.data.Dataset) -> tf.Tensor:
@@ -65,31 +66,43 @@ def _debugged(x: tf.Tensor, url: str) -> tf.Tensor:
     )
 
 
-# Writes.
-
-
 def _write(target: Any) -> tf.Operation:
     return tf.io.write_file(str(target), "written")
 
 
-@acts("WriteFile")
-def writes_on_every_call(x: tf.Tensor, target: str, port: int) -> Any:
-    return _write(target)
+for name, op, act in (
+    ("writes_on_every_call", "WriteFile", lambda x, target, port: _write(target)),
+    ("writes_in_a_branch", "WriteFile", lambda x, target, port:
+     tf.cond(tf.size(x) > 0, lambda: after(_write(target), x), lambda: x)),
+    ("writes_in_a_loop", "WriteFile", lambda x, target, port:
+     tf.while_loop(lambda i: i < 2, lambda i: (after(_write(target), i) + 1,), (0,))),
+    ("writes_in_a_map_of_rows", "WriteFile", lambda x, target, port:
+     tf.map_fn(lambda row: after(_write(target), row), x)),
+    ("saves_a_checkpoint", "SaveV2", lambda x, target, port:
+     raw.SaveV2(prefix=target, tensor_names=["x"], shape_and_slices=[""], tensors=[x])),
+    ("moves_checkpoints", "MergeV2Checkpoints", lambda x, target, port:
+     raw.MergeV2Checkpoints(checkpoint_prefixes=[f"{target}.part"], destination_prefix=target)),
+    ("caches_rows_on_disk", "CacheDatasetV2", lambda x, target, port:
+     _count(tf.data.Dataset.range(2).cache(target))),
+    ("dumps_tensors_for_a_debugger", "DebugIdentityV2", lambda x, target, port:
+     _debugged(x, f"file://{target}")),
+    ("prints_into_a_file", "PrintV2", lambda x, target, port:
+     tf.print(x, output_stream=f"file://{target}") or []),
+    ("reads_a_file", "ReadFile", lambda x, target, port: tf.io.read_file("/etc/passwd")),
+    ("lists_a_directory", "MatchingFiles", lambda x, target, port: tf.io.matching_files("/etc/*")),
+    ("reads_lines", "TextLineDataset", lambda x, target, port:
+     next(iter(tf.data.TextLineDataset("/etc/passwd").take(1)))),
+    ("maps_a_file", "ImmutableConst", lambda x, target, port:
+     tf.size(raw.ImmutableConst(dtype="float", shape=[4], memory_region_name="/etc/passwd"))),
+    ("reads_a_checkpoint", "RestoreV2", lambda x, target, port:
+     raw.RestoreV2(prefix="/etc/passwd", tensor_names=["x"], shape_and_slices=[""],
+                   dtypes=[tf.float32])),
+    ("sends_tensors_to_a_debugger", "DebugIdentityV2", lambda x, target, port:
+     _debugged(x, f"grpc://127.0.0.1:{port}")),
+):  # fmt: skip
+    add(name, op, act)
 
-
-@acts("WriteFile")
-def writes_in_a_branch(x: tf.Tensor, target: str, port: int) -> Any:
-    return tf.cond(tf.size(x) > 0, lambda: after(_write(target), x), lambda: x)
-
-
-@acts("WriteFile")
-def writes_in_a_loop(x: tf.Tensor, target: str, port: int) -> Any:
-    return tf.while_loop(lambda i: i < 2, lambda i: (after(_write(target), i) + 1,), (0,))
-
-
-@acts("WriteFile")
-def writes_in_a_map_of_rows(x: tf.Tensor, target: str, port: int) -> Any:
-    return tf.map_fn(lambda row: after(_write(target), row), x)
+# Writes.
 
 
 class _Table(tf.lookup.StaticHashTable):
@@ -145,17 +158,6 @@ def writes_while_variables_are_restored(folder: Path, target: Path, port: int) -
     edit_proto(folder, edit)
 
 
-@acts("SaveV2")
-def saves_a_checkpoint(x: tf.Tensor, target: str, port: int) -> Any:
-    return raw.SaveV2(prefix=target, tensor_names=["x"], shape_and_slices=[""], tensors=[x])
-
-
-@acts("MergeV2Checkpoints")
-def moves_checkpoints(x: tf.Tensor, target: str, port: int) -> Any:
-    parts = [f"{target}.part"]
-    return raw.MergeV2Checkpoints(checkpoint_prefixes=parts, destination_prefix=target)
-
-
 @acts("DatasetToTFRecord")
 def writes_records(x: tf.Tensor, target: str, port: int) -> Any:
     rows = tf.data.experimental.to_variant(tf.data.Dataset.from_tensors("record"))
@@ -173,11 +175,6 @@ def saves_a_dataset(x: tf.Tensor, target: str, port: int) -> Any:
     return _count(tf.data.experimental.from_variant(dataset, spec))
 
 
-@acts("CacheDatasetV2")
-def caches_rows_on_disk(x: tf.Tensor, target: str, port: int) -> Any:
-    return _count(tf.data.Dataset.range(2).cache(target))
-
-
 @acts("CreateSummaryFileWriter")
 def writes_summaries(x: tf.Tensor, target: str, port: int) -> Any:
     writer = raw.SummaryWriter(shared_name="w", container="")
@@ -190,48 +187,12 @@ def writes_summaries(x: tf.Tensor, target: str, port: int) -> Any:
         return raw.FlushSummaryWriter(writer=writer)
 
 
-@acts("DebugIdentityV2")
-def dumps_tensors_for_a_debugger(x: tf.Tensor, target: str, port: int) -> Any:
-    return _debugged(x, f"file://{target}")
-
-
-@acts("PrintV2")
-def prints_into_a_file(x: tf.Tensor, target: str, port: int) -> Any:
-    return tf.print(x, output_stream=f"file://{target}") or []
-
-
 # Reads.
-
-
-@acts("ReadFile")
-def reads_a_file(x: tf.Tensor, target: str, port: int) -> Any:
-    return tf.io.read_file("/etc/passwd")
 
 
 @recipe("ReadFile")
 def reads_a_path_from_the_client(folder: Path, target: Path, port: int) -> None:
     save(serving(lambda x: {"y": tf.map_fn(tf.io.read_file, x)}, SERIALIZED), folder)
-
-
-@acts("MatchingFiles")
-def lists_a_directory(x: tf.Tensor, target: str, port: int) -> Any:
-    return tf.io.matching_files("/etc/*")
-
-
-@acts("TextLineDataset")
-def reads_lines(x: tf.Tensor, target: str, port: int) -> Any:
-    return next(iter(tf.data.TextLineDataset("/etc/passwd").take(1)))
-
-
-@acts("ImmutableConst")
-def maps_a_file(x: tf.Tensor, target: str, port: int) -> Any:
-    return tf.size(raw.ImmutableConst(dtype="float", shape=[4], memory_region_name="/etc/passwd"))
-
-
-@acts("RestoreV2")
-def reads_a_checkpoint(x: tf.Tensor, target: str, port: int) -> Any:
-    named = {"tensor_names": ["x"], "shape_and_slices": [""], "dtypes": [tf.float32]}
-    return raw.RestoreV2(prefix="/etc/passwd", **named)
 
 
 @acts("DatasetFromGraph")
@@ -255,11 +216,6 @@ def asks_a_data_service(x: tf.Tensor, target: str, port: int) -> Any:
         element_spec=tf.TensorSpec([], tf.int64),
     )
     return _count(service)
-
-
-@acts("DebugIdentityV2")
-def sends_tensors_to_a_debugger(x: tf.Tensor, target: str, port: int) -> Any:
-    return _debugged(x, f"grpc://127.0.0.1:{port}")
 
 
 @acts("RpcClient")
