@@ -52,6 +52,12 @@ class Bundle:
         """The top-level modules and packages in it; paths that lead out of it have none."""
         return {top_level(path) for path in self.files if ".." not in path.split("/")} - {""}
 
+    def file_of(self, module: str) -> str | None:
+        """Returns the path of a module's source, None if it has none here."""
+        stem = module.replace(".", "/")
+        paths = (f"{stem}/__init__.py", f"{stem}.py")
+        return next((path for path in paths if path in self.files), None)
+
     def digest(self) -> str:
         """Returns the SHA-256 in hex over paths and contents, each preceded by its length."""
         digest = hashlib.sha256()
@@ -90,7 +96,12 @@ def read_bundle(code: UserCode) -> Bundle:
     subject = f"The bundle of module {code.module!r}, {code.bundle},"
     remedy = "Run the pipeline definition again to write it anew."
     try:
-        bundle = _parse(open_node(code.bundle or "").read_bytes(), code.bundle or "")
+        content = open_node(code.bundle or "").read_bytes()
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            members = [member for member in archive.infolist() if not member.is_dir()]
+            files = {member.filename: archive.read(member) for member in members}
+            comment = json.loads(archive.comment or b"{}")
+        bundle = Bundle(files, str(comment.get(_ORIGIN_KEY, code.bundle)))
     except Exception as error:  # zipfile has a dozen, by what is damaged and how it is compressed
         raise ModuleFileError(
             f"{subject} cannot be read: {error or type(error).__name__}. {remedy}", path=code.bundle
@@ -108,11 +119,3 @@ def read_bundle(code: UserCode) -> Bundle:
 def top_level(path: str) -> str:
     """Returns the top-level module or package that a path or a dotted name belongs to."""
     return path.partition("/")[0].partition(".")[0]
-
-
-def _parse(content: bytes, path: str) -> Bundle:
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        members = [member for member in archive.infolist() if not member.is_dir()]
-        files = {member.filename: archive.read(member) for member in members}
-        comment = json.loads(archive.comment or b"{}")
-    return Bundle(files, str(comment.get(_ORIGIN_KEY, path)))

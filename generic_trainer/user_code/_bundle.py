@@ -163,9 +163,7 @@ def _check_definition(
 
     Otherwise the pipeline would fail after the components before the trainer have run.
     """
-    stem = module.replace(".", "/")
-    candidates = (f"{stem}/__init__.py", f"{stem}.py")
-    file = next((file for file in candidates if file in bundle.files), None)
+    file = bundle.file_of(module)
     if file is None:
         return
     source, path = bundle.files[file], os.path.join(bundle.origin, file)
@@ -196,9 +194,6 @@ def _makes(node: ast.AST, name: str) -> bool:
         return any(alias.name == "*" for alias in node.names)
     if isinstance(node, ast.Global):
         return name in node.names
-    mentioned = (
-        getattr(node, "id", None),  # Name
-        getattr(node, "attr", None),  # Attribute
-        getattr(node, "name", None),  # FunctionDef
-    )
+    # Of a Name, an Attribute and a FunctionDef.
+    mentioned = [getattr(node, field, None) for field in ("id", "attr", "name")]
     return not _MAKERS_OF_NAMES.isdisjoint(mentioned)

@@ -78,10 +78,7 @@ class _Collector:
             file = self._entries.get(name + suffix)
             if file is not None and file.is_file():
                 return {name + suffix: file}
-        return self._find_namespace(name, folder) if folder else {}
-
-    def _find_namespace(self, name: str, folder: Node) -> dict[str, Node]:
-        if installed_at(name) is not None:
+        if folder is None or installed_at(name) is not None:
             return {}
         files = self._walk(name, folder)
         return files if any(path.endswith(".py") for path in files) else {}
@@ -148,14 +145,10 @@ def _names(node: ast.AST) -> Iterator[str]:
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and node.level == 0:
         yield node.module or ""
-    elif isinstance(node, ast.Call) and node.args and _called(node) in _IMPORTING_CALLS:
-        yield _constant_start(node.args[0])
-
-
-def _called(call: ast.Call) -> str:
-    if isinstance(call.func, ast.Attribute):
-        return call.func.attr
-    return call.func.id if isinstance(call.func, ast.Name) else ""
+    elif isinstance(node, ast.Call) and node.args:
+        called = getattr(node.func, "attr", getattr(node.func, "id", ""))  # of a Name
+        if called in _IMPORTING_CALLS:
+            yield _constant_start(node.args[0])
 
 
 def _constant_start(argument: ast.expr) -> str:

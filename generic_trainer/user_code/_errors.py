@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import linecache
 import re
-import sys
 import traceback
 from collections.abc import Callable, Collection
 from types import FrameType, ModuleType
@@ -46,11 +45,13 @@ def quote_error(error: BaseException, code: UserCode) -> str:
         if _is_users(frame, code)
     ]
     if frames:
-        loader = frames[-1][0].f_globals.get("__loader__")
+        frame, line = frames[-1]
+        function, loader = frame.f_code, frame.f_globals.get("__loader__")
         # Python's import errors contain the path of the unpacked file.
         if isinstance(error, ImportError) and isinstance(loader, BundleLoader):
             text = loader.as_users(text)
-        text += _quote_frame(*frames[-1])
+        where = f", in {function.co_name}"
+        text += _quote_line(function.co_filename, line, where, frame.f_globals)
     remedy = hint(error, code)
     return f"{text}\n{remedy}" if remedy else text
 
@@ -158,11 +159,8 @@ def _missing_file(error: BaseException) -> str:
         return str(error.filename)
     # TensorFlow's error has no field for the path, and libraries that raise Python's leave it out.
     # `UNPACKED_PREFIX` is unique enough to search the message for it.
-    tensorflow = sys.modules.get("tensorflow")
-    kinds = (
-        (FileNotFoundError, tensorflow.errors.NotFoundError) if tensorflow else FileNotFoundError
-    )
-    return str(error) if isinstance(error, kinds) else ""
+    is_tensorflows = type(error).__name__ == "NotFoundError"
+    return str(error) if is_tensorflows or isinstance(error, FileNotFoundError) else ""
 
 
 def _text(error: BaseException) -> str:
@@ -173,11 +171,6 @@ def _is_users(frame: FrameType, code: UserCode) -> bool:
     if code.bundle is not None:
         return isinstance(frame.f_globals.get("__loader__"), BundleLoader)
     return top_level(str(frame.f_globals.get("__name__", ""))) == top_level(code.module)
-
-
-def _quote_frame(frame: FrameType, line: int) -> str:
-    function = frame.f_code
-    return _quote_line(function.co_filename, line, f", in {function.co_name}", frame.f_globals)
 
 
 def _quote_line(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import itertools
 
 from generic_trainer.user_code._archive import UserCode, read_bundle
@@ -25,13 +26,11 @@ def defines_function(code: UserCode, name: str) -> bool:
     """
     if code.bundle is None:
         return False
-    files = read_bundle(code).files
-    stem = code.module.replace(".", "/")
-    paths = [path for path in (f"{stem}.py", f"{stem}/__init__.py") if path in files]
-    return any(
+    bundle = read_bundle(code)
+    path = bundle.file_of(code.module)
+    return path is not None and any(
         isinstance(node, ast.FunctionDef) and node.name == name and _takes_one(node.args)
-        for path in paths
-        for node in parse(files[path], path).body
+        for node in parse(bundle.files[path], path).body
     )
 
 
@@ -48,10 +47,8 @@ def imported_packages(code: UserCode) -> set[str]:
     names: set[str] = set()
     for path, source in read_bundle(code).files.items():
         if path.endswith(".py"):
-            try:
+            with contextlib.suppress(SyntaxError, ValueError):  # a template, or for another Python
                 names |= imported_names(parse(source, path))
-            except (SyntaxError, ValueError):  # a template, or for another Python
-                continue
     return names
 
 
