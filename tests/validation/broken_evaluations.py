@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from google.protobuf import text_format
-from tensorflow_model_analysis.proto import config_pb2
 
+from generic_trainer._core.protos import parse_eval_config
 from generic_trainer.validation import ServingContract
+from tests.house import HAS_TFX
 from tests.validation import models
 from tests.validation.models import SERIALIZED, save
 from tests.validation.recipes import Make, Recipe, model, parsing, scored
@@ -34,8 +34,8 @@ RECIPES: dict[str, Recipe] = {}
 
 
 def contract(config: str) -> ServingContract:
-    """A contract with examples and this eval config."""
-    proto = text_format.Parse(config, config_pb2.EvalConfig())
+    """A contract with examples and this eval config, which nothing reads without TFX."""
+    proto = parse_eval_config(config) if HAS_TFX else None
     return ServingContract(
         examples=models.examples(), label_keys=("tips",), signatures=(), eval_config=proto
     )

@@ -97,6 +97,7 @@ def test_a_base_model_that_does_harm_is_a_warning(
 def test_an_unsafe_base_model_is_not_rehearsed(
     check: Check, good_model: Path, tmp_path: Path
 ) -> None:
+    pytest.importorskip("tensorflow_model_analysis")
     config = GOOD_CONFIG.replace("model_specs {", 'model_specs { name: "new"', 1)
     config = 'model_specs { name: "old" label_key: "tips" is_baseline: true } ' + config
     changed = dataclasses.replace(contract(config), base_model=str(_unsafe(tmp_path)))
