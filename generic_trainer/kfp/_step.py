@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import math
 import os
 import shutil
 import sys
@@ -12,6 +13,7 @@ import zipfile
 from collections.abc import Mapping
 from typing import Any
 
+from generic_trainer._core.event_files import last_scalars
 from generic_trainer._core.files import copy_tree, gfile
 from generic_trainer._core.progress import ProgressReader
 from generic_trainer._core.scratch import ScratchFolder
@@ -41,7 +43,7 @@ def run_step(
         user_code: the zip with it, in base64.
         run_root: directory of the runs; "": one that is deleted.
         model: an output, as the following.
-        metrics: the last values of the training.
+        metrics: the last losses, metrics and scalars of TensorBoard.
         report: the report as HTML.
         run: log, report and progress.
         **inputs: artifacts and parameters of `generic-trainer run`; None where one is not given.
@@ -69,8 +71,11 @@ def run_step(
         if failed:
             print(outcome["error"], file=sys.stderr)
             sys.exit(outcome["exit_status"])
-        for name, points in ProgressReader(run.path).look().curves.items():
-            metrics.log_metric(name, points[-1][1])
+        curves = ProgressReader(run.path).look().curves
+        values = {name: points[-1][1] for name, points in curves.items()}
+        for name, value in {**values, **last_scalars(run.path)}.items():
+            if math.isfinite(value):  # no JSON has other numbers
+                metrics.log_metric(name, value)
         published = os.path.join(outcome["model"], SERVING_MODEL_DIR)
         copy_tree(published, model.path)
         model.metadata.update(_facts(outcome["report"]), framework="TensorFlow")
