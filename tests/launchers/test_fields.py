@@ -17,7 +17,6 @@ import tensorflow as tf
 
 from generic_trainer._core.cluster import Task
 from generic_trainer._core.machine import Usage
-from generic_trainer.components._compile import step_resources
 from generic_trainer.errors import ConfigurationError, WorkerHangError, WorkerLostError
 from generic_trainer.launchers import (
     Distribution,
@@ -73,6 +72,9 @@ def names(distribution: Distribution) -> Any:
 
 def step(distribution: Distribution) -> Any:
     pytest.importorskip("kfp")
+    pytest.importorskip("tfx")
+    from generic_trainer.components._compile import step_resources
+
     return str(step_resources(distribution))
 
 

@@ -271,7 +271,8 @@ def test_worker_that_works_on_after_the_chief_is_told_of(run: Run) -> None:
 def test_worker_has_the_keras_of_this_process_whatever_the_environment_says_since(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As importing tensorflow_transform does, here and in the worker.
+    pytest.importorskip("tensorflow_transform")
+    # As importing it does, here and in the worker.
     monkeypatch.setenv("TF_USE_LEGACY_KERAS", str(int(is_keras_3())))
     source = """
     import tensorflow_transform

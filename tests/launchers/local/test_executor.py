@@ -10,6 +10,7 @@ from generic_trainer import Distribution
 from generic_trainer.errors import ConfigurationError, TrainingError
 from tests import helpers
 
+pytest.importorskip("tfx")
 LOCAL = Distribution(launcher="local", max_failures=0).to_json()
 
 
