@@ -104,7 +104,8 @@ def _without(omitted: set[str]) -> Callable[..., None]:
 
 
 # KFP copies the source of this function into the pipeline, and reads its annotations there: it may
-# use nothing else of this module.
+# use nothing else of this module. Steps that are not given are 0, because KFP's local runner takes
+# no None for a number.
 def train_step(
     examples: Input[Artifact],
     module: str,
@@ -119,8 +120,8 @@ def train_step(
     base_model: Optional[Input[Artifact]] = None,
     hyperparameters: Optional[dict] = None,
     custom_config: Optional[dict] = None,
-    train_steps: Optional[int] = None,
-    eval_steps: Optional[int] = None,
+    train_steps: int = 0,
+    eval_steps: int = 0,
     distribution: Optional[str] = None,
     contract: Optional[str] = None,
 ) -> None:

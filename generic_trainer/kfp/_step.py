@@ -46,7 +46,7 @@ def run_step(
         metrics: the last losses, metrics and scalars of TensorBoard.
         report: the report as HTML.
         run: log, report and progress.
-        **inputs: artifacts and parameters of `generic-trainer run`; None where one is not given.
+        **inputs: artifacts and parameters of `generic-trainer run`; None or 0 if not given.
 
     Raises:
         ConfigurationError: wrong parameters.
@@ -103,7 +103,7 @@ def _options(
     if custom_config is not None:
         options["custom_config"] = json.dumps(custom_config)
     given = {name: getattr(each, "path", each) for name, each in others.items()}
-    return options | {name: str(value) for name, value in given.items() if value is not None}
+    return options | {name: str(value) for name, value in given.items() if value}
 
 
 def _examples(path: str, folder: str) -> dict[str, str]:

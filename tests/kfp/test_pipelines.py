@@ -20,33 +20,39 @@ def test_a_csv_becomes_a_pushed_model(tmp_path: Path) -> None:
     assert cli.main(["validate", str(pushed)]) == 0
 
 
-@dsl.component
-def note(path: str) -> None:
-    open(path, "w").close()
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    assert cli.main(["init", str(tmp_path / "houses")]) == 0
+    local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path / "artifacts"))
+    return tmp_path / "houses"
 
 
-def test_a_loop_trains_several_models_and_an_exit_handler_follows_a_failure(tmp_path: Path) -> None:
-    project = tmp_path / "houses"
-    assert cli.main(["init", str(project)]) == 0
-    # The second round of the loop fails: its learning rate is text.
-    rounds = [{"learning_rate": 0.03}, {"learning_rate": "fast"}]
-
+def test_a_loop_trains_a_model_for_each_of_its_rounds(project: Path, tmp_path: Path) -> None:
     @dsl.pipeline(name="rounds")
-    def pipeline(table: str, end: str) -> None:
-        with dsl.ExitHandler(note(path=end)):
-            taken = run_kfp_local.take_examples(table=table)
-            with dsl.ParallelFor(rounds) as hyperparameters:
-                train(
-                    examples=taken.outputs["examples"],
-                    module_file=str(project / "trainer.py"),
-                    hyperparameters=hyperparameters,
-                    train_steps=10,
-                    eval_steps=1,
-                )
+    def pipeline(table: str) -> None:
+        taken = run_kfp_local.take_examples(table=table)
+        with dsl.ParallelFor([{"learning_rate": 0.03}, {"learning_rate": 3.0}]) as values:
+            train(
+                examples=taken.outputs["examples"],
+                module_file=str(project / "trainer.py"),
+                hyperparameters=values,
+                train_steps=10,
+                eval_steps=1,
+            )
 
-    root = tmp_path / "artifacts"
-    local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(root))
-    with pytest.raises(RuntimeError, match=r"FAILURE|failed"):
-        pipeline(table=str(project / "data" / "houses.csv"), end=str(tmp_path / "end"))
-    assert (tmp_path / "end").exists()
-    assert len(list(root.rglob("model/saved_model.pb"))) == 1
+    pipeline(table=str(project / "data" / "houses.csv"))
+    models = [*(tmp_path / "artifacts").rglob("model/variables/variables.data*")]
+    assert len({model.read_bytes() for model in models}) == 2
+
+
+def test_a_training_that_fails_ends_the_pipeline(project: Path, tmp_path: Path) -> None:
+    (project / "trainer.py").write_text("def run_fn(fn_args):\n    raise ValueError\n")
+
+    @dsl.pipeline(name="failing")
+    def pipeline(table: str) -> None:
+        taken = run_kfp_local.take_examples(table=table)
+        train(examples=taken.outputs["examples"], module_file=str(project / "trainer.py"))
+
+    with pytest.raises(RuntimeError, match="FAILURE"):
+        pipeline(table=str(project / "data" / "houses.csv"))
+    assert not [*(tmp_path / "artifacts").rglob("saved_model.pb")]
