@@ -20,8 +20,6 @@ TF_CONFIG = "TF_CONFIG"
 _CHIEFS = ("chief", "master")
 _TRAINS = ("chief", "master", "worker")
 _SERVERS = ("worker", "ps")
-_EVALUATOR = "evaluator"
-_ANSWER_S = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +158,7 @@ def this_task() -> Task:
         ) from error
     found = Task(name, index, is_server=bool(cluster.get("ps")) and name in _SERVERS)
     known = [Task(job, number) for job in cluster for number in range(len(cluster[job]))]
-    if name != _EVALUATOR:
+    if name != "evaluator":
         _require(found, known)
     return found
 
@@ -208,7 +206,7 @@ def answers(address: str) -> bool:
     """Returns whether a server listens at "host:port"."""
     host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S):
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=1.0):
             return True
     except (OSError, ValueError, OverflowError):
         return False

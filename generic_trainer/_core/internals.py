@@ -146,19 +146,15 @@ class PrivateName:
         self.of(thing)
         setattr(thing, self.name, value)
 
-    @property
-    def library(self) -> str:
-        """The distribution to which the name belongs."""
-        package = self.path.partition(":")[0].partition(".")[0]
-        return "python" if package in sys.stdlib_module_names else package.replace("_", "-")
-
     def _missing(self) -> ConfigurationError:
-        version = platform.python_version() if self.library == "python" else "(not installed)"
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            version = importlib.metadata.version(self.library)
         path = self.path.replace(":", ".")
+        library, version = path.partition(".")[0].replace("_", "-"), "(not installed)"
+        if path.partition(".")[0] in sys.stdlib_module_names:
+            library, version = "python", platform.python_version()
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            version = importlib.metadata.version(library)
         return ConfigurationError(
-            f"{self.library} {version} has no {path}, which GenericTrainer needs for "
+            f"{library} {version} has no {path}, which GenericTrainer needs for "
             f"{self.purpose}. Install a release that GenericTrainer supports (`generic-trainer "
             "doctor` lists them), or report it."
         )

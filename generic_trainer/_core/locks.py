@@ -111,7 +111,10 @@ def another_run(subject: str, path: str, *, waited_s: float) -> ConfigurationErr
 
 @contextlib.contextmanager
 def locks_held(root: str) -> Iterator[bool]:
-    """Holds the locks of all directories in a tree; yields False if another process has one."""
+    """Holds the locks of all directories in a tree; yields False if another process has one.
+
+    A remote tree has no locks.
+    """
     with contextlib.ExitStack() as files:
         alone = True
         for folder, _, names in os.walk(root):

@@ -12,7 +12,6 @@ import dataclasses
 import importlib.util
 import os
 import resource
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -42,11 +41,6 @@ def free_memory_bytes() -> int:
     """
     left = psutil.virtual_memory().available, _left_of_cgroup(), _left_of_address_space()
     return min(each for each in left if each is not None)
-
-
-def free_disk_bytes(directory: str) -> int:
-    """Returns the free space of the disk of a directory, in bytes."""
-    return shutil.disk_usage(directory).free
 
 
 def available_cpus() -> list[int]:

@@ -70,7 +70,7 @@ def kept_output(path: str) -> Iterator[None]:
             (sys.stdout, contextlib.redirect_stdout, 1),
             (sys.stderr, contextlib.redirect_stderr, 2),
         ):
-            stack.enter_context(_line_buffered(stream))
+            _show_lines_at_once(stream)
             # A stream that does not write to its file descriptor, as in a notebook.
             if stream is not None and _descriptor(stream) != descriptor:
                 kept = stack.enter_context(open(local, "a", 1, encoding="utf-8", errors="replace"))
@@ -85,7 +85,9 @@ def shown_output() -> Iterator[None]:
 
     For processes whose output is kept by another process.
     """
-    with _line_buffered(sys.stdout), _line_buffered(sys.stderr), _levels_apart():
+    for stream in (sys.stdout, sys.stderr):
+        _show_lines_at_once(stream)
+    with _levels_apart():
         yield
 
 
@@ -167,18 +169,10 @@ def flush() -> None:
             stream.flush()
 
 
-@contextlib.contextmanager
-def _line_buffered(stream: Any) -> Iterator[None]:
-    """Flushes a stream after each line, also without a terminal, as in a container."""
-    if not isinstance(stream, io.TextIOWrapper) or stream.line_buffering:
-        yield
-        return
-    stream.reconfigure(line_buffering=True)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError, ValueError):  # it was closed
-            stream.reconfigure(line_buffering=False)
+def _show_lines_at_once(stream: Any) -> None:
+    """Has a stream flushed after each line, also without a terminal, as in a container."""
+    if isinstance(stream, io.TextIOWrapper) and not stream.closed:
+        stream.reconfigure(line_buffering=True)
 
 
 class _Tee(io.TextIOBase):

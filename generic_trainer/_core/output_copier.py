@@ -21,8 +21,6 @@ import time
 from collections.abc import Sequence
 
 _CHUNK_BYTES = 1 << 18
-# The disk space of copied output is released in pieces of this size.
-_RELEASED_BYTES = 1 << 20
 # The pause between two copies: short during output, longer without.
 _LEAST_S, _MOST_S = 0.01, 0.05
 # After the parent was killed, its children may write for a moment longer, so copying continues; but
@@ -47,7 +45,6 @@ class Stream:
             shown: the descriptor on which the output is shown; None to show nothing.
         """
         self._source, self._kept, self._shown = source, kept, shown
-        self._released = 0
 
     @property
     def position(self) -> int:
@@ -63,7 +60,7 @@ class Stream:
         """
         start, end = self.position, os.fstat(self._source).st_size
         if end < start:  # a shell has reopened /dev/stdout, which truncates the file
-            start = self._released = os.lseek(self._source, 0, os.SEEK_SET)
+            start = os.lseek(self._source, 0, os.SEEK_SET)
         position = start
         while position < end:
             part = os.pread(self._source, min(_CHUNK_BYTES, end - position), position)
@@ -76,18 +73,11 @@ class Stream:
             position = os.lseek(self._source, position + len(part), os.SEEK_SET)
             if self._shown is not None:
                 _write(self._shown, part)
-            self._release(position)
+        if position >> 20 > start >> 20:  # another MiB was copied: release its disk space
+            with contextlib.suppress(AttributeError):  # not on Linux
+                offsets = ctypes.c_long(0), ctypes.c_long(position)
+                ctypes.CDLL(None).fallocate(self._source, _PUNCH_HOLE, *offsets)
         return position > start
-
-    def _release(self, position: int) -> None:
-        """Releases the disk space of copied output, if the file system supports that."""
-        length = position - self._released
-        if length < _RELEASED_BYTES:
-            return
-        with contextlib.suppress(AttributeError):  # not on Linux
-            offsets = ctypes.c_long(self._released), ctypes.c_long(length)
-            ctypes.CDLL(None).fallocate(self._source, _PUNCH_HOLE, *offsets)
-        self._released = position
 
 
 def main(parent: int, kept: int, sources: Sequence[int]) -> None:

@@ -56,10 +56,8 @@ class ProgressLog:
 
     def write(self, **fields: Any) -> None:
         """Writes a line; errors are ignored."""
-        if not self._path:
-            return
         line = json.dumps({"at": round(time.time(), 3), **fields}, default=str).encode() + b"\n"
-        with contextlib.suppress(Exception), self._lock:  # of a full disk, of any file system
+        with contextlib.suppress(Exception), self._lock:  # of a full disk, of no path
             if is_remote(self._path):
                 self._write_remotely(line)
                 return
@@ -144,11 +142,6 @@ class Progress:
     bound: str = ""
     started_s: float = 0.0
     changed_s: float = 0.0
-
-    @property
-    def seconds(self) -> float:
-        """The seconds from the first to the last line."""
-        return self.changed_s - self.started_s
 
     @property
     def left_s(self) -> float | None:

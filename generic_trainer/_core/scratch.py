@@ -35,12 +35,6 @@ def system_temp_dir() -> str:
     return tempfile.gettempdir()
 
 
-def move_temp_dir(path: str) -> None:
-    """Sets the directory for temporary files of this process and its children."""
-    os.environ["TMPDIR"] = path
-    look_up_temp_dir()
-
-
 def look_up_temp_dir() -> None:
     """Looks up the directory for temporary files again, after `TMPDIR` has changed."""
     tempfile.tempdir = None
@@ -72,16 +66,15 @@ def private_folder(temp_dir: str | None = None) -> str:
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)
     found = os.lstat(path)
-    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-    if is_ours and found.st_mode & 0o077:
-        os.chmod(path, 0o700)
-    if not is_ours:
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise ConfigurationError(
             f"{path} must be a directory of user {os.geteuid()}, for temporary files, but is "
             f"{stat.filemode(found.st_mode)} of user {found.st_uid}. Have it removed, or set "
             "TMPDIR to a directory of your own.",
             path=path,
         )
+    if found.st_mode & 0o077:
+        os.chmod(path, 0o700)
     return path
 
 

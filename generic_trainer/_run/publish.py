@@ -194,7 +194,6 @@ def publish_kept_export(request: TrainingRequest, checker: Checker) -> Validatio
         return publish_from(kept, request, report)
 
 
-@file_errors_as(ExportError, "The kept export could not be published")
 def publish_from(
     kept: KeptExport, request: TrainingRequest, report: ValidationReport
 ) -> ValidationReport:
@@ -292,7 +291,7 @@ def check_again(
             run_keys=tuple(dict.fromkeys([*kept.run_keys, key])),
             files=sizes_below(kept.export_dir),
         )
-        kept.write(kept.directory)
+        write_facts(kept.directory, run_keys=kept.run_keys, files=kept.files)
         for key in kept.run_keys:
             write_facts(request.checkpoint_dir_of(key), kept_in=kept.directory)
     return kept, report

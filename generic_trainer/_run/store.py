@@ -57,15 +57,10 @@ def read_facts(directory: str) -> dict[str, Any]:
     """Returns the facts in a directory; an empty dictionary if it has none.
 
     Raises:
-        ValueError: the file is damaged.
+        ValueError, TypeError: the file is damaged.
     """
     path = os.path.join(directory, RUN_FILE)
-    if not gfile().exists(path):
-        return {}
-    facts = json.loads(read_whole(path))
-    if not isinstance(facts, dict):
-        raise ValueError(f"expected a JSON object in {path}, found {type(facts).__name__}")
-    return facts
+    return dict(json.loads(read_whole(path))) if gfile().exists(path) else {}
 
 
 def write_facts(directory: str, **facts: Any) -> None:
@@ -191,7 +186,7 @@ def delete_checkpoints(directory: str) -> None:
 
     Another run of the same key may be training from them: it deletes them at its end.
     """
-    with contextlib.nullcontext(True) if is_remote(directory) else locks_held(directory) as alone:
+    with locks_held(directory) as alone:
         if alone:
             delete_tree(directory)
         else:
@@ -265,10 +260,6 @@ class KeptExport:
                 path=directory,
             ) from error
 
-    def write(self, directory: str, **facts: Any) -> None:
-        """Writes the record and further facts into a directory."""
-        write_facts(directory, run_keys=self.run_keys, files=self.files, **facts)
-
 
 @only_logged("The export can be kept, but not published later")
 def record_export(job: Job, files: Mapping[str, int] | None = None) -> None:
@@ -283,11 +274,10 @@ def record_export(job: Job, files: Mapping[str, int] | None = None) -> None:
     request = job.request
     if not gfile().exists(os.path.join(request.staging_dir, SERVING_MODEL_DIR)):
         return
-    files = files or sizes_below(request.staging_dir)
-    kept = KeptExport(request.failed_run_dir, (request.run_key,), files)
-    kept.write(request.model_run_dir, job=job.to_json())
+    files, keys = files or sizes_below(request.staging_dir), [request.run_key]
+    write_facts(request.model_run_dir, run_keys=keys, files=files, job=job.to_json())
     if request.user_code.digest is not None:  # otherwise the code may have changed
-        write_facts(request.checkpoint_dir, kept_in=kept.directory)
+        write_facts(request.checkpoint_dir, kept_in=request.failed_run_dir)
 
 
 def find_kept_export(request: TrainingRequest) -> KeptExport | None:

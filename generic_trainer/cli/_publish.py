@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import logging
-import os
 import sys
 from typing import Any
 
 from generic_trainer._core.files import absolute, file_errors_as
 from generic_trainer._core.scratch import ScratchFolder, claimed
 from generic_trainer._entry_points import may_define
-from generic_trainer._run.store import RUN_FILE, KeptExport
+from generic_trainer._run.store import KeptExport
 from generic_trainer.cli._options import add_command, require_files
 from generic_trainer.cli._run import new_directories
 from generic_trainer.cli._validate import TIMEOUT, require_writable_html, show_report
@@ -46,7 +45,6 @@ def _publish(options: argparse.Namespace) -> int:
         --html FILE: also write the report as an HTML page, and the failing examples beside it
     """
     require_files(RUN=options.directory, contract=options.contract, module_file=options.module_file)
-    require_files(RUN=os.path.join(options.directory, RUN_FILE))
     require_writable_html(options)
     changes = {"contract": ServingContract.from_yaml(options.contract)} if options.contract else {}
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)

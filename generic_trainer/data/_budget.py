@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass, replace
 from typing import Literal, cast, get_args
 
-from generic_trainer._core.machine import free_disk_bytes, free_memory_bytes
+from generic_trainer._core.machine import free_memory_bytes
 from generic_trainer._core.scratch import private_folder
 from generic_trainer.errors import ConfigurationError
 
@@ -20,7 +21,7 @@ PATH_VARIABLE = "GENERIC_TRAINER_READER_PATH"
 
 _SHARE_OF_FREE_MEMORY = 4
 _MB = 10**6
-DISK_RESERVE_BYTES = 1 << 30
+_DISK_RESERVE_BYTES = 1 << 30
 
 
 def default_budget_bytes() -> int:
@@ -94,8 +95,13 @@ class ReaderBudget:
         return replace(self, memory_bytes=max(0, self.memory_bytes - taken_bytes))
 
     def disk_bytes(self) -> int:
-        """Returns the bytes that may be written now, less a reserve for other programs."""
-        return max(0, free_disk_bytes(self.directory) - DISK_RESERVE_BYTES)
+        """Returns the bytes that may be written now; see `free_disk_bytes`."""
+        return free_disk_bytes(self.directory)
+
+
+def free_disk_bytes(directory: str) -> int:
+    """Returns the free space of the disk of a directory, less a reserve for other programs."""
+    return max(0, shutil.disk_usage(directory).free - _DISK_RESERVE_BYTES)
 
 
 def size_text(num_bytes: int) -> str:

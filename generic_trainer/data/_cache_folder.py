@@ -10,9 +10,8 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from generic_trainer._core.machine import free_disk_bytes
 from generic_trainer._core.scratch import ScratchFolder
-from generic_trainer.data._budget import DISK_RESERVE_BYTES, bytes_in_environment
+from generic_trainer.data._budget import bytes_in_environment, free_disk_bytes
 from generic_trainer.errors import ConfigurationError
 
 # Environment variables, because they belong to the machine; see `_budget.MEMORY_VARIABLE`.
@@ -146,8 +145,8 @@ class CacheFolder:
         self.path.mkdir(mode=0o700, exist_ok=True)
         entries = self.entries()
         taken = sum(each.num_bytes for each in entries)
-        free = free_disk_bytes(str(self.path)) - DISK_RESERVE_BYTES
-        limit = min(self.limit_bytes, taken + max(0, free) // _SHARE_OF_FREE_DISK)
+        free = free_disk_bytes(str(self.path))
+        limit = min(self.limit_bytes, taken + free // _SHARE_OF_FREE_DISK)
         if num_bytes > limit:
             return False
         while entries and taken + num_bytes > limit:

@@ -204,8 +204,6 @@ class _Reader:
         if folder and (found := folder.find(key)):
             plan = self._plan(Estimate(found.num_rows, 0, found.expected_bytes), options)
             fits = found.num_bytes <= plan.budget.memory_bytes
-            if plan.path == "stream":
-                raise NoColumns(plan.reason)
             if plan.path == "memory" and not (fits or plan.may_spill):
                 raise NoRoom(plan.reason)
             in_memory = plan.path == "memory" and fits
@@ -213,8 +211,6 @@ class _Reader:
                 _announce(files, columns, f"{plan.reason}; parsed by an earlier run")
                 return columns
         plan = self._plan(explained(lambda: estimate(files, parser)), options)
-        if plan.path == "stream":
-            raise NoColumns(plan.reason)
         columns = explained(lambda: load_columns(files, parser, options, plan))
         _announce(files, columns, plan.reason)
         if folder and columns.num_rows:
@@ -222,7 +218,9 @@ class _Reader:
         return columns
 
     def _plan(self, expected: Estimate, options: Any) -> ReadPlan:
-        budget, in_cluster = self._room(), is_one_of_several()
+        # Less the columns of this reader so far.
+        taken = sum(each.store.memory_bytes for each in self._columns.values())
+        budget, in_cluster = self._make_budget().without(taken), is_one_of_several()
         one_pass = options.num_epochs == 1
         if self._path is not None:
             path, reason = self._path, _CHOSEN
@@ -231,11 +229,6 @@ class _Reader:
                 expected.column_bytes, budget, one_pass=one_pass, in_cluster=in_cluster
             )
         return ReadPlan(path, reason, expected, budget, may_spill=in_cluster or not one_pass)
-
-    def _room(self) -> ReaderBudget:
-        """Returns the rest of the budget, less the columns of this reader so far."""
-        taken = sum(each.store.memory_bytes for each in self._columns.values())
-        return self._make_budget().without(taken)
 
 
 def _explained(files: Sequence[RecordFile], parser: Parser, read: Callable[[], T]) -> T:

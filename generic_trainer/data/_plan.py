@@ -95,23 +95,22 @@ def choose_path(
     cluster, whose memory and disks may differ, stream by the size of the data alone.
 
     Raises:
-        NoRoom: this worker of a cluster has no room for columns that others may have room for.
+        NoColumns: the examples are to be streamed.
+        NoRoom: because of this machine.
     """
     size = f"about {size_text(num_bytes)} of columns"
     if in_cluster and num_bytes > _MOST_CLUSTER_BYTES:
-        return "stream", f"{size} are more than {size_text(_MOST_CLUSTER_BYTES)} on each worker"
+        most = size_text(_MOST_CLUSTER_BYTES)
+        raise NoColumns(f"{size} are more than {most} on each worker")
     if num_bytes <= budget.memory_bytes:
         return "memory", f"{size} within the budget of {size_text(budget.memory_bytes)}"
     larger = f"{size} are more than the memory budget of {size_text(budget.memory_bytes)}"
     if one_pass and not in_cluster:
-        return "stream", f"{larger}, and one pass is asked for"
+        raise NoColumns(f"{larger}, and one pass is asked for")
     free = budget.disk_bytes()
     if num_bytes <= free:
         return "disk", larger
-    short = f"{larger} and than the {size_text(free)} that are free in {budget.directory}"
-    if in_cluster:
-        raise NoRoom(short)
-    return "stream", short
+    raise NoRoom(f"{larger} and than the {size_text(free)} that are free in {budget.directory}")
 
 
 def estimate(files: Sequence[RecordFile], parser: Parser) -> Estimate:

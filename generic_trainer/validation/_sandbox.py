@@ -26,7 +26,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 from generic_trainer._core.machine import MIB
-from generic_trainer._core.scratch import move_temp_dir, system_temp_dir
+from generic_trainer._core.scratch import look_up_temp_dir, system_temp_dir
 from generic_trainer.validation._isolation import SHARED_MEMORY, libc_call, make_read_only
 
 _MAX_FILE_BYTES = 256 * MIB  # what the rehearsal of an Evaluator writes is a thousandth of it
@@ -83,7 +83,8 @@ def confine(
     places = (*_HIDDEN, os.path.expanduser("~"), system_temp_dir())
     hidden = {os.path.realpath(path) for path in places}
     os.environ["HOME"] = str(work)
-    move_temp_dir(str(work))
+    os.environ["TMPDIR"] = str(work)
+    look_up_temp_dir()
     _limit(resource.RLIMIT_FSIZE, _MAX_FILE_BYTES)
     _limit(resource.RLIMIT_CORE, 0)  # of a model that crashes: gigabytes, and nobody's to debug
     _limit(resource.RLIMIT_NPROC, _running_threads() + _MAX_THREADS)

@@ -95,6 +95,7 @@ def test_only_whole_lines_are_copied_where_there_are_some(tmp_path: Path) -> Non
     long = b"u" * (1 << 18) + b"r\n"  # longer than what is read at once
     assert copied(long + b"fi", by_line=True) == long
     assert copied(b"ve", by_line=False) == b"five"
+    assert copied(b"x" * (2 << 20)) and os.fstat(source).st_blocks * 512 < 1 << 20  # released
     assert (tmp_path / "kept").read_bytes() == (tmp_path / "shown").read_bytes()
     for descriptor in (source, kept, shown):
         os.close(descriptor)

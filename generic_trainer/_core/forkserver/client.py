@@ -78,7 +78,7 @@ class ForkServer:
                 start_new_session=True,
             )
         self._ready = self._gone = False
-        self._ended: list[tuple[str, int]] = []
+        self._ended: list[dict[str, Any]] = []
 
     def start(
         self,
@@ -134,9 +134,7 @@ class ForkServer:
         Raises:
             ConnectionError: the server has exited, and all children with it.
         """
-        if self._ended:
-            return self._ended.pop(0)
-        event = self._next_event(timeout_s)
+        event = self._ended.pop(0) if self._ended else self._next_event(timeout_s)
         return None if event is None else (event["name"], event["code"])
 
     def kill(self, pid: int) -> None:
@@ -192,7 +190,7 @@ class ForkServer:
                 )
             if event["event"] == name:
                 return event
-            self._ended.append((event["name"], event["code"]))
+            self._ended.append(event)
 
     def _next_event(self, timeout_s: float) -> dict[str, Any] | None:
         with self._noticing_the_end():

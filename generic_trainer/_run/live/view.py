@@ -128,7 +128,7 @@ def duration(seconds: float) -> str:
 def _tiles(progress: Progress, step: int) -> list[tuple[str, str]]:
     of_steps = f" of {progress.steps:,}" if progress.steps else ""
     of_epochs = f" of {progress.epochs}" if progress.epochs else ""
-    left_s = progress.left_s
+    left_s, took_s = progress.left_s, progress.changed_s - progress.started_s
 
     def last(points: Points, form: str, count: int = 1) -> str:
         values = [value for _, value in points[-count:]]
@@ -140,7 +140,7 @@ def _tiles(progress: Progress, step: int) -> list[tuple[str, str]]:
         ("epoch", f"{progress.epoch}{of_epochs}" if progress.epoch else ""),
         ("examples/s", examples_per_s),
         ("steps/s", "" if examples_per_s else last(progress.steps_per_s, "{:,.3g}", _LATEST)),
-        ("so far" if progress.phase in _GOES_ON else "took", duration(progress.seconds)),
+        ("so far" if progress.phase in _GOES_ON else "took", duration(took_s)),
         ("left", duration(left_s) if left_s is not None else ""),
         ("CPU", last(progress.cpu, "{:.0%}")),
         ("GPU", last(progress.gpu, "{:.0%}")),
